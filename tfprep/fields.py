@@ -1,0 +1,58 @@
+"""Kinds of field: what a named value of a sample is, and so how geometry treats it.
+
+| kind   | array                                   | under geometry                              |
+|--------|-----------------------------------------|---------------------------------------------|
+| image  | uint8 [H, W, C], RGB                    | resampled, antialiased                      |
+| mask   | uint8 or uint16 [H, W], class numbers   | nearest pixel; never gains a class          |
+| map    | any number [H, W] or [H, W, C]          | resampled linearly                          |
+| boxes  | float32 [N, 4]: x0, y0, x1, y1          | corners mapped, refitted                    |
+| points | float32 [N, 2] or [N, 3]: x, y, visible | mapped as coordinates                       |
+| label  | int64 scalar or [K]: class numbers      | untouched                                   |
+| scalar | any number or array of numbers          | untouched                                   |
+| text   | str                                     | untouched                                   |
+
+Coordinates are continuous, in pixels: x to the right, y down, the image covers [0, W] x [0, H], and the pixel in row r,
+column c covers [c, c+1] x [r, r+1], so that its centre is (c + 0.5, r + 0.5).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+Kind: TypeAlias = Literal["image", "mask", "map", "boxes", "points", "label", "scalar", "text"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+RASTER_KINDS: frozenset[Kind] = frozenset({"image", "mask", "map"})
+"""The kinds that are arrays of pixels: all rasters of one sample have the same height and width."""
+
+Array: TypeAlias = npt.NDArray[Any]
+ImageArray: TypeAlias = npt.NDArray[np.uint8]
+Sample: TypeAlias = Mapping[str, Any]
+"""Field name to value, as in the table above. Never changed in place: a step returns a new mapping."""
+Size: TypeAlias = tuple[int, int]
+"""(height, width) in pixels."""
+
+
+@dataclass(frozen=True)
+class FieldSpec:
+    """What a stored field is, the same for every record of a dataset.
+
+    `shape` has None where the records differ; `dtype` is NumPy's name, or "string" for text.
+    """
+
+    kind: Kind
+    shape: tuple[int | None, ...]
+    dtype: str
+
+
+def raster_size(sample: Sample, kinds: Mapping[str, Kind]) -> Size | None:
+    """(height, width) of the sample's rasters, or None where it has none."""
+    for name, kind in kinds.items():
+        if kind in RASTER_KINDS and name in sample:
+            height, width = np.shape(sample[name])[:2]
+            return int(height), int(width)
+    return None
