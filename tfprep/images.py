@@ -162,7 +162,9 @@ def _opened(data: bytes) -> Iterator[Image.Image]:
             with Image.open(io.BytesIO(data)) as image:
                 _check_pixels(image.height, image.width)
                 if getattr(image, "n_frames", 1) > 1:
-                    raise SampleError(f"{image.format} holds {getattr(image, 'n_frames', 0)} frames, expected one image")
+                    raise SampleError(
+                        f"{image.format} holds {getattr(image, 'n_frames', 0)} frames, expected one image"
+                    )
                 yield image
     except UnidentifiedImageError as error:
         raise SampleError(f"not an image: no known format begins with the bytes {data[:8]!r}") from error
@@ -172,7 +174,9 @@ def _opened(data: bytes) -> Iterator[Image.Image]:
 
 def _check_pixels(height: int, width: int) -> None:
     if height * width > MAX_PIXELS:
-        raise SampleError(f"{width} x {height} pixels are more than the limit of {MAX_PIXELS:,}; the file may be hostile")
+        raise SampleError(
+            f"{width} x {height} pixels are more than the limit of {MAX_PIXELS:,}; the file may be hostile"
+        )
     if height < 1 or width < 1:
         raise SampleError(f"an image of {width} x {height} pixels")
 
