@@ -198,7 +198,7 @@ def _pil_rgb(image: Image.Image) -> ImageArray:
 
 
 def _mask_dtype(array: Array) -> Array:
-    if array.dtype == np.bool_ or array.dtype == np.uint8:
+    if array.dtype in (np.bool_, np.uint8):
         return array.astype(np.uint8)
     if array.min() < 0 or array.max() > 65535:
         raise SampleError(f"values from {array.min()} to {array.max()} do not fit into 16 bits")
