@@ -33,6 +33,7 @@ MAX_PIXELS = 200_000_000
 
 _JPEG_START = b"\xff\xd8\xff"
 _EXIF_ORIENTATION = 0x0112
+_PNG_GRAY_ALPHA = 4
 _TRANSPOSE = {
     2: lambda a: a[:, ::-1],
     3: lambda a: a[::-1, ::-1],
@@ -91,21 +92,51 @@ def encode_jpeg(image: ImageArray, quality: int, subsampling: str) -> bytes:
     return bytes(simplejpeg.encode_jpeg(pixels, quality, **colours))
 
 
+def decode_stored_jpeg(data: bytes, *, channels: int | None) -> ImageArray:
+    """What `encode_jpeg` wrote: uint8 [H, W, channels]. No orientation is looked for: none was written."""
+    try:
+        pixels = simplejpeg.decode_jpeg(data, colorspace="GRAY" if channels == 1 else "RGB")
+    except ValueError as error:
+        raise SampleError(f"not a whole JPEG image: {error}") from error
+    return np.asarray(pixels)
+
+
 def encode_png(array: Array, level: int) -> bytes:
-    """uint8 or uint16 [H, W] or [H, W, C] with 1 to 4 channels as a PNG."""
-    pixels = np.ascontiguousarray(_swap_rgb(array))
-    done, data = cv2.imencode(".png", pixels, [cv2.IMWRITE_PNG_COMPRESSION, level])
-    if not done:
-        raise SampleError(f"PNG cannot hold an array of shape {array.shape} and dtype {array.dtype}")
+    """uint8 [H, W] or [H, W, C] with 1 to 4 channels, or uint16 with 1, 3 or 4, as a PNG; two are gray and alpha to it."""
+    if array.ndim == 3 and array.shape[2] == 2:
+        return _encode_png_pair(array, level)
+    try:
+        done, data = cv2.imencode(".png", np.ascontiguousarray(_swap_rgb(array)), [cv2.IMWRITE_PNG_COMPRESSION, level])
+    except cv2.error:
+        done = False
+    if not done or array.dtype not in (np.uint8, np.uint16):
+        raise SampleError(
+            f"PNG holds uint8 or uint16 with 1 to 4 channels, not {array.dtype} {list(array.shape)}; use Raw"
+        )
     return bytes(data)
 
 
 def decode_png(data: bytes) -> Array:
     """What `encode_png` wrote: uint8 or uint16 [H, W, C]."""
-    array = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
+    pair = len(data) > 25 and data[25] == _PNG_GRAY_ALPHA
+    array = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED) if data else None
     if array is None:
         raise SampleError("not a whole PNG image")
+    if pair:
+        return array[:, :, [0, 3]]
     return _swap_rgb(array if array.ndim == 3 else array[:, :, None])
+
+
+def keeps_original(data: bytes) -> bool:
+    """Whether these bytes, untouched, decode to the same pixels everywhere: an upright JPEG of gray or YCbCr, or a PNG of
+    8-bit gray or RGB without transparency. TensorFlow reads no other format as `decode_image` does."""
+    if is_jpeg(data):
+        return _jpeg_header(data)[2] not in ("CMYK", "YCCK") and exif_orientation(data) == 1
+    if data[:8] != b"\x89PNG\r\n\x1a\n":
+        return False
+    with _opened(data) as image:
+        plain = image.mode in ("L", "RGB") and not image.has_transparency_data and _png_bit_depth(data) == 8
+        return plain and _pil_orientation(image) == 1
 
 
 def exif_orientation(data: bytes) -> int:
@@ -219,6 +250,14 @@ def _cv2_rgb16(data: bytes) -> Array:
     if array is None:
         raise SampleError("not a whole PNG image")
     return np.asarray(array)
+
+
+def _encode_png_pair(array: Array, level: int) -> bytes:
+    if array.dtype != np.uint8:
+        raise SampleError(f"PNG holds two channels as uint8 only, not {array.dtype}; use Raw, or one field a channel")
+    file = io.BytesIO()
+    Image.fromarray(np.ascontiguousarray(array), "LA").save(file, "PNG", compress_level=level)
+    return file.getvalue()
 
 
 def _swap_rgb(array: Array) -> Array:

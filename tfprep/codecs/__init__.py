@@ -1,0 +1,30 @@
+"""Codecs: how a stored field becomes features of an Example and comes back. One file a codec."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tfprep.codecs.codec import Codec, Feature
+from tfprep.codecs.jpeg import Jpeg
+from tfprep.codecs.original import Original
+from tfprep.codecs.png import Png
+from tfprep.codecs.raw import Raw
+from tfprep.codecs.scalar import Scalar, Text
+from tfprep.errors import DatasetError
+
+__all__ = ["Codec", "Feature", "Jpeg", "Original", "Png", "Raw", "Scalar", "Text", "from_description"]
+
+_BY_NAME = {"jpeg": Jpeg, "png": Png, "raw": Raw, "original": Original, "scalar": Scalar, "text": Text}
+
+
+def from_description(description: Mapping[str, Any]) -> Codec:
+    """The codec that `Codec.describe` described; DatasetError where this version does not know it."""
+    options = dict(description)
+    name = options.pop("codec", None)
+    if name not in _BY_NAME:
+        raise DatasetError(
+            f"unknown codec {name!r}: the dataset was built by a newer tfprep; upgrade tfprep to read it"
+        )
+    codec: Codec = _BY_NAME[name](**options)
+    return codec

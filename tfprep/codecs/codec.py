@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol, TypeAlias
 
+from tfprep.errors import RecipeError
 from tfprep.fields import Array, FieldSpec, Kind
 
 Feature: TypeAlias = "bytes | Array"
@@ -24,6 +25,10 @@ class Codec(Protocol):
 
     def encode(self, value: Any) -> Mapping[str, Feature]: ...
 
+    def spec(self, kind: Kind, value: Any) -> FieldSpec:
+        """What one value is once it is stored: its kind, shape and dtype."""
+        ...
+
     def decode(self, feature: Any, spec: FieldSpec, shape: tuple[int, ...] | None = None) -> Any: ...
 
     def tf_features(self, name: str, spec: FieldSpec) -> Mapping[str, Any]:
@@ -39,3 +44,42 @@ class Codec(Protocol):
         ...
 
     def describe(self) -> dict[str, Any]: ...
+
+
+def require_kind(codec: object, field: str, kind: Kind, allowed: tuple[Kind, ...], way_out: str) -> None:
+    if kind not in allowed:
+        name = type(codec).__name__
+        raise RecipeError(f"store: {name} holds {', '.join(allowed)}; '{field}' is a {kind}: {way_out}")
+
+
+# --- the leaves of features.json (https://www.tensorflow.org/datasets/api_docs/python/tfds/features) ------------------
+
+_FEATURES = "tensorflow_datasets.core.features"
+
+
+def image_feature(spec: FieldSpec, encoding: str) -> dict[str, Any]:
+    """An image; one of two dimensions has, to TensorFlow Datasets, a third of one channel."""
+    dimensions = _dimensions(spec.shape if len(spec.shape) == 3 else (*spec.shape, 1))
+    image: dict[str, Any] = {"dtype": spec.dtype, "shape": dimensions}
+    if encoding:
+        image["encodingFormat"] = encoding
+    return {"pythonClassName": f"{_FEATURES}.image_feature.Image", "image": image}
+
+
+def tensor_feature(shape: tuple[int | None, ...], dtype: str, encoding: str) -> dict[str, Any]:
+    tensor = {"dtype": dtype, "encoding": encoding, "shape": _dimensions(shape)}
+    leaf = "tensor_feature.Tensor" if shape else "scalar.Scalar"
+    if not shape and encoding != "none":
+        leaf = "tensor_feature.Tensor"
+    return {"pythonClassName": f"{_FEATURES}.{leaf}", "tensor": tensor}
+
+
+def class_label_feature(num_classes: int) -> dict[str, Any]:
+    return {
+        "pythonClassName": f"{_FEATURES}.class_label_feature.ClassLabel",
+        "classLabel": {"numClasses": str(num_classes)},
+    }
+
+
+def _dimensions(shape: tuple[int | None, ...]) -> dict[str, Any]:
+    return {"dimensions": [str(-1 if n is None else n) for n in shape]} if shape else {}

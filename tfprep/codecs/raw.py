@@ -1,0 +1,105 @@
+"""Raw: the array's own bytes. Large on disk, nothing to decode."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from tfprep.codecs.codec import Feature, require_kind, tensor_feature
+from tfprep.errors import RecipeError, SampleError
+from tfprep.fields import Array, FieldSpec, Kind
+
+_DTYPES = (
+    *("bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64"),
+    *("float16", "float32", "float64", "complex64", "complex128"),
+)
+
+
+@dataclass(frozen=True)
+class Raw:
+    """Any array as its little-endian bytes in C order, with its shape as `FIELD/shape`.
+
+    With `dtype` the array is cast first: a float to an integer type is rounded to nearest, and values that do not fit are
+    an error, not wrapped.
+    """
+
+    dtype: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.dtype is not None and self.dtype not in _DTYPES:
+            raise RecipeError(f"Raw(dtype=...) is one of {', '.join(_DTYPES)}, not {self.dtype!r}")
+
+    def check(self, field: str, kind: Kind) -> None:
+        kinds: tuple[Kind, ...] = ("image", "mask", "map", "boxes", "points", "label", "scalar")
+        require_kind(self, field, kind, kinds, "use Text()")
+
+    def encode(self, value: Any) -> Mapping[str, Feature]:
+        array = np.asarray(value)
+        if self.dtype is not None and array.dtype != self.dtype:
+            array = _cast(array, np.dtype(self.dtype))
+        if array.dtype.name not in _DTYPES:
+            raise SampleError(f"Raw holds arrays of numbers, not {array.dtype}")
+        little = array.astype(array.dtype.newbyteorder("<"), copy=False)
+        return {"": little.tobytes(), "/shape": np.array(array.shape, np.int64)}
+
+    def spec(self, kind: Kind, value: Any) -> FieldSpec:
+        array = np.asarray(value)
+        return FieldSpec(kind, array.shape, self.dtype or array.dtype.name)
+
+    def decode(self, feature: Any, spec: FieldSpec, shape: tuple[int, ...] | None = None) -> Array:
+        array = np.frombuffer(feature, np.dtype(spec.dtype).newbyteorder("<"))
+        if sys.byteorder == "big":
+            array = array.astype(spec.dtype)
+        return array.reshape(shape if shape is not None else _shape(spec, array.size))
+
+    def tf_features(self, name: str, spec: FieldSpec) -> Mapping[str, Any]:
+        import tensorflow as tf
+
+        return {
+            name: tf.io.FixedLenFeature([], tf.string),
+            f"{name}/shape": tf.io.FixedLenFeature([len(spec.shape)], tf.int64),
+        }
+
+    def tf_decode(self, features: Mapping[str, Any], name: str, spec: FieldSpec) -> Any:
+        import tensorflow as tf
+
+        wanted = tf.dtypes.as_dtype(spec.dtype)
+        readable = {"uint32": tf.int32, "uint64": tf.int64}.get(spec.dtype, wanted)
+        flat = tf.io.decode_raw(features[name], readable, little_endian=True)
+        flat = flat if readable == wanted else tf.bitcast(flat, wanted)
+        return tf.ensure_shape(tf.reshape(flat, features[f"{name}/shape"]), spec.shape)
+
+    def tfds_feature(self, name: str, spec: FieldSpec, num_classes: int | None) -> Mapping[str, Any]:
+        if spec.shape.count(None) <= 1:
+            return {name: tensor_feature(spec.shape, spec.dtype, "bytes")}
+        return {  # TFDS would expect another layout for several unknown sizes: it gets the bytes and the shape instead
+            name: tensor_feature((), "string", "none"),
+            f"{name}/shape": tensor_feature((len(spec.shape),), "int64", "none"),
+        }
+
+    def describe(self) -> dict[str, Any]:
+        return {"codec": "raw", "dtype": self.dtype}
+
+
+def _cast(array: Array, dtype: np.dtype[Any]) -> Array:
+    if dtype.kind not in "iu":
+        return array.astype(dtype)
+    limits = np.iinfo(dtype)
+    if array.size and not (array.min() >= limits.min and array.max() <= limits.max):
+        raise SampleError(f"values from {array.min()} to {array.max()} do not fit into {dtype}")
+    return (np.rint(array) if array.dtype.kind == "f" else array).astype(dtype)
+
+
+def _shape(spec: FieldSpec, size: int) -> tuple[int, ...]:
+    """The spec's shape with its one unknown size worked out."""
+    if None not in spec.shape:
+        return tuple(n for n in spec.shape if n is not None)
+    if spec.shape.count(None) > 1:
+        raise ValueError(f"a shape of {spec.shape} needs the record's own FIELD/shape")
+    known = prod(n for n in spec.shape if n is not None)
+    return tuple(size // max(known, 1) if n is None else n for n in spec.shape)

@@ -1,0 +1,63 @@
+"""`index.parquet`: one row a record, in the order split, variant, shard, place in the shard.
+
+Columns: `key` string, `split` string, `variant` int16, `shard` int32, `offset` and `size` int64 (of the whole frame),
+`label` int64 (or a list of them; where there is one), `height` and `width` int32 (of the first raster stored; null where
+there is none), `source_digest` 16 bytes, and for each stored field `FIELD_offset` int64 and `FIELD_size` int32: where in the
+file that field's own bytes begin and how many there are. Offsets count from the start of the file.
+
+Each (split, variant) begins a new row group, so a reader that wants one variant reads no row of another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tfprep.dataset.names import INDEX
+from tfprep.errors import DatasetError
+
+ROW_GROUP = 1 << 16
+
+
+def schema(fields: Sequence[str], label: pa.DataType | None) -> pa.Schema:
+    """The index's schema for these stored fields; `label` is the label's type, None where there is no label."""
+    columns = [
+        pa.field("key", pa.string()),
+        pa.field("split", pa.string()),
+        pa.field("variant", pa.int16()),
+        pa.field("shard", pa.int32()),
+        pa.field("offset", pa.int64()),
+        pa.field("size", pa.int64()),
+        *([pa.field("label", label)] if label is not None else []),
+        pa.field("height", pa.int32()),
+        pa.field("width", pa.int32()),
+        pa.field("source_digest", pa.binary(16)),
+    ]
+    for name in fields:
+        columns += [pa.field(f"{name}_offset", pa.int64()), pa.field(f"{name}_size", pa.int32())]
+    return pa.schema(columns)
+
+
+def write_index(path: Path, columns: pa.Schema, parts: Iterable[pa.Table]) -> None:
+    """Write the tables one after another, each as row groups of its own: one is in memory at a time."""
+    with pq.ParquetWriter(path, columns, compression="zstd") as writer:
+        for part in parts:
+            writer.write_table(part.select(columns.names).cast(columns), row_group_size=ROW_GROUP)
+
+
+def read_index(
+    folder: Path, *, split: str | None = None, variant: int | None = None, columns: Sequence[str] | None = None
+) -> pa.Table:
+    """The rows of one split and variant (None: of all), with these columns (None: with all)."""
+    path = folder / INDEX
+    rules = [("split", "=", split)] if split is not None else []
+    rules += [("variant", "=", variant)] if variant is not None else []  # type: ignore[list-item]
+    try:
+        return pq.read_table(path, columns=columns, filters=rules or None)
+    except FileNotFoundError:
+        raise DatasetError(f"{path} is missing; run the build again, it writes it anew") from None
+    except (pa.ArrowInvalid, OSError) as error:
+        raise DatasetError(f"{path} is damaged ({error}); run the build again, it writes it anew") from error
