@@ -23,7 +23,9 @@ class TfprepError(Exception):
 
 
 class RecipeError(TfprepError):
-    """A mistake in a recipe."""
+    """A mistake in a recipe. `where` names the option, as ("store", "image"), where that is known."""
+
+    where: tuple[str, ...] = ()
 
 
 class SourceError(TfprepError):

@@ -50,7 +50,9 @@ def is_jpeg(data: bytes) -> bool:
 
 
 def image_size(data: bytes) -> Size:
-    """(height, width) of the upright image, from its header alone."""
+    """(height, width) of the upright image (or `.npy` array), from its header alone."""
+    if data[:6] == b"\x93NUMPY":
+        return _npy_size(data)
     if is_jpeg(data):
         height, width, _ = _jpeg_header(data)
         return (width, height) if exif_orientation(data) >= 5 else (height, width)
@@ -90,6 +92,17 @@ def encode_jpeg(image: ImageArray, quality: int, subsampling: str) -> bytes:
     pixels = np.ascontiguousarray(image if image.ndim == 3 else image[:, :, None])
     colours = {"colorspace": "GRAY", "colorsubsampling": "Gray"} if gray else {"colorsubsampling": subsampling}
     return bytes(simplejpeg.encode_jpeg(pixels, quality, **colours))
+
+
+def decode_map(data: bytes) -> Array:
+    """A map as [H, W] or [H, W, C]: a NumPy file (`.npy`), or an image of one channel, its 8, 16 or 32 bits kept."""
+    if data[:6] == b"\x93NUMPY":
+        try:
+            return np.asarray(np.load(io.BytesIO(data), allow_pickle=False))
+        except (ValueError, EOFError, OSError) as error:
+            raise SampleError(f"not a whole NumPy file: {error}") from error
+    with _opened(data) as image:
+        return np.asarray(ImageOps.exif_transpose(image))
 
 
 def decode_stored_jpeg(data: bytes, *, channels: int | None) -> ImageArray:
@@ -258,6 +271,20 @@ def _encode_png_pair(array: Array, level: int) -> bytes:
     file = io.BytesIO()
     Image.fromarray(np.ascontiguousarray(array), "LA").save(file, "PNG", compress_level=level)
     return file.getvalue()
+
+
+def _npy_size(data: bytes) -> Size:
+    file = io.BytesIO(data)
+    try:
+        version = np.lib.format.read_magic(file)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape = read(file)[0]
+    except (ValueError, EOFError) as error:
+        raise SampleError(f"not a whole NumPy file: {error}") from error
+    if len(shape) not in (2, 3):
+        raise SampleError(f"a map is [H, W] or [H, W, C], this NumPy file has shape {shape}")
+    _check_pixels(shape[0], shape[1])
+    return shape[0], shape[1]
 
 
 def _swap_rgb(array: Array) -> Array:

@@ -1,0 +1,64 @@
+"""What every engine is: it runs tasks somewhere, and tells what became of each.
+
+The work is named by `entry`, "package.module:function". That function is called once wherever tasks run, with `argument`, and
+returns a callable of (task, mark). Task, argument and result are plain JSON, so nothing is pickled. The work calls
+`mark(item)` before each item of a task: so a crash, or an item that takes too long, can be laid at one item's door.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+Json: TypeAlias = "dict[str, Any]"
+Mark: TypeAlias = Callable[[int], None]
+Work: TypeAlias = Callable[[Json, Mark], Json]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """A running task has come to this item."""
+
+    task: int
+    item: int
+
+
+@dataclass(frozen=True)
+class Done:
+    """A task ended, with its result."""
+
+    task: int
+    result: Json
+
+
+@dataclass(frozen=True)
+class Crashed:
+    """What ran a task died, or was ended because an item took too long: at which item, None where at none, and why."""
+
+    task: int
+    item: int | None
+    reason: str
+
+
+Event: TypeAlias = "Progress | Done | Crashed"
+
+
+class Engine(Protocol):
+    """Runs submitted tasks; `events` yields what happens until no task is left. More may be submitted meanwhile.
+
+    A task that raises ends the run: `events` raises that exception's TfprepError, or a BuildError.
+    """
+
+    def submit(self, number: int, task: Json) -> None: ...
+
+    def events(self) -> Iterator[Event]: ...
+
+    def close(self) -> None: ...
+
+
+def load_work(entry: str, argument: Json) -> Work:
+    module, function = entry.split(":")
+    work: Work = getattr(importlib.import_module(module), function)(argument)
+    return work

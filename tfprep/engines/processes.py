@@ -1,0 +1,176 @@
+"""Tasks in local processes that never import TensorFlow, never fork this one, and die without taking it along.
+
+Each worker is a fresh `python -m tfprep.engines.worker`: it inherits no threads and no locks, and a script that starts a build
+needs no `if __name__ == "__main__"`. One task is with a worker at a time.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+from tfprep import errors
+from tfprep.engines.engine import Crashed, Done, Event, Json, Progress
+from tfprep.engines.worker import MARK
+
+_POLL_S = 0.25
+
+
+class Processes:
+    """See `Engine`. `workers` processes, started at once; an item may take `item_timeout_s` seconds, then it is ended."""
+
+    def __init__(self, entry: str, argument: Json, *, workers: int, item_timeout_s: float) -> None:
+        self._first = {"entry": entry, "argument": argument}
+        self._item_timeout_s = item_timeout_s
+        self._waiting: deque[tuple[int, Json]] = deque()
+        self._selector = selectors.DefaultSelector()
+        self._workers: list[_Worker] = []
+        for _ in range(workers):
+            self._start()
+
+    def submit(self, number: int, task: Json) -> None:
+        self._waiting.append((number, task))
+
+    def events(self) -> Iterator[Event]:
+        while self._waiting or any(worker.task is not None for worker in self._workers):
+            self._hand_out()
+            for key, _ in self._selector.select(_POLL_S):
+                yield from self._read(key.data)
+            yield from self._end_late_ones()
+
+    def close(self) -> None:
+        self._waiting.clear()
+        for worker in self._workers:
+            worker.kill()
+        self._selector.close()
+
+    def _start(self) -> None:
+        worker = _Worker(self._first)
+        self._workers.append(worker)
+        self._selector.register(worker.stdout, selectors.EVENT_READ, worker)
+
+    def _hand_out(self) -> None:
+        for worker in self._workers:
+            if worker.task is None and self._waiting:
+                worker.hand(*self._waiting.popleft())
+
+    def _read(self, worker: _Worker) -> Iterator[Event]:
+        lines = worker.read_lines()
+        if lines is None:
+            yield from self._bury(worker, "")
+            return
+        for line in lines:
+            message = json.loads(line)
+            if message["event"] == "failed":
+                raise _rebuilt(message)
+            if message["event"] == "done":
+                worker.task = None
+                yield Done(message["task"], message["result"])
+            else:
+                yield Progress(message["task"], message["item"])
+
+    def _end_late_ones(self) -> Iterator[Event]:
+        for worker in list(self._workers):
+            item, since = worker.mark()
+            late = worker.task is not None and item >= 0 and time.monotonic() - since > self._item_timeout_s
+            if late:
+                worker.kill()
+                yield from self._bury(worker, f"no end after {self._item_timeout_s:g} s; its process was killed")
+
+    def _bury(self, worker: _Worker, reason: str) -> Iterator[Event]:
+        """A worker is gone: put another in its place, and tell what it was doing."""
+        item, _ = worker.mark()
+        self._selector.unregister(worker.stdout)
+        self._workers.remove(worker)
+        status = worker.kill()
+        if worker.task is None:
+            raise errors.BuildError(
+                f"a worker process ended before it had a task ({_how(status)}); its output is above"
+            )
+        self._start()
+        yield Crashed(worker.task, item if item >= 0 else None, reason or f"its process was {_how(status)}")
+
+
+class _Worker:
+    """One process: its pipes, its mark file and the number of the task it has."""
+
+    def __init__(self, first: Json) -> None:
+        self.task: int | None = None
+        self._rest = b""
+        self._marks = tempfile.NamedTemporaryFile(prefix="tfprep-mark-")  # noqa: SIM115
+        self._marks.write(MARK.pack(-1, 0.0))
+        self._marks.flush()
+        command = [sys.executable, "-m", "tfprep.engines.worker"]
+        paths = os.pathsep.join(path for path in sys.path if path)
+        # OpenMP and BLAS threads of several workers would only fight over the same cores.
+        environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+        self._send({**first, "mark": self._marks.name})
+
+    @property
+    def stdout(self) -> Any:
+        return self._process.stdout
+
+    def hand(self, number: int, task: Json) -> None:
+        self.task = number
+        self._send({"task": number, "body": task})
+
+    def read_lines(self) -> list[bytes] | None:
+        """The whole lines that have come; None at the end."""
+        data = os.read(self.stdout.fileno(), 1 << 16)
+        if not data:
+            return None
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        return lines
+
+    def mark(self) -> tuple[int, float]:
+        item, since = MARK.unpack(os.pread(self._marks.fileno(), MARK.size, 0))
+        return item, since
+
+    def kill(self) -> int:
+        """End the process if it lives; its exit status, negative for a signal."""
+        if self._process.poll() is None and self.task is not None:
+            self._process.kill()
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.close()
+        except BrokenPipeError:
+            pass  # it died with a task half sent
+        status = self._process.wait()
+        self.stdout.close()
+        self._marks.close()
+        return status
+
+    def _send(self, message: Json) -> None:
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(json.dumps(message).encode() + b"\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            pass  # it died: the end of its output tells
+
+
+def _how(status: int) -> str:
+    if status >= 0:
+        return f"ended with exit status {status}"
+    name = signal.Signals(-status).name
+    told = {"SIGKILL": " (out of memory?)", "SIGSEGV": " (a crash in native code)"}.get(name, "")
+    return f"killed by {name}{told}"
+
+
+def _rebuilt(message: Json) -> Exception:
+    """The worker's exception again, where its type is one of ours or the system's."""
+    kind = getattr(errors, message["type"], None)
+    if isinstance(kind, type) and issubclass(kind, errors.TfprepError) and kind is not errors.RecordError:
+        error: Exception = kind(message["message"])
+        return error
+    return errors.BuildError(message["message"])

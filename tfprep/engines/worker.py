@@ -1,0 +1,93 @@
+"""One worker process: `python -m tfprep.engines.worker`. Reads tasks from standard input, writes events to standard output.
+
+Lines of JSON both ways. The first line says what to do: {"entry", "argument", "mark"}; each further one is {"task", "body"}.
+Standard output belongs to the protocol, so what a user's function prints goes to standard error. The worker ends with its
+parent: when standard input closes, and on Linux by a signal the moment the parent dies.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import mmap
+import os
+import signal
+import struct
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+from tfprep.engines.engine import Json, load_work
+from tfprep.errors import TfprepError
+
+MARK = struct.Struct("<qd")
+"""What a worker keeps in its mark file: the item in hand (-1 between tasks) and since when (`time.monotonic`)."""
+_PROGRESS_S = 0.2
+_PR_SET_PDEATHSIG = 1
+
+
+def main() -> int:
+    _end_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides what to do
+    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    first = json.loads(sys.stdin.readline())
+    send = _sender(out)
+    try:
+        work = load_work(first["entry"], first["argument"])
+    except BaseException as error:
+        send(_failure(error))
+        return 1
+    with open(first["mark"], "r+b") as file, mmap.mmap(file.fileno(), MARK.size) as marks:
+        for line in sys.stdin:
+            _run(json.loads(line), work, marks, send)
+    return 0
+
+
+def _run(order: Json, work: Any, marks: mmap.mmap, send: Callable[[Json], None]) -> None:
+    told = time.monotonic()
+
+    def mark(item: int) -> None:
+        nonlocal told
+        now = time.monotonic()
+        MARK.pack_into(marks, 0, item, now)
+        if now - told > _PROGRESS_S:
+            told = now
+            send({"event": "progress", "task": order["task"], "item": item})
+
+    try:
+        event = {"event": "done", "task": order["task"], "result": work(order["body"], mark)}
+    except BaseException as error:
+        event = _failure(error)
+    MARK.pack_into(marks, 0, -1, time.monotonic())
+    send(event)
+
+
+def _failure(error: BaseException) -> Json:
+    known = isinstance(error, TfprepError | OSError)
+    text = str(error) if known else "".join(traceback.format_exception(error))
+    return {"event": "failed", "type": type(error).__name__, "message": text}
+
+
+def _sender(out: Any) -> Callable[[Json], None]:
+    def send(message: Json) -> None:
+        try:
+            out.write(json.dumps(message) + "\n")
+            out.flush()
+        except BrokenPipeError:
+            os._exit(1)  # the parent is gone, and nobody is left to tell
+
+    return send
+
+
+def _end_with_parent() -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() == 1:
+            os._exit(1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,74 @@
+"""Recipe files: Python files that define `RECIPE`, and the line of theirs that a mistake stands on."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import sys
+import traceback
+from pathlib import Path
+
+from tfprep.errors import RecipeError
+from tfprep.recipe import Recipe
+
+
+def load_recipe(path: Path) -> Recipe:
+    """The `RECIPE` of a Python file. RecipeError says which line is wrong, what was expected and what came."""
+    if not path.is_file():
+        raise RecipeError(f"{path}: no such recipe; 'tfprep init FOLDER' writes one for a folder of images")
+    spec = importlib.util.spec_from_file_location(f"tfprep_recipe_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise RecipeError(f"{path}: a recipe is a Python file, its name ends in .py")
+    module = importlib.util.module_from_spec(spec)
+    folder = str(path.resolve().parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    sys.modules[spec.name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise _located(path, error) from error
+    recipe = getattr(module, "RECIPE", None)
+    if not isinstance(recipe, Recipe):
+        raise RecipeError(f"{path}: expected RECIPE = tfprep.Recipe(...), found RECIPE = {recipe!r}")
+    return recipe
+
+
+def locate(path: Path, error: RecipeError) -> RecipeError:
+    """The same error with the line of the recipe file that holds the option it is about, where that can be found."""
+    line = _line_of(path, error.where)
+    return _with_line(path, line, str(error)) if line else error
+
+
+def _located(path: Path, error: Exception) -> RecipeError:
+    if isinstance(error, SyntaxError) and error.filename == str(path):
+        return _with_line(path, error.lineno or 0, f"not Python: {error.msg}")
+    line = _line_of(path, error.where) if isinstance(error, RecipeError) and len(error.where) > 1 else 0
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+    what = str(error) if isinstance(error, RecipeError) else f"{type(error).__name__}: {error}"
+    return _with_line(path, line or (frames[-1].lineno or 0 if frames else 0), what)
+
+
+def _with_line(path: Path, line: int, what: str) -> RecipeError:
+    if not line:
+        return RecipeError(f"{path}: {what}")
+    text = path.read_text(encoding="utf-8", errors="replace").splitlines()[line - 1].strip()
+    return RecipeError(f"{path}, line {line}: {what}\n    {text}")
+
+
+def _line_of(path: Path, where: tuple[str, ...]) -> int:
+    """The line of `Recipe(option={key: ...})` in the file, 0 where it does not stand there literally."""
+    if not where:
+        return 0
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8", errors="replace"))):
+        if isinstance(node, ast.keyword) and node.arg == where[0]:
+            return _line_of_key(node.value, where[1:]) or node.value.lineno
+    return 0
+
+
+def _line_of_key(node: ast.expr, keys: tuple[str, ...]) -> int:
+    if keys and isinstance(node, ast.Dict):
+        for key in node.keys:
+            if isinstance(key, ast.Constant) and key.value == keys[0]:
+                return key.lineno
+    return 0

@@ -1,0 +1,209 @@
+"""One raw sample to its variants: decode once; then for each variant geometry, derived inputs, colour, codecs.
+
+Every stage is a pure function from mapping to mapping. Whatever goes wrong, in tfprep or in a user's function, becomes a
+SampleError that names the stage and the field, so that the sample is rejected and the build goes on.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import ceil
+from typing import Any, TypeVar
+
+import numpy as np
+
+from tfprep import images
+from tfprep.augment.transform import Transform, identity
+from tfprep.augment.warp import scale_of, warp_sample
+from tfprep.codecs import Feature, Original
+from tfprep.errors import SampleError
+from tfprep.fields import RASTER_KINDS, Array, FieldSpec, Kind, Sample, Size, raster_size
+from tfprep.recipe import Recipe
+from tfprep.seeding import generator
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Stored:
+    """One variant, ready to be written: its features, what each stored field is, and the values behind them."""
+
+    features: Mapping[str, Feature]
+    specs: Mapping[str, FieldSpec]
+    values: Sample
+
+
+@dataclass(frozen=True)
+class SampleMaker:
+    """A recipe applied to the samples of one source; `kinds` and `classes` are those of its listing."""
+
+    recipe: Recipe
+    kinds: Mapping[str, Kind]
+    classes: Mapping[str, Sequence[str]]
+
+    def variants(self, key: str, raw: Mapping[str, Any], count: int) -> Iterator[Stored]:
+        """The first `count` variants of a raw sample, one at a time. Raises SampleError.
+
+        `raw` holds a file's bytes, or a value, by field. Images are decoded once for all variants.
+        """
+        size = _upright_size(raw, self.kinds)
+        transforms = [self._transform(key, variant, size) for variant in range(count)]
+        sample = self._decode(raw, _least_size(size, transforms) if self.recipe.dct_downscale else None)
+        for variant, transform in enumerate(transforms):
+            made = self._warp(sample, transform, size)
+            made = self._derive(made, key, variant)
+            made = self._colour(made, key, variant) if variant else made
+            yield self._encode(made, raw)
+
+    def _decode(self, raw: Mapping[str, Any], least: Size | None) -> Sample:
+        sample = {}
+        for name, value in raw.items():
+            with _stage("decode", name):
+                sample[name] = _decode_field(value, self.kinds[name], least)
+        for name, classes in self.classes.items():
+            if self.kinds.get(name) == "mask" and name in sample:
+                with _stage("decode", name):
+                    _check_classes(sample[name], classes, self.recipe.fill.get(name))
+        return sample
+
+    def _transform(self, key: str, variant: int, size: Size | None) -> Transform | None:
+        """All geometry of a variant as one transform; None where there is nothing to do."""
+        if size is None or not self.recipe.geometry:
+            return None
+        whole = identity(size)
+        for step, op in _steps("geometry", self.recipe.geometry):
+            with _stage("geometry", step):
+                draws = generator(self.recipe.seed, key, variant, step) if variant else None
+                whole = whole.then(op(whole.size, draws))
+        return whole
+
+    def _warp(self, sample: Sample, transform: Transform | None, size: Size | None) -> Sample:
+        if transform is None:
+            return sample
+        with _stage("geometry"):
+            border, fill = self.recipe.border, self.recipe.fill
+            return warp_sample(sample, self.kinds, transform, border=border, fill=fill, size=size)
+
+    def _derive(self, sample: Sample, key: str, variant: int) -> Sample:
+        made = dict(sample)
+        for name, derived in self.recipe.derive.items():
+            with _stage("derive", name):
+                value = derived(made, generator(self.recipe.seed, key, variant, f"derive/{name}"))
+                _check_derived(value, getattr(derived, "kind", "map"), raster_size(sample, self.kinds))
+                made[name] = value
+        return made
+
+    def _colour(self, sample: Sample, key: str, variant: int) -> Sample:
+        changed = {name: value for name, value in sample.items() if self.kinds.get(name) == "image"}
+        for step, op in _steps("colour", self.recipe.colour):
+            for name, image in changed.items():
+                with _stage("colour", step):
+                    changed[name] = _check_colour(op(image, generator(self.recipe.seed, key, variant, step)), image)
+        return {**sample, **changed}
+
+    def _encode(self, sample: Sample, raw: Mapping[str, Any]) -> Stored:
+        features: dict[str, Feature] = {}
+        specs: dict[str, FieldSpec] = {}
+        kinds = {**self.kinds, **self.recipe.derived_kinds()}
+        for name, codec in self.recipe.store.items():
+            with _stage("encode", name):
+                value = _original(raw[name], sample[name]) if isinstance(codec, Original) else sample[name]
+                features |= {name + suffix: feature for suffix, feature in codec.encode(value).items()}
+                specs[name] = codec.spec(kinds[name], value)
+        return Stored(features, specs, sample)
+
+
+# --- decoding -------------------------------------------------------------------------------------------------------
+
+
+def _decode_field(value: Any, kind: Kind, least: Size | None) -> Any:
+    """A file's bytes as the array of its kind; a value of the listing as an array."""
+    if isinstance(value, bytes):
+        if kind == "image":
+            return images.decode_image(value, min_size=least)
+        return {"mask": images.decode_mask, "map": images.decode_map}[kind](value)
+    if kind == "text":
+        return value
+    if value is None:
+        raise SampleError("the listing has no value for it")
+    dtype = {"label": np.int64, "boxes": np.float32, "points": np.float32}.get(kind)
+    array = np.asarray(value, dtype)
+    return array.reshape(-1, 4) if kind == "boxes" else array
+
+
+def _upright_size(raw: Mapping[str, Any], kinds: Mapping[str, Kind]) -> Size | None:
+    """(height, width) that all rasters of the sample share, from their headers; SampleError where they do not."""
+    sizes: dict[str, Size] = {}
+    for name, value in raw.items():
+        if kinds[name] in RASTER_KINDS:
+            with _stage("decode", name):
+                sizes[name] = images.image_size(value) if isinstance(value, bytes) else np.shape(value)[:2]
+    if len(set(sizes.values())) > 1:
+        told = ", ".join(f"{name} is {width} x {height}" for name, (height, width) in sizes.items())
+        raise SampleError(f"images, masks and maps of one sample have one size; {told}", stage="decode")
+    return next(iter(sizes.values()), None)
+
+
+def _least_size(size: Size | None, transforms: Sequence[Transform | None]) -> Size | None:
+    """How small an image may be decoded so that no variant enlarges it; None where that is not half its size or less."""
+    if size is None or any(transform is None for transform in transforms):
+        return None
+    largest = max(scale_of(transform) for transform in transforms if transform is not None)
+    return (ceil(size[0] * largest), ceil(size[1] * largest)) if largest <= 0.5 else None
+
+
+def _original(raw: Any, decoded: Array) -> Any:
+    return raw if isinstance(raw, bytes) and images.keeps_original(raw) else decoded
+
+
+# --- checks ---------------------------------------------------------------------------------------------------------
+
+
+def _check_classes(mask: Array, classes: Sequence[str], fill: float | None) -> None:
+    """A mask's numbers are those of its class names, or the number that fills what lies outside the image."""
+    if not mask.size or mask.max() < len(classes):
+        return
+    strange = [int(value) for value in np.unique(mask) if value >= len(classes) and value != fill]
+    if strange:
+        raise SampleError(f"class {strange[0]} is outside the list of {len(classes)} classes")
+
+
+def _check_derived(value: Any, kind: Kind, size: Size | None) -> None:
+    if kind == "text":
+        return
+    if not isinstance(value, np.ndarray):
+        raise SampleError(f"expected a NumPy array, got {type(value).__name__}")
+    if kind in RASTER_KINDS and size is not None and value.shape[:2] != size:
+        raise SampleError(f"expected an array of height and width {size}, got shape {value.shape}")
+    if value.dtype.kind == "f" and not np.isfinite(value).all():
+        raise SampleError("it gave NaN or infinity")
+
+
+def _check_colour(changed: Any, image: Array) -> Any:
+    if not isinstance(changed, np.ndarray) or changed.dtype != np.uint8 or changed.shape != image.shape:
+        got = f"{changed.dtype} {changed.shape}" if isinstance(changed, np.ndarray) else type(changed).__name__
+        raise SampleError(f"a colour op returns uint8 {image.shape}, this one returned {got}")
+    return changed
+
+
+def _steps(stage: str, ops: Sequence[T]) -> Iterator[tuple[str, T]]:
+    """Each op with the name of its draws, such as `geometry/Rotate/0`: ops of other types do not change it."""
+    seen: Counter[str] = Counter()
+    for op in ops:
+        name = getattr(op, "__name__", type(op).__name__)
+        yield f"{stage}/{name}/{seen[name]}", op
+        seen[name] += 1
+
+
+@contextmanager
+def _stage(stage: str, field: str = "") -> Iterator[None]:
+    """Whatever is raised inside becomes a SampleError that names the stage and the field."""
+    try:
+        yield
+    except SampleError as error:
+        raise error.located(stage=stage, field=field) from error
+    except Exception as error:
+        raise SampleError(f"{type(error).__name__}: {error}", stage=stage, field=field) from error
