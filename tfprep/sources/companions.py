@@ -1,0 +1,64 @@
+"""Where the mask of an image lies: the file that a pattern names, as the file system spells it."""
+
+from __future__ import annotations
+
+import os
+import unicodedata
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+from tfprep.errors import SourceError
+from tfprep.sources.patterns import IMAGE_SUFFIXES, Holes, Pattern
+
+FOLDERS_HELD = 4
+"""How many folders' names are kept: images come folder by folder, and so do their masks."""
+
+
+class Place(NamedTuple):
+    """A path relative to the root, and whether a file is there."""
+
+    path: str
+    there: bool
+
+
+class Companions:
+    """Looks up files by pattern below one root, a listing of each folder at a time instead of a question a file."""
+
+    def __init__(self, root: Path) -> None:
+        self._names: Callable[[str], frozenset[str]] = lru_cache(FOLDERS_HELD)(lambda folder: _names(root, folder))
+
+    def find(self, pattern: Pattern, holes: Holes) -> Place:
+        """The file of `pattern` with these placeholders, whatever the case of its suffix and its Unicode form.
+
+        Where there is none, the path at which it is expected. Raises SourceError where there are two.
+        """
+        folder, slash, stem = pattern.fill(holes).rpartition("/")
+        names = self._names(folder)
+        if pattern.suffix is not None and stem + pattern.suffix in names:
+            return Place(folder + slash + stem + pattern.suffix, True)
+        there = [name for name in _spellings(stem, pattern.suffix) if name in names]
+        if len(there) > 1:
+            raise SourceError(
+                f"{folder + slash}: {' and '.join(map(repr, there))} both fit {pattern.text!r} for one image; keep one, or "
+                "give the pattern a suffix"
+            )
+        return Place(folder + slash + (there[0] if there else stem + (pattern.suffix or ".*")), bool(there))
+
+
+def _names(root: Path, folder: str) -> frozenset[str]:
+    try:
+        with os.scandir(os.path.join(root, folder)) as found:
+            return frozenset(item.name for item in found)
+    except (FileNotFoundError, NotADirectoryError):
+        return frozenset()
+    except OSError as error:
+        raise SourceError(f"{os.path.join(root, folder)}: cannot list this folder: {error.strerror}") from error
+
+
+def _spellings(stem: str, suffix: str | None) -> Iterator[str]:
+    forms = dict.fromkeys((stem, *(unicodedata.normalize(form, stem) for form in ("NFC", "NFD"))))
+    for form in forms:
+        for ending in IMAGE_SUFFIXES if suffix is None else (suffix,):
+            yield from (form + ending, form + ending.upper(), form + ending.title())

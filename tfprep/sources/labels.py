@@ -1,0 +1,27 @@
+"""From class names to class numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tfprep.errors import RecipeError, SourceError
+
+
+def check_classes(classes: Iterable[str], where: str) -> tuple[str, ...]:
+    """`classes` as a tuple, where it is a list of different names."""
+    names = (classes,) if isinstance(classes, str) else tuple(classes)
+    if isinstance(classes, str) or not all(isinstance(name, str) and name for name in names):
+        raise RecipeError(f"{where}: expected a tuple of class names; got {classes!r}")
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise RecipeError(f"{where}: expected each class once; {', '.join(map(repr, twice))} comes twice")
+    return names
+
+
+def number_of(name: str, numbers: dict[str, int], where: str) -> int:
+    """The class number of `name`; SourceError where it is none of the classes."""
+    try:
+        return numbers[name]
+    except KeyError:
+        known = ", ".join(map(repr, list(numbers)[:20]))
+        raise SourceError(f"{where}: {name!r} is none of the {len(numbers)} classes: {known}") from None

@@ -1,0 +1,126 @@
+"""What `Folder` and `Paired` share: images found by a pattern, with a split and a class each."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+from tfprep.errors import RecipeError, SourceError
+from tfprep.sources.labels import number_of
+from tfprep.sources.patterns import IMAGE_SUFFIXES, Holes, Pattern
+from tfprep.sources.source import key_of
+from tfprep.sources.splits import Fractions, check_split_name
+from tfprep.sources.walk import Found, walk
+
+Splits: TypeAlias = "Fractions | tuple[str, ...] | None"
+"""Fractions; or the names to take of the folders that `{split}` stands for; or None, for all of these."""
+
+UNSPLIT = "train"
+"""The split of all samples where nothing splits them."""
+
+
+class Image(NamedTuple):
+    """A file that fits the image pattern. `values` is its class number alone, or nothing where there are no classes."""
+
+    found: Found
+    split: str
+    values: tuple[int, ...]
+
+
+def check_splits(splits: Any, pattern: Pattern, where: str) -> Splits:
+    """`splits`, with a list of names made a tuple, where it agrees with the image pattern."""
+    by_folder = "split" in pattern.holes
+    if isinstance(splits, Fractions):
+        _check_fractions(splits, pattern, where)
+        if by_folder:
+            raise RecipeError(
+                f"{where}: {{split}} in {pattern.text!r} already gives the splits; leave out {splits!r} or {{split}}"
+            )
+        return splits
+    if splits is None:
+        return None
+    if isinstance(splits, str) or not all(isinstance(name, str) for name in splits):
+        raise RecipeError(f"{where}: expected splits to be Fractions(...) or a tuple of names; got {splits!r}")
+    if not by_folder:
+        raise RecipeError(f"{where}: splits={tuple(splits)!r} names folders, but {pattern.text!r} has no {{split}}")
+    return tuple(splits)
+
+
+def stratified_by(splits: Splits) -> int | None:
+    """The place among the values of the field to stratify by: the label is the only one."""
+    return 0 if isinstance(splits, Fractions) and splits.stratify else None
+
+
+def fitting(
+    root: Path,
+    pattern: Pattern,
+    rivals: Iterable[Pattern],
+    tally: Counter[str],
+    done: Callable[[Holes], bool] = lambda holes: False,
+) -> Iterator[Found]:
+    """The files of `pattern`. One that also fits a pattern of `rivals` with more literal text belongs to that one."""
+    stronger = [rival for rival in rivals if rival.literal_length > pattern.literal_length]
+    for found in walk(root, pattern, tally, done):
+        if all(rival.match_path(found.path) is None for rival in stronger):
+            yield found
+
+
+def class_names(root: Path, pattern: Pattern, rivals: Iterable[Pattern] = ()) -> tuple[str, ...]:
+    """The names that `{label}` stands for, sorted by code points: those with at least one image."""
+    in_folder = any("label" in part.holes for part in pattern.folders)
+    seen: set[str] = set()
+    done: Callable[[Holes], bool] = lambda holes: in_folder and holes.get("label") in seen  # noqa: E731
+    for found in fitting(root, pattern, rivals, Counter(), done):
+        seen.add(found.holes["label"])
+    return tuple(sorted({key_of(name) for name in seen}))
+
+
+def images(
+    root: Path,
+    pattern: Pattern,
+    *,
+    splits: Splits,
+    classes: tuple[str, ...] | None,
+    tally: Counter[str],
+    rivals: Iterable[Pattern] = (),
+) -> Iterator[Image]:
+    """Every image, in order. Raises SourceError at the end where there was none."""
+    numbers = None if classes is None else {name: number for number, name in enumerate(classes)}
+    found = None
+    for found in fitting(root, pattern, rivals, tally):
+        split = key_of(found.holes.get("split", UNSPLIT))
+        if isinstance(splits, tuple) and split not in splits:
+            tally[f"in no split of {splits}"] += 1
+        else:
+            check_split_name(split, str(root / found.path))
+            yield Image(found, split, _label(root, found, numbers))
+    if found is None:
+        raise SourceError(_nothing(root, pattern))
+
+
+def _label(root: Path, found: Found, numbers: dict[str, int] | None) -> tuple[int, ...]:
+    if numbers is None:
+        return ()
+    return (number_of(key_of(found.holes["label"]), numbers, str(root / found.path)),)
+
+
+def _check_fractions(fractions: Fractions, pattern: Pattern, where: str) -> None:
+    if fractions.by_column:
+        raise RecipeError(
+            f"{where}: group_by={fractions.group_by!r} would be a column, which only a Table has; give a regular "
+            "expression with a group, such as r'^(.*)_', or a function of the key"
+        )
+    if fractions.stratify is not None and (fractions.stratify != "label" or "label" not in pattern.holes):
+        raise RecipeError(
+            f"{where}: stratify={fractions.stratify!r} names no label field; only stratify='label' with {{label}} in the "
+            f"pattern is one, and the pattern is {pattern.text!r}"
+        )
+
+
+def _nothing(root: Path, pattern: Pattern) -> str:
+    there = sorted(path.name + "/" * path.is_dir() for path in root.iterdir())
+    listed = ", ".join(map(repr, there[:12])) + (", …" if len(there) > 12 else "") if there else "nothing"
+    suffixes = "" if pattern.suffix else f" (files ending in {', '.join(IMAGE_SUFFIXES)})"
+    return f"{root}: no file fits {pattern.text!r}{suffixes}; this folder holds {listed}"

@@ -1,0 +1,190 @@
+"""Patterns of paths: `{split}/{label}/**`, `{split}annot/*.png`, `images/{scene}_{frame}.jpg`.
+
+- `{name}` stands for a part of one folder or file name, at least one character, never a slash. `{split}` gives the
+  sample's split, `{label}` its class; any other name only ties the patterns of several fields together.
+- `*` is such a part without a name: the first `*` of one pattern belongs to the first `*` of another.
+- `**` stands for any number of nested folders, none included; at the end it means all files below.
+- Where the last name has no suffix of its own (`images/*`), the files with a suffix of `IMAGE_SUFFIXES` are meant.
+
+Suffixes are compared without regard to case, all else as it is. Where one name could be taken apart in several ways, the
+leftmost placeholder takes as much as it can: `{a}_{b}` takes `x_y_z` as `x_y` and `z`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeAlias
+
+from tfprep.errors import RecipeError
+
+IMAGE_SUFFIXES: tuple[str, ...] = (
+    *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".dib", ".gif", ".tif", ".tiff"),
+    *(".webp", ".avif", ".jp2", ".ppm", ".pgm", ".pbm", ".pnm"),
+)
+"""What counts as an image where a pattern names no suffix, in lower case."""
+
+Holes: TypeAlias = Mapping[str, str]
+"""What each placeholder stands for; `*` and `**` go by `_1`, `_2`, … and `__`."""
+
+_TOKEN = re.compile(r"\{([A-Za-z][A-Za-z0-9_]*)\}|(\*\*)|(\*)")
+_DEEP = "__"
+
+
+@dataclass(frozen=True)
+class Part:
+    """One folder of a pattern, or its file name without suffix: literal text and placeholders in turn."""
+
+    tokens: tuple[tuple[bool, str], ...]
+    """(is a placeholder, its name or the literal text)"""
+
+    @property
+    def holes(self) -> list[str]:
+        return [text for hole, text in self.tokens if hole]
+
+    @property
+    def any_depth(self) -> bool:
+        return self.holes == [_DEEP]
+
+    @cached_property
+    def regex(self) -> re.Pattern[str]:
+        seen: set[str] = set()
+        return re.compile("".join(_regex(hole, text, seen) for hole, text in self.tokens), re.DOTALL)
+
+    def match(self, name: str, known: Holes) -> Holes | None:
+        """`known` and what `name` adds to it; None where it does not fit."""
+        found = self.regex.fullmatch(name)
+        if found is None:
+            return None
+        new = found.groupdict()
+        if not new:
+            return known
+        if any(known.get(hole, value) != value for hole, value in new.items()):
+            return None
+        return {**known, **new}
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """A checked pattern: the folders in order, the file's name, and its suffix in lower case (None: any image)."""
+
+    text: str
+    folders: tuple[Part, ...]
+    stem: Part
+    suffix: str | None
+
+    @cached_property
+    def holes(self) -> frozenset[str]:
+        return frozenset(hole for part in (*self.folders, self.stem) for hole in part.holes)
+
+    @cached_property
+    def literal_length(self) -> int:
+        """How many characters it fixes: of two patterns that a file fits, the one with more is meant."""
+        parts = (*self.folders, self.stem)
+        return len(self.folders) + sum(len(text) for part in parts for hole, text in part.tokens if not hole)
+
+    def match_file(self, name: str, known: Holes) -> Holes | None:
+        """The placeholders of a file called `name`, given those of its folders."""
+        stem, dot, suffix = name.rpartition(".")
+        ending = dot + suffix.lower()
+        if not (ending in _IMAGE_ENDINGS if self.suffix is None else ending == self.suffix):
+            return None
+        return self.stem.match(stem, known)
+
+    def match_path(self, path: str) -> Holes | None:
+        """The placeholders of a whole relative path."""
+        folder, slash, name = path.rpartition("/")
+        if any(part.any_depth for part in self.folders):
+            return self._match_deep(folder + slash, name)
+        names = folder.split("/") if slash else []
+        return self._match_flat(names, name, {})
+
+    def fill(self, holes: Holes) -> str:
+        """The path without its suffix."""
+        return "".join(_filled(part, holes) for part in self.folders) + "".join(
+            holes[text] if hole else text for hole, text in self.stem.tokens
+        )
+
+    def _match_flat(self, names: list[str], name: str, known: Holes) -> Holes | None:
+        if len(names) != len([part for part in self.folders if not part.any_depth]):
+            return None
+        holes: Holes | None = known
+        for part, folder in zip((p for p in self.folders if not p.any_depth), names, strict=True):
+            holes = part.match(folder, holes) if holes is not None else None
+        return None if holes is None else self.match_file(name, holes)
+
+    def _match_deep(self, folder: str, name: str) -> Holes | None:
+        names = folder.split("/")[:-1]
+        place = next(i for i, part in enumerate(self.folders) if part.any_depth)
+        spare = len(names) - (len(self.folders) - 1)
+        if spare < 0:
+            return None
+        between = "".join(f"{n}/" for n in names[place : place + spare])
+        return self._match_flat(names[:place] + names[place + spare :], name, {_DEEP: between})
+
+
+def compile_pattern(text: str, rule: str) -> Pattern:
+    """The pattern that `text` spells; `rule` names the option in the RecipeError that a mistake raises."""
+    names = text.split("/")
+    if text.startswith("/") or "\\" in text or not text or {"", ".", ".."} & set(names):
+        raise RecipeError(
+            f"{rule}: expected a path relative to the data's root with single slashes, such as "
+            f"'{{split}}/{{label}}/**' or 'images/*.png'; got {text!r}"
+        )
+    if names[-1] == "**":
+        names.append("*")
+    if names.count("**") > 1:
+        raise RecipeError(
+            f"{rule}: expected at most one '**', since two can divide one path in several ways; got {text!r}"
+        )
+    stem, suffix = _split_suffix(names[-1])
+    stars = iter(range(1, len(text) + 1))
+    folders = tuple(Part(_tokens(name, stars, text, rule)) for name in names[:-1])
+    return Pattern(text, folders, Part(_tokens(stem, stars, text, rule)), suffix)
+
+
+_IMAGE_ENDINGS = frozenset(IMAGE_SUFFIXES)
+
+
+def _split_suffix(name: str) -> tuple[str, str | None]:
+    stem, dot, suffix = name.rpartition(".")
+    if not dot or not stem or not suffix or _TOKEN.search(suffix):
+        return name, None
+    return stem, f".{suffix.lower()}"
+
+
+def _tokens(name: str, stars: object, text: str, rule: str) -> tuple[tuple[bool, str], ...]:
+    if name == "**":
+        return ((True, _DEEP),)
+    tokens: list[tuple[bool, str]] = []
+    end = 0
+    for found in _TOKEN.finditer(name):
+        if found.start() > end:
+            tokens.append((False, name[end : found.start()]))
+        elif tokens:
+            raise RecipeError(f"{rule}: expected some text between two placeholders of one name; got {text!r}")
+        if found[2]:
+            raise RecipeError(f"{rule}: expected '**' to be a folder of its own ('a/**/b.png'); got {text!r}")
+        tokens.append((True, found[1] or f"_{next(stars)}"))  # type: ignore[call-overload]
+        end = found.end()
+    if end < len(name):
+        tokens.append((False, name[end:]))
+    if any(not hole and set(literal) & set("{}") for hole, literal in tokens):
+        raise RecipeError(f"{rule}: expected placeholders like '{{split}}': letters, digits and _; got {text!r}")
+    return tuple(tokens)
+
+
+def _regex(hole: bool, text: str, seen: set[str]) -> str:
+    if not hole:
+        return re.escape(text)
+    if text in seen:
+        return f"(?P={text})"
+    seen.add(text)
+    return f"(?P<{text}>[^/]+)"
+
+
+def _filled(part: Part, holes: Holes) -> str:
+    text = "".join(holes[text] if hole else text for hole, text in part.tokens)
+    return text if part.any_depth else f"{text}/"

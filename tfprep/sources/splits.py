@@ -1,0 +1,234 @@
+"""Splits by fractions: a function of the key and the seed, so that adding files moves none of the others.
+
+A sample's position in [0, 1) is `sample_hash(seed, "split\\0" + key) / 2**64`; the fractions divide that range in the
+order train, val, test. A group (`group_by`) takes the position of its own name, so all its samples fall together, and
+the fractions are then of groups.
+
+With `stratify`, the samples of each class are sorted by that same position and the fractions divide the sorted list: the
+i-th of n goes where (i + 0.5) / n falls, so each split's share of each class is exact to within one sample. The price is
+that the borders are quantiles of the class: a sample added or removed can move one other sample of its class across each
+border, and no more (of two splits, on average a third of a sample). Without `stratify` nothing ever moves, and the shares
+are right to within chance.
+
+Both together: a group is stratified by its most common class (of equals, the lower number) and counts as many samples as
+it has, so each class is balanced to within the size of its groups.
+"""
+
+from __future__ import annotations
+
+import re
+from array import array
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from tfprep.errors import RecipeError, SourceError
+from tfprep.fields import Array
+from tfprep.seeding import sample_hash
+from tfprep.sources.source import Entry, constructor_text
+
+Row: TypeAlias = tuple[Entry, "str | None"]
+"""An entry before its split is known, and the value of its `group_by` column where that is what groups it."""
+
+_WHOLE = 1 << 64
+_SPLIT_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+_VARIANT_NAME = re.compile(r".*_v[0-9]+")
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Fractions:
+    """Shares of the samples for each split, as the module says. A split with share 0 does not exist.
+
+    `stratify` names the label field whose classes each split shall hold in equal shares. `group_by` keeps samples that
+    belong together in one split: a regular expression with a group, searched in the key (`r"^(patient\\d+)_"`), or a
+    module's function from key to group name, or, for `Table`, the name of a column.
+    """
+
+    train: float
+    val: float = 0.0
+    test: float = 0.0
+    seed: int = 0
+    stratify: str | None = None
+    group_by: str | Callable[[str], str] | None = None
+
+    def __post_init__(self) -> None:
+        shares = (self.train, self.val, self.test)
+        if not all(0 <= share <= 1 for share in shares) or abs(sum(shares) - 1) > 1e-9:
+            raise RecipeError(
+                f"Fractions: expected shares from 0 to 1 that add up to 1; got train, val, test = {shares}"
+            )
+        if self.stratify is not None and not isinstance(self.stratify, str):
+            raise RecipeError(
+                f"Fractions: stratify is the name of a label field ('label') or None; got {self.stratify!r}"
+            )
+        _check_group_by(self.group_by)
+
+    @property
+    def by_column(self) -> bool:
+        """`group_by` names a column of a table: it is a string and no regular expression with a group."""
+        return isinstance(self.group_by, str) and "(" not in self.group_by
+
+    def shares(self) -> dict[str, float]:
+        return {name: getattr(self, name) for name in ("train", "val", "test") if getattr(self, name) > 0}
+
+    def borders(self) -> tuple[float, ...]:
+        """The inner borders of the shares in (0, 1): one less than there are splits."""
+        return tuple(accumulate(self.shares().values()))[:-1]
+
+    __repr__ = constructor_text
+
+
+def split_rows(
+    rows: Callable[[Counter[str]], Iterator[Row]], tally: Counter[str], splits: object, label: int | None
+) -> Iterator[Entry]:
+    """The entries of `rows`, which have their splits unless `splits` are Fractions. What is passed over goes to `tally`.
+
+    `label` is the place among the values of the field to stratify by. Stratified, `rows` is walked twice, and 16 bytes a
+    sample are held in between.
+    """
+    if not isinstance(splits, Fractions):
+        return (entry for entry, _ in rows(tally))
+    return _assigned(rows, tally, splits, label)
+
+
+def _assigned(
+    rows: Callable[[Counter[str]], Iterator[Row]], tally: Counter[str], fractions: Fractions, label: int | None
+) -> Iterator[Entry]:
+    unit = _unit(fractions)
+    cuts = _plain_cuts(fractions) if label is None else _stratified_cuts(rows(Counter()), fractions, unit, label)
+    names = tuple(fractions.shares())
+    for entry, column in rows(tally):
+        position = sample_hash(fractions.seed, unit(entry.key, column))
+        stratum = None if label is None else entry.values[label]
+        yield Entry(entry.key, names[cuts.place(position, stratum)], entry.files, entry.values)
+
+
+def check_split_name(name: str, where: str) -> str:
+    """`name`, where it can stand in the name of a shard."""
+    if not _SPLIT_NAME.fullmatch(name) or _VARIANT_NAME.fullmatch(name):
+        raise SourceError(
+            f"{where}: expected the name of a split: a letter, then letters, digits and _, and no ending such as _v1, "
+            f"which names a variant; got {name!r}"
+        )
+    return name
+
+
+@dataclass(frozen=True)
+class _Cuts:
+    """Where the 64-bit positions are cut: for all, by stratum, and the stratum of each group that has several labels."""
+
+    plain: tuple[int, ...]
+    strata: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    mixed: Mapping[int, int] = field(default_factory=dict)
+
+    def place(self, position: int, stratum: int | None) -> int:
+        if stratum is None:
+            return bisect_right(self.plain, position)
+        return bisect_right(self.strata.get(self.mixed.get(position, stratum), self.plain), position)
+
+
+def _check_group_by(group_by: Any) -> None:
+    if group_by is None:
+        return
+    if isinstance(group_by, str):
+        try:
+            groups = re.compile(group_by).groups
+        except re.error as error:
+            raise RecipeError(f"Fractions: group_by={group_by!r} is not a regular expression: {error}") from error
+        if "(" in group_by and groups == 0:
+            raise RecipeError(
+                f"Fractions: expected a group in group_by, the part that names the group; got {group_by!r}"
+            )
+    elif not callable(group_by):
+        raise RecipeError(f"Fractions: group_by is a regular expression, a column or a function; got {group_by!r}")
+    elif "<" in getattr(group_by, "__qualname__", "<"):
+        raise RecipeError(
+            "Fractions: group_by must be a function at the top of a module, so that the recipe can name it; "
+            f"got {group_by!r}"
+        )
+
+
+def _unit(fractions: Fractions) -> Callable[[str, str | None], str]:
+    """What is hashed for a sample, from its key and its column's value."""
+    group_by = fractions.group_by
+    if group_by is None:
+        return lambda key, column: f"split\0{key}"
+    if fractions.by_column:
+        return lambda key, column: f"group\0{column}"
+    if isinstance(group_by, str):
+        regex = re.compile(group_by)
+        return lambda key, column: f"group\0{_searched(regex, key)}"
+    function = group_by
+    return lambda key, column: f"group\0{function(key)}"
+
+
+def _searched(regex: re.Pattern[str], key: str) -> str:
+    found = regex.search(key)
+    if found is None:
+        raise SourceError(f"group_by={regex.pattern!r} finds no group in the key {key!r}; every sample must have one")
+    return "\0".join(group or "" for group in found.groups())
+
+
+def _plain_cuts(fractions: Fractions) -> _Cuts:
+    return _Cuts(tuple(int(border * _WHOLE) for border in fractions.borders()))
+
+
+def _stratified_cuts(
+    rows: Iterator[Row], fractions: Fractions, unit: Callable[[str, str | None], str], label: int
+) -> _Cuts:
+    positions, labels = array("Q"), array("q")
+    for entry, column in rows:
+        stratum = entry.values[label]
+        if not isinstance(stratum, int):
+            raise SourceError(
+                f"stratify={fractions.stratify!r} needs one class a sample; {entry.key!r} has {stratum!r}"
+            )
+        positions.append(sample_hash(fractions.seed, unit(entry.key, column)))
+        labels.append(stratum)
+    units = _units(np.frombuffer(positions, np.uint64), np.frombuffer(labels, np.int64))
+    return _cuts_of(units, fractions)
+
+
+@dataclass(frozen=True)
+class _Units:
+    """Samples or groups in order of position: uint64, int64 stratum, int64 number of samples, bool several labels."""
+
+    position: Array
+    stratum: Array
+    weight: Array
+    mixed: Array
+
+
+def _units(positions: Array, labels: Array) -> _Units:
+    order = np.lexsort((labels, positions))
+    position, label = positions[order], labels[order]
+    starts = np.flatnonzero(np.r_[True, (position[1:] != position[:-1]) | (label[1:] != label[:-1])][: len(position)])
+    counts = np.diff(np.r_[starts, len(position)])
+    position, label = position[starts], label[starts]
+    order = np.lexsort((label, -counts, position))
+    first = np.flatnonzero(np.r_[True, position[order][1:] != position[order][:-1]][: len(position)])
+    weight = np.add.reduceat(counts, first) if len(first) else counts
+    several = np.diff(np.r_[first, len(position)]) > 1
+    return _Units(position[order][first], label[order][first], weight, several)
+
+
+def _cuts_of(units: _Units, fractions: Fractions) -> _Cuts:
+    borders = fractions.borders()
+    strata = {}
+    for stratum in np.unique(units.stratum):
+        mine = units.stratum == stratum
+        strata[int(stratum)] = _quantiles(units.position[mine], units.weight[mine], borders)
+    pairs = zip(units.position[units.mixed], units.stratum[units.mixed], strict=True)
+    return _Cuts(_plain_cuts(fractions).plain, strata, {int(position): int(stratum) for position, stratum in pairs})
+
+
+def _quantiles(position: Array, weight: Array, borders: tuple[float, ...]) -> tuple[int, ...]:
+    """For each border the position of the first unit behind it: a unit lies where the middle of its samples lies."""
+    middle = np.cumsum(weight) - weight / 2
+    behind = np.searchsorted(middle, np.array(borders) * weight.sum(), side="left")
+    return tuple(int(position[i]) if i < len(position) else _WHOLE for i in behind)

@@ -1,0 +1,154 @@
+"""The files below a root that fit a pattern, in an order that depends on their names alone.
+
+Files of a folder come first, then its subfolders, each sorted by code points of the name's key form (`key_of`). Links to
+files and folders are followed; a link to a folder above itself is refused. Names that begin with a dot are passed over.
+No file is opened, and the names of one folder at a time are all that is held.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+from tfprep.errors import SourceError
+from tfprep.sources.patterns import IMAGE_SUFFIXES, Holes, Pattern
+from tfprep.sources.source import key_of
+
+HIDDEN = "hidden (the name begins with a dot)"
+SPECIAL = "neither a file nor a folder"
+NO_IMAGE = "not an image by its suffix"
+OUTSIDE = "outside the pattern"
+
+
+class Found(NamedTuple):
+    """A file: its path relative to the root, and what the pattern's placeholders stand for in it."""
+
+    path: str
+    holes: Holes
+
+
+class _State(NamedTuple):
+    """A folder has matched the first `parts` folders of the pattern, with these placeholders."""
+
+    parts: int
+    holes: Holes
+
+
+class _Folder(NamedTuple):
+    path: str
+    states: tuple[_State, ...]
+    above: tuple[tuple[int, int], ...]
+    """(device, inode) of the folders above: how a loop of links is known."""
+
+
+def walk(
+    root: Path, pattern: Pattern, tally: Counter[str], done: Callable[[Holes], bool] = lambda holes: False
+) -> Iterator[Found]:
+    """Every file that fits `pattern`, in order. A folder is not entered once its placeholders are `done`."""
+    if not root.is_dir():
+        raise SourceError(f"{root}: expected the folder that holds the raw data; there is no such folder")
+    pending = [_Folder("", _closure(pattern, _State(0, {})), ())]
+    while pending:
+        folder = pending.pop()
+        states = tuple(state for state in folder.states if not done(state.holes))
+        if states:
+            identity = _identity(root, folder)
+            files, folders = names_in(root, folder.path, tally)
+            yield from _fitting(folder.path, files, pattern, states, tally)
+            above = (*folder.above, identity)
+            below = (
+                _Folder(f"{folder.path}{name}/", _enter(pattern, states, name), above) for name in reversed(folders)
+            )
+            pending.extend(child for child in below if child.states)
+
+
+def names_in(root: Path, folder: str, tally: Counter[str]) -> tuple[list[str], list[str]]:
+    """The names of the files and of the folders in `root/folder`, sorted. A dangling link counts as a file."""
+    files: list[str] = []
+    folders: list[str] = []
+    try:
+        with os.scandir(os.path.join(root, folder)) as found:
+            for item in found:
+                if item.name.startswith("."):
+                    tally[HIDDEN] += 1
+                elif item.is_dir():
+                    folders.append(item.name)
+                elif item.is_symlink() or item.is_file():
+                    files.append(item.name)
+                else:
+                    tally[SPECIAL] += 1
+    except OSError as error:
+        raise SourceError(f"{os.path.join(root, folder)}: cannot list this folder: {error.strerror}") from error
+    return _sorted(root, folder, files), _sorted(root, folder, folders)
+
+
+def image_suffix(name: str) -> bool:
+    return os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES
+
+
+def _sorted(root: Path, folder: str, names: list[str]) -> list[str]:
+    if all(map(str.isascii, names)):
+        return sorted(names)
+    ordered = sorted(names, key=lambda name: (key_of(name), name))
+    for name, following in pairwise(ordered):
+        if key_of(name) == key_of(following):
+            raise SourceError(
+                f"{os.path.join(root, folder)}: {name!a} and {following!a} are one name, {key_of(name)!r}, in "
+                "two Unicode spellings; rename or remove one of them"
+            )
+    return ordered
+
+
+def _fitting(
+    folder: str, names: list[str], pattern: Pattern, states: tuple[_State, ...], tally: Counter[str]
+) -> Iterator[Found]:
+    state = next((s for s in states if s.parts == len(pattern.folders)), None)
+    for name in names:
+        holes = None if state is None else pattern.match_file(name, state.holes)
+        if holes is not None:
+            yield Found(folder + name, holes)
+        else:
+            tally[OUTSIDE if image_suffix(name) else NO_IMAGE] += 1
+
+
+def _enter(pattern: Pattern, states: tuple[_State, ...], name: str) -> tuple[_State, ...]:
+    """The states after going down into the folder `name`; none where the pattern does not lead there."""
+    return tuple(after for state in states for after in _step(pattern, state, name))
+
+
+def _step(pattern: Pattern, state: _State, name: str) -> tuple[_State, ...]:
+    if state.parts == len(pattern.folders):
+        return ()
+    part = pattern.folders[state.parts]
+    if part.any_depth:
+        deeper = state.holes.get("__", "") + name + "/"
+        return _closure(pattern, _State(state.parts, {**state.holes, "__": deeper}))
+    holes = part.match(name, state.holes)
+    return () if holes is None else _closure(pattern, _State(state.parts + 1, holes))
+
+
+def _closure(pattern: Pattern, state: _State) -> tuple[_State, ...]:
+    """The state, and where a `**` comes next also the one that lets it stand for no further folder."""
+    if state.parts < len(pattern.folders) and pattern.folders[state.parts].any_depth:
+        holes = {"__": "", **state.holes}
+        return (_State(state.parts, holes), _State(state.parts + 1, holes))
+    return (state,)
+
+
+def _identity(root: Path, folder: _Folder) -> tuple[int, int]:
+    path = os.path.join(root, folder.path)
+    try:
+        status = os.stat(path)
+    except OSError as error:
+        raise SourceError(f"{path}: cannot list this folder: {error.strerror}") from error
+    identity = (status.st_dev, status.st_ino)
+    if identity in folder.above:
+        raise SourceError(
+            f"{path.rstrip('/')} is a link to a folder above itself ({os.path.realpath(path)}): its files would be listed "
+            "again without end; remove the link"
+        )
+    return identity
