@@ -1,0 +1,249 @@
+"""Warps whose axes stay parallel to the image's: crops, resizes, flips, quarter turns, and any chain of them.
+
+Each axis of the output is planned by itself. Where it shrinks or keeps the scale, the window is *snapped* to whole pixels of
+the source and of the output, at most half a pixel away on either side: then a crop is plain slicing, bit for bit, and
+shrinking is an area average over exactly the window (`cv2.INTER_AREA`). The snapped transform replaces the drawn one for
+every field, so masks, boxes and points follow exactly. Where an axis grows, nothing is snapped and pixels are interpolated
+linearly between pixel centres, the outermost half pixel repeated.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil, floor
+from typing import Literal, TypeAlias
+
+import cv2
+import numpy as np
+
+from tfprep.augment.transform import Transform
+from tfprep.fields import Array, Size
+
+Border: TypeAlias = Literal["constant", "reflect", "replicate"]
+BORDERS: dict[Border, int] = {
+    "constant": cv2.BORDER_CONSTANT,
+    "reflect": cv2.BORDER_REFLECT,
+    "replicate": cv2.BORDER_REPLICATE,
+}
+"""OpenCV's names; its BORDER_REFLECT mirrors at the image's edge, not at the centre of the edge pixel."""
+
+CV_DTYPES = frozenset({"uint8", "uint16", "int16", "float32", "float64"})
+"""The dtypes that OpenCV interpolates."""
+_TINY_PX = 1e-6
+"""Displacements below this over a whole image are rounding errors of composed matrices."""
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One axis of the output: its pixels `out_from` to `out_to` show source pixels `from_` to `to`; of the `length` pixels
+    the rest is border.
+
+    Before it is mirrored (if `flip`), output = `scale` · source + `shift`. `grows` where it is interpolated between pixels
+    instead of snapped.
+    """
+
+    from_: int
+    to: int
+    out_from: int
+    out_to: int
+    length: int
+    scale: float
+    shift: float
+    flip: bool
+    grows: bool
+
+    @property
+    def shrinks(self) -> bool:
+        return not self.grows and self.to - self.from_ != self.out_to - self.out_from
+
+    @property
+    def padding(self) -> tuple[int, int]:
+        return self.out_from, self.length - self.out_to
+
+    def nearest(self) -> Array | slice:
+        """For each output pixel inside the image the source pixel that holds its centre."""
+        if not self.grows and not self.shrinks:
+            return slice(self.from_, self.to)
+        count, window = self.out_to - self.out_from, self.to - self.from_
+        if self.shrinks:
+            return np.asarray(self.from_ + (2 * np.arange(count) + 1) * window // (2 * count))
+        centres = (np.arange(self.out_from, self.out_to) + 0.5 - self.shift) / self.scale
+        return np.asarray(np.clip(np.floor(centres).astype(np.intp), self.from_, self.to - 1))
+
+
+@dataclass(frozen=True)
+class Aligned:
+    """The plan of a whole warp: the output's rows and columns, and whether they come from the source's columns and rows."""
+
+    rows: Axis
+    columns: Axis
+    transposed: bool
+
+    def transform(self) -> Transform:
+        """The transform after snapping."""
+        down, right = _line(self.rows), _line(self.columns)
+        matrix = np.eye(3)
+        matrix[:2, :2] = [[0, right[0]], [down[0], 0]] if self.transposed else [[right[0], 0], [0, down[0]]]
+        matrix[:2, 2] = right[1], down[1]
+        return Transform(matrix, (self.rows.length, self.columns.length))
+
+    def is_identity(self, size: Size) -> bool:
+        whole = self.transform()
+        return whole.size == size and bool(np.array_equal(whole.matrix, np.eye(3)))
+
+    @property
+    def resamples(self) -> bool:
+        return any(axis.shrinks or axis.grows for axis in (self.rows, self.columns))
+
+    def mirrors_right(self, border: Border) -> bool:
+        """Whether padding what is seen equals padding the image: a mirror deeper than the window would show too little."""
+        if border != "reflect":
+            return True
+        return all(max(axis.padding) <= axis.out_to - axis.out_from for axis in (self.rows, self.columns))
+
+
+def plan_aligned(transform: Transform, size: Size) -> Aligned | None:
+    """The plan for an image of `size`, or None where axes do not stay parallel or nothing of the image is seen."""
+    if transform.bends or transform.matrix[2, :2].any():
+        return None
+    matrix = transform.matrix / transform.matrix[2, 2]
+    reach = max(size) * np.abs(matrix[:2, :2])
+    transposed = bool(max(reach[0, 0], reach[1, 1]) < _TINY_PX)
+    if not transposed and max(reach[0, 1], reach[1, 0]) >= _TINY_PX:
+        return None
+    height, width = reversed(size) if transposed else size
+    rows = _axis(matrix[1, 0 if transposed else 1], matrix[1, 2], height, transform.size[0])
+    columns = _axis(matrix[0, 1 if transposed else 0], matrix[0, 2], width, transform.size[1])
+    return None if rows is None or columns is None else Aligned(rows, columns, transposed)
+
+
+def warp_smooth(array: Array, plan: Aligned, border: Border, fill: Array) -> Array:
+    """An image or a map [H, W] or [H, W, C], of a dtype that OpenCV resizes, resampled."""
+    rows, columns = (plan.columns, plan.rows) if plan.transposed else (plan.rows, plan.columns)
+    array = _shrunk(array, rows, columns)
+    array = _grown(array, rows, columns)
+    return _finished(_padded(array, rows, columns, border, fill), plan)
+
+
+def warp_nearest(array: Array, plan: Aligned, border: Border, fill: Array) -> Array:
+    """A mask [H, W]: each output pixel takes the source pixel that holds its centre."""
+    rows, columns = (plan.columns, plan.rows) if plan.transposed else (plan.rows, plan.columns)
+    array = _taken(_taken(array, rows.nearest(), 0), columns.nearest(), 1)
+    return _finished(_padded(array, rows, columns, border, fill), plan)
+
+
+# --- planning -------------------------------------------------------------------------------------------------------
+
+
+def _axis(slope: float, shift: float, size: int, length: int) -> Axis | None:
+    flip = slope < 0
+    scale, shift = abs(slope), length - shift if flip else shift
+    if abs(scale - 1) * size < _TINY_PX:
+        return _copied(_round(shift), size, length, flip)
+    return _snapped(scale, shift, size, length, flip) if scale < 1 else _linear(scale, shift, size, length, flip)
+
+
+def _copied(shift: int, size: int, length: int, flip: bool) -> Axis | None:
+    out_from, out_to = max(0, shift), min(length, size + shift)
+    if out_from >= out_to:
+        return None
+    return Axis(out_from - shift, out_to - shift, out_from, out_to, length, 1.0, float(shift), flip, grows=False)
+
+
+def _snapped(scale: float, shift: float, size: int, length: int, flip: bool) -> Axis | None:
+    out_from, out_to = max(0, _round(shift)), min(length, _round(size * scale + shift))
+    if out_from >= out_to:
+        return None
+    from_ = max(0, _round((out_from - shift) / scale))
+    to = min(size, _round((out_to - shift) / scale))
+    if to <= from_:
+        return None
+    out_to = min(out_to, out_from + to - from_)
+    scale = (out_to - out_from) / (to - from_)
+    return Axis(from_, to, out_from, out_to, length, scale, out_from - scale * from_, flip, grows=False)
+
+
+def _linear(scale: float, shift: float, size: int, length: int, flip: bool) -> Axis | None:
+    out_from, out_to = max(0, ceil(shift - 0.5)), min(length, ceil(size * scale + shift - 0.5))
+    if out_from >= out_to:
+        return None
+    from_ = max(0, floor((out_from - shift) / scale) - 1)
+    to = min(size, ceil((out_to - shift) / scale) + 1)
+    return Axis(from_, to, out_from, out_to, length, scale, shift, flip, grows=True)
+
+
+def _round(value: float) -> int:
+    """To the nearest whole number. A rounding error of a composed matrix must not decide what happens to halves."""
+    return floor(value + 0.5 + _TINY_PX)
+
+
+def _line(axis: Axis) -> tuple[float, float]:
+    """Slope and shift with the mirror included."""
+    return (-axis.scale, axis.length - axis.shift) if axis.flip else (axis.scale, axis.shift)
+
+
+# --- doing ----------------------------------------------------------------------------------------------------------
+
+
+def _shrunk(array: Array, rows: Axis, columns: Axis) -> Array:
+    """The window, cut out, and averaged along the axes that shrink."""
+    window = array[rows.from_ : rows.to, columns.from_ : columns.to]
+    if not rows.shrinks and not columns.shrinks:
+        return window
+    height = rows.out_to - rows.out_from if rows.shrinks else window.shape[0]
+    width = columns.out_to - columns.out_from if columns.shrinks else window.shape[1]
+    return _same_depth(cv2.resize(window, (width, height), interpolation=cv2.INTER_AREA), array)
+
+
+def _grown(array: Array, rows: Axis, columns: Axis) -> Array:
+    """Interpolated linearly along the axes that grow; OpenCV's coordinates count from the centre of the first pixel."""
+    if not rows.grows and not columns.grows:
+        return array
+    down, right = _centred(rows), _centred(columns)
+    matrix = np.array([[right[0], 0, right[1]], [0, down[0], down[1]]])
+    size = (columns.out_to - columns.out_from, rows.out_to - rows.out_from)
+    return _same_depth(cv2.warpAffine(array, matrix, size, borderMode=cv2.BORDER_REPLICATE), array)
+
+
+def _centred(axis: Axis) -> tuple[float, float]:
+    if not axis.grows:
+        return 1.0, 0.0
+    return axis.scale, axis.scale * (axis.from_ + 0.5) + axis.shift - axis.out_from - 0.5
+
+
+def _taken(array: Array, index: Array | slice, axis: int) -> Array:
+    if isinstance(index, slice):
+        return array[index] if axis == 0 else array[:, index]
+    return array.take(index, axis)
+
+
+def _padded(array: Array, rows: Axis, columns: Axis, border: Border, fill: Array) -> Array:
+    (top, bottom), (left, right) = rows.padding, columns.padding
+    if not (top or bottom or left or right):
+        return array
+    if border == "constant":
+        padded = np.empty((rows.length, columns.length, *array.shape[2:]), array.dtype)
+        padded[...] = fill
+        padded[top : rows.length - bottom, left : columns.length - right] = array
+        return padded
+    return np.pad(array, ((top, bottom), (left, right), *[(0, 0)] * (array.ndim - 2)), _NUMPY_BORDERS[border])
+
+
+_NUMPY_BORDERS: dict[Border, Literal["symmetric", "edge"]] = {"reflect": "symmetric", "replicate": "edge"}
+
+
+def _finished(array: Array, plan: Aligned) -> Array:
+    """Turned and mirrored as planned, in memory of its own order."""
+    if plan.transposed:
+        array = np.ascontiguousarray(array.swapaxes(0, 1))
+    if array.dtype.name not in CV_DTYPES:
+        return np.ascontiguousarray(array[:: -1 if plan.rows.flip else 1, :: -1 if plan.columns.flip else 1])
+    if plan.columns.flip or plan.rows.flip:
+        code = (-1 if plan.rows.flip else 1) if plan.columns.flip else 0
+        return _same_depth(cv2.flip(array, code), array)
+    return np.ascontiguousarray(array)
+
+
+def _same_depth(result: Array, array: Array) -> Array:
+    """OpenCV drops a last axis of length 1."""
+    return result[:, :, None] if array.ndim == 3 and result.ndim == 2 else result

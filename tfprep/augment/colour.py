@@ -1,0 +1,125 @@
+"""Brightness, contrast, saturation, hue: the four of torchvision's ColorJitter.
+
+Images are uint8 [H, W, 3] RGB and stay so. The first three blend the image with a plainer one, factor 0 giving the plain
+one, 1 the image, more than 1 its exaggeration: bit for bit Pillow's `ImageEnhance`, which torchvision follows, so results
+are cut, not rounded, to whole levels. An `amount` of 0.2 draws the factor uniformly from 0.8 to 1.2; a pair (from, to) is
+the range of the factor itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import cv2
+import numpy as np
+
+from tfprep.augment.options import Range, around, require_range
+from tfprep.fields import Array, ImageArray
+
+_MOST = 100.0
+_LUMA = np.array([19595, 38470, 7471], np.float32)
+"""Pillow's weights of red, green and blue (ITU-R 601-2) in units of 1/65536; they sum to 65536."""
+
+
+@dataclass(frozen=True)
+class Brightness:
+    """Blended with black: v · factor. A tone curve."""
+
+    amount: float | Range = 0.2
+
+    def __post_init__(self) -> None:
+        require_range("Brightness.amount", _factors(self.amount), 0, _MOST)
+
+    def curve(self, generator: np.random.Generator) -> Array:
+        return blend_curve(0, generator.uniform(*_factors(self.amount)))
+
+    def __call__(self, image: ImageArray, generator: np.random.Generator, /) -> ImageArray:
+        return apply_curve(image, self.curve(generator))
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """Blended with one gray, the rounded mean of the image's gray version."""
+
+    amount: float | Range = 0.2
+
+    def __post_init__(self) -> None:
+        require_range("Contrast.amount", _factors(self.amount), 0, _MOST)
+
+    def __call__(self, image: ImageArray, generator: np.random.Generator, /) -> ImageArray:
+        factor = generator.uniform(*_factors(self.amount))
+        return apply_curve(image, blend_curve(mean_gray(image), factor))
+
+
+@dataclass(frozen=True)
+class Saturation:
+    """Blended with its own gray version."""
+
+    amount: float | Range = 0.2
+
+    def __post_init__(self) -> None:
+        require_range("Saturation.amount", _factors(self.amount), 0, _MOST)
+
+    def __call__(self, image: ImageArray, generator: np.random.Generator, /) -> ImageArray:
+        factor = generator.uniform(*_factors(self.amount))
+        return blend(gray(image)[:, :, None], image, factor)
+
+
+@dataclass(frozen=True)
+class Hue:
+    """The hue turned by a share of the full circle drawn uniformly from ± `amount`, or from a range (from, to), at most half
+    the circle either way; in HSV (Smith 1978) with floating hue, rounded to whole levels. Grays stay as they are."""
+
+    amount: float | Range = 0.1
+
+    def __post_init__(self) -> None:
+        require_range("Hue.amount", around(0, self.amount), -0.5, 0.5)
+
+    def __call__(self, image: ImageArray, generator: np.random.Generator, /) -> ImageArray:
+        return turn_hue(image, generator.uniform(*around(0, self.amount)))
+
+
+def gray(image: ImageArray) -> ImageArray:
+    """uint8 [H, W]: Pillow's convert("L"), (19595 R + 38470 G + 7471 B + 32768) >> 16."""
+    # All sums stay below 2^24, so float32 holds them exactly.
+    weighted = image.reshape(-1, 3).astype(np.float32) @ _LUMA
+    return np.asarray(((weighted + 32768) * np.float32(1 / 65536)).astype(np.uint8).reshape(image.shape[:2]))
+
+
+def mean_gray(image: ImageArray) -> int:
+    """The mean of the gray version, rounded half up, as Pillow's ImageEnhance.Contrast takes it."""
+    return int(cv2.mean(gray(image))[0] + 0.5)
+
+
+def blend_curve(plain: int, factor: float) -> Array:
+    """uint8 [256]: plain + factor · (v - plain), cut to whole levels from 0 to 255."""
+    return blend(np.uint8(plain), np.arange(256, dtype=np.uint8), factor)
+
+
+def blend(plain: Array | np.uint8, values: Array, factor: float) -> Array:
+    """uint8 as Pillow's `Image.blend(plain, values, factor)` computes it, in float32 and cut towards zero."""
+    low = np.asarray(plain, np.float32)
+    mixed = values.astype(np.float32)
+    mixed -= low
+    mixed *= np.float32(factor)
+    mixed += low
+    return np.asarray(np.clip(mixed, 0, 255, out=mixed).astype(np.uint8))
+
+
+def apply_curve(image: ImageArray, curve: Array) -> ImageArray:
+    """A tone curve uint8 [256], or one a channel [256, 3], applied to uint8 [H, W, 3]."""
+    return np.asarray(cv2.LUT(image, curve if curve.ndim == 1 else curve[None]), np.uint8)
+
+
+def turn_hue(image: ImageArray, share: float) -> ImageArray:
+    """The hue of uint8 [H, W, 3] turned by a share of the full circle."""
+    hsv = cv2.cvtColor(image.astype(np.float32) * np.float32(1 / 255), cv2.COLOR_RGB2HSV)
+    hue = hsv[:, :, 0]
+    hue += np.float32(360 * (share % 1))
+    hue[hue >= 360] -= 360
+    return np.asarray(np.rint(cv2.cvtColor(hsv, cv2.COLOR_HSV2RGB) * 255).astype(np.uint8))
+
+
+def _factors(amount: float | Range) -> Range:
+    low, high = around(1, amount)
+    return (low, high) if isinstance(amount, tuple) else (max(0.0, low), high)
