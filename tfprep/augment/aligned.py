@@ -27,8 +27,8 @@ BORDERS: dict[Border, int] = {
 }
 """OpenCV's names; its BORDER_REFLECT mirrors at the image's edge, not at the centre of the edge pixel."""
 
-CV_DTYPES = frozenset({"uint8", "uint16", "int16", "float32", "float64"})
-"""The dtypes that OpenCV interpolates."""
+CV_DTYPES = frozenset({"uint8", "uint16", "float32"})
+"""The dtypes that OpenCV 5 interpolates without rounding coordinates to 1/32 pixel first."""
 _TINY_PX = 1e-6
 """Displacements below this over a whole image are rounding errors of composed matrices."""
 
@@ -136,7 +136,7 @@ def warp_nearest(array: Array, plan: Aligned, border: Border, fill: Array) -> Ar
 
 
 def _axis(slope: float, shift: float, size: int, length: int) -> Axis | None:
-    flip = slope < 0
+    flip = bool(slope < 0)
     scale, shift = abs(slope), length - shift if flip else shift
     if abs(scale - 1) * size < _TINY_PX:
         return _copied(_round(shift), size, length, flip)

@@ -9,9 +9,11 @@ averaged, k = round(1 / s) for the smallest scale s anywhere in the output, at m
 |--------|-----------------------------------------------------------|----------------------------------------|
 | image  | linear, or area average where it shrinks; rounded         | 0, or `fill`                           |
 | mask   | the source pixel that holds the output pixel's centre     | 0, or `fill`: the void class           |
-| map    | as image; floating dtypes are kept unrounded              | 0, or `fill`                           |
+| map    | as image; floating dtypes are kept unrounded [1]          | 0, or `fill`                           |
 | points | mapped; visibility 0 outside                              |                                        |
 | boxes  | smallest upright box around the mapped corners, clipped   |                                        |
+
+[1] uint8, uint16 and float32 as they are, all other dtypes in float32, so to 24 bits.
 
 With `border="reflect"` the image is mirrored at its edges, with `"replicate"` its outermost pixels are repeated.
 """
@@ -34,6 +36,8 @@ from tfprep.fields import RASTER_KINDS, Array, Kind, Sample, Size, raster_size
 Fill: TypeAlias = float | tuple[float, ...]
 
 _MASK_DTYPES = frozenset({"uint8", "uint16", "int16"})
+_CV_CHANNELS = 4
+"""OpenCV fills and averages at most so many channels at once."""
 _PROBES = 9
 """Scales of a transform that is not affine are probed on a grid of so many points a side."""
 
@@ -164,22 +168,23 @@ def _mask(array: Array, view: _View, border: Border, fill: Array) -> Array:
 def _smooth(array: Array, view: _View, border: Border, fill: Array) -> Array:
     if view.plan is not None and not view.plan.resamples:
         return warp_smooth(array, view.plan, border, fill)
-    wide = array.astype(_working_dtype(array.dtype), copy=False)
-    if view.plan is not None:
-        return _back(warp_smooth(wide, view.plan, border, fill), array.dtype)
-    if array.ndim == 2 or array.shape[2] <= 4:
-        return _back(_antialiased(wide, view.transform, border, fill), array.dtype)
-    # OpenCV fills at most four channels with a constant.
+    wide = array.astype(array.dtype if array.dtype.name in CV_DTYPES else np.float32, copy=False)
+    if array.ndim == 2 or array.shape[2] <= _CV_CHANNELS:
+        return _back(_resampled(wide, view, border, fill), array.dtype)
     fills = np.broadcast_to(fill, array.shape[2:])
-    starts = range(0, array.shape[2], 4)
-    parts = [_antialiased(wide[:, :, c : c + 4], view.transform, border, fills[c : c + 4]) for c in starts]
-    return _back(np.concatenate(parts, axis=2), array.dtype)
+    parts = [slice(c, c + _CV_CHANNELS) for c in range(0, array.shape[2], _CV_CHANNELS)]
+    drawn = [_resampled(np.ascontiguousarray(wide[:, :, part]), view, border, fills[part]) for part in parts]
+    return _back(np.concatenate(drawn, axis=2), array.dtype)
 
 
-def _working_dtype(dtype: np.dtype[Any]) -> str:
-    if dtype.name in CV_DTYPES:
-        return str(dtype.name)
-    return "float32" if dtype.name == "float16" else "float64"
+def _resampled(array: Array, view: _View, border: Border, fill: Array) -> Array:
+    if array.ndim == 3 and array.shape[2] == 2:
+        # OpenCV 5 rounds the coordinates of two-channel arrays to 1/32 pixel, those of one, three and four not.
+        three = np.concatenate([array, array[:, :, :1]], axis=2)
+        return np.ascontiguousarray(_resampled(three, view, border, np.broadcast_to(fill, (2,))[[0, 1, 0]])[:, :, :2])
+    if view.plan is not None:
+        return warp_smooth(array, view.plan, border, fill)
+    return _antialiased(array, view.transform, border, fill)
 
 
 def _back(array: Array, dtype: np.dtype[Any]) -> Array:

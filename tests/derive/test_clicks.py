@@ -1,0 +1,231 @@
+"""Clicks and click maps against the definitions of Xu et al., CVPR 2016, checked pixel by pixel."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.ndimage import distance_transform_edt
+
+from tfprep.derive import Clicks
+from tfprep.derive.clicks import click_map
+from tfprep.errors import RecipeError
+
+MASK = np.zeros((120, 160), np.uint8)
+MASK[30:80, 40:100] = 8
+MASK[10:40, 110:150] = 3
+MASK[90:115, 10:60] = 5
+MASK[85:89, 100:140] = 255
+SEEDS = range(60)
+
+
+def draws(mask=MASK, **options):
+    op = Clicks(target=8, void=255, **options)
+    for seed in SEEDS:
+        yield op.draw(mask, np.random.default_rng(seed))
+
+
+def gaps(clicks):
+    offsets = clicks[:, None] - clicks[None]
+    return np.sqrt((offsets**2).sum(2))[np.triu_indices(len(clicks), 1)]
+
+
+def at(array, clicks):
+    return array[clicks[:, 0], clicks[:, 1]]
+
+
+# --- maps -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [1, 2, 7])
+def test_a_map_is_the_minimum_over_the_clicks(count):
+    clicks = np.random.default_rng(count).integers(0, [90, 300], (count, 2))
+    rows, columns = np.indices((90, 300))
+    expected = np.min([np.hypot(rows - r, columns - c) for r, c in clicks], axis=0)
+    np.testing.assert_allclose(click_map((90, 300), clicks, 255), np.minimum(expected, 255), atol=1e-4)
+
+
+def test_no_click_is_the_truncation_everywhere():
+    assert (click_map((4, 5), np.zeros((0, 2), np.int64), 255) == 255).all()
+
+
+@pytest.mark.parametrize(("dtype", "truncate_px"), [("uint8", 255), ("uint8", 40), ("uint16", 255), ("float32", 1000)])
+def test_both_maps_belong_to_the_clicks_drawn(dtype, truncate_px):
+    op = Clicks(target=8, dtype=dtype, truncate_px=truncate_px)
+    for seed in range(6):
+        out = op({"mask": MASK}, np.random.default_rng(seed))
+        assert out.shape == (120, 160, 2)
+        assert out.dtype == dtype
+        for channel, clicks in enumerate(op.draw(MASK, np.random.default_rng(seed))):
+            zero = np.ones(MASK.shape)
+            zero[clicks[:, 0], clicks[:, 1]] = 0
+            exact = np.minimum(distance_transform_edt(zero) if len(clicks) else np.inf, truncate_px) + zero * 0
+            whole = exact if dtype == "float32" else np.rint(exact)
+            np.testing.assert_allclose(out[:, :, channel], whole, atol=1e-4)
+
+
+# --- positive clicks ------------------------------------------------------------------------------------------------
+
+
+def test_positive_clicks_keep_their_distances():
+    depth = distance_transform_edt(MASK == 8)
+    counts = set()
+    for positive, _ in draws():
+        assert (at(depth, positive) >= 5).all()
+        assert (gaps(positive) >= 10).all()
+        counts.add(len(positive))
+    assert counts == {1, 2, 3, 4, 5}
+
+
+def test_positive_clicks_take_other_distances():
+    depth = distance_transform_edt(MASK == 8)
+    for positive, _ in draws(n_pos=(3, 3), step_px=20, margin_px=12):
+        assert (at(depth, positive) >= 12).all()
+        assert (gaps(positive) >= 20).all()
+        assert 1 <= len(positive) <= 3
+
+
+def test_positive_clicks_reach_all_of_the_object():
+    clicked = np.concatenate([positive for positive, _ in draws()])
+    rows, columns = clicked.min(0), clicked.max(0)
+    assert rows[0] < 40
+    assert rows[1] < 50
+    assert columns[0] > 70
+    assert columns[1] > 90
+
+
+@pytest.mark.parametrize("pixels", [[(50, 60)], [(50, 60), (50, 61), (50, 62)]])
+def test_a_thin_object_is_clicked_where_it_is_thickest(pixels):
+    mask = np.zeros((100, 100), np.uint8)
+    for row, column in pixels:
+        mask[row, column] = 8
+    positive, _ = Clicks(target=8).draw(mask, np.random.default_rng(0))
+    assert len(positive) == 1
+    assert tuple(positive[0]) in pixels
+
+
+def test_a_plus_is_clicked_in_its_centre():
+    mask = np.zeros((20, 20), np.uint8)
+    mask[10, 9:12] = mask[9:12, 10] = 8
+    positive, _ = Clicks(target=8).draw(mask, np.random.default_rng(0))
+    assert positive.tolist() == [[10, 10]]
+
+
+def test_an_object_that_fills_the_image_has_positive_clicks_only():
+    for strategy in (1, 2, 3):
+        positive, negative = Clicks(target=8, strategies=(strategy,)).draw(
+            np.full((50, 60), 8), np.random.default_rng(1)
+        )
+        assert 1 <= len(positive) <= 5
+        assert len(negative) == 0
+
+
+def test_an_absent_target_has_no_positive_clicks_and_no_band():
+    mask = np.where(MASK == 8, 0, MASK)
+    for strategy in (1, 3):
+        out = Clicks(target=8, strategies=(strategy,))({"mask": mask}, np.random.default_rng(0))
+        assert (out == 255).all()
+    positive, negative = Clicks(target=8, strategies=(2,), n_neg2=(2, 2), void=255).draw(mask, np.random.default_rng(0))
+    assert len(positive) == 0
+    assert set(at(mask, negative)) == {3, 5}
+
+
+# --- negative clicks ------------------------------------------------------------------------------------------------
+
+
+def test_strategy_1_samples_the_band_around_the_object():
+    distance = distance_transform_edt(MASK != 8)
+    counts = set()
+    for _, negative in draws(strategies=(1,)):
+        away = at(distance, negative)
+        assert (away >= 5).all()
+        assert (away < 40).all()
+        assert (gaps(negative) >= 10).all()
+        assert (at(MASK, negative) != 255).all()
+        counts.add(len(negative))
+    assert counts == set(range(11))
+
+
+def test_strategy_1_follows_its_options():
+    distance = distance_transform_edt(MASK != 8)
+    for _, negative in draws(strategies=(1,), band_px=15, n_neg1=(4, 4), margin_px=0, step_px=3):
+        assert len(negative) == 4
+        assert (at(distance, negative) < 15).all()
+
+
+def test_strategy_2_clicks_on_every_other_object():
+    seen = {3: set(), 5: set()}
+    for _, negative in draws(strategies=(2,)):
+        assert set(at(MASK, negative)) <= {3, 5}
+        assert (gaps(negative) >= 10).all()
+        for other, counts in seen.items():
+            assert (at(distance_transform_edt(other == MASK), negative[at(MASK, negative) == other]) >= 5).all()
+            counts.add(int((at(MASK, negative) == other).sum()))
+    assert seen == {3: set(range(6)), 5: set(range(6))}
+
+
+def test_strategy_2_takes_the_background_for_an_object_if_told():
+    classes = {int(c) for _, negative in draws(strategies=(2,), background=None) for c in at(MASK, negative)}
+    assert classes == {0, 3, 5}
+
+
+def test_strategy_3_takes_the_farthest_point_each_time():
+    to_object = distance_transform_edt(MASK != 8)
+    band = (MASK != 8) & (to_object < 40) & (MASK != 255)
+    fixed = (MASK == 8) | (to_object >= 40)
+    for _, negative in list(draws(strategies=(3,)))[:8]:
+        assert len(negative) == 10
+        taken = fixed.copy()
+        for number, (row, column) in enumerate(negative):
+            assert band[row, column]
+            distance = distance_transform_edt(~taken)
+            if number:
+                assert distance[row, column] == pytest.approx(distance[band].max(), abs=1e-6)
+            taken[row, column] = True
+
+
+def test_strategy_3_stops_where_the_band_is_used_up():
+    mask = np.full((1, 5), 8, np.uint8)
+    mask[0, 1] = mask[0, 3] = 0
+    _, negative = Clicks(target=8, strategies=(3,)).draw(mask, np.random.default_rng(0))
+    assert sorted(negative[:, 1].tolist()) == [1, 3]
+
+
+def test_each_strategy_is_drawn_as_often():
+    """Told apart by what they leave: the third always has ten clicks in the band, the second clicks on objects alone."""
+    op = Clicks(target=8, n_neg1=(1, 1), n_neg2=(2, 2), n_neg3=7, void=255)
+    lengths = [len(op.draw(MASK, np.random.default_rng(seed))[1]) for seed in range(600)]
+    counts = np.bincount(lengths, minlength=8)[[1, 4, 7]]
+    assert counts.sum() == 600
+    assert counts.min() > 155  # 200 each, standard deviation 12
+
+
+def test_no_strategies_no_negative_clicks():
+    assert all(len(negative) == 0 for _, negative in draws(strategies=()))
+
+
+def test_equal_generators_draw_equal_clicks():
+    op = Clicks(target=8)
+    first, again, other = (op({"mask": MASK}, np.random.default_rng(seed)) for seed in (1, 1, 2))
+    np.testing.assert_array_equal(first, again)
+    assert (first != other).any()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"target": -1}, "Clicks.target is a class number"),
+        ({"truncate_px": 300}, "Clicks in uint8 needs truncate_px of at most 255, got 300"),
+        ({"truncate_px": 0}, "Clicks.truncate_px is above 0"),
+        ({"n_pos": 5}, "Clicks.n_pos is a range"),
+        ({"n_neg1": (3, 2)}, "Clicks.n_neg1 is a range"),
+        ({"n_neg3": -1}, "Clicks.n_neg3 is a whole number"),
+        ({"step_px": -1}, "Clicks.step_px is a distance"),
+        ({"strategies": (4,)}, "Clicks.strategies is a tuple of 1, 2 and 3"),
+        ({"dtype": "int8"}, "Clicks.dtype is one of"),
+        ({"void": 1}, "Clicks.void is not the target's class"),
+        ({"background": -2}, "Clicks.background is a class number"),
+    ],
+)
+def test_mistakes_in_options_say_the_rule(options, message):
+    with pytest.raises(RecipeError, match=message):
+        Clicks(**{"target": 1, **options})

@@ -1,0 +1,197 @@
+"""Distance maps against SciPy's distance_transform_edt, scikit-image's find_boundaries and Kervadec's published code."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.ndimage import distance_transform_edt
+from skimage.segmentation import find_boundaries
+
+from tfprep.derive import Distance, SignedDistance
+from tfprep.errors import RecipeError, SampleError
+
+RNG = np.random.default_rng(0)
+SPOTS = (RNG.random((61, 83)) > 0.97).astype(np.uint8) * 4
+BLOB = np.zeros((40, 50), np.uint8)
+BLOB[10:30, 0:25] = 4
+BLOB[20:25, 5:9] = 0
+PIXEL = np.zeros((9, 11), np.uint8)
+PIXEL[3, 7] = 4
+NONE, ALL = np.zeros((6, 8), np.uint8), np.full((6, 8), 4, np.uint8)
+MASKS = {"spots": SPOTS, "blob": BLOB, "pixel": PIXEL}
+
+
+def of(op, mask):
+    return op({"mask": mask}, np.random.default_rng(0))
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_distance_to_a_class_is_scipys(name):
+    mask = MASKS[name]
+    out = of(Distance(target=4), mask)
+    assert out.dtype == np.float32
+    np.testing.assert_allclose(out, distance_transform_edt(mask != 4), atol=1e-4)
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_distance_inside_is_scipys(name):
+    np.testing.assert_allclose(
+        of(Distance(target=4, to="inside"), MASKS[name]), distance_transform_edt(MASKS[name] == 4), atol=1e-4
+    )
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_distance_to_the_boundary_is_scipys_to_scikit_images_inner_boundary(name):
+    boundary = find_boundaries(MASKS[name] == 4, connectivity=1, mode="inner")
+    out = of(Distance(target=4, to="boundary"), MASKS[name])
+    np.testing.assert_allclose(out, distance_transform_edt(~boundary), atol=1e-4)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 20), st.integers(1, 20), st.floats(0, 1), st.integers(0, 999))
+def test_distance_is_the_brute_force_minimum(height, width, density, seed):
+    mask = (np.random.default_rng(seed).random((height, width)) < density).astype(np.uint8)
+    out = of(Distance(target=1, truncate_px=12), mask)
+    rows, columns = np.indices(mask.shape)
+    expected = np.full(mask.shape, 12.0)
+    for row, column in np.argwhere(mask == 1):
+        expected = np.minimum(expected, np.hypot(rows - row, columns - column))
+    np.testing.assert_allclose(out, expected, atol=1e-4)
+
+
+def test_truncated_normalised_and_typed():
+    exact = distance_transform_edt(SPOTS != 4)
+    cut = np.minimum(exact, 7)
+    np.testing.assert_allclose(of(Distance(target=4, truncate_px=7), SPOTS), cut, atol=1e-4)
+    np.testing.assert_allclose(of(Distance(target=4, truncate_px=7, normalise=True), SPOTS), cut / 7, atol=1e-4)
+    for dtype, highest in (("uint8", 255), ("uint16", 65535)):
+        whole = of(Distance(target=4, truncate_px=7, dtype=dtype), SPOTS)
+        assert whole.dtype == dtype
+        np.testing.assert_array_equal(whole, np.rint(cut))
+        scaled = of(Distance(target=4, truncate_px=7, normalise=True, dtype=dtype), SPOTS)
+        assert np.abs(scaled - cut / 7 * highest).max() <= 0.51
+        assert scaled.max() == highest
+    half = of(Distance(target=4, dtype="float16"), SPOTS)
+    assert half.dtype == np.float16
+
+
+def test_nothing_to_measure_to():
+    diagonal = np.hypot(6, 8)
+    for mask, to in ((NONE, "class"), (ALL, "boundary"), (NONE, "boundary")):
+        np.testing.assert_allclose(of(Distance(target=4, to=to), mask), diagonal, rtol=1e-6)
+        assert (of(Distance(target=4, to=to, truncate_px=5), mask) == 5).all()
+        assert (of(Distance(target=4, to=to, truncate_px=5, normalise=True, dtype="uint8"), mask) == 255).all()
+    assert (of(Distance(target=4, to="class"), ALL) == 0).all()
+    assert (of(Distance(target=4, to="inside"), NONE) == 0).all()
+    np.testing.assert_allclose(of(Distance(target=4, to="inside"), ALL), diagonal, rtol=1e-6)
+
+
+def test_several_classes_are_channels():
+    mask = np.where(BLOB == 4, 4, RNG.integers(0, 3, BLOB.shape)).astype(np.uint8)
+    out = of(Distance(target=(4, 2, 9), truncate_px=30), mask)
+    assert out.shape == (40, 50, 3)
+    for channel, target in enumerate((4, 2, 9)):
+        np.testing.assert_array_equal(out[:, :, channel], of(Distance(target=target, truncate_px=30), mask))
+
+
+def test_void_is_neither_inside_nor_outside():
+    mask = np.array([[4, 4, 4, 255, 255, 0, 0]], np.uint8)
+    assert of(Distance(target=4, to="inside", void=255), mask).tolist() == [[5, 4, 3, 0, 0, 0, 0]]
+    assert of(Distance(target=4, to="inside"), mask).tolist() == [[3, 2, 1, 0, 0, 0, 0]]
+    assert of(Distance(target=4, to="boundary", void=255, truncate_px=9), mask).tolist() == [[9] * 7]
+    assert of(SignedDistance(target=4, void=255), mask).tolist() == [[-4.5, -3.5, -2.5, 0, 0, 2.5, 3.5]]
+
+
+# --- signed ---------------------------------------------------------------------------------------------------------
+
+
+def kervadec(mask):
+    """`one_hot2dist` of LIVIAETS/boundary-loss (MIT), for one class: distance(neg) * neg - (distance(pos) - 1) * pos."""
+    positive = mask.astype(bool)
+    if not positive.any():
+        return np.zeros(mask.shape)
+    negative = ~positive
+    return distance_transform_edt(negative) * negative - (distance_transform_edt(positive) - 1) * positive
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_inner_outline_is_kervadecs_boundary_loss_map(name):
+    out = of(SignedDistance(target=4, outline="inner"), MASKS[name])
+    np.testing.assert_allclose(out, kervadec(MASKS[name] == 4), atol=1e-4)
+
+
+def test_an_absent_class_gives_kervadecs_zeros():
+    np.testing.assert_array_equal(of(SignedDistance(target=4, outline="inner"), NONE), kervadec(NONE == 4))
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_edge_outline_is_half_way_between_pixels(name):
+    inside = MASKS[name] == 4
+    out = of(SignedDistance(target=4), MASKS[name])
+    expected = distance_transform_edt(~inside) - distance_transform_edt(inside)
+    np.testing.assert_allclose(out, expected - 0.5 * np.sign(expected), atol=1e-4)
+    assert np.abs(out).min() == 0.5
+
+
+def test_signed_distance_of_none_and_all():
+    assert (of(SignedDistance(target=4, truncate_px=9), NONE) == 9).all()
+    assert (of(SignedDistance(target=4, truncate_px=9), ALL) == -9).all()
+    np.testing.assert_allclose(of(SignedDistance(target=4), ALL), -10, rtol=1e-6)
+    assert (of(SignedDistance(target=4, truncate_px=9, dtype="uint8"), ALL) == 1).all()
+    assert (of(SignedDistance(target=4, truncate_px=9, dtype="uint8"), NONE) == 255).all()
+
+
+@pytest.mark.parametrize(("dtype", "zero", "half"), [("uint8", 128, 127), ("uint16", 32768, 32767)])
+def test_signed_distance_in_whole_numbers(dtype, zero, half):
+    signed = np.clip(kervadec(BLOB == 4), -6, 6)
+    out = of(SignedDistance(target=4, outline="inner", truncate_px=6, dtype=dtype), BLOB)
+    assert out.dtype == dtype
+    assert np.abs(out - (zero + half * signed / 6)).max() <= 0.51
+    assert (out[signed == 0] == zero).all()
+
+
+def test_signed_distance_normalised():
+    out = of(SignedDistance(target=4, truncate_px=6, normalise=True), BLOB)
+    assert (out.min(), out.max()) == (-1, 1)
+
+
+# --- errors ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Distance(to="outside"), "Distance.to is 'class', 'inside' or 'boundary', got 'outside'"),
+        (lambda: Distance(target=-1), "Distance.target is a class number"),
+        (lambda: Distance(target=()), "at least one class"),
+        (lambda: Distance(truncate_px=0), "Distance.truncate_px is above 0"),
+        (lambda: Distance(normalise=True), "normalise divides by truncate_px"),
+        (lambda: Distance(dtype="uint8"), "uint8 needs truncate_px of at most 255"),
+        (lambda: Distance(dtype="uint8", truncate_px=300), "uint8 needs truncate_px of at most 255"),
+        (lambda: Distance(dtype="int8"), "Distance.dtype is one of"),
+        (lambda: Distance(void=1.5), "Distance.void is a class number"),
+        (lambda: SignedDistance(dtype="uint8"), "SignedDistance in uint8 needs truncate_px"),
+        (lambda: SignedDistance(outline="outer"), "SignedDistance.outline is"),
+        (lambda: SignedDistance(normalise=True), "normalise divides by truncate_px"),
+    ],
+)
+def test_mistakes_in_options_say_the_rule(make, message):
+    with pytest.raises(RecipeError, match=message):
+        make()
+
+
+def test_a_missing_mask_and_a_wrong_one():
+    with pytest.raises(RecipeError, match="asks for the mask 'mask', the sample has"):
+        Distance()({"image": BLOB}, np.random.default_rng(0))
+    with pytest.raises(SampleError, match=r"whole numbers \[H, W\]; 'mask' is float64") as caught:
+        of(Distance(), np.zeros((3, 3)))
+    assert (caught.value.stage, caught.value.field) == ("derive", "mask")
+
+
+def test_the_mask_is_not_changed():
+    before = BLOB.copy()
+    for op in (Distance(target=4, to="boundary"), SignedDistance(target=4)):
+        of(op, BLOB)
+    np.testing.assert_array_equal(BLOB, before)
