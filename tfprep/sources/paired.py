@@ -18,7 +18,7 @@ from tfprep.sources.source import Entry, Listing, constructor_text, key_of
 from tfprep.sources.splits import Row, split_rows
 from tfprep.sources.walk import walk
 
-FILE_KINDS: tuple[Kind, ...] = ("image", "mask", "map", "text")
+FILE_KINDS: tuple[Kind, ...] = ("image", "mask", "map")
 """The kinds of field that a file of their own can hold."""
 
 

@@ -78,7 +78,10 @@ def key_of(path: str) -> str:
 
 
 def constructor_text(options: Any) -> str:
-    """Python that rebuilds a dataclass of this package: the options that are not at their default, by name."""
+    """Python that rebuilds a dataclass of this package: the options that are not at their default, by name.
+
+    A function is spelled by its module and name, so a lambda cannot be rebuilt.
+    """
     default = {f.name: f.default_factory() if callable(f.default_factory) else f.default for f in fields(options)}
     given = {f.name: getattr(options, f.name) for f in fields(options)}
     spelled = [f"{name}={_spell(value)}" for name, value in given.items() if value != default[name]]

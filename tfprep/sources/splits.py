@@ -46,7 +46,7 @@ class Fractions:
 
     `stratify` names the label field whose classes each split shall hold in equal shares. `group_by` keeps samples that
     belong together in one split: a regular expression with a group, searched in the key (`r"^(patient\\d+)_"`), or a
-    module's function from key to group name, or, for `Table`, the name of a column.
+    function from key to group name, or, for `Table`, the name of a column.
     """
 
     train: float
@@ -146,11 +146,6 @@ def _check_group_by(group_by: Any) -> None:
             )
     elif not callable(group_by):
         raise RecipeError(f"Fractions: group_by is a regular expression, a column or a function; got {group_by!r}")
-    elif "<" in getattr(group_by, "__qualname__", "<"):
-        raise RecipeError(
-            "Fractions: group_by must be a function at the top of a module, so that the recipe can name it; "
-            f"got {group_by!r}"
-        )
 
 
 def _unit(fractions: Fractions) -> Callable[[str, str | None], str]:

@@ -1,0 +1,156 @@
+"""Rows of a CSV, TSV, JSON lines or Parquet file, a batch at a time: never the whole table in memory.
+
+CSV and TSV: UTF-8, a header, RFC 4180 quoting, line breaks inside quotes allowed; every cell comes as text, so `007` and
+`NA` stay what they are. JSON lines: one object a line. Parquet: any layout. Rows are numbered from 1, the header not
+counted; in JSON lines a row's number is its line's.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+
+from tfprep.errors import SourceError
+
+BATCH_ROWS = 8192
+BLOCK_BYTES = 1 << 20
+
+
+class Batch(NamedTuple):
+    """Some rows: their numbers, and for each column asked for its values as plain Python."""
+
+    numbers: Sequence[int]
+    columns: Mapping[str, Sequence[Any]]
+
+
+class _Format(NamedTuple):
+    columns: Callable[[Path], list[str]]
+    batches: Callable[[Path, list[str]], Iterator[Batch]]
+
+
+def is_text_table(path: Path) -> bool:
+    """Its cells come as text, whatever they mean."""
+    return path.suffix.lower() in (".csv", ".tsv")
+
+
+def column_names(path: Path) -> list[str]:
+    """The names of the table's columns; of JSON lines, those of the first line."""
+    with _arrow_errors(path):
+        return _FORMATS[path.suffix.lower()].columns(path)
+
+
+def batches(path: Path, columns: Sequence[str]) -> Iterator[Batch]:
+    """All rows with `columns` alone. Raises SourceError where one is missing or the file is not what its suffix says."""
+    there = column_names(path)
+    for column in columns:
+        if there.count(column) != 1:
+            problem = f"there are {there.count(column)} columns" if column in there else "there is no column"
+            raise SourceError(f"{path}: {problem} {column!r}; the columns are {', '.join(map(repr, there))}")
+    with _arrow_errors(path):
+        yield from _FORMATS[path.suffix.lower()].batches(path, list(dict.fromkeys(columns)))
+
+
+# --- CSV and TSV ----------------------------------------------------------------------------------------------------
+
+
+def _open_csv(path: Path, columns: list[str] | None = None) -> Any:
+    return pyarrow.csv.open_csv(
+        path,
+        read_options=pyarrow.csv.ReadOptions(block_size=BLOCK_BYTES, use_threads=False),
+        parse_options=pyarrow.csv.ParseOptions(
+            delimiter="\t" if path.suffix.lower() == ".tsv" else ",", newlines_in_values=True
+        ),
+        convert_options=pyarrow.csv.ConvertOptions(
+            include_columns=columns,
+            column_types={name: pa.string() for name in columns or ()},
+            strings_can_be_null=False,
+        ),
+    )
+
+
+def _csv_columns(path: Path) -> list[str]:
+    with _open_csv(path) as reader:
+        return list(reader.schema.names)
+
+
+def _csv_batches(path: Path, columns: list[str]) -> Iterator[Batch]:
+    with _open_csv(path, columns) as reader:
+        yield from _arrow_batches(reader, columns)
+
+
+# --- JSON lines -----------------------------------------------------------------------------------------------------
+
+
+def _json_columns(path: Path) -> list[str]:
+    return next((list(row) for _, row in _json_rows(path)), [])
+
+
+def _json_batches(path: Path, columns: list[str]) -> Iterator[Batch]:
+    rows = _json_rows(path)
+    while chunk := list(islice(rows, BATCH_ROWS)):
+        yield Batch([n for n, _ in chunk], {name: [row.get(name) for _, row in chunk] for name in columns})
+
+
+def _json_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    with path.open("rb") as lines:
+        for number, line in enumerate(lines, 1):
+            if line.strip():
+                yield number, _json_object(path, number, line)
+
+
+def _json_object(path: Path, number: int, line: bytes) -> dict[str, Any]:
+    try:
+        row = json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8"))
+    except ValueError as error:
+        raise SourceError(f"{path}: row {number} is not JSON: {error}") from error
+    if not isinstance(row, dict):
+        raise SourceError(f"{path}: expected one JSON object a line; row {number} is a {type(row).__name__}")
+    return row
+
+
+# --- Parquet --------------------------------------------------------------------------------------------------------
+
+
+def _parquet_columns(path: Path) -> list[str]:
+    with pyarrow.parquet.ParquetFile(path) as file:
+        return list(file.schema_arrow.names)
+
+
+def _parquet_batches(path: Path, columns: list[str]) -> Iterator[Batch]:
+    with pyarrow.parquet.ParquetFile(path) as file:
+        yield from _arrow_batches(file.iter_batches(BATCH_ROWS, columns=columns, use_threads=False), columns)
+
+
+def _arrow_batches(found: Iterator[Any], columns: list[str]) -> Iterator[Batch]:
+    first = 1
+    for batch in found:
+        yield Batch(range(first, first + len(batch)), {name: batch[name].to_pylist() for name in columns})
+        first += len(batch)
+
+
+@contextmanager
+def _arrow_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise SourceError(f"{path}: there is no such table") from error
+    except (pa.ArrowException, OSError) as error:
+        raise SourceError(f"{path} cannot be read as {path.suffix}: {error}") from error
+
+
+_FORMATS: dict[str, _Format] = {
+    ".csv": _Format(_csv_columns, _csv_batches),
+    ".tsv": _Format(_csv_columns, _csv_batches),
+    ".jsonl": _Format(_json_columns, _json_batches),
+    ".ndjson": _Format(_json_columns, _json_batches),
+    ".parquet": _Format(_parquet_columns, _parquet_batches),
+}
+TABLE_SUFFIXES: tuple[str, ...] = tuple(_FORMATS)

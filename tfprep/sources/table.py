@@ -1,0 +1,218 @@
+"""Samples listed in a table: CSV, TSV, JSON lines or Parquet, a row a sample."""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tfprep.errors import RecipeError, SourceError
+from tfprep.fields import KINDS, Array, Kind
+from tfprep.seeding import sample_hash
+from tfprep.sources.cells import is_whole, name_cell, sorted_classes
+from tfprep.sources.columns import FILE_KINDS, Columns, PathCell
+from tfprep.sources.labels import check_classes
+from tfprep.sources.layout import UNSPLIT
+from tfprep.sources.patterns import Pattern, compile_pattern
+from tfprep.sources.rows import TABLE_SUFFIXES, Batch, batches
+from tfprep.sources.source import Listing, constructor_text, key_of
+from tfprep.sources.splits import Fractions, Row, check_split_name, split_rows
+from tfprep.sources.walk import walk
+
+
+@dataclass(frozen=True, repr=False)
+class Table:
+    """Fields `image`, `label` where a column is given for it, and those of `fields`.
+
+    - `table`: the file, relative to the root, or a pattern (`tfprep.sources.patterns`): `{split}.csv`, `rows/*.parquet`.
+    - `image`: the column with the image's path relative to the root, or a path with columns in braces:
+      `images/{id}.jpg`.
+    - `label`: the column with the class: a name or a number; in JSON lines and Parquet also a list of them.
+    - `fields`: further fields, `{"age": ("scalar", "age_years"), "mask": ("mask", "masks/{id}.png")}`; files (image, mask,
+      map) as `image`, all else by column. Boxes and points are lists, so not in CSV.
+    - `classes`: the names of a label or mask field, in the order of their numbers. Those of a label are found otherwise:
+      sorted by code points, or by value where all are whole numbers.
+    - `splits`: the column with the split, or `Fractions`; with neither, and no `{split}` in `table`, all are `train`.
+    - `key`: the column with a unique key; by default the image's path is the key.
+
+    A table is read in batches, and once more beforehand where class names or the type of a scalar must be found: a scalar
+    is int where its whole column is, else float. 8 bytes a row are held, to find a key that comes twice.
+    """
+
+    table: str
+    image: str
+    label: str | None = None
+    fields: Mapping[str, tuple[Kind, str]] = field(default_factory=dict)
+    classes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    splits: Fractions | str | None = None
+    key: str | None = None
+
+    def __post_init__(self) -> None:
+        pattern = self._pattern()
+        if pattern.suffix not in TABLE_SUFFIXES:
+            raise RecipeError(f"Table: expected table to end in {', '.join(TABLE_SUFFIXES)}; got {self.table!r}")
+        fields = {name: _checked_field(name, value) for name, value in dict(self.fields).items()}
+        object.__setattr__(self, "fields", fields)
+        classes = {
+            name: check_classes(names, f"Table: classes[{name!r}]") for name, names in dict(self.classes).items()
+        }
+        object.__setattr__(self, "classes", classes)
+        for name in classes:
+            if self._kinds().get(name) not in ("label", "mask"):
+                raise RecipeError(f"Table: classes name the numbers of a label or a mask; {name!r} is neither")
+        _check_splits(self.splits, pattern, self._kinds())
+
+    def scan(self, root: Path) -> Listing:
+        tables = self._tables(root)
+        survey = _survey(root, tables, self._surveyed())
+        classes = {**survey.classes, **self.classes}
+        columns = self._columns(survey, classes)
+        tally: Counter[str] = Counter()
+        rows = partial(_rows, root, tables, columns)
+        stratify = self.splits.stratify if isinstance(self.splits, Fractions) else None
+        label = None if stratify is None else list(columns.values).index(stratify)
+        entries = split_rows(rows, tally, self.splits, label)
+        return Listing(self._kinds(), tuple(columns.files), tuple(columns.values), entries, classes, tally)
+
+    def _pattern(self) -> Pattern:
+        return compile_pattern(self.table, "Table: table")
+
+    def _sources(self) -> dict[str, tuple[Kind, str]]:
+        """Every field's kind, and its column or path with columns in braces."""
+        label: dict[str, tuple[Kind, str]] = {} if self.label is None else {"label": ("label", self.label)}
+        return {"image": ("image", self.image), **label, **self.fields}
+
+    def _kinds(self) -> dict[str, Kind]:
+        return {name: kind for name, (kind, _) in self._sources().items()}
+
+    def _surveyed(self) -> dict[str, tuple[Kind, str]]:
+        """The fields that need a look at their whole column first."""
+        return {
+            name: (kind, column)
+            for name, (kind, column) in self._sources().items()
+            if (kind == "label" and name not in self.classes) or kind == "scalar"
+        }
+
+    def _columns(self, survey: _Survey, classes: Mapping[str, tuple[str, ...]]) -> Columns:
+        sources = self._sources().items()
+        return Columns(
+            files={name: PathCell.parse(text) for name, (kind, text) in sources if kind in FILE_KINDS},
+            values={name: (kind, column) for name, (kind, column) in sources if kind not in FILE_KINDS},
+            numbers={name: {c: n for n, c in enumerate(names)} for name, names in classes.items()},
+            whole=survey.whole,
+            key=self.key,
+            split=self.splits if isinstance(self.splits, str) else None,
+            group=str(self.splits.group_by) if isinstance(self.splits, Fractions) and self.splits.by_column else None,
+        )
+
+    def _tables(self, root: Path) -> list[tuple[str, str]]:
+        """(path relative to the root, split) of each table file."""
+        pattern = self._pattern()
+        if not pattern.holes:
+            return [(self.table, UNSPLIT)]
+        found = [(file.path, key_of(file.holes.get("split", UNSPLIT))) for file in walk(root, pattern, Counter())]
+        if not found:
+            raise SourceError(f"{root}: no table fits {self.table!r}")
+        return found
+
+    __repr__ = constructor_text
+
+
+class _Survey(NamedTuple):
+    """What a look at whole columns found: class names by label field, and the scalars that are whole numbers."""
+
+    classes: dict[str, tuple[str, ...]]
+    whole: frozenset[str]
+
+
+def _survey(root: Path, tables: list[tuple[str, str]], fields: Mapping[str, tuple[Kind, str]]) -> _Survey:
+    names: dict[str, set[str]] = {name: set() for name, (kind, _) in fields.items() if kind == "label"}
+    whole = {name for name, (kind, _) in fields.items() if kind == "scalar"}
+    for path, _ in tables if fields else ():
+        for batch in batches(root / path, [column for _, column in fields.values()]):
+            for name in names:
+                names[name] |= _class_names(root / path, batch, fields[name][1])
+            whole -= {name for name in whole if not all(map(is_whole, batch.columns[fields[name][1]]))}
+    return _Survey({name: sorted_classes(found) for name, found in names.items()}, frozenset(whole))
+
+
+def _class_names(table: Path, batch: Batch, column: str) -> set[str]:
+    names: set[str] = set()
+    for row, cell in enumerate(batch.columns[column]):
+        if not (isinstance(cell, str) and cell in names):
+            try:
+                names.update(map(name_cell, cell if isinstance(cell, list) else [cell]))
+            except SourceError as error:
+                raise SourceError(f"{table}: row {batch.numbers[row]}, {column!r}: {error}") from error
+    return names
+
+
+def _rows(root: Path, tables: Sequence[tuple[str, str]], columns: Columns, tally: Counter[str]) -> Iterator[Row]:
+    """A row at a time; SourceError at the end where there was none, or where two have one key."""
+    del tally  # a table has nothing to pass over
+    hashes = array("Q")
+    splits: set[str] = set()
+    for table, number, (entry, group) in _numbered_rows(root, tables, columns):
+        if entry.split not in splits:
+            splits.add(check_split_name(entry.split, f"{table}: row {number}"))
+        hashes.append(sample_hash(0, entry.key))
+        yield entry, group
+    if not hashes:
+        raise SourceError(f"{root}: no rows in {', '.join(path for path, _ in tables)}")
+    _refuse_twins(np.frombuffer(hashes, np.uint64), partial(_numbered_rows, root, tables, columns))
+
+
+def _numbered_rows(root: Path, tables: Sequence[tuple[str, str]], columns: Columns) -> Iterator[tuple[Path, int, Row]]:
+    for path, split in tables:
+        for batch in batches(root / path, columns.needed()):
+            for row, number in enumerate(batch.numbers):
+                try:
+                    read = columns.row(batch.columns, row, split)
+                except SourceError as error:
+                    raise SourceError(f"{root / path}: row {number}, {error}") from error
+                yield root / path, number, read
+
+
+def _refuse_twins(hashes: Array, rows: Callable[[], Iterator[tuple[Path, int, Row]]]) -> None:
+    """SourceError where two rows have one key. Only where two hashes are equal is the table read again, to name them."""
+    values, counts = np.unique(hashes, return_counts=True)
+    twice = set(values[counts > 1].tolist())
+    first: dict[str, str] = {}
+    for table, number, (entry, _) in rows() if twice else ():
+        if (
+            sample_hash(0, entry.key) in twice
+            and first.setdefault(entry.key, place := f"{table}: row {number}") != place
+        ):
+            raise SourceError(
+                f"{place} has the key {entry.key!r} of {first[entry.key]}; a sample is one row: merge them, or give a "
+                "column of unique keys (key=)"
+            )
+
+
+def _checked_field(name: str, value: Any) -> tuple[Kind, str]:
+    fits = isinstance(value, tuple | list) and len(value) == 2 and value[0] in KINDS and isinstance(value[1], str)
+    if not fits or not value[1]:
+        raise RecipeError(
+            f"Table: expected fields[{name!r}] to be (kind, column) with a kind of {', '.join(KINDS)}, such as "
+            f"('scalar', 'age'); got {value!r}"
+        )
+    if name in ("image", "label"):
+        raise RecipeError(f"Table: {name!r} is an option of its own: {name}={value[1]!r}")
+    return value[0], value[1]
+
+
+def _check_splits(splits: Any, pattern: Pattern, kinds: Mapping[str, Kind]) -> None:
+    if not (splits is None or isinstance(splits, str | Fractions)):
+        raise RecipeError(f"Table: expected splits to be a column or Fractions(...); got {splits!r}")
+    if splits is not None and "split" in pattern.holes:
+        raise RecipeError(f"Table: {{split}} in table={pattern.text!r} already gives the splits; leave out {splits!r}")
+    stratify = splits.stratify if isinstance(splits, Fractions) else None
+    if stratify is not None and kinds.get(stratify) != "label":
+        labels = [name for name, kind in kinds.items() if kind == "label"]
+        raise RecipeError(f"Table: stratify={stratify!r} names no label field; those are {labels or 'none'}")
