@@ -5,7 +5,8 @@
     ├── SourceError             the raw data is not laid out as the source expects
     ├── SampleError             one sample cannot be used: it is rejected, and the build goes on
     ├── BuildError              the build as a whole cannot go on
-    │   └── BuildLockedError    another build writes into this folder
+    │   ├── BuildLockedError    another build writes into this folder
+    │   └── TooManyRejectsError more inputs are bad than was allowed
     ├── DatasetError            a folder is not a dataset that this version opens
     │   └── RecordError         bytes on disk are not a whole, correct record
     ├── LoaderError             the loader was asked for what it cannot deliver
@@ -60,6 +61,10 @@ class BuildError(TfprepError):
 
 class BuildLockedError(BuildError):
     """Another build writes into this folder."""
+
+
+class TooManyRejectsError(BuildError):
+    """More inputs are bad than was allowed."""
 
 
 class DatasetError(TfprepError):

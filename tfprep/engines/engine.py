@@ -1,13 +1,14 @@
 """What every engine is: it runs tasks somewhere, and tells what became of each.
 
-The work is named by `entry`, "package.module:function". That function is called once wherever tasks run, with `argument`, and
-returns a callable of (task, mark). Task, argument and result are plain JSON, so nothing is pickled. The work calls
+The work is named by `entry`, "package.module:function". That function is called once wherever tasks run, with `argument`,
+and returns a callable of (task, mark). Task, argument and result are plain JSON, so nothing is pickled. The work calls
 `mark(item)` before each item of a task: so a crash, or an item that takes too long, can be laid at one item's door.
 """
 
 from __future__ import annotations
 
 import importlib
+import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
@@ -15,6 +16,8 @@ from typing import Any, Protocol, TypeAlias
 Json: TypeAlias = "dict[str, Any]"
 Mark: TypeAlias = Callable[[int], None]
 Work: TypeAlias = Callable[[Json, Mark], Json]
+MARK = struct.Struct("<qd")
+"""What a worker process keeps in its mark file: the item in hand (-1 between tasks), and since when (`time.monotonic`)."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,14 @@ class Engine(Protocol):
     A task that raises ends the run: `events` raises that exception's TfprepError, or a BuildError.
     """
 
+    def start(self) -> None:
+        """Start what tasks will run in, so that it imports while the caller plans. A second call does nothing."""
+        ...
+
+    def open(self, argument: Json) -> None:
+        """Give the work its argument; tasks may be submitted from now on."""
+        ...
+
     def submit(self, number: int, task: Json) -> None: ...
 
     def events(self) -> Iterator[Event]: ...
@@ -58,7 +69,7 @@ class Engine(Protocol):
     def close(self) -> None: ...
 
 
-def load_work(entry: str, argument: Json) -> Work:
+def load_entry(entry: str) -> Callable[[Json], Work]:
     module, function = entry.split(":")
-    work: Work = getattr(importlib.import_module(module), function)(argument)
-    return work
+    opener: Callable[[Json], Work] = getattr(importlib.import_module(module), function)
+    return opener

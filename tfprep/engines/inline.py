@@ -5,16 +5,22 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 
-from tfprep.engines.engine import Done, Event, Json, Mark, load_work
+from tfprep.engines.engine import Done, Event, Json, Work, load_entry
 
 
 class Inline:
     """See `Engine`. A crash of a task is a crash of this process."""
 
-    def __init__(self, entry: str, argument: Json, on_item: Mark | None = None) -> None:
-        self._work = load_work(entry, argument)
+    def __init__(self, entry: str) -> None:
+        self._entry = entry
+        self._work: Work | None = None
         self._waiting: deque[tuple[int, Json]] = deque()
-        self._on_item = on_item or (lambda item: None)
+
+    def start(self) -> None:
+        pass
+
+    def open(self, argument: Json) -> None:
+        self._work = load_entry(self._entry)(argument)
 
     def submit(self, number: int, task: Json) -> None:
         self._waiting.append((number, task))
@@ -22,7 +28,8 @@ class Inline:
     def events(self) -> Iterator[Event]:
         while self._waiting:
             number, task = self._waiting.popleft()
-            yield Done(number, self._work(task, self._on_item))
+            assert self._work is not None, "open() comes first"
+            yield Done(number, self._work(task, lambda item: None))
 
     def close(self) -> None:
         self._waiting.clear()

@@ -1,11 +1,12 @@
 """Tasks in local processes that never import TensorFlow, never fork this one, and die without taking it along.
 
-Each worker is a fresh `python -m tfprep.engines.worker`: it inherits no threads and no locks, and a script that starts a build
-needs no `if __name__ == "__main__"`. One task is with a worker at a time.
+Each worker is a fresh `python -m tfprep.engines.worker`: it inherits no threads and no locks, and a script that starts a
+build needs no `if __name__ == "__main__"`. One task is with a worker at a time.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import selectors
@@ -19,23 +20,33 @@ from collections.abc import Iterator
 from typing import Any
 
 from tfprep import errors
-from tfprep.engines.engine import Crashed, Done, Event, Json, Progress
-from tfprep.engines.worker import MARK
+from tfprep.engines.engine import MARK, Crashed, Done, Event, Json, Progress
 
 _POLL_S = 0.25
+_GRACE_S = 5.0
+"""How long a process whose output has ended may take to be gone."""
 
 
 class Processes:
-    """See `Engine`. `workers` processes, started at once; an item may take `item_timeout_s` seconds, then it is ended."""
+    """See `Engine`. `workers` processes; an item may take `item_timeout_s` seconds, then it is ended."""
 
-    def __init__(self, entry: str, argument: Json, *, workers: int, item_timeout_s: float) -> None:
-        self._first = {"entry": entry, "argument": argument}
+    def __init__(self, entry: str, *, workers: int, item_timeout_s: float) -> None:
+        self._entry = entry
+        self._count = workers
         self._item_timeout_s = item_timeout_s
+        self._argument: Json | None = None
         self._waiting: deque[tuple[int, Json]] = deque()
         self._selector = selectors.DefaultSelector()
         self._workers: list[_Worker] = []
-        for _ in range(workers):
-            self._start()
+
+    def start(self) -> None:
+        while len(self._workers) < self._count:
+            self._start_one()
+
+    def open(self, argument: Json) -> None:
+        self._argument = argument
+        for worker in self._workers:
+            worker.open(argument)
 
     def submit(self, number: int, task: Json) -> None:
         self._waiting.append((number, task))
@@ -51,10 +62,15 @@ class Processes:
         self._waiting.clear()
         for worker in self._workers:
             worker.kill()
+        for worker in self._workers:
+            worker.end()
+        self._workers.clear()
         self._selector.close()
 
-    def _start(self) -> None:
-        worker = _Worker(self._first)
+    def _start_one(self) -> None:
+        worker = _Worker(self._entry)
+        if self._argument is not None:
+            worker.open(self._argument)
         self._workers.append(worker)
         self._selector.register(worker.stdout, selectors.EVENT_READ, worker)
 
@@ -91,30 +107,32 @@ class Processes:
         item, _ = worker.mark()
         self._selector.unregister(worker.stdout)
         self._workers.remove(worker)
-        status = worker.kill()
+        status = worker.end()
         if worker.task is None:
             raise errors.BuildError(
                 f"a worker process ended before it had a task ({_how(status)}); its output is above"
             )
-        self._start()
+        self._start_one()
         yield Crashed(worker.task, item if item >= 0 else None, reason or f"its process was {_how(status)}")
 
 
 class _Worker:
     """One process: its pipes, its mark file and the number of the task it has."""
 
-    def __init__(self, first: Json) -> None:
+    def __init__(self, entry: str) -> None:
         self.task: int | None = None
         self._rest = b""
         self._marks = tempfile.NamedTemporaryFile(prefix="tfprep-mark-")  # noqa: SIM115
         self._marks.write(MARK.pack(-1, 0.0))
         self._marks.flush()
-        command = [sys.executable, "-m", "tfprep.engines.worker"]
+        command = [sys.executable, "-m", "tfprep.engines.worker", entry, self._marks.name]
         paths = os.pathsep.join(path for path in sys.path if path)
         # OpenMP and BLAS threads of several workers would only fight over the same cores.
         environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
-        self._send({**first, "mark": self._marks.name})
+
+    def open(self, argument: Json) -> None:
+        self._send(argument)
 
     @property
     def stdout(self) -> Any:
@@ -136,27 +154,29 @@ class _Worker:
         item, since = MARK.unpack(os.pread(self._marks.fileno(), MARK.size, 0))
         return item, since
 
-    def kill(self) -> int:
-        """End the process if it lives; its exit status, negative for a signal."""
-        if self._process.poll() is None and self.task is not None:
-            self._process.kill()
+    def kill(self) -> None:
+        """End the process if it lives."""
+        self._process.kill()
+
+    def end(self) -> int:
+        """Wait for the process to be gone, and let go of all that belongs to it; its exit status, negative for a signal."""
         assert self._process.stdin is not None
-        try:
+        with contextlib.suppress(BrokenPipeError):  # it died with a task half sent
             self._process.stdin.close()
-        except BrokenPipeError:
-            pass  # it died with a task half sent
-        status = self._process.wait()
+        try:
+            status = self._process.wait(_GRACE_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            status = self._process.wait()
         self.stdout.close()
         self._marks.close()
         return status
 
     def _send(self, message: Json) -> None:
         assert self._process.stdin is not None
-        try:
+        with contextlib.suppress(BrokenPipeError):  # it died: the end of its output tells
             self._process.stdin.write(json.dumps(message).encode() + b"\n")
             self._process.stdin.flush()
-        except BrokenPipeError:
-            pass  # it died: the end of its output tells
 
 
 def _how(status: int) -> str:

@@ -1,6 +1,7 @@
-"""One worker process: `python -m tfprep.engines.worker`. Reads tasks from standard input, writes events to standard output.
+"""One worker process: `python -m tfprep.engines.worker ENTRY MARK_FILE`.
 
-Lines of JSON both ways. The first line says what to do: {"entry", "argument", "mark"}; each further one is {"task", "body"}.
+It reads tasks from standard input and writes events to standard output.
+Lines of JSON both ways. The first line in is the argument of the work; each further one is {"task", "body"}.
 Standard output belongs to the protocol, so what a user's function prints goes to standard error. The worker ends with its
 parent: when standard input closes, and on Linux by a signal the moment the parent dies.
 """
@@ -12,18 +13,15 @@ import json
 import mmap
 import os
 import signal
-import struct
 import sys
 import time
 import traceback
 from collections.abc import Callable
 from typing import Any
 
-from tfprep.engines.engine import Json, load_work
+from tfprep.engines.engine import MARK, Json, load_entry
 from tfprep.errors import TfprepError
 
-MARK = struct.Struct("<qd")
-"""What a worker keeps in its mark file: the item in hand (-1 between tasks) and since when (`time.monotonic`)."""
 _PROGRESS_S = 0.2
 _PR_SET_PDEATHSIG = 1
 
@@ -33,14 +31,17 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides what to do
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    first = json.loads(sys.stdin.readline())
     send = _sender(out)
+    entry, mark_file = sys.argv[1:]
     try:
-        work = load_work(first["entry"], first["argument"])
+        opener = load_entry(entry)
+        if not (first := sys.stdin.readline()):
+            return 0
+        work = opener(json.loads(first))
     except BaseException as error:
         send(_failure(error))
         return 1
-    with open(first["mark"], "r+b") as file, mmap.mmap(file.fileno(), MARK.size) as marks:
+    with open(mark_file, "r+b") as file, mmap.mmap(file.fileno(), MARK.size) as marks:
         for line in sys.stdin:
             _run(json.loads(line), work, marks, send)
     return 0

@@ -1,0 +1,53 @@
+"""Where a build keeps what: finished shards wait in `.tfprep/new` until the whole dataset is published."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from tfprep.dataset.names import PRIVATE, REJECTS
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The folders of one build. `out` is the dataset itself."""
+
+    out: Path
+
+    @property
+    def private(self) -> Path:
+        return self.out / PRIVATE
+
+    @property
+    def staged(self) -> Path:
+        return self.private / "new"
+
+    @property
+    def receipts(self) -> Path:
+        return self.private / "receipts"
+
+    @property
+    def plan(self) -> Path:
+        return self.private / "plan.json"
+
+    @property
+    def rejects(self) -> Path:
+        return self.out / REJECTS
+
+    @property
+    def lock(self) -> Path:
+        return self.private / "lock"
+
+    def receipt(self, split: str, shard: int) -> Path:
+        return self.receipts / f"{split}-{shard:05d}.json"
+
+    def rows(self, split: str, shard: int) -> Path:
+        return self.receipts / f"{split}-{shard:05d}.rows.json"
+
+    def find(self, name: str) -> Path | None:
+        """Where a shard's file is now: waiting to be published, or published; None where it is not."""
+        return next((path for path in (self.staged / name, self.out / name) if path.exists()), None)
+
+    def make(self) -> None:
+        for folder in (self.staged, self.receipts):
+            folder.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,291 @@
+"""The plan of a build: which samples stand in which shard, in which order, and which shards are up to date.
+
+The plan never holds samples as Python objects: keys, files and values are Arrow columns, some 200 bytes a sample, and a shard's
+task is cut out of them when its turn comes. Shard of a sample: `sample_hash(seed, key) mod shards`; order in the shard:
+by that hash.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from tfprep.build.files import write_whole
+from tfprep.build.layout import Layout
+from tfprep.build.receipt import Receipt, read_receipt
+from tfprep.build.task import ShardTask
+from tfprep.dataset.names import check_name
+from tfprep.errors import DatasetError, SourceError
+from tfprep.fields import Array, Kind
+from tfprep.recipe import Recipe
+from tfprep.seeding import sample_hash
+from tfprep.sources import Entry, Listing
+
+SHARD_BYTES = 64 << 20
+"""Raw bytes a shard holds by default."""
+_LEAST_SHARDS = 16
+_LEAST_SAMPLES = 32
+"""Small datasets get up to 16 shards, so that all cores have work, of no fewer than 32 samples."""
+_CHUNK = 1 << 16
+_SEPARATOR = "\0"
+
+
+@dataclass(frozen=True)
+class Samples:
+    """All samples of a listing as columns; `hashes` uint64 [N], `splits` int16 [N] (an index into `names`), `bytes` [N]."""
+
+    columns: pa.Table
+    hashes: Array
+    splits: Array
+    bytes: Array
+    names: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.hashes)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be built. `shards` by split; `order` sorts the samples by split, shard and hash."""
+
+    recipe: Recipe
+    kinds: Mapping[str, Kind]
+    files: tuple[str, ...]
+    values: tuple[str, ...]
+    classes: Mapping[str, tuple[str, ...]]
+    shards: Mapping[str, int]
+    samples: Samples
+    order: Array
+    starts: Mapping[tuple[str, int], tuple[int, int]]
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        return self.samples.names
+
+    def size(self, split: str, shard: int) -> int:
+        start, stop = self.starts[split, shard]
+        return stop - start
+
+    def task(self, split: str, shard: int) -> ShardTask:
+        start, stop = self.starts[split, shard]
+        rows = self.samples.columns.take(pa.array(self.order[start:stop])).to_pydict()
+        samples = [_row(*row) for row in zip(*(rows[name] for name in ("key", "files", "values", "stat")), strict=True)]
+        fingerprint = self._fingerprint(split)
+        signature = hashlib.sha256(json.dumps([fingerprint, samples]).encode()).hexdigest()
+        return ShardTask(split, shard, self.shards[split], fingerprint, signature, samples)
+
+    def _fingerprint(self, split: str) -> str:
+        made_of = [self.recipe.fingerprint(split), dict(self.kinds), dict(self.classes), split == self.splits[0]]
+        return hashlib.sha256(json.dumps(made_of).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class ShardState:
+    """One shard of the plan beside its receipt: up to date, or why not."""
+
+    split: str
+    shard: int
+    samples: int
+    why: str
+
+    @property
+    def up_to_date(self) -> bool:
+        return not self.why
+
+
+def make_plan(recipe: Recipe, root: Path, layout: Layout, *, limit: int | None = None) -> Plan:
+    """List the source and lay out the shards. Raises RecipeError, SourceError."""
+    listing = recipe.source.scan(root)
+    recipe.check_fields(listing)
+    samples = _limited(_collect(listing, root, recipe.seed), limit)
+    if not len(samples):
+        raise SourceError(f"{root}: {recipe.source!r} finds no sample there; is --data the right folder?")
+    recipe.check_splits(samples.names)
+    shards = _shards(recipe, samples, layout, limit)
+    order, starts = _order(samples, shards)
+    return Plan(
+        recipe, listing.kinds, listing.files, listing.values, dict(listing.classes), shards, samples, order, starts
+    )
+
+
+def shard_states(plan: Plan, layout: Layout) -> Iterator[tuple[ShardState, Receipt | None]]:
+    """Every shard of the plan with its receipt where it is up to date."""
+    for split, shard in plan.starts:
+        receipt = read_receipt(layout, split, shard)
+        why = _why(plan.task(split, shard), receipt)
+        yield ShardState(split, shard, plan.size(split, shard), why), None if why else receipt
+
+
+# --- collecting -----------------------------------------------------------------------------------------------------
+
+
+def _collect(listing: Listing, root: Path, seed: int) -> Samples:
+    numbers: dict[str, int] = {}
+    parts = [_columns(chunk, root, seed, numbers) for chunk in _chunks(listing.entries)]
+    names = tuple(sorted(numbers, key=lambda name: (name != "train", name)))
+    for name in names:
+        _check_split(name)
+    rank = np.array([names.index(name) for name in numbers], np.int16)
+    columns = pa.concat_tables([part[0] for part in parts]).combine_chunks() if parts else pa.table({})
+    hashes, splits, sizes = (
+        np.concatenate([part[n] for part in parts]) if parts else np.zeros(0, np.int64) for n in (1, 2, 3)
+    )
+    samples = Samples(columns, hashes, rank[splits] if parts else splits, sizes, names)
+    _check_unique(samples)
+    return samples
+
+
+def _chunks(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
+    chunk: list[Entry] = []
+    for entry in entries:
+        chunk.append(entry)
+        if len(chunk) == _CHUNK:
+            yield chunk
+            chunk = []
+    if chunk:
+        yield chunk
+
+
+def _columns(
+    entries: Sequence[Entry], root: Path, seed: int, splits: dict[str, int]
+) -> tuple[pa.Table, Array, Array, Array]:
+    prefix = os.path.join(root, "")
+    stats = [_stat(prefix, entry.files) for entry in entries]
+    table = pa.table(
+        {
+            "key": pa.array([entry.key for entry in entries], pa.large_string()),
+            "files": pa.array([os.fsencode(_SEPARATOR.join(entry.files)) for entry in entries], pa.large_binary()),
+            "values": pa.array(
+                [json.dumps(entry.values) if entry.values else "" for entry in entries], pa.large_string()
+            ),
+            "stat": pa.array([stat for stat, _ in stats], pa.large_string()),
+        }
+    )
+    hashes = np.array([sample_hash(seed, entry.key) for entry in entries], np.uint64)
+    numbers = np.array([splits.setdefault(entry.split, len(splits)) for entry in entries], np.int16)
+    return table, hashes, numbers, np.array([size for _, size in stats], np.int64)
+
+
+def _stat(prefix: str, files: Sequence[str]) -> tuple[str, int]:
+    """Size and time of change of a sample's files as text, and their size together."""
+    told, total = [], 0
+    for path in files:
+        try:
+            found = os.stat(prefix + path)
+        except OSError as error:
+            told.append(type(error).__name__)
+        else:
+            told.append(f"{found.st_size}:{found.st_mtime_ns}")
+            total += found.st_size
+    return " ".join(told), total
+
+
+def _row(key: str, files: bytes, values: str, stat: str) -> tuple[str, list[str], list[Any], str]:
+    return key, _files(files), json.loads(values) if values else [], stat
+
+
+def _files(joined: bytes) -> list[str]:
+    return os.fsdecode(joined).split(_SEPARATOR) if joined else []
+
+
+def _check_split(name: str) -> None:
+    try:
+        check_name("the name of a split", name)
+    except DatasetError as error:
+        raise SourceError(str(error)) from error
+
+
+def _check_unique(samples: Samples) -> None:
+    order = np.argsort(samples.hashes, kind="stable")
+    ranked = samples.hashes[order]
+    for place in np.flatnonzero(ranked[1:] == ranked[:-1]):
+        first, second = int(order[place]), int(order[place + 1])
+        key = samples.columns["key"][first].as_py()
+        if key == samples.columns["key"][second].as_py():
+            files = [_files(samples.columns["files"][row].as_py()) for row in (first, second)]
+            told = " and ".join(", ".join(paths) for paths in files)
+            raise SourceError(f"two samples have the key {key!r}: {told}; rename one of them")
+
+
+def _limited(samples: Samples, limit: int | None) -> Samples:
+    """The `limit` samples of the smallest hashes: a sample of all, the same every time."""
+    if limit is None or limit >= len(samples):
+        return samples
+    kept = np.sort(np.argsort(samples.hashes, kind="stable")[:limit])
+    present = [n for n in range(len(samples.names)) if (samples.splits[kept] == n).any()]
+    splits = np.searchsorted(present, samples.splits[kept]).astype(np.int16)
+    columns = samples.columns.take(pa.array(kept))
+    return Samples(columns, samples.hashes[kept], splits, samples.bytes[kept], tuple(samples.names[n] for n in present))
+
+
+# --- shards ---------------------------------------------------------------------------------------------------------
+
+
+def _shards(recipe: Recipe, samples: Samples, layout: Layout, limit: int | None) -> dict[str, int]:
+    """Shards a split: as the recipe says, else as the dataset's first build chose, else by size. Remembers the choice."""
+    known = _remembered(layout) if limit is None else {}
+    chosen = {
+        name: recipe.shards.get(name) or known.get(name) or _default_shards(samples, number)
+        for number, name in enumerate(samples.names)
+    }
+    if limit is None and known != {**known, **chosen}:
+        layout.make()
+        write_whole(layout.plan, json.dumps({"shards": {**known, **chosen}}))
+    return chosen
+
+
+def _remembered(layout: Layout) -> dict[str, int]:
+    try:
+        shards: dict[str, int] = json.loads(layout.plan.read_bytes())["shards"]
+    except (OSError, ValueError, KeyError):
+        return {}
+    return shards
+
+
+def _default_shards(samples: Samples, split: int) -> int:
+    here = samples.splits == split
+    by_size = -(-int(samples.bytes[here].sum()) // SHARD_BYTES)
+    return max(1, by_size, min(_LEAST_SHARDS, int(here.sum()) // _LEAST_SAMPLES))
+
+
+def _order(samples: Samples, shards: Mapping[str, int]) -> tuple[Array, dict[tuple[str, int], tuple[int, int]]]:
+    counts = np.array([shards[name] for name in samples.names], np.uint64)
+    shard = (samples.hashes % counts[samples.splits]).astype(np.int32)
+    order = np.lexsort((samples.hashes, shard, samples.splits))
+    starts: dict[tuple[str, int], tuple[int, int]] = {}
+    for number, name in enumerate(samples.names):
+        in_split = np.searchsorted(samples.splits[order], [number, number + 1])
+        edges = np.searchsorted(shard[order[slice(*in_split)]], np.arange(shards[name] + 1)) + in_split[0]
+        starts |= {(name, n): (int(edges[n]), int(edges[n + 1])) for n in range(shards[name])}
+    return order, starts
+
+
+# --- up to date -----------------------------------------------------------------------------------------------------
+
+
+def _why(task: ShardTask, receipt: Receipt | None) -> str:
+    """Why a shard is not up to date, in words; empty where it is."""
+    if receipt is None:
+        return "not built yet"
+    if receipt.signature == task.signature:
+        unread = any(reject.stage == "read" for reject in receipt.rejects)
+        return "an input could not be read last time" if unread else ""
+    new = {key: stat for key, _, _, stat in task.samples}
+    added = len(new.keys() - receipt.stats.keys())
+    removed = len(receipt.stats.keys() - new.keys())
+    changed = sum(new[key] != receipt.stats[key] for key in new.keys() & receipt.stats.keys())
+    told = [
+        f"{count} {what}" for count, what in ((changed, "changed"), (added, "added"), (removed, "removed")) if count
+    ]
+    return ", ".join(told) or "the recipe or a value in the table changed"
