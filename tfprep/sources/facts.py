@@ -1,0 +1,114 @@
+"""What a listing holds: counts by split and class, and a look into a few of its files."""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from tfprep.errors import SampleError
+from tfprep.fields import Kind, Size
+from tfprep.images import decode_mask, image_size
+from tfprep.seeding import sample_hash
+from tfprep.sources.source import Entry, Listing, Source, read_files
+
+SAMPLES = 24
+"""How many samples are opened: those with the smallest hashes, so a fair and repeatable choice."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What `look` found.
+
+    `splits` counts samples; `labels` counts them by label field and class name; `suffixes` counts image files by suffix;
+    `sizes` are the (height, width) of the images opened, `mask_numbers` the numbers in the masks opened, by field;
+    `problems` says what is wrong with files that were opened, `tally` what the source passed over.
+    """
+
+    kinds: Mapping[str, Kind]
+    splits: Mapping[str, int]
+    labels: Mapping[str, Mapping[str, int]]
+    suffixes: Mapping[str, int]
+    sizes: tuple[Size, ...]
+    mask_numbers: Mapping[str, tuple[int, ...]]
+    problems: tuple[str, ...]
+    tally: Mapping[str, int]
+
+    def lines(self) -> list[str]:
+        """The facts in words, a line each."""
+        lines = [f"{sum(self.splits.values())} samples: {_counts(self.splits)}"]
+        for name, counts in self.labels.items():
+            lines.append(f"{name}: {len(counts)} classes: {_counts(counts)}")
+        lines.append(f"image files: {_counts(self.suffixes)}")
+        if self.sizes:
+            lines.append(f"image sizes, {len(self.sizes)} opened: {_sizes(self.sizes)}")
+        for name, numbers in self.mask_numbers.items():
+            lines.append(f"{name}: class numbers {_ranges(numbers)} in the masks opened")
+        return [*lines, *self.problems, *(f"{reason}: {count} files" for reason, count in self.tally.items())]
+
+
+def look(source: Source, root: Path) -> Facts:
+    """Walks the whole listing and opens `SAMPLES` of its samples. Raises SourceError where the source does not fit."""
+    listing = source.scan(root)
+    splits, suffixes = Counter[str](), Counter[str]()
+    counts = {name: Counter[str]() for name in listing.values if listing.kinds[name] == "label"}
+    chosen: list[tuple[int, str, Entry]] = []
+    for entry in listing.entries:
+        splits[entry.split] += 1
+        suffixes[Path(entry.files[0]).suffix.lower()] += 1
+        for name, count in counts.items():
+            count.update(_names(listing, name, entry))
+        ranked = (-sample_hash(0, entry.key), entry.key, entry)
+        (heapq.heappush if len(chosen) < SAMPLES else heapq.heappushpop)(chosen, ranked)
+    labels = {name: {c: count[c] for c in listing.classes[name]} for name, count in counts.items()}
+    sizes, numbers, problems = _opened(root, listing, [entry for _, _, entry in sorted(chosen, reverse=True)])
+    return Facts(listing.kinds, splits, labels, suffixes, sizes, numbers, problems, dict(listing.tally))
+
+
+def _names(listing: Listing, name: str, entry: Entry) -> list[str]:
+    value = entry.values[listing.values.index(name)]
+    return [listing.classes[name][number] for number in (value if isinstance(value, list) else [value])]
+
+
+def _opened(
+    root: Path, listing: Listing, entries: list[Entry]
+) -> tuple[tuple[Size, ...], dict[str, tuple[int, ...]], tuple[str, ...]]:
+    sizes: list[Size] = []
+    numbers: dict[str, set[int]] = {name: set() for name in listing.files if listing.kinds[name] == "mask"}
+    problems: list[str] = []
+    for entry in entries:
+        try:
+            raw = read_files(root, listing.files, entry)
+            sizes.append(image_size(raw["image"]))
+            for name, found in numbers.items():
+                found.update(np.unique(decode_mask(raw[name])).tolist())
+        except SampleError as error:
+            problems.append(f"{entry.key}: {error}")
+    return tuple(sizes), {name: tuple(sorted(found)) for name, found in numbers.items()}, tuple(problems)
+
+
+def _counts(counts: Mapping[str, int], most: int = 12) -> str:
+    said = ", ".join(f"{name} {count}" for name, count in list(counts.items())[:most])
+    return said + (f", … ({len(counts) - most} more)" if len(counts) > most else "")
+
+
+def _sizes(sizes: tuple[Size, ...]) -> str:
+    if len(set(sizes)) == 1:
+        return f"all {sizes[0][1]} x {sizes[0][0]}"
+    smallest, largest = (pick(sizes, key=lambda size: size[0] * size[1]) for pick in (min, max))
+    return f"{smallest[1]} x {smallest[0]} to {largest[1]} x {largest[0]}"
+
+
+def _ranges(numbers: tuple[int, ...]) -> str:
+    """(0, 1, 2, 255) as "0-2, 255"."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs) or "none"

@@ -1,0 +1,132 @@
+"""Which folders hold the masks of which images: `train` and `trainannot`, `images` and `masks`, `x.jpg` and `x_mask.png`."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple, TypeAlias
+
+SPLIT_NAMES = frozenset(
+    ("train", "training", "trainval", "val", "valid", "validation", "dev", "test", "testing", "eval", "holdout")
+)
+_MASK_WORDS = r"(?:masks?|annot(?:ation)?s?|labels?|seg(?:mentation)?(?:class|s)?|gt|ground_?truth|targets?)"
+_MASK_FOLDER = re.compile(_MASK_WORDS, re.IGNORECASE)
+_ENDING = re.compile(rf"(?P<stem>.+?)(?P<ending>[_.-]?{_MASK_WORDS})", re.IGNORECASE)
+_LOSSY = frozenset((".jpg", ".jpeg"))
+"""No masks: JPEG does not keep class numbers."""
+
+Names: TypeAlias = Mapping[str, Sequence[str]]
+"""Folder (relative, "" the root) to some of the names of its images, sorted."""
+
+
+class _Group(NamedTuple):
+    """Folders of images and of masks, `depth` names deep, that differ in the name at `place`: `image` instead of `mask`."""
+
+    depth: int
+    place: int
+    image: str
+    mask: str
+
+
+def mask_patterns(names: Names) -> list[tuple[str, str]]:
+    """Pairs of patterns, for images and for masks, that the names suggest; the one with the most names first."""
+    found = Counter(dict((*_parallel(names), *_side_by_side(names))))
+    return [patterns for patterns, _ in found.most_common()]
+
+
+def _parallel(names: Names) -> Iterator[tuple[tuple[str, str], int]]:
+    groups: dict[_Group, list[tuple[str, str]]] = {}
+    for image, mask, place in _folder_pairs(names):
+        parts, part, mask_part = image.split("/"), image.split("/")[place], mask.split("/")[place]
+        by_split = part.lower() in SPLIT_NAMES and mask_part.startswith(part)
+        spelled = ("{split}", "{split}" + mask_part[len(part) :]) if by_split else (part, mask_part)
+        groups.setdefault(_Group(len(parts), place, *spelled), []).append((image, mask))
+    for group, pairs in groups.items():
+        yield _group_patterns(names, group, pairs), sum(len(names[image]) for image, _ in pairs)
+
+
+def _folder_pairs(names: Names) -> Iterator[tuple[str, str, int]]:
+    """(image folder, mask folder, place of the one name that differs)"""
+    by_rest: dict[tuple[int, tuple[str, ...]], list[str]] = {}
+    for folder in names:
+        parts = folder.split("/")
+        for place in range(len(parts)):
+            by_rest.setdefault((place, (*parts[:place], *parts[place + 1 :])), []).append(folder)
+    for (place, _), folders in by_rest.items():
+        masks = [folder for folder in folders if _is_mask_folder(names, folder, place)]
+        for mask in masks:
+            for image in folders:
+                if image not in masks and _belong(names, image, mask, place):
+                    yield image, mask, place
+
+
+def _is_mask_folder(names: Names, folder: str, place: int) -> bool:
+    part = folder.split("/")[place]
+    word = _MASK_FOLDER.fullmatch(part) or re.search(f"{_MASK_WORDS}$", part, re.IGNORECASE)
+    return bool(word) and not _suffixes(names[folder]) <= _LOSSY
+
+
+def _belong(names: Names, image: str, mask: str, place: int) -> bool:
+    """The names fit each other (`train` and `trainannot`, anything and `masks`), and so do half the files at least."""
+    part, mask_part = image.split("/")[place], mask.split("/")[place]
+    if not (_MASK_FOLDER.fullmatch(mask_part) or mask_part.startswith(part)):
+        return False
+    stems = {os.path.splitext(name)[0] for name in names[mask]}
+    shared = sum(os.path.splitext(name)[0] in stems for name in names[image])
+    return shared >= 0.5 * min(len(names[image]), len(names[mask]))
+
+
+def _group_patterns(names: Names, group: _Group, pairs: Sequence[tuple[str, str]]) -> tuple[str, str]:
+    rest = list(zip(*(image.split("/") for image, _ in pairs), strict=True))
+    parts = [_common(values) for values in rest]
+    image, mask = list(parts), list(parts)
+    image[group.place], mask[group.place] = group.image, group.mask
+    image_file = _star(name for folder, _ in pairs for name in names[folder])
+    mask_file = _star(name for _, folder in pairs for name in names[folder])
+    return "/".join((*image, image_file)), "/".join((*mask, mask_file))
+
+
+def _side_by_side(names: Names) -> Iterator[tuple[tuple[str, str], int]]:
+    """Masks in the folder of their images, told by the end of their name."""
+    folders: dict[str, list[str]] = {}
+    for folder, files in names.items():
+        stems = {os.path.splitext(name)[0] for name in files}
+        for found in filter(None, map(_ENDING.fullmatch, sorted(stems))):
+            if found["stem"] in stems:
+                folders.setdefault(found["ending"], []).append(folder)
+    for ending, there in folders.items():
+        where = _parents(sorted(set(there)))
+        files = [name for folder in set(there) for name in names[folder]]
+        masks = [name for name in files if os.path.splitext(name)[0].endswith(ending)]
+        images = [name for name in files if name not in masks]
+        mask = _star(masks).replace("*", f"*{ending}")
+        yield (where + _star(images), where + mask), len(there)
+
+
+def _parents(folders: Sequence[str]) -> str:
+    """A pattern for folders of images with their masks beside them."""
+    if folders == [""]:
+        return ""
+    if len({folder.count("/") for folder in folders}) > 1:
+        return "**/"
+    return "".join(f"{_common(values)}/" for values in zip(*(f.split("/") for f in folders), strict=True))
+
+
+def _common(values: Iterable[str]) -> str:
+    """What one name of a path is called in the pattern: the split, itself, or a wildcard."""
+    different = sorted(set(values))
+    if all(value.lower() in SPLIT_NAMES for value in different):
+        return "{split}"
+    return different[0] if len(different) == 1 else "*"
+
+
+def _star(names: Iterable[str]) -> str:
+    """`*` with the suffix of the names, where they have one suffix."""
+    suffixes = _suffixes(names)
+    return "*" + (suffixes.pop() if len(suffixes) == 1 else "")
+
+
+def _suffixes(names: Iterable[str]) -> set[str]:
+    return {os.path.splitext(name)[1].lower() for name in names}
