@@ -45,18 +45,22 @@ class SampleMaker:
     classes: Mapping[str, Sequence[str]]
 
     def variants(self, key: str, raw: Mapping[str, Any], count: int) -> Iterator[Stored]:
-        """The first `count` variants of a raw sample, one at a time. Raises SampleError.
+        """The first `count` variants of a raw sample, one at a time, encoded. Raises SampleError."""
+        for made in self.made(key, raw, range(count)):
+            yield self._encode(made, raw)
+
+    def made(self, key: str, raw: Mapping[str, Any], variants: Sequence[int]) -> Iterator[Sample]:
+        """These variants of a raw sample as values, one at a time. Raises SampleError.
 
         `raw` holds a file's bytes, or a value, by field. Images are decoded once for all variants.
         """
         size = _upright_size(raw, self.kinds)
-        transforms = [self._transform(key, variant, size) for variant in range(count)]
+        transforms = [self._transform(key, variant, size) for variant in variants]
         sample = self._decode(raw, _least_size(size, transforms) if self.recipe.dct_downscale else None)
-        for variant, transform in enumerate(transforms):
+        for variant, transform in zip(variants, transforms, strict=True):
             made = self._warp(sample, transform, size)
             made = self._derive(made, key, variant)
-            made = self._colour(made, key, variant) if variant else made
-            yield self._encode(made, raw)
+            yield self._colour(made, key, variant) if variant else made
 
     def _decode(self, raw: Mapping[str, Any], least: Size | None) -> Sample:
         sample = {}
