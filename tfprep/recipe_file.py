@@ -16,7 +16,7 @@ def load_recipe(path: Path) -> Recipe:
     """The `RECIPE` of a Python file. RecipeError says which line is wrong, what was expected and what came."""
     if not path.is_file():
         raise RecipeError(f"{path}: no such recipe; 'tfprep init FOLDER' writes one for a folder of images")
-    spec = importlib.util.spec_from_file_location(f"tfprep_recipe_{path.stem}", path)
+    spec = importlib.util.spec_from_file_location(_module_name(path), path)
     if spec is None or spec.loader is None:
         raise RecipeError(f"{path}: a recipe is a Python file, its name ends in .py")
     module = importlib.util.module_from_spec(spec)
@@ -32,6 +32,17 @@ def load_recipe(path: Path) -> Recipe:
     if not isinstance(recipe, Recipe):
         raise RecipeError(f"{path}: expected RECIPE = tfprep.Recipe(...), found RECIPE = {recipe!r}")
     return recipe
+
+
+def data_root(path: Path) -> Path:
+    """The folder that the recipe file names as `DATA`, relative to the file itself; where it names none, the current one."""
+    load_recipe(path)
+    data = getattr(sys.modules[_module_name(path)], "DATA", None)
+    return Path.cwd() if data is None else path.parent / data
+
+
+def _module_name(path: Path) -> str:
+    return f"tfprep_recipe_{path.stem}"
 
 
 def locate(path: Path, error: RecipeError) -> RecipeError:

@@ -1,0 +1,5 @@
+"""`python -m tfprep`: the same as the console script."""
+
+from tfprep.cli import main
+
+main()

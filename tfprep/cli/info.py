@@ -1,0 +1,78 @@
+"""`tfprep info`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tfprep.cli import text
+
+if TYPE_CHECKING:
+    from tfprep.dataset import Manifest
+
+_MOST_CLASSES = 20
+
+
+@click.command("info")
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="All of it as JSON.")
+def command(folder: Path, as_json: bool) -> None:
+    """What the dataset in FOLDER holds: fields, splits, classes, statistics."""
+    from tfprep.dataset import Dataset
+
+    manifest = Dataset.open(folder).manifest
+    if as_json:
+        text.print_json(asdict(manifest))
+        return
+    parts = [part(manifest) for part in (_splits, _fields, _classes, _statistics, _versions)]
+    click.echo("\n".join([f"{manifest.name} in {folder}", *filter(None, parts)]))
+    if manifest.rejects:
+        rejected = text.number(manifest.rejects, "input was", "inputs were")
+        click.echo(f"{rejected} rejected; see {folder / 'rejects.jsonl'}")
+
+
+def _splits(manifest: Manifest) -> str:
+    rows = [("split", "samples", "variants", "shards", "size")]
+    splits = manifest.splits.items()
+    return text.table([*rows, *((n, s.samples, s.variants, s.shards, text.size(s.bytes)) for n, s in splits)])
+
+
+def _fields(manifest: Manifest) -> str:
+    rows = [("field", "kind", "shape", "dtype", "stored as")]
+    for name, info in manifest.fields.items():
+        shape = " x ".join("?" if n is None else str(n) for n in info.spec.shape) or "-"
+        options = [f"{key} {value}" for key, value in info.codec.items() if key != "codec" and value is not None]
+        rows.append((name, info.spec.kind, shape, info.spec.dtype, ", ".join([info.codec["codec"], *options])))
+    return text.table(rows)
+
+
+def _classes(manifest: Manifest) -> str:
+    """How often each class occurs: samples of a label, pixels of a mask."""
+    tables = []
+    for name, counts in manifest.class_counts.items():
+        unit = "pixels" if manifest.fields[name].spec.kind == "mask" else "samples"
+        rows: list[tuple[object, ...]] = [(f"{name} ({unit})", *counts)]
+        classes = manifest.classes[name]
+        rows += [(label, *(of_split[n] for of_split in counts.values())) for n, label in enumerate(classes)]
+        more = f"\n  ... and {len(classes) - _MOST_CLASSES} more" if len(classes) > _MOST_CLASSES else ""
+        tables.append(text.table(rows[: _MOST_CLASSES + 1]) + more)
+    return "\n".join(tables)
+
+
+def _statistics(manifest: Manifest) -> str:
+    rows = [
+        (f"{name} mean {_numbers(values.mean)}", f"std {_numbers(values.std)}")
+        for name, values in manifest.statistics.items()
+    ]
+    return text.table(rows) if rows else ""
+
+
+def _numbers(values: tuple[float, ...]) -> str:
+    return " ".join(f"{value:.2f}" for value in values)
+
+
+def _versions(manifest: Manifest) -> str:
+    return "  built with " + ", ".join(f"{name} {version}" for name, version in manifest.versions.items())
