@@ -41,7 +41,7 @@ def check_splits(splits: Any, pattern: Pattern, where: str) -> Splits:
         return splits
     if splits is None:
         return None
-    if isinstance(splits, str) or not all(isinstance(name, str) for name in splits):
+    if not isinstance(splits, tuple | list) or not all(isinstance(name, str) for name in splits):
         raise RecipeError(f"{where}: expected splits to be Fractions(...) or a tuple of names; got {splits!r}")
     if not by_folder:
         raise RecipeError(f"{where}: splits={tuple(splits)!r} names folders, but {pattern.text!r} has no {{split}}")

@@ -1,0 +1,296 @@
+"""Class folders and plain folders, on trees made for each case."""
+
+from __future__ import annotations
+
+import os
+import unicodedata
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tfprep.errors import RecipeError, SourceError
+from tfprep.sources import Folder, Fractions, Listing
+
+
+def listed(source: Folder, root: Path) -> list[tuple[str, str, int]]:
+    return [(entry.key, entry.split, *entry.values) for entry in source.scan(root).entries]
+
+
+def walked(listing: Listing) -> Listing:
+    """The listing after its entries were walked, so that its tally is whole."""
+    list(listing.entries)
+    return listing
+
+
+def test_class_folders(tree) -> None:
+    root = tree("dog/2.jpg", "cat/1.png", "cat/sub/deep/3.jpeg", "cat/sub/1.png")
+    listing = Folder().scan(root)
+    assert (listing.kinds, listing.files, listing.values) == (
+        {"image": "image", "label": "label"},
+        ("image",),
+        ("label",),
+    )
+    assert listing.classes == {"label": ("cat", "dog")}
+    assert [(e.key, e.split, e.files, e.values) for e in listing.entries] == [
+        ("cat/1.png", "train", ("cat/1.png",), (0,)),
+        ("cat/sub/1.png", "train", ("cat/sub/1.png",), (0,)),
+        ("cat/sub/deep/3.jpeg", "train", ("cat/sub/deep/3.jpeg",), (0,)),
+        ("dog/2.jpg", "train", ("dog/2.jpg",), (1,)),
+    ]
+
+
+def test_split_folders_share_their_classes(tree) -> None:
+    root = tree("train/cat/1.jpg", "val/cat/1.jpg", "val/dog/2.jpg", "train/ant/3.jpg")
+    assert listed(Folder("{split}/{label}/**"), root) == [
+        ("train/ant/3.jpg", "train", 0),
+        ("train/cat/1.jpg", "train", 1),
+        ("val/cat/1.jpg", "val", 1),
+        ("val/dog/2.jpg", "val", 2),
+    ]
+
+
+def test_named_splits_leave_the_others_out_and_count_them(tree) -> None:
+    root = tree("train/cat/1.jpg", "val/cat/2.jpg", "extra/cat/3.jpg")
+    listing = Folder("{split}/{label}/**", splits=("train", "val")).scan(root)
+    assert [e.split for e in listing.entries] == ["train", "val"]
+    assert listing.tally == {"in no split of ('train', 'val')": 1}
+
+
+def test_the_class_may_stand_in_the_file_name(tree) -> None:
+    root = tree("images/great_dane_1.jpg", "images/abyssinian_10.jpg", "images/great_dane_2.jpg")
+    listing = Folder("images/{label}_{number}.jpg").scan(root)
+    assert listing.classes == {"label": ("abyssinian", "great_dane")}
+    assert [e.values for e in listing.entries] == [(0,), (1,), (1,)]
+
+
+def test_without_classes(tree) -> None:
+    root = tree("b.jpg", "a/c.jpg")
+    listing = Folder("**").scan(root)
+    assert (listing.kinds, listing.values, listing.classes) == ({"image": "image"}, (), {})
+    assert [(e.key, e.values) for e in listing.entries] == [("b.jpg", ()), ("a/c.jpg", ())]
+
+
+def test_given_classes_decide_the_numbers_and_may_have_no_images(tree) -> None:
+    root = tree("cat/1.jpg", "dog/2.jpg")
+    listing = Folder(classes=("dog", "owl", "cat")).scan(root)
+    assert listing.classes == {"label": ("dog", "owl", "cat")}
+    assert [e.values for e in listing.entries] == [(2,), (0,)]
+
+
+def test_a_folder_that_is_none_of_the_given_classes_is_refused(tree) -> None:
+    root = tree("cat/1.jpg", "dgo/2.jpg")
+    with pytest.raises(SourceError, match=r"dgo/2.jpg: 'dgo' is none of the 2 classes: 'cat', 'dog'"):
+        listed(Folder(classes=("cat", "dog")), root)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.permutations(["b/2.jpg", "b/1.jpg", "a/x/1.jpg", "a/é.jpg", "a/Z.jpg", "a b/1.jpg", "a/x.jpg"]))
+def test_the_order_is_that_of_the_names_whatever_the_file_system_says(tmp_path_factory, paths: list[str]) -> None:
+    root = tmp_path_factory.mktemp("order")
+    for path in paths:
+        (root / path).parent.mkdir(exist_ok=True, parents=True)
+        (root / path).touch()
+    keys = [key for key, *_ in listed(Folder(), root)]
+    assert keys == ["a/Z.jpg", "a/x.jpg", "a/é.jpg", "a/x/1.jpg", "a b/1.jpg", "b/1.jpg", "b/2.jpg"]
+
+
+def test_the_order_of_scandir_is_not_the_order_of_entries(tree, monkeypatch) -> None:
+    root = tree(*(f"{label}/{i}.jpg" for label in "abc" for i in range(5)))
+    expected = listed(Folder(), root)
+    scandir = os.scandir
+
+    class Backwards:
+        def __init__(self, path: str) -> None:
+            self.found = sorted(scandir(path), key=lambda item: item.name, reverse=True)
+
+        def __enter__(self):
+            return iter(self.found)
+
+        def __exit__(self, *error: object) -> None: ...
+
+    monkeypatch.setattr(os, "scandir", Backwards)
+    assert listed(Folder(), root) == expected
+
+
+def test_every_image_that_the_tree_holds_is_listed_once(tree) -> None:
+    paths = [
+        f"{a}/{b}/{i}.{s}" for a in "xyz" for b in ("p q", "ü", ".r") for i in range(3) for s in ("jpg", "PNG", "txt")
+    ]
+    root = tree(*paths)
+    expected = {
+        path.relative_to(root).as_posix()
+        for path in root.rglob("*")
+        if path.suffix.lower() in (".jpg", ".png")
+        and not any(part.startswith(".") for part in path.relative_to(root).parts)
+    }
+    keys = [key for key, *_ in listed(Folder(), root)]
+    assert len(keys) == len(set(keys)) == len(expected) == 36
+    assert set(keys) == expected
+
+
+def test_a_file_beside_another_renames_neither(tree) -> None:
+    root = tree("cat/1.jpg", "cat/1.png")
+    before = {key for key, *_ in listed(Folder(), root)}
+    tree("cat/1.bmp", "cat/0.jpg")
+    after = {key for key, *_ in listed(Folder(), root)}
+    assert before < after
+    assert len(after) == 4
+
+
+def test_what_is_passed_over_is_counted(tree) -> None:
+    root = tree("cat/1.jpg", "cat/._1.jpg", ".git/x.jpg", "cat/notes.txt", "stray.jpg", "readme")
+    os.mkfifo(root / "cat" / "pipe.jpg")
+    assert walked(Folder().scan(root)).tally == {
+        "hidden (the name begins with a dot)": 2,
+        "not an image by its suffix": 2,
+        "outside the pattern": 1,
+        "neither a file nor a folder": 1,
+    }
+
+
+@pytest.mark.parametrize("stratify", [None, "label"])
+def test_the_tally_counts_once_however_often_the_tree_is_walked(tree, stratify: str | None) -> None:
+    root = tree("cat/1.jpg", "cat/notes.txt")
+    source = Folder(splits=Fractions(train=1.0, stratify=stratify))
+    assert walked(source.scan(root)).tally == {"not an image by its suffix": 1}
+
+
+def test_an_empty_folder_is_no_class(tree) -> None:
+    root = tree("cat/1.jpg", "dog/readme.txt")
+    (root / "bird" / "nest").mkdir(parents=True)
+    assert Folder().scan(root).classes == {"label": ("cat",)}
+
+
+def test_nothing_found_says_what_was_sought_and_what_is_there(tree) -> None:
+    root = tree("a.jpg", "notes/b.txt")
+    with pytest.raises(SourceError, match=r"no file fits '\{label\}/\*\*' .*\.jpg.*holds 'a.jpg', 'notes/'$"):
+        listed(Folder(), root)
+
+
+def test_an_empty_root(tmp_path) -> None:
+    with pytest.raises(SourceError, match="no file fits .* this folder holds nothing$"):
+        listed(Folder(), tmp_path)
+
+
+def test_a_root_that_is_not_there(tmp_path) -> None:
+    with pytest.raises(SourceError, match="nowhere: expected the folder that holds the raw data"):
+        listed(Folder("**"), tmp_path / "nowhere")
+
+
+def test_links_are_followed_and_dangling_ones_are_listed(tree, tmp_path) -> None:
+    root = tree("cat/1.jpg")
+    (tmp_path / "elsewhere" / "in").mkdir(parents=True)
+    (tmp_path / "elsewhere" / "in" / "2.jpg").touch()
+    (root / "dog").symlink_to(tmp_path / "elsewhere")
+    (root / "cat" / "3.jpg").symlink_to(root / "cat" / "1.jpg")
+    (root / "cat" / "4.jpg").symlink_to("nowhere")
+    assert [key for key, *_ in listed(Folder(), root)] == ["cat/1.jpg", "cat/3.jpg", "cat/4.jpg", "dog/in/2.jpg"]
+
+
+@pytest.mark.parametrize("target", [".", "..", "../../data"])
+def test_a_loop_of_links_is_refused_by_name(tree, target: str) -> None:
+    root = tree("cat/1.jpg")
+    (root / "cat" / "loop").symlink_to(target)
+    with pytest.raises(SourceError, match=r"cat/loop is a link to a folder above itself \(.*remove the link"):
+        listed(Folder(), root)
+
+
+def test_two_links_to_one_folder_are_no_loop(tree, tmp_path) -> None:
+    root = tree("cat/1.jpg")
+    (root / "dog").symlink_to(root / "cat")
+    (root / "owl").symlink_to(root / "cat")
+    assert [key for key, *_ in listed(Folder(), root)] == ["cat/1.jpg", "dog/1.jpg", "owl/1.jpg"]
+
+
+def test_a_folder_that_cannot_be_listed_is_named(tree, monkeypatch) -> None:
+    root = tree("cat/1.jpg", "dog/1.jpg")
+    scandir = os.scandir
+
+    def refusing(path: str):
+        if path.rstrip("/").endswith("dog"):
+            raise PermissionError(13, "Permission denied", path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refusing)  # a chmod does not stop root, who may be running this
+    with pytest.raises(SourceError, match=r"dog/: cannot list this folder: Permission denied"):
+        listed(Folder(), root)
+
+
+def test_one_class_in_two_unicode_spellings_is_one_class(tree) -> None:
+    composed, split_up = (unicodedata.normalize(form, "café") for form in ("NFC", "NFD"))
+    root = tree(f"train/{composed}/1.jpg", f"val/{split_up}/2.jpg")
+    listing = Folder("{split}/{label}/**").scan(root)
+    entries = list(listing.entries)
+    assert listing.classes == {"label": (composed,)}
+    assert [e.key for e in entries] == [f"train/{composed}/1.jpg", f"val/{composed}/2.jpg"]
+    assert entries[1].files == (f"val/{split_up}/2.jpg",)
+    assert (root / entries[1].files[0]).exists()
+
+
+def test_one_name_in_two_unicode_spellings_side_by_side_is_refused(tree) -> None:
+    root = tree(*(f"cat/{unicodedata.normalize(form, 'é')}.jpg" for form in ("NFC", "NFD")))
+    with pytest.raises(SourceError, match=r"cat.*'\\xe9.jpg'.* are one name, 'é.jpg', in two Unicode spellings"):
+        listed(Folder(), root)
+
+
+def test_a_name_that_is_no_unicode_gets_a_key_that_is(tree) -> None:
+    root = tree(os.fsdecode(b"cat/caf\xe9.jpg"))
+    entry = next(Folder().scan(root).entries)
+    assert entry.key == "cat/caf\\xe9.jpg"
+    assert (root / entry.files[0]).read_bytes() == b"bytes of cat/caf\xe9.jpg"
+
+
+def test_classes_are_sorted_as_keras_sorts_them(tree) -> None:
+    root = tree(*(f"{name}/1.jpg" for name in ("10", "9", "Zebra", "ant", "élan", "a b")))
+    assert Folder().scan(root).classes["label"] == tuple(sorted(os.listdir(root)))
+
+
+@pytest.mark.parametrize("name", ["my split", "train_v1", "1st", "a-b"])
+def test_a_split_that_cannot_name_a_shard_is_refused(tree, name: str) -> None:
+    root = tree(f"{name}/cat/1.jpg")
+    with pytest.raises(SourceError, match=f"expected the name of a split.*got '{name}'"):
+        listed(Folder("{split}/{label}/**"), root)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"image": "*", "classes": ("a",)}, "classes need {label}"),
+        ({"classes": ("a", "a")}, "each class once; 'a' comes twice"),
+        ({"classes": "cat"}, "expected a tuple of class names; got 'cat'"),
+        ({"classes": 3}, "expected a tuple of class names"),
+        ({"classes": ("a", 3)}, "expected a tuple of class names"),
+        ({"splits": ("train",)}, "has no {split}"),
+        ({"splits": "train"}, "expected splits to be Fractions"),
+        ({"splits": 0.8}, "expected splits to be Fractions"),
+        ({"image": "{split}/*", "splits": Fractions(train=1.0)}, "already gives the splits"),
+        ({"image": "**", "splits": Fractions(train=1.0, stratify="label")}, "stratify='label' names no label field"),
+        ({"splits": Fractions(train=1.0, stratify="breed")}, "stratify='breed' names no label field"),
+        ({"splits": Fractions(train=1.0, group_by="patient")}, "group_by='patient' would be a column"),
+    ],
+)
+def test_a_mistake_in_the_options(options: dict[str, object], told: str) -> None:
+    with pytest.raises(RecipeError, match=told):
+        Folder(**options)
+
+
+def test_entries_are_made_one_at_a_time(tree) -> None:
+    root = tree("a/1.jpg", "b/2.jpg")
+    entries = Folder("*/*").scan(root).entries
+    assert next(entries).key == "a/1.jpg"
+    (root / "b" / "3.jpg").touch()
+    assert [entry.key for entry in entries] == ["b/2.jpg", "b/3.jpg"]
+
+
+def test_fractions_move_nothing_when_files_are_added(tree) -> None:
+    root = tree(*(f"cat/{i}.jpg" for i in range(200)))
+    source = Folder(splits=Fractions(train=0.5, val=0.3, test=0.2))
+    before = {key: split for key, split, _ in listed(source, root)}
+    tree(*(f"ant/{i}.jpg" for i in range(200)))
+    after = {key: split for key, split, _ in listed(source, root)}
+    assert len(after) == 400
+    assert {key: after[key] for key in before} == before
+    assert set(Counter(before.values())) == {"train", "val", "test"}

@@ -1,0 +1,202 @@
+"""Images with what belongs to them, on trees made for each case and on CamVid's layout."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from pathlib import Path
+
+import pytest
+
+from tfprep.errors import RecipeError, SampleError, SourceError
+from tfprep.sources import Fractions, Paired, read_files
+
+CAMVID = Paired(image="{split}/*.png", mask="{split}annot/*.png")
+
+
+def files(source: Paired, root: Path) -> list[tuple[str, ...]]:
+    return [entry.files for entry in source.scan(root).entries]
+
+
+def tally(source: Paired, root: Path) -> dict[str, int]:
+    listing = source.scan(root)
+    list(listing.entries)
+    return dict(listing.tally)
+
+
+def test_camvid(tree) -> None:
+    root = tree("train/b.png", "train/a.png", "trainannot/a.png", "trainannot/b.png", "val/c.png", "valannot/c.png")
+    listing = CAMVID.scan(root)
+    assert (dict(listing.kinds), listing.files, listing.values) == (
+        {"image": "image", "mask": "mask"},
+        ("image", "mask"),
+        (),
+    )
+    assert [(e.key, e.split, e.files) for e in listing.entries] == [
+        ("train/a.png", "train", ("train/a.png", "trainannot/a.png")),
+        ("train/b.png", "train", ("train/b.png", "trainannot/b.png")),
+        ("val/c.png", "val", ("val/c.png", "valannot/c.png")),
+    ]
+    assert listing.tally == {}
+
+
+@pytest.mark.parametrize(
+    ("source", "paths", "expected"),
+    [
+        (
+            Paired("images/*", "masks/*"),
+            ["images/1.JPG", "images/2.jpeg", "masks/1.png", "masks/2.BMP"],
+            [("images/1.JPG", "masks/1.png"), ("images/2.jpeg", "masks/2.BMP")],
+        ),
+        (
+            Paired("*.jpg", "*_mask.png"),
+            ["x.jpg", "x_mask.png", "y.jpg", "y_mask.png"],
+            [("x.jpg", "x_mask.png"), ("y.jpg", "y_mask.png")],
+        ),
+        (Paired("*.png", "*_mask.png"), ["x.png", "x_mask.png"], [("x.png", "x_mask.png")]),
+        (Paired("*_rgb.png", "*.png"), ["x.png", "x_rgb.png"], [("x_rgb.png", "x.png")]),
+        (Paired("a/*.png", "b/*.png"), ["a/x.PNG", "b/x.Png"], [("a/x.PNG", "b/x.Png")]),
+        (
+            Paired("img/**/*.jpg", "seg/**/*.png"),
+            ["img/1.jpg", "img/p/q/1.jpg", "seg/1.png", "seg/p/q/1.png"],
+            [("img/1.jpg", "seg/1.png"), ("img/p/q/1.jpg", "seg/p/q/1.png")],
+        ),
+        (
+            Paired("{scene}/rgb/{n}.jpg", "all/{n}-{scene}.png"),
+            ["s1/rgb/7.jpg", "all/7-s1.png"],
+            [("s1/rgb/7.jpg", "all/7-s1.png")],
+        ),
+        (Paired("{split}/*/*.jpg", "m/*-*.png"), ["val/s/1.jpg", "m/s-1.png"], [("val/s/1.jpg", "m/s-1.png")]),
+    ],
+)
+def test_layouts(tree, source: Paired, paths: list[str], expected: list[tuple[str, str]]) -> None:
+    assert files(source, tree(*paths)) == expected
+
+
+def test_further_fields_have_their_kinds(tree) -> None:
+    root = tree("val/left/1.png", "val/right/1.png", "val/depth/1.npy", "val/seg/1.png")
+    source = Paired(
+        "{split}/left/*.png",
+        "{split}/seg/*.png",
+        fields={"right": ("image", "{split}/right/*.png"), "depth": ("map", "{split}/depth/*.npy")},
+    )
+    listing = source.scan(root)
+    assert listing.kinds == {"image": "image", "mask": "mask", "right": "image", "depth": "map"}
+    assert listing.files == ("image", "mask", "right", "depth")
+    entry = next(listing.entries)
+    assert entry.files == ("val/left/1.png", "val/seg/1.png", "val/right/1.png", "val/depth/1.npy")
+    raw = read_files(root, listing.files, entry)
+    assert raw == {name: f"bytes of {path}".encode() for name, path in zip(listing.files, entry.files, strict=True)}
+
+
+def test_fields_without_a_mask(tree) -> None:
+    root = tree("a/1.png", "b/1.png")
+    listing = Paired("a/*.png", fields={"after": ("image", "b/*.png")}).scan(root)
+    assert (listing.kinds, next(listing.entries).files) == (
+        {"image": "image", "after": "image"},
+        ("a/1.png", "b/1.png"),
+    )
+
+
+def test_labels_and_mask_classes_stand_side_by_side(tree) -> None:
+    root = tree("img/dog/1.png", "img/cat/2.png", "seg/dog/1.png", "seg/cat/2.png")
+    listing = Paired("img/{label}/*.png", "seg/{label}/*.png", classes=("back", "front")).scan(root)
+    assert listing.classes == {"mask": ("back", "front"), "label": ("cat", "dog")}
+    assert [e.values for e in listing.entries] == [(0,), (1,)]
+
+
+def test_a_mask_folder_is_no_class(tree) -> None:
+    root = tree("cat/1.png", "cat_masks/1.png")
+    listing = Paired("{label}/*.png", "{label}_masks/*.png").scan(root)
+    assert listing.classes == {"label": ("cat",)}
+    assert [(e.key, e.values) for e in listing.entries] == [("cat/1.png", (0,))]
+
+
+def test_an_image_without_its_mask_is_listed_and_rejected_when_read(tree) -> None:
+    root = tree("train/a.png", "train/b.png", "trainannot/a.png")
+    listing = CAMVID.scan(root)
+    entries = list(listing.entries)
+    assert [e.key for e in entries] == ["train/a.png", "train/b.png"]
+    assert listing.tally == {"image without its mask": 1}
+    with pytest.raises(SampleError, match="No such file") as caught:
+        read_files(root, listing.files, entries[1])
+    assert (caught.value.field, caught.value.path) == ("mask", "trainannot/b.png")
+
+
+def test_a_missing_mask_of_any_suffix_is_named_with_a_star(tree) -> None:
+    root = tree("images/a.jpg", "images/b.jpg", "masks/a.png")
+    assert files(Paired("images/*", "masks/*"), root)[1] == ("images/b.jpg", "masks/b.*")
+
+
+def test_masks_without_an_image_are_counted(tree) -> None:
+    root = tree("train/a.png", "trainannot/a.png", "trainannot/x.png", "valannot/y.png")
+    assert tally(CAMVID, root) == {"mask without its image": 2}
+
+
+@pytest.mark.parametrize(
+    ("paths", "told"),
+    [
+        (("train/a.png",), "'train/a.png' should have 'trainannot/a.png', and no file fits '{split}annot/*.png'"),
+        (("train/a.png", "trainannot/a_L.png"), "and the first file of '{split}annot/*.png' is 'trainannot/a_L.png'"),
+    ],
+)
+def test_where_no_image_has_its_mask_the_pattern_is_wrong(tree, paths: tuple[str, ...], told: str) -> None:
+    with pytest.raises(SourceError, match=f"no image has its mask: .*{re.escape(told)}"):
+        files(CAMVID, tree(*paths))
+
+
+def test_two_masks_for_one_image_are_refused(tree) -> None:
+    root = tree("images/a.jpg", "masks/a.png", "masks/a.bmp")
+    with pytest.raises(SourceError, match=r"masks/: 'a.png' and 'a.bmp' both fit 'masks/\*' for one image"):
+        files(Paired("images/*", "masks/*"), root)
+
+
+def test_a_suffix_spelled_as_in_the_pattern_is_preferred(tree) -> None:
+    root = tree("images/a.jpg", "masks/a.png", "masks/a.PNG")
+    assert files(Paired("images/*", "masks/*.png"), root) == [("images/a.jpg", "masks/a.png")]
+
+
+@pytest.mark.parametrize("name", ["two words", "日本", "a+b(1)"])
+def test_names_of_all_kinds(tree, name: str) -> None:
+    root = tree(f"{name}/i/{name}.jpg", f"{name}/m/{name}.png")
+    assert files(Paired("*/i/*", "*/m/*"), root) == [(f"{name}/i/{name}.jpg", f"{name}/m/{name}.png")]
+
+
+def test_image_and_mask_in_two_unicode_spellings_belong_together(tree) -> None:
+    composed, split_up = (unicodedata.normalize(form, "é") for form in ("NFC", "NFD"))
+    root = tree(f"i/{split_up}.jpg", f"m/{composed}.png")
+    assert files(Paired("i/*", "m/*.png"), root) == [(f"i/{split_up}.jpg", f"m/{composed}.png")]
+
+
+def test_named_splits_leave_out_a_test_set_without_masks(tree) -> None:
+    root = tree("train/a.png", "trainannot/a.png", "test/b.png")
+    assert tally(Paired(CAMVID.image, CAMVID.mask, splits=("train",)), root) == {"in no split of ('train',)": 1}
+
+
+def test_fractions_and_groups(tree) -> None:
+    root = tree(*(f"{kind}/s{s}_{i}.png" for kind in "im" for s in range(30) for i in range(3)))
+    source = Paired("i/*", "m/*", splits=Fractions(train=0.5, val=0.5, group_by=r"/(s\d+)_"))
+    entries = list(source.scan(root).entries)
+    assert len(entries) == 90
+    assert len({(entry.key.split("_")[0], entry.split) for entry in entries}) == 30
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"image": "*"}, "expected a mask or fields beside the image"),
+        ({"image": "*.png", "mask": "*.png"}, "the patterns of image and mask are one"),
+        ({"image": "i/*", "mask": "m/{split}/*"}, "{split} in mask='m/{split}/\\*' has no counterpart in image"),
+        ({"image": "i/*", "mask": "m/*/*"}, "'\\*' in mask='m/\\*/\\*' has no counterpart"),
+        ({"image": "i/*", "mask": "m/**"}, "'\\*\\*' in mask='m/\\*\\*' has no counterpart"),
+        ({"image": "i/*", "fields": {"d": "d/*"}}, r"expected fields\['d'\] to be \(kind, pattern\)"),
+        ({"image": "i/*", "fields": {"d": ("boxes", "d/*")}}, "with a kind of image, mask, map"),
+        ({"image": "i/*", "fields": {"mask": ("mask", "d/*")}}, "'mask' is a field of its own"),
+        ({"image": "i/*", "fields": {"d": ("map", "d/*")}, "classes": ("a",)}, "there is no mask"),
+        ({"image": "i/*", "mask": "m/*", "splits": ("train",)}, "has no {split}"),
+        ({"image": "i/*", "mask": "m/*", "splits": Fractions(train=1.0, stratify="mask")}, "names no label field"),
+    ],
+)
+def test_a_mistake_in_the_options(options: dict[str, object], told: str) -> None:
+    with pytest.raises(RecipeError, match=told):
+        Paired(**options)

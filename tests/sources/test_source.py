@@ -1,0 +1,98 @@
+"""Keys, raw bytes, and Python that rebuilds a source."""
+
+from __future__ import annotations
+
+import os
+import unicodedata
+
+import pytest
+
+from tfprep import sources
+from tfprep.errors import SampleError
+from tfprep.sources.source import key_of
+
+
+def group_of(key: str) -> str:
+    return key.split("_", maxsplit=1)[0]
+
+
+@pytest.mark.parametrize(
+    ("path", "key"),
+    [
+        ("train/cat/a b.JPG", "train/cat/a b.JPG"),
+        (unicodedata.normalize("NFD", "café/ü.png"), unicodedata.normalize("NFC", "café/ü.png")),
+        (os.fsdecode(b"caf\xe9.png"), "caf\\xe9.png"),
+        ("日本/猫.png", "日本/猫.png"),
+    ],
+)
+def test_key_is_the_path_in_composed_storable_unicode(path: str, key: str) -> None:
+    assert key_of(path) == key
+    assert key_of(path).encode("utf-8")
+
+
+def test_read_files_gives_each_field_its_bytes(tree) -> None:
+    root = tree("a.png", "b.png")
+    entry = sources.Entry("a", "train", ("a.png", "b.png"))
+    assert sources.read_files(root, ("image", "mask"), entry) == {"image": b"bytes of a.png", "mask": b"bytes of b.png"}
+
+
+def test_read_files_opens_a_name_that_is_no_unicode(tree) -> None:
+    name = os.fsdecode(b"caf\xe9.png")
+    root = tree(name)
+    assert (
+        sources.read_files(root, ("image",), sources.Entry("k", "train", (name,)))["image"] == b"bytes of caf\xe9.png"
+    )
+
+
+@pytest.mark.parametrize(
+    ("prepare", "reason"),
+    [
+        (lambda path: None, "No such file"),
+        (lambda path: path.mkdir(), "directory|regular"),
+        (lambda path: path.symlink_to("nowhere"), "No such file"),
+        (os.mkfifo, "not a regular file"),
+    ],
+    ids=["missing", "folder", "dangling link", "pipe"],
+)
+def test_a_file_that_cannot_be_read_rejects_the_sample_by_name(tmp_path, prepare, reason: str) -> None:
+    prepare(tmp_path / "m.png")
+    (tmp_path / "i.png").write_bytes(b"i")
+    with pytest.raises(SampleError, match=reason) as caught:
+        sources.read_files(tmp_path, ("image", "mask"), sources.Entry("k", "train", ("i.png", "m.png")))
+    assert (caught.value.stage, caught.value.field, caught.value.path) == ("read", "mask", "m.png")
+
+
+def test_a_path_with_a_null_rejects_the_sample(tmp_path) -> None:
+    with pytest.raises(SampleError, match="null"):
+        sources.read_files(tmp_path, ("image",), sources.Entry("k", "train", ("a\0.png",)))
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        sources.Folder(),
+        sources.Folder("{split}/{label}/**", splits=("train", "val"), classes=("cat", "dog")),
+        sources.Folder(splits=sources.Fractions(train=0.7, val=0.2, test=0.1, seed=3, stratify="label")),
+        sources.Folder("**", splits=sources.Fractions(train=0.5, test=0.5, group_by=r"^(\w+)_'\"")),
+        sources.Paired("i/*.png", "m/*.png", fields={"depth": ("map", "d/*.png")}, classes=("sky", "road")),
+        sources.Table(
+            "t.csv", "p", "c", {"age": ("scalar", "a")}, {"label": ("x", "y")}, sources.Fractions(train=1.0), key="id"
+        ),
+        sources.Table("{split}.jsonl", image="images/{id}.png"),
+    ],
+)
+def test_repr_rebuilds_the_source(source: sources.Source) -> None:
+    assert eval(repr(source), {"sources": sources}) == source
+
+
+def test_repr_names_what_is_not_the_default_and_functions_by_module() -> None:
+    assert repr(sources.Folder()) == "sources.Folder()"
+    spelled = repr(sources.Fractions(train=1.0, group_by=group_of))
+    assert spelled == f"sources.Fractions(train=1.0, group_by={group_of.__module__}.group_of)"
+
+
+def test_public_names() -> None:
+    assert sources.__all__ == sorted(sources.__all__)
+    assert set(sources.__all__) == {
+        *("Entry", "Folder", "Fractions", "Listing", "Paired", "Source", "Table", "read_files"),
+    }

@@ -1,0 +1,220 @@
+"""Fractions: against the rule written out a second time, and what happens when samples come and go."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tfprep.errors import RecipeError, SourceError
+from tfprep.seeding import sample_hash
+from tfprep.sources import Entry, Fractions
+from tfprep.sources.splits import Row, check_split_name, split_rows
+
+THREE = {"train": 0.7, "val": 0.2, "test": 0.1}
+
+
+def scene(key: str) -> str:
+    return key.split("_", maxsplit=1)[0]
+
+
+def split(labels: dict[str, int], fractions: Fractions, groups: dict[str, str] | None = None) -> dict[str, str]:
+    """The split of every key, given its label."""
+
+    def rows(tally: Counter[str]) -> Iterator[Row]:
+        for key, label in labels.items():
+            yield Entry(key, "", (key,), (label,)), groups[key] if groups else None
+
+    label = None if fractions.stratify is None else 0
+    entries = list(split_rows(rows, Counter(), fractions, label))
+    assert [(e.key, e.files, e.values) for e in entries] == [(k, (k,), (n,)) for k, n in labels.items()]
+    return {entry.key: entry.split for entry in entries}
+
+
+def samples(count: int, classes: int = 1, prefix: str = "s") -> dict[str, int]:
+    return {f"{prefix}{i}_{i % 7}.jpg": i % classes for i in range(count)}
+
+
+def test_a_sample_goes_where_its_hash_falls() -> None:
+    made = split(samples(500), Fractions(**THREE, seed=5))
+    for key, name in made.items():
+        position = sample_hash(5, f"split\0{key}") / 2**64
+        assert name == ("train" if position < 0.7 else "val" if position < 0.9 else "test")
+
+
+def test_shares_are_right_to_within_chance() -> None:
+    counts = Counter(split(samples(20000), Fractions(**THREE)).values())
+    for name, share in THREE.items():  # five standard deviations of a binomial
+        assert abs(counts[name] - 20000 * share) < 5 * np.sqrt(20000 * share * (1 - share))
+
+
+def test_another_seed_is_another_split() -> None:
+    first, second = (split(samples(200), Fractions(train=0.5, val=0.5, seed=seed)) for seed in (0, 1))
+    assert 60 < sum(first[key] != second[key] for key in first) < 140
+
+
+def test_the_split_says_nothing_about_the_shard() -> None:
+    """Shards are `hash(seed, key) mod shards`: with the same seed each must still get its share of each split."""
+    made = split(samples(8000), Fractions(train=0.5, val=0.5, seed=0))
+    shards = Counter(sample_hash(0, key) % 4 for key, name in made.items() if name == "val")
+    assert all(abs(shards[shard] - 1000) < 150 for shard in range(4))
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 60), st.integers(1, 40), st.sampled_from([None, r"^(s\d)"]))
+def test_added_samples_move_none_of_the_others(before: int, added: int, group_by: str | None) -> None:
+    fractions = Fractions(**THREE, group_by=group_by)
+    old = split(samples(before), fractions)
+    new = split({**samples(added, prefix="s1x"), **samples(before)}, fractions)
+    assert {key: new[key] for key in old} == old
+
+
+@pytest.mark.parametrize("counts", [(1000, 30, 7), (11, 3, 1), (250,)])
+def test_stratified_shares_are_exact_to_within_one_sample(counts: tuple[int, ...]) -> None:
+    labels = {f"c{c}_{i}.jpg": c for c, count in enumerate(counts) for i in range(count)}
+    made = split(labels, Fractions(**THREE, stratify="label"))
+    for c, count in enumerate(counts):
+        mine = Counter(made[key] for key, label in labels.items() if label == c)
+        assert all(abs(mine[name] - share * count) <= 1 for name, share in THREE.items())
+
+
+def test_stratified_against_the_rule_written_out() -> None:
+    labels = samples(300, classes=4)
+    made = split(labels, Fractions(**THREE, seed=2, stratify="label"))
+    for c in range(4):
+        mine = sorted((key for key in labels if labels[key] == c), key=lambda key: sample_hash(2, f"split\0{key}"))
+        for i, key in enumerate(mine):
+            middle = (i + 0.5) / len(mine)
+            assert made[key] == ("train" if middle < 0.7 else "val" if middle < 0.9 else "test")
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 80), st.integers(0, 1000))
+def test_one_more_sample_moves_at_most_one_other_across_each_border(count: int, number: int) -> None:
+    fractions = Fractions(**THREE, stratify="label")
+    old = split({**samples(count), "other": 1}, fractions)
+    new = split({**samples(count), "other": 1, f"new{number}": 0}, fractions)
+    moved = [key for key in old if old[key] != new[key]]
+    assert len(moved) <= 2
+    assert "other" not in moved
+
+
+def test_how_much_stratification_moves_on_average() -> None:
+    """The figure in the module's docstring: of two splits, about a third of a sample for each sample added."""
+    fractions = Fractions(train=0.8, val=0.2, stratify="label")
+    moved = []
+    for count in range(100, 400):
+        old, new = split(samples(count), fractions), split(samples(count + 1), fractions)
+        moved.append(sum(old[key] != new[key] for key in old))
+    assert 0.24 < np.mean(moved) < 0.40  # 2 * 0.8 * 0.2 = 0.32 expected
+
+
+@pytest.mark.parametrize("group_by", [r"^([^_]+)_", scene], ids=["regex", "function"])
+@pytest.mark.parametrize("stratify", [None, "label"])
+def test_no_group_straddles_a_split(group_by: object, stratify: str | None) -> None:
+    labels = {f"g{g}_{i}": g % 3 for g in range(200) for i in range(1 + g % 5)}
+    made = split(labels, Fractions(train=0.6, val=0.4, group_by=group_by, stratify=stratify))
+    splits = defaultdict(set)
+    for key, name in made.items():
+        splits[scene(key)].add(name)
+    assert all(len(names) == 1 for names in splits.values())
+    assert {"train", "val"} == set(made.values())
+
+
+def test_groups_may_come_from_a_column() -> None:
+    labels = samples(300)
+    groups = {key: f"patient {i // 10}" for i, key in enumerate(labels)}
+    made = split(labels, Fractions(train=0.5, val=0.5, group_by="patient"), groups)
+    together = {(groups[key], name) for key, name in made.items()}
+    assert len(together) == 30
+
+
+def test_a_regex_with_several_groups_takes_them_together() -> None:
+    labels = {f"{a}-{x}-{b}": 0 for a in range(8) for b in range(8) for x in range(4)}
+    made = split(labels, Fractions(train=0.5, val=0.5, group_by=r"^(\d)-\d-(\d)$"))
+    assert len({(key[0], key[4], name) for key, name in made.items()}) == 64
+
+
+def test_stratified_groups_are_balanced_within_each_class() -> None:
+    labels = {f"g{g}_{i}": g % 2 for g in range(400) for i in range(1 + g % 6)}
+    made = split(labels, Fractions(train=0.75, val=0.25, group_by=r"^(g\d+)_", stratify="label"))
+    for c in range(2):
+        mine = [key for key in labels if labels[key] == c]
+        in_train = sum(made[key] == "train" for key in mine)
+        assert abs(in_train - 0.75 * len(mine)) <= 6 / 2 + 1e-9  # half the largest group
+
+
+def test_a_group_of_several_classes_stays_together_and_counts_for_its_most_common_one() -> None:
+    alone = {f"g{g}_{i}": g % 2 for g in range(40) for i in range(3)}
+    mixed = {**alone, **{f"g{g}_9": 1 - g % 2 for g in range(0, 40, 4)}}
+    fractions = Fractions(train=0.5, val=0.5, group_by=r"^(g\d+)_", stratify="label")
+    made = split(mixed, fractions)
+    assert len({(scene(key), name) for key, name in made.items()}) == 40
+    for c in range(2):  # groups of class c by the majority: 3 samples, or 4 with the odd one out
+        groups = sorted({scene(k) for k in alone if alone[k] == c}, key=lambda g: sample_hash(0, f"group\0{g}"))
+        sizes = [sum(scene(key) == group for key in mixed) for group in groups]
+        middles = (np.cumsum(sizes) - np.array(sizes) / 2) / sum(sizes)
+        assert [made[f"{g}_0"] for g in groups] == ["train" if middle < 0.5 else "val" for middle in middles]
+
+
+def test_equal_counts_in_a_group_go_to_the_lower_class() -> None:
+    labels = {"tie_a": 1, "tie_b": 0, **{f"x{i}_": 0 for i in range(9)}, **{f"y{i}_": 1 for i in range(9)}}
+    fractions = Fractions(train=0.5, val=0.5, group_by=r"^([^_]+)_", stratify="label")
+    made = split(labels, fractions)
+    as_zero = split({**labels, "tie_a": 0}, fractions)
+    assert {key: made[key] for key in made if not key.startswith("y")} == {
+        key: as_zero[key] for key in made if not key.startswith("y")
+    }
+
+
+@pytest.mark.parametrize(
+    "share", [{"train": 1.0}, {"train": 0.0, "test": 1.0}, {"train": 0.1 + 0.2, "val": 0.3, "test": 0.4}]
+)
+def test_shares_of_nothing_make_no_split(share: dict[str, float]) -> None:
+    made = split(samples(400), Fractions(**share))
+    assert set(made.values()) == {name for name, value in share.items() if value}
+
+
+def test_a_key_without_a_group_is_named() -> None:
+    with pytest.raises(SourceError, match=r"finds no group in the key 'odd.jpg'"):
+        split({"a_1": 0, "odd.jpg": 0}, Fractions(train=1.0, group_by=r"^(\w+)_"))
+
+
+def test_stratifying_samples_with_several_classes_is_refused() -> None:
+    def rows(tally: Counter[str]) -> Iterator[Row]:
+        yield Entry("k", "", ("k",), ([0, 2],)), None
+
+    with pytest.raises(SourceError, match=r"stratify='label' needs one class a sample; 'k' has \[0, 2\]"):
+        list(split_rows(rows, Counter(), Fractions(train=1.0, stratify="label"), 0))
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"train": 0.8}, "add up to 1"),
+        ({"train": 0.8, "val": 0.3}, "add up to 1"),
+        ({"train": 1.2, "val": -0.2}, "from 0 to 1"),
+        ({"train": float("nan")}, "from 0 to 1"),
+        ({"train": 1.0, "stratify": True}, "stratify is the name of a label field .* got True"),
+        ({"train": 1.0, "group_by": "(a"}, "is not a regular expression"),
+        ({"train": 1.0, "group_by": "(?:a)"}, "expected a group in group_by"),
+        ({"train": 1.0, "group_by": 3}, "a regular expression, a column or a function; got 3"),
+    ],
+)
+def test_a_mistake_in_the_options(options: dict[str, object], told: str) -> None:
+    with pytest.raises(RecipeError, match=told):
+        Fractions(**options)
+
+
+@pytest.mark.parametrize("name", ["", "my split", "1st", "train_v2", "a-b", "über"])
+def test_names_that_cannot_stand_in_a_shards_name(name: str) -> None:
+    with pytest.raises(SourceError, match="somewhere: expected the name of a split"):
+        check_split_name(name, "somewhere")
+
+
+def test_names_that_can() -> None:
+    assert [check_split_name(name, "x") for name in ("train", "Val_2", "v1")] == ["train", "Val_2", "v1"]
