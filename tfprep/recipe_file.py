@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import os
 import sys
 import traceback
 from pathlib import Path
@@ -52,12 +53,16 @@ def locate(path: Path, error: RecipeError) -> RecipeError:
 
 
 def _located(path: Path, error: Exception) -> RecipeError:
-    if isinstance(error, SyntaxError) and error.filename == str(path):
+    if isinstance(error, SyntaxError) and _same(error.filename, path):
         return _with_line(path, error.lineno or 0, f"not Python: {error.msg}")
     line = _line_of(path, error.where) if isinstance(error, RecipeError) and len(error.where) > 1 else 0
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _same(frame.filename, path)]
     what = str(error) if isinstance(error, RecipeError) else f"{type(error).__name__}: {error}"
     return _with_line(path, line or (frames[-1].lineno or 0 if frames else 0), what)
+
+
+def _same(filename: str | None, path: Path) -> bool:
+    return filename is not None and os.path.realpath(filename) == os.path.realpath(path)
 
 
 def _with_line(path: Path, line: int, what: str) -> RecipeError:

@@ -1,0 +1,196 @@
+"""A contact sheet of a dataset: samples in rows, their variants, masks and maps in columns.
+
+What it draws is read from the records, so a wrong augmentation or a shifted mask is seen at a glance: each variant stands as
+the image, the image under its mask's classes, and one panel for every channel of a map. Boxes and points are drawn on the
+image; labels and texts stand at the left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import cv2
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+from tfprep.dataset.dataset import Dataset
+from tfprep.errors import DatasetError
+from tfprep.fields import RASTER_KINDS, Array, FieldSpec, ImageArray
+
+_GAP, _MARGIN, _LEFT, _LINE = 4, 8, 150, 14
+_PAPER, _INK, _FAINT = (255, 255, 255), (20, 20, 20), (120, 120, 120)
+_MASK_SHARE = 0.55
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One picture of a field: its title and its pixels, uint8 [H, W, 3]."""
+
+    title: str
+    pixels: ImageArray
+
+
+def contact_sheet(
+    data: Dataset, split: str | None = None, *, samples: int = 8, variants: int | None = None, panel_px: int = 144
+) -> Image.Image:
+    """Draw `samples` samples, evenly spread over the split, in their first `variants` variants (None: all of them)."""
+    split = split or next(iter(data.splits))
+    info = data.split(split)
+    if not info.samples:
+        raise DatasetError(f"split {split!r} of {data.path} holds no sample to draw")
+    positions = np.unique(np.linspace(0, info.samples - 1, min(samples, info.samples)).round().astype(int)).tolist()
+    keys = [data.index(split, 0, ["key"])["key"][position].as_py() for position in positions]
+    read = [list(data.samples(split, v, positions)) for v in range(min(variants or info.variants, info.variants))]
+    rows = [
+        [panel for v, of_variant in enumerate(read) for panel in _panels(data, of_variant[n], v)]
+        for n in range(len(keys))
+    ]
+    words = [_words(data, key, read[0][n]) for n, key in enumerate(keys)]
+    return _draw(f"{data.name}, {split}", rows, words, panel_px)
+
+
+# --- panels ---------------------------------------------------------------------------------------------------------
+
+
+def _panels(data: Dataset, sample: Mapping[str, Any], variant: int) -> Iterator[Panel]:
+    """The panels of one variant; a mask is laid over the first image of its size."""
+    title = f"variant {variant}: " if variant else ""
+    ground: Array | None = None
+    for name, spec in data.fields.items():
+        if spec.kind == "image":
+            ground = _rgb(sample[name]) if ground is None else ground
+            yield Panel(f"{title}{name}", _marked(_rgb(sample[name]), data.fields, sample))
+    for name, spec in data.fields.items():
+        if spec.kind == "mask":
+            yield Panel(f"{title}{name}", _over(ground, sample[name]))
+        elif spec.kind == "map":
+            outlines = [_outline(sample[mask]) for mask, of in data.fields.items() if of.kind == "mask"]
+            yield from _map_panels(f"{title}{name}", np.asarray(sample[name]), outlines)
+
+
+def _rgb(image: Array) -> ImageArray:
+    return np.repeat(image, 3, axis=2) if image.shape[2] == 1 else np.asarray(image[:, :, :3])
+
+
+def _marked(image: ImageArray, fields: Mapping[str, FieldSpec], sample: Mapping[str, Any]) -> ImageArray:
+    """The image with its boxes and visible points."""
+    marked = np.ascontiguousarray(image).copy()
+    radius = max(2, min(image.shape[:2]) // 60)
+    for name, spec in fields.items():
+        if spec.kind == "boxes":
+            for x0, y0, x1, y1 in np.asarray(sample[name]):
+                cv2.rectangle(marked, (int(x0), int(y0)), (int(x1), int(y1)), (255, 220, 0), radius // 2)
+        elif spec.kind == "points":
+            for point in np.asarray(sample[name]):
+                if len(point) < 3 or point[2] > 0:
+                    cv2.circle(marked, (int(point[0]), int(point[1])), radius, (255, 0, 80), -1)
+    return marked
+
+
+def _over(ground: Array | None, mask: Array) -> ImageArray:
+    """The mask's classes in colours, over the image where they have one size."""
+    colours = class_colours(int(mask.max()) + 1)[mask]
+    if ground is None or ground.shape[:2] != mask.shape:
+        return colours
+    return np.rint(colours * _MASK_SHARE + ground * (1 - _MASK_SHARE)).astype(np.uint8)
+
+
+def class_colours(count: int) -> ImageArray:
+    """uint8 [count, 3]: black for class 0, then hues a golden angle apart, which keeps neighbours distinct."""
+    hues = (np.arange(count) * 137.508 / 2) % 180
+    light = np.where(np.arange(count) % 2, 255, 190)
+    hsv = np.stack([hues, np.full(count, 200), light], 1).round().astype(np.uint8)
+    colours = np.asarray(cv2.cvtColor(hsv[None], cv2.COLOR_HSV2RGB)[0], np.uint8)
+    colours[:1] = 0
+    return colours
+
+
+def _outline(mask: Array) -> Array:
+    """bool [H, W]: where a pixel's class differs from that of the pixel to the right or below."""
+    edge = np.zeros(mask.shape, bool)
+    edge[:, :-1] |= mask[:, :-1] != mask[:, 1:]
+    edge[:-1] |= mask[:-1] != mask[1:]
+    return edge
+
+
+def _map_panels(title: str, values: Array, outlines: Sequence[Array]) -> Iterator[Panel]:
+    """A panel for each channel, dark for its smallest value and light for its largest; the title says the range.
+
+    The outlines of the mask's classes lie over it, so that one sees what the map belongs to.
+    """
+    channels = values[:, :, None] if values.ndim == 2 else values
+    for number in range(channels.shape[2]):
+        channel = channels[:, :, number].astype(np.float64)
+        low, high = float(channel.min()), float(channel.max())
+        scaled = np.rint((channel - low) / ((high - low) or 1) * 255).astype(np.uint8)
+        coloured = cv2.cvtColor(cv2.applyColorMap(scaled, cv2.COLORMAP_VIRIDIS), cv2.COLOR_BGR2RGB)
+        for outline in outlines:
+            if outline.shape == channel.shape:
+                coloured[outline] = coloured[outline] // 2 + 127
+        of = f" {number}" if channels.shape[2] > 1 else ""
+        yield Panel(f"{title}{of} {low:.3g} to {high:.3g}", np.asarray(coloured))
+
+
+def _words(data: Dataset, key: str, sample: Mapping[str, Any]) -> list[str]:
+    """What stands beside a row: the key, and every label, number and text that is stored."""
+    words = [key]
+    for name, spec in data.fields.items():
+        if spec.kind == "label":
+            classes = data.manifest.classes.get(name, ())
+            numbers = np.atleast_1d(sample[name])
+            words.append(f"{name}: {', '.join(classes[n] if n < len(classes) else str(n) for n in numbers)}")
+        elif spec.kind not in RASTER_KINDS and spec.kind not in ("boxes", "points"):
+            words.append(f"{name}: {sample[name]}")
+    return words
+
+
+# --- drawing --------------------------------------------------------------------------------------------------------
+
+
+def _draw(title: str, rows: Sequence[Sequence[Panel]], words: Sequence[Sequence[str]], panel_px: int) -> Image.Image:
+    pictures = [[_inside(panel.pixels, panel_px) for panel in row] for row in rows]
+    columns = max(len(row) for row in rows)
+    if columns == 0:
+        raise DatasetError("the dataset stores no image, mask or map to draw")
+    font = ImageFont.load_default(10)
+    lines = [list(_wrapped(told, font)) for told in words]
+    heights = [max(max(p.height for p in row), _LINE * len(told)) for row, told in zip(pictures, lines, strict=True)]
+    width = _LEFT + columns * (panel_px + _GAP) + _MARGIN
+    sheet = Image.new("RGB", (width, 2 * _MARGIN + 2 * _LINE + sum(h + _LINE + _GAP for h in heights)), _PAPER)
+    pen = ImageDraw.Draw(sheet)
+    pen.text((_MARGIN, _MARGIN), title, _INK, ImageFont.load_default(12))
+    top = _MARGIN + 2 * _LINE
+    for row, drawn, told, height in zip(rows, pictures, lines, heights, strict=True):
+        for line, word in enumerate(told):
+            pen.text((_MARGIN, top + _LINE * (line + 1)), word, _INK if line == 0 else _FAINT, font)
+        for column, (panel, picture) in enumerate(zip(row, drawn, strict=True)):
+            left = _LEFT + column * (panel_px + _GAP)
+            pen.text((left, top), _fitted(panel.title, panel_px, font), _FAINT, font)
+            sheet.paste(picture, (left, top + _LINE))
+        top += height + _LINE + _GAP
+    return sheet
+
+
+def _inside(pixels: ImageArray, panel_px: int) -> Image.Image:
+    picture = Image.fromarray(np.ascontiguousarray(pixels))
+    scale = panel_px / max(picture.size)
+    size = max(1, round(picture.width * scale)), max(1, round(picture.height * scale))
+    return picture.resize(size, Image.Resampling.BOX if scale < 1 else Image.Resampling.NEAREST)
+
+
+def _wrapped(words: Sequence[str], font: Any) -> Iterator[str]:
+    """Each word on lines that fit to the left of the panels."""
+    for word in words:
+        rest = word
+        while rest:
+            fits = len(_fitted(rest, _LEFT - 2 * _MARGIN, font))
+            yield rest[: max(fits, 1)]
+            rest = rest[max(fits, 1) :]
+
+
+def _fitted(word: str, width: int, font: Any) -> str:
+    while word and font.getlength(word) > width:
+        word = word[:-1]
+    return word

@@ -1,0 +1,115 @@
+"""Made-up photographs with masks: objects of three classes on textured ground, as JPEG and PNG files.
+
+Class 1 are leaves, class 2 stars, class 3 stones; the ground is class 0. Colours are drawn anew for every object, so colour
+alone does not tell a class: a model has to use shape, or the user's clicks.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import cv2
+import numpy as np
+from PIL import Image
+
+from tfprep.fields import Array, ImageArray
+from tfprep.seeding import generator
+
+CLASSES = ("ground", "leaf", "star", "stone")
+_SOFT_PX = 0.7
+"""Objects are blended in over so many pixels, as a lens would show them."""
+
+
+def write_scenes(root: Path, counts: dict[str, int], seed: int = 0) -> int:
+    """Write `{split}/images/NNNN.jpg` and `{split}/masks/NNNN.png` below `root`; what is there already stays as it is."""
+    for split, count in counts.items():
+        for folder in ("images", "masks"):
+            (root / split / folder).mkdir(parents=True, exist_ok=True)
+        for number in range(count):
+            photo, mask = root / split / "images" / f"{number:04d}.jpg", root / split / "masks" / f"{number:04d}.png"
+            if not (photo.exists() and mask.exists()):
+                image, classes = draw_scene(generator(seed, f"{split}/{number}", 0, "scene"))
+                Image.fromarray(image).save(photo, quality=90)
+                Image.fromarray(classes).save(mask)
+    return sum(counts.values())
+
+
+def draw_scene(draws: np.random.Generator) -> tuple[ImageArray, Array]:
+    """uint8 [H, W, 3] and its classes, uint8 [H, W]; the size differs from scene to scene."""
+    height, width = (int(n) for n in draws.integers((240, 320), (321, 441)))
+    canvas = _ground(height, width, draws)
+    classes = np.zeros((height, width), np.uint8)
+    for _ in range(int(draws.integers(3, 7))):
+        kind = int(draws.integers(1, len(CLASSES)))
+        shape = _shape(kind, (height, width), draws)
+        _shade(canvas, shape)
+        _paint(canvas, shape, draws)
+        classes[shape > 127] = kind
+    lit = canvas * _light((height, width), draws)[:, :, None]
+    lit += draws.standard_normal(canvas.shape, np.float32) * 3
+    return np.clip(lit, 0, 255).astype(np.uint8), classes
+
+
+def _ground(height: int, width: int, draws: np.random.Generator) -> Array:
+    """Noise of several octaves between two colours, float32 [H, W, 3]."""
+    texture = _noise((height, width), draws, octaves=5)[:, :, None]
+    dark, light = draws.uniform(30, 130, 3), draws.uniform(110, 230, 3)
+    return np.asarray(dark * (1 - texture) + light * texture, np.float32)
+
+
+def _noise(size: tuple[int, int], draws: np.random.Generator, octaves: int) -> Array:
+    """Noise in [0, 1]: grids of random numbers, each twice as fine and half as strong as the one before."""
+    total = np.zeros(size, np.float32)
+    for octave in range(octaves):
+        grid = draws.random((4 << octave, 5 << octave), np.float32)
+        total += cv2.resize(grid, size[::-1], interpolation=cv2.INTER_CUBIC) / (1 << octave)
+    low, high = float(total.min()), float(total.max())
+    return (total - low) / (high - low)
+
+
+def _shape(kind: int, size: tuple[int, int], draws: np.random.Generator) -> Array:
+    """The object's silhouette, uint8 0 or 255."""
+    radius = min(size) * draws.uniform(0.09, 0.2)
+    centre = draws.uniform(radius, np.array(size[::-1]) - radius)
+    around = np.linspace(0, 2 * np.pi, 240, endpoint=False)
+    turn = draws.uniform(0, 2 * np.pi)
+    if kind == 1:
+        outline = np.stack([np.cos(around), 0.45 * np.sin(around) * np.abs(np.sin(around / 2)) ** 0.5], 1)
+    elif kind == 2:
+        points = int(draws.integers(5, 8))
+        spikes = 0.72 + 0.28 * np.sign(np.cos(points * around)) * np.abs(np.cos(points * around)) ** 0.6
+        outline = np.stack([np.cos(around), np.sin(around)], 1) * spikes[:, None]
+    else:
+        bumps = sum(draws.uniform(-0.09, 0.09) * np.cos(n * around + draws.uniform(0, 6)) for n in range(2, 6))
+        outline = np.stack([np.cos(around), 0.8 * np.sin(around)], 1) * (0.85 + bumps)[:, None]
+    rotation = np.array([[np.cos(turn), -np.sin(turn)], [np.sin(turn), np.cos(turn)]])
+    drawn = np.zeros(size, np.uint8)
+    cv2.fillPoly(drawn, [np.rint(outline @ rotation.T * radius + centre).astype(np.int32)], 255)
+    return drawn
+
+
+def _shade(canvas: Array, shape: Array) -> None:
+    """A soft shadow to the lower right."""
+    reach = max(canvas.shape[:2]) // 60
+    moved = cv2.warpAffine(shape, np.array([[1, 0, reach], [0, 1, reach]], np.float64), shape.shape[::-1])
+    soft = cv2.GaussianBlur(moved, (0, 0), reach / 2)
+    canvas *= (1 - 0.45 / 255 * soft.astype(np.float32))[:, :, None]
+
+
+def _paint(canvas: Array, shape: Array, draws: np.random.Generator) -> None:
+    """The object's colour, rounded by its depth, with some texture."""
+    colour, texture = draws.uniform(40, 240, 3).astype(np.float32), draws.random((24, 24), np.float32) - 0.5
+    x, y, w, h = cv2.boundingRect(shape)
+    around = np.s_[max(y - 3, 0) : y + h + 3, max(x - 3, 0) : x + w + 3]
+    depth = cv2.distanceTransform(shape[around], cv2.DIST_L2, 5)
+    grain = cv2.resize(texture, depth.shape[::-1], interpolation=cv2.INTER_CUBIC)
+    body = 0.55 + 0.5 * np.sqrt(depth / max(float(depth.max()), 1)) + 0.25 * grain
+    cover = cv2.GaussianBlur(shape[around], (0, 0), _SOFT_PX).astype(np.float32)[:, :, None] / 255
+    canvas[around] += cover * (colour * body[:, :, None] - canvas[around])
+
+
+def _light(size: tuple[int, int], draws: np.random.Generator) -> Array:
+    """Brighter on one side than on the other, float32 [H, W] around 1."""
+    y, x = np.mgrid[-1 : 1 : size[0] * 1j, -1 : 1 : size[1] * 1j]
+    angle = draws.uniform(0, 2 * np.pi)
+    return (1 + draws.uniform(0.05, 0.3) * (np.cos(angle) * x + np.sin(angle) * y)).astype(np.float32)
