@@ -11,6 +11,8 @@
     │   └── RecordError         bytes on disk are not a whole, correct record
     ├── LoaderError             the loader was asked for what it cannot deliver
     │   └── StalledPipelineError  no batch came within the time allowed
+    ├── TrainError              a helper of tfprep.train was asked for what it cannot do
+    │   └── RetraceError        a train step was traced again after the warm-up
     └── MissingDependencyError  an optional library is needed; says the line that installs it
 
 A message states the rule, the value that came and the way out, and names the sample or the file.
@@ -92,6 +94,14 @@ class LoaderError(TfprepError):
 
 class StalledPipelineError(LoaderError):
     """No batch came within the time allowed."""
+
+
+class TrainError(TfprepError):
+    """A helper of tfprep.train was asked for what it cannot do."""
+
+
+class RetraceError(TrainError):
+    """A train step was traced again after the warm-up."""
 
 
 class MissingDependencyError(TfprepError, ImportError):
