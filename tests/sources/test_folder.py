@@ -171,7 +171,7 @@ def test_nothing_found_says_what_was_sought_and_what_is_there(tree) -> None:
 
 
 def test_an_empty_root(tmp_path) -> None:
-    with pytest.raises(SourceError, match="no file fits .* this folder holds nothing$"):
+    with pytest.raises(SourceError, match=r"no file fits .* this folder holds nothing$"):
         listed(Folder(), tmp_path)
 
 

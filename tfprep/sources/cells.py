@@ -60,7 +60,7 @@ def number_cell(cell: Any, whole: bool) -> Any:
         return [number_cell(item, whole) for item in cell]
     if cell is None or cell == "":
         return None
-    if isinstance(cell, str | int | float):
+    if isinstance(cell, int | float) or (isinstance(cell, str) and "_" not in cell):  # Python reads 1_000 as 1000
         try:
             return int(cell) if whole else float(cell)
         except (ValueError, OverflowError):

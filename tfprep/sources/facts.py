@@ -48,7 +48,7 @@ class Facts:
             lines.append(f"image sizes, {len(self.sizes)} opened: {_sizes(self.sizes)}")
         for name, numbers in self.mask_numbers.items():
             lines.append(f"{name}: class numbers {_ranges(numbers)} in the masks opened")
-        return [*lines, *self.problems, *(f"{reason}: {count} files" for reason, count in self.tally.items())]
+        return [*lines, *self.problems, *(f"{reason}: {count}" for reason, count in self.tally.items())]
 
 
 def look(source: Source, root: Path) -> Facts:

@@ -42,7 +42,7 @@ def is_text_table(path: Path) -> bool:
 
 
 def column_names(path: Path) -> list[str]:
-    """The names of the table's columns; of JSON lines, those of the first line."""
+    """The names of the table's columns; of JSON lines, those of the first thousands of lines."""
     with _arrow_errors(path):
         return _FORMATS[path.suffix.lower()].columns(path)
 
@@ -53,7 +53,8 @@ def batches(path: Path, columns: Sequence[str]) -> Iterator[Batch]:
     for column in columns:
         if there.count(column) != 1:
             problem = f"there are {there.count(column)} columns" if column in there else "there is no column"
-            raise SourceError(f"{path}: {problem} {column!r}; the columns are {', '.join(map(repr, there))}")
+            known = f"the columns are {', '.join(map(repr, there))}" if there else "the table is empty"
+            raise SourceError(f"{path}: {problem} {column!r}; {known}")
     with _arrow_errors(path):
         yield from _FORMATS[path.suffix.lower()].batches(path, list(dict.fromkeys(columns)))
 
@@ -90,7 +91,7 @@ def _csv_batches(path: Path, columns: list[str]) -> Iterator[Batch]:
 
 
 def _json_columns(path: Path) -> list[str]:
-    return next((list(row) for _, row in _json_rows(path)), [])
+    return list(dict.fromkeys(name for _, row in islice(_json_rows(path), BATCH_ROWS) for name in row))
 
 
 def _json_batches(path: Path, columns: list[str]) -> Iterator[Batch]:

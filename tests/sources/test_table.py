@@ -1,0 +1,307 @@
+"""Tables in every format, against Python's own csv and json readers, and every mistake with its row."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tfprep.errors import RecipeError, SourceError
+from tfprep.sources import Entry, Fractions, Table, rows
+
+Rows = Sequence[Mapping[str, Any]]
+
+
+def write_csv(path: Path, table: Rows, delimiter: str = ",") -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(table[0]), delimiter=delimiter)
+        writer.writeheader()
+        writer.writerows(table)
+
+
+def write_tsv(path: Path, table: Rows) -> None:
+    write_csv(path, table, "\t")
+
+
+def write_jsonl(path: Path, table: Rows) -> None:
+    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in table), encoding="utf-8")
+
+
+def write_parquet(path: Path, table: Rows) -> None:
+    pq.write_table(pa.Table.from_pylist([dict(row) for row in table]), path, row_group_size=3)
+
+
+WRITERS: dict[str, Callable[[Path, Rows], None]] = {
+    "csv": write_csv,
+    "tsv": write_tsv,
+    "jsonl": write_jsonl,
+    "ndjson": write_jsonl,
+    "parquet": write_parquet,
+}
+ANIMALS: Rows = [
+    {"file": "img/b c.jpg", "kind": "dog", "age": 3, "weight": 2.5, "says": 'wuff, "wau"\nwau', "set": "train"},
+    {"file": "img/ü.jpg", "kind": "cat", "age": 12, "weight": 4.0, "says": "NA", "set": "val"},
+    {"file": "./img//x/../d.png", "kind": "dog", "age": 0, "weight": -1e-3, "says": "007", "set": "train"},
+]
+SOURCE = {
+    "image": "file",
+    "label": "kind",
+    "fields": {
+        "age": ("scalar", "age"),
+        "weight": ("scalar", "weight"),
+        "caption": ("text", "says"),
+        "mask": ("mask", "masks/{age}-{kind}.png"),
+    },
+    "splits": "set",
+}
+
+
+def table(tmp_path: Path, content: Rows, suffix: str = "jsonl", **options: Any) -> list[Entry]:
+    WRITERS[suffix](tmp_path / f"t.{suffix}", content)
+    return list(Table(f"t.{suffix}", **{"image": "file", **options}).scan(tmp_path).entries)
+
+
+@pytest.mark.parametrize("suffix", WRITERS)
+def test_every_format_gives_the_same_entries(tmp_path, suffix: str) -> None:
+    WRITERS[suffix](tmp_path / f"t.{suffix}", ANIMALS)
+    listing = Table(f"t.{suffix}", **SOURCE).scan(tmp_path)
+    assert dict(listing.kinds) == {
+        **{"image": "image", "label": "label", "age": "scalar", "weight": "scalar", "caption": "text", "mask": "mask"}
+    }
+    assert (listing.files, listing.values) == (("image", "mask"), ("label", "age", "weight", "caption"))
+    assert listing.classes == {"label": ("cat", "dog")}
+    entries = list(listing.entries)
+    assert [(e.key, e.split, e.files) for e in entries] == [
+        ("img/b c.jpg", "train", ("img/b c.jpg", "masks/3-dog.png")),
+        ("img/ü.jpg", "val", ("img/ü.jpg", "masks/12-cat.png")),
+        ("img/d.png", "train", ("img/d.png", "masks/0-dog.png")),
+    ]
+    assert [e.values for e in entries] == [
+        (1, 3, 2.5, 'wuff, "wau"\nwau'),
+        (0, 12, 4.0, "NA"),
+        (1, 0, -1e-3, "007"),
+    ]
+    for entry in entries:
+        assert [type(value) for value in entry.values] == [int, int, float, str]
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
+def test_many_batches(tmp_path, monkeypatch, suffix: str) -> None:
+    monkeypatch.setattr(rows, "BATCH_ROWS", 7)
+    monkeypatch.setattr(rows, "BLOCK_BYTES", 300)
+    content = [{"file": f"{i:04d}.jpg", "kind": f"c{i % 5}", "x": i / 2} for i in range(400)]
+    entries = table(tmp_path, content, suffix, label="kind", fields={"x": ("scalar", "x")})
+    assert [(e.key, *e.values) for e in entries] == [(f"{i:04d}.jpg", i % 5, i / 2) for i in range(400)]
+
+
+def test_only_a_batch_is_held_at_a_time(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(rows, "BATCH_ROWS", 10)
+    write_jsonl(tmp_path / "t.jsonl", [{"file": f"{i}.jpg"} for i in range(100)] + [{"file": None}])
+    entries = Table("t.jsonl", image="file").scan(tmp_path).entries
+    assert [next(entries).key for _ in range(100)] == [f"{i}.jpg" for i in range(100)]
+    with pytest.raises(SourceError, match="row 101"):
+        next(entries)
+
+
+def test_lists(tmp_path) -> None:
+    content = [
+        {"file": "a.jpg", "tags": ["sea", "sky"], "boxes": [[0, 0, 2, 2.5]], "eyes": [[1, 2], [3, 4]], "v": [1, 2]},
+        {"file": "b.jpg", "tags": [], "boxes": [], "eyes": [], "v": [3, 0.5]},
+    ]
+    kinds = {"boxes": ("boxes", "boxes"), "points": ("points", "eyes"), "vector": ("scalar", "v")}
+    for suffix in ("jsonl", "parquet"):
+        entries = table(tmp_path, content, suffix, label="tags", fields=kinds)
+        assert entries[0].values == ([0, 1], [[0, 0, 2, 2.5]], [[1, 2], [3, 4]], [1.0, 2.0])
+        assert entries[1].values == ([], [], [], [3.0, 0.5])
+        assert all(isinstance(number, float) for entry in entries for number in entry.values[3])
+
+
+def test_a_scalar_is_whole_where_its_whole_column_is(tmp_path) -> None:
+    content = [{"file": f"{i}.jpg", "n": i, "m": i} for i in range(9)] + [{"file": "x.jpg", "n": 9, "m": 9.5}]
+    for suffix in WRITERS:
+        entries = table(tmp_path, content, suffix, fields={"n": ("scalar", "n"), "m": ("scalar", "m")})
+        assert {tuple(map(type, entry.values)) for entry in entries} == {(int, float)}
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
+def test_an_empty_number_is_none_so_that_the_sample_is_rejected_alone(tmp_path, suffix: str) -> None:
+    content = [{"file": "a.jpg", "n": 1}, {"file": "b.jpg", "n": None}]
+    assert [e.values for e in table(tmp_path, content, suffix, fields={"n": ("scalar", "n")})] == [(1,), (None,)]
+
+
+@pytest.mark.parametrize("suffix", WRITERS)
+def test_classes_that_are_numbers_are_sorted_by_value(tmp_path, suffix: str) -> None:
+    content = [{"file": f"{i}.jpg", "kind": i} for i in (10, 2, 0, 1, *range(3, 10))]
+    entries = table(tmp_path, content, suffix, label="kind")
+    assert [e.values[0] for e in entries] == [10, 2, 0, 1, *range(3, 10)]
+
+
+@pytest.mark.parametrize(
+    ("cells", "classes", "numbers"),
+    [
+        (["b", "a"], ("b", "a"), [0, 1]),
+        ([1, 0], ("b", "a"), [1, 0]),
+        ([7, 3], ("3", "7"), [1, 0]),
+        ([True, False], ("false", "true"), [1, 0]),
+        ([1.0, 0.0], ("x", "y"), [1, 0]),
+    ],
+)
+def test_given_classes(tmp_path, cells: list[Any], classes: tuple[str, ...], numbers: list[int]) -> None:
+    content = [{"file": f"{i}.jpg", "kind": cell} for i, cell in enumerate(cells)]
+    entries = table(tmp_path, content, label="kind", classes={"label": classes})
+    assert [e.values[0] for e in entries] == numbers
+
+
+def test_several_label_columns(tmp_path) -> None:
+    content = [{"file": "a.jpg", "kind": "dog", "colour": "red"}, {"file": "b.jpg", "kind": "cat", "colour": "blue"}]
+    write_csv(tmp_path / "t.csv", content)
+    listing = Table("t.csv", "file", "kind", {"colour": ("label", "colour")}).scan(tmp_path)
+    assert listing.classes == {"label": ("cat", "dog"), "colour": ("blue", "red")}
+    assert [e.values for e in listing.entries] == [(1, 1), (0, 0)]
+
+
+def test_a_table_a_split(tmp_path) -> None:
+    write_csv(tmp_path / "train.csv", [{"file": "a.jpg", "kind": "x"}])
+    write_csv(tmp_path / "val.csv", [{"file": "b.jpg", "kind": "y"}])
+    listing = Table("{split}.csv", "file", "kind").scan(tmp_path)
+    assert listing.classes == {"label": ("x", "y")}
+    assert [(e.key, e.split, e.values) for e in listing.entries] == [("a.jpg", "train", (0,)), ("b.jpg", "val", (1,))]
+
+
+def test_a_key_column(tmp_path) -> None:
+    content = [{"file": "a.jpg", "id": 7}, {"file": "a.jpg", "id": 8}]
+    assert [e.key for e in table(tmp_path, content, key="id")] == ["7", "8"]
+
+
+def test_fractions_by_group_and_label(tmp_path) -> None:
+    content = [{"file": f"{i}.jpg", "kind": str(i % 2), "patient": i // 8} for i in range(400)]
+    fractions = Fractions(train=0.5, val=0.5, stratify="label", group_by="patient")
+    for suffix in ("csv", "parquet"):
+        entries = table(tmp_path, content, suffix, label="kind", splits=fractions)
+        assert len({(row["patient"], entry.split) for row, entry in zip(content, entries, strict=True)}) == 50
+        assert set(Counter((e.split, e.values) for e in entries).values()) == {100}
+
+
+def test_a_byte_order_mark_and_blank_lines(tmp_path) -> None:
+    (tmp_path / "t.csv").write_bytes(b"\xef\xbb\xbffile\na.jpg\n\nb.jpg\n")
+    (tmp_path / "t.jsonl").write_bytes(b'\xef\xbb\xbf{"file": "a.jpg"}\n\n{"file": "b.jpg"}')
+    for suffix in ("csv", "jsonl"):
+        assert [e.key for e in Table(f"t.{suffix}", image="file").scan(tmp_path).entries] == ["a.jpg", "b.jpg"]
+
+
+BAD_ROWS = [
+    ({"file": None}, {}, r"row 2, 'image': it is empty; fill it in or take the row out"),
+    ({"file": ""}, {}, r"row 2, 'image': it is empty"),
+    ({"file": 2.5}, {}, r"row 2, 'image': expected a path, or a part of one, as text; got 2.5"),
+    ({"file": "/etc/x.jpg"}, {}, r"row 2, 'image': expected a path relative to the data's root .* got '/etc/x.jpg'"),
+    ({"file": "a/../../x.jpg"}, {}, r"row 2, 'image': expected a path relative to the data's root"),
+    ({"kind": None}, {"label": "kind"}, r"row 2, 'kind': it is empty"),
+    ({"kind": {"a": 1}}, {"label": "kind"}, r"row 2, 'kind': expected text or a whole number; got \{'a': 1\}"),
+    ({"kind": 0.5}, {"label": "kind"}, r"row 2, 'kind': expected text or a whole number; got 0.5"),
+    (
+        {"kind": "owl"},
+        {"label": "kind", "classes": {"label": ("x",)}},
+        r"row 2, 'kind': 'owl' is none of the 1 classes",
+    ),
+    ({"kind": 1}, {"label": "kind", "classes": {"label": ("x",)}}, r"row 2, 'kind': '1' is none of the 1 classes: 'x'"),
+    ({"n": "three"}, {"fields": {"n": ("scalar", "n")}}, r"row 2, 'n': expected a number; got 'three'"),
+    ({"n": {"a": 1}}, {"fields": {"n": ("scalar", "n")}}, r"row 2, 'n': expected a number; got \{'a': 1\}"),
+    ({"n": ["x"]}, {"fields": {"n": ("text", "n")}}, r"row 2, 'n': expected text; got \['x'\]"),
+    ({"n": "0 0 1 1"}, {"fields": {"n": ("boxes", "n")}}, r"row 2, 'n': expected a list of rows of numbers"),
+    ({"set": None}, {"splits": "set"}, r"row 2, 'set': it is empty"),
+    ({"set": "my set"}, {"splits": "set"}, r"row 2: expected the name of a split.*got 'my set'"),
+    ({"id": None}, {"key": "id"}, r"row 2, 'id': it is empty"),
+    ({"set": None}, {"splits": Fractions(train=1.0, group_by="set")}, r"row 2, 'set': it is empty"),
+    ({"file": "a.jpg"}, {}, r"row 2 has the key 'a.jpg' of .*t.jsonl: row 1; a sample is one row"),
+]
+
+
+@pytest.mark.parametrize(("change", "options", "told"), BAD_ROWS)
+def test_a_bad_cell_names_table_row_and_column(tmp_path, change: dict[str, Any], options: Any, told: str) -> None:
+    good = {"file": "a.jpg", "kind": "x", "n": None, "set": "train", "id": "1"}
+    with pytest.raises(SourceError, match=r"t\.jsonl: " + told):
+        table(tmp_path, [good, {**good, "file": "b.jpg", "id": "2", **change}], **options)
+
+
+@pytest.mark.parametrize("cell", ["three", "1_000", "true", "1,5"])
+def test_a_number_in_csv_that_is_none(tmp_path, cell: str) -> None:
+    content = [{"file": "a.jpg", "n": "1"}, {"file": "b.jpg", "n": cell}]
+    with pytest.raises(SourceError, match=rf"t\.csv: row 2, 'n': expected a number; got '{cell}'"):
+        table(tmp_path, content, "csv", fields={"n": ("scalar", "n")})
+
+
+def test_one_key_in_two_tables(tmp_path) -> None:
+    write_csv(tmp_path / "train.csv", [{"file": "a.jpg"}, {"file": "b.jpg"}])
+    write_csv(tmp_path / "val.csv", [{"file": "c.jpg"}, {"file": "./b.jpg"}])
+    with pytest.raises(SourceError, match=r"val.csv: row 2 has the key 'b.jpg' of .*train.csv: row 2"):
+        list(Table("{split}.csv", "file").scan(tmp_path).entries)
+
+
+@pytest.mark.parametrize("suffix", WRITERS)
+def test_a_missing_column_is_named_with_those_there_are(tmp_path, suffix: str) -> None:
+    with pytest.raises(SourceError, match=rf"t\.{suffix}: there is no column 'path'; the columns are 'file', 'kind'"):
+        table(tmp_path, [{"file": "a.jpg", "kind": "x"}], suffix, image="path")
+
+
+def test_json_lines_may_leave_out_what_is_empty(tmp_path) -> None:
+    content = [{"file": "a.jpg"}, {"file": "b.jpg", "says": "wau"}]
+    assert [e.values for e in table(tmp_path, content, fields={"says": ("text", "says")})] == [(None,), ("wau",)]
+
+
+def test_a_column_twice(tmp_path) -> None:
+    (tmp_path / "t.csv").write_text("file,file\na,b\n")
+    with pytest.raises(SourceError, match="there are 2 columns 'file'"):
+        list(Table("t.csv", "file").scan(tmp_path).entries)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "told"),
+    [
+        ("t.csv", b"file,kind\na.jpg,x\nb.jpg\n", r"t.csv cannot be read as .csv: .*2 columns, got 1"),
+        ("t.csv", b"file\na\xff.jpg\n", r"t.csv cannot be read as .csv: .*UTF8"),
+        ("t.csv", b"", r"t.csv cannot be read as .csv: Empty"),
+        ("t.csv", b"file,kind\n", "no rows in t.csv"),
+        ("t.jsonl", b'{"file": "a.jpg"}\n{"file": \n', "t.jsonl: row 2 is not JSON: Expecting value"),
+        ("t.jsonl", b'{"file": "a.jpg"}\n["b.jpg"]\n', "expected one JSON object a line; row 2 is a list"),
+        ("t.jsonl", b'{"file": "a\xff.jpg"}\n', "t.jsonl: row 1 is not JSON: .*utf-8"),
+        ("t.jsonl", b"", "there is no column 'file'; the table is empty"),
+        ("t.parquet", b"PAR1 but not really PAR1", r"t.parquet cannot be read as .parquet"),
+        ("other.csv", b"", "t.csv: there is no such table"),
+    ],
+)
+def test_a_broken_table_is_named(tmp_path, name: str, content: bytes, told: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(SourceError, match=told):
+        list(Table(name.replace("other", "t"), "file").scan(tmp_path).entries)
+
+
+def test_a_pattern_that_no_table_fits(tmp_path) -> None:
+    with pytest.raises(SourceError, match=r"no table fits '\{split\}.csv'"):
+        Table("{split}.csv", "file").scan(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"table": "t.xlsx"}, r"expected table to end in .csv, .tsv, .jsonl, .ndjson, .parquet; got 't.xlsx'"),
+        ({"table": "t"}, "expected table to end in"),
+        ({"fields": {"n": "n"}}, r"expected fields\['n'\] to be \(kind, column\)"),
+        ({"fields": {"n": ("number", "n")}}, "with a kind of image, mask, map, boxes, points, label, scalar, text"),
+        ({"fields": {"image": ("image", "n")}}, "'image' is an option of its own: image='n'"),
+        ({"classes": {"label": ("a",)}}, "'label' is neither"),
+        ({"classes": {"image": ("a",)}}, "'image' is neither"),
+        ({"splits": 0.8}, "expected splits to be a column or Fractions"),
+        ({"table": "{split}.csv", "splits": "set"}, "already gives the splits"),
+        ({"splits": Fractions(train=1.0, stratify="label")}, "stratify='label' names no label field; those are none"),
+    ],
+)
+def test_a_mistake_in_the_options(options: dict[str, Any], told: str) -> None:
+    with pytest.raises(RecipeError, match=told):
+        Table(**{"table": "t.csv", "image": "file", **options})
