@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.ndimage import distance_transform_edt
 
-from tfprep.derive import Clicks
+from tfprep.derive import ClickMaps, ClickPoints, Clicks
 from tfprep.derive.clicks import click_map
 from tfprep.errors import RecipeError
 
@@ -229,3 +229,34 @@ def test_equal_generators_draw_equal_clicks():
 def test_mistakes_in_options_say_the_rule(options, message):
     with pytest.raises(RecipeError, match=message):
         Clicks(**{"target": 1, **options})
+
+
+# --- as coordinates -------------------------------------------------------------------------------------------------
+
+
+def test_points_and_the_maps_made_of_them_are_the_clicks():
+    options = {"target": 8, "void": 255, "sets": 3}
+    points = ClickPoints(**options)({"mask": MASK}, np.random.default_rng(4))
+    assert points.dtype == np.float32
+    assert set(points[:, 3]) == {0, 1, 2}
+    rows, columns = np.floor(points[:, 1]).astype(int), np.floor(points[:, 0]).astype(int)
+    assert ((MASK[rows, columns] == 8) == (points[:, 2] == 1)).all()
+    maps = Clicks(**options)({"mask": MASK}, np.random.default_rng(4))
+    again = ClickMaps(sets=3)({"mask": MASK, "clicks": points}, np.random.default_rng(9))
+    assert maps.shape == (120, 160, 6)
+    np.testing.assert_array_equal(again, maps)
+    for row, column, positive, number in zip(rows, columns, points[:, 2], points[:, 3], strict=True):
+        assert maps[row, column, int(2 * number + 1 - positive)] == 0
+
+
+def test_an_annotators_clicks_need_no_set_and_may_lie_outside():
+    points = np.array([[10.5, 20.5, 1], [300, 20, 1], [5, -1, 0], [np.nan, 3, 0]], np.float32)
+    out = ClickMaps()({"mask": MASK, "clicks": points}, np.random.default_rng(0))
+    assert np.argwhere(out[:, :, 0] == 0).tolist() == [[20, 10]]
+    assert (out[:, :, 1] == 255).all()
+
+
+def test_no_clicks_have_no_rows():
+    points = ClickPoints(target=8, strategies=())({"mask": MASK * 0}, np.random.default_rng(0))
+    assert points.shape == (0, 4)
+    assert (ClickMaps()({"mask": MASK, "clicks": points}, np.random.default_rng(0)) == 255).all()

@@ -1,7 +1,36 @@
-"""Derived inputs: arrays computed from the warped sample, after geometry and before colour."""
+"""Derived inputs: arrays computed from the warped sample, after geometry and before colour.
 
-from tfprep.derive.clicks import Clicks
+Each is a frozen dataclass called with (sample, generator). A derived input sees the fields derived before it, so they chain:
+`{"object": OneObject(target=8), "clicks": Clicks(mask="object", target=1)}`.
+"""
+
+from tfprep.derive.clicks import ClickMaps, ClickPoints, Clicks
 from tfprep.derive.derived import Derived
 from tfprep.derive.distance import Distance, SignedDistance
+from tfprep.derive.filters import Canny, ChannelStatistics, Sobel
+from tfprep.derive.geodesic import GeodesicDistance
+from tfprep.derive.heatmaps import ExtremePoints, Heatmaps
+from tfprep.derive.instances import InstanceCenters, InstanceOffsets
+from tfprep.derive.labels import Boundaries, OneHot, OneObject
+from tfprep.derive.unet import UNetWeights
 
-__all__ = ["Clicks", "Derived", "Distance", "SignedDistance"]
+__all__ = [
+    "Boundaries",
+    "Canny",
+    "ChannelStatistics",
+    "ClickMaps",
+    "ClickPoints",
+    "Clicks",
+    "Derived",
+    "Distance",
+    "ExtremePoints",
+    "GeodesicDistance",
+    "Heatmaps",
+    "InstanceCenters",
+    "InstanceOffsets",
+    "OneHot",
+    "OneObject",
+    "SignedDistance",
+    "Sobel",
+    "UNetWeights",
+]

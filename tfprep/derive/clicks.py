@@ -24,7 +24,16 @@ from typing import ClassVar, Literal, TypeAlias
 import numpy as np
 
 from tfprep.derive.edt import ERROR_PX, distance_to
-from tfprep.derive.options import mask_of, require, require_class, require_count, require_distance, require_positive
+from tfprep.derive.options import (
+    mask_of,
+    points_of,
+    require,
+    require_class,
+    require_count,
+    require_distance,
+    require_positive,
+    size_of,
+)
 from tfprep.fields import Array, Kind, Sample
 
 ClickDtype: TypeAlias = Literal["uint8", "uint16", "float32"]
@@ -32,26 +41,24 @@ _HIGHEST = {"uint8": 255.0, "uint16": 65535.0, "float32": float("inf")}
 
 
 @dataclass(frozen=True)
-class Clicks:
-    """Two maps [H, W, 2]: the distance in pixels to the nearest positive and to the nearest negative click.
+class ClickPoints:
+    """The clicks as coordinates: float32 [N, 4], x, y of the pixel's centre, 1 for positive or 0 for negative, the set's number.
 
     The object is every pixel of the class `target` in `mask`. Options, with the paper's symbol and value as the default:
-    `truncate_px` 255; `n_pos` [1, N_pos] = (1, 5); `n_neg1` [0, N_neg1] = (0, 10); `n_neg2` [0, N_neg2] = (0, 5);
-    `n_neg3` N_neg3 = 10; `step_px` d_step = 10; `margin_px` d_margin = 5; `band_px` d = 40; `strategies`: those among which
-    one is drawn for each sample and variant, () for no negative clicks.
+    `n_pos` [1, N_pos] = (1, 5); `n_neg1` [0, N_neg1] = (0, 10); `n_neg2` [0, N_neg2] = (0, 5); `n_neg3` N_neg3 = 10;
+    `step_px` d_step = 10; `margin_px` d_margin = 5; `band_px` d = 40; `strategies`: those among which one is drawn for each
+    set, () for no negative clicks. The paper draws 15 sets an object; `sets` is 1 here, as each variant has sets of its own.
 
     The other objects of strategy 2 are the other classes, but for `background`. Pixels of the class `void` are never
-    clicked and belong to no object. Whole-number dtypes are rounded to nearest.
+    clicked and belong to no object.
 
-    Where the target is absent (a crop may lose it) there are no positive clicks and strategies 1 and 3 have no band to
-    click in: both maps are at `truncate_px` everywhere, but for strategy 2's negative clicks.
+    Where the target is absent (a crop may lose it) there are no positive clicks, and no band for strategies 1 and 3.
     """
 
-    kind: ClassVar[Kind] = "map"
+    kind: ClassVar[Kind] = "scalar"
 
     mask: str = "mask"
     target: int = 1
-    truncate_px: float = 255
     n_pos: tuple[int, int] = (1, 5)
     n_neg1: tuple[int, int] = (0, 10)
     n_neg2: tuple[int, int] = (0, 5)
@@ -60,15 +67,16 @@ class Clicks:
     margin_px: float = 5
     band_px: float = 40
     strategies: tuple[int, ...] = (1, 2, 3)
+    sets: int = 1
     background: int | None = 0
     void: int | None = None
-    dtype: ClickDtype = "uint8"
 
     def __post_init__(self) -> None:
         require_class("Clicks.target", self.target)
         for name in ("n_pos", "n_neg1", "n_neg2"):
             _require_counts(f"Clicks.{name}", getattr(self, name))
         require_count("Clicks.n_neg3", self.n_neg3)
+        require_count("Clicks.sets", self.sets, 1)
         for name in ("step_px", "margin_px", "band_px"):
             require_distance(f"Clicks.{name}", getattr(self, name))
         for name in ("background", "void"):
@@ -77,17 +85,15 @@ class Clicks:
         known = isinstance(self.strategies, tuple) and set(self.strategies) <= {1, 2, 3}
         require(known, "Clicks.strategies is a tuple of 1, 2 and 3", self.strategies, "for example (1, 2, 3)")
         require(self.void != self.target, "Clicks.void is not the target's class", self.void, "leave void out")
-        require_positive("Clicks.truncate_px", self.truncate_px)
-        require(self.dtype in _HIGHEST, f"Clicks.dtype is one of {tuple(_HIGHEST)}", self.dtype, "choose one")
-        rule = f"Clicks in {self.dtype} needs truncate_px of at most {_HIGHEST[self.dtype]:g}"
-        require(self.truncate_px <= _HIGHEST[self.dtype], rule, self.truncate_px, "or take dtype='float32'")
 
     def __call__(self, sample: Sample, generator: np.random.Generator, /) -> Array:
         mask = mask_of(sample, self.mask)
-        positive, negative = self.draw(mask, generator)
-        maps = [click_map(mask.shape, clicks, self.truncate_px) for clicks in (positive, negative)]
-        both = np.stack(maps, axis=2)
-        return both if self.dtype == "float32" else np.rint(both).astype(self.dtype)
+        parts = [np.zeros((0, 4))]
+        for number in range(self.sets):
+            for positive, clicks in zip((1, 0), self.draw(mask, generator), strict=True):
+                parts.append(np.pad(clicks[:, ::-1] + 0.5, ((0, 0), (0, 2)), constant_values=positive))
+                parts[-1][:, 3] = number
+        return np.concatenate(parts).astype(np.float32)
 
     def draw(self, mask: Array, generator: np.random.Generator) -> tuple[Array, Array]:
         """The clicked pixels, positive and negative: (row, column) int64 [N, 2] each."""
@@ -147,6 +153,62 @@ class Clicks:
         return band if self.void is None else band & (mask != self.void)
 
 
+@dataclass(frozen=True)
+class Clicks(ClickPoints):
+    """Two maps a set, [H, W, 2 · sets]: the distance in pixels to the nearest positive and to the nearest negative click.
+
+    The clicks and their options are those of `ClickPoints`; distances are cut at `truncate_px`, the paper's 255, and rounded
+    to nearest in whole-number dtypes. A map without clicks is at `truncate_px` everywhere. To store the clicks themselves
+    too, derive `ClickPoints` first and then `ClickMaps` from them.
+    """
+
+    kind: ClassVar[Kind] = "map"
+
+    truncate_px: float = 255
+    dtype: ClickDtype = "uint8"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_maps("Clicks", self)
+
+    def __call__(self, sample: Sample, generator: np.random.Generator, /) -> Array:
+        mask = mask_of(sample, self.mask)
+        kinds = [clicks for _ in range(self.sets) for clicks in self.draw(mask, generator)]
+        return _maps(mask.shape, kinds, self)
+
+
+@dataclass(frozen=True)
+class ClickMaps:
+    """The maps of `Clicks`, [H, W, 2 · sets], from clicks that are there: a field of `ClickPoints`, or an annotator's.
+
+    `points` are [N, 3] or [N, 4]: x, y, 1 for positive or 0 for negative, and the set's number, 0 where it is left out. Clicks
+    outside the image and NaN are left out. The maps' size is that of the field `like`.
+    """
+
+    kind: ClassVar[Kind] = "map"
+
+    points: str = "clicks"
+    truncate_px: float = 255
+    sets: int = 1
+    like: str = "mask"
+    dtype: ClickDtype = "uint8"
+
+    def __post_init__(self) -> None:
+        require_count("ClickMaps.sets", self.sets, 1)
+        _check_maps("ClickMaps", self)
+
+    def __call__(self, sample: Sample, generator: np.random.Generator, /) -> Array:
+        points, (height, width) = points_of(sample, self.points), size_of(sample, self.like)
+        table = np.pad(points, ((0, 0), (0, max(0, 4 - points.shape[1]))))
+        within = (table[:, :2] >= 0).all(1) & (table[:, :2] < [width, height]).all(1)
+        kinds = []
+        for number in range(self.sets):
+            for positive in (1, 0):
+                chosen = table[within & (table[:, 2] == positive) & (table[:, 3] == number)]
+                kinds.append(chosen[:, 1::-1].astype(np.int64))
+        return _maps((height, width), kinds, self)
+
+
 _NONE = np.zeros((0, 2), np.int64)
 
 
@@ -155,6 +217,11 @@ def click_map(shape: tuple[int, ...], clicks: Array, truncate_px: float) -> Arra
     clicked = np.zeros(shape, bool)
     clicked[clicks[:, 0], clicks[:, 1]] = True
     return np.asarray(np.minimum(distance_to(clicked, truncate_px), np.float32(truncate_px)))
+
+
+def _maps(shape: tuple[int, ...], kinds: list[Array], options: Clicks | ClickMaps) -> Array:
+    maps = np.stack([click_map(shape, clicks, options.truncate_px) for clicks in kinds], axis=2)
+    return maps if options.dtype == "float32" else np.rint(maps).astype(options.dtype)
 
 
 def _deep(region: Array, margin_px: float) -> Array:
@@ -190,3 +257,10 @@ def _beyond(pixels: Array, click: Array, step_px: float) -> Array:
 def _require_counts(name: str, value: tuple[int, int]) -> None:
     pair = isinstance(value, tuple) and len(value) == 2 and all(isinstance(end, int) for end in value)
     require(pair and 0 <= value[0] <= value[1], f"{name} is a range (from, to) of counts", value, "for example (1, 5)")
+
+
+def _check_maps(name: str, options: Clicks | ClickMaps) -> None:
+    require_positive(f"{name}.truncate_px", options.truncate_px)
+    require(options.dtype in _HIGHEST, f"{name}.dtype is one of {tuple(_HIGHEST)}", options.dtype, "choose one")
+    rule = f"{name} in {options.dtype} needs truncate_px of at most {_HIGHEST[options.dtype]:g}"
+    require(options.truncate_px <= _HIGHEST[options.dtype], rule, options.truncate_px, "or take dtype='float32'")

@@ -1,8 +1,10 @@
-"""The exact Euclidean distance transform, with the cases that OpenCV leaves undefined.
+"""The exact Euclidean distance transform, the same bytes each time, with the cases that OpenCV leaves undefined.
 
 `cv2.distanceTransform(DIST_L2, DIST_MASK_PRECISE)` (Felzenszwalb and Huttenlocher, 'Distance Transforms of Sampled
-Functions', 2012) is exact to a few 1e-6 pixels. Of an array without a zero it returns garbage, so that never reaches it.
-Distances are between pixel centres.
+Functions', 2012) is exact to a few 1e-6 pixels, but its last bits depend on where its output happens to lie in memory.
+Squared distances are whole numbers, so rounding them and taking the root again gives the float32 nearest to the true
+distance; above 1,024 pixels float32 no longer tells neighbouring distances apart, and the last bit stays open.
+Of an array without a zero OpenCV returns garbage; that never reaches it. Distances are between pixel centres.
 """
 
 from __future__ import annotations
@@ -27,7 +29,10 @@ def distance_to(region: Array, absent_px: float | None = None) -> Array:
         far = hypot(*region.shape) if absent_px is None else absent_px
         return np.full(region.shape, far, np.float32)
     others = np.logical_not(region).view(np.uint8)
-    return np.asarray(cv2.distanceTransform(others, cv2.DIST_L2, cv2.DIST_MASK_PRECISE))
+    distance = np.asarray(cv2.distanceTransform(others, cv2.DIST_L2, cv2.DIST_MASK_PRECISE))
+    np.multiply(distance, distance, out=distance)
+    np.rint(distance, out=distance)
+    return np.sqrt(distance, out=distance)
 
 
 def inner_boundary(region: Array) -> Array:

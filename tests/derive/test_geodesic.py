@@ -1,0 +1,103 @@
+"""Geodesic distance against Dijkstra's algorithm on the graph of its definition."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.sparse import coo_matrix
+from scipy.sparse.csgraph import dijkstra
+
+from tfprep.derive import ClickPoints, GeodesicDistance
+from tfprep.derive.geodesic import geodesic_distance
+from tfprep.errors import RecipeError
+
+
+def by_dijkstra(image, seeds, gamma):
+    height, width = seeds.shape
+    colours = image.astype(float) / 255
+    starts, ends, costs = [], [], []
+    for row in range(height):
+        for column in range(width):
+            for down, right in ((0, 1), (1, 0), (1, 1), (1, -1)):
+                r, c = row + down, column + right
+                if r < height and 0 <= c < width:
+                    jump = gamma * np.linalg.norm(colours[row, column] - colours[r, c])
+                    starts.append(row * width + column)
+                    ends.append(r * width + c)
+                    costs.append(np.sqrt(down * down + right * right + jump * jump))
+    graph = coo_matrix((costs, (starts, ends)), (height * width,) * 2)
+    return dijkstra(graph, directed=False, indices=np.flatnonzero(seeds), min_only=True).reshape(height, width)
+
+
+def maze(size=31):
+    """A spiral: the way in is far longer than the straight line."""
+    image = np.zeros((size, size, 3), np.uint8)
+    for ring in range(0, size // 2, 4):
+        image[ring : size - ring, ring : size - ring] = 255
+        image[ring + 2 : size - ring - 2, ring + 2 : size - ring - 2] = 0
+        image[ring + 5, ring : ring + 2] = 0
+    return image
+
+
+NOISE = np.random.default_rng(0).integers(0, 256, (23, 31, 3), dtype=np.uint8)
+SMOOTH = np.linspace(0, 255, 23 * 31).reshape(23, 31, 1).repeat(3, 2).astype(np.uint8)
+
+
+@pytest.mark.parametrize("image", [NOISE, SMOOTH, maze(), NOISE[:1], NOISE[:, :1]])
+@pytest.mark.parametrize("gamma", [0, 5, 200])
+def test_raster_scans_reach_dijkstras_distances(image, gamma):
+    seeds = np.zeros(image.shape[:2], bool)
+    seeds[0, 0] = seeds[-1, -1] = True
+    np.testing.assert_allclose(geodesic_distance(image, seeds, gamma), by_dijkstra(image, seeds, gamma), atol=1e-6)
+
+
+def test_fewer_scans_give_an_upper_bound():
+    seeds = np.zeros((31, 31), bool)
+    seeds[15, 15] = True
+    one, exact = (geodesic_distance(maze(), seeds, 50, scans) for scans in (1, None))
+    assert (one >= exact - 1e-9).all()
+    assert (one > exact + 1).any()
+
+
+def sample(points, image=NOISE):
+    return {"image": image, "points": np.array(points, np.float32)}
+
+
+def test_the_field():
+    points = [[5.5, 3.5, 1], [20.2, 10.9, 0], [np.nan, 4, 1], [-3, 4, 1], [40, 4, 1]]
+    seeds = np.zeros((23, 31), bool)
+    seeds[3, 5] = True
+    out = GeodesicDistance(truncate_px=60)(sample(points), np.random.default_rng(0))
+    assert out.dtype == np.float32
+    np.testing.assert_allclose(out, np.minimum(by_dijkstra(NOISE, seeds, 100), 60), atol=1e-4)
+    other = GeodesicDistance(only=0)(sample(points), np.random.default_rng(0))
+    assert other[10, 20] == 0
+    assert other[3, 5] > 0
+
+
+def test_no_point():
+    out = GeodesicDistance(truncate_px=60)(sample(np.zeros((0, 3))), np.random.default_rng(0))
+    assert (out == 60).all()
+    whole = GeodesicDistance(edge_weight_px=0)(sample(np.zeros((0, 3))), np.random.default_rng(0))
+    np.testing.assert_allclose(whole, np.hypot(23, 31), rtol=1e-6)
+
+
+def test_of_clicks_derived_before():
+    mask = np.zeros((60, 60), np.uint8)
+    mask[20:40, 20:40] = 1
+    made = {"image": mask[:, :, None].repeat(3, 2) * 255, "mask": mask}
+    made["points"] = ClickPoints(target=1)(made, np.random.default_rng(0))
+    out = GeodesicDistance(only=1)(made, np.random.default_rng(0))
+    # A path to the clicks crosses the object's edge once: γ = 100 pixels at √3 levels.
+    assert out[mask == 1].max() < 60
+    assert out[mask == 0].min() > 100
+
+
+def test_mistakes():
+    for make, message in (
+        (lambda: GeodesicDistance(edge_weight_px=-1), "edge_weight_px is a distance"),
+        (lambda: GeodesicDistance(truncate_px=0), "truncate_px is above 0"),
+        (lambda: GeodesicDistance(scans=0), "scans is a whole number"),
+    ):
+        with pytest.raises(RecipeError, match=message):
+            make()

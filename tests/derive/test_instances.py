@@ -1,0 +1,59 @@
+"""Centres and offsets of Panoptic-DeepLab against SciPy's centre of mass."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import ndimage
+
+from tfprep.derive import InstanceCenters, InstanceOffsets
+from tfprep.errors import RecipeError
+
+MASK = np.zeros((40, 50), np.uint16)
+MASK[3:10, 4:30] = 7
+MASK[20:35, 5:9] = 900
+MASK[30:35, 9:30] = 900
+MASK[15, 40] = 2
+MASK[0, 0:9] = 255
+
+
+def of(op, mask=MASK):
+    return op({"mask": mask}, np.random.default_rng(0))
+
+
+def test_centres_are_gaussians_around_the_centres_of_mass():
+    expected = np.zeros(MASK.shape)
+    rows, columns = np.indices(MASK.shape)
+    for number in (7, 900, 2):
+        row, column = ndimage.center_of_mass(number == MASK)
+        expected = np.maximum(expected, np.exp(-((rows - row) ** 2 + (columns - column) ** 2) / (2 * 8**2)))
+    np.testing.assert_allclose(of(InstanceCenters(void=255)), expected, atol=1e-6)
+
+
+def test_offsets_lead_from_each_pixel_to_its_centre():
+    out = of(InstanceOffsets(void=255))
+    assert out.shape == (40, 50, 2)
+    assert out.dtype == np.float32
+    rows, columns = np.indices(MASK.shape)
+    for number in (7, 900, 2):
+        row, column = ndimage.center_of_mass(number == MASK)
+        inside = number == MASK
+        np.testing.assert_allclose((rows + out[:, :, 0])[inside], row, atol=1e-4)
+        np.testing.assert_allclose((columns + out[:, :, 1])[inside], column, atol=1e-4)
+    assert not out[(MASK == 0) | (MASK == 255)].any()
+
+
+@pytest.mark.parametrize("op", [InstanceCenters(), InstanceOffsets()])
+def test_no_instances(op):
+    assert not of(op, np.zeros((6, 7), np.uint8)).any()
+
+
+def test_an_instance_that_covers_all():
+    out = of(InstanceOffsets(), np.ones((5, 7), np.uint8))
+    assert out[2, 3].tolist() == [0, 0]
+    assert out[0, 0].tolist() == [2, 3]
+
+
+def test_mistakes():
+    with pytest.raises(RecipeError, match=r"InstanceCenters.sigma_px is above 0"):
+        InstanceCenters(sigma_px=-1)

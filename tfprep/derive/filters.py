@@ -1,0 +1,72 @@
+"""What is read off an image: edges, gradients, statistics. Computed before colour ops."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import cv2
+import numpy as np
+
+from tfprep.derive.options import image_of, require, require_distance
+from tfprep.fields import Array, Kind, Sample
+
+
+@dataclass(frozen=True)
+class Canny:
+    """uint8 [H, W], 1 on edges: Canny's detector (PAMI 1986) as OpenCV has it, on the gray image (ITU-R 601-2), with Sobel
+    gradients of size `aperture` (3, 5 or 7), their length as |gx| + |gy|, and hysteresis between `low` and `high`."""
+
+    kind: ClassVar[Kind] = "mask"
+
+    image: str = "image"
+    low: float = 100
+    high: float = 200
+    aperture: int = 3
+
+    def __post_init__(self) -> None:
+        require_distance("Canny.low", self.low)
+        require(self.low <= self.high, "Canny.high is at least low", self.high, f"for example {2 * self.low:g}")
+        require(self.aperture in (3, 5, 7), "Canny.aperture is 3, 5 or 7", self.aperture, "choose one")
+
+    def __call__(self, sample: Sample, generator: np.random.Generator, /) -> Array:
+        edges = cv2.Canny(_gray(image_of(sample, self.image)), self.low, self.high, apertureSize=self.aperture)
+        return np.asarray(edges // 255)
+
+
+@dataclass(frozen=True)
+class Sobel:
+    """float32 gradients of the gray image by Sobel's 3 × 3 kernels divided by 8, in levels a pixel, the image reflected at
+    its edge: `of="magnitude"` is the Euclidean length [H, W], `of="both"` right and down [H, W, 2]."""
+
+    kind: ClassVar[Kind] = "map"
+
+    image: str = "image"
+    of: Literal["magnitude", "both"] = "magnitude"
+
+    def __post_init__(self) -> None:
+        require(self.of in ("magnitude", "both"), "Sobel.of is 'magnitude' or 'both'", self.of, "choose one")
+
+    def __call__(self, sample: Sample, generator: np.random.Generator, /) -> Array:
+        gray = _gray(image_of(sample, self.image))
+        right = np.asarray(cv2.Sobel(gray, cv2.CV_32F, 1, 0, scale=1 / 8, borderType=cv2.BORDER_REFLECT))
+        down = np.asarray(cv2.Sobel(gray, cv2.CV_32F, 0, 1, scale=1 / 8, borderType=cv2.BORDER_REFLECT))
+        return np.hypot(right, down) if self.of == "magnitude" else np.stack([right, down], axis=2)
+
+
+@dataclass(frozen=True)
+class ChannelStatistics:
+    """float32 [C, 4]: mean, standard deviation (of the population), least and greatest level of each channel."""
+
+    kind: ClassVar[Kind] = "scalar"
+
+    image: str = "image"
+
+    def __call__(self, sample: Sample, generator: np.random.Generator, /) -> Array:
+        image = image_of(sample, self.image)
+        mean, deviation = (value.ravel() for value in cv2.meanStdDev(image))
+        return np.stack([mean, deviation, image.min((0, 1)), image.max((0, 1))], axis=1).astype(np.float32)
+
+
+def _gray(image: Array) -> Array:
+    return np.asarray(image[:, :, 0] if image.shape[2] == 1 else cv2.cvtColor(image, cv2.COLOR_RGB2GRAY))

@@ -1,0 +1,103 @@
+"""Gaussian heatmaps of keypoints, and the four extreme points of an object."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from tfprep.derive.options import mask_of, points_of, require, require_class, require_count, require_positive, size_of
+from tfprep.fields import Array, Kind, Sample
+
+REACH = 6
+"""Gaussians are drawn to this many standard deviations; beyond, they are below 2e-8 and taken for 0."""
+
+
+@dataclass(frozen=True)
+class Heatmaps:
+    """A Gaussian around each point: [H, W, K], its value at a pixel's centre c being exp(-|c - p|² / 2σ²), 1 at most.
+
+    `channels` is K: point i is drawn in channel i mod K, several in one channel joined by maximum, so that 17 keypoints of
+    several people are `channels=17` and all points in one map are `channels=1`. By default each point has its own channel,
+    and all samples must have as many points.
+
+    Points [N, 3] whose visibility is below `min_visibility` (COCO: 0 not labelled, 1 hidden, 2 visible; geometry sets 0 for
+    points outside the image) and points that are NaN leave no trace. float32, or uint8 as round(255 · value).
+    The map's size is that of the field `like`.
+    """
+
+    kind: ClassVar[Kind] = "map"
+
+    points: str = "points"
+    sigma_px: float = 2.0
+    channels: int | None = None
+    min_visibility: float = 1
+    like: str = "image"
+    dtype: Literal["float32", "uint8"] = "float32"
+
+    def __post_init__(self) -> None:
+        require_positive("Heatmaps.sigma_px", self.sigma_px)
+        if self.channels is not None:
+            require_count("Heatmaps.channels", self.channels, 1)
+        require(self.dtype in ("float32", "uint8"), "Heatmaps.dtype is 'float32' or 'uint8'", self.dtype, "choose one")
+
+    def __call__(self, sample: Sample, generator: np.random.Generator, /) -> Array:
+        points = points_of(sample, self.points)
+        channels = len(points) if self.channels is None else self.channels
+        maps = np.zeros((*size_of(sample, self.like), channels), np.float32)
+        for number, point in enumerate(points):
+            if np.isfinite(point[:2]).all() and (len(point) < 3 or point[2] >= self.min_visibility):
+                stamp_gaussian(maps[:, :, number % channels], point[0], point[1], self.sigma_px)
+        return maps if self.dtype == "float32" else np.rint(maps * 255).astype(np.uint8)
+
+
+@dataclass(frozen=True)
+class ExtremePoints:
+    """The leftmost, topmost, rightmost and bottommost pixel of a class: float32 [4, 3], x, y of its centre, visible.
+
+    Maninis et al., 'Deep Extreme Cut', CVPR 2018: of the pixels within `jitter_px` columns (rows) of the extreme one, one is
+    drawn; their training uses 5, their evaluation 0. For their input channel, draw them with
+    `Heatmaps(points=..., channels=1, sigma_px=4.2466)`: their Gaussian is 10 pixels wide at half its height.
+    Where the class is absent all four are (0, 0), invisible.
+    """
+
+    kind: ClassVar[Kind] = "points"
+
+    mask: str = "mask"
+    target: int = 1
+    jitter_px: int = 5
+
+    def __post_init__(self) -> None:
+        require_class("ExtremePoints.target", self.target)
+        require_count("ExtremePoints.jitter_px", self.jitter_px)
+
+    def __call__(self, sample: Sample, generator: np.random.Generator, /) -> Array:
+        pixels = np.argwhere(mask_of(sample, self.mask) == self.target)[:, ::-1]
+        if not len(pixels):
+            return np.zeros((4, 3), np.float32)
+        # Along x, y forwards for the left and top end, backwards for the right and bottom end.
+        ends = [pixels[:, 0], pixels[:, 1], -pixels[:, 0], -pixels[:, 1]]
+        chosen = [self._near(pixels, along, generator) for along in ends]
+        return np.column_stack([np.array(chosen) + 0.5, np.ones(4)]).astype(np.float32)
+
+    def _near(self, pixels: Array, along: Array, generator: np.random.Generator) -> Array:
+        near = pixels[along <= along.min() + self.jitter_px]
+        return np.asarray(near[generator.integers(len(near))])
+
+
+def stamp_gaussian(heatmap: Array, x: float, y: float, sigma_px: float) -> None:
+    """Joins a Gaussian around (x, y) into float32 [H, W] by maximum, in place."""
+    rows = _window(y, sigma_px, heatmap.shape[0])
+    columns = _window(x, sigma_px, heatmap.shape[1])
+    down = np.exp(np.square(np.arange(rows.start, rows.stop) + 0.5 - y) / (-2 * sigma_px**2))
+    right = np.exp(np.square(np.arange(columns.start, columns.stop) + 0.5 - x) / (-2 * sigma_px**2))
+    part = heatmap[rows, columns]
+    np.maximum(part, np.outer(down, right).astype(np.float32), out=part)
+
+
+def _window(centre: float, sigma_px: float, length: int) -> slice:
+    reach = ceil(REACH * sigma_px)
+    start = min(max(int(centre) - reach, 0), length)
+    return slice(start, max(start, min(int(centre) + reach + 1, length)))

@@ -1,0 +1,72 @@
+"""Instance centres and offsets: Cheng et al., 'Panoptic-DeepLab', CVPR 2020.
+
+An instance's centre is the mean of its pixels' centres, so it may lie outside a curved one. Instances are the numbers 1, 2, …
+of a mask; `background` and `void` are none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from tfprep.derive.heatmaps import stamp_gaussian
+from tfprep.derive.options import mask_of, require_positive
+from tfprep.fields import Array, Kind, Sample
+
+
+@dataclass(frozen=True)
+class InstanceCenters:
+    """float32 [H, W]: a Gaussian around each instance's centre, joined by maximum; the paper's σ is 8 pixels."""
+
+    kind: ClassVar[Kind] = "map"
+
+    mask: str = "mask"
+    sigma_px: float = 8.0
+    background: int = 0
+    void: int | None = None
+
+    def __post_init__(self) -> None:
+        require_positive("InstanceCenters.sigma_px", self.sigma_px)
+
+    def __call__(self, sample: Sample, generator: np.random.Generator, /) -> Array:
+        mask = mask_of(sample, self.mask)
+        heatmap = np.zeros(mask.shape, np.float32)
+        for x, y in centres(_instances(mask, self.background, self.void))[1:]:
+            if np.isfinite(x):
+                stamp_gaussian(heatmap, x, y, self.sigma_px)
+        return heatmap
+
+
+@dataclass(frozen=True)
+class InstanceOffsets:
+    """float32 [H, W, 2]: from each pixel of an instance to its centre, down and right in pixels, the order of the paper's
+    code (y, x); 0 where there is no instance."""
+
+    kind: ClassVar[Kind] = "map"
+
+    mask: str = "mask"
+    background: int = 0
+    void: int | None = None
+
+    def __call__(self, sample: Sample, generator: np.random.Generator, /) -> Array:
+        numbered = _instances(mask_of(sample, self.mask), self.background, self.void)
+        to = centres(numbered)[numbered][:, :, ::-1]
+        at = np.moveaxis(np.indices(numbered.shape), 0, 2) + 0.5
+        return np.where(numbered[:, :, None] > 0, to - at, 0).astype(np.float32)
+
+
+def centres(numbered: Array) -> Array:
+    """float64 [N + 1, 2]: x, y of the centre of each number; NaN for those that do not occur."""
+    flat = numbered.ravel()
+    rows, columns = (index.ravel() + 0.5 for index in np.indices(numbered.shape))
+    counts = np.bincount(flat)
+    with np.errstate(invalid="ignore"):
+        return np.stack([np.bincount(flat, columns) / counts, np.bincount(flat, rows) / counts], axis=1)
+
+
+def _instances(mask: Array, background: int, void: int | None) -> Array:
+    """The mask with 0 for all that is no instance."""
+    none = mask == background if void is None else (mask == background) | (mask == void)
+    return np.where(none, 0, mask.astype(np.int64) + 1)

@@ -1,0 +1,159 @@
+"""What is read off a mask pixel by pixel: boundaries, one-hot classes, single objects."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import cv2
+import numpy as np
+
+from tfprep.derive.edt import ERROR_PX, distance_to
+from tfprep.derive.options import mask_of, require, require_class, require_count, require_distance
+from tfprep.derive.unet import components
+from tfprep.errors import SampleError
+from tfprep.fields import Array, Kind, Sample
+
+_CROSS = cv2.getStructuringElement(cv2.MORPH_CROSS, (3, 3))
+
+
+@dataclass(frozen=True)
+class Boundaries:
+    """uint8 [H, W], 1 on the boundaries between a mask's classes (or instances), else 0.
+
+    - "thick": every pixel that has one of its 4 neighbours in another class.
+    - "inner": those of them that are not of the class `background`.
+    - "outer": the pixels of `background` next to another class, and where two others touch both sides: what
+      scikit-image's `find_boundaries(mode="outer")` gives.
+
+    With `width_px` above 0 the boundary grows by all pixels within that distance. Pixels of the class `void` bound nothing.
+    """
+
+    kind: ClassVar[Kind] = "mask"
+
+    mask: str = "mask"
+    mode: Literal["thick", "inner", "outer"] = "thick"
+    width_px: float = 0
+    background: int = 0
+    void: int | None = None
+
+    def __post_init__(self) -> None:
+        known = self.mode in ("thick", "inner", "outer")
+        require(known, "Boundaries.mode is 'thick', 'inner' or 'outer'", self.mode, "choose one")
+        require_distance("Boundaries.width_px", self.width_px)
+        require_class("Boundaries.background", self.background)
+
+    def __call__(self, sample: Sample, generator: np.random.Generator, /) -> Array:
+        mask = mask_of(sample, self.mask)
+        edge = thick_boundaries(mask, self.void)
+        if self.mode == "inner":
+            edge &= mask != self.background
+        if self.mode == "outer":
+            edge &= (mask == self.background) | _touching_others(mask, self.background)
+        if self.width_px > 0 and edge.any():
+            edge = distance_to(edge) < self.width_px + ERROR_PX
+        return edge.astype(np.uint8)
+
+
+@dataclass(frozen=True)
+class OneHot:
+    """uint8 [H, W, classes]: 1 in the channel of the pixel's class. Pixels of the class `ignore` are 0 in all channels.
+
+    Raises SampleError where the mask holds another number.
+    """
+
+    kind: ClassVar[Kind] = "map"
+
+    classes: int
+    mask: str = "mask"
+    ignore: int | None = None
+
+    def __post_init__(self) -> None:
+        require_count("OneHot.classes", self.classes, 1)
+        if self.ignore is not None:
+            require_class("OneHot.ignore", self.ignore)
+
+    def __call__(self, sample: Sample, generator: np.random.Generator, /) -> Array:
+        mask = mask_of(sample, self.mask)
+        ignored = mask == self.ignore if self.ignore is not None else np.zeros(mask.shape, bool)
+        wrong = (mask >= self.classes) & ~ignored
+        if wrong.any():
+            rule = f"{self.mask!r} holds the class {mask[wrong][0]}, OneHot has {self.classes} classes"
+            raise SampleError(f"{rule} and ignores {self.ignore}", stage="derive")
+        rows = np.eye(self.classes + 1, self.classes, dtype=np.uint8)
+        return np.asarray(rows[np.where(ignored, self.classes, mask)])
+
+
+@dataclass(frozen=True)
+class OneObject:
+    """One object of a class, drawn at random: a mask with 1 for it, 2, 3, … for all others, 0 and 255 for no object.
+
+    Objects are the 8-connected parts of each class; those of the class `target` with at least `min_px` pixels are
+    drawn from, each as likely. The class `background` becomes 0 and `void` 255; uint8, or uint16 for more than 254 objects.
+    Where there is none to draw, no pixel is 1. `Clicks(mask=..., target=1)` then simulates a user who selects this object.
+    """
+
+    kind: ClassVar[Kind] = "mask"
+
+    mask: str = "mask"
+    target: int = 1
+    min_px: int = 1
+    background: int | None = 0
+    void: int | None = None
+
+    def __post_init__(self) -> None:
+        require_class("OneObject.target", self.target)
+        require_count("OneObject.min_px", self.min_px, 1)
+
+    def __call__(self, sample: Sample, generator: np.random.Generator, /) -> Array:
+        mask = mask_of(sample, self.mask)
+        numbered = np.zeros(mask.shape, np.int64)
+        candidates: list[int] = []
+        count = 1
+        for label in np.unique(mask):
+            if label in (self.background, self.void):
+                continue
+            parts = components(mask == label)
+            sizes = np.bincount(parts.ravel())[1:]
+            if label == self.target:
+                candidates = [count + 1 + number for number, size in enumerate(sizes) if size >= self.min_px]
+            numbered[parts > 0] = parts[parts > 0] + count
+            count += len(sizes)
+        if candidates:
+            numbered[numbered == candidates[generator.integers(len(candidates))]] = 1
+        return _narrow(numbered, mask == self.void if self.void is not None else None)
+
+
+def thick_boundaries(mask: Array, void: int | None = None) -> Array:
+    """bool [H, W]: pixels with one of their 4 neighbours in another class; pairs with `void` do not count."""
+    edge = np.zeros(mask.shape, bool)
+    for axis in (0, 1):
+        first, second = (slice(None, -1), slice(1, None))
+        one, other = (mask[first], mask[second]) if axis == 0 else (mask[:, first], mask[:, second])
+        differ = one != other
+        if void is not None:
+            differ &= (one != void) & (other != void)
+        view = edge if axis == 0 else edge.T
+        differ = differ if axis == 0 else differ.T
+        view[:-1] |= differ
+        view[1:] |= differ
+    return edge
+
+
+def _touching_others(mask: Array, background: int) -> Array:
+    """bool [H, W]: pixels with two different classes, neither the background, among themselves and their 8 neighbours."""
+    wide = mask.astype(np.uint16)
+    highest = cv2.dilate(wide, np.ones((3, 3), np.uint8))
+    filled = np.where(mask == background, np.uint16(65535), wide).astype(np.uint16)
+    lowest = cv2.erode(filled, np.ones((3, 3), np.uint8))
+    return np.asarray((mask != background) & (highest != lowest))
+
+
+def _narrow(numbered: Array, void: Array | None) -> Array:
+    dtype = np.uint8 if numbered.max(initial=0) < 255 else np.uint16
+    if dtype is np.uint16:
+        numbered = numbered + (numbered >= 255)
+    narrow = numbered.astype(dtype)
+    if void is not None:
+        narrow[void] = 255
+    return narrow
