@@ -14,7 +14,7 @@ from tfprep.codecs.codec import Feature, require_kind, tensor_feature
 from tfprep.errors import RecipeError, SampleError
 from tfprep.fields import Array, FieldSpec, Kind
 
-_DTYPES = (
+DTYPES = (
     *("bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64"),
     *("float16", "float32", "float64", "complex64", "complex128"),
 )
@@ -31,8 +31,8 @@ class Raw:
     dtype: str | None = None
 
     def __post_init__(self) -> None:
-        if self.dtype is not None and self.dtype not in _DTYPES:
-            raise RecipeError(f"Raw(dtype=...) is one of {', '.join(_DTYPES)}, not {self.dtype!r}")
+        if self.dtype is not None and self.dtype not in DTYPES:
+            raise RecipeError(f"Raw(dtype=...) is one of {', '.join(DTYPES)}, not {self.dtype!r}")
 
     def check(self, field: str, kind: Kind) -> None:
         kinds: tuple[Kind, ...] = ("image", "mask", "map", "boxes", "points", "label", "scalar")
@@ -42,7 +42,7 @@ class Raw:
         array = np.asarray(value)
         if self.dtype is not None and array.dtype != self.dtype:
             array = _cast(array, np.dtype(self.dtype))
-        if array.dtype.name not in _DTYPES:
+        if array.dtype.name not in DTYPES:
             raise SampleError(f"Raw holds arrays of numbers, not {array.dtype}")
         little = array.astype(array.dtype.newbyteorder("<"), copy=False)
         return {"": little.tobytes(), "/shape": np.array(array.shape, np.int64)}
@@ -56,6 +56,15 @@ class Raw:
         if sys.byteorder == "big":
             array = array.astype(spec.dtype)
         return array.reshape(shape if shape is not None else _shape(spec, array.size))
+
+    def decode_into(self, feature: Any, spec: FieldSpec, out: Array) -> None:
+        """`decode` into `out`, C-contiguous. SampleError where the bytes are not as many as `out` has.
+
+        On a little-endian machine a reader may as well read the bytes straight into `out`.
+        """
+        if len(feature) != out.nbytes:
+            raise SampleError(f"{len(feature)} bytes, expected {out.nbytes} of {spec.dtype} {list(out.shape)}")
+        np.copyto(out, self.decode(feature, spec, out.shape))
 
     def tf_features(self, name: str, spec: FieldSpec) -> Mapping[str, Any]:
         import tensorflow as tf

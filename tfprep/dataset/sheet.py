@@ -124,7 +124,8 @@ def _map_panels(title: str, values: Array, outlines: Sequence[Array]) -> Iterato
     for number in range(channels.shape[2]):
         channel = channels[:, :, number].astype(np.float64)
         low, high = float(channel.min()), float(channel.max())
-        scaled = np.rint((channel - low) / ((high - low) or 1) * 255).astype(np.uint8)
+        low_end = low if low < high else 0.0
+        scaled = np.rint((channel - low_end) / ((high - low_end) or 1) * 255).clip(0, 255).astype(np.uint8)
         coloured = cv2.cvtColor(cv2.applyColorMap(scaled, cv2.COLORMAP_VIRIDIS), cv2.COLOR_BGR2RGB)
         for outline in outlines:
             if outline.shape == channel.shape:

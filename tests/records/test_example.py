@@ -1,0 +1,160 @@
+"""`tf.train.Example` bytes: TensorFlow's own message and parser are the reference, both ways."""
+
+from __future__ import annotations
+
+import contextlib
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from tfprep.records import decode, encode
+
+NAMES = st.text(min_size=0, max_size=12).filter(lambda name: not any("\ud800" <= c <= "\udfff" for c in name))
+VALUES = st.one_of(
+    st.binary(max_size=300),
+    st.lists(st.binary(max_size=20), max_size=4),
+    hnp.arrays(np.int64, st.integers(0, 30), elements=st.integers(-(2**63), 2**63 - 1)),
+    hnp.arrays(np.float32, st.integers(0, 30), elements=st.floats(width=32)),
+)
+FEATURES = st.dictionaries(NAMES, VALUES, max_size=5)
+
+
+def to_tensorflow(features: dict) -> tf.train.Example:
+    def feature(value):
+        if isinstance(value, bytes):
+            return tf.train.Feature(bytes_list=tf.train.BytesList(value=[value]))
+        if isinstance(value, list):
+            return tf.train.Feature(bytes_list=tf.train.BytesList(value=value))
+        if value.dtype == np.float32:
+            return tf.train.Feature(float_list=tf.train.FloatList(value=value))
+        return tf.train.Feature(int64_list=tf.train.Int64List(value=value))
+
+    return tf.train.Example(features=tf.train.Features(feature={n: feature(v) for n, v in features.items()}))
+
+
+def assert_same(ours, theirs) -> None:
+    if isinstance(theirs, bytes):
+        theirs = [theirs]
+    if isinstance(theirs, list):
+        assert list(ours) == theirs
+    elif len(theirs) == 0:
+        assert len(ours) == 0
+    else:
+        assert ours.dtype == theirs.dtype
+        assert ours.tobytes() == theirs.tobytes()  # bit for bit: NaN is equal to itself
+
+
+@settings(max_examples=150, deadline=None)
+@given(FEATURES)
+def test_tensorflow_reads_what_we_write(features):
+    message = tf.train.Example.FromString(encode(features)[0])
+    assert set(message.features.feature) == set(features)
+    for name, value in features.items():
+        feature = message.features.feature[name]
+        if isinstance(value, bytes | list):
+            assert list(feature.bytes_list.value) == ([value] if isinstance(value, bytes) else value)
+        elif value.dtype == np.float32:
+            assert np.array(feature.float_list.value, np.float32).tobytes() == value.tobytes()
+        else:
+            assert list(feature.int64_list.value) == value.tolist()
+
+
+@settings(max_examples=150, deadline=None)
+@given(FEATURES)
+def test_we_read_what_tensorflow_writes(features):
+    decoded = decode(to_tensorflow(features).SerializeToString())
+    assert set(decoded) == set(features)
+    for name, value in features.items():
+        assert_same(decoded[name], value)
+
+
+@settings(max_examples=100, deadline=None)
+@given(FEATURES)
+def test_bytes_are_those_of_a_deterministic_protobuf(features):
+    """With features in the order of their names, our bytes are protobuf's own (it leaves an empty name out)."""
+    features = {name or "x": value for name, value in features.items()}
+    message = to_tensorflow(features)
+    assert encode(features)[0] == message.SerializeToString(deterministic=True)
+
+
+@settings(max_examples=100, deadline=None)
+@given(FEATURES)
+def test_a_span_points_at_the_features_own_bytes(features):
+    payload, spans = encode(features)
+    for name, value in features.items():
+        content = payload[spans[name].offset : spans[name].offset + spans[name].size]
+        if isinstance(value, bytes):
+            assert content == value
+        elif isinstance(value, list):
+            assert content == (value[0] if value else b"")
+        elif value.dtype == np.float32:
+            assert content == value.tobytes()
+        else:
+            assert len(content) >= len(value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        np.array([], np.int64),
+        np.array([], np.float32),
+        [],
+        b"",
+        np.array([2**63 - 1, -(2**63), -1, 0, 127, 128], np.int64),
+        np.array([np.nan, np.inf, -np.inf, -0.0, 1e-45], np.float32),
+    ],
+    ids=["no ints", "no floats", "no bytes", "empty bytes", "extreme ints", "extreme floats"],
+)
+def test_edges_survive_parse_single_example(value):
+    name = "größe/π"
+    payload, _ = encode({name: value})
+    dtype = tf.string if isinstance(value, bytes | list) else tf.as_dtype(value.dtype)
+    parsed = tf.io.parse_single_example(payload, {name: tf.io.VarLenFeature(dtype)})
+    got = parsed[name].values.numpy()
+    assert_same(list(got) if dtype == tf.string else got, value)
+
+
+def test_unpacked_numbers_are_read():
+    """proto2 writers may leave lists unpacked: field 1 repeated, wire types 0 and 5."""
+    ints = b"\x1a\x04" + b"\x08\x05" + b"\x08\x07"  # Feature{ int64_list { 5, 7 } }
+    floats = b"\x12\x05" + b"\x0d" + np.float32(1.5).tobytes()
+    entries = b"".join(b"\x0a" + bytes((len(e),)) + e for e in (_entry(b"i", ints), _entry(b"f", floats)))
+    payload = b"\x0a" + bytes((len(entries),)) + entries
+    assert tf.train.Example.FromString(payload).features.feature["i"].int64_list.value == [5, 7]
+    decoded = decode(payload)
+    assert decoded["i"].tolist() == [5, 7]
+    assert decoded["f"].tolist() == [1.5]
+
+
+def _entry(name: bytes, feature: bytes) -> bytes:
+    return b"\x0a" + bytes((len(name),)) + name + b"\x12" + bytes((len(feature),)) + feature
+
+
+@pytest.mark.parametrize(
+    "value", [np.zeros(2, np.float64), np.zeros((2, 2), np.float32), np.zeros(2, np.int32)], ids=["f8", "2-D", "i4"]
+)
+def test_what_no_feature_can_hold_is_a_type_error(value):
+    with pytest.raises(TypeError, match="float32 or int64"):
+        encode({"x": value})
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.binary(max_size=60))
+def test_garbage_is_a_value_error_or_an_example(data):
+    with contextlib.suppress(ValueError):
+        decode(data)
+
+
+def test_an_example_cut_anywhere_never_passes_for_the_whole():
+    payload, _ = encode({"a": b"0123456789", "b": np.arange(5)})
+    whole = decode(payload)
+    for end in range(1, len(payload)):
+        try:
+            cut = decode(payload[:end])
+        except ValueError:
+            continue
+        assert set(cut) != set(whole)

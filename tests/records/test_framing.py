@@ -1,0 +1,99 @@
+"""TFRecord frames: TensorFlow's writer and reader are the reference, and golden bytes hold the format."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfprep.errors import DatasetError, RecordError
+from tfprep.records import Frame, RecordWriter, format_index, frame, masked_crc, read_index, read_record, read_records
+
+GOLDEN_ABC = "0300000000000000b099490e6162636e57f121"
+"""What `tf.io.TFRecordWriter` of TensorFlow 2.21 writes for b"abc"."""
+PAYLOADS = [b"", b"a", b"hello" * 100, bytes(range(256)), np.random.default_rng(0).bytes(100_000)]
+
+
+@pytest.fixture
+def path(tmp_path):
+    path = tmp_path / "x.tfrecord"
+    with path.open("wb") as file:
+        writer = RecordWriter(file)
+        for payload in PAYLOADS:
+            writer.write(payload)
+    return path
+
+
+def test_golden_bytes():
+    """crc32c("123456789") = 0xE3069283 (RFC 3720, B.4); the mask and the frame are TensorFlow's record_writer.h."""
+    assert masked_crc(b"123456789") == ((0xE3069283 >> 15 | 0xE3069283 << 17) + 0xA282EAD8) & 0xFFFFFFFF
+    assert frame(b"abc").hex() == GOLDEN_ABC
+
+
+def test_same_bytes_as_tensorflow(path, tmp_path):
+    with tf.io.TFRecordWriter(str(tmp_path / "tf")) as writer:
+        for payload in PAYLOADS:
+            writer.write(payload)
+    assert path.read_bytes() == (tmp_path / "tf").read_bytes()
+
+
+def test_tensorflow_reads_ours(path):
+    assert [record.numpy() for record in tf.data.TFRecordDataset(str(path))] == PAYLOADS
+
+
+def test_records_are_read_in_order_and_by_place(path):
+    frames = []
+    for (place, payload), expected in zip(read_records(path), PAYLOADS, strict=True):
+        assert payload == expected
+        frames.append(place)
+    with path.open("rb") as file:
+        for number in reversed(range(len(frames))):
+            assert read_record(file, path, frames[number], number) == PAYLOADS[number]
+
+
+@pytest.mark.parametrize("bit", [0, 7])
+def test_every_flipped_byte_is_found(tmp_path, bit):
+    payload = b"some payload"
+    good = frame(b"first") + frame(payload)
+    start = len(frame(b"first"))
+    path = tmp_path / "x"
+    for position in range(start, len(good)):
+        damaged = bytearray(good)
+        damaged[position] ^= 1 << bit
+        path.write_bytes(damaged)
+        with pytest.raises(RecordError) as caught:
+            list(read_records(path))
+        assert (caught.value.path, caught.value.record, caught.value.offset) == (str(path), 1, start)
+        assert f"record 1 at byte {start}" in str(caught.value)
+
+
+def test_every_cut_is_found(tmp_path):
+    good = frame(b"first") + frame(b"second")
+    path = tmp_path / "x"
+    for end in range(len(frame(b"first")) + 1, len(good)):
+        path.write_bytes(good[:end])
+        with pytest.raises(RecordError, match="record 1 at byte 21: cut short"):
+            list(read_records(path))
+
+
+def test_a_frame_of_another_size_than_the_index_says(path):
+    with path.open("rb") as file, pytest.raises(RecordError, match="the index says 16"):
+        read_record(file, path, Frame(16, 16))
+    with path.open("rb") as file, pytest.raises(RecordError, match="cut short"):
+        read_record(file, path, Frame(10**9, 50))
+
+
+def test_text_index_round_trips_and_names_a_bad_line(tmp_path):
+    file = io.BytesIO()
+    writer = RecordWriter(file)
+    for payload in PAYLOADS:
+        writer.write(payload)
+    path = tmp_path / "x.idx"
+    path.write_text(format_index(writer.frames))
+    assert path.read_text().splitlines()[:2] == ["0 16", "16 17"]
+    assert read_index(path) == writer.frames
+    path.write_text("0 16\n16\n")
+    with pytest.raises(DatasetError, match=r"x\.idx, line 2: expected '<offset> <size>', found '16'"):
+        read_index(path)
