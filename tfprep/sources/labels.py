@@ -1,10 +1,10 @@
-"""From class names to class numbers."""
+"""Lists of class names."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from tfprep.errors import RecipeError, SourceError
+from tfprep.errors import RecipeError
 
 
 def check_classes(classes: Any, where: str) -> tuple[str, ...]:
@@ -16,12 +16,3 @@ def check_classes(classes: Any, where: str) -> tuple[str, ...]:
     if twice:
         raise RecipeError(f"{where}: expected each class once; {', '.join(map(repr, twice))} comes twice")
     return names
-
-
-def number_of(name: str, numbers: dict[str, int], where: str) -> int:
-    """The class number of `name`; SourceError where it is none of the classes."""
-    try:
-        return numbers[name]
-    except KeyError:
-        known = ", ".join(map(repr, list(numbers)[:20]))
-        raise SourceError(f"{where}: {name!r} is none of the {len(numbers)} classes: {known}") from None

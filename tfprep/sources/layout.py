@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from tfprep.errors import RecipeError, SourceError
-from tfprep.sources.labels import number_of
 from tfprep.sources.patterns import IMAGE_SUFFIXES, Holes, Pattern
 from tfprep.sources.source import key_of
 from tfprep.sources.splits import Fractions, check_split_name
@@ -88,22 +87,26 @@ def images(
 ) -> Iterator[Image]:
     """Every image, in order. Raises SourceError at the end where there was none."""
     numbers = None if classes is None else {name: number for number, name in enumerate(classes)}
-    found = None
+    found, checked = None, set[str]()
     for found in fitting(root, pattern, rivals, tally):
         split = key_of(found.holes.get("split", UNSPLIT))
         if isinstance(splits, tuple) and split not in splits:
             tally[f"in no split of {splits}"] += 1
-        else:
-            check_split_name(split, str(root / found.path))
-            yield Image(found, split, _label(root, found, numbers))
+            continue
+        if split not in checked:
+            checked.add(check_split_name(split, str(root / found.path)))
+        yield Image(found, split, () if numbers is None else (_number(root, found, numbers),))
     if found is None:
         raise SourceError(_nothing(root, pattern))
 
 
-def _label(root: Path, found: Found, numbers: dict[str, int] | None) -> tuple[int, ...]:
-    if numbers is None:
-        return ()
-    return (number_of(key_of(found.holes["label"]), numbers, str(root / found.path)),)
+def _number(root: Path, found: Found, numbers: dict[str, int]) -> int:
+    name = key_of(found.holes["label"])
+    number = numbers.get(name)
+    if number is None:
+        known = ", ".join(map(repr, list(numbers)[:20]))
+        raise SourceError(f"{root / found.path}: {name!r} is none of the {len(numbers)} classes: {known}")
+    return number
 
 
 def _check_fractions(fractions: Fractions, pattern: Pattern, where: str) -> None:

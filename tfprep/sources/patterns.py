@@ -40,11 +40,11 @@ class Part:
     tokens: tuple[tuple[bool, str], ...]
     """(is a placeholder, its name or the literal text)"""
 
-    @property
+    @cached_property
     def holes(self) -> list[str]:
         return [text for hole, text in self.tokens if hole]
 
-    @property
+    @cached_property
     def any_depth(self) -> bool:
         return self.holes == [_DEEP]
 
@@ -95,34 +95,41 @@ class Pattern:
 
     def match_path(self, path: str) -> Holes | None:
         """The placeholders of a whole relative path."""
-        folder, slash, name = path.rpartition("/")
-        if any(part.any_depth for part in self.folders):
-            return self._match_deep(folder + slash, name)
-        names = folder.split("/") if slash else []
-        return self._match_flat(names, name, {})
+        *names, name = path.split("/")
+        known: Holes = {}
+        if self._deep_at is not None:
+            end = self._deep_at + len(names) - len(self._fixed_folders)
+            if end < self._deep_at:
+                return None
+            known = {_DEEP: "".join(f"{folder}/" for folder in names[self._deep_at : end])}
+            del names[self._deep_at : end]
+        if len(names) != len(self._fixed_folders):
+            return None
+        for part, folder in zip(self._fixed_folders, names, strict=True):
+            holes = part.match(folder, known)
+            if holes is None:
+                return None
+            known = holes
+        return self.match_file(name, known)
 
     def fill(self, holes: Holes) -> str:
         """The path without its suffix."""
-        return "".join(_filled(part, holes) for part in self.folders) + "".join(
-            holes[text] if hole else text for hole, text in self.stem.tokens
-        )
+        return "".join([holes[text] if hole else text for hole, text in self._tokens])
 
-    def _match_flat(self, names: list[str], name: str, known: Holes) -> Holes | None:
-        if len(names) != len([part for part in self.folders if not part.any_depth]):
-            return None
-        holes: Holes | None = known
-        for part, folder in zip((p for p in self.folders if not p.any_depth), names, strict=True):
-            holes = part.match(folder, holes) if holes is not None else None
-        return None if holes is None else self.match_file(name, holes)
+    @cached_property
+    def _deep_at(self) -> int | None:
+        """Which of the folders is `**`."""
+        return next((i for i, part in enumerate(self.folders) if part.any_depth), None)
 
-    def _match_deep(self, folder: str, name: str) -> Holes | None:
-        names = folder.split("/")[:-1]
-        place = next(i for i, part in enumerate(self.folders) if part.any_depth)
-        spare = len(names) - (len(self.folders) - 1)
-        if spare < 0:
-            return None
-        between = "".join(f"{n}/" for n in names[place : place + spare])
-        return self._match_flat(names[:place] + names[place + spare :], name, {_DEEP: between})
+    @cached_property
+    def _fixed_folders(self) -> tuple[Part, ...]:
+        return tuple(part for part in self.folders if not part.any_depth)
+
+    @cached_property
+    def _tokens(self) -> tuple[tuple[bool, str], ...]:
+        slash = ((False, "/"),)  # what `**` stands for ends in its own
+        folders = (token for part in self.folders for token in (*part.tokens, *(() if part.any_depth else slash)))
+        return (*folders, *self.stem.tokens)
 
 
 def compile_pattern(text: str, rule: str) -> Pattern:
@@ -183,8 +190,3 @@ def _regex(hole: bool, text: str, seen: set[str]) -> str:
         return f"(?P={text})"
     seen.add(text)
     return f"(?P<{text}>[^/]+)"
-
-
-def _filled(part: Part, holes: Holes) -> str:
-    text = "".join(holes[text] if hole else text for hole, text in part.tokens)
-    return text if part.any_depth else f"{text}/"

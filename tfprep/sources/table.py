@@ -170,13 +170,14 @@ def _rows(root: Path, tables: Sequence[tuple[str, str]], columns: Columns, tally
 
 def _numbered_rows(root: Path, tables: Sequence[tuple[str, str]], columns: Columns) -> Iterator[tuple[Path, int, Row]]:
     for path, split in tables:
-        for batch in batches(root / path, columns.needed()):
+        table = root / path
+        for batch in batches(table, columns.needed()):
             for row, number in enumerate(batch.numbers):
                 try:
                     read = columns.row(batch.columns, row, split)
                 except SourceError as error:
-                    raise SourceError(f"{root / path}: row {number}, {error}") from error
-                yield root / path, number, read
+                    raise SourceError(f"{table}: row {number}, {error}") from error
+                yield table, number, read
 
 
 def _refuse_twins(hashes: Array, rows: Callable[[], Iterator[tuple[Path, int, Row]]]) -> None:
