@@ -8,16 +8,19 @@ What is converted, and how:
 - masks keep their numbers: a palette image gives its indices, 1 bit gives 0 and 1, 16 bits stay uint16.
 
 What is refused, with a SampleError: bytes that are not a whole image, several frames, more pixels than `MAX_PIXELS`, a mask
-of several channels. JPEG goes through simplejpeg (libjpeg-turbo, bit-identical to Pillow), all else through Pillow, but for
-16-bit colour PNG, which Pillow would cut to 8 bits: OpenCV reads it.
+of several channels, formats that run programs or have no signature. JPEG goes through simplejpeg (libjpeg-turbo,
+bit-identical to Pillow), all else through Pillow, but for 16-bit colour PNG and TIFF, which Pillow would cut to 8 bits: OpenCV
+reads them. The further images of a JPEG (MPO: a preview, the other eye) are left aside.
 """
 
 from __future__ import annotations
 
 import io
+import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from math import prod
 from typing import Any
 
 import cv2
@@ -28,12 +31,19 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from tfprep.errors import SampleError
 from tfprep.fields import Array, ImageArray, Size
 
-MAX_PIXELS = 200_000_000
-"""Larger images are refused before a pixel is decoded: 200 megapixels are 600 MB of RGB."""
+MAX_PIXELS = 178_956_970
+"""Larger images are refused before a pixel is decoded: twice Pillow's `MAX_IMAGE_PIXELS`, where it refuses too; 537 MB of RGB."""
+
+_FORMATS = ("PNG", "GIF", "BMP", "PPM", "JPEG", "TIFF", "WEBP", "AVIF", "JPEG2000", "DIB", "MPO")
+"""What Pillow may open: not EPS, which starts Ghostscript, nor formats without a signature, which take text for an image. The
+first five are loaded already; Pillow imports all its plugins once it comes to the others."""
 
 _JPEG_START = b"\xff\xd8\xff"
+_JPEG_END = b"\xff\xd9"
+_PNG_START = b"\x89PNG\r\n\x1a\n"
 _EXIF_ORIENTATION = 0x0112
 _PNG_GRAY_ALPHA = 4
+_TIFF_BITS = 258
 _TRANSPOSE = {
     2: lambda a: a[:, ::-1],
     3: lambda a: a[::-1, ::-1],
@@ -52,9 +62,10 @@ def is_jpeg(data: bytes) -> bool:
 def image_size(data: bytes) -> Size:
     """(height, width) of the upright image (or `.npy` array), from its header alone."""
     if data[:6] == b"\x93NUMPY":
-        return _npy_size(data)
-    if is_jpeg(data):
-        height, width, _ = _jpeg_header(data)
+        shape = _npy_header(data)
+        return shape[0], shape[1]
+    if is_jpeg(data) and (header := _jpeg_header(data)):
+        height, width, _ = header
         return (width, height) if exif_orientation(data) >= 5 else (height, width)
     with _opened(data) as image:
         return (image.width, image.height) if _pil_orientation(image) >= 5 else (image.height, image.width)
@@ -66,11 +77,12 @@ def decode_image(data: bytes, *, min_size: Size | None = None) -> ImageArray:
     With `min_size` (height, width), a JPEG may be decoded smaller, by a factor of 2, 4 or 8 in the DCT domain, as long as
     it stays at least that large.
     """
-    if is_jpeg(data):
+    header = _jpeg_header(data) if is_jpeg(data) else None
+    if header and header[2] not in ("CMYK", "YCCK"):
         return _decode_jpeg(data, min_size)
     with _opened(data) as image:
-        if image.mode == "RGB" and image.format == "PNG" and _png_bit_depth(data) == 16:
-            return _upright(_narrow(_cv2_rgb16(data)), _pil_orientation(image))
+        if image.mode in ("RGB", "RGBA", "LA") and _bits(image, data) == 16:
+            return _upright(_cv2_16_bit(data), _pil_orientation(image))
         return _pil_rgb(ImageOps.exif_transpose(image))
 
 
@@ -82,8 +94,7 @@ def decode_mask(data: bytes) -> Array:
                 f"a mask has one channel of class numbers, this one is {image.mode} "
                 f"({len(image.getbands())} channels); convert it to class numbers first"
             )
-        array = np.asarray(ImageOps.exif_transpose(image))
-    return _mask_dtype(array)
+        return _mask_dtype(_numbers(image, data))
 
 
 def encode_jpeg(image: ImageArray, quality: int, subsampling: str) -> bytes:
@@ -97,12 +108,13 @@ def encode_jpeg(image: ImageArray, quality: int, subsampling: str) -> bytes:
 def decode_map(data: bytes) -> Array:
     """A map as [H, W] or [H, W, C]: a NumPy file (`.npy`), or an image of one channel, its 8, 16 or 32 bits kept."""
     if data[:6] == b"\x93NUMPY":
+        _npy_header(data)
         try:
             return np.asarray(np.load(io.BytesIO(data), allow_pickle=False))
         except (ValueError, EOFError, OSError) as error:
             raise SampleError(f"not a whole NumPy file: {error}") from error
     with _opened(data) as image:
-        return np.asarray(ImageOps.exif_transpose(image))
+        return _numbers(image, data)
 
 
 def decode_stored_jpeg(data: bytes, *, channels: int | None) -> ImageArray:
@@ -144,17 +156,26 @@ def keeps_original(data: bytes) -> bool:
     """Whether these bytes, untouched, decode to the same pixels everywhere: an upright JPEG of gray or YCbCr, or a PNG of
     8-bit gray or RGB without transparency. TensorFlow reads no other format as `decode_image` does."""
     if is_jpeg(data):
-        return _jpeg_header(data)[2] not in ("CMYK", "YCCK") and exif_orientation(data) == 1
-    if data[:8] != b"\x89PNG\r\n\x1a\n":
+        header = _jpeg_header(data)
+        return header is not None and header[2] in ("Gray", "YCbCr") and exif_orientation(data) == 1
+    if data[:8] != _PNG_START:
         return False
     with _opened(data) as image:
-        plain = image.mode in ("L", "RGB") and not image.has_transparency_data and _png_bit_depth(data) == 8
+        plain = image.mode in ("L", "RGB") and not image.has_transparency_data and _bits(image, data) == 8
         return plain and _pil_orientation(image) == 1
 
 
+def looks_whole(data: bytes) -> bool:
+    """Whether a JPEG ends with its end marker, a PNG with its last chunk: what is cut off is found, a flipped bit is not.
+
+    At the speed of memory, where decoding would say for sure. False too where something stands behind the end.
+    """
+    return data[-2:] == _JPEG_END if is_jpeg(data) else data[-8:-4] == b"IEND"
+
+
 def exif_orientation(data: bytes) -> int:
-    """The EXIF orientation of a JPEG, 1 to 8; 1 where none is given."""
-    if data.find(b"Exif\0\0", 0, 1 << 16) < 0:
+    """The EXIF orientation of a JPEG, 1 to 8; 1 where none is given. As Pillow, also from XMP where EXIF has none."""
+    if not any(_tells_orientation(data, start, end) for start, end in _jpeg_app1(data)):
         return 1
     with _opened(data) as image:
         return _pil_orientation(image)
@@ -164,10 +185,6 @@ def exif_orientation(data: bytes) -> int:
 
 
 def _decode_jpeg(data: bytes, min_size: Size | None) -> ImageArray:
-    _, _, colorspace = _jpeg_header(data)
-    if colorspace in ("CMYK", "YCCK"):
-        with _opened(data) as image:
-            return _pil_rgb(ImageOps.exif_transpose(image))
     orientation = exif_orientation(data)
     least = (0, 0) if min_size is None else min_size
     height, width = reversed(least) if orientation >= 5 else least
@@ -178,13 +195,34 @@ def _decode_jpeg(data: bytes, min_size: Size | None) -> ImageArray:
     return _upright(pixels, orientation)
 
 
-def _jpeg_header(data: bytes) -> tuple[int, int, str]:
+def _jpeg_header(data: bytes) -> tuple[int, int, str] | None:
+    """Height, width and colour space as they are stored; None for the rare JPEG that simplejpeg does not read (chroma
+    sampled in an unusual way, a damaged header): Pillow has the last word on it."""
     try:
         height, width, colorspace, _ = simplejpeg.decode_jpeg_header(data, strict=False)
-    except ValueError as error:
-        raise SampleError(f"not a JPEG image: {error}") from error
+    except ValueError:
+        return None
     _check_pixels(height, width)
     return int(height), int(width), str(colorspace)
+
+
+def _jpeg_app1(data: bytes) -> Iterator[tuple[int, int]]:
+    """Start and end of the content of each APP1 segment (EXIF, XMP) before the image data."""
+    place = 2
+    while data[place : place + 1] == b"\xff" and place + 4 <= len(data):
+        marker, size = data[place + 1], int.from_bytes(data[place + 2 : place + 4], "big")
+        if marker == 0xFF:  # a fill byte
+            place += 1
+            continue
+        if marker == 0xE1:
+            yield place + 4, place + 2 + size
+        if marker == 0xDA:
+            return
+        place += 2 + size
+
+
+def _tells_orientation(data: bytes, start: int, end: int) -> bool:
+    return data.startswith(b"Exif\0\0", start) or data.find(b"tiff:Orientation", start, end) >= 0
 
 
 def _upright(pixels: ImageArray, orientation: int) -> ImageArray:
@@ -203,17 +241,23 @@ def _opened(data: bytes) -> Iterator[Image.Image]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            with Image.open(io.BytesIO(data)) as image:
+            with Image.open(io.BytesIO(data), formats=_FORMATS) as image:
                 _check_pixels(image.height, image.width)
-                if getattr(image, "n_frames", 1) > 1:
-                    raise SampleError(
-                        f"{image.format} holds {getattr(image, 'n_frames', 0)} frames, expected one image"
-                    )
+                if not is_jpeg(data):
+                    _check_frames(image)
                 yield image
     except UnidentifiedImageError as error:
         raise SampleError(f"not an image: no known format begins with the bytes {data[:8]!r}") from error
+    except Image.DecompressionBombError as error:
+        raise SampleError(f"{error}") from error
     except (OSError, ValueError, SyntaxError, EOFError, ArithmeticError, LookupError, TypeError, RuntimeError) as error:
         raise SampleError(f"not a whole image: {error or type(error).__name__}") from error
+
+
+def _check_frames(image: Image.Image) -> None:
+    frames = getattr(image, "n_frames", 1)
+    if frames > 1:
+        raise SampleError(f"{image.format} holds {frames} frames, expected one image")
 
 
 def _check_pixels(height: int, width: int) -> None:
@@ -241,6 +285,32 @@ def _pil_rgb(image: Image.Image) -> ImageArray:
     return np.asarray(image.convert("RGB"))
 
 
+def _numbers(image: Image.Image, data: bytes) -> Array:
+    """The upright pixels with the numbers that stand in the file: Pillow spreads gray of few levels over 0 to 255."""
+    array = np.asarray(ImageOps.exif_transpose(image))
+    levels, white = _levels(image, data), 255 if array.dtype == np.uint8 else 65535
+    if image.mode not in ("L", "I") or levels in (None, white):
+        return array
+    return np.rint(array.astype(np.float64) * levels / white).astype(array.dtype)
+
+
+def _levels(image: Image.Image, data: bytes) -> int | None:
+    """The number that stands for white in a gray image's file; None where that is not known to differ."""
+    if image.format == "PPM":
+        header = re.match(rb"P[25](?:\s+|#[^\n]*\n)+\d+(?:\s+|#[^\n]*\n)+\d+(?:\s+|#[^\n]*\n)+(\d+)", data)
+        return int(header[1]) if header else None
+    bits = _bits(image, data)
+    return (1 << bits) - 1 if bits < 8 else None
+
+
+def _bits(image: Image.Image, data: bytes) -> int:
+    """Bits a channel of a PNG or TIFF; 8 for all else."""
+    if image.format == "PNG":
+        return data[24] if len(data) > 24 else 8
+    bits = getattr(image, "tag_v2", {}).get(_TIFF_BITS, (8,))
+    return int(max(bits, default=8)) if isinstance(bits, tuple) else int(bits)
+
+
 def _mask_dtype(array: Array) -> Array:
     if array.dtype in (np.bool_, np.uint8):
         return array.astype(np.uint8)
@@ -254,15 +324,17 @@ def _narrow(wide: Array) -> ImageArray:
     return ((wide.astype(np.uint32) + 128) // 257).astype(np.uint8)
 
 
-def _png_bit_depth(data: bytes) -> int:
-    return data[24] if len(data) > 24 else 8
-
-
-def _cv2_rgb16(data: bytes) -> Array:
-    array: Any = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR_RGB | cv2.IMREAD_ANYDEPTH)
-    if array is None:
-        raise SampleError("not a whole PNG image")
-    return np.asarray(array)
+def _cv2_16_bit(data: bytes) -> ImageArray:
+    """A PNG or TIFF of 16 bits a channel, gray or RGB, with or without alpha, as 8-bit RGB over white; not turned upright."""
+    flags = cv2.IMREAD_UNCHANGED | cv2.IMREAD_IGNORE_ORIENTATION
+    array: Any = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
+    if array is None or array.dtype != np.uint16 or array.ndim != 3:
+        raise SampleError("not a whole image of 16 bits a channel")
+    rgb = array[:, :, 2::-1].astype(np.float64)
+    if array.shape[2] == 4:
+        alpha = array[:, :, 3:] / 65535
+        rgb = rgb * alpha + 65535 * (1 - alpha)
+    return _narrow(np.rint(rgb))
 
 
 def _encode_png_pair(array: Array, level: int) -> bytes:
@@ -273,18 +345,22 @@ def _encode_png_pair(array: Array, level: int) -> bytes:
     return file.getvalue()
 
 
-def _npy_size(data: bytes) -> Size:
+def _npy_header(data: bytes) -> tuple[int, ...]:
+    """The shape of a NumPy file whose bytes are all there."""
     file = io.BytesIO(data)
     try:
         version = np.lib.format.read_magic(file)
         read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape = read(file)[0]
+        shape, _, dtype = read(file)
     except (ValueError, EOFError) as error:
         raise SampleError(f"not a whole NumPy file: {error}") from error
     if len(shape) not in (2, 3):
         raise SampleError(f"a map is [H, W] or [H, W, C], this NumPy file has shape {shape}")
     _check_pixels(shape[0], shape[1])
-    return shape[0], shape[1]
+    here, expected = len(data) - file.tell(), prod(shape) * dtype.itemsize
+    if here < expected:
+        raise SampleError(f"not a whole NumPy file: {here} of {expected} bytes of pixels are there")
+    return tuple(shape)
 
 
 def _swap_rgb(array: Array) -> Array:

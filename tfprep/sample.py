@@ -6,11 +6,13 @@ SampleError that names the stage and the field, so that the sample is rejected a
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import ceil
+from time import perf_counter
 from typing import Any, TypeVar
 
 import numpy as np
@@ -38,40 +40,75 @@ class Stored:
 
 @dataclass(frozen=True)
 class SampleMaker:
-    """A recipe applied to the samples of one source; `kinds` and `classes` are those of its listing."""
+    """A recipe applied to the samples of one source; `kinds` and `classes` are those of its listing.
+
+    `seconds` adds up the time spent, by stage.
+    """
 
     recipe: Recipe
     kinds: Mapping[str, Kind]
     classes: Mapping[str, Sequence[str]]
+    seconds: dict[str, float] = dataclasses.field(default_factory=dict, compare=False)
 
-    def variants(self, key: str, raw: Mapping[str, Any], count: int) -> Iterator[Stored]:
-        """The first `count` variants of a raw sample, one at a time, encoded. Raises SampleError."""
-        for made in self.made(key, raw, range(count)):
+    def variants(self, key: str, raw: Mapping[str, Any], count: int, *, pixels: bool = True) -> Iterator[Stored]:
+        """The first `count` variants of a raw sample, one at a time, encoded. Raises SampleError.
+
+        Without `pixels`, an image that is stored by its own bytes and needed for nothing else is not decoded: its value
+        stays bytes.
+        """
+        for made in self.made(key, raw, range(count), pixels=pixels):
             yield self._encode(made, raw)
 
-    def made(self, key: str, raw: Mapping[str, Any], variants: Sequence[int]) -> Iterator[Sample]:
+    def made(
+        self, key: str, raw: Mapping[str, Any], variants: Sequence[int], *, pixels: bool = True
+    ) -> Iterator[Sample]:
         """These variants of a raw sample as values, one at a time. Raises SampleError.
 
         `raw` holds a file's bytes, or a value, by field. Images are decoded once for all variants.
         """
-        size = _upright_size(raw, self.kinds)
+        size = self._upright_size(raw)
         transforms = [self._transform(key, variant, size) for variant in variants]
-        sample = self._decode(raw, _least_size(size, transforms) if self.recipe.dct_downscale else None)
+        sample = self._decode(raw, self._least_size(size, transforms), pixels)
         for variant, transform in zip(variants, transforms, strict=True):
             made = self._warp(sample, transform, size)
             made = self._derive(made, key, variant)
             yield self._colour(made, key, variant) if variant else made
 
-    def _decode(self, raw: Mapping[str, Any], least: Size | None) -> Sample:
+    def _upright_size(self, raw: Mapping[str, Any]) -> Size | None:
+        """(height, width) that all rasters of the sample share, from their headers; SampleError where they do not."""
+        sizes: dict[str, Size] = {}
+        for name, value in raw.items():
+            if self.kinds[name] in RASTER_KINDS:
+                with self._stage("decode", name):
+                    sizes[name] = images.image_size(value) if isinstance(value, bytes) else np.shape(value)[:2]
+        if len(set(sizes.values())) > 1:
+            told = ", ".join(f"{name} is {width} x {height}" for name, (height, width) in sizes.items())
+            raise SampleError(f"images, masks and maps of one sample have one size; {told}", stage="decode")
+        return next(iter(sizes.values()), None)
+
+    def _least_size(self, size: Size | None, transforms: Sequence[Transform | None]) -> Size | None:
+        """How small an image may be decoded so that no variant enlarges it; None where that is not half its size or less,
+        and where masks or maps belong to it: they lie on the pixels of the whole image."""
+        rasters = sum(self.kinds[name] in RASTER_KINDS for name in self.kinds)
+        if not self.recipe.dct_downscale or size is None or rasters > 1 or None in transforms:
+            return None
+        largest = max(scale_of(transform) for transform in transforms if transform is not None)
+        return (ceil(size[0] * largest), ceil(size[1] * largest)) if largest <= 0.5 else None
+
+    def _decode(self, raw: Mapping[str, Any], least: Size | None, pixels: bool) -> Sample:
         sample = {}
         for name, value in raw.items():
-            with _stage("decode", name):
-                sample[name] = _decode_field(value, self.kinds[name], least)
-        for name, classes in self.classes.items():
-            if self.kinds.get(name) == "mask" and name in sample:
-                with _stage("decode", name):
-                    _check_classes(sample[name], classes, self.recipe.fill.get(name))
+            with self._stage("decode", name):
+                own = not pixels and isinstance(value, bytes) and self._own_bytes_do(name, value)
+                sample[name] = value if own else _decode_field(value, self.kinds[name], least)
+                if name in self.classes and self.kinds[name] in ("mask", "label"):
+                    _check_classes(sample[name], self.classes[name], self.recipe.fill.get(name))
         return sample
+
+    def _own_bytes_do(self, name: str, data: bytes) -> bool:
+        """Whether the file can be stored without looking at its pixels."""
+        stored = isinstance(self.recipe.store.get(name), Original) and not self.recipe.derive
+        return stored and images.looks_whole(data) and images.keeps_original(data)
 
     def _transform(self, key: str, variant: int, size: Size | None) -> Transform | None:
         """All geometry of a variant as one transform; None where there is nothing to do."""
@@ -79,7 +116,7 @@ class SampleMaker:
             return None
         whole = identity(size)
         for step, op in _steps("geometry", self.recipe.geometry):
-            with _stage("geometry", step):
+            with self._stage("geometry", step):
                 draws = generator(self.recipe.seed, key, variant, step) if variant else None
                 whole = whole.then(op(whole.size, draws))
         return whole
@@ -87,14 +124,14 @@ class SampleMaker:
     def _warp(self, sample: Sample, transform: Transform | None, size: Size | None) -> Sample:
         if transform is None:
             return sample
-        with _stage("geometry"):
+        with self._stage("geometry"):
             border, fill = self.recipe.border, self.recipe.fill
             return warp_sample(sample, self.kinds, transform, border=border, fill=fill, size=size)
 
     def _derive(self, sample: Sample, key: str, variant: int) -> Sample:
         made = dict(sample)
         for name, derived in self.recipe.derive.items():
-            with _stage("derive", name):
+            with self._stage("derive", name):
                 value = derived(made, generator(self.recipe.seed, key, variant, f"derive/{name}"))
                 _check_derived(value, getattr(derived, "kind", "map"), raster_size(sample, self.kinds))
                 made[name] = value
@@ -104,7 +141,7 @@ class SampleMaker:
         changed = {name: value for name, value in sample.items() if self.kinds.get(name) == "image"}
         for step, op in _steps("colour", self.recipe.colour):
             for name, image in changed.items():
-                with _stage("colour", step):
+                with self._stage("colour", step):
                     changed[name] = _check_colour(op(image, generator(self.recipe.seed, key, variant, step)), image)
         return {**sample, **changed}
 
@@ -113,11 +150,24 @@ class SampleMaker:
         specs: dict[str, FieldSpec] = {}
         kinds = {**self.kinds, **self.recipe.derived_kinds()}
         for name, codec in self.recipe.store.items():
-            with _stage("encode", name):
+            with self._stage("encode", name):
                 value = _original(raw[name], sample[name]) if isinstance(codec, Original) else sample[name]
                 features |= {name + suffix: feature for suffix, feature in codec.encode(value).items()}
                 specs[name] = codec.spec(kinds[name], value)
         return Stored(features, specs, sample)
+
+    @contextmanager
+    def _stage(self, stage: str, field: str = "") -> Iterator[None]:
+        """Whatever is raised inside becomes a SampleError that names the stage and the field."""
+        started = perf_counter()
+        try:
+            yield
+        except SampleError as error:
+            raise error.located(stage=stage, field=field) from error
+        except Exception as error:
+            raise SampleError(f"{type(error).__name__}: {error}", stage=stage, field=field) from error
+        finally:
+            self.seconds[stage] = self.seconds.get(stage, 0.0) + perf_counter() - started
 
 
 # --- decoding -------------------------------------------------------------------------------------------------------
@@ -138,27 +188,6 @@ def _decode_field(value: Any, kind: Kind, least: Size | None) -> Any:
     return array.reshape(-1, 4) if kind == "boxes" else array
 
 
-def _upright_size(raw: Mapping[str, Any], kinds: Mapping[str, Kind]) -> Size | None:
-    """(height, width) that all rasters of the sample share, from their headers; SampleError where they do not."""
-    sizes: dict[str, Size] = {}
-    for name, value in raw.items():
-        if kinds[name] in RASTER_KINDS:
-            with _stage("decode", name):
-                sizes[name] = images.image_size(value) if isinstance(value, bytes) else np.shape(value)[:2]
-    if len(set(sizes.values())) > 1:
-        told = ", ".join(f"{name} is {width} x {height}" for name, (height, width) in sizes.items())
-        raise SampleError(f"images, masks and maps of one sample have one size; {told}", stage="decode")
-    return next(iter(sizes.values()), None)
-
-
-def _least_size(size: Size | None, transforms: Sequence[Transform | None]) -> Size | None:
-    """How small an image may be decoded so that no variant enlarges it; None where that is not half its size or less."""
-    if size is None or any(transform is None for transform in transforms):
-        return None
-    largest = max(scale_of(transform) for transform in transforms if transform is not None)
-    return (ceil(size[0] * largest), ceil(size[1] * largest)) if largest <= 0.5 else None
-
-
 def _original(raw: Any, decoded: Array) -> Any:
     return raw if isinstance(raw, bytes) and images.keeps_original(raw) else decoded
 
@@ -166,11 +195,11 @@ def _original(raw: Any, decoded: Array) -> Any:
 # --- checks ---------------------------------------------------------------------------------------------------------
 
 
-def _check_classes(mask: Array, classes: Sequence[str], fill: float | None) -> None:
-    """A mask's numbers are those of its class names, or the number that fills what lies outside the image."""
-    if not mask.size or mask.max() < len(classes):
+def _check_classes(numbers: Array, classes: Sequence[str], fill: float | None) -> None:
+    """A label's or a mask's numbers are those of the class names, or the number that fills what lies outside the image."""
+    if not numbers.size or (numbers.max() < len(classes) and numbers.min() >= 0):
         return
-    strange = [int(value) for value in np.unique(mask) if value >= len(classes) and value != fill]
+    strange = [int(value) for value in np.unique(numbers) if not 0 <= value < len(classes) and value != fill]
     if strange:
         raise SampleError(f"class {strange[0]} is outside the list of {len(classes)} classes")
 
@@ -200,14 +229,3 @@ def _steps(stage: str, ops: Sequence[T]) -> Iterator[tuple[str, T]]:
         name = getattr(op, "__name__", type(op).__name__)
         yield f"{stage}/{name}/{seen[name]}", op
         seen[name] += 1
-
-
-@contextmanager
-def _stage(stage: str, field: str = "") -> Iterator[None]:
-    """Whatever is raised inside becomes a SampleError that names the stage and the field."""
-    try:
-        yield
-    except SampleError as error:
-        raise error.located(stage=stage, field=field) from error
-    except Exception as error:
-        raise SampleError(f"{type(error).__name__}: {error}", stage=stage, field=field) from error
