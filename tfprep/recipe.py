@@ -140,7 +140,7 @@ def _check_mapping(option: str, value: Any, expected: str, test: Callable[[Any],
     for name, item in value.items():
         if not isinstance(name, str):
             _wrong((option,), f"{option}: a name is a string, not {name!r}")
-        if not test(item):
+        if inspect.isclass(item) or not test(item):
             _wrong((option, name), f"{option}['{name}']: expected {expected}, not {item!r}{_called(item)}")
 
 

@@ -55,7 +55,7 @@ def locate(path: Path, error: RecipeError) -> RecipeError:
 def _located(path: Path, error: Exception) -> RecipeError:
     if isinstance(error, SyntaxError) and _same(error.filename, path):
         return _with_line(path, error.lineno or 0, f"not Python: {error.msg}")
-    line = _line_of(path, error.where) if isinstance(error, RecipeError) and len(error.where) > 1 else 0
+    line = _line_of(path, error.where) if isinstance(error, RecipeError) else 0
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _same(frame.filename, path)]
     what = str(error) if isinstance(error, RecipeError) else f"{type(error).__name__}: {error}"
     return _with_line(path, line or (frames[-1].lineno or 0 if frames else 0), what)

@@ -91,7 +91,7 @@ def _marked(image: ImageArray, fields: Mapping[str, FieldSpec], sample: Mapping[
 
 def _over(ground: Array | None, mask: Array) -> ImageArray:
     """The mask's classes in colours, over the image where they have one size."""
-    colours = class_colours(int(mask.max()) + 1)[mask]
+    colours: ImageArray = class_colours(int(mask.max()) + 1)[mask]
     if ground is None or ground.shape[:2] != mask.shape:
         return colours
     return np.rint(colours * _MASK_SHARE + ground * (1 - _MASK_SHARE)).astype(np.uint8)

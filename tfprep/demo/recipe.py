@@ -3,8 +3,9 @@
 Run: tfprep build pipelines/demo.py --data out/demo/raw --out out/demo/built
 """
 
-from tfprep import Recipe, augment, codecs, derive, sources
+from tfprep import augment, codecs, derive, sources
 from tfprep.demo.scenes import CLASSES
+from tfprep.recipe import Recipe
 
 LEAF = CLASSES.index("leaf")
 

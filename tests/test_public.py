@@ -1,0 +1,36 @@
+"""The public names: each exists, is listed, and the modules say what they export."""
+
+from __future__ import annotations
+
+import importlib
+
+import pytest
+
+import tfprep
+from tfprep import errors
+
+PACKAGES = ["augment", "build", "codecs", "dataset", "derive", "engines", "load", "read", "records", "sources", "train"]
+
+
+def test_public_names_exist():
+    for name in tfprep.__all__:
+        assert getattr(tfprep, name) is not None
+    assert dir(tfprep) == sorted(tfprep.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = tfprep.nothing
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_package_lists_what_it_exports(package):
+    module = importlib.import_module(f"tfprep.{package}")
+    assert module.__doc__
+    for name in module.__all__:
+        assert hasattr(module, name), name
+    assert list(module.__all__) == sorted(module.__all__)
+
+
+def test_every_error_is_a_tfprep_error():
+    raised = [value for value in vars(errors).values() if isinstance(value, type) and issubclass(value, Exception)]
+    assert all(issubclass(value, errors.TfprepError) for value in raised)
+    for value in raised:
+        assert value.__name__ in (errors.__doc__ or ""), f"{value.__name__} is missing from the tree in errors.py"

@@ -1,0 +1,225 @@
+"""Recipes: what they accept, how they describe themselves, and what they say about mistakes."""
+
+from __future__ import annotations
+
+import functools
+import textwrap
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tfprep import Recipe, augment, codecs, derive, sources
+from tfprep.errors import RecipeError
+from tfprep.recipe_file import data_root, load_recipe, locate
+from tfprep.sources import Listing
+
+PIPELINES = sorted((Path(__file__).parents[1] / "pipelines").glob("*.py"))
+
+
+def recipe(**options) -> Recipe:
+    return Recipe(**{"name": "r", "source": sources.Folder(), "store": {"image": codecs.Jpeg()}, **options})
+
+
+def listing(**kinds) -> Listing:
+    return Listing(kinds or {"image": "image", "label": "label"}, ("image",), ("label",), iter(()))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"name": "my data"}, "a letter followed by letters, digits and '_', not 'my data'"),
+        ({"name": "x_v2"}, "ends like a variant"),
+        ({"source": "photos"}, r"source: expected a source such as sources\.Folder\(\), not 'photos'"),
+        ({"store": {}}, "store: nothing would be stored"),
+        ({"store": [codecs.Jpeg()]}, "store: expected a dict"),
+        ({"store": {"image": codecs.Jpeg}}, r"store\['image'\]: expected a codec .* call it: Jpeg\(\)"),
+        ({"store": {1: codecs.Jpeg()}}, "a name is a string, not 1"),
+        ({"geometry": augment.Flip()}, r"geometry: expected a list of ops, not Flip\("),
+        ({"geometry": [augment.Flip]}, r"geometry\[0\]: expected an op or a function, .* call it: Flip\(\)"),
+        ({"colour": [0.2]}, r"colour\[0\]: expected an op or a function, not 0\.2"),
+        ({"derive": {"d": 3}}, r"derive\['d'\]: expected a derived input or a function, not 3"),
+        ({"variants": 4}, "variants: expected a dict"),
+        ({"variants": {"train": 0}}, r"variants\['train'\]: expected a whole number from 1, not 0"),
+        ({"shards": {"train": True}}, "not True"),
+        ({"fill": {"mask": "void"}}, "expected a number, not 'void'"),
+        ({"border": "wrap"}, "'constant', 'reflect' or 'replicate', not 'wrap'"),
+        (
+            {"store": {"image": codecs.Original()}, "geometry": [augment.Flip()]},
+            "Original keeps the source's bytes, but",
+        ),
+        ({"store": {"image": codecs.Original()}, "variants": {"train": 2}}, "Original keeps the source's bytes, but"),
+    ],
+)
+def test_a_mistake_is_told_with_rule_value_and_way_out(options, message):
+    with pytest.raises(RecipeError, match=message):
+        recipe(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"store": {"imgae": codecs.Jpeg()}}, "there is no field 'imgae'; there are image, label"),
+        ({"store": {"label": codecs.Jpeg()}}, "'label' is a label: JPEG changes values"),
+        ({"derive": {"image": np.copy}}, "the source already has a field 'image'"),
+        ({"fill": {"label": 3}}, "no image, mask or map named 'label'"),
+    ],
+)
+def test_fields_are_checked_against_the_source(options, message):
+    with pytest.raises(RecipeError, match=message):
+        recipe(**options).check_fields(listing())
+
+
+def test_derived_inputs_can_be_stored_by_their_kind():
+    made = recipe(derive={"d": lambda sample, generator: sample["image"]}, store={"d": codecs.Raw()})
+    made.check_fields(listing())
+    with pytest.raises(RecipeError, match="there is no split 'trian'; there are train, val"):
+        recipe(variants={"trian": 2}).check_splits(["train", "val"])
+
+
+# --- fingerprint ----------------------------------------------------------------------------------------------------
+
+
+def plus(number: float, sample, generator):
+    return sample["image"] + number
+
+
+class Plus:
+    def __init__(self, number: float) -> None:
+        self.number = number
+
+    def __call__(self, sample, generator):
+        return sample["image"] + self.number
+
+
+def closure(number: float):
+    return lambda sample, generator: sample["image"] + number
+
+
+CHANGES = [
+    {"seed": 1},
+    {"name": "q"},
+    {"border": "reflect"},
+    {"fill": {"image": 1}},
+    {"geometry": [augment.Flip(p=0.4)]},
+    {"geometry": [augment.Flip(p=0.5)]},
+    {"colour": [augment.Brightness(0.1)]},
+    {"store": {"image": codecs.Jpeg(94)}},
+    {"store": {"image": codecs.Png()}},
+    {"variants": {"train": 2}},
+    {"dct_downscale": False},
+    {"derive": {"d": derive.Distance(mask="mask", target=1)}},
+    *[{"derive": {"d": functools.partial(plus, number)}} for number in (1, 2)],
+    *[{"derive": {"d": Plus(number)}} for number in (1, 2)],
+    *[{"derive": {"d": closure(number)}} for number in (1, 2)],
+]
+
+
+def test_every_change_that_changes_bytes_changes_the_fingerprint():
+    fingerprints = [recipe(**change).fingerprint("train") for change in ({}, *CHANGES)]
+    assert len(set(fingerprints)) == len(fingerprints)
+
+
+def test_a_fingerprint_is_the_same_for_the_same_recipe_and_per_split():
+    for change in CHANGES:
+        assert recipe(**change).fingerprint() == recipe(**change).fingerprint()
+    two, three = recipe(variants={"train": 2}), recipe(variants={"train": 3})
+    assert two.fingerprint("val") == three.fingerprint("val") != two.fingerprint("train")
+
+
+def test_what_cannot_be_described_is_refused():
+    with pytest.raises(RecipeError, match="cannot be described in JSON"):
+        recipe(derive={"d": functools.partial(plus, np.zeros(3))}).fingerprint()
+
+
+# --- files ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def write(tmp_path) -> Iterator:
+    def write(text: str) -> Path:
+        path = tmp_path / "recipe.py"
+        path.write_text(textwrap.dedent(text))
+        return path
+
+    return write
+
+
+GOOD = """
+    from tfprep import Recipe, augment, codecs, sources
+    DATA = "raw"
+    RECIPE = Recipe(
+        name="r",
+        source=sources.Folder(),
+        geometry=[
+            augment.Flip(),
+        ],
+        store={
+            "image": codecs.Jpeg(),
+            "label": codecs.Scalar(),
+        },
+    )
+"""
+
+
+def test_a_file_is_loaded_with_its_data_root(write):
+    path = write(GOOD)
+    assert load_recipe(path).name == "r"
+    assert data_root(path) == path.parent / "raw"
+    assert data_root(write(GOOD.replace('DATA = "raw"', ""))) == Path.cwd()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "message"),
+    [
+        ("augment.Flip()", "augment.Flip(p=2)", 8, "augment.Flip(p=2)"),
+        ("augment.Flip()", "augment.Flop()", 8, "AttributeError"),
+        ("codecs.Jpeg()", "codecs.Jpeg(0)", 11, "from 1 to 100, not 0"),
+        ("codecs.Jpeg()", "codecs.Jpeg", 11, "call it: Jpeg()"),
+        ('name="r"', 'name="r r"', 5, "letters, digits"),
+        ("geometry=[", "geometri=[", 4, "TypeError"),
+        ("store={", "store={,", 10, "not Python"),
+    ],
+)
+def test_a_mistake_in_a_file_says_which_line(write, old, new, line, message):
+    path = write(GOOD.replace(old, new))
+    with pytest.raises(RecipeError) as caught:
+        load_recipe(path)
+    assert f"line {line}:" in str(caught.value)
+    assert message in str(caught.value)
+
+
+def test_a_mistake_found_later_says_its_line_too(write):
+    path = write(GOOD.replace('"label"', '"lable"'))
+    with pytest.raises(RecipeError) as caught:
+        load_recipe(path).check_fields(listing())
+    assert "line 12: store: there is no field 'lable'" in str(locate(path, caught.value))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"), [("", "found RECIPE = None"), ("RECIPE = 3", r"expected RECIPE = tfprep\.Recipe\(\.\.\.\)")]
+)
+def test_a_file_without_a_recipe(write, text, message):
+    with pytest.raises(RecipeError, match=message):
+        load_recipe(write(text))
+
+
+def test_no_file_and_not_a_python_file(tmp_path):
+    with pytest.raises(RecipeError, match="no such recipe; 'tfprep init FOLDER' writes one"):
+        load_recipe(tmp_path / "none.py")
+    (tmp_path / "recipe.txt").write_text("")
+    with pytest.raises(RecipeError, match=r"ends in \.py"):
+        load_recipe(tmp_path / "recipe.txt")
+
+
+@pytest.mark.parametrize("path", [p for p in PIPELINES if "RECIPE" in p.read_text()], ids=lambda path: path.stem)
+def test_every_recipe_of_the_project_loads_and_says_how_to_run_it(path):
+    assert load_recipe(path).fingerprint()
+    assert f"Run: tfprep build pipelines/{path.name} --data " in path.read_text()
+
+
+def test_replace_keeps_checking():
+    with pytest.raises(RecipeError):
+        replace(recipe(), border="x")
