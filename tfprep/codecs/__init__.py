@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tfprep.codecs.codec import Codec, Feature
+from tfprep.codecs.codec import Codec, Feature, InPlace
 from tfprep.codecs.jpeg import Jpeg
 from tfprep.codecs.original import Original
 from tfprep.codecs.png import Png
@@ -13,7 +13,7 @@ from tfprep.codecs.raw import Raw
 from tfprep.codecs.scalar import Scalar, Text
 from tfprep.errors import DatasetError
 
-__all__ = ["Codec", "Feature", "Jpeg", "Original", "Png", "Raw", "Scalar", "Text", "from_description"]
+__all__ = ["Codec", "Feature", "InPlace", "Jpeg", "Original", "Png", "Raw", "Scalar", "Text", "from_description"]
 
 _BY_NAME = {"jpeg": Jpeg, "png": Png, "raw": Raw, "original": Original, "scalar": Scalar, "text": Text}
 

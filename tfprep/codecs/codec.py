@@ -46,6 +46,14 @@ class Codec(Protocol):
     def describe(self) -> dict[str, Any]: ...
 
 
+class InPlace(Protocol):
+    """What the codecs of rasters can do besides: decode into memory that is given."""
+
+    def decode_into(self, feature: Any, spec: FieldSpec, out: Array) -> None:
+        """The same values as `decode`, into `out`: C-contiguous, of the right shape and dtype. SampleError where they are not."""
+        ...
+
+
 def require_kind(codec: object, field: str, kind: Kind, allowed: tuple[Kind, ...], way_out: str) -> None:
     if kind not in allowed:
         name = type(codec).__name__

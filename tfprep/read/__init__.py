@@ -1,0 +1,6 @@
+"""From a dataset to batches, without TensorFlow: order, record bytes, pixels decoded in place."""
+
+from tfprep.read.options import LoaderOptions
+from tfprep.read.pipeline import Pipeline
+
+__all__ = ["LoaderOptions", "Pipeline"]

@@ -1,0 +1,208 @@
+"""Datasets for tests of what reads them, written straight with `tfprep.records` and `tfprep.dataset`: no recipe, no build."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from tfprep import codecs, records
+from tfprep.dataset import FieldInfo, FileInfo, Manifest, SplitInfo, Statistics
+from tfprep.dataset.index import schema, write_index
+from tfprep.dataset.names import INDEX, shard_name
+from tfprep.fields import FieldSpec
+
+SIZE = (24, 32)
+
+
+def smooth(rng: np.random.Generator, height: int, width: int, channels: int) -> np.ndarray:
+    """An image that JPEG keeps well: blurred noise, uint8 [H, W, C]."""
+    noise = rng.integers(0, 256, (height, width, channels)).astype(np.float32)
+    return cv2.GaussianBlur(noise, (0, 0), 2).reshape(height, width, channels).astype(np.uint8)
+
+
+def photo_fields(rng: np.random.Generator, number: int) -> dict[str, Any]:
+    """One sample: an image whose first pixels say its number (see `number_of`), and a field of every other kind."""
+    image = smooth(rng, *SIZE, 3)
+    return {
+        "image": image,
+        "lossless": smooth(rng, *SIZE, 3),
+        "mask": rng.integers(0, 4, SIZE).astype(np.uint8),
+        "depth": rng.integers(0, 65536, SIZE).astype(np.uint16),
+        "clicks": np.stack([np.full(SIZE, number % 256), np.full(SIZE, number // 256)], -1).astype(np.uint8),
+        "field": rng.normal(size=(*SIZE, 2)).astype(np.float32),
+        "label": number % 3,
+        "weight": float(rng.normal()),
+        "pose": rng.normal(size=(4,)).astype(np.float32),
+        "caption": f"número {number}",
+    }
+
+
+CODECS: Mapping[str, Any] = {
+    "image": codecs.Jpeg(95),
+    "lossless": codecs.Png(),
+    "mask": codecs.Png(),
+    "depth": codecs.Png(),
+    "clicks": codecs.Raw(),
+    "field": codecs.Raw(),
+    "label": codecs.Scalar(),
+    "weight": codecs.Scalar(),
+    "pose": codecs.Scalar(),
+    "caption": codecs.Text(),
+}
+KINDS = {
+    "image": "image",
+    "lossless": "image",
+    "mask": "mask",
+    "depth": "map",
+    "clicks": "map",
+    "field": "map",
+    "label": "label",
+    "weight": "scalar",
+    "pose": "scalar",
+    "caption": "text",
+}
+
+
+@dataclass
+class Made:
+    """A dataset on disk, and what its records decode to: `values[split][variant][row]` by field."""
+
+    path: Path
+    values: dict[str, list[list[dict[str, Any]]]] = field(default_factory=dict)
+    keys: dict[str, list[str]] = field(default_factory=dict)
+
+
+def write_dataset(
+    path: Path,
+    *,
+    samples: Mapping[str, int],
+    variants: int = 1,
+    shards: int = 2,
+    fields: Sequence[str] = tuple(CODECS),
+    make: Callable[[np.random.Generator, int], dict[str, Any]] = photo_fields,
+    codec: Mapping[str, Any] = CODECS,
+    kinds: Mapping[str, Any] = KINDS,
+    seed: int = 0,
+) -> Made:
+    """Write a dataset of so many samples a split. Variant v of sample n holds what `make` gives for number n + 1000 v."""
+    path.mkdir(parents=True, exist_ok=True)
+    made = Made(path)
+    specs: dict[str, FieldSpec] = {}
+    splits, tables = {}, []
+    for split, count in samples.items():
+        made.keys[split] = [f"{split}/{number:04d}" for number in range(count)]
+        made.values[split] = []
+        files: list[list[FileInfo]] = []
+        for variant in range(variants if split == "train" else 1):
+            rng = np.random.default_rng([seed, variant, count])
+            rows = [
+                {name: value for name, value in make(rng, number + 1000 * variant).items() if name in fields}
+                for number in range(count)
+            ]
+            made.values[split].append([_stored(row, codec, kinds, specs) for row in rows])
+            files.append([])
+            for shard, part in enumerate(np.array_split(np.arange(count), shards)):
+                info, table = _write_shard(
+                    path, split, variant, shard, shards, part, rows, made.keys[split], fields, codec, kinds
+                )
+                files[-1].append(info)
+                tables.append(table)
+        splits[split] = SplitInfo(count, tuple(tuple(part) for part in files))
+    label = pa.int64() if "label" in fields else None
+    write_index(path / INDEX, schema(list(fields), label), tables)
+    manifest = Manifest(
+        name="made",
+        fingerprint="0" * 64,
+        recipe={},
+        fields={name: FieldInfo(specs[name], codec[name].describe()) for name in fields},
+        splits=splits,
+        classes={"label": ("cat", "dog", "owl")} if "label" in fields else {},
+        statistics={"image": Statistics((120.0, 128.0, 130.0), (10.0, 11.0, 12.0))} if "image" in fields else {},
+    )
+    (path / "tfprep.json").write_text(manifest.to_json())
+    return made
+
+
+def _stored(
+    row: Mapping[str, Any], codec: Mapping[str, Any], kinds: Mapping[str, Any], specs: dict[str, FieldSpec]
+) -> dict[str, Any]:
+    """What decoding gives back of a row, by way of the codec's own decode; notes the fields' specs."""
+    stored = {}
+    for name, value in row.items():
+        spec = codec[name].spec(kinds[name], value)
+        before = specs.get(name, spec)
+        shape = tuple(a if a == b else None for a, b in zip(spec.shape, before.shape, strict=True))
+        specs[name] = FieldSpec(spec.kind, shape, spec.dtype)
+        features = codec[name].encode(value)
+        shape = tuple(features["/shape"]) if "/shape" in features else None
+        stored[name] = codec[name].decode(features[""], spec, shape)
+    return stored
+
+
+def _write_shard(
+    path: Path,
+    split: str,
+    variant: int,
+    shard: int,
+    shards: int,
+    part: Any,
+    rows: Sequence[Mapping[str, Any]],
+    keys: Sequence[str],
+    fields: Sequence[str],
+    codec: Mapping[str, Any],
+    kinds: Mapping[str, Any],
+) -> tuple[FileInfo, pa.Table]:
+    name = shard_name("made", split, variant, shard, shards)
+    raster = next((field for field in fields if kinds[field] in ("image", "mask", "map")), None)
+    columns: dict[str, list[Any]] = {}
+    with (path / name).open("wb") as file:
+        writer = records.RecordWriter(file)
+        for number in part:
+            features = {n + suffix: f for n in fields for suffix, f in codec[n].encode(rows[number][n]).items()}
+            payload, spans = records.encode(features)
+            frame = writer.write(payload)
+            size = np.shape(rows[number][raster])[:2] if raster else (None, None)
+            entry = {
+                "key": keys[number],
+                "split": split,
+                "variant": variant,
+                "shard": shard,
+                "offset": frame.offset,
+                "size": frame.size,
+                "label": rows[number].get("label"),
+                "height": size[0],
+                "width": size[1],
+                "source_digest": b"\0" * 16,
+            }
+            for n in fields:
+                entry[f"{n}_offset"] = frame.offset + 12 + spans[n].offset
+                entry[f"{n}_size"] = spans[n].size
+            for column, value in entry.items():
+                columns.setdefault(column, []).append(value)
+        size_bytes = sum(frame.size for frame in writer.frames)
+    wanted = schema(list(fields), pa.int64() if "label" in fields else None)
+    table = pa.table({c.name: pa.array(columns.get(c.name, []), c.type) for c in wanted}, schema=wanted)
+    return FileInfo(name, len(part), size_bytes, "0" * 64), table
+
+
+@pytest.fixture
+def make_dataset(tmp_path: Path) -> Callable[..., Made]:
+    """`write_dataset` into this test's folder."""
+
+    def make(name: str = "made", **options: Any) -> Made:
+        return write_dataset(tmp_path / name, **options)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """50 training samples of 3 variants in 3 shards and 11 validation samples: every kind of field. Not to be changed."""
+    return write_dataset(tmp_path_factory.mktemp("photos"), samples={"train": 50, "val": 11}, variants=3, shards=3)

@@ -1,0 +1,144 @@
+"""What a loader delivers: which fields, in which arrays, of which shape and type.
+
+An element is a dict of fields, or with `inputs` (and `targets`) what Keras takes: `x`, or `(x, y)`, where each is
+
+- the name of a field: its array;
+- a list of names: those rasters stacked along the channels, [H, W, sum of C]; a field [H, W] is one channel;
+- a dict from name to one of these: a dict, for models of several inputs.
+
+Beside the stored fields there are "key" (the sample's key, text) and "variant" (int64).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from tfprep.errors import LoaderError
+from tfprep.fields import RASTER_KINDS, FieldSpec
+
+Wanted: TypeAlias = "str | Sequence[str] | Mapping[str, str | Sequence[str]]"
+"""What `inputs` and `targets` take."""
+Structure: TypeAlias = Any
+"""An element's shape: names of outputs in a dict, a tuple or alone."""
+
+EXTRA = {"key": FieldSpec("text", (), "string"), "variant": FieldSpec("scalar", (), "int64")}
+"""What every sample has beside its stored fields; a stored field of the same name goes before."""
+
+
+@dataclass(frozen=True)
+class Output:
+    """One array of an element: the fields it is made of, and its shape and dtype without the batch's axis.
+
+    `shape` has None where samples differ; `dtype` is "string" for text.
+    """
+
+    name: str
+    fields: tuple[str, ...]
+    shape: tuple[int | None, ...]
+    dtype: str
+
+    @property
+    def stacked(self) -> bool:
+        return len(self.fields) > 1
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """All arrays of an element, and how they are put together."""
+
+    outputs: tuple[Output, ...]
+    structure: Structure
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Every field that is needed, once."""
+        return tuple(dict.fromkeys(name for output in self.outputs for name in output.fields))
+
+    def pack(self, values: Mapping[str, Any]) -> Any:
+        """The element made of these values by output."""
+        return _pack(self.structure, values)
+
+
+def resolve(
+    specs: Mapping[str, FieldSpec],
+    fields: Sequence[str] | None,
+    inputs: Wanted | None,
+    targets: Wanted | None,
+) -> Outputs:
+    """The outputs asked for; LoaderError where a name is not known or a stack cannot be made."""
+    if inputs is None:
+        if targets is not None:
+            raise LoaderError("targets without inputs: name both, or neither for a dict of all fields")
+        names = tuple(specs) if fields is None else _names(fields)
+        return Outputs(tuple(_single(specs, name, name) for name in names), {name: name for name in names})
+    if fields is not None:
+        raise LoaderError("fields or inputs: with `inputs` and `targets` only the fields named there are read")
+    found: dict[str, Output] = {}
+    x = _wanted(specs, inputs, "inputs", found)
+    structure = x if targets is None else (x, _wanted(specs, targets, "targets", found))
+    return Outputs(tuple(found.values()), structure)
+
+
+def _wanted(specs: Mapping[str, FieldSpec], wanted: Wanted, place: str, found: dict[str, Output]) -> Structure:
+    if isinstance(wanted, Mapping):
+        return {name: _wanted(specs, part, f"{place}/{name}", found) for name, part in wanted.items()}
+    names = _names(wanted)
+    output = _single(specs, place, names[0]) if len(names) == 1 else _stack(specs, place, names)
+    found[place] = output
+    return place
+
+
+def _names(wanted: str | Sequence[str]) -> tuple[str, ...]:
+    names = (wanted,) if isinstance(wanted, str) else tuple(wanted)
+    if not names:
+        raise LoaderError("an empty list of fields; name at least one")
+    return names
+
+
+def _spec(specs: Mapping[str, FieldSpec], name: str) -> FieldSpec:
+    known = {**EXTRA, **specs}
+    if name not in known:
+        raise LoaderError(f"the dataset has no field {name!r}; it has {', '.join(specs)} (and key, variant)")
+    return known[name]
+
+
+def _single(specs: Mapping[str, FieldSpec], place: str, name: str) -> Output:
+    spec = _spec(specs, name)
+    return Output(place, (name,), spec.shape, spec.dtype)
+
+
+def _stack(specs: Mapping[str, FieldSpec], place: str, names: tuple[str, ...]) -> Output:
+    parts = {name: _spec(specs, name) for name in names}
+    for name, spec in parts.items():
+        if spec.kind not in RASTER_KINDS:
+            raise LoaderError(
+                f"only images, masks and maps can be stacked; '{name}' is a {spec.kind}: use a dict instead"
+            )
+    sizes = {spec.shape[:2] for spec in parts.values()}
+    if len(sizes) > 1:
+        told = ", ".join(f"'{name}' is {spec.shape}" for name, spec in parts.items())
+        raise LoaderError(f"fields of one height and width can be stacked; {told}")
+    channels = sum(channels_of(spec) for spec in parts.values())
+    dtype = np.result_type(*(spec.dtype for spec in parts.values()))
+    return Output(place, names, (*sizes.pop(), channels), dtype.name)
+
+
+def channels_of(spec: FieldSpec) -> int:
+    """How many channels a raster has: 1 for [H, W]."""
+    if len(spec.shape) == 2:
+        return 1
+    if spec.shape[2] is None:
+        raise LoaderError("a raster whose samples differ in their channels cannot be stacked")
+    return spec.shape[2]
+
+
+def _pack(structure: Structure, values: Mapping[str, Any]) -> Any:
+    if isinstance(structure, str):
+        return values[structure]
+    if isinstance(structure, tuple):
+        return tuple(_pack(part, values) for part in structure)
+    return {name: _pack(part, values) for name, part in structure.items()}
