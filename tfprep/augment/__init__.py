@@ -1,7 +1,8 @@
 """Augmentation: geometry ops, which return transforms, and colour ops, which change images."""
 
-from tfprep.augment.affine import Flip, Rotate, Scale
+from tfprep.augment.affine import Flip, Perspective, Rotate, Rotate90, Scale, Shear, Translate
 from tfprep.augment.colour import Brightness, Contrast, Hue, Saturation
+from tfprep.augment.dense import Elastic, GridDistortion
 from tfprep.augment.geometry import CenterCrop, Crop, RandomResizedCrop, Resize
 from tfprep.augment.transform import ColourOp, GeometryOp, Transform
 
@@ -11,13 +12,19 @@ __all__ = [
     "ColourOp",
     "Contrast",
     "Crop",
+    "Elastic",
     "Flip",
     "GeometryOp",
+    "GridDistortion",
     "Hue",
+    "Perspective",
     "RandomResizedCrop",
     "Resize",
     "Rotate",
+    "Rotate90",
     "Saturation",
     "Scale",
+    "Shear",
     "Transform",
+    "Translate",
 ]

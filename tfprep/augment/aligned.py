@@ -192,7 +192,7 @@ def _shrunk(array: Array, rows: Axis, columns: Axis) -> Array:
         return window
     height = rows.out_to - rows.out_from if rows.shrinks else window.shape[0]
     width = columns.out_to - columns.out_from if columns.shrinks else window.shape[1]
-    return _same_depth(cv2.resize(window, (width, height), interpolation=cv2.INTER_AREA), array)
+    return same_depth(cv2.resize(window, (width, height), interpolation=cv2.INTER_AREA), array)
 
 
 def _grown(array: Array, rows: Axis, columns: Axis) -> Array:
@@ -202,7 +202,7 @@ def _grown(array: Array, rows: Axis, columns: Axis) -> Array:
     down, right = _centred(rows), _centred(columns)
     matrix = np.array([[right[0], 0, right[1]], [0, down[0], down[1]]])
     size = (columns.out_to - columns.out_from, rows.out_to - rows.out_from)
-    return _same_depth(cv2.warpAffine(array, matrix, size, borderMode=cv2.BORDER_REPLICATE), array)
+    return same_depth(cv2.warpAffine(array, matrix, size, borderMode=cv2.BORDER_REPLICATE), array)
 
 
 def _centred(axis: Axis) -> tuple[float, float]:
@@ -240,10 +240,10 @@ def _finished(array: Array, plan: Aligned) -> Array:
         return np.ascontiguousarray(array[:: -1 if plan.rows.flip else 1, :: -1 if plan.columns.flip else 1])
     if plan.columns.flip or plan.rows.flip:
         code = (-1 if plan.rows.flip else 1) if plan.columns.flip else 0
-        return _same_depth(cv2.flip(array, code), array)
+        return same_depth(cv2.flip(array, code), array)
     return np.ascontiguousarray(array)
 
 
-def _same_depth(result: Array, array: Array) -> Array:
+def same_depth(result: Array, array: Array) -> Array:
     """OpenCV drops a last axis of length 1."""
     return result[:, :, None] if array.ndim == 3 and result.ndim == 2 else result

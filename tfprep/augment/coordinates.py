@@ -32,16 +32,30 @@ def warp_boxes(boxes: Array, transform: Transform) -> tuple[Array, Array]:
     """float32 [N, 4] to the smallest upright boxes around the mapped ones, cut at the output's edges, and how much of each
     is visible: the cut box's area as a share of the whole one's, float64 [N].
 
-    A box that lies outside altogether shrinks to no area at the edge, visible 0.
+    A box that lies outside altogether shrinks to no area at the edge, visible 0. A bend curves the sides of a box: it is
+    refitted to points along them, too.
     """
     table = _table(boxes, (4,), "boxes are [N, 4]: x0, y0, x1, y1")
-    corners = transform.push(table[:, [0, 1, 2, 1, 2, 3, 0, 3]].reshape(-1, 4, 2))
-    whole = np.concatenate([corners.min(1), corners.max(1)], 1)
+    outline = transform.push(_outline(table, _ALONG_BENT_SIDES if transform.bends else 1))
+    behind = np.isnan(outline)
+    low, high = np.where(behind, np.inf, outline).min(1), np.where(behind, -np.inf, outline).max(1)
     height, width = transform.size
-    cut = np.clip(np.nan_to_num(whole), 0, [width, height, width, height])
+    cut = np.clip(np.concatenate([low, high], 1), 0, [width, height, width, height])
     with np.errstate(invalid="ignore", divide="ignore"):
-        visible = np.nan_to_num(_area(cut) / _area(whole))
+        visible = np.nan_to_num(_area(cut) / np.prod(high - low, axis=1))
+    cut[visible <= 0, 2:] = cut[visible <= 0, :2]
     return cut.astype(np.float32), visible
+
+
+_ALONG_BENT_SIDES = 8
+
+
+def _outline(boxes: Array, count: int) -> Array:
+    """[N, 4 · count, 2]: the corners of each box, and further points evenly along its sides."""
+    corners = boxes[:, [0, 1, 2, 1, 2, 3, 0, 3]].reshape(-1, 4, 1, 2)
+    ahead = np.roll(corners, -1, axis=1)
+    share = (np.arange(count) / count)[:, None]
+    return np.asarray((corners * (1 - share) + ahead * share).reshape(len(boxes), 4 * count, 2))
 
 
 def _area(boxes: Array) -> Array:

@@ -1,9 +1,10 @@
 """All geometry of a variant in one resampling of every field.
 
 `warp_sample` takes the one transform that a chain of ops composed to. Chains that keep the axes parallel to the image's
-(crops, resizes, flips) go through `tfprep.augment.aligned`; all others are interpolated linearly at each output pixel's
-centre (`cv2.warpAffine`, `cv2.warpPerspective`), and antialiased where they shrink: the output is drawn k times larger and
-averaged, k = round(1 / s) for the smallest scale s anywhere in the output, at most 16.
+(crops, resizes, flips) go through `tfprep.augment.aligned`. All others are interpolated linearly at each output pixel's
+centre (`cv2.warpAffine`, `cv2.warpPerspective`, or `cv2.remap` where a bend is in the chain), and antialiased where they
+shrink: the output is drawn k times larger and averaged, k = round(1 / s) for the smallest scale s in it, at most 16
+and 64 million pixels.
 
 | kind   | values                                                    | outside the image, `border="constant"` |
 |--------|-----------------------------------------------------------|----------------------------------------|
@@ -20,16 +21,19 @@ With `border="reflect"` the image is mirrored at its edges, with `"replicate"` i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from math import isqrt
 from typing import Any, TypeAlias
 
 import cv2
 import numpy as np
 
-from tfprep.augment.aligned import BORDERS, CV_DTYPES, Aligned, Border, plan_aligned, warp_nearest, warp_smooth
+from tfprep.augment.aligned import CV_DTYPES, Aligned, Border, plan_aligned, same_depth, warp_nearest, warp_smooth
 from tfprep.augment.coordinates import warp_boxes, warp_points
-from tfprep.augment.transform import Transform, is_affine, scaling, translation
+from tfprep.augment.free import draw, singular_values, source_maps
+from tfprep.augment.transform import Transform, scaling
 from tfprep.errors import SampleError
 from tfprep.fields import RASTER_KINDS, Array, Kind, Sample, Size, raster_size
 
@@ -38,8 +42,10 @@ Fill: TypeAlias = float | tuple[float, ...]
 _MASK_DTYPES = frozenset({"uint8", "uint16", "int16"})
 _CV_CHANNELS = 4
 """OpenCV fills and averages at most so many channels at once."""
-_PROBES = 9
-"""Scales of a transform that is not affine are probed on a grid of so many points a side."""
+_MOST_OVERSAMPLING = 16
+_MOST_SIDE = 32_000
+"""OpenCV warps into images of less than 32,767 pixels a side."""
+_MOST_PIXELS = 1 << 26
 
 
 def warp_sample(
@@ -50,11 +56,16 @@ def warp_sample(
     border: Border = "constant",
     fill: Mapping[str, Fill] | None = None,
     size: Size | None = None,
+    min_visible: float = 0.0,
+    beside: Mapping[str, Sequence[str]] | None = None,
 ) -> dict[str, Any]:
     """A new sample with every field of `kinds` warped by `transform`; all other fields are passed on as they are.
 
     `size` is the (height, width) of the input that the transform expects; by default that of the sample's rasters. A raster
     of another size counts as the same picture at another resolution (a JPEG decoded at a quarter, say).
+
+    With `min_visible` above 0, boxes of which a smaller share of the area remains inside the output are dropped, and with
+    them the rows of the fields that `beside` names for their field: `{"boxes": ["labels"]}`.
     Raises SampleError where an array does not fit its kind or cannot be warped.
     """
     size = size or raster_size(sample, kinds)
@@ -63,22 +74,44 @@ def warp_sample(
     else:
         warp = _snapped(transform, size, _coarsest(sample, kinds, size), border)
     fills = fill or {}
-    return {name: _field(name, value, kinds.get(name), warp, fills.get(name, 0)) for name, value in sample.items()}
+    made = {name: _field(name, value, kinds.get(name), warp, fills.get(name, 0)) for name, value in sample.items()}
+    if min_visible > 0:
+        made |= _only_visible(sample, made, kinds, warp.transform, min_visible, beside or {})
+    return made
 
 
 def scale_of(transform: Transform) -> float:
     """The largest scale anywhere in the output, in any direction: where it is 0.25 or less, nothing is lost when the source
     is decoded at a quarter of its size."""
-    return float(_singular_values(transform)[0].max())
+    return float(singular_values(transform)[0].max(initial=1e-6))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _View:
     """How rasters of one `size` are drawn: from their own coordinates, by `plan` where the axes stay parallel."""
 
     size: Size
     transform: Transform
     plan: Aligned | None
+
+    @cached_property
+    def oversampling(self) -> int:
+        """How many times larger images and maps are drawn before they are averaged."""
+        smallest = float(singular_values(self.transform)[1].min(initial=1))
+        height, width = self.transform.size
+        affordable = min(_MOST_OVERSAMPLING, _MOST_SIDE // max(height, width), isqrt(_MOST_PIXELS // (height * width)))
+        return max(1, min(affordable, round(1 / max(smallest, 1e-6))))
+
+    @cached_property
+    def larger(self) -> Transform:
+        k = self.oversampling
+        height, width = self.transform.size
+        return self.transform if k == 1 else self.transform.then(Transform(scaling(k, k), (k * height, k * width)))
+
+    @cached_property
+    def maps(self) -> tuple[Array, Array]:
+        """Of a transform with bends: where each pixel of the larger output comes from; shared by images and maps."""
+        return source_maps(self.larger)
 
 
 @dataclass(frozen=True)
@@ -133,6 +166,27 @@ def _field(name: str, value: Any, kind: Kind | None, warp: _Warp, fill: Fill) ->
         raise SampleError(f"cannot warp an array of shape {shape}: {error}", stage="geometry", field=name) from error
 
 
+def _only_visible(
+    sample: Sample,
+    made: Sample,
+    kinds: Mapping[str, Kind],
+    transform: Transform,
+    min_visible: float,
+    beside: Mapping[str, Sequence[str]],
+) -> dict[str, Any]:
+    """The boxes that are seen well enough, and the rows of the fields beside them."""
+    kept: dict[str, Any] = {}
+    for name in (name for name, kind in kinds.items() if kind == "boxes" and name in sample):
+        seen = warp_boxes(sample[name], transform)[1] >= min_visible
+        for field in (name, *beside.get(name, ())):
+            rows = np.asarray(made[field])
+            if rows.shape[:1] != seen.shape:
+                rule = f"{field!r} stands beside {name!r} and has as many rows"
+                raise SampleError(f"{rule}: {len(seen)} boxes, {list(rows.shape)}", stage="geometry", field=field)
+            kept[field] = rows[seen]
+    return kept
+
+
 # --- rasters --------------------------------------------------------------------------------------------------------
 
 
@@ -161,7 +215,8 @@ def _mask(array: Array, view: _View, border: Border, fill: Array) -> Array:
     if view.plan is not None:
         return warp_nearest(array, view.plan, border, fill)
     narrow = array if array.dtype.name in _MASK_DTYPES else array.astype(np.float64)
-    drawn = _draw(narrow, view.transform, cv2.INTER_NEAREST, border, fill)
+    maps = source_maps(view.transform) if view.transform.bends else None
+    drawn = draw(narrow, view.transform, maps, cv2.INTER_NEAREST, border, fill)
     return drawn.astype(array.dtype, copy=False)
 
 
@@ -184,7 +239,12 @@ def _resampled(array: Array, view: _View, border: Border, fill: Array) -> Array:
         return np.ascontiguousarray(_resampled(three, view, border, np.broadcast_to(fill, (2,))[[0, 1, 0]])[:, :, :2])
     if view.plan is not None:
         return warp_smooth(array, view.plan, border, fill)
-    return _antialiased(array, view.transform, border, fill)
+    maps = view.maps if view.transform.bends else None
+    drawn = draw(array, view.larger, maps, cv2.INTER_LINEAR, border, fill)
+    if view.oversampling == 1:
+        return drawn
+    height, width = view.transform.size
+    return same_depth(cv2.resize(drawn, (width, height), interpolation=cv2.INTER_AREA), array)
 
 
 def _back(array: Array, dtype: np.dtype[Any]) -> Array:
@@ -192,62 +252,3 @@ def _back(array: Array, dtype: np.dtype[Any]) -> Array:
     if array.dtype == dtype:
         return array
     return (array if dtype.kind == "f" else np.rint(array)).astype(dtype)
-
-
-def _antialiased(array: Array, transform: Transform, border: Border, fill: Array) -> Array:
-    """Drawn k × k times larger and averaged where the transform shrinks."""
-    height, width = transform.size
-    k = _oversampling(transform)
-    if k == 1:
-        return _draw(array, transform, cv2.INTER_LINEAR, border, fill)
-    larger = transform.then(Transform(scaling(k, k), (k * height, k * width)))
-    drawn = _draw(array, larger, cv2.INTER_LINEAR, border, fill)
-    return _depth(cv2.resize(drawn, (width, height), interpolation=cv2.INTER_AREA), array)
-
-
-def _draw(array: Array, transform: Transform, interpolation: int, border: Border, fill: Array) -> Array:
-    """Each output pixel from the source at its centre. OpenCV's coordinates count from the centre of the first pixel."""
-    height, width = transform.size
-    matrix = translation(-0.5, -0.5) @ transform.matrix @ translation(0.5, 0.5)
-    channels = array.shape[2] if array.ndim == 3 else 1
-    value = tuple(float(one) for one in np.broadcast_to(fill, (channels,)))
-    options: dict[str, Any] = {"flags": interpolation, "borderMode": BORDERS[border], "borderValue": value}
-    array = np.ascontiguousarray(array)
-    if is_affine(matrix):
-        return _depth(cv2.warpAffine(array, matrix[:2] / matrix[2, 2], (width, height), **options), array)
-    return _depth(cv2.warpPerspective(array, matrix, (width, height), **options), array)
-
-
-def _depth(result: Array, array: Array) -> Array:
-    """OpenCV drops a last axis of length 1."""
-    return result[:, :, None] if array.ndim == 3 and result.ndim == 2 else result
-
-
-# --- scales ---------------------------------------------------------------------------------------------------------
-
-
-def _oversampling(transform: Transform) -> int:
-    smallest = float(_singular_values(transform)[1].min())
-    return max(1, min(_MOST_OVERSAMPLING, round(1 / smallest))) if smallest > 0 else _MOST_OVERSAMPLING
-
-
-_MOST_OVERSAMPLING = 16
-
-
-def _singular_values(transform: Transform) -> tuple[Array, Array]:
-    """The largest and smallest scale, at one point of an affine transform, on a grid of output points of any other."""
-    if not transform.bends and is_affine(transform.matrix):
-        values = np.linalg.svd(transform.matrix[:2, :2] / transform.matrix[2, 2], compute_uv=False)
-        return values[:1], values[1:]
-    values = 1 / np.linalg.svd(_pull_slopes(transform), compute_uv=False)
-    return values[:, 1], values[:, 0]
-
-
-def _pull_slopes(transform: Transform) -> Array:
-    """The Jacobian of output to input at a grid of output points, [N, 2, 2], by differences over one pixel."""
-    height, width = transform.size
-    x, y = np.meshgrid(np.linspace(0.5, width - 0.5, _PROBES), np.linspace(0.5, height - 0.5, _PROBES))
-    points = np.stack([x.ravel(), y.ravel()], 1)
-    steps = [np.array([0.5, 0.0]), np.array([0.0, 0.5])]
-    slopes = np.stack([transform.pull(points + step) - transform.pull(points - step) for step in steps], 2)
-    return np.asarray(slopes[np.isfinite(slopes).all((1, 2))])

@@ -1,0 +1,294 @@
+"""Affine, perspective and dense ops: their definitions, point by point, and what one resampling gains."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import ndimage
+
+from tfprep.augment import (
+    Crop,
+    Elastic,
+    Flip,
+    GridDistortion,
+    Perspective,
+    Resize,
+    Rotate,
+    Rotate90,
+    Scale,
+    Shear,
+    Translate,
+)
+from tfprep.augment.affine import homography
+from tfprep.augment.transform import Transform, identity
+from tfprep.augment.warp import warp_sample
+from tfprep.errors import RecipeError
+
+SIZE = (120, 160)
+ALL = [
+    Flip(1),
+    Rotate(30),
+    Rotate90(),
+    Scale((0.7, 1.4)),
+    Shear(15, 10),
+    Translate(0.2, 0.2),
+    Translate(0.2, 0.2, whole=False),
+    Perspective(0.4),
+    Elastic(150, 12),
+    GridDistortion(4, 0.2),
+]
+
+
+def rng(seed=0):
+    return np.random.default_rng(seed)
+
+
+def spot(x, y, size=SIZE, sigma=5):
+    columns, rows = np.meshgrid(np.arange(size[1]) + 0.5, np.arange(size[0]) + 0.5)
+    return np.exp(-((columns - x) ** 2 + (rows - y) ** 2) / (2 * sigma**2)).astype(np.float32)
+
+
+def centre(weights):
+    columns, rows = np.meshgrid(np.arange(weights.shape[1]) + 0.5, np.arange(weights.shape[0]) + 0.5)
+    return np.array([(weights * columns).sum(), (weights * rows).sum()]) / weights.sum()
+
+
+@pytest.mark.parametrize("op", ALL, ids=repr)
+def test_without_a_generator_nothing_happens(op):
+    transform = op(SIZE, None)
+    np.testing.assert_array_equal(transform.matrix, np.eye(3))
+    assert transform.size == SIZE
+    assert not transform.bends
+
+
+@pytest.mark.parametrize("op", ALL, ids=repr)
+def test_equal_generators_give_equal_transforms(op):
+    points = rng().uniform(20, 100, (9, 2))
+    first, again, other = (op(SIZE, rng(seed)).push(points) for seed in (1, 1, 4))
+    np.testing.assert_array_equal(first, again)
+    if not isinstance(op, Flip):
+        assert (first != other).any()
+
+
+@pytest.mark.parametrize("op", ALL, ids=repr)
+@pytest.mark.parametrize("seed", range(4))
+def test_pull_undoes_push(op, seed):
+    points = rng(seed).uniform([30, 30], [130, 90], (200, 2))
+    transform = op(SIZE, rng(seed)).then(Perspective(0.2)(SIZE, rng(seed + 9)))
+    np.testing.assert_allclose(transform.pull(transform.push(points)), points, atol=0.01)
+
+
+@pytest.mark.parametrize("op", ALL, ids=repr)
+@pytest.mark.parametrize("seed", range(6))
+def test_a_point_drawn_and_the_point_moved_agree_within_half_a_pixel(op, seed):
+    x, y = rng(seed).uniform([60, 45], [100, 75])
+    # A small spot: the middle of a large one is not where a bend takes its middle to.
+    sample = {"map": spot(x, y, sigma=1.5), "points": np.array([[x, y, 1]], np.float32)}
+    out = warp_sample(sample, {"map": "map", "points": "points"}, op(SIZE, rng(seed)))
+    assert np.abs(centre(out["map"]) - out["points"][0, :2]).max() < 0.5
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.sampled_from(ALL), min_size=1, max_size=5), st.integers(0, 10**6))
+def test_a_chain_moves_a_point_as_its_steps_do(ops, seed):
+    generators = [rng(seed + number) for number in range(len(ops))]
+    points = rng(seed).uniform([50, 40], [110, 80], (5, 2))
+    whole, moved = identity(SIZE), points
+    for op, generator in zip(ops, generators, strict=True):
+        step = op(whole.size, generator)
+        moved, whole = step.push(moved), whole.then(step)
+    np.testing.assert_allclose(whole.push(points), moved, atol=0.02)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.sampled_from(ALL), min_size=1, max_size=4), st.integers(0, 10**6))
+def test_a_mask_never_gains_a_class(ops, seed):
+    mask = rng(seed).choice(np.array([3, 90, 200], np.uint8), SIZE)
+    transform = identity(SIZE)
+    for number, op in enumerate(ops):
+        transform = transform.then(op(transform.size, rng(seed + number)))
+    out = warp_sample({"mask": mask}, {"mask": "mask"}, transform, fill={"mask": 255})["mask"]
+    assert set(np.unique(out)) <= {3, 90, 200, 255}
+
+
+def test_rotate90_is_numpys_rot90():
+    image = rng().integers(0, 256, (7, 11, 3), dtype=np.uint8)
+    seen = set()
+    for seed in range(30):
+        transform = Rotate90()((7, 11), rng(seed))
+        out = warp_sample({"i": image}, {"i": "image"}, transform)["i"]
+        seen.add(next(k for k in range(4) if np.array_equal(out, np.rot90(image, k))))
+    assert seen == {0, 1, 2, 3}
+
+
+def test_shear_is_its_tangents():
+    matrix = Shear((20, 20), (10, 10))(SIZE, rng()).matrix
+    np.testing.assert_allclose(matrix[:2, :2], [[1, np.tan(np.deg2rad(20))], [np.tan(np.deg2rad(10)), 1]])
+    np.testing.assert_allclose(matrix @ [80, 60, 1], [80, 60, 1])
+
+
+def test_translate_moves_whole_pixels_unless_told_otherwise():
+    image = rng().integers(0, 256, (20, 30, 3), dtype=np.uint8)
+    out = warp_sample({"i": image}, {"i": "image"}, Translate((0.1, 0.1), (-0.2, -0.2))((20, 30), rng()))["i"]
+    np.testing.assert_array_equal(out[:16, 3:], image[4:, :27])
+    assert not out[16:].any()
+    assert not out[:, :3].any()
+    part = Translate((0.11, 0.11), (0, 0), whole=False)((20, 30), rng()).matrix
+    np.testing.assert_allclose(part[:2, 2], [3.3, 0])
+
+
+def test_perspective_shows_no_border():
+    white = np.full((*SIZE, 1), 255, np.uint8)
+    for seed in range(20):
+        out = warp_sample({"i": white}, {"i": "image"}, Perspective(0.6)(SIZE, rng(seed)), fill={"i": 0})["i"]
+        assert out.min() >= 127  # a corner may show half a pixel of the edge
+        assert out[2:-2, 2:-2].min() == 255
+
+
+def test_homography_maps_its_four_points():
+    source = np.array([[0, 0], [10, 1], [9, 12], [-1, 8]], float)
+    target = np.array([[3, 3], [20, 5], [18, 17], [2, 15]], float)
+    np.testing.assert_allclose(Transform(homography(source, target), SIZE).push(source), target, atol=1e-9)
+
+
+def test_what_lies_behind_a_perspective_is_not_shown():
+    tilted = Transform(np.array([[1, 0, 0], [0, 1, 0], [0, 0.02, 1]]), (100, 160))
+    image = np.full((*SIZE, 1), 255, np.uint8)
+    sample = {"i": image, "p": np.array([[80, 30, 1]], np.float32)}
+    out = warp_sample(sample, {"i": "image", "p": "points"}, tilted)
+    # Row y goes to y' = y / (1 + 0.02 y): the last one to 35.3, none to the horizon at 50, behind which all looks back.
+    assert out["i"][1:35, 20].min() == 255
+    assert not out["i"][36:].any()
+    back = Transform(np.array([[1, 0, 0], [0, 1, 0], [0, -0.02, 1]]), SIZE)
+    behind = warp_sample({"p": np.array([[80, 60, 1]], np.float32)}, {"p": "points"}, back)["p"]
+    assert np.isnan(behind[0, :2]).all()
+    assert behind[0, 2] == 0
+
+
+# --- dense ----------------------------------------------------------------------------------------------------------
+
+
+def test_elastic_offsets_have_the_size_that_smoothed_noise_has():
+    """Uniform ± 1 noise of variance 1/3 under a Gaussian σ: standard deviation α / (σ √(12 π))."""
+    for alpha, sigma in ((90, 10), (40, 5), (30, 4)):
+        columns, rows = np.meshgrid(np.arange(300) + 0.5, np.arange(300) + 0.5)
+        grid = np.stack([columns, rows], 2)
+        drawn = [Elastic(alpha, sigma)((300, 300), rng(seed)).pull(grid) - grid for seed in range(6)]
+        assert np.std(drawn) == pytest.approx(alpha / sigma / np.sqrt(12 * np.pi), rel=0.12)
+        assert abs(np.mean(drawn)) < 0.35 * np.std(drawn)
+
+
+def test_elastic_is_as_smooth_as_its_gaussian():
+    """Noise under a Gaussian σ is correlated over a distance d by exp(-d² / 4σ²)."""
+    grid = np.stack(np.meshgrid(np.arange(400) + 0.5, np.arange(400) + 0.5), 2)
+    field = (Elastic(100, 10)((400, 400), rng(3)).pull(grid) - grid)[:, :, 0]
+    for distance in (5, 10, 20):
+        correlation = np.corrcoef(field[:, :-distance].ravel(), field[:, distance:].ravel())[0, 1]
+        assert correlation == pytest.approx(np.exp(-(distance**2) / 400), abs=0.12)
+
+
+def test_grid_distortion_keeps_the_edge_and_never_folds():
+    for seed in range(10):
+        transform = GridDistortion(5, 0.249)(SIZE, rng(seed))
+        edge = np.array([[0, 0], [160, 0], [0, 77.7], [40.4, 120], [160, 120]], float)
+        np.testing.assert_allclose(transform.pull(edge), edge, atol=1e-4)
+        grid = np.stack(np.meshgrid(np.arange(161.0), np.arange(121.0)), 2)
+        source = transform.pull(grid)
+        right, down = np.diff(source, axis=1)[:-1], np.diff(source, axis=0)[:, :-1]
+        assert (right[..., 0] * down[..., 1] - right[..., 1] * down[..., 0]).min() > 0
+
+
+def test_a_dense_warp_is_scipys_interpolation_of_its_definition():
+    image = rng().random((40, 60)).astype(np.float32)
+    transform = (
+        Rotate((15, 15))((40, 60), rng()).then(Elastic(100, 8)((40, 60), rng(2))).then(Crop(30, 40)((40, 60), None))
+    )
+    grid = np.stack(np.meshgrid(np.arange(40) + 0.5, np.arange(30) + 0.5), 2)
+    source = transform.pull(grid)
+    where = [source[..., 1] - 0.5, source[..., 0] - 0.5]
+    out = warp_sample({"m": image}, {"m": "map"}, transform)["m"]
+    np.testing.assert_allclose(out, ndimage.map_coordinates(image, where, order=1, mode="grid-constant"), atol=1e-3)
+
+
+def test_boxes_are_refitted_around_bent_sides():
+    box = np.array([[40, 30, 120, 90]], np.float32)
+    for seed in range(8):
+        transform = Elastic(400, 14)(SIZE, rng(seed))
+        inside = np.zeros(SIZE, np.uint8)
+        inside[30:90, 40:120] = 1
+        out = warp_sample({"m": inside, "b": box}, {"m": "mask", "b": "boxes"}, transform)
+        rows, columns = np.nonzero(out["m"])
+        seen = [columns.min(), rows.min(), columns.max() + 1, rows.max() + 1]
+        assert np.abs(out["b"][0] - seen).max() <= 2
+
+
+def test_one_resampling_keeps_more_than_one_a_step():
+    """A turn there and back, in five steps: PSNR against the image itself."""
+    image = ndimage.gaussian_filter(rng().random((200, 200)), 1.2)
+    image = ((image - image.min()) / np.ptp(image) * 255).astype(np.float32)
+    steps = [
+        Rotate((12, 12)),
+        Scale((1.1, 1.1)),
+        Shear((5, 5), 0),
+        Shear((-5, -5), 0),
+        Scale((1 / 1.1,) * 2),
+        Rotate((-12, -12)),
+    ]
+    whole, stepwise = identity((200, 200)), image
+    for op in steps:
+        transform = op((200, 200), rng())
+        whole = whole.then(transform)
+        stepwise = warp_sample({"m": stepwise}, {"m": "map"}, transform)["m"]
+    once = warp_sample({"m": image}, {"m": "map"}, whole)["m"]
+    inner = slice(50, -50), slice(50, -50)
+    errors = [np.square(out[inner] - image[inner]).mean() for out in (once, stepwise)]
+    psnr = 10 * np.log10(255**2 / np.maximum(errors, 1e-9))
+    assert psnr[0] > 60
+    assert psnr[1] < 40
+
+
+# --- boxes dropped --------------------------------------------------------------------------------------------------
+
+
+def test_boxes_hardly_seen_are_dropped_with_their_labels():
+    sample = {
+        "image": np.zeros((*SIZE, 3), np.uint8),
+        "boxes": np.array([[0, 0, 20, 20], [30, 30, 50, 50], [100, 100, 120, 120]], np.float32),
+        "labels": np.array([4, 5, 6]),
+        "scores": [0.1, 0.2, 0.3],
+    }
+    kinds = {"image": "image", "boxes": "boxes", "labels": "label", "scores": "scalar"}
+    shifted = Transform(np.array([[1.0, 0, -15], [0, 1, 0], [0, 0, 1]]), (110, 80))
+    for least, kept in ((0.0, [4, 5, 6]), (0.2, [4, 5]), (0.26, [5]), (1.0, [5])):
+        out = warp_sample(sample, kinds, shifted, min_visible=least, beside={"boxes": ["labels", "scores"]})
+        assert out["labels"].tolist() == kept
+        assert len(out["boxes"]) == len(out["scores"]) == len(kept)
+    np.testing.assert_allclose(out["boxes"], [[15, 30, 35, 50]])
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Shear(85), r"Shear.x_degrees is a range"),
+        (lambda: Shear(60, 60), "multiply to less than 1"),
+        (lambda: Translate(2), r"Translate.x is a range"),
+        (lambda: Perspective(1), r"Perspective.distortion is from 0 to 0.6"),
+        (lambda: Elastic(90, 0.5), r"Elastic.sigma_px is at least 1"),
+        (lambda: Elastic(400, 10), r"Elastic.alpha_px is from 0 to 3 sigma_px² = 300"),
+        (lambda: GridDistortion(1), r"GridDistortion.cells is at least 2"),
+        (lambda: GridDistortion(5, 0.3), r"GridDistortion.amount is from 0 to below 0.25"),
+    ],
+)
+def test_mistakes_in_options_say_the_rule(make, message):
+    with pytest.raises(RecipeError, match=message):
+        make()
+
+
+def test_resize_after_a_bend_is_antialiased():
+    checks = ((np.indices((256, 256)).sum(0) % 2) * 255).astype(np.uint8)[:, :, None]
+    transform = Elastic(90, 10)((256, 256), rng()).then(Resize(32, 32)((256, 256), None))
+    out = warp_sample({"i": checks}, {"i": "image"}, transform)["i"][4:-4, 4:-4].astype(float)
+    assert abs(out.mean() - 127.5) < 3
+    assert out.std() < 15

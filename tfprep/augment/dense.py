@@ -1,0 +1,127 @@
+"""Elastic deformation and grid distortion: every pixel moves by its own offset. Both keep the size.
+
+Each is a `Bend`: output = where the input is *pulled* from. In a chain they are evaluated once for each output pixel, together
+with all matrices before and after, and the image is interpolated once. Points go the other way, by fixed-point iteration.
+Unaugmented, each does nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import cv2
+import numpy as np
+
+from tfprep.augment.options import require
+from tfprep.augment.transform import Transform, identity
+from tfprep.fields import Array, Size
+
+_STEPS = 50
+_CLOSE_PX = 1e-3
+
+
+@dataclass(frozen=True)
+class Elastic:
+    """Simard, Steinkraus and Platt, 'Best Practices for Convolutional Neural Networks', ICDAR 2003: at each pixel an offset of
+    two independent numbers uniform in ± 1, smoothed by a Gaussian of `sigma_px`, times `alpha_px`.
+
+    Smoothing leaves offsets of about alpha_px / (6 · sigma_px) in standard deviation: 1.5 pixels with the defaults. Offsets
+    are drawn on a grid of one node every `sigma_px` / 4 pixels, at least one, and interpolated linearly in between, which is
+    as smooth and far faster. From about alpha_px = 1.5 · sigma_px² on (Simard et al. took 34 and 4) the image may fold over
+    itself in places, and points there have no one place to go to; alpha_px is at most 3 · sigma_px².
+    """
+
+    alpha_px: float = 90.0
+    sigma_px: float = 10.0
+
+    def __post_init__(self) -> None:
+        require(self.sigma_px >= 1, "Elastic.sigma_px is at least 1", self.sigma_px, "for example 10")
+        most = 3 * self.sigma_px**2
+        rule = f"Elastic.alpha_px is from 0 to 3 sigma_px² = {most:g}, beyond which the image folds over itself"
+        require(0 <= self.alpha_px <= most, rule, self.alpha_px, "raise sigma_px")
+
+    def __call__(self, size: Size, generator: np.random.Generator | None, /) -> Transform:
+        if generator is None:
+            return identity(size)
+        step = max(1.0, self.sigma_px / 4)
+        # A margin of nodes, so that the smoothing sees as much noise at the edges as within.
+        margin = int(np.ceil(4 * self.sigma_px / step))
+        nodes = [int(np.ceil(length / step)) + 1 + 2 * margin for length in size]
+        noise = generator.uniform(-1, 1, (*nodes, 2)).astype(np.float32)
+        sigma = self.sigma_px / step
+        smooth = np.asarray(cv2.GaussianBlur(noise, (0, 0), sigma, borderType=cv2.BORDER_REFLECT))
+        # One number a node stands for step² numbers a pixel: their mean is smaller by the factor step.
+        offsets = smooth[margin:-margin, margin:-margin] * np.float32(self.alpha_px / step)
+        return bent(offsets, step, size)
+
+
+@dataclass(frozen=True)
+class GridDistortion:
+    """The image on a rubber sheet: the inner nodes of a grid of `cells` × `cells` are moved by up to `amount` of a cell's
+    width and height, uniformly, and all between them follows bilinearly; the nodes on the edge stay, so no border shows.
+    Below `amount` = 0.25 it cannot fold over itself."""
+
+    cells: int = 5
+    amount: float = 0.2
+
+    def __post_init__(self) -> None:
+        require(
+            isinstance(self.cells, int) and self.cells >= 2, "GridDistortion.cells is at least 2", self.cells, "take 5"
+        )
+        require(
+            0 <= self.amount < 0.25, "GridDistortion.amount is from 0 to below 0.25", self.amount, "for example 0.2"
+        )
+
+    def __call__(self, size: Size, generator: np.random.Generator | None, /) -> Transform:
+        if generator is None:
+            return identity(size)
+        cell = (size[1] / self.cells, size[0] / self.cells)
+        offsets = np.zeros((self.cells + 1, self.cells + 1, 2), np.float32)
+        offsets[1:-1, 1:-1] = generator.uniform(-self.amount, self.amount, (self.cells - 1, self.cells - 1, 2)) * cell
+        return bent(offsets, cell, size)
+
+
+@dataclass(frozen=True, eq=False)
+class OffsetGrid:
+    """A Bend: the output point p shows the input point p + offset(p), offsets bilinear between the nodes of a grid.
+
+    `offsets` float32 [rows, columns, 2] (x, y) stand every `step` (x, y) pixels, the first node at (0, 0); beyond the grid
+    the outermost hold on.
+    """
+
+    offsets: Array
+    step: tuple[float, float]
+
+    def pull(self, xy: Array) -> Array:
+        return np.asarray(xy + self._offset(xy))
+
+    def push(self, xy: Array) -> Array:
+        """Solves p + offset(p) = xy: offsets change by less than the way between two points, so the iteration contracts."""
+        guess = np.array(xy, np.float64)
+        for _ in range(_STEPS):
+            nearer = xy - self._offset(guess)
+            done = np.nanmax(np.abs(nearer - guess), initial=0) < _CLOSE_PX
+            guess = nearer
+            if done:
+                break
+        return guess
+
+    def _offset(self, xy: Array) -> Array:
+        """Bilinear between nodes, float64 [..., 2]; NaN for NaN."""
+        known = np.isfinite(xy)
+        at = (np.where(known, xy, 0) / self.step).astype(np.float32)
+        # Two dimensions for OpenCV; one channel at a time, whose coordinates it does not round.
+        x, y = np.moveaxis(at.reshape(-1, at.shape[-2] if at.ndim > 2 else 1, 2), 2, 0)
+        parts = [
+            cv2.remap(
+                np.ascontiguousarray(self.offsets[:, :, c]), x, y, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE
+            )
+            for c in (0, 1)
+        ]
+        return np.where(known, np.stack(parts, axis=-1).reshape(xy.shape), np.nan)
+
+
+def bent(offsets: Array, step: float | tuple[float, float], size: Size) -> Transform:
+    """The transform of an offset grid alone."""
+    steps = step if isinstance(step, tuple) else (step, step)
+    return Transform(np.eye(3), size, ((np.eye(3), OffsetGrid(offsets, steps)),))

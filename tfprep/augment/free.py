@@ -1,0 +1,81 @@
+"""Warps of any other kind: turned, sheared, in perspective, bent. Each output pixel is drawn from the source at its centre."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cv2
+import numpy as np
+
+from tfprep.augment.aligned import BORDERS, Border, same_depth
+from tfprep.augment.transform import Transform, is_affine, translation
+from tfprep.fields import Array
+
+_PROBES = 9
+"""Scales of a transform that is not affine are probed on a grid of so many points a side."""
+
+
+def draw(
+    array: Array,
+    transform: Transform,
+    maps: tuple[Array, Array] | None,
+    interpolation: int,
+    border: Border,
+    fill: Array,
+) -> Array:
+    """Each output pixel from the source at its centre. OpenCV's coordinates count from the centre of the first pixel."""
+    height, width = transform.size
+    matrix = translation(-0.5, -0.5) @ transform.matrix @ translation(0.5, 0.5)
+    channels = array.shape[2] if array.ndim == 3 else 1
+    value = tuple(float(one) for one in np.broadcast_to(fill, (channels,)))
+    options: dict[str, Any] = {"borderMode": BORDERS[border], "borderValue": value}
+    array = np.ascontiguousarray(array)
+    if maps is None and _looks_back(transform):
+        maps = source_maps(transform)
+    if maps is not None:
+        return same_depth(cv2.remap(array, *maps, interpolation, **options), array)
+    if is_affine(matrix):
+        affine = matrix[:2] / matrix[2, 2]
+        return same_depth(cv2.warpAffine(array, affine, (width, height), flags=interpolation, **options), array)
+    return same_depth(cv2.warpPerspective(array, matrix, (width, height), flags=interpolation, **options), array)
+
+
+def source_maps(transform: Transform) -> tuple[Array, Array]:
+    """float32 [H, W] twice: x and y, in OpenCV's count, that each output pixel shows; far outside where it shows nothing."""
+    height, width = transform.size
+    centres = np.stack(np.meshgrid(np.arange(width) + 0.5, np.arange(height) + 0.5), axis=2)
+    source = np.nan_to_num(transform.pull(centres) - 0.5, nan=_NOWHERE_PX).astype(np.float32)
+    return np.ascontiguousarray(source[:, :, 0]), np.ascontiguousarray(source[:, :, 1])
+
+
+_NOWHERE_PX = -1e4
+
+
+def _looks_back(transform: Transform) -> bool:
+    """Whether part of the output lies behind the eye of a perspective, where OpenCV would draw the image upside down."""
+    if is_affine(transform.matrix):
+        return False
+    height, width = transform.size
+    corners = (
+        np.array([[0, 0, 1], [width, 0, 1], [0, height, 1], [width, height, 1]]) @ np.linalg.inv(transform.matrix).T
+    )
+    return bool((corners[:, 2] <= 0).any())
+
+
+def singular_values(transform: Transform) -> tuple[Array, Array]:
+    """The largest and smallest scale, at one point of an affine transform, on a grid of output points of any other."""
+    if not transform.bends and is_affine(transform.matrix):
+        values = np.linalg.svd(transform.matrix[:2, :2] / transform.matrix[2, 2], compute_uv=False)
+        return values[:1], values[1:]
+    values = 1 / np.linalg.svd(_pull_slopes(transform), compute_uv=False)
+    return values[:, 1], values[:, 0]
+
+
+def _pull_slopes(transform: Transform) -> Array:
+    """The Jacobian of output to input at a grid of output points, [N, 2, 2], by differences over one pixel."""
+    height, width = transform.size
+    x, y = np.meshgrid(np.linspace(0.5, width - 0.5, _PROBES), np.linspace(0.5, height - 0.5, _PROBES))
+    points = np.stack([x.ravel(), y.ravel()], 1)
+    steps = [np.array([0.5, 0.0]), np.array([0.0, 0.5])]
+    slopes = np.stack([transform.pull(points + step) - transform.pull(points - step) for step in steps], 2)
+    return np.asarray(slopes[np.isfinite(slopes).all((1, 2))])
