@@ -1,0 +1,118 @@
+"""The train steps of `model.fit`, seen from callbacks.
+
+Keras tells a callback that a batch begins and ends, but not where the batch comes from. `model.train_function` gets the
+iterator as its argument: `TrainSteps` stands in its place, puts one `Relay` before it for all callbacks together, and
+calls them after each step.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Protocol
+
+import tensorflow as tf
+
+from tfprep.train.relay import Relay
+
+
+class Listener(Protocol):
+    """A callback as `TrainSteps` sees it. Only its owner calls it: the thread that trains."""
+
+    def input_changed(self) -> None:
+        """`TrainSteps.relay` is another one now, or None; the old one is still readable where it was kept."""
+
+    def step_done(self) -> None:
+        """A call of the train function has returned (`steps_per_execution` steps)."""
+
+    def failed(self, error: BaseException) -> BaseException:
+        """The train function raised `error`; what to raise instead (or the same)."""
+
+
+class TrainSteps:
+    """Stands in for `model.train_function` while callbacks listen.
+
+    `relay` is None before the first step, and where the input is no plain `tf.data.Iterator` (under a distribution
+    strategy); `count` is the number of steps the optimiser has made, `in_step_since` is the monotonic time at which the
+    step under way began, None between steps.
+    """
+
+    def __init__(self, function: Callable[[Any], Any], *, count: int, steps_per_call: int) -> None:
+        self.function = function
+        self.count = count
+        self.relay: Relay | None = None
+        self.in_step_since: float | None = None
+        self.cancellable = False
+        self.guard: Callable[[], AbstractContextManager[None]] = nullcontext
+        self._listeners: list[Listener] = []
+        self._source: Any = None
+        self._steps_per_call = steps_per_call
+
+    def __call__(self, iterator: Any) -> Any:
+        timed = self._through_relay(iterator)
+        self.in_step_since = time.monotonic()
+        try:
+            with self.guard():
+                result = self.function(timed)
+        except (StopIteration, tf.errors.OutOfRangeError):
+            raise
+        except BaseException as error:
+            raise self._explained(error)  # noqa: B904  (a listener that replaces it sets the cause)
+        finally:
+            self.in_step_since = None
+        self.count += self._steps_per_call
+        for listener in self._listeners:
+            listener.step_done()
+        return result
+
+    def listen(self, listener: Listener) -> None:
+        self._listeners.append(listener)
+
+    def leave(self, listener: Listener) -> bool:
+        """Whether somebody still listens."""
+        self._listeners = [other for other in self._listeners if other is not listener]
+        return bool(self._listeners)
+
+    def close(self) -> None:
+        """Let go of the input."""
+        if self.relay is not None:
+            self.relay.close()
+        self.relay = self._source = None
+
+    def _through_relay(self, iterator: Any) -> Any:
+        if iterator is not self._source:
+            self.close()
+            plain = isinstance(iterator, tf.data.Iterator)
+            self.relay = Relay(iterator, cancellable=self.cancellable) if plain else None
+            self._source = iterator
+            for listener in self._listeners:
+                listener.input_changed()
+        return iterator if self.relay is None else self.relay.iterator
+
+    def _explained(self, error: BaseException) -> BaseException:
+        if self.relay is not None and self.relay.error is not None:
+            error = self.relay.error  # the consumer only saw that the queue was closed
+        for listener in self._listeners:
+            error = listener.failed(error)
+        return error
+
+
+def attach(model: Any, listener: Listener) -> TrainSteps:
+    """Listen to the train steps of a Keras model; called in `on_train_begin`, where `model.train_function` exists."""
+    steps = model.train_function
+    if not isinstance(steps, TrainSteps):
+        done = int(model.optimizer.iterations.numpy()) if model.optimizer else 0
+        steps = TrainSteps(model.train_function, count=done, steps_per_call=model.steps_per_execution)
+        model.train_function = steps
+    steps.leave(listener)  # a fit that failed did not
+    steps.listen(listener)
+    return steps
+
+
+def detach(model: Any, listener: Listener) -> None:
+    """Stop listening; the last one puts the train function back."""
+    steps = model.train_function
+    if isinstance(steps, TrainSteps) and not steps.leave(listener):
+        steps.close()
+        model.train_function = steps.function

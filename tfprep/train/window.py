@@ -1,0 +1,107 @@
+"""The wait for input over a window of training time, put together from the clocks of one input after another."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+
+import numpy as np
+
+from tfprep.train.clock import Reading, Seconds
+from tfprep.train.relay import Relay
+
+_NOTHING = Reading(answered=0, images=0, asked_at=0.0, ring=np.zeros(1))
+
+
+@dataclass(frozen=True)
+class Waits:
+    """What a window of `window_s` seconds of training time held: each wait, the images, and the wait under way.
+
+    `waited_s` has of every wait the part that lies in this window. None where nothing was measured.
+    """
+
+    window_s: float
+    batches: int
+    waited_s: float
+    images: int
+    pending_s: float
+    each_s: Seconds
+
+    @property
+    def share(self) -> float | None:
+        return min(1.0, max(0.0, self.waited_s / self.window_s)) if self.window_s else None
+
+    @property
+    def images_per_s(self) -> float | None:
+        return self.images / self.window_s if self.window_s else None
+
+    def quantile_ms(self, percent: float) -> float:
+        """Of the waits that ended; of the one under way where none has."""
+        return 1e3 * float(np.percentile(self.each_s, percent) if self.each_s.size else self.pending_s)
+
+
+class InputWindow:
+    """Training time counts from `resume` to `pause`; `take` ends a window and begins the next. Any thread may call."""
+
+    def __init__(self) -> None:
+        self.relay: Relay | None = None
+        self._lock = threading.RLock()
+        self._seen = _NOTHING
+        self._waited_before_s = 0.0
+        self._since: float | None = None
+        self._clear()
+
+    def switch(self, relay: Relay | None) -> None:
+        """The input is another one from now on."""
+        with self._lock:
+            self._collect()
+            self.relay, self._seen = relay, _NOTHING
+
+    def pause(self) -> None:
+        with self._lock:
+            self._active_s += self._ran_s()
+            self._since = None
+
+    def resume(self) -> None:
+        with self._lock:
+            self._active_s += self._ran_s()
+            self._since = time.monotonic()
+
+    def take(self) -> Waits | None:
+        """The window that ends now; None where no input was measured in it."""
+        with self._lock:
+            reading, measured = self._collect(), self.relay is not None or bool(self._waits)
+            pending_s = reading.pending_s(time.time()) if self._since is not None else 0.0
+            found = Waits(
+                window_s=self._active_s + self._ran_s(),
+                batches=sum(waits.size for waits in self._waits),
+                waited_s=self._waited_s + pending_s - self._waited_before_s,
+                images=self._images,
+                pending_s=pending_s,
+                each_s=np.concatenate([np.zeros(0), *self._waits]),
+            )
+            self._clear()
+            self._waited_before_s = pending_s
+            if self._since is not None:
+                self._since = time.monotonic()
+            return found if measured else None
+
+    def _clear(self) -> None:
+        self._waits: list[Seconds] = []
+        self._waited_s, self._images, self._active_s = 0.0, 0, 0.0
+
+    def _ran_s(self) -> float:
+        return 0.0 if self._since is None else time.monotonic() - self._since
+
+    def _collect(self) -> Reading:
+        """Add what the clock has noted since last time; its reading."""
+        if self.relay is None:
+            return _NOTHING
+        now, seen = self.relay.clock.read(), self._seen
+        if now.answered > seen.answered:
+            self._waits.append(now.waits_since(seen.answered))
+        self._waited_s += now.wait_s_since(seen.answered)
+        self._images += now.images - seen.images
+        self._seen = now
+        return now
