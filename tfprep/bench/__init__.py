@@ -1,0 +1,5 @@
+"""How fast a dataset loads, what limits it, and what to change. Importing this imports no TensorFlow."""
+
+from tfprep.bench.run import Bench, bench
+
+__all__ = ["Bench", "bench"]

@@ -1,0 +1,136 @@
+"""Measuring: what is counted, in which order candidates run, and how ratios are taken. No test depends on a rate."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tfprep.bench.measure import Budget, Candidate, Rounds, Spread, Stretch, compare, measure, measured_size
+from tfprep.bench.usage import Used
+from tfprep.errors import LoaderError
+
+SHORT = Budget(rounds=3, seconds=0.05, warm_up_s=0.0, least_batches=2)
+
+
+def stretch(images: int, seconds: float, others: float | None = None) -> Stretch:
+    return Stretch(images, 10 * images, 1, 0.5, Used(seconds, seconds / 2, 7, others, ()))
+
+
+def endless(sleep_s: float = 0.001, rows: int = 4) -> Any:
+    def batches() -> Iterator[Any]:
+        while True:
+            time.sleep(sleep_s)
+            yield {"image": np.zeros((rows, 2, 2, 3), np.uint8), "label": np.zeros(rows, np.int64)}
+
+    return batches
+
+
+@pytest.mark.parametrize(
+    ("batch", "expected"),
+    [
+        ({"image": np.zeros((4, 2, 2), np.uint8), "label": np.zeros(4, np.int64)}, (4, 16 + 32)),
+        ((np.zeros((3, 5), np.float32), np.zeros(3, np.int64)), (3, 60 + 24)),
+        (({"a": np.zeros((2, 1), np.uint8)}, np.zeros(2, np.uint8)), (2, 4)),
+        (np.zeros((6, 2), np.uint8), (6, 12)),
+        ([np.zeros((2, 3), np.uint8), np.zeros((4, 5), np.uint8)], (2, 26)),
+    ],
+)
+def test_size_of_a_batch(batch: Any, expected: tuple[int, int]) -> None:
+    assert measured_size(batch) == expected
+
+
+def test_a_stretch_counts_every_batch_once() -> None:
+    seen = []
+
+    def batches() -> Iterator[Any]:
+        while True:
+            time.sleep(0.002)
+            seen.append(1)
+            yield np.zeros((4, 3), np.uint8)
+
+    result = measure(Candidate("a", batches), SHORT)
+    assert result.batches == len(seen) - 1  # the first one is the wait, not the rate
+    assert result.images == 4 * result.batches
+    assert result.bytes == 12 * result.batches
+    assert result.used.seconds >= SHORT.seconds
+
+
+def test_the_wait_for_the_first_batch_holds_the_opening() -> None:
+    def begin() -> Iterator[Any]:
+        time.sleep(0.2)
+        return endless()()
+
+    assert measure(Candidate("slow to begin", begin), SHORT).first_batch_s >= 0.2
+
+
+def test_least_batches_even_where_each_takes_longer_than_the_stretch() -> None:
+    result = measure(Candidate("slow", endless(0.1)), Budget(1, 0.01, 0.0, 3))
+    assert result.batches == 3
+
+
+def test_a_source_that_ends_is_opened_again() -> None:
+    opened = []
+
+    def two() -> Iterator[Any]:
+        opened.append(1)
+        return iter([np.zeros((2, 1), np.uint8)] * 2)
+
+    result = measure(Candidate("short", two), Budget(1, 0.0, 0.0, 5))
+    assert result.images == 10
+    assert len(opened) == 3
+
+
+def test_a_source_without_a_batch_is_an_error_that_names_it() -> None:
+    with pytest.raises(LoaderError, match="empty gives no batch"):
+        measure(Candidate("empty", lambda: iter([])), SHORT)
+
+
+def test_iterators_are_closed() -> None:
+    closed = []
+
+    class Batches:
+        def __iter__(self) -> Batches:
+            return self
+
+        def __next__(self) -> Any:
+            return np.zeros((1, 1), np.uint8)
+
+        def close(self) -> None:
+            closed.append(1)
+
+    compare([Candidate("a", Batches)], Budget(2, 0.0, 0.0, 1))
+    assert len(closed) == 2
+
+
+def test_candidates_take_turns_and_change_places() -> None:
+    order: list[str] = []
+    candidates = [Candidate(name, endless()) for name in "abc"]
+    compare(candidates, Budget(3, 0.0, 0.0, 1), on_stretch=lambda name, _: order.append(name))
+    assert "".join(order) == "abcbcacab"
+
+
+def test_a_ratio_is_the_median_of_the_ratios_inside_a_round() -> None:
+    a = [stretch(100, 1.0), stretch(10, 1.0), stretch(300, 1.0)]
+    b = [stretch(50, 1.0), stretch(5, 1.0), stretch(50, 1.0)]
+    rounds = Rounds({"a": a, "b": b})
+    assert rounds.ratio("a", "b") == Spread(2.0, 2.0, 6.0)
+    assert rounds.images_per_s("a") == Spread(100, 10, 300)
+    assert rounds.cpu_ms("b") == Spread(10.0, 10.0, 100.0)
+
+
+@pytest.mark.parametrize(("others", "told"), [(0.02, False), (0.4, True), (None, False)])
+def test_a_busy_machine_is_said(others: float | None, told: bool) -> None:
+    busy = Rounds({"a": [stretch(1, 1.0, others)]}).busy
+    assert ("40%" in busy) is told
+    assert bool(busy) is told
+
+
+def test_a_faster_candidate_is_found_faster() -> None:
+    """Four times the images in each batch of the same time: far from any noise of the machine."""
+    rounds = compare([Candidate("few", endless(0.005, 1)), Candidate("many", endless(0.005, 40))], SHORT)
+    assert rounds.ratio("many", "few").median > 4
+    assert set(rounds.as_json()) == {"few", "many"}

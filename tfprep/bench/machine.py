@@ -1,0 +1,120 @@
+"""The machine that a figure was measured on, and what else it was doing meanwhile."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import platform
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+BUSY = 0.10
+"""The share of all cores that other programs may use before a figure is called doubtful."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What a figure depends on: processor, cores this process may use, memory it may use, the dataset's file system."""
+
+    processor: str
+    cores: int
+    memory_bytes: int
+    file_system: str
+    python: str
+
+    @property
+    def key(self) -> str:
+        """The same for machines on which one setting is as good as on the other."""
+        return f"{self.cores} cores, {round(self.memory_bytes / 2**30)} GiB, {self.file_system}"
+
+
+def this_machine(folder: Path) -> Machine:
+    """This machine, and the file system that `folder` lies on."""
+    return Machine(_processor(), cores(), memory_limit(), file_system(folder), platform.python_version())
+
+
+def cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def memory_limit() -> int:
+    """Bytes of memory that this process may use: the machine's, or its cgroup's limit where that is lower."""
+    total = int(psutil.virtual_memory().total)
+    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            total = min(total, int(Path(path).read_text()))
+        except (OSError, ValueError):
+            continue
+    return total
+
+
+def file_system(folder: Path) -> str:
+    """The type of the file system that `folder` lies on, as `ext4` or `nfs4`; "unknown" where the system does not say."""
+    path = os.path.realpath(folder)
+    mounts = [part for part in psutil.disk_partitions(all=True) if _below(path, part.mountpoint)]
+    return max(mounts, key=lambda part: len(part.mountpoint)).fstype if mounts else "unknown"
+
+
+def _below(path: str, mountpoint: str) -> bool:
+    return os.path.commonpath([path, mountpoint]) == mountpoint
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+# --- the page cache -------------------------------------------------------------------------------------------------
+
+
+def cached_share(paths: Iterable[Path]) -> float | None:
+    """How much of these files (0 to 1) is in the system's file cache; None where the system does not say."""
+    inside = total = 0
+    for path in paths:
+        pages = _resident(path)
+        if pages is None:
+            return None
+        inside += pages[0]
+        total += pages[1]
+    return inside / total if total else None
+
+
+def drop_cache(paths: Iterable[Path]) -> None:
+    """Ask the system to forget these files' content, so that the next read comes from the disk."""
+    if not hasattr(os, "posix_fadvise"):
+        return
+    for path in paths:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(descriptor)
+
+
+def _resident(path: Path) -> tuple[int, int] | None:
+    """(pages in memory, pages) of a file by mincore(2), which Python does not offer."""
+    size = path.stat().st_size
+    if not size:
+        return 0, 0
+    pages = -(-size // mmap.PAGESIZE)
+    flags = (ctypes.c_ubyte * pages)()
+    libc = ctypes.CDLL(None, use_errno=True)
+    if not hasattr(libc, "mincore"):
+        return None
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, flags=mmap.MAP_PRIVATE, prot=_READ_WRITE) as mapped:
+        address = ctypes.addressof(_Start.from_buffer(mapped))
+        failed = libc.mincore(ctypes.c_void_p(address), ctypes.c_size_t(size), flags)
+    return None if failed else (sum(flag & 1 for flag in flags), pages)
+
+
+_READ_WRITE = mmap.PROT_READ | mmap.PROT_WRITE  # ctypes takes the address of writable memory only; nothing is written
+_Start = ctypes.c_ubyte

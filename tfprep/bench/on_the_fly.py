@@ -1,0 +1,69 @@
+"""The recipe as most people first write it: a tf.data pipeline that computes every sample in Python, every epoch.
+
+list → shuffle → map(tf.py_function) → batch → prefetch. The function is tfprep's own, so the pixels are those of a
+build; what differs is when they are computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tfprep.bench.samples import RawSamples
+from tfprep.errors import LoaderError
+from tfprep.fields import FieldSpec
+from tfprep.recipe import Recipe
+
+
+def on_the_fly(recipe: Recipe, root: Path, split: str = "train", batch_size: int = 32, seed: int = 0) -> Any:
+    """A `tf.data.Dataset` without an end of dicts of the stored fields, [B, ...] each; every epoch shows another variant.
+
+    Imports TensorFlow. Raises SourceError where there is nothing to load, LoaderError where images of one batch differ in
+    size.
+    """
+    import tensorflow as tf
+
+    samples = RawSamples.of(recipe, root, split)
+    specs = _specs(samples)
+    places = tf.data.Dataset.range(len(samples)).shuffle(len(samples), seed=seed).repeat().enumerate()
+    made = places.map(_maker(samples, specs), num_parallel_calls=tf.data.AUTOTUNE)
+    return made.batch(batch_size, drop_remainder=True).prefetch(tf.data.AUTOTUNE)
+
+
+def _specs(samples: RawSamples) -> Mapping[str, FieldSpec]:
+    """What the first two samples are, once stored."""
+    specs: dict[str, FieldSpec] = {}
+    for number in range(min(2, len(samples))):
+        made = samples.made(number, 0)
+        for name in samples.recipe.store:
+            spec = samples.spec(name, made[name])
+            if specs.setdefault(name, spec).shape != spec.shape:
+                raise LoaderError(
+                    f"'{name}' has shape {spec.shape} in one sample and {specs[name].shape} in another: they make no "
+                    "batch; add a Resize or a Crop to the recipe's geometry"
+                )
+    return specs
+
+
+def _maker(samples: RawSamples, specs: Mapping[str, FieldSpec]) -> Any:
+    import tensorflow as tf
+
+    variants = samples.recipe.variants_of(samples.split)
+    dtypes = [tf.dtypes.as_dtype(spec.dtype) for spec in specs.values()]
+
+    def compute(count: Any, number: Any) -> list[Any]:
+        index = int(number)
+        variant = (int(count) // len(samples) + index) % variants
+        made = samples.stored(index, variant)
+        return [made[name] if isinstance(made[name], str) else np.ascontiguousarray(made[name]) for name in specs]
+
+    def map_one(count: Any, number: Any) -> dict[str, Any]:
+        values = tf.py_function(compute, [count, number], dtypes)
+        return {
+            name: tf.ensure_shape(value, spec.shape) for (name, spec), value in zip(specs.items(), values, strict=True)
+        }
+
+    return tf.autograph.experimental.do_not_convert(map_one)
