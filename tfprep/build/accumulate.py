@@ -1,35 +1,15 @@
-"""What a shard's records add up to: field specs, pixel sums, class counts."""
+"""What a shard's records add up to: pixel sums, class counts."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import cv2
 import numpy as np
 
 from tfprep.build.receipt import Moments
-from tfprep.errors import SampleError
-from tfprep.fields import Array, FieldSpec
-
-
-def merge_specs(before: Mapping[str, FieldSpec], after: Mapping[str, FieldSpec]) -> dict[str, FieldSpec]:
-    """Specs that hold for both: a size that differs becomes None. SampleError where kind, dtype or rank differ."""
-    return {name: _merge_spec(name, before.get(name), after.get(name)) for name in {**before, **after}}
-
-
-def _merge_spec(name: str, before: FieldSpec | None, after: FieldSpec | None) -> FieldSpec:
-    if before is None or after is None or before == after:
-        return before or after  # type: ignore[return-value]
-    if (before.kind, before.dtype, len(before.shape)) != (after.kind, after.dtype, len(after.shape)):
-        was = f"{before.dtype} {list(before.shape)}"
-        raise SampleError(
-            f"it is {after.dtype} {list(after.shape)}, in other records {was}; a field has one dtype and rank in a dataset",
-            stage="encode",
-            field=name,
-        )
-    shape = tuple(a if a == b else None for a, b in zip(before.shape, after.shape, strict=True))
-    return FieldSpec(before.kind, shape, before.dtype)
+from tfprep.fields import Array
 
 
 def image_moments(image: Array) -> Moments:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from tfprep.build.files import writing
 from tfprep.dataset.names import PRIVATE, REJECTS
 
 
@@ -31,6 +32,19 @@ class Layout:
         return self.private / "plan.json"
 
     @property
+    def files(self) -> Path:
+        """The names of all shards that stand in `out`, or may, so that none is ever forgotten there."""
+        return self.private / "files.json"
+
+    @property
+    def log(self) -> Path:
+        return self.private / "build.log"
+
+    @property
+    def report(self) -> Path:
+        return self.out / "report.html"
+
+    @property
     def rejects(self) -> Path:
         return self.out / REJECTS
 
@@ -41,13 +55,15 @@ class Layout:
     def receipt(self, split: str, shard: int) -> Path:
         return self.receipts / f"{split}-{shard:05d}.json"
 
-    def rows(self, split: str, shard: int) -> Path:
-        return self.receipts / f"{split}-{shard:05d}.rows.json"
+    def contents(self, split: str, shard: int) -> Path:
+        return self.receipts / f"{split}-{shard:05d}.contents.json"
 
     def find(self, name: str) -> Path | None:
         """Where a shard's file is now: waiting to be published, or published; None where it is not."""
         return next((path for path in (self.staged / name, self.out / name) if path.exists()), None)
 
     def make(self) -> None:
-        for folder in (self.staged, self.receipts):
-            folder.mkdir(parents=True, exist_ok=True)
+        """Make the folders; BuildError where that cannot be."""
+        with writing(self.out):
+            for folder in (self.staged, self.receipts):
+                folder.mkdir(parents=True, exist_ok=True)

@@ -20,8 +20,8 @@ import pyarrow as pa
 
 from tfprep.build.files import write_whole
 from tfprep.build.layout import Layout
-from tfprep.build.receipt import Receipt, read_receipt
 from tfprep.build.task import ShardTask
+from tfprep.build.versions import maker_versions
 from tfprep.dataset.names import check_name
 from tfprep.errors import DatasetError, SourceError
 from tfprep.fields import Array, Kind
@@ -65,6 +65,7 @@ class Plan:
     samples: Samples
     order: Array
     starts: Mapping[tuple[str, int], tuple[int, int]]
+    fingerprints: Mapping[str, str]
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -81,50 +82,39 @@ class Plan:
         start, stop = self.starts[split, shard]
         rows = self.samples.columns.take(pa.array(self.order[start:stop])).to_pydict()
         samples = [_row(*row) for row in zip(*(rows[name] for name in ("key", "files", "values", "stat")), strict=True)]
-        fingerprint = self._fingerprint(split)
+        fingerprint = self.fingerprints[split]
         signature = hashlib.sha256(json.dumps([fingerprint, samples]).encode()).hexdigest()
         return ShardTask(split, shard, self.shards[split], fingerprint, signature, samples)
 
-    def _fingerprint(self, split: str) -> str:
-        made_of = [self.recipe.fingerprint(split), dict(self.kinds), dict(self.classes), split == self.splits[0]]
-        return hashlib.sha256(json.dumps(made_of).encode()).hexdigest()
-
-
-@dataclass(frozen=True)
-class ShardState:
-    """One shard of the plan beside its receipt: up to date, or why not."""
-
-    split: str
-    shard: int
-    samples: int
-    why: str
-
-    @property
-    def up_to_date(self) -> bool:
-        return not self.why
-
 
 def make_plan(recipe: Recipe, root: Path, layout: Layout, *, limit: int | None = None) -> Plan:
-    """List the source and lay out the shards. Raises RecipeError, SourceError."""
+    """List the source and lay out the shards; nothing is written. Raises RecipeError, SourceError."""
     listing = recipe.source.scan(root)
     recipe.check_fields(listing)
     samples = _limited(_collect(listing, root, recipe.seed), limit)
     if not len(samples):
         raise SourceError(f"{root}: {recipe.source!r} finds no sample there; is --data the right folder?")
     recipe.check_splits(samples.names)
-    shards = _shards(recipe, samples, layout, limit)
+    shards = _shards(recipe, samples, {} if limit else _remembered(layout))
     order, starts = _order(samples, shards)
+    fingerprints = {split: _fingerprint(recipe, listing, split, samples.names[0]) for split in samples.names}
     return Plan(
-        recipe, listing.kinds, listing.files, listing.values, dict(listing.classes), shards, samples, order, starts
-    )
+        recipe, listing.kinds, listing.files, listing.values, dict(listing.classes), shards, samples, order, starts,
+        fingerprints,
+    )  # fmt: skip
 
 
-def shard_states(plan: Plan, layout: Layout) -> Iterator[tuple[ShardState, Receipt | None]]:
-    """Every shard of the plan with its receipt where it is up to date."""
-    for split, shard in plan.starts:
-        receipt = read_receipt(layout, split, shard)
-        why = _why(plan.task(split, shard), receipt)
-        yield ShardState(split, shard, plan.size(split, shard), why), None if why else receipt
+def remember_shards(plan: Plan, layout: Layout) -> None:
+    """Later builds of the dataset keep this one's numbers of shards, whatever is added."""
+    known = _remembered(layout)
+    if known != {**known, **plan.shards}:
+        write_whole(layout.plan, json.dumps({"shards": {**known, **plan.shards}}))
+
+
+def _fingerprint(recipe: Recipe, listing: Listing, split: str, train: str) -> str:
+    classes = {name: list(names) for name, names in listing.classes.items()}
+    made_of = [recipe.fingerprint(split), dict(listing.kinds), classes, split == train, maker_versions()]
+    return hashlib.sha256(json.dumps(made_of).encode()).hexdigest()
 
 
 # --- collecting -----------------------------------------------------------------------------------------------------
@@ -232,17 +222,12 @@ def _limited(samples: Samples, limit: int | None) -> Samples:
 # --- shards ---------------------------------------------------------------------------------------------------------
 
 
-def _shards(recipe: Recipe, samples: Samples, layout: Layout, limit: int | None) -> dict[str, int]:
-    """Shards a split: as the recipe says, else as the dataset's first build chose, else by size. Remembers the choice."""
-    known = _remembered(layout) if limit is None else {}
-    chosen = {
+def _shards(recipe: Recipe, samples: Samples, known: Mapping[str, int]) -> dict[str, int]:
+    """Shards a split: as the recipe says, else as the dataset's first build chose, else by size."""
+    return {
         name: recipe.shards.get(name) or known.get(name) or _default_shards(samples, number)
         for number, name in enumerate(samples.names)
     }
-    if limit is None and known != {**known, **chosen}:
-        layout.make()
-        write_whole(layout.plan, json.dumps({"shards": {**known, **chosen}}))
-    return chosen
 
 
 def _remembered(layout: Layout) -> dict[str, int]:
@@ -269,23 +254,3 @@ def _order(samples: Samples, shards: Mapping[str, int]) -> tuple[Array, dict[tup
         edges = np.searchsorted(shard[order[slice(*in_split)]], np.arange(shards[name] + 1)) + in_split[0]
         starts |= {(name, n): (int(edges[n]), int(edges[n + 1])) for n in range(shards[name])}
     return order, starts
-
-
-# --- up to date -----------------------------------------------------------------------------------------------------
-
-
-def _why(task: ShardTask, receipt: Receipt | None) -> str:
-    """Why a shard is not up to date, in words; empty where it is."""
-    if receipt is None:
-        return "not built yet"
-    if receipt.signature == task.signature:
-        unread = any(reject.stage == "read" for reject in receipt.rejects)
-        return "an input could not be read last time" if unread else ""
-    new = {key: stat for key, _, _, stat in task.samples}
-    added = len(new.keys() - receipt.stats.keys())
-    removed = len(receipt.stats.keys() - new.keys())
-    changed = sum(new[key] != receipt.stats[key] for key in new.keys() & receipt.stats.keys())
-    told = [
-        f"{count} {what}" for count, what in ((changed, "changed"), (added, "added"), (removed, "removed")) if count
-    ]
-    return ", ".join(told) or "the recipe or a value in the table changed"

@@ -1,8 +1,9 @@
-"""From finished shards to a dataset that readers see: all of it, or what was there before.
+"""From finished shards to a dataset that readers see: all of it, or what was there before, or for a moment nothing.
 
-The order of a publication: take `tfprep.json` away if files of the old dataset are about to change; move the waiting shards to
-their places; write the index, the files for TensorFlow Datasets and the rejects; write `tfprep.json`; only then remove
-what no longer belongs. Killed at any point, the same build does the rest.
+The order of a publication: write the new index beside the old one; take `tfprep.json` and `dataset_info.json` away, so that
+nobody opens what is about to change; move the waiting shards and the index to their places; write the files for TensorFlow
+Datasets and the rejects; write `tfprep.json`; only then remove what no longer belongs. Killed at any point, the same build does
+the rest.
 """
 
 from __future__ import annotations
@@ -13,81 +14,88 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import reduce
-from importlib.metadata import version
-from platform import python_version
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from tfprep import __version__
-from tfprep.build.accumulate import add_counts, merge_specs
-from tfprep.build.files import remove_leftovers, sync_folder, write_whole
+from tfprep.build.accumulate import add_counts
+from tfprep.build.files import remove_leftovers, sync_folder, write_whole, writing
+from tfprep.build.forms import merge
 from tfprep.build.layout import Layout
 from tfprep.build.plan import Plan
-from tfprep.build.receipt import Moments, Receipt, read_receipt
+from tfprep.build.receipt import Moments, Receipt, read_contents
+from tfprep.build.versions import recorded_versions
 from tfprep.dataset import FieldInfo, Manifest, SplitInfo, Statistics
 from tfprep.dataset.index import schema, write_index
 from tfprep.dataset.manifest import MANIFEST
 from tfprep.dataset.names import INDEX
 from tfprep.dataset.tfds import tfds_files
-from tfprep.errors import BuildError, SampleError, TooManyRejectsError
+from tfprep.errors import TooManyRejectsError
 from tfprep.fields import FieldSpec
 
-_LIBRARIES = ("numpy", "opencv-python-headless", "pillow", "simplejpeg", "pyarrow")
+_TFDS_INFO = "dataset_info.json"
 
 
-def publish(plan: Plan, layout: Layout, max_bad: float) -> Manifest:
-    """Make the built shards the dataset.
-
-    Raises TooManyRejectsError, and BuildError where the shards' fields do not fit together.
-    """
-    receipts = [_receipt(layout, split, shard) for split, shard in plan.starts]
-    write_whole(layout.rejects, "".join(_reject_lines(receipts)))
-    _check_rejects(layout, receipts, len(plan), max_bad)
-    manifest = _manifest(plan, receipts)
-    if (
-        (layout.out / MANIFEST).exists()
-        and not any(layout.staged.iterdir())
-        and (layout.out / MANIFEST).read_text() == manifest.to_json()
-    ):
-        _remove_rest(layout, manifest)
-        return manifest
-    _place(layout, manifest)
-    _write_index(plan, layout, manifest, receipts)
-    for name, text in tfds_files(manifest).items():
-        write_whole(layout.out / name, text)
-    sync_folder(layout.out)
-    write_whole(layout.out / MANIFEST, manifest.to_json())
-    sync_folder(layout.out)
+def publish(plan: Plan, layout: Layout, receipts: Sequence[Receipt], common: Mapping[str, str]) -> Manifest:
+    """Make the built shards the dataset. `common` is the form of each field (`tfprep.build.forms`)."""
+    manifest = _manifest(plan, receipts, common)
+    if not is_published(layout, manifest):
+        index = _write_index(layout, manifest, receipts)
+        _note_files(layout, _noted(layout) | {*_names(manifest)})
+        _take_away(layout)
+        _place(layout, manifest, index)
+        for name, text in tfds_files(manifest).items():
+            write_whole(layout.out / name, text)
+        write_whole(layout.rejects, "".join(_reject_lines(receipts)))
+        sync_folder(layout.out)
+        write_whole(layout.out / MANIFEST, manifest.to_json())
+        sync_folder(layout.out)
     _remove_rest(layout, manifest)
     return manifest
 
 
-def _is_published(layout: Layout, manifest: Manifest) -> bool:
+def is_published(layout: Layout, manifest: Manifest) -> bool:
     written = layout.out / MANIFEST
-    return written.exists() and not any(layout.staged.iterdir()) and written.read_text() == manifest.to_json()
+    names = [INDEX, layout.rejects.name, *tfds_files(manifest)]
+    return (
+        all((layout.out / name).exists() for name in names)
+        and not any(layout.staged.iterdir())
+        and written.exists()
+        and written.read_text(encoding="utf-8") == manifest.to_json()
+    )
 
 
-def _receipt(layout: Layout, split: str, shard: int) -> Receipt:
-    receipt = read_receipt(layout, split, shard)
-    if receipt is None:
-        raise BuildError(
-            f"shard {shard} of {split!r} vanished from {layout.out} while it was built; run the build again"
-        )
-    return receipt
+def check_rejects(layout: Layout, receipts: Sequence[Receipt], samples: int, max_bad: float) -> None:
+    """TooManyRejectsError where more were rejected than allowed, or all; they are then listed in `rejects.jsonl`."""
+    rejects = [reject for receipt in receipts for reject in receipt.rejects]
+    if len(rejects) < samples and len(rejects) <= max_bad * samples:
+        return
+    write_whole(layout.rejects, "".join(_reject_lines(receipts)))
+    (reason, often), *_ = Counter(f"{reject.stage}: {reject.error}" for reject in rejects).most_common(1)
+    raise TooManyRejectsError(
+        f"{len(rejects)} of {samples} samples were rejected, {max_bad:.3g} of them at most are allowed; nothing was "
+        f"published. Most often ({often} times): {reason}. All are in {layout.rejects}"
+    )
 
 
 # --- files ----------------------------------------------------------------------------------------------------------
 
 
-def _place(layout: Layout, manifest: Manifest) -> None:
-    waiting = [file for file in _names(manifest) if (layout.staged / file).exists()]
-    if any((layout.out / name).exists() for name in waiting):
-        (layout.out / MANIFEST).unlink(missing_ok=True)
-        sync_folder(layout.out)
-    for name in waiting:
-        os.replace(layout.staged / name, layout.out / name)
+def _take_away(layout: Layout) -> None:
+    for name in (MANIFEST, _TFDS_INFO):
+        with writing(layout.out / name):
+            (layout.out / name).unlink(missing_ok=True)
+    sync_folder(layout.out)
+
+
+def _place(layout: Layout, manifest: Manifest, index: Path) -> None:
+    with writing(layout.out):
+        for name in _names(manifest):
+            if (layout.staged / name).exists():
+                os.replace(layout.staged / name, layout.out / name)
+        os.replace(index, layout.out / INDEX)
     sync_folder(layout.out)
 
 
@@ -99,30 +107,44 @@ def _names(manifest: Manifest) -> Iterator[str]:
                 yield f"{file.name}.idx"
 
 
+def _noted(layout: Layout) -> set[str]:
+    try:
+        return set(json.loads(layout.files.read_bytes()))
+    except (OSError, ValueError):
+        return set()
+
+
+def _note_files(layout: Layout, names: set[str]) -> None:
+    if names != _noted(layout):
+        write_whole(layout.files, json.dumps(sorted(names)))
+
+
 def _remove_rest(layout: Layout, manifest: Manifest) -> None:
-    """Shards of other variants, splits or numbers of shards than the dataset now has, and their receipts."""
+    """Shards of another name, variant, split or number of shards than the dataset now has, and their receipts."""
     kept = {*_names(manifest)}
-    shards = [*layout.out.glob(f"{manifest.name}-*.tfrecord-*"), *layout.staged.iterdir()]
+    for name in _noted(layout) - kept:
+        (layout.out / name).unlink(missing_ok=True)
+    for path in layout.staged.iterdir():
+        path.unlink()
     receipts = {
-        path.name
+        path
         for split, info in manifest.splits.items()
         for shard in range(info.shards)
-        for path in (layout.receipt(split, shard), layout.rows(split, shard))
+        for path in (layout.receipt(split, shard), layout.contents(split, shard))
     }
-    for path in shards:
-        if path.parent == layout.staged or path.name not in kept:
-            path.unlink()
     for path in layout.receipts.iterdir():
-        if path.name not in receipts:
+        if path not in receipts:
             path.unlink()
-    remove_leftovers(layout.out)
+    _note_files(layout, kept)
+    for folder in (layout.out, layout.private):
+        remove_leftovers(folder)
 
 
 # --- metadata -------------------------------------------------------------------------------------------------------
 
 
-def _manifest(plan: Plan, receipts: Sequence[Receipt]) -> Manifest:
-    specs = _specs(receipts)
+def _manifest(plan: Plan, receipts: Sequence[Receipt], common: Mapping[str, str]) -> Manifest:
+    specs = {name: spec for name, form in common.items() if (spec := _spec(name, form, receipts))}
     splits = {split: [r for r in receipts if r.split == split] for split in plan.splits}
     codecs = {name: codec.describe() for name, codec in plan.recipe.store.items()}
     return Manifest(
@@ -134,19 +156,14 @@ def _manifest(plan: Plan, receipts: Sequence[Receipt]) -> Manifest:
         classes=plan.classes,
         class_counts=_class_counts(splits),
         statistics=_statistics(receipts),
-        versions={"tfprep": __version__, "python": python_version(), **{name: version(name) for name in _LIBRARIES}},
+        versions=recorded_versions(),
         rejects=sum(len(receipt.rejects) for receipt in receipts),
     )
 
 
-def _specs(receipts: Sequence[Receipt]) -> dict[str, FieldSpec]:
-    specs: dict[str, FieldSpec] = {}
-    for receipt in receipts:
-        try:
-            specs = merge_specs(specs, receipt.specs)
-        except SampleError as error:
-            raise BuildError(f"field '{error.field}' of shard {receipt.shard} of {receipt.split!r}: {error}") from error
-    return specs
+def _spec(name: str, form: str, receipts: Sequence[Receipt]) -> FieldSpec | None:
+    written = [receipt.forms[name].get(form) for receipt in receipts if name in receipt.forms]
+    return reduce(merge, (one.spec for one in written if one), None)
 
 
 def _split(plan: Plan, split: str, receipts: Sequence[Receipt]) -> SplitInfo:
@@ -180,17 +197,15 @@ def _mean_and_std(total: Moments) -> Statistics:
 # --- index and rejects ----------------------------------------------------------------------------------------------
 
 
-def _write_index(plan: Plan, layout: Layout, manifest: Manifest, receipts: Sequence[Receipt]) -> None:
-    """Streamed: the rows of one variant of one shard are in memory at a time."""
+def _write_index(layout: Layout, manifest: Manifest, receipts: Sequence[Receipt]) -> Path:
+    """Written under another name, row group by row group: the rows of one variant of one shard are in memory at a time."""
     columns = schema(list(manifest.fields), _label_type(manifest))
     temporary = layout.out / f".{INDEX}.{os.getpid()}.tmp"
-    try:
+    with writing(temporary):
         write_index(temporary, columns, _tables(layout, manifest, receipts, columns))
         with temporary.open("rb+") as file:
             os.fsync(file.fileno())
-        temporary.replace(layout.out / INDEX)
-    finally:
-        temporary.unlink(missing_ok=True)
+    return temporary
 
 
 def _label_type(manifest: Manifest) -> pa.DataType | None:
@@ -203,8 +218,8 @@ def _label_type(manifest: Manifest) -> pa.DataType | None:
 def _tables(layout: Layout, manifest: Manifest, receipts: Sequence[Receipt], columns: pa.Schema) -> Iterator[pa.Table]:
     for split, info in manifest.splits.items():
         for variant in range(info.variants):
-            for receipt in (r for r in receipts if r.split == split):
-                rows = json.loads(layout.rows(split, receipt.shard).read_bytes())[variant]
+            for receipt in (r for r in receipts if r.split == split and r.records):
+                rows = read_contents(layout, split, receipt.shard).rows[variant]
                 yield _table(rows, split, variant, receipt.shard, list(manifest.fields), columns)
 
 
@@ -224,13 +239,3 @@ def _reject_lines(receipts: Sequence[Receipt]) -> Iterator[str]:
     for receipt in receipts:
         for reject in receipt.rejects:
             yield json.dumps(asdict(reject), ensure_ascii=False) + "\n"
-
-
-def _check_rejects(layout: Layout, receipts: Sequence[Receipt], samples: int, max_bad: float) -> None:
-    rejects = [reject for receipt in receipts for reject in receipt.rejects]
-    if len(rejects) == samples or len(rejects) > max_bad * samples:
-        (reason, often), *_ = Counter(f"{reject.stage}: {reject.error}" for reject in rejects).most_common(1)
-        raise TooManyRejectsError(
-            f"{len(rejects)} of {samples} samples were rejected, {max_bad:.3g} of them at most are allowed; nothing was "
-            f"published. Most often ({often} times): {reason}. All are in {layout.rejects}"
-        )

@@ -9,10 +9,13 @@ content decides.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from hashlib import blake2b
 from typing import Any
 
+from tfprep.build.files import sync_folder, write_whole
+from tfprep.build.forms import Form, Forms
 from tfprep.build.layout import Layout
 from tfprep.dataset.manifest import FileInfo
 from tfprep.fields import FieldSpec
@@ -48,20 +51,26 @@ class Reject:
 
 @dataclass(frozen=True)
 class Receipt:
-    """What one shard holds. `files` by variant; `specs`, `moments` and `class_counts` by field; `stats` by key is what
-    `signature` was made of."""
+    """What one shard holds. `files` by variant; `forms`, `moments` and `class_counts` by field; `seconds` by stage.
+
+    `fingerprint`, `versions` (of the libraries) and `expected` are what decided beside the samples; `thumbnails` are small JPEG
+    pictures of rejects, by key, in base 64.
+    """
 
     split: str
     shard: int
     shards: int
+    fingerprint: str
+    versions: Mapping[str, str]
     signature: str
     digest: str
     files: tuple[FileInfo, ...]
-    specs: Mapping[str, FieldSpec]
+    forms: Forms
+    expected: Mapping[str, str]
     moments: Mapping[str, Moments]
     class_counts: Mapping[str, tuple[int, ...]]
     rejects: tuple[Reject, ...]
-    stats: Mapping[str, str]
+    thumbnails: Mapping[str, str]
     seconds: Mapping[str, float]
 
     @property
@@ -72,13 +81,47 @@ class Receipt:
         return json.dumps(asdict(self))
 
 
+@dataclass(frozen=True)
+class Contents:
+    """What is too much to hold of all shards at once: the rows of the index by variant, and by key what `signature` was
+    made of (`stat_of`)."""
+
+    rows: Sequence[Sequence[Sequence[Any]]]
+    stats: Mapping[str, str]
+
+
 def read_receipt(layout: Layout, split: str, shard: int) -> Receipt | None:
     """The shard's receipt, None where there is none, it cannot be read, or a file it names is gone or of another size."""
     try:
         receipt = _parse(json.loads(layout.receipt(split, shard).read_bytes()))
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return receipt if all(_is_there(layout, file) for file in receipt.files) else None
+    there = layout.contents(split, shard).exists() and all(_is_there(layout, file) for file in receipt.files)
+    return receipt if there else None
+
+
+def write_receipt(layout: Layout, receipt: Receipt, contents: Contents) -> None:
+    """The receipt last: where it is, all else is."""
+    write_whole(layout.contents(receipt.split, receipt.shard), json.dumps(asdict(contents)))
+    write_whole(layout.receipt(receipt.split, receipt.shard), receipt.to_json())
+    sync_folder(layout.receipts)
+
+
+def withdraw_receipt(layout: Layout, split: str, shard: int) -> None:
+    """Before a shard's files change: an older receipt must not vouch for them, even after a power failure."""
+    path = layout.receipt(split, shard)
+    if path.exists():
+        path.unlink()
+        sync_folder(layout.receipts)
+
+
+def read_contents(layout: Layout, split: str, shard: int) -> Contents:
+    return Contents(**json.loads(layout.contents(split, shard).read_bytes()))
+
+
+def stat_of(stat: str, values: Sequence[Any]) -> str:
+    """What tells without opening a file whether a sample may have changed: size and time of its files, and its values."""
+    return f"{stat} {blake2b(json.dumps(values).encode(), digest_size=8).hexdigest()}" if values else stat
 
 
 def _is_there(layout: Layout, file: FileInfo) -> bool:
@@ -91,15 +134,23 @@ def _parse(raw: Any) -> Receipt:
         split=raw["split"],
         shard=raw["shard"],
         shards=raw["shards"],
+        fingerprint=raw["fingerprint"],
+        versions=raw["versions"],
         signature=raw["signature"],
         digest=raw["digest"],
         files=tuple(FileInfo(**file) for file in raw["files"]),
-        specs={name: FieldSpec(s["kind"], tuple(s["shape"]), s["dtype"]) for name, s in raw["specs"].items()},
+        forms={name: {form: _parse_form(one) for form, one in forms.items()} for name, forms in raw["forms"].items()},
+        expected=raw["expected"],
         moments={
             name: Moments(m["pixels"], tuple(m["sums"]), tuple(m["squares"])) for name, m in raw["moments"].items()
         },
         class_counts={name: tuple(counts) for name, counts in raw["class_counts"].items()},
         rejects=tuple(Reject(**reject) for reject in raw["rejects"]),
-        stats=raw["stats"],
+        thumbnails=raw["thumbnails"],
         seconds=raw["seconds"],
     )
+
+
+def _parse_form(raw: Any) -> Form:
+    spec = raw["spec"]
+    return Form(raw["samples"], spec and FieldSpec(spec["kind"], tuple(spec["shape"]), spec["dtype"]))

@@ -6,92 +6,34 @@ import base64
 import os
 import pickle
 import time
-from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
-from itertools import count
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
 
 from tfprep.build.files import remove_leftovers
+from tfprep.build.forms import expected_of, most_common
 from tfprep.build.layout import Layout
 from tfprep.build.lock import locked
-from tfprep.build.plan import Plan, ShardState, make_plan, shard_states
-from tfprep.build.publish import publish
+from tfprep.build.options import BuildOptions, BuildSummary, available_cores
+from tfprep.build.plan import Plan, make_plan, remember_shards
+from tfprep.build.progress import OnEvent, OnProgress, Tell, telling
+from tfprep.build.publish import check_rejects, publish
+from tfprep.build.receipt import Receipt, read_receipt
+from tfprep.build.schedule import Order, Schedule
 from tfprep.build.shard import ENTRY
-from tfprep.build.task import ShardTask
+from tfprep.build.space import Space, measure_tasks
+from tfprep.build.state import ShardState, explain, shard_states
+from tfprep.build.versions import maker_versions
 from tfprep.dataset import Manifest
 from tfprep.dataset.manifest import MANIFEST
-from tfprep.engines import Crashed, Done, Engine, Inline, Processes, Progress
+from tfprep.engines import Engine, Inline, Processes
 from tfprep.engines.engine import Json
 from tfprep.errors import BuildError, RecipeError, SourceError
 from tfprep.recipe import Recipe
 from tfprep.recipe_file import load_recipe, locate
 
-ITEM_TIMEOUT_S = 300.0
-_AHEAD = 64
-"""Shard tasks handed to the engine ahead of time: enough for as many workers."""
-_MOST_CRASHES = 3
-
-
-@dataclass(frozen=True)
-class BuildProgress:
-    """Where a build is: samples and shards done of those that had to be built, rejects among them, seconds so far."""
-
-    samples_done: int
-    samples: int
-    shards_done: int
-    shards: int
-    rejects: int
-    seconds: float
-
-
-@dataclass(frozen=True)
-class BuildSummary:
-    """What a build did. `built` samples and shards were made now, the rest was up to date; `bytes` are of all shards."""
-
-    out: Path
-    samples: int
-    records: int
-    shards: int
-    bytes: int
-    rejects: int
-    splits: Mapping[str, Mapping[str, int]]
-    built_samples: int
-    built_shards: int
-    seconds: float
-
-
-OnProgress: TypeAlias = Callable[[BuildProgress], None]
-
-
-@dataclass(frozen=True)
-class BuildOptions:
-    """How a build runs; nothing here changes what it makes, but `limit`.
-
-    - `workers`: processes; 0 builds in this one; None takes one for each core this process may use.
-    - `limit`: only this many samples, the same ones every time, for a first look.
-    - `on_bad`: "skip" leaves a bad input out and lists it in `rejects.jsonl`; "fail" ends the build at the first.
-    - `max_bad`: the share of rejects (0 to 1) above which nothing is published.
-    - `item_timeout_s`: a sample that takes longer is ended with its process, and rejected if it does so again.
-    """
-
-    workers: int | None = None
-    limit: int | None = None
-    on_bad: Literal["skip", "fail"] = "skip"
-    max_bad: float = 1.0
-    item_timeout_s: float = ITEM_TIMEOUT_S
-
-    def __post_init__(self) -> None:
-        for name, least in (("workers", 0), ("limit", 1)):
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise BuildError(f"{name} is at least {least}, not {value}")
-        if self.on_bad not in ("skip", "fail"):
-            raise BuildError(f"on_bad is 'skip' or 'fail', not {self.on_bad!r}")
-        if not 0 <= self.max_bad <= 1:
-            raise BuildError(f"max_bad is a share from 0 to 1, not {self.max_bad}")
+_MOST_ROUNDS = 4
+"""Rounds until all records of a field have one form: the second is the last, unless an input changes meanwhile."""
 
 
 def build(
@@ -101,6 +43,7 @@ def build(
     *,
     options: BuildOptions | None = None,
     on_progress: OnProgress | None = None,
+    on_event: OnEvent | None = None,
 ) -> BuildSummary:
     """Build `recipe` (or the file that holds it) from the raw files below `data` into the folder `out`.
 
@@ -108,24 +51,12 @@ def build(
     BuildError.
     """
     started = time.monotonic()
-    options = options or BuildOptions()
     layout, root = Layout(Path(out)), Path(data)
-    loaded = recipe if isinstance(recipe, Recipe) else load_recipe(Path(recipe))
-    file = None if isinstance(recipe, Recipe) else Path(recipe)
-    if not root.is_dir():
-        raise SourceError(f"{root}: no such folder of raw data; say where it is with --data")
-    with locked(layout), closing(_engine(options)) as engine:
-        if not (layout.out / MANIFEST).exists():
-            engine.start()  # the workers import while this process plans
-        remove_leftovers(layout.staged)
-        plan = _plan(loaded, file, root, layout, options.limit)
-        waiting = [state for state, _ in shard_states(plan, layout) if not state.up_to_date]
-        if waiting:
-            engine.start()
-            engine.open(_job_argument(plan, file, layout.out, root, stop_at_reject=options.on_bad == "fail"))
-            _Run(plan, engine, waiting, on_progress, started).run()
-        manifest = publish(plan, layout, options.max_bad)
-    return _summary(manifest, layout, waiting, time.monotonic() - started)
+    loaded, file = _loaded(recipe)
+    _check_root(root)
+    with locked(layout), telling(layout, on_event) as tell, closing(_engine(options or BuildOptions())) as engine:
+        run = _Build(layout, root, file, options or BuildOptions(), engine, tell, on_progress, started)
+        return run.run(loaded)
 
 
 def plan_build(
@@ -135,11 +66,100 @@ def plan_build(
     *,
     limit: int | None = None,
 ) -> list[ShardState]:
-    """What `build` would do, shard by shard, and why; nothing is written."""
-    loaded = recipe if isinstance(recipe, Recipe) else load_recipe(Path(recipe))
-    file = None if isinstance(recipe, Recipe) else Path(recipe)
-    layout = Layout(Path(out))
-    return [state for state, _ in shard_states(_plan(loaded, file, Path(data), layout, limit), layout)]
+    """What `build` would do, shard by shard, and why; nothing is written. `explain` says it in a line."""
+    layout, root = Layout(Path(out)), Path(data)
+    loaded, file = _loaded(recipe)
+    _check_root(root)
+    return [state for state, _ in shard_states(_plan(loaded, file, root, layout, limit), layout)]
+
+
+class _Build:
+    """One build, and what all its steps share."""
+
+    def __init__(
+        self, layout: Layout, root: Path, file: Path | None, options: BuildOptions, engine: Engine, tell: Tell,
+        on_progress: OnProgress | None, started: float,
+    ) -> None:  # fmt: skip
+        self._layout, self._root, self._file, self._options = layout, root, file, options
+        self._engine, self._tell, self._on_progress, self._started = engine, tell, on_progress, started
+
+    def run(self, recipe: Recipe) -> BuildSummary:
+        if not (self._layout.out / MANIFEST).exists():
+            self._engine.start()  # the workers import while this process plans
+        remove_leftovers(self._layout.staged)
+        plan = _plan(recipe, self._file, self._root, self._layout, self._options.limit)
+        if self._options.limit is None:
+            remember_shards(plan, self._layout)
+        states = [state for state, _ in shard_states(plan, self._layout)]
+        self._tell("planned", explain(states), samples=len(plan), shards=len(states))
+        built = self._build_shards(plan, [state for state in states if not state.up_to_date])
+        receipts = _receipts(plan, self._layout)
+        check_rejects(self._layout, receipts, len(plan), self._options.max_bad)
+        manifest = publish(plan, self._layout, receipts, most_common(receipt.forms for receipt in receipts))
+        summary = _summary(manifest, self._layout, built, time.monotonic() - self._started)
+        text = f"{summary.records} records of {summary.samples} samples, {summary.rejects} rejected"
+        self._tell("published", text, records=summary.records, samples=summary.samples, rejects=summary.rejects)
+        return summary
+
+    def _build_shards(self, plan: Plan, waiting: Sequence[ShardState]) -> list[ShardState]:
+        """Build those that wait, then those in which a field has another form than in most records; all that were built."""
+        workers = _workers(self._options)
+        schedule = Schedule(plan, self._engine, workers, self._tell, self._on_progress, self._started)
+        orders = [Order(state) for state in waiting] or self._differing(plan)
+        if orders:
+            self._engine.start()
+            self._engine.open(self._argument(plan))
+            space = Space(self._layout, waiting, self._tell)
+            schedule.measure(measure_tasks(plan, waiting), space.measured)
+        for _ in range(_MOST_ROUNDS):
+            if not orders:
+                return schedule.built
+            try:
+                schedule.run(orders)
+            finally:
+                remove_leftovers(self._layout.staged)
+            orders = self._differing(plan)
+        raise BuildError("fields keep changing their form while they are built; are the raw files being rewritten?")
+
+    def _differing(self, plan: Plan) -> list[Order]:
+        receipts = _receipts(plan, self._layout)
+        common = most_common(receipt.forms for receipt in receipts)
+        orders = []
+        for receipt in receipts:
+            expected = expected_of(receipt.forms, common)
+            if expected != receipt.expected:
+                samples = plan.size(receipt.split, receipt.shard)
+                orders.append(Order(ShardState(receipt.split, receipt.shard, samples, "fields differ"), expected))
+        if orders:
+            told = ", ".join(f"{name} is {form}" for name, form in common.items())
+            self._tell("differing", f"{len(orders)} shards hold records of another form; most: {told}", forms=common)
+        return orders
+
+    def _argument(self, plan: Plan) -> Json:
+        """What `open_job` takes. A recipe that came from a file is loaded from it again; another is pickled."""
+        recipe = None if self._file else plan.recipe
+        return {
+            "recipe_file": str(self._file.absolute()) if self._file else None,
+            "recipe": recipe if recipe is None or _workers(self._options) == 0 else _pickled(recipe),
+            "out": str(self._layout.out.absolute()),
+            "root": str(self._root.absolute()),
+            "kinds": dict(plan.kinds),
+            "files": list(plan.files),
+            "values": list(plan.values),
+            "classes": dict(plan.classes),
+            "versions": maker_versions(),
+            "train": plan.splits[0],
+            "stop_at_reject": self._options.on_bad == "fail",
+        }
+
+
+def _loaded(recipe: Recipe | str | os.PathLike[str]) -> tuple[Recipe, Path | None]:
+    return (recipe, None) if isinstance(recipe, Recipe) else (load_recipe(Path(recipe)), Path(recipe))
+
+
+def _check_root(root: Path) -> None:
+    if not root.is_dir():
+        raise SourceError(f"{root}: no such folder of raw data; say where it is with --data")
 
 
 def _plan(recipe: Recipe, file: Path | None, root: Path, layout: Layout, limit: int | None) -> Plan:
@@ -149,105 +169,24 @@ def _plan(recipe: Recipe, file: Path | None, root: Path, layout: Layout, limit: 
         raise (locate(file, error) if file else error) from error
 
 
+def _workers(options: BuildOptions) -> int:
+    return available_cores() if options.workers is None else options.workers
+
+
 def _engine(options: BuildOptions) -> Engine:
-    workers = available_cores() if options.workers is None else options.workers
-    if workers == 0:
-        return Inline(ENTRY)
-    return Processes(ENTRY, workers=workers, item_timeout_s=options.item_timeout_s)
+    workers = _workers(options)
+    return Processes(ENTRY, workers=workers, item_timeout_s=options.item_timeout_s) if workers else Inline(ENTRY)
 
 
-def available_cores() -> int:
-    """The cores that this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-class _Run:
-    """Shards through an engine, and what to do when one of them takes its worker down.
-
-    A crash is laid at the sample in hand. That sample is tried alone: if it crashes again it is left out by name and the
-    shard built without it; if it does not, the shard is tried again as it was, and the sample left out at its second crash.
-    """
-
-    def __init__(
-        self, plan: Plan, engine: Engine, waiting: Sequence[ShardState], on_progress: OnProgress | None, started: float
-    ) -> None:
-        self._plan, self._engine, self._started = plan, engine, started
-        self._on_progress = on_progress or (lambda progress: None)
-        self._todo = deque(waiting)
-        self._total = BuildProgress(0, sum(state.samples for state in waiting), 0, len(waiting), 0, 0.0)
-        self._running: dict[int, _Attempt] = {}
-        self._numbers = count()
-        self._samples_done = self._shards_done = self._rejects = 0
-
-    def run(self) -> None:
-        for _ in range(_AHEAD):
-            self._next_shard()
-        for event in self._engine.events():
-            if isinstance(event, Progress):
-                self._running[event.task].item = event.item
-            elif isinstance(event, Done):
-                self._done(self._running.pop(event.task), event.result)
-            else:
-                self._crashed(self._running.pop(event.task), event)
-            self._tell()
-
-    def _next_shard(self) -> None:
-        """Cut out the task of a shard only when its turn is near: few are in memory at a time."""
-        if self._todo:
-            state = self._todo.popleft()
-            self._submit(_Attempt(self._plan.task(state.split, state.shard)))
-
-    def _submit(self, attempt: _Attempt) -> None:
-        number = next(self._numbers)
-        self._running[number] = attempt
-        self._engine.submit(number, vars(attempt.task))
-
-    def _done(self, attempt: _Attempt, result: Mapping[str, Any]) -> None:
-        if attempt.task.only is not None:
-            self._submit(_Attempt(replace(attempt.task, only=None), attempt.crashes))
-            return
-        self._samples_done += len(attempt.task.samples)
-        self._shards_done += 1
-        self._rejects += result["rejects"]
-        self._next_shard()
-
-    def _crashed(self, attempt: _Attempt, event: Crashed) -> None:
-        task = attempt.task
-        if event.item is None:
-            attempt.crashes[-1] += 1
-            if attempt.crashes[-1] > _MOST_CRASHES:
-                raise BuildError(
-                    f"shard {task.shard} of {task.split!r}: {event.reason}, {_MOST_CRASHES} times, at no sample"
-                )
-            self._submit(_Attempt(task, attempt.crashes))
-            return
-        attempt.crashes[event.item] += 1
-        if task.only is None and attempt.crashes[event.item] < 2:
-            self._submit(_Attempt(replace(task, only=event.item), attempt.crashes))
-        else:
-            skip = {**task.skip, str(event.item): event.reason}
-            self._submit(_Attempt(replace(task, only=None, skip=skip), attempt.crashes))
-
-    def _tell(self) -> None:
-        running = sum(attempt.item for attempt in self._running.values() if attempt.task.only is None)
-        self._on_progress(
-            replace(
-                self._total,
-                samples_done=self._samples_done + running,
-                shards_done=self._shards_done,
-                rejects=self._rejects,
-                seconds=time.monotonic() - self._started,
-            )
-        )
-
-
-@dataclass
-class _Attempt:
-    """A task on its way, how far it is, and how often each of its samples (-1: none of them) took a worker down."""
-
-    task: ShardTask
-    crashes: Counter[int] = field(default_factory=Counter)
-    item: int = 0
+def _receipts(plan: Plan, layout: Layout) -> list[Receipt]:
+    receipts = []
+    for split, shard in plan.starts:
+        receipt = read_receipt(layout, split, shard)
+        if receipt is None:
+            told = f"shard {shard} of {split!r} vanished from {layout.out} while it was built"
+            raise BuildError(f"{told}; run the build again")
+        receipts.append(receipt)
+    return receipts
 
 
 def _summary(manifest: Manifest, layout: Layout, built: Sequence[ShardState], seconds: float) -> BuildSummary:
@@ -269,26 +208,14 @@ def _summary(manifest: Manifest, layout: Layout, built: Sequence[ShardState], se
     )
 
 
-def _job_argument(plan: Plan, recipe_file: Path | None, out: Path, root: Path, *, stop_at_reject: bool) -> Json:
-    """What `open_job` takes, as plain JSON. A recipe that came from a file is loaded from it again; another is pickled."""
-    return {
-        "recipe_file": str(recipe_file) if recipe_file else None,
-        "recipe": None if recipe_file else _pickled(plan.recipe),
-        "out": str(out),
-        "root": str(root),
-        "kinds": dict(plan.kinds),
-        "files": list(plan.files),
-        "values": list(plan.values),
-        "classes": dict(plan.classes),
-        "train": plan.splits[0],
-        "stop_at_reject": stop_at_reject,
-    }
-
-
 def _pickled(recipe: Recipe) -> str:
+    way_out = "put the recipe into a file of its own and build from its path, or build with workers=0"
     try:
         pickled = pickle.dumps(recipe)
     except Exception as error:
-        way_out = "put the recipe into a file and build from its path, or build with workers=0"
         raise RecipeError(f"the recipe holds what cannot be sent to a worker process ({error}): {way_out}") from error
+    if b"__main__" in pickled:
+        raise RecipeError(
+            f"the recipe holds a function of the script that was started, which no worker imports: {way_out}"
+        )
     return base64.b64encode(pickled).decode()

@@ -1,52 +1,69 @@
 """A shard task: a pure function of the recipe and a list of samples. Decodes each sample once, writes one file a variant.
 
-Memory is bounded by one sample and its variants: records go to disk as they are made. What a task leaves behind appears in this
-order: the files and their `.idx`, the rows for the index, the receipt. A task that dies leaves temporary files alone.
+Memory is bounded by one sample and its encoded variants: records go to disk as they are made. What a task leaves behind appears
+in this order: the files and their `.idx`, the contents, the receipt. A task that dies leaves temporary files alone.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
-import json
 import pickle
-import time
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
+from time import perf_counter
 from typing import Any, BinaryIO
 
 import cv2
+import numpy as np
 
-from tfprep.build.accumulate import add_counts, class_counts, image_moments, merge_specs
+from tfprep.build.accumulate import add_counts, class_counts, image_moments
 from tfprep.build.files import sync_folder, whole_file, write_whole
+from tfprep.build.forms import Form, check_expected, counted, of_variants
+from tfprep.build.inputs import Inputs
 from tfprep.build.layout import Layout
-from tfprep.build.receipt import Moments, Receipt, Reject, read_receipt
+from tfprep.build.receipt import (
+    Contents,
+    Moments,
+    Receipt,
+    Reject,
+    read_contents,
+    read_receipt,
+    stat_of,
+    withdraw_receipt,
+    write_receipt,
+)
 from tfprep.build.task import ShardTask
+from tfprep.build.thumbnail import thumbnail
 from tfprep.dataset.manifest import FileInfo
 from tfprep.dataset.names import shard_name
-from tfprep.engines.engine import Json, Mark, Work
+from tfprep.engines.engine import NO_ITEM, Json, Mark, Work
 from tfprep.errors import BuildError, SampleError
+from tfprep.fields import FieldSpec
 from tfprep.recipe import Recipe
 from tfprep.recipe_file import load_recipe
 from tfprep.records import RecordWriter, encode, format_index
-from tfprep.records.framing import HEADER_BYTES
+from tfprep.records.framing import FRAME_BYTES, HEADER_BYTES
 from tfprep.sample import SampleMaker, Stored
-from tfprep.sources import Entry, read_files
 
 ENTRY = "tfprep.build.shard:open_job"
+STATISTICS_OF_ORIGINALS = 16
+"""Images stored by their own bytes are decoded, for the pixel statistics, only at the first so many places of a shard. A
+shard holds a random part of the data in random order, so these are a random sample of it, and always the same one."""
+MOST_THUMBNAILS = 8
+"""Rejects of a shard that get a picture in the report."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """What all shard tasks of a build share."""
+    """What all shard tasks of a build share. `train` is the split whose pixels make the statistics."""
 
     maker: SampleMaker
     layout: Layout
-    root: Path
-    files: tuple[str, ...]
-    values: tuple[str, ...]
+    inputs: Inputs
+    versions: Mapping[str, str]
     train: str
     stop_at_reject: bool
 
@@ -58,69 +75,93 @@ class Job:
 def open_job(argument: Json) -> Work:
     """The work of a worker process."""
     cv2.setNumThreads(0)
-    file = argument["recipe_file"]
-    recipe = load_recipe(Path(file)) if file else pickle.loads(base64.b64decode(argument["recipe"]))
     job = Job(
-        maker=SampleMaker(recipe, argument["kinds"], argument["classes"]),
+        maker=SampleMaker(_recipe(argument), argument["kinds"], argument["classes"]),
         layout=Layout(Path(argument["out"])),
-        root=Path(argument["root"]),
-        files=tuple(argument["files"]),
-        values=tuple(argument["values"]),
+        inputs=Inputs(Path(argument["root"]), tuple(argument["files"]), tuple(argument["values"])),
+        versions=argument["versions"],
         train=argument["train"],
         stop_at_reject=argument["stop_at_reject"],
     )
     return lambda task, mark: run_task(job, ShardTask(**task), mark)
 
 
+def _recipe(argument: Json) -> Recipe:
+    """A recipe that came from a file is loaded from it again; another comes pickled, or, within one process, as it is."""
+    if argument["recipe_file"]:
+        return load_recipe(Path(argument["recipe_file"]))
+    recipe = argument["recipe"]
+    return recipe if isinstance(recipe, Recipe) else pickle.loads(base64.b64decode(recipe))
+
+
 def run_task(job: Job, task: ShardTask, mark: Mark) -> Json:
     """Build the shard, or find by its sources' content that it is up to date. The result says which."""
-    if task.only is not None:
-        mark(task.only)
-        return _probe(job, task, task.only)
+    if task.purpose != "build":
+        return {"bytes": _sizes(job, task, mark)}
+    started = perf_counter()
     old = read_receipt(job.layout, task.split, task.shard)
-    if old is not None and not task.skip and old.digest == _digest_of_sources(job, task):
-        renewed = Receipt(**{**vars(old), "signature": task.signature, "stats": _stats(task)})
-        write_whole(job.layout.receipt(task.split, task.shard), renewed.to_json())
-        return {"rejects": len(renewed.rejects)}
-    return {"rejects": len(_build(job, task, mark).rejects)}
+    built = old is None or not _renew(job, task, old, mark)
+    receipt = _build(job, task, mark) if built else old
+    assert receipt is not None
+    return {"rejects": len(receipt.rejects), "built": built, "seconds": perf_counter() - started}
 
 
-def _probe(job: Job, task: ShardTask, position: int) -> Json:
-    """One sample alone, nothing written: does it crash by itself?"""
-    key, files, values, _ = task.samples[position]
-    try:
-        raw, _ = _read(job, files, values)
-        for _ in job.maker.variants(key, raw, job.recipe.variants_of(task.split)):
-            pass
-    except SampleError:
-        pass  # an ordinary error is named when the shard is built
-    return {}
+def _sizes(job: Job, task: ShardTask, mark: Mark) -> int:
+    """Make the samples at `positions` and write nothing: the bytes that their records would have."""
+    total = 0
+    for position in task.positions:
+        mark(position)
+        key, files, values, _ = task.samples[position]
+        try:
+            raw, _ = job.inputs.read(files, values)
+            for stored in job.maker.variants(key, raw, job.recipe.variants_of(task.split)):
+                total += len(encode(stored.features)[0]) + FRAME_BYTES
+        except SampleError:
+            pass  # named when the shard is built
+    return total
+
+
+def _renew(job: Job, task: ShardTask, old: Receipt, mark: Mark) -> bool:
+    """Whether the shard is up to date by its inputs' content, though not by their times; its receipt then says so."""
+    if task.skip or (old.fingerprint, old.expected) != (task.fingerprint, task.expected):
+        return False
+    digest = _start_digest(task)
+    for position, (key, files, values, _) in enumerate(task.samples):
+        mark(position)
+        digest.update(_digest_entry(key, job.inputs.digest(files, values)))
+    mark(NO_ITEM)
+    if digest.hexdigest() != old.digest:
+        return False
+    rows = read_contents(job.layout, task.split, task.shard).rows
+    write_receipt(job.layout, replace(old, signature=task.signature), Contents(rows, _stats(task)))
+    return True
 
 
 # --- building -------------------------------------------------------------------------------------------------------
 
 
 def _build(job: Job, task: ShardTask, mark: Mark) -> Receipt:
-    started = time.perf_counter()
+    withdraw_receipt(job.layout, task.split, task.shard)
+    job.maker.seconds.clear()
     with ExitStack() as stack:
         shard = _Shard(job, task, stack)
         for position, sample in enumerate(task.samples):
             mark(position)
             shard.add(position, *sample[:3])
+        mark(NO_ITEM)
     shard.write_indexes()
     sync_folder(job.layout.staged)
-    receipt = shard.receipt({"total": time.perf_counter() - started})
-    write_whole(job.layout.rows(task.split, task.shard), json.dumps(shard.rows))
-    write_whole(job.layout.receipt(task.split, task.shard), receipt.to_json())
-    sync_folder(job.layout.receipts)
+    receipt = shard.receipt()
+    write_receipt(job.layout, receipt, Contents([file.rows for file in shard.files], _stats(task)))
     return receipt
 
 
 class _File:
-    """One variant's file while it is written."""
+    """One variant's file while it is written, and its rows of the index."""
 
     def __init__(self, path: Path, file: BinaryIO) -> None:
         self.path = path
+        self.rows: list[list[Any]] = []
         self._file = file
         self._sha256 = hashlib.sha256()
         self.writer = RecordWriter(self)  # type: ignore[arg-type]
@@ -135,6 +176,24 @@ class _File:
         return FileInfo(self.path.name, len(frames), size, self._sha256.hexdigest())
 
 
+@dataclass(frozen=True)
+class _Record:
+    """One variant, encoded: its payload, its row of the index but for the places, and where the fields' bytes lie in it."""
+
+    payload: bytes
+    facts: Sequence[Any]
+    places: Sequence[tuple[int, int]]
+    specs: Mapping[str, FieldSpec]
+
+
+@dataclass(frozen=True)
+class _Sums:
+    """What one sample adds to the shard's statistics."""
+
+    moments: Mapping[str, Moments]
+    counts: Mapping[str, tuple[int, ...]]
+
+
 class _Shard:
     """The files of one shard, and all that adds up while samples are added."""
 
@@ -142,12 +201,12 @@ class _Shard:
         self._job, self._task = job, task
         self._count = job.recipe.variants_of(task.split)
         self.files = [_File(path, stack.enter_context(whole_file(path))) for path in self._paths()]
-        self.rows: list[list[list[Any]]] = [[] for _ in self.files]
         self._digest = _start_digest(task)
-        self._specs: dict[str, Any] = {}
+        self._forms: Mapping[str, Mapping[str, Form]] = {}
         self._moments: dict[str, Moments] = {}
         self._counts: dict[str, tuple[int, ...]] = {}
         self._rejects: list[Reject] = []
+        self._thumbnails: dict[str, str] = {}
 
     def _paths(self) -> list[Path]:
         task = self._task
@@ -157,60 +216,96 @@ class _Shard:
     def add(self, position: int, key: str, files: Sequence[str], values: Sequence[Any]) -> None:
         """Write every variant of the sample, or none and a reject."""
         digest = b""
+        raw: dict[str, Any] = {}
         try:
-            raw, digest = _read(self._job, files, values)
+            with self._timed("read"):
+                raw, digest = self._job.inputs.read(files, values)
             if str(position) in self._task.skip:
                 raise SampleError(self._task.skip[str(position)], stage="process")
-            variants = list(self._job.maker.variants(key, raw, self._count))
-            specs = self._specs
-            for stored in variants:
-                specs = merge_specs(specs, stored.specs)
+            records, sums = self._make(position, key, raw)
         except SampleError as error:
-            self._reject(key, files, error)
+            self._reject(key, files, raw, error)
         else:
-            self._specs = dict(specs)
-            self._write(key, digest, variants)
+            with self._timed("write"):
+                self._write(key, digest, records)
+            self._add_up(sums)
         self._digest.update(_digest_entry(key, digest))
 
-    def _reject(self, key: str, files: Sequence[str], error: SampleError) -> None:
-        path = error.path or (files[self._job.files.index(error.field)] if error.field in self._job.files else "")
-        path = path or (files[0] if files else "")
+    def _make(self, position: int, key: str, raw: Mapping[str, Any]) -> tuple[list[_Record], _Sums]:
+        """The sample's records; of the pixels behind them, no more than one variant's are in memory at a time."""
+        records: list[_Record] = []
+        sums = _Sums({}, {})
+        for stored in self._job.maker.variants(key, raw, self._count, pixels=position < STATISTICS_OF_ORIGINALS):
+            if not records:
+                sums = self._sums(stored)
+            payload, spans = encode(stored.features)
+            places = [(spans[name].offset, spans[name].size) for name in self._job.recipe.store]
+            records.append(_Record(payload, _facts(stored), places, stored.specs))
+        specs = of_variants(record.specs for record in records)
+        try:
+            check_expected(specs, self._task.expected)
+        except SampleError:
+            self._forms = counted(self._forms, specs, written=False)
+            raise
+        self._forms = counted(self._forms, specs, written=True)
+        return records, sums
+
+    def _sums(self, stored: Stored) -> _Sums:
+        """Statistics are of variant 0; pixel sums of the training split alone."""
+        moments, counts, classes = {}, {}, self._job.maker.classes
+        for name, spec in stored.specs.items():
+            value = stored.values[name]
+            if spec.kind == "image" and self._task.split == self._job.train and isinstance(value, np.ndarray):
+                moments[name] = image_moments(value)
+            if name in classes and spec.kind in ("label", "mask"):
+                counts[name] = class_counts(value, classes[name])
+        return _Sums(moments, counts)
+
+    def _add_up(self, sums: _Sums) -> None:
+        for name, moments in sums.moments.items():
+            self._moments[name] = self._moments.get(name, Moments()).plus(moments)
+        for name, counts in sums.counts.items():
+            self._counts[name] = add_counts(self._counts.get(name, ()), counts)
+
+    def _write(self, key: str, digest: bytes, records: Sequence[_Record]) -> None:
+        for file, record in zip(self.files, records, strict=True):
+            frame = file.writer.write(record.payload)
+            start = frame.offset + HEADER_BYTES
+            places = [number for offset, size in record.places for number in (start + offset, size)]
+            file.rows.append([key, frame.offset, frame.size, *record.facts, digest.hex(), *places])
+
+    def _reject(self, key: str, files: Sequence[str], raw: Mapping[str, Any], error: SampleError) -> None:
+        path = error.path or self._job.inputs.path_of(error.field, files)
         if self._job.stop_at_reject:
             where = f"{error.stage} of '{error.field}'" if error.field else error.stage
             raise BuildError(f"{path}: {where}: {error.reason} (sample {key!r}; --on-bad skip would leave it out)")
         self._rejects.append(Reject(key, self._task.split, error.stage, error.field, error.reason, path))
-
-    def _write(self, key: str, digest: bytes, variants: Sequence[Stored]) -> None:
-        for file, rows, stored in zip(self.files, self.rows, variants, strict=True):
-            payload, spans = encode(stored.features)
-            frame = file.writer.write(payload)
-            start = frame.offset + HEADER_BYTES
-            places = [n for name in self._job.recipe.store for n in (start + spans[name].offset, spans[name].size)]
-            rows.append([key, frame.offset, frame.size, *_facts(stored), digest.hex(), *places])
-        self._add_up(variants[0])
-
-    def _add_up(self, stored: Stored) -> None:
-        """Statistics are of variant 0; pixel sums of the training split alone."""
-        for name, spec in stored.specs.items():
-            value = stored.values[name]
-            if spec.kind == "image" and self._task.split == self._job.train:
-                self._moments[name] = self._moments.get(name, Moments()).plus(image_moments(value))
-            if name in self._job.maker.classes and spec.kind in ("label", "mask"):
-                counts = class_counts(value, self._job.maker.classes[name])
-                self._counts[name] = add_counts(self._counts.get(name, ()), counts)
+        if len(self._thumbnails) < MOST_THUMBNAILS and error.stage != "process":
+            images = [data for name, data in raw.items() if self._job.maker.kinds[name] == "image"]
+            if picture := thumbnail(images[0]) if images else b"":
+                self._thumbnails[key] = base64.b64encode(picture).decode()
 
     def write_indexes(self) -> None:
         for file in self.files:
             write_whole(file.path.with_name(f"{file.path.name}.idx"), format_index(file.writer.frames))
 
-    def receipt(self, seconds: Mapping[str, float]) -> Receipt:
+    def receipt(self) -> Receipt:
         task = self._task
         return Receipt(
-            split=task.split, shard=task.shard, shards=task.shards, signature=task.signature,
-            digest=self._digest.hexdigest(), files=tuple(file.info() for file in self.files), specs=self._specs,
-            moments=self._moments, class_counts=self._counts, rejects=tuple(self._rejects), stats=_stats(task),
-            seconds=seconds,
+            split=task.split, shard=task.shard, shards=task.shards, fingerprint=task.fingerprint,
+            versions=self._job.versions, signature=task.signature, digest=self._digest.hexdigest(),
+            files=tuple(file.info() for file in self.files), forms=self._forms, expected=task.expected,
+            moments=self._moments, class_counts=self._counts, rejects=tuple(self._rejects),
+            thumbnails=self._thumbnails, seconds=dict(self._job.maker.seconds),
         )  # fmt: skip
+
+    @contextmanager
+    def _timed(self, stage: str) -> Iterator[None]:
+        started, seconds = perf_counter(), self._job.maker.seconds
+        try:
+            yield
+        finally:
+            seconds[stage] = seconds.get(stage, 0.0) + perf_counter() - started
 
 
 def _facts(stored: Stored) -> list[Any]:
@@ -218,27 +313,18 @@ def _facts(stored: Stored) -> list[Any]:
     labels = [stored.values[name] for name, spec in stored.specs.items() if spec.kind == "label"]
     sizes = [spec.shape[:2] for spec in stored.specs.values() if spec.kind in ("image", "mask", "map")]
     height, width = sizes[0] if sizes else (None, None)
-    return [labels[0].tolist() if labels else None, height, width]
+    return [np.asarray(labels[0]).tolist() if labels else None, height, width]
 
 
-# --- sources --------------------------------------------------------------------------------------------------------
-
-
-def _read(job: Job, files: Sequence[str], values: Sequence[Any]) -> tuple[dict[str, Any], bytes]:
-    """The raw sample, and 16 bytes of SHA-256 of its files' content and its values. SampleError where one is unreadable."""
-    raw: dict[str, Any] = {**read_files(job.root, job.files, Entry("", "", tuple(files)))}
-    sha256 = hashlib.sha256()
-    for data in raw.values():
-        sha256.update(len(data).to_bytes(8, "little"))
-        sha256.update(data)
-    sha256.update(json.dumps(values).encode())
-    return {**raw, **dict(zip(job.values, values, strict=True))}, sha256.digest()[:16]
+# --- digests --------------------------------------------------------------------------------------------------------
 
 
 def _start_digest(task: ShardTask) -> Any:
     digest = hashlib.sha256(task.fingerprint.encode())
-    for position, reason in sorted(task.skip.items()):
-        digest.update(f"{position} {reason}\n".encode())
+    for number, reason in sorted(task.skip.items()):
+        digest.update(f"{number} {reason}\n".encode())
+    for name, form in sorted(task.expected.items()):
+        digest.update(f"{name} {form}\n".encode())
     return digest
 
 
@@ -246,16 +332,5 @@ def _digest_entry(key: str, digest: bytes) -> bytes:
     return key.encode("utf-8", "surrogateescape") + b"\0" + digest + b"\n"
 
 
-def _digest_of_sources(job: Job, task: ShardTask) -> str:
-    digest = _start_digest(task)
-    for key, files, values, _ in task.samples:
-        try:
-            content = _read(job, files, values)[1]
-        except SampleError:
-            content = b""
-        digest.update(_digest_entry(key, content))
-    return str(digest.hexdigest())
-
-
 def _stats(task: ShardTask) -> dict[str, str]:
-    return {key: stat for key, _, _, stat in task.samples}
+    return {key: stat_of(stat, values) for key, _, values, stat in task.samples}

@@ -2,7 +2,8 @@
 
 The work is named by `entry`, "package.module:function". That function is called once wherever tasks run, with `argument`,
 and returns a callable of (task, mark). Task, argument and result are plain JSON, so nothing is pickled. The work calls
-`mark(item)` before each item of a task: so a crash, or an item that takes too long, can be laid at one item's door.
+`mark(item)` before each item of a task, and `mark(NO_ITEM)` when it goes on without one: so a crash, or an item that takes
+too long, can be laid at one item's door.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from typing import Any, Protocol, TypeAlias
 Json: TypeAlias = "dict[str, Any]"
 Mark: TypeAlias = Callable[[int], None]
 Work: TypeAlias = Callable[[Json, Mark], Json]
+NO_ITEM = -1
 MARK = struct.Struct("<qd")
-"""What a worker process keeps in its mark file: the item in hand (-1 between tasks), and since when (`time.monotonic`)."""
+"""What a worker process keeps in its mark file: the item in hand (`NO_ITEM` between items), and since when (`time.monotonic`)."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,16 @@ class Crashed:
 Event: TypeAlias = "Progress | Done | Crashed"
 
 
+@dataclass(frozen=True)
+class WorkerState:
+    """What one worker is doing: its task and item (None where it waits), and for how many seconds at that item."""
+
+    process: int
+    task: int | None
+    item: int | None
+    seconds: float
+
+
 class Engine(Protocol):
     """Runs submitted tasks; `events` yields what happens until no task is left. More may be submitted meanwhile.
 
@@ -65,6 +77,8 @@ class Engine(Protocol):
     def submit(self, number: int, task: Json) -> None: ...
 
     def events(self) -> Iterator[Event]: ...
+
+    def workers(self) -> tuple[WorkerState, ...]: ...
 
     def close(self) -> None: ...
 

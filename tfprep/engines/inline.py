@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 
-from tfprep.engines.engine import Done, Event, Json, Work, load_entry
+from tfprep.engines.engine import Done, Event, Json, Work, WorkerState, load_entry
 
 
 class Inline:
@@ -30,6 +30,9 @@ class Inline:
             number, task = self._waiting.popleft()
             assert self._work is not None, "open() comes first"
             yield Done(number, self._work(task, lambda item: None))
+
+    def workers(self) -> tuple[WorkerState, ...]:
+        return ()
 
     def close(self) -> None:
         self._waiting.clear()

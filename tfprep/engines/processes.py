@@ -1,7 +1,8 @@
 """Tasks in local processes that never import TensorFlow, never fork this one, and die without taking it along.
 
 Each worker is a fresh `python -m tfprep.engines.worker`: it inherits no threads and no locks, and a script that starts a
-build needs no `if __name__ == "__main__"`. One task is with a worker at a time.
+build needs no `if __name__ == "__main__"`. One task is with a worker at a time. A worker that dies is replaced; one that dies
+with a task in hand is told as `Crashed`.
 """
 
 from __future__ import annotations
@@ -20,11 +21,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from tfprep import errors
-from tfprep.engines.engine import MARK, Crashed, Done, Event, Json, Progress
+from tfprep.engines.engine import MARK, NO_ITEM, Crashed, Done, Event, Json, Progress, WorkerState
 
 _POLL_S = 0.25
 _GRACE_S = 5.0
 """How long a process whose output has ended may take to be gone."""
+_MOST_IDLE_DEATHS = 5
+"""So many workers may die without a task, and no task end meanwhile, before the run is given up."""
 
 
 class Processes:
@@ -38,6 +41,7 @@ class Processes:
         self._waiting: deque[tuple[int, Json]] = deque()
         self._selector = selectors.DefaultSelector()
         self._workers: list[_Worker] = []
+        self._idle_deaths = 0
 
     def start(self) -> None:
         while len(self._workers) < self._count:
@@ -57,6 +61,9 @@ class Processes:
             for key, _ in self._selector.select(_POLL_S):
                 yield from self._read(key.data)
             yield from self._end_late_ones()
+
+    def workers(self) -> tuple[WorkerState, ...]:
+        return tuple(worker.state() for worker in self._workers)
 
     def close(self) -> None:
         self._waiting.clear()
@@ -89,31 +96,35 @@ class Processes:
             if message["event"] == "failed":
                 raise _rebuilt(message)
             if message["event"] == "done":
-                worker.task = None
+                worker.task, self._idle_deaths = None, 0
                 yield Done(message["task"], message["result"])
             else:
                 yield Progress(message["task"], message["item"])
 
     def _end_late_ones(self) -> Iterator[Event]:
         for worker in list(self._workers):
-            item, since = worker.mark()
-            late = worker.task is not None and item >= 0 and time.monotonic() - since > self._item_timeout_s
-            if late:
+            state = worker.state()
+            if state.item is not None and state.seconds > self._item_timeout_s:
                 worker.kill()
                 yield from self._bury(worker, f"no end after {self._item_timeout_s:g} s; its process was killed")
 
     def _bury(self, worker: _Worker, reason: str) -> Iterator[Event]:
         """A worker is gone: put another in its place, and tell what it was doing."""
-        item, _ = worker.mark()
+        item = worker.state().item
         self._selector.unregister(worker.stdout)
         self._workers.remove(worker)
         status = worker.end()
-        if worker.task is None:
+        if worker.task is not None:
+            self._start_one()
+            yield Crashed(worker.task, item, reason or f"its process was {_how(status)}")
+            return
+        self._idle_deaths += 1
+        if self._idle_deaths > _MOST_IDLE_DEATHS:
             raise errors.BuildError(
-                f"a worker process ended before it had a task ({_how(status)}); its output is above"
+                f"{self._idle_deaths} worker processes ended before they had a task (the last was {_how(status)}); "
+                "their output is above"
             )
         self._start_one()
-        yield Crashed(worker.task, item if item >= 0 else None, reason or f"its process was {_how(status)}")
 
 
 class _Worker:
@@ -123,13 +134,12 @@ class _Worker:
         self.task: int | None = None
         self._rest = b""
         self._marks = tempfile.NamedTemporaryFile(prefix="tfprep-mark-")  # noqa: SIM115
-        self._marks.write(MARK.pack(-1, 0.0))
+        self._marks.write(MARK.pack(NO_ITEM, 0.0))
         self._marks.flush()
-        command = [sys.executable, "-m", "tfprep.engines.worker", entry, self._marks.name]
-        paths = os.pathsep.join(path for path in sys.path if path)
-        # OpenMP and BLAS threads of several workers would only fight over the same cores.
-        environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+        command = [sys.executable, "-m", "tfprep.engines.worker", entry, self._marks.name, str(os.getpid())]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, **_environment()}
+        )
 
     def open(self, argument: Json) -> None:
         self._send(argument)
@@ -150,9 +160,11 @@ class _Worker:
         *lines, self._rest = (self._rest + data).split(b"\n")
         return lines
 
-    def mark(self) -> tuple[int, float]:
+    def state(self) -> WorkerState:
         item, since = MARK.unpack(os.pread(self._marks.fileno(), MARK.size, 0))
-        return item, since
+        busy = self.task is not None and item != NO_ITEM
+        seconds = time.monotonic() - since if busy else 0.0
+        return WorkerState(self._process.pid, self.task, item if busy else None, seconds)
 
     def kill(self) -> None:
         """End the process if it lives."""
@@ -177,6 +189,13 @@ class _Worker:
         with contextlib.suppress(BrokenPipeError):  # it died: the end of its output tells
             self._process.stdin.write(json.dumps(message).encode() + b"\n")
             self._process.stdin.flush()
+
+
+def _environment() -> dict[str, str]:
+    """Workers import what this process imports, from the same places and no others: not from the current folder, unless
+    this process does. OpenMP and BLAS threads of several workers would only fight over the same cores."""
+    paths = os.pathsep.join(path or os.getcwd() for path in sys.path)
+    return {"PYTHONPATH": paths, "PYTHONSAFEPATH": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
 def _how(status: int) -> str:
