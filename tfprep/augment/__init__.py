@@ -1,30 +1,63 @@
-"""Augmentation: geometry ops, which return transforms, and colour ops, which change images."""
+"""Augmentation: geometry ops, which return transforms, and colour ops, which change images.
+
+Each is a frozen dataclass of options. Geometry ops are called with (size, generator), colour ops with (image, generator);
+policies stand in either list. A user's own function can stand wherever an op can.
+"""
 
 from tfprep.augment.affine import Flip, Perspective, Rotate, Rotate90, Scale, Shear, Translate
-from tfprep.augment.colour import Brightness, Contrast, Hue, Saturation
+from tfprep.augment.automatic import AugMix, RandAugment, TrivialAugment
+from tfprep.augment.chain import Custom
+from tfprep.augment.colour import Brightness, ChannelShuffle, Contrast, Grayscale, Hue, Saturation
 from tfprep.augment.dense import Elastic, GridDistortion
 from tfprep.augment.geometry import CenterCrop, Crop, RandomResizedCrop, Resize
+from tfprep.augment.optics import Blur, Cutout, Erasing, JpegArtefacts, MotionBlur, Noise, Sharpness
+from tfprep.augment.policies import Maybe, OneOf, SomeOf
+from tfprep.augment.tone import AutoContrast, Clahe, Equalize, Gamma, Invert, Posterize, Solarize, ToneCurve
 from tfprep.augment.transform import ColourOp, GeometryOp, Transform
 
 __all__ = [
+    "AugMix",
+    "AutoContrast",
+    "Blur",
     "Brightness",
     "CenterCrop",
+    "ChannelShuffle",
+    "Clahe",
     "ColourOp",
     "Contrast",
     "Crop",
+    "Custom",
+    "Cutout",
     "Elastic",
+    "Equalize",
+    "Erasing",
     "Flip",
+    "Gamma",
     "GeometryOp",
+    "Grayscale",
     "GridDistortion",
     "Hue",
+    "Invert",
+    "JpegArtefacts",
+    "Maybe",
+    "MotionBlur",
+    "Noise",
+    "OneOf",
     "Perspective",
+    "Posterize",
+    "RandAugment",
     "RandomResizedCrop",
     "Resize",
     "Rotate",
     "Rotate90",
     "Saturation",
     "Scale",
+    "Sharpness",
     "Shear",
+    "Solarize",
+    "SomeOf",
+    "ToneCurve",
     "Transform",
     "Translate",
+    "TrivialAugment",
 ]

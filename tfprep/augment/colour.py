@@ -1,4 +1,4 @@
-"""Brightness, contrast, saturation, hue: the four of torchvision's ColorJitter.
+"""Brightness, contrast, saturation, hue, the four of torchvision's ColorJitter; grayscale and shuffled channels.
 
 Images are uint8 [H, W, 3] RGB and stay so. The first three blend the image with a plainer one, factor 0 giving the plain
 one, 1 the image, more than 1 its exaggeration: bit for bit Pillow's `ImageEnhance`, which torchvision follows, so results
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import cv2
 import numpy as np
 
-from tfprep.augment.options import Range, around, require_range
+from tfprep.augment.options import Range, around, require_probability, require_range
 from tfprep.fields import Array, ImageArray
 
 _MOST = 100.0
@@ -77,6 +77,35 @@ class Hue:
 
     def __call__(self, image: ImageArray, generator: np.random.Generator, /) -> ImageArray:
         return turn_hue(image, generator.uniform(*around(0, self.amount)))
+
+
+@dataclass(frozen=True)
+class Grayscale:
+    """With probability `p` the gray version (ITU-R 601-2, bit for bit Pillow's) in all three channels."""
+
+    p: float = 0.2
+
+    def __post_init__(self) -> None:
+        require_probability("Grayscale.p", self.p)
+
+    def __call__(self, image: ImageArray, generator: np.random.Generator, /) -> ImageArray:
+        if generator.random() >= self.p:
+            return image
+        return np.asarray(cv2.cvtColor(gray(image), cv2.COLOR_GRAY2RGB), np.uint8)
+
+
+@dataclass(frozen=True)
+class ChannelShuffle:
+    """With probability `p` the channels in one of their six orders, each as likely, the given one among them."""
+
+    p: float = 0.5
+
+    def __post_init__(self) -> None:
+        require_probability("ChannelShuffle.p", self.p)
+
+    def __call__(self, image: ImageArray, generator: np.random.Generator, /) -> ImageArray:
+        happens, order = generator.random() < self.p, generator.permutation(3)
+        return np.ascontiguousarray(image[:, :, order]) if happens else image
 
 
 def gray(image: ImageArray) -> ImageArray:

@@ -36,3 +36,7 @@ def around(centre: float, amount: float | Range) -> Range:
     if isinstance(amount, tuple):
         return amount
     return (centre - amount, centre + amount)
+
+
+def require_positive_number(name: str, value: float) -> None:
+    require(isfinite(value) and value > 0, f"{name} is above 0", value, "for example 1")

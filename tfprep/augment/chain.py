@@ -1,0 +1,100 @@
+"""Chains of ops: colour ops with runs of tone curves as one look-up, and geometry with whole-sample ops in between."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from tfprep.augment.aligned import Border
+from tfprep.augment.colour import apply_curve
+from tfprep.augment.transform import ColourOp, GeometryOp, Transform, identity
+from tfprep.augment.warp import Fill, warp_sample
+from tfprep.errors import SampleError
+from tfprep.fields import Array, ImageArray, Kind, Sample, Size, raster_size
+
+
+@runtime_checkable
+class ToneOp(Protocol):
+    """A colour op that is one table for any image: uint8 [256], or one a channel [256, 3]."""
+
+    def curve(self, generator: np.random.Generator) -> Array: ...
+
+
+@dataclass(frozen=True)
+class Custom:
+    """Any function of (sample, generator) that returns a new sample, among the geometry ops of a recipe.
+
+    It may change any field, rasters of one size provided, and that size may be another; an albumentations pipeline, say. What
+    comes before it is resampled first, what comes after it once more. Without a generator, for variant 0 and validation,
+    the sample passes unchanged, unless `always`: then the function is called with a generator of None.
+    """
+
+    function: Callable[[Sample, Any], Sample]
+    always: bool = False
+
+    def __call__(self, sample: Sample, generator: np.random.Generator | None, /) -> Sample:
+        return self.function(sample, generator) if self.always or generator is not None else sample
+
+
+def apply_colours(image: ImageArray, steps: Iterable[tuple[ColourOp, np.random.Generator]]) -> ImageArray:
+    """Colour ops in order, each with its generator: the same bytes as one by one, runs of tone curves in one look-up."""
+    curve: Array | None = None
+    for op, generator in steps:
+        if isinstance(op, ToneOp):
+            curve = op.curve(generator) if curve is None else follow(curve, op.curve(generator))
+            continue
+        image = op(image if curve is None else apply_curve(image, curve), generator)
+        curve = None
+    return image if curve is None else apply_curve(image, curve)
+
+
+def follow(first: Array, then: Array) -> Array:
+    """The table that does `first` and `then`: uint8 [256], or [256, 3] where one of them is."""
+    if then.ndim == 1:
+        return np.asarray(then[first])
+    return np.take_along_axis(then, np.broadcast_to(first.reshape(256, -1), (256, 3)).astype(np.intp), axis=0)
+
+
+def apply_geometry(
+    sample: Sample,
+    kinds: Mapping[str, Kind],
+    steps: Sequence[tuple[GeometryOp | Custom, np.random.Generator | None]],
+    *,
+    border: Border = "constant",
+    fill: Mapping[str, Fill] | None = None,
+    size: Size | None = None,
+    min_visible: float = 0.0,
+    beside: Mapping[str, Sequence[str]] | None = None,
+) -> Sample:
+    """Geometry ops in order, each with its generator: one resampling of every field between two `Custom`s.
+
+    The other options are those of `warp_sample`. Raises SampleError where a `Custom` returns no sample.
+    """
+    size = size or raster_size(sample, kinds)
+    transform: Transform | None = None
+
+    def warped() -> Sample:
+        if transform is None:
+            return sample
+        options: dict[str, Any] = {"border": border, "fill": fill, "min_visible": min_visible, "beside": beside}
+        return warp_sample(sample, kinds, transform, size=size, **options)
+
+    for op, generator in steps:
+        if isinstance(op, Custom):
+            sample, transform = _checked(op(warped(), generator)), None
+            size = raster_size(sample, kinds)
+        elif size is not None:
+            transform = identity(size) if transform is None else transform
+            transform = transform.then(op(transform.size, generator))
+    return warped()
+
+
+def _checked(sample: Any) -> Sample:
+    if not isinstance(sample, Mapping):
+        raise SampleError(
+            f"a Custom function returns a mapping, this one returned {type(sample).__name__}", stage="geometry"
+        )
+    return sample

@@ -1,0 +1,192 @@
+"""What lenses, sensors and files do to an image: sharpness, blur, noise, JPEG artefacts, parts missing.
+
+Images are uint8 [H, W, 3] RGB and stay so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil, cos, exp, log, radians, sin, sqrt
+from typing import Literal
+
+import cv2
+import numpy as np
+
+from tfprep import images
+from tfprep.augment.colour import blend
+from tfprep.augment.options import Range, around, require, require_pixels, require_probability, require_range
+from tfprep.fields import Array, ImageArray
+
+_REACH = 4.0
+_BORDER = cv2.BORDER_REFLECT
+
+
+@dataclass(frozen=True)
+class Sharpness:
+    """Blended with its own smooth version, the factor drawn uniformly from 1 ± `amount` or from a range: 0 smooth, 1 the
+    image, 2 sharpened. Bit for bit Pillow's `ImageEnhance.Sharpness`: a 3 × 3 filter with 5 in the middle and 1 around, the
+    outermost pixels left as they are."""
+
+    amount: float | Range = 0.5
+
+    def __post_init__(self) -> None:
+        require_range("Sharpness.amount", around(1, self.amount), -10, 10)
+
+    def __call__(self, image: ImageArray, generator: np.random.Generator, /) -> ImageArray:
+        return blend(_smooth(image), image, generator.uniform(*around(1, self.amount)))
+
+
+@dataclass(frozen=True)
+class Blur:
+    """A Gaussian blur, its standard deviation drawn uniformly from `sigma_px`; the kernel reaches 4 σ, the image is mirrored at
+    its edge. Below 0.05 pixels nothing happens."""
+
+    sigma_px: Range = (0.1, 2.0)
+
+    def __post_init__(self) -> None:
+        require_range("Blur.sigma_px", self.sigma_px, 0, 100)
+
+    def __call__(self, image: ImageArray, generator: np.random.Generator, /) -> ImageArray:
+        sigma = generator.uniform(*self.sigma_px)
+        if sigma < 0.05:
+            return image
+        length = 2 * ceil(_REACH * sigma) + 1
+        return np.asarray(cv2.GaussianBlur(image, (length, length), sigma, borderType=_BORDER), np.uint8)
+
+
+@dataclass(frozen=True)
+class MotionBlur:
+    """The mean along a line through each pixel, as if the camera moved: its length drawn uniformly from `length_px`, its
+    direction from ± `degrees` to the horizontal. Up to length 1 nothing happens."""
+
+    length_px: Range = (3.0, 11.0)
+    degrees: float | Range = 180.0
+
+    def __post_init__(self) -> None:
+        require_range("MotionBlur.length_px", self.length_px, 1, 500)
+        require_range("MotionBlur.degrees", around(0, self.degrees), -360, 360)
+
+    def __call__(self, image: ImageArray, generator: np.random.Generator, /) -> ImageArray:
+        length, angle = generator.uniform(*self.length_px), radians(generator.uniform(*around(0, self.degrees)))
+        return np.asarray(cv2.filter2D(image, -1, line_kernel(length, angle), borderType=_BORDER), np.uint8)
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Gaussian noise, its standard deviation in levels drawn uniformly from `sigma`, independent for each pixel and channel, or
+    with `gray` the same in all channels: round(v + σ n), cut at 0 and 255."""
+
+    sigma: Range = (2.0, 12.0)
+    gray: bool = False
+
+    def __post_init__(self) -> None:
+        require_range("Noise.sigma", self.sigma, 0, 255)
+
+    def __call__(self, image: ImageArray, generator: np.random.Generator, /) -> ImageArray:
+        sigma = np.float32(generator.uniform(*self.sigma))
+        shape = (*image.shape[:2], 1) if self.gray else image.shape
+        noisy = image + generator.standard_normal(shape, np.float32) * sigma
+        return np.asarray(np.clip(np.rint(noisy), 0, 255), np.uint8)
+
+
+@dataclass(frozen=True)
+class JpegArtefacts:
+    """Written as a JPEG and read again, the quality drawn from `quality` (from, to), 1 to 100, each as likely."""
+
+    quality: tuple[int, int] = (30, 90)
+    subsampling: Literal["444", "422", "420"] = "420"
+
+    def __post_init__(self) -> None:
+        require_range("JpegArtefacts.quality", self.quality, 1, 100)
+        known = self.subsampling in ("444", "422", "420")
+        require(known, "JpegArtefacts.subsampling is '444', '422' or '420'", self.subsampling, "choose one")
+
+    def __call__(self, image: ImageArray, generator: np.random.Generator, /) -> ImageArray:
+        quality = int(generator.integers(self.quality[0], self.quality[1], endpoint=True))
+        return images.decode_image(images.encode_jpeg(image, quality, self.subsampling))
+
+
+@dataclass(frozen=True)
+class Cutout:
+    """`holes` squares of `size_px` with one level: DeVries and Taylor, 'Improved Regularization of Convolutional Neural
+    Networks with Cutout', 2017. Each pixel is as likely to be the middle, so that squares may reach beyond the edge."""
+
+    size_px: int = 32
+    holes: int = 1
+    level: int = 0
+
+    def __post_init__(self) -> None:
+        require_pixels("Cutout.size_px", self.size_px)
+        require(isinstance(self.holes, int) and self.holes >= 0, "Cutout.holes is a count", self.holes, "for example 1")
+        require(0 <= self.level <= 255, "Cutout.level is from 0 to 255", self.level, "for example 0")
+
+    def __call__(self, image: ImageArray, generator: np.random.Generator, /) -> ImageArray:
+        made: ImageArray = image.copy()
+        for down, right in generator.random((self.holes, 2)):
+            top = int(down * image.shape[0]) - self.size_px // 2
+            left = int(right * image.shape[1]) - self.size_px // 2
+            made[max(0, top) : max(0, top + self.size_px), max(0, left) : max(0, left + self.size_px)] = self.level
+        return made
+
+
+@dataclass(frozen=True)
+class Erasing:
+    """With probability `p` one rectangle of noise, uniform from 0 to 255, or with `level` of that level: Zhong et al., 'Random
+    Erasing Data Augmentation', AAAI 2020. Its share of the area is drawn uniformly from `area`, its aspect (height / width)
+    log-uniformly from `aspect`, up to ten times until it fits, and any place is as likely."""
+
+    p: float = 0.5
+    area: Range = (0.02, 0.33)
+    aspect: Range = (0.3, 3.3)
+    level: int | None = None
+
+    def __post_init__(self) -> None:
+        require_probability("Erasing.p", self.p)
+        require_range("Erasing.area", self.area, 0, 1)
+        require_range("Erasing.aspect", self.aspect, 1e-3, 1e3)
+
+    def __call__(self, image: ImageArray, generator: np.random.Generator, /) -> ImageArray:
+        happens, draws = generator.random() < self.p, generator.random((10, 4))
+        window = self._window(image.shape[0], image.shape[1], draws) if happens else None
+        if window is None:
+            return image
+        made: ImageArray = image.copy()
+        made[window] = generator.integers(0, 256, made[window].shape) if self.level is None else self.level
+        return made
+
+    def _window(self, height: int, width: int, draws: Array) -> tuple[slice, slice] | None:
+        low, high = log(self.aspect[0]), log(self.aspect[1])
+        for area, aspect, down, right in draws:
+            pixels = height * width * (self.area[0] + area * (self.area[1] - self.area[0]))
+            ratio = exp(low + aspect * (high - low))
+            tall, wide = round(sqrt(pixels * ratio)), round(sqrt(pixels / ratio))
+            if 0 < tall < height and 0 < wide < width:
+                top, left = int(down * (height - tall + 1)), int(right * (width - wide + 1))
+                return slice(top, top + tall), slice(left, left + wide)
+        return None
+
+
+def line_kernel(length_px: float, angle: float) -> Array:
+    """float32 [K, K], sum 1: a line through the middle, each pixel weighing 1 less its distance to the line, at least 0.
+    `angle` in radians, counter-clockwise."""
+    half = (length_px - 1) / 2
+    reach = ceil(half)
+    rows, columns = np.mgrid[-reach : reach + 1, -reach : reach + 1].astype(np.float64)
+    along = np.clip(columns * cos(angle) - rows * sin(angle), -half, half)
+    distance = np.hypot(columns - along * cos(angle), rows + along * sin(angle))
+    weights = np.clip(1 - distance, 0, None)
+    return np.asarray(weights / weights.sum(), np.float32)
+
+
+def _smooth(image: ImageArray) -> ImageArray:
+    """Pillow's ImageFilter.SMOOTH: (sum of the 3 × 3 pixels + 4 times the middle) / 13, rounded."""
+    if min(image.shape[:2]) < 3:
+        return image
+    sums = cv2.boxFilter(image, cv2.CV_16U, (3, 3), normalize=False)
+    smooth: ImageArray = image.copy()
+    inner = slice(1, -1), slice(1, -1)
+    smooth[inner] = _THIRTEENTHS[sums[inner] + image[inner].astype(np.uint16) * 4]
+    return smooth
+
+
+_THIRTEENTHS = ((np.arange(13 * 255 + 1) + 6) // 13).astype(np.uint8)
