@@ -8,6 +8,7 @@ image; labels and texts stand at the left.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from colorsys import hsv_to_rgb
 from dataclasses import dataclass
 from typing import Any
 
@@ -94,17 +95,17 @@ def _over(ground: Array | None, mask: Array) -> ImageArray:
     colours: ImageArray = class_colours(int(mask.max()) + 1)[mask]
     if ground is None or ground.shape[:2] != mask.shape:
         return colours
-    return np.rint(colours * _MASK_SHARE + ground * (1 - _MASK_SHARE)).astype(np.uint8)
+    mixed: ImageArray = np.rint(colours * _MASK_SHARE + ground * (1 - _MASK_SHARE)).astype(np.uint8)
+    return mixed
 
 
 def class_colours(count: int) -> ImageArray:
     """uint8 [count, 3]: black for class 0, then hues a golden angle apart, which keeps neighbours distinct."""
-    hues = (np.arange(count) * 137.508 / 2) % 180
-    light = np.where(np.arange(count) % 2, 255, 190)
-    hsv = np.stack([hues, np.full(count, 200), light], 1).round().astype(np.uint8)
-    colours = np.asarray(cv2.cvtColor(hsv[None], cv2.COLOR_HSV2RGB)[0], np.uint8)
+    hsv = [((n * 137.508 / 360) % 1, 0.78, 1.0 if n % 2 else 0.75) for n in range(count)]
+    colours = np.array([hsv_to_rgb(*colour) for colour in hsv]) * 255
     colours[:1] = 0
-    return colours
+    rounded: ImageArray = np.rint(colours).astype(np.uint8)
+    return rounded
 
 
 def _outline(mask: Array) -> Array:
@@ -157,7 +158,7 @@ def _draw(title: str, rows: Sequence[Sequence[Panel]], words: Sequence[Sequence[
         raise DatasetError("the dataset stores no image, mask or map to draw")
     font = ImageFont.load_default(10)
     lines = [list(_wrapped(told, font)) for told in words]
-    heights = [max(max(p.height for p in row), _LINE * len(told)) for row, told in zip(pictures, lines, strict=True)]
+    heights = [max(*(p.height for p in row), _LINE * len(told)) for row, told in zip(pictures, lines, strict=True)]
     width = _LEFT + columns * (panel_px + _GAP) + _MARGIN
     sheet = Image.new("RGB", (width, 2 * _MARGIN + 2 * _LINE + sum(h + _LINE + _GAP for h in heights)), _PAPER)
     pen = ImageDraw.Draw(sheet)
