@@ -95,7 +95,7 @@ def test_jpeg_artefacts_are_those_of_pillows_encoder(quality, subsampling):
     # The encoders differ in how they round, by a level here and there; what they lose is the same.
     assert np.abs(out.astype(int) - expected).mean() < 1
     ours, pillows = (np.square(made.astype(float) - image).mean() for made in (out, expected))
-    assert ours == pytest.approx(pillows, rel=0.05)
+    assert ours == pytest.approx(pillows, rel=0.15)
 
 
 def test_jpeg_qualities_are_drawn():

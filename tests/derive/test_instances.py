@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import ndimage
 
-from tfprep.derive import InstanceCenters, InstanceOffsets
+from tfprep.derive import InstanceBoxes, InstanceCenters, InstanceClasses, InstanceOffsets
 from tfprep.errors import RecipeError
 
 MASK = np.zeros((40, 50), np.uint16)
@@ -46,6 +46,28 @@ def test_offsets_lead_from_each_pixel_to_its_centre():
 @pytest.mark.parametrize("op", [InstanceCenters(), InstanceOffsets()])
 def test_no_instances(op):
     assert not of(op, np.zeros((6, 7), np.uint8)).any()
+
+
+def test_boxes_and_classes_of_the_instances():
+    boxes = of(InstanceBoxes(void=255))
+    assert boxes.dtype == np.float32
+    assert boxes.tolist() == [[40, 15, 41, 16], [4, 3, 30, 10], [5, 20, 30, 35]]
+    for box, number in zip(boxes, (2, 7, 900), strict=True):
+        ((rows, columns),) = ndimage.find_objects((number == MASK).astype(int))
+        assert box.tolist() == [columns.start, rows.start, columns.stop, rows.stop]
+    classes = np.where(MASK == 900, 5, np.where(MASK == 7, 3, 0)).astype(np.uint8)
+    classes[3:6] = 8  # 3 of 7 rows
+    sample = {"mask": MASK, "classes": classes}
+    assert InstanceClasses(void=255)(sample, np.random.default_rng(0)).tolist() == [0, 3, 5]
+    large = InstanceBoxes(void=255, min_px=2)(sample, np.random.default_rng(0))
+    assert large.tolist() == boxes[1:].tolist()
+    assert InstanceClasses(void=255, min_px=2)(sample, np.random.default_rng(0)).tolist() == [3, 5]
+
+
+def test_no_boxes():
+    empty = np.zeros((6, 7), np.uint8)
+    assert of(InstanceBoxes(), empty).shape == (0, 4)
+    assert InstanceClasses()({"mask": empty, "classes": empty}, np.random.default_rng(0)).shape == (0,)
 
 
 def test_an_instance_that_covers_all():

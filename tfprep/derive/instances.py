@@ -1,4 +1,4 @@
-"""Instance centres and offsets: Cheng et al., 'Panoptic-DeepLab', CVPR 2020.
+"""Instances: boxes around them and their classes; centres and offsets after Cheng et al., 'Panoptic-DeepLab', CVPR 2020.
 
 An instance's centre is the mean of its pixels' centres, so it may lie outside a curved one. Instances are the numbers 1, 2, …
 of a mask; `background` and `void` are none.
@@ -12,7 +12,7 @@ from typing import ClassVar
 import numpy as np
 
 from tfprep.derive.heatmaps import stamp_gaussian
-from tfprep.derive.options import mask_of, require_positive
+from tfprep.derive.options import mask_of, require_count, require_positive
 from tfprep.fields import Array, Kind, Sample
 
 
@@ -55,6 +55,63 @@ class InstanceOffsets:
         to = centres(numbered)[numbered][:, :, ::-1]
         at = np.moveaxis(np.indices(numbered.shape), 0, 2) + 0.5
         return np.where(numbered[:, :, None] > 0, to - at, 0).astype(np.float32)
+
+
+@dataclass(frozen=True)
+class InstanceBoxes:
+    """float32 [N, 4]: the smallest box around the pixels of each instance, x0, y0, x1, y1, in the order of their numbers; only
+    instances of at least `min_px` pixels. After geometry this is the tightest refit that there is: a box of mapped corners
+    is larger once it was turned."""
+
+    kind: ClassVar[Kind] = "boxes"
+
+    mask: str = "mask"
+    min_px: int = 1
+    background: int = 0
+    void: int | None = None
+
+    def __post_init__(self) -> None:
+        require_count("InstanceBoxes.min_px", self.min_px, 1)
+
+    def __call__(self, sample: Sample, generator: np.random.Generator, /) -> Array:
+        numbered = _instances(mask_of(sample, self.mask), self.background, self.void)
+        rows, columns = np.nonzero(numbered)
+        numbers, index, counts = np.unique(numbered[rows, columns], return_inverse=True, return_counts=True)
+        boxes = np.empty((len(numbers), 4))
+        for column, values in enumerate((columns, rows)):
+            boxes[:, column], boxes[:, column + 2] = np.inf, -np.inf
+            np.minimum.at(boxes[:, column], index, values)
+            np.maximum.at(boxes[:, column + 2], index, values + 1)
+        return boxes[counts >= self.min_px].astype(np.float32)
+
+
+@dataclass(frozen=True)
+class InstanceClasses:
+    """int64 [N]: the class that most pixels of each instance have in the mask `classes`, the lower of equals, in the order of
+    `InstanceBoxes` with the same options."""
+
+    kind: ClassVar[Kind] = "label"
+
+    mask: str = "mask"
+    classes: str = "classes"
+    min_px: int = 1
+    background: int = 0
+    void: int | None = None
+
+    def __post_init__(self) -> None:
+        require_count("InstanceClasses.min_px", self.min_px, 1)
+
+    def __call__(self, sample: Sample, generator: np.random.Generator, /) -> Array:
+        numbered = _instances(mask_of(sample, self.mask), self.background, self.void)
+        classes = mask_of(sample, self.classes).astype(np.int64)
+        width = int(classes.max(initial=0)) + 1
+        pairs, counts = np.unique(numbered * width + classes, return_counts=True)
+        found = []
+        for number in np.unique(pairs // width):
+            of_it = pairs // width == number
+            if number and counts[of_it].sum() >= self.min_px:
+                found.append(pairs[of_it][counts[of_it].argmax()] % width)
+        return np.array(found, np.int64)
 
 
 def centres(numbered: Array) -> Array:
