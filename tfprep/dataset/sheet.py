@@ -77,7 +77,7 @@ def _rgb(image: Array) -> ImageArray:
 
 def _marked(image: ImageArray, fields: Mapping[str, FieldSpec], sample: Mapping[str, Any]) -> ImageArray:
     """The image with its boxes and visible points."""
-    marked = np.ascontiguousarray(image).copy()
+    marked: ImageArray = image.copy()
     radius = max(2, min(image.shape[:2]) // 60)
     for name, spec in fields.items():
         if spec.kind == "boxes":

@@ -80,8 +80,8 @@ def _shape(kind: int, size: tuple[int, int], draws: np.random.Generator) -> Arra
         spikes = 0.72 + 0.28 * np.sign(np.cos(points * around)) * np.abs(np.cos(points * around)) ** 0.6
         outline = np.stack([np.cos(around), np.sin(around)], 1) * spikes[:, None]
     else:
-        bumps = sum(draws.uniform(-0.09, 0.09) * np.cos(n * around + draws.uniform(0, 6)) for n in range(2, 6))
-        outline = np.stack([np.cos(around), 0.8 * np.sin(around)], 1) * (0.85 + bumps)[:, None]
+        waves = [draws.uniform(-0.09, 0.09) * np.cos(n * around + draws.uniform(0, 6)) for n in range(2, 6)]
+        outline = np.stack([np.cos(around), 0.8 * np.sin(around)], 1) * (0.85 + np.sum(waves, 0))[:, None]
     rotation = np.array([[np.cos(turn), -np.sin(turn)], [np.sin(turn), np.cos(turn)]])
     drawn = np.zeros(size, np.uint8)
     cv2.fillPoly(drawn, [np.rint(outline @ rotation.T * radius + centre).astype(np.int32)], 255)
@@ -112,4 +112,5 @@ def _light(size: tuple[int, int], draws: np.random.Generator) -> Array:
     """Brighter on one side than on the other, float32 [H, W] around 1."""
     y, x = np.mgrid[-1 : 1 : size[0] * 1j, -1 : 1 : size[1] * 1j]
     angle = draws.uniform(0, 2 * np.pi)
-    return (1 + draws.uniform(0.05, 0.3) * (np.cos(angle) * x + np.sin(angle) * y)).astype(np.float32)
+    slope = draws.uniform(0.05, 0.3) * (np.cos(angle) * x + np.sin(angle) * y)
+    return np.asarray(1 + slope, np.float32)

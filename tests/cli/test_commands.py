@@ -1,0 +1,256 @@
+"""The commands as a user types them, in this process but for what needs a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tfprep.cli import COMMANDS, main, text
+
+PIPELINES = Path(__file__).parents[2] / "pipelines"
+
+
+@pytest.fixture(scope="session")
+def photos(tmp_path_factory) -> Path:
+    root = tmp_path_factory.mktemp("photos") / "My Photos"
+    draws = np.random.default_rng(1)
+    for number in range(40):
+        path = root / ["cat", "dog"][number % 2] / f"{number}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        coarse = Image.fromarray(draws.integers(0, 256, (5, 7, 3), np.uint8))
+        coarse.resize((120, 90), Image.Resampling.BICUBIC).save(path)
+    return root
+
+
+RECIPE = """
+from tfprep import Recipe, augment, codecs, sources
+RECIPE = Recipe(
+    name="pets",
+    source=sources.Folder(splits=sources.Fractions(train=0.75, val=0.25, stratify="label")),
+    geometry=[augment.Resize(48, 64)],
+    variants={"train": 2},
+    store={"image": codecs.Jpeg(), "label": codecs.Scalar()},
+)
+"""
+
+
+@pytest.fixture
+def recipe(tmp_path) -> Path:
+    path = tmp_path / "recipe.py"
+    path.write_text(RECIPE)
+    return path
+
+
+@pytest.fixture
+def run(capsys):
+    def run(*args: object) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as caught:
+            main([str(arg) for arg in args])
+        out, err = capsys.readouterr()
+        return int(caught.value.code or 0), out, err
+
+    return run
+
+
+@pytest.fixture
+def built(run, recipe, photos, tmp_path) -> Path:
+    assert run("build", recipe, "--data", photos, "--out", tmp_path / "out", "--workers", 0)[0] == 0
+    return tmp_path / "out"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help(run, command):
+    status, out, _ = run(command, "--help")
+    assert status == 0
+    assert out.startswith(f"Usage: tfprep {command}")
+
+
+def test_build_tells_what_it_did_and_then_that_nothing_is_to_do(run, recipe, photos, tmp_path):
+    order = ("build", recipe, "--data", photos, "--out", tmp_path / "out", "--workers", 1)
+    status, out, _ = run(*order)
+    assert status == 0
+    assert "40 samples, 70 records" in out
+    assert "Built 40 samples" in out
+    status, out, _ = run(*order)
+    assert status == 0
+    assert "up to date" in out
+
+
+def test_build_as_json(run, recipe, photos, tmp_path):
+    _, out, _ = run("build", recipe, "--data", photos, "--out", tmp_path / "out", "--workers", 0, "--json")
+    told = json.loads(out[out.index("{") :])
+    assert told["samples"] == 40
+    assert told["splits"]["train"]["variants"] == 2
+
+
+def test_dry_run_writes_nothing(run, recipe, photos, tmp_path):
+    status, out, _ = run("build", recipe, "--data", photos, "--out", tmp_path / "out", "--dry-run")
+    assert status == 0
+    assert "2 of 2 shards would be built (40 samples)" in out
+    assert "not built yet" in out
+    assert not (tmp_path / "out").exists()
+
+
+def test_limit_builds_the_same_few_every_time(run, recipe, photos, tmp_path):
+    keys = []
+    for name in ("a", "b"):
+        run("build", recipe, "--data", photos, "--out", tmp_path / name, "--workers", 0, "--limit", 10)
+        from tfprep.dataset import Dataset
+
+        data = Dataset.open(tmp_path / name)
+        keys.append([key for split in data.splits for key in data.index(split)["key"].to_pylist()])
+    assert len(keys[0]) == 10
+    assert keys[0] == keys[1]
+
+
+def test_rejects_are_counted_and_bounded(run, recipe, photos, tmp_path):
+    import shutil
+
+    bad = shutil.copytree(photos, tmp_path / "bad")
+    (bad / "cat" / "empty.jpg").write_bytes(b"")
+    whole = (bad / "cat" / "0.jpg").read_bytes()
+    (bad / "cat" / "cut.jpg").write_bytes(whole[: len(whole) // 2])
+    (bad / "dog" / "words.jpg").write_text("this is no picture")
+    order = ("build", recipe, "--data", bad, "--out", tmp_path / "out", "--workers", 0)
+    status, _, err = run(*order, "--max-bad", "1%")
+    assert status == 3
+    assert "3 of 43 samples were rejected" in err
+    assert not (tmp_path / "out" / "tfprep.json").exists()
+    status, out, _ = run(*order, "--max-bad", "10%")
+    assert status == 0
+    assert "3 inputs were rejected" in out
+    rejects = {r["key"]: r for r in map(json.loads, (tmp_path / "out" / "rejects.jsonl").read_text().splitlines())}
+    assert set(rejects) == {"cat/empty.jpg", "cat/cut.jpg", "dog/words.jpg"}
+    assert all(reject["error"] and reject["stage"] == "decode" for reject in rejects.values())
+    status, _, err = run(
+        "build", recipe, "--data", bad, "--out", tmp_path / "other", "--workers", 0, "--on-bad", "fail"
+    )
+    assert status == 1
+    assert any(key in err for key in rejects)
+
+
+def test_info(run, built):
+    status, out, _ = run("info", built)
+    assert status == 0
+    assert "train" in out
+    assert "48 x 64 x 3" in out
+    assert "cat" in out
+    _, out, _ = run("info", built, "--json")
+    assert json.loads(out)["splits"]["val"]["samples"] == 10
+
+
+def test_show(run, built, tmp_path):
+    status, out, _ = run("show", built, "--samples", 3, "--out", tmp_path / "x.png")
+    assert status == 0
+    assert str(tmp_path / "x.png") in out
+    with Image.open(tmp_path / "x.png") as picture:
+        assert picture.format == "PNG"
+        assert picture.height > 3 * 100
+    run("show", built)
+    assert (tmp_path / "out-sheet.png").exists()
+
+
+def test_init_writes_a_recipe_that_builds_as_it_stands(run, photos, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    status, out, _ = run("init", photos)
+    assert status == 0
+    assert "cat 20, dog 20" in out
+    assert "Next: tfprep build recipe.py --out out/my_photos" in out
+    assert run("build", "recipe.py", "--out", "out/my_photos", "--workers", 0)[0] == 0
+    status, _, err = run("init", photos)
+    assert status == 2
+    assert "--force overwrites it" in err
+    assert run("init", photos, "--force")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("args", "status", "message"),
+    [
+        (["info", "nowhere"], 1, "the folder does not exist"),
+        (["build", "nowhere.py", "--out", "x"], 1, "'tfprep init FOLDER' writes one"),
+        (["build", "recipe.py"], 2, "--out"),
+        (["build", "recipe.py", "--out", "x", "--max-bad", "many"], 2, "a share such as 1%"),
+        (["bild"], 2, "No such command"),
+        (["show", "nowhere"], 1, "does not exist"),
+    ],
+)
+def test_exit_codes_and_messages(run, args, status, message):
+    got, _, err = run(*args)
+    assert got == status
+    assert message in err
+
+
+def test_a_missing_data_folder_is_named(run, recipe, tmp_path):
+    status, _, err = run("build", recipe, "--data", tmp_path / "none", "--out", tmp_path / "out")
+    assert status == 1
+    assert "--data" in err
+
+
+SLOW = """
+import time
+from tfprep import Recipe, codecs, sources
+def slow(sample, generator):
+    time.sleep(0.2)
+    return sample["image"]
+RECIPE = Recipe(name="slow", source=sources.Folder(), derive={"d": slow}, store={"d": codecs.Raw()})
+"""
+
+
+def test_ctrl_c_says_how_to_go_on_and_the_same_command_does(photos, tmp_path):
+    (tmp_path / "slow.py").write_text(SLOW)
+    command = [
+        sys.executable,
+        "-m",
+        "tfprep",
+        "build",
+        "slow.py",
+        "--data",
+        str(photos),
+        "--out",
+        "out",
+        "--workers",
+        "1",
+    ]
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
+        deadline = time.monotonic() + 60
+        while not list((tmp_path / "out").glob(".tfprep/**/*.tmp")) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "the same command continues it" in err
+    assert "Traceback" not in err
+    assert not list((tmp_path / "out").glob(".tfprep/**/*.tmp"))
+    (tmp_path / "slow.py").write_text(SLOW.replace("0.2", "0.0"))
+    environment = {**os.environ, "COLUMNS": "100"}
+    assert subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, check=False).returncode == 0
+
+
+# --- how numbers are told -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("count", "told"), [(0, "0 B"), (999, "999 B"), (12_700_000, "12.7 MB"), (244e6, "244 MB"), (1.5e13, "15 TB")]
+)
+def test_sizes(count, told):
+    assert text.size(count) == told
+
+
+@pytest.mark.parametrize(
+    ("seconds", "told"), [(0.05, "0.1 s"), (59.9, "59.9 s"), (61, "1 min 01 s"), (7325, "2 h 02 min")]
+)
+def test_durations(seconds, told):
+    assert text.duration(seconds) == told
+
+
+def test_tables_align():
+    assert text.table([("a", "n"), ("bb", 1200)]) == "  a       n\n  bb  1,200"
