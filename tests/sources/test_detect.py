@@ -15,6 +15,7 @@ from tfprep.sources import Folder, Fractions, Paired, Table
 from tfprep.sources.detect import detect
 
 EIGHTY_TWENTY = Fractions(train=0.8, val=0.2)
+BY_CLASS = Fractions(train=0.8, val=0.2, stratify="label")
 
 
 def pictures(root: Path, *paths: str, size: tuple[int, int] = (6, 8), mask: tuple[int, ...] = (0, 1, 2)) -> Path:
@@ -33,12 +34,12 @@ def both(image: str, mask: str, *names: str) -> list[str]:
 
 
 LAYOUTS = [
-    ("class folders", ["cat/1.jpg", "dog/2.jpg"], Folder(splits=EIGHTY_TWENTY)),
-    ("class folders, nested", ["cat/a/1.jpg", "cat/2.jpg", "dog/b/c/2.png"], Folder(splits=EIGHTY_TWENTY)),
+    ("class folders", ["cat/1.jpg", "dog/2.jpg"], Folder(splits=BY_CLASS)),
+    ("class folders, nested", ["cat/a/1.jpg", "cat/2.jpg", "dog/b/c/2.png"], Folder(splits=BY_CLASS)),
     (
         "class folders in a folder",
         ["pics/all/cat/1.jpg", "pics/all/dog/2.jpg"],
-        Folder("pics/all/{label}/**", splits=EIGHTY_TWENTY),
+        Folder("pics/all/{label}/**", splits=BY_CLASS),
     ),
     ("split and class folders", ["train/cat/1.jpg", "train/dog/2.jpg", "val/cat/3.jpg"], Folder("{split}/{label}/**")),
     ("the same in a folder", ["set/training/cat/1.jpg", "set/test/cat/3.jpg"], Folder("set/{split}/{label}/**")),
@@ -93,7 +94,7 @@ LAYOUTS = [
     (
         "a class called labels",
         ["labels/1.jpg", "labels/2.jpg", "caps/1.jpg", "caps/2.jpg"],
-        Folder(splits=EIGHTY_TWENTY),
+        Folder(splits=BY_CLASS),
     ),
 ]
 
@@ -126,7 +127,7 @@ def listed_as(source: Paired, path: str) -> str:
         ([{"name": f"{i}.jpg", "x": i} for i in range(4)], Table("t.csv", "pics/{name}", splits=EIGHTY_TWENTY)),
         (
             [{"class": "x", "id": str(i)} for i in range(4)],
-            Table("t.csv", "pics/{id}.jpg", "class", splits=EIGHTY_TWENTY),
+            Table("t.csv", "pics/{id}.jpg", "class", splits=BY_CLASS),
         ),
     ],
 )
@@ -154,7 +155,7 @@ def test_a_table_that_names_no_images_is_passed_over(tmp_path) -> None:
     root = pictures(tmp_path, "cat/1.jpg", "dog/2.jpg")
     (root / "notes.csv").write_text("who,when\nme,today\n")
     (root / "broken.parquet").write_text("not Parquet")
-    assert detect(root).source == Folder(splits=EIGHTY_TWENTY)
+    assert detect(root).source == Folder(splits=BY_CLASS)
 
 
 def test_what_is_said(tmp_path) -> None:

@@ -20,7 +20,8 @@ from tfprep.sources.table import Table
 from tfprep.sources.walk import image_suffix, walk
 
 FRACTIONS = Fractions(train=0.8, val=0.2)
-"""What splits data that comes without splits."""
+BY_CLASS = Fractions(train=0.8, val=0.2, stratify="label")
+"""What splits data that comes without splits; with classes, each of them has its share in every split."""
 NAMES_TRIED = 64
 """How many names of a folder or rows of a table decide whether files belong together."""
 
@@ -115,7 +116,8 @@ def _table(folder: Path, tree: _Tree, name: str, pattern: str) -> Table | None:
     label = next((c for c in few if c.lower() in _LABEL_COLUMNS and not paths[c]), None)
     split = next((c for c in few if c.lower() in _SPLIT_COLUMNS and not paths[c]), None)
     by_file = "{split}" in pattern
-    return Table(table=pattern, image=image, label=label, splits=None if by_file else split or FRACTIONS)
+    fractions = BY_CLASS if label else FRACTIONS
+    return Table(table=pattern, image=image, label=label, splits=None if by_file else split or fractions)
 
 
 _LABEL_COLUMNS = ("label", "class", "class_name", "category", "species", "target", "y", "diagnosis", "breed")
@@ -154,7 +156,7 @@ def _folders(tree: _Tree) -> tuple[Folder, str]:
         )
         return Folder(image=prefix + pattern), layout
     if len(heads) > 1:
-        return Folder(image=f"{prefix}{{label}}/**", splits=FRACTIONS), "class folders"
+        return Folder(image=f"{prefix}{{label}}/**", splits=BY_CLASS), "class folders"
     return Folder(image=f"{prefix}**", splits=FRACTIONS), "images without classes"
 
 
