@@ -14,6 +14,7 @@ from tfprep.errors import TfprepError, TooManyRejectsError
 COMMANDS = {
     "build": "turn raw images into a dataset",
     "info": "what a dataset holds",
+    "verify": "check every file and record against what was built",
     "show": "draw samples of a dataset, variants, masks and maps",
     "bench": "how fast a dataset loads, and what limits it",
     "init": "look at a folder and write a recipe for it",

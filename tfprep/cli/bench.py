@@ -3,29 +3,73 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
 from tfprep.cli import text
+from tfprep.cli.build import Share
+
+EXIT_WAITING = 4
 
 
 @click.command("bench")
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.option("--split", help="Which split. [default: the first]")
 @click.option("--batch-size", type=click.IntRange(1), default=32, show_default=True)
-@click.option("--rounds", type=click.IntRange(1), default=5, show_default=True, help="Rounds of measurement.")
-@click.option(
-    "--seconds", type=click.FloatRange(0.05), default=2.0, show_default=True, help="Seconds that a round measures."
-)
+@click.option("--map", "map_name", metavar="MODULE:NAME", help="Your own function, put behind the loader with .map.")
+@click.option("--rounds", type=click.IntRange(1), default=3, show_default=True, help="Rounds of measurement.")
+@click.option("--seconds", type=click.FloatRange(0.05), default=1.5, show_default=True, help="Seconds that one counts.")
+@click.option("--cold", is_flag=True, help="Make the system forget the dataset's files before each measurement.")
+@click.option("--threads", type=click.IntRange(0), help="As the loader's option.")
+@click.option("--ahead", type=click.IntRange(1), help="As the loader's option.")
+@click.option("--order", type=click.Choice(["global", "block", "sequential"]), help="As the loader's option.")
+@click.option("--cache", type=click.Choice(["auto", "decoded", "encoded", "none"]), help="As the loader's option.")
+@click.option("--step-ms", type=click.FloatRange(0, min_open=True), help="Against a step that takes this long.")
+@click.option("--images-per-second", type=click.FloatRange(0, min_open=True), help="Against a step at this rate.")
+@click.option("--fail-if-waiting", type=Share(), metavar="SHARE", help="Exit with 4 where the step waits more, as 1%.")
 @click.option("--json", "as_json", is_flag=True, help="All figures as JSON on standard output.")
-def command(folder: Path, split: str | None, batch_size: int, rounds: int, seconds: float, as_json: bool) -> None:
-    """How fast the dataset in FOLDER loads, as `training=True` would read it."""
-    from tfprep.bench.run import bench
+def command(folder: Path, as_json: bool, fail_if_waiting: float | None, **given: Any) -> int:
+    """How fast the dataset in FOLDER loads, which stage limits it, and what to change.
+
+    Exit status 4: with --fail-if-waiting, the step waited more than that.
+    """
+    step_s = _step_s(given)
+    if fail_if_waiting is not None and step_s is None:
+        raise click.UsageError("--fail-if-waiting needs a step: --step-ms or --images-per-second")
+    from tfprep.bench.named import named
+    from tfprep.bench.run import BenchOptions, bench
+    from tfprep.bench.words import lines
     from tfprep.cli.quiet import start_tensorflow
 
     start_tensorflow()
-    result = bench(folder, split, batch_size=batch_size, rounds=rounds, seconds=seconds)
+    options = BenchOptions(
+        split=given["split"],
+        batch_size=given["batch_size"],
+        loader=_loader_options(given),
+        map_function=named(given["map_name"]) if given["map_name"] else None,
+        rounds=given["rounds"],
+        seconds=given["seconds"],
+        cold=given["cold"],
+    )
+    result = bench(folder, options, step_s=step_s)
     if as_json:
         text.print_json(result.as_json())
     else:
-        click.echo("\n".join(result.lines()))
+        click.echo("\n".join(lines(result)))
+    waited = 0.0 if result.against is None else result.against.share
+    return EXIT_WAITING if fail_if_waiting is not None and waited > fail_if_waiting else 0
+
+
+def _step_s(given: dict[str, Any]) -> float | None:
+    """Seconds of the step to measure against; None where none is asked for."""
+    if given["step_ms"] is not None and given["images_per_second"] is not None:
+        raise click.UsageError("--step-ms or --images-per-second, not both")
+    if given["images_per_second"] is not None:
+        return float(given["batch_size"] / given["images_per_second"])
+    return None if given["step_ms"] is None else float(given["step_ms"] / 1000)
+
+
+def _loader_options(given: dict[str, Any]) -> dict[str, Any]:
+    options = {name: given[name] for name in ("threads", "ahead", "order", "cache") if given[name] is not None}
+    return {name: False if value == "none" else value for name, value in options.items()}
