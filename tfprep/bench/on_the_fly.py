@@ -58,7 +58,7 @@ def _maker(samples: RawSamples, specs: Mapping[str, FieldSpec]) -> Any:
         index = int(number)
         variant = (int(count) // len(samples) + index) % variants
         made = samples.stored(index, variant)
-        return [made[name] if isinstance(made[name], str) else np.ascontiguousarray(made[name]) for name in specs]
+        return [made[name] if isinstance(made[name], str) else np.asarray(made[name], order="C") for name in specs]
 
     def map_one(count: Any, number: Any) -> dict[str, Any]:
         values = tf.py_function(compute, [count, number], dtypes)
