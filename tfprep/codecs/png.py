@@ -46,7 +46,7 @@ class Png:
     def decode_into(self, feature: Any, spec: FieldSpec, out: Array) -> None:
         """`decode` into `out`, [H, W] or [H, W, C], C-contiguous. SampleError where the image is not of that size and type."""
         if out.shape[2:] in ((2,), (4,)):
-            _copy(images.decode_png(feature), out)
+            _copy(images.decode_png(bytes(feature)), out)
             return
         stored = cv2.imdecode(np.frombuffer(feature, np.uint8), cv2.IMREAD_UNCHANGED) if len(feature) else None
         if stored is None:

@@ -1,35 +1,141 @@
-"""A dataset as trainers see it: open it, ask it for loaders."""
+"""A dataset as trainers see it: open it, ask it for loaders, for folds, for a normalisation layer."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
+
+from tfprep.codecs import Scalar, Text
 from tfprep.dataset import Dataset, Manifest
-from tfprep.read import LoaderOptions, Pipeline
+from tfprep.errors import LoaderError
+from tfprep.read import LoaderOptions, Pipeline, Source
+from tfprep.read.folds import fold_of
+from tfprep.read.outputs import names_of
+from tfprep.read.values import mean_and_std
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from tfprep.load.keywords import LoaderKeywords
+    from tfprep.load.numpy_loader import NumpyLoader
     from tfprep.load.tfdata import Loader
+    from tfprep.load.torch_loader import TorchLoader
+
+Group: TypeAlias = "str | Callable[[str], Hashable] | Sequence[Hashable]"
+"""A column of the index or a stored field, a function of the key, or one value a sample."""
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Samples that loaders can be made of: a split, a fold of one, or a mix. `options` are those of `LoaderOptions`."""
+
+    sources: tuple[Source, ...]
+    class_names: Sequence[str]
+
+    def loader(self, batch_size: int = 32, **options: Unpack[LoaderKeywords]) -> Loader:
+        """A `tf.data.Dataset` of batches. Imports TensorFlow."""
+        from tfprep.load.tfdata import make_loader
+
+        return make_loader(self.pipeline(LoaderOptions(batch_size=batch_size, **options)))
+
+    def numpy_loader(self, batch_size: int = 32, **options: Unpack[LoaderKeywords]) -> NumpyLoader:
+        """The same batches as NumPy arrays: for JAX, scikit-learn, or a loop of one's own. Imports no framework."""
+        from tfprep.load.numpy_loader import NumpyLoader
+
+        return NumpyLoader(self.pipeline(LoaderOptions(batch_size=batch_size, **options)))
+
+    def torch_loader(self, batch_size: int = 32, **options: Unpack[LoaderKeywords]) -> TorchLoader:
+        """The same batches as a PyTorch `IterableDataset`. Imports PyTorch."""
+        from tfprep.load.torch_loader import make_torch_loader
+
+        return make_torch_loader(self, LoaderOptions(batch_size=batch_size, **options))
+
+    def pipeline(self, options: LoaderOptions) -> Pipeline:
+        """What all of them share."""
+        return Pipeline(self.sources, options, self.class_names)
+
+    def __len__(self) -> int:
+        """Samples, each with all its variants counted once."""
+        return sum(
+            source.dataset.split(source.split).samples if source.rows is None else len(source.rows)
+            for source in self.sources
+        )
 
 
 @dataclass(frozen=True, eq=False)
 class Data(Dataset):
-    """An opened dataset. Reading its metadata is all that happens until a loader is asked for."""
+    """An opened dataset. Its metadata is all that is read until a loader asks for more."""
 
-    def loader(self, split: str = "train", batch_size: int = 32, **options: Any) -> Loader:
-        """A `tf.data.Dataset` of batches; `options` are those of `tfprep.read.LoaderOptions`. Imports TensorFlow."""
-        from tfprep.load.tfdata import make_loader
+    def loader(self, split: str = "train", batch_size: int = 32, **options: Unpack[LoaderKeywords]) -> Loader:
+        """A `tf.data.Dataset` of batches of this split; `options` are those of `tfprep.read.LoaderOptions`.
 
-        return make_loader(Pipeline(self, split, LoaderOptions(batch_size=batch_size, **options)))
+            train = data.loader("train", batch_size=32, seed=0, inputs="image", targets="label")
+            model.fit(train, steps_per_epoch=train.steps_per_epoch, epochs=10)
 
-    def numpy_loader(self, split: str = "train", batch_size: int = 32, **options: Any) -> Iterator[Any]:
-        """The same batches as NumPy arrays, without TensorFlow."""
-        pipeline = Pipeline(self, split, LoaderOptions(batch_size=batch_size, **options))
-        for batch in pipeline.batches():
-            yield pipeline.outputs.pack(batch.values)
+        Imports TensorFlow. Raises LoaderError for options that cannot be met, DatasetError for a split that is not there.
+        """
+        return self.part(split).loader(batch_size, **options)
+
+    def numpy_loader(
+        self, split: str = "train", batch_size: int = 32, **options: Unpack[LoaderKeywords]
+    ) -> NumpyLoader:
+        """The same batches as NumPy arrays: for JAX, scikit-learn, or a loop of one's own. Imports no framework."""
+        return self.part(split).numpy_loader(batch_size, **options)
+
+    def torch_loader(
+        self, split: str = "train", batch_size: int = 32, **options: Unpack[LoaderKeywords]
+    ) -> TorchLoader:
+        """The same batches as a PyTorch `IterableDataset`, for `DataLoader(..., batch_size=None)`. Imports PyTorch."""
+        return self.part(split).torch_loader(batch_size, **options)
+
+    def part(self, split: str) -> Part:
+        """All samples of a split."""
+        self.split(split)
+        return Part((Source(self, split),), self.class_names)
+
+    def folds(
+        self,
+        count: int,
+        *,
+        split: str = "train",
+        stratify: str | None = None,
+        group: Group | None = None,
+        seed: int = 0,
+    ) -> list[tuple[Part, Part]]:
+        """(train, validation) for each of `count` folds of a split: every sample is in one fold's validation.
+
+        All variants of a sample are on one side, and so are all samples of a group. With `stratify`, such as "label", the
+        classes are spread evenly. The folds depend on the samples and the seed alone.
+        """
+        keys = self.index(split, 0, ["key"]).column("key").to_pylist()
+        strata = None if stratify is None else self._values(split, stratify)
+        fold = fold_of(keys if group is None else self._groups(split, keys, group), strata, count, seed)
+        return [
+            (self._chosen(split, np.flatnonzero(fold != at)), self._chosen(split, np.flatnonzero(fold == at)))
+            for at in range(count)
+        ]
+
+    def normalization(self, inputs: str | Sequence[str] = "image") -> Any:
+        """A `keras.layers.Normalization` for these fields, stacked if several: uint8 goes to the device, floats leave the layer.
+
+        Images have the training split's mean and standard deviation a channel. Other fields are scaled to [0, 1] by their
+        type's range if they are whole numbers, and left alone if they are floats. Imports Keras.
+        """
+        import keras
+
+        names = names_of(inputs)
+        for name in names:
+            if name not in self.fields:
+                raise LoaderError(f"there is no field {name!r}; there are {', '.join(self.fields)}")
+        if not any(name in self.manifest.statistics for name in names):
+            raise LoaderError(f"tfprep.json holds no statistics of {', '.join(names)}; build the dataset again")
+        mean, std = mean_and_std(names, self.fields, self.manifest.statistics)
+        return keras.layers.Normalization(mean=list(mean), variance=[value**2 for value in std])
 
     @property
     def classes(self) -> Mapping[str, Sequence[str]]:
@@ -44,6 +150,71 @@ class Data(Dataset):
                 if spec.kind == kind and name in self.classes:
                     return self.classes[name]
         return ()
+
+    def _chosen(self, split: str, rows: Any) -> Part:
+        return Part((Source(self, split, rows.astype(np.int64)),), self.class_names)
+
+    def _groups(self, split: str, keys: Sequence[str], group: Group) -> Sequence[Hashable]:
+        if callable(group):
+            return [group(key) for key in keys]
+        values = self._values(split, group) if isinstance(group, str) else list(group)
+        if len(values) != len(keys):
+            raise LoaderError(f"group= has {len(values)} values for {len(keys)} samples of {split!r}")
+        return values
+
+    def _values(self, split: str, name: str) -> list[Any]:
+        """A column of the index, or a stored number or text, one value a sample."""
+        index = self.index(split, 0, [name])
+        if name in index.column_names:
+            return [tuple(value) if isinstance(value, list) else value for value in index.column(name).to_pylist()]
+        if name not in self.fields or not isinstance(self.codecs[name], Scalar | Text) or self.fields[name].shape:
+            raise LoaderError(f"{name!r} is neither a column of the index nor a stored number or text, one a sample")
+        loader = self.numpy_loader(split, 256, training=False, fields=[name], variants=0, cache=False)
+        return [value for batch in loader for value in np.asarray(batch[name]).tolist()]
+
+
+@dataclass(frozen=True, eq=False)
+class Mix:
+    """Several datasets as one, each with its share of every epoch. Made by `mix`."""
+
+    shares: Mapping[Data | Part, float]
+
+    def part(self, split: str = "train") -> Part:
+        sources = []
+        for data, share in self.shares.items():
+            part = data if isinstance(data, Part) else data.part(split)
+            if len(part.sources) > 1:
+                raise LoaderError("a mix of a mix: name all its datasets in one")
+            sources.append(Source(part.sources[0].dataset, part.sources[0].split, part.sources[0].rows, float(share)))
+        first = next(iter(self.shares))
+        return Part(tuple(sources), first.class_names)
+
+    def loader(self, split: str = "train", batch_size: int = 32, **options: Unpack[LoaderKeywords]) -> Loader:
+        """See `Data.loader`."""
+        return self.part(split).loader(batch_size, **options)
+
+    def numpy_loader(
+        self, split: str = "train", batch_size: int = 32, **options: Unpack[LoaderKeywords]
+    ) -> NumpyLoader:
+        """See `Data.numpy_loader`."""
+        return self.part(split).numpy_loader(batch_size, **options)
+
+    def torch_loader(
+        self, split: str = "train", batch_size: int = 32, **options: Unpack[LoaderKeywords]
+    ) -> TorchLoader:
+        """See `Data.torch_loader`."""
+        return self.part(split).torch_loader(batch_size, **options)
+
+
+def mix(shares: Mapping[Data | Part, float]) -> Mix:
+    """Several datasets (or folds) as one: `mix({a: 0.7, b: 0.3})` takes 70 % of every epoch's samples from a, 30 % from b.
+
+    An epoch is as long as all of them together. Each dataset is gone through in one random order after another, so that its
+    own samples come equally often. Only fields that all of them have, alike, are loaded.
+    """
+    if not shares:
+        raise LoaderError("a mix of nothing; name at least one dataset: mix({a: 0.7, b: 0.3})")
+    return Mix(dict(shares))
 
 
 def open(path: str | os.PathLike[str]) -> Data:

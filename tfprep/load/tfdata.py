@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
+from tfprep.errors import TfprepError
+from tfprep.read.interrupt import Stoppable, stop_on_interrupt
 from tfprep.read.outputs import Output
 from tfprep.read.pipeline import Pipeline
+from tfprep.read.state import start_step, state_at
+from tfprep.read.stats import report
 
 PREFETCH = 2
 """Batches that wait on TensorFlow's side of the hand-over; all others wait in the reader."""
 
 
 class Loader(tf.data.Dataset):  # type: ignore[misc] # TensorFlow is untyped
-    """A `tf.data.Dataset`, and what a trainer wants to know of it."""
+    """A `tf.data.Dataset`, and what a trainer wants to know of it. Made by `Data.loader`."""
 
-    def __init__(self, pipeline: Pipeline, dataset: tf.data.Dataset) -> None:
+    def __init__(self, pipeline: Pipeline, dataset: tf.data.Dataset, info: Mapping[str, str]) -> None:
         self._pipeline = pipeline
         self._dataset = dataset
+        self._info = dict(info)
+        self._stoppable = Stoppable(pipeline.interrupt)
+        stop_on_interrupt(self._stoppable)
         super().__init__(dataset._variant_tensor)
 
     def _inputs(self) -> list[tf.data.Dataset]:
@@ -29,10 +37,45 @@ class Loader(tf.data.Dataset):  # type: ignore[misc] # TensorFlow is untyped
     def element_spec(self) -> Any:
         return self._dataset.element_spec
 
+    def __iter__(self) -> Any:
+        """In a loop of one's own, errors come as tfprep raised them; inside `tf.function` TensorFlow wraps them."""
+        iterator = super().__iter__()
+        if tf.executing_eagerly():
+            iterator.__class__ = _raising(type(iterator))
+            iterator._tfprep_pipeline = self._pipeline
+        return iterator
+
     @property
     def steps_per_epoch(self) -> int:
         """Batches that hold one epoch."""
         return self._pipeline.steps_per_epoch
+
+    @property
+    def start_step(self) -> int:
+        """The step that every iterator begins with."""
+        return self._pipeline.options.start_step
+
+    @property
+    def info(self) -> dict[str, str]:
+        """Which path was chosen, and why."""
+        return dict(self._info)
+
+    @property
+    def stats(self) -> dict[str, Any]:
+        """Counters over all iterators, as plain numbers (see `tfprep.read.stats.snapshot`); cheap, from any thread."""
+        return self._pipeline.stats()
+
+    def report(self) -> dict[str, Any]:
+        """What was chosen and found: path, memory, cache, bad records, counters."""
+        return {**self._info, **report(self._pipeline)}
+
+    def state_at(self, step: int) -> dict[str, Any]:
+        """Where the run stands before this step, as a small JSON object: keep it with the weights of that moment."""
+        return state_at(self._pipeline, step)
+
+    def step_of(self, state: Mapping[str, Any]) -> int:
+        """The step that the state says comes next; LoaderError where it belongs to another dataset, seed or batch size."""
+        return start_step(self._pipeline, state)
 
     def close(self) -> None:
         """Stop the reading threads and give the memory back; iterators still open end with an error."""
@@ -40,28 +83,60 @@ class Loader(tf.data.Dataset):  # type: ignore[misc] # TensorFlow is untyped
 
 
 def make_loader(pipeline: Pipeline) -> Loader:
-    outputs = pipeline.outputs
-    flat = tuple(_signature(output, pipeline) for output in outputs.outputs)
+    """The pipeline as a dataset, by the path that its options ask for."""
+    path, reason = _choose(pipeline)
+    if path == "graph":
+        from tfprep.load.graph import graph_dataset
+
+        dataset = graph_dataset(pipeline)
+    else:
+        dataset = _direct(pipeline)
+    dataset = dataset.apply(tf.data.experimental.assert_cardinality(_cardinality(pipeline))).prefetch(PREFETCH)
+    dataset = dataset.with_options(_options())
+    device = pipeline.options.prefetch_to_device
+    if device is not None:
+        dataset = dataset.apply(tf.data.experimental.prefetch_to_device(device))
+    return Loader(pipeline, dataset, {"path": path, "reason": reason})
+
+
+def _choose(pipeline: Pipeline) -> tuple[str, str]:
+    if pipeline.options.path == "graph":
+        return "graph", "asked for: TensorFlow ops alone"
+    if pipeline.options.path == "direct":
+        return "direct", "asked for: threads that fill batches in place"
+    return "direct", "the files are local: threads fill batches in place, TensorFlow takes them over without a copy"
+
+
+def _direct(pipeline: Pipeline) -> tf.data.Dataset:
+    outputs = pipeline.outputs.outputs
+    rows = static_rows(pipeline)
+    signature = tuple(spec for output in outputs for spec in _signature(output, rows))
 
     def batches() -> Iterator[tuple[Any, ...]]:
         for batch in pipeline.batches():
-            yield tuple(batch.values[output.name] for output in outputs.outputs)
+            yield tuple(array for output in outputs for array in _arrays(output, batch.values[output.name]))
 
-    dataset = tf.data.Dataset.from_generator(batches, output_signature=flat)
-    names = [output.name for output in outputs.outputs]
-    dataset = dataset.map(lambda *values: outputs.pack(dict(zip(names, values, strict=True))))
-    steps = pipeline.schedule.steps
-    left = tf.data.INFINITE_CARDINALITY if steps is None else max(0, steps - pipeline.options.start_step)
-    dataset = dataset.apply(tf.data.experimental.assert_cardinality(left)).prefetch(PREFETCH)
-    return Loader(pipeline, dataset.with_options(_options()))
+    dataset = tf.data.Dataset.from_generator(batches, output_signature=signature)
+    return dataset.map(lambda *tensors: pipeline.outputs.pack(_tensors(outputs, list(tensors))))
 
 
-def _signature(output: Output, pipeline: Pipeline) -> tf.TensorSpec:
+def static_rows(pipeline: Pipeline) -> int | None:
+    """Samples of each batch on this host; None where they differ."""
     schedule = pipeline.schedule
-    full = schedule.remainder != "keep" and (schedule.epochs is None or schedule.remainder == "drop")
+    if schedule.remainder == "keep" and schedule.size % schedule.batch_size:
+        return None
+    if schedule.remainder == "wrap" and schedule.epochs is not None:
+        return None
+    if not pipeline.options.training and pipeline.options.on_bad == "skip":
+        return None
+    start, stop = schedule.span(0)
     even = schedule.batch_size % schedule.hosts.count == 0
-    rows = schedule.batch_size // schedule.hosts.count if full and even else None
-    return tf.TensorSpec((rows, *output.shape), tf.dtypes.as_dtype(output.dtype))
+    return stop - start if even or schedule.remainder == "wrap" else None
+
+
+def _cardinality(pipeline: Pipeline) -> int:
+    steps = pipeline.schedule.steps
+    return tf.data.INFINITE_CARDINALITY if steps is None else max(0, steps - pipeline.options.start_step)
 
 
 def _options() -> tf.data.Options:
@@ -71,3 +146,66 @@ def _options() -> tf.data.Options:
     )
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
     return options
+
+
+# --- arrays of one size as they are; arrays of different sizes as ragged tensors ---------------------------------------
+
+
+def _signature(output: Output, rows: int | None) -> list[tf.TensorSpec]:
+    dtype = tf.dtypes.as_dtype(output.dtype)
+    if None not in output.shape:
+        return [tf.TensorSpec((rows, *output.shape), dtype)]
+    depth = ragged_rank(output)
+    return [tf.TensorSpec((None, *output.shape[depth:]), dtype), *[tf.TensorSpec((None,), tf.int64)] * depth]
+
+
+def ragged_rank(output: Output) -> int:
+    """How many axes of a sample, from the first on, may differ between samples."""
+    return max(axis + 1 for axis, size in enumerate(output.shape) if size is None)
+
+
+def _arrays(output: Output, value: Any) -> list[Any]:
+    if None not in output.shape:
+        return [value]
+    return flatten(value, ragged_rank(output), np.dtype(output.dtype), output.shape)
+
+
+def flatten(arrays: Sequence[Any], depth: int, dtype: Any, shape: tuple[int | None, ...]) -> list[Any]:
+    """Arrays of different sizes as one long array, and the row lengths of each of the `depth` ragged axes."""
+    inner = tuple(size or 0 for size in shape[depth:])
+    flat = [np.asarray(array, dtype).reshape(-1, *inner) for array in arrays]
+    lengths = [
+        np.concatenate([[], *(np.full(int(np.prod(array.shape[:axis])), array.shape[axis]) for array in arrays)])
+        for axis in range(depth)
+    ]
+    return [np.concatenate([np.empty((0, *inner), dtype), *flat]), *(length.astype(np.int64) for length in lengths)]
+
+
+def _tensors(outputs: Sequence[Output], tensors: list[Any]) -> dict[str, Any]:
+    values = {}
+    for output in outputs:
+        flat = tensors.pop(0)
+        if None in output.shape:
+            lengths = [tensors.pop(0) for _ in range(ragged_rank(output))]
+            flat = tf.RaggedTensor.from_nested_row_lengths(flat, lengths, validate=False)
+        values[output.name] = flat
+    return values
+
+
+# --- errors -----------------------------------------------------------------------------------------------------------
+
+
+def _raising(kind: type) -> type:
+    """TensorFlow's iterator, but with tfprep's own errors: `tf.errors.UnknownError` would hold them as text only."""
+
+    class LoaderIterator(kind):  # type: ignore[misc]
+        def __next__(self) -> Any:
+            try:
+                return super().__next__()
+            except tf.errors.OpError as error:
+                raised = self._tfprep_pipeline.error
+                if isinstance(raised, TfprepError | OSError):
+                    raise raised from error
+                raise
+
+    return LoaderIterator

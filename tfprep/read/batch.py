@@ -10,7 +10,7 @@ import numpy as np
 
 from tfprep.fields import Array
 from tfprep.read.buffers import Buffers
-from tfprep.read.outputs import Output
+from tfprep.read.outputs import Output, row_bytes
 from tfprep.read.schedule import Picks
 
 LEASED_BYTES = 1 << 16
@@ -20,18 +20,40 @@ keep the pixels' memory busy."""
 
 @dataclass
 class Batch:
-    """One step's arrays by output: [B, ...] where all samples have one shape, else a list of B arrays."""
+    """One step's arrays by output: [B, ...] where all samples have one shape, else a list of B arrays.
+
+    While it is filled, `pending` rows are missing; rows in `lost` will stay empty. `done` says that it may be delivered.
+    """
 
     step: int
     picks: Picks
     values: dict[str, Any]
     pending: int = 0
-    error: BaseException | None = None
     lost: list[int] = field(default_factory=list)
+    error: BaseException | None = None
+    done: bool = False
 
     @property
     def rows(self) -> int:
         return len(self.picks.row)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(value.nbytes for value in self.values.values() if isinstance(value, np.ndarray))
+
+    def drop_lost(self) -> None:
+        """Move the rows behind lost ones up; arrays become as much shorter."""
+        kept = np.setdiff1d(np.arange(self.rows), self.lost)
+        for name, value in self.values.items():
+            if isinstance(value, list):
+                self.values[name] = [value[row] for row in kept]
+                continue
+            for to, row in enumerate(kept):
+                if to != row:
+                    value[to] = value[row]
+            self.values[name] = value[: len(kept)]
+        self.picks = Picks(*(column[kept] for column in self.picks))
+        self.lost = []
 
 
 class BatchMemory:
@@ -62,13 +84,3 @@ class BatchMemory:
         if output.name in self._pools:
             return self._pools[output.name].lease(shape, output.dtype)
         return np.empty(shape, output.dtype)
-
-
-def row_bytes(output: Output) -> int:
-    """Bytes of one sample's array; 0 where that differs or is text."""
-    if None in output.shape or output.dtype == "string":
-        return 0
-    return (
-        int(np.prod([size for size in output.shape if size is not None], dtype=np.int64))
-        * np.dtype(output.dtype).itemsize
-    )

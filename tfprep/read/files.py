@@ -6,7 +6,6 @@ import os
 import threading
 from collections import OrderedDict
 from pathlib import Path
-from typing import Protocol
 
 from tfprep.errors import DatasetError, RecordError
 from tfprep.fields import Array
@@ -53,14 +52,11 @@ class Files:
             self._open.clear()
 
 
-class ReadInto(Protocol):
-    def __call__(self, path: Path, offset: int, pieces: list[Array]) -> None:
-        """Fill the uint8 arrays one after another with the file's bytes from `offset` on; RecordError where it ends early."""
-        ...
-
-
 def read_into(files: Files, path: Path, offset: int, pieces: list[Array]) -> None:
-    """See `ReadInto`: one `preadv`, straight into memory, without the GIL."""
+    """Fill the uint8 arrays one after another with the file's bytes from `offset` on: one `preadv`, without the GIL.
+
+    RecordError where the file ends early.
+    """
     file = files.get(path)
     wanted = sum(piece.nbytes for piece in pieces)
     got = os.preadv(file.fd, pieces, offset)  # type: ignore[arg-type] # NumPy's stubs name no buffer before 3.12

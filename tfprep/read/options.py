@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias, get_args
 
+from tfprep.augment.transform import GeometryOp
 from tfprep.errors import LoaderError
+from tfprep.read.bad import OnBad
 from tfprep.read.order import OrderName
 from tfprep.read.outputs import Wanted
 from tfprep.read.schedule import Hosts, Remainder
+from tfprep.read.values import FloatType, check_geometry
 from tfprep.read.variants import VariantChoice
+from tfprep.read.where import Where
+
+Verify: TypeAlias = Literal["always", "first_epoch", "never"]
+CacheChoice: TypeAlias = Literal["auto", "encoded", "decoded", False]
+Path: TypeAlias = Literal["auto", "direct", "graph"]
 
 
 @dataclass(frozen=True)
@@ -29,9 +37,22 @@ class LoaderOptions:
       else "keep".
     - `start_step`: begin as an uninterrupted run would go on from this step.
     - `hosts`: (index, count), or a `tf.distribute.InputContext`: this host's part of every batch.
+    - `where`: an expression over the index (see `tfprep.read.where`): only these samples.
+    - `balance`: an index column such as "label": every class equally often in every epoch.
+    - `weights`: how often, by class ({"cat": 2, "dog": 1}) or one number a sample.
+    - `dtype`: images and maps as "float32", "float16" or "bfloat16" instead of what is stored; `normalize`: less the training
+      split's mean, by its standard deviation.
+    - `geometry`: ops such as `augment.Resize(224, 224)`, `augment.CenterCrop(224, 224)`, in their unaugmented form, for images
+      that were stored in their original sizes.
+    - `on_bad`: "raise", or "skip": another sample takes the place of one that cannot be read (with training=False, none does).
+    - `verify`: checksums "always", the first time that a record is read ("first_epoch"), or "never".
+    - `memory_budget`: bytes, or text such as "2GB", for batches and cache; None: a quarter of what is free.
+    - `cache`: "decoded", "encoded", False, or "auto": decoded where something is decoded and all of it fits.
     - `threads`: that read and decode; 0: one a CPU that this process may use. `ahead`: batches kept ready; None: as many as
-      make sense.
+      make sense within the budget.
     - `timeout_s`: without a batch for so long, StalledPipelineError.
+    - `path`: "direct", "graph" (TensorFlow ops alone), or "auto". TensorFlow's loader only.
+    - `prefetch_to_device`: such as "/GPU:0". TensorFlow's loader only.
     """
 
     batch_size: int = 32
@@ -47,10 +68,21 @@ class LoaderOptions:
     remainder: Remainder | None = None
     start_step: int = 0
     hosts: Any = None
+    where: Where | None = None
+    balance: str | None = None
+    weights: Any = None
+    dtype: FloatType | None = None
+    normalize: bool = False
+    geometry: Sequence[GeometryOp] = ()
+    on_bad: OnBad = "raise"
+    verify: Verify = "first_epoch"
+    memory_budget: int | str | None = None
+    cache: CacheChoice = "auto"
     threads: int = 0
     ahead: int | None = None
     timeout_s: float = 300.0
-    verify: Literal["always", "first_epoch", "never"] = "first_epoch"
+    path: Path = "auto"
+    prefetch_to_device: str | None = None
 
     def __post_init__(self) -> None:
         _whole(self, "batch_size", 1)
@@ -58,14 +90,14 @@ class LoaderOptions:
         _whole(self, "threads", 0)
         if self.ahead is not None:
             _whole(self, "ahead", 1)
-        if self.timeout_s <= 0:
+        if not self.timeout_s > 0:
             raise LoaderError(f"timeout_s is above 0 seconds, not {self.timeout_s!r}")
-        if self.verify not in ("always", "first_epoch", "never"):
-            raise LoaderError(f"verify is 'always', 'first_epoch' or 'never', not {self.verify!r}")
+        for name, allowed in (("verify", Verify), ("on_bad", OnBad), ("cache", CacheChoice), ("path", Path)):
+            _one_of(self, name, get_args(allowed))
         if not self.training and self.remainder == "wrap":
-            raise LoaderError(
-                "remainder='wrap' goes on with the next epoch; with training=False there is none: 'keep' or 'drop'"
-            )
+            rule = "remainder='wrap' goes on with the next epoch; with training=False there is none"
+            raise LoaderError(f"{rule}: use 'keep' or 'drop'")
+        check_geometry(self.geometry)
 
     @property
     def host(self) -> Hosts:
@@ -89,3 +121,9 @@ def _whole(options: LoaderOptions, name: str, least: int) -> None:
     value = getattr(options, name)
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise LoaderError(f"{name} is a whole number from {least}, not {value!r}")
+
+
+def _one_of(options: LoaderOptions, name: str, allowed: tuple[object, ...]) -> None:
+    value = getattr(options, name)
+    if not any(value is choice or (isinstance(value, str) and value == choice) for choice in allowed):
+        raise LoaderError(f"{name} is {', '.join(map(repr, allowed))}, not {value!r}")

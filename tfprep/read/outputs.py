@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -33,17 +34,27 @@ EXTRA = {"key": FieldSpec("text", (), "string"), "variant": FieldSpec("scalar", 
 class Output:
     """One array of an element: the fields it is made of, and its shape and dtype without the batch's axis.
 
-    `shape` has None where samples differ; `dtype` is "string" for text.
+    `shape` has None where samples differ; `dtype` is "string" for text. With `mean` and `std`, one number a channel, values
+    are normalised on the way: (value - mean) / std.
     """
 
     name: str
     fields: tuple[str, ...]
     shape: tuple[int | None, ...]
     dtype: str
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
 
     @property
     def stacked(self) -> bool:
         return len(self.fields) > 1
+
+
+def row_bytes(output: Output) -> int:
+    """Bytes of one sample's array; 0 where that differs or is text."""
+    if None in output.shape or output.dtype == "string":
+        return 0
+    return prod(size for size in output.shape if size is not None) * np.dtype(output.dtype).itemsize
 
 
 @dataclass(frozen=True)
@@ -73,7 +84,7 @@ def resolve(
     if inputs is None:
         if targets is not None:
             raise LoaderError("targets without inputs: name both, or neither for a dict of all fields")
-        names = tuple(specs) if fields is None else _names(fields)
+        names = tuple(specs) if fields is None else names_of(fields)
         return Outputs(tuple(_single(specs, name, name) for name in names), {name: name for name in names})
     if fields is not None:
         raise LoaderError("fields or inputs: with `inputs` and `targets` only the fields named there are read")
@@ -86,13 +97,14 @@ def resolve(
 def _wanted(specs: Mapping[str, FieldSpec], wanted: Wanted, place: str, found: dict[str, Output]) -> Structure:
     if isinstance(wanted, Mapping):
         return {name: _wanted(specs, part, f"{place}/{name}", found) for name, part in wanted.items()}
-    names = _names(wanted)
+    names = names_of(wanted)
     output = _single(specs, place, names[0]) if len(names) == 1 else _stack(specs, place, names)
     found[place] = output
     return place
 
 
-def _names(wanted: str | Sequence[str]) -> tuple[str, ...]:
+def names_of(wanted: str | Sequence[str]) -> tuple[str, ...]:
+    """One name or several as a tuple; LoaderError for none."""
     names = (wanted,) if isinstance(wanted, str) else tuple(wanted)
     if not names:
         raise LoaderError("an empty list of fields; name at least one")

@@ -1,57 +1,97 @@
-"""Everything between a dataset and its batches, without TensorFlow: what the loaders of all frameworks share."""
+"""Everything between datasets and their batches, without TensorFlow: what the loaders of all frameworks share."""
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from tfprep.codecs import Raw
 from tfprep.dataset import Dataset
+from tfprep.errors import LoaderError
+from tfprep.fields import FieldSpec
+from tfprep.read.bad import BadRecords
 from tfprep.read.batch import Batch, BatchMemory
-from tfprep.read.draws import Each
-from tfprep.read.files import Files
-from tfprep.read.fill import Filler, Part
+from tfprep.read.cache import DecodedCache, EncodedCache
+from tfprep.read.fill import Filler, Policy
+from tfprep.read.memory import plan_memory
 from tfprep.read.options import LoaderOptions
 from tfprep.read.order import Order
-from tfprep.read.outputs import EXTRA, Outputs, channels_of, resolve
+from tfprep.read.outputs import Outputs, resolve, row_bytes
+from tfprep.read.parts import field_parts
+from tfprep.read.permute import below, mix, seed_key, subkey, words
 from tfprep.read.reader import Pace, Reader
-from tfprep.read.schedule import Schedule
-from tfprep.read.table import Table
+from tfprep.read.schedule import Numbers, Schedule
+from tfprep.read.selection import select
+from tfprep.read.stats import NOTHING, Counts, add_counts, snapshot
+from tfprep.read.table import Share, Table
+from tfprep.read.values import convert, warped_spec
 from tfprep.read.variants import Variants
 
-AHEAD = 8
+
+@dataclass(frozen=True)
+class Source:
+    """One split that a pipeline reads: all of it, or some `rows`; with its `share` in a mix."""
+
+    dataset: Dataset
+    split: str
+    rows: Numbers | None = None
+    share: float | None = None
 
 
 class Pipeline:
-    """One split under one set of options. `batches` may be called many times; every call reads by itself."""
+    """Some splits under one set of options. `batches` may be called many times; every call reads by itself."""
 
-    def __init__(self, dataset: Dataset, split: str, options: LoaderOptions) -> None:
-        self.dataset, self.split, self.options = dataset, split, options
-        self.outputs = resolve(dataset.fields, options.fields, options.inputs, options.targets)
-        stored = [name for name in self.outputs.fields if name in dataset.fields or name not in EXTRA]
-        self.table = Table(dataset, split, stored)
-        self.schedule = _schedule(dataset, split, options, self.table)
-        extra = {
-            output.name: output.fields[0] for output in self.outputs.outputs if output.fields[0] not in dataset.fields
-        }
-        self._files = Files()
-        self._filler = Filler(
-            self.table, _parts(dataset, self.outputs), extra, self._files, verify=options.verify != "never"
-        )
+    def __init__(self, sources: Sequence[Source], options: LoaderOptions, class_names: Sequence[str] = ()) -> None:
+        self.sources, self.options = tuple(sources), options
+        self.dataset = sources[0].dataset
+        self.specs = _common_specs(sources)
+        self.outputs = self._outputs()
+        self.table = Table(_shares(sources, self.variants), self._stored)
+        self.schedule = self._schedule(class_names)
+        start, stop = self.schedule.span(0)
+        self._rows = stop - start  # of this host's largest batch
+        self.memory = plan_memory(options.memory_budget, self._rows * self._row_bytes, options.ahead)
+        self.bad = BadRecords(options.on_bad)
+        self.cache = self._cache()
+        extra = {output.name: output.fields[0] for output in self.outputs.outputs if output.fields[0] not in self.specs}
+        parts = field_parts(self.outputs, self.specs, self.dataset.codecs, warped=bool(options.geometry))
+        substitute = self._substitute if options.training else None
+        policy = Policy(options.verify, self.bad, substitute, options.geometry)
+        self._filler = Filler(self.table, parts, extra, policy, self.cache)
         self._readers: weakref.WeakSet[Reader] = weakref.WeakSet()
+        self._ended: Counts = NOTHING
+        self.error: Exception | None = None
+        """What ended the last iteration, if an error did."""
+
+    # --- what it is -------------------------------------------------------------------------------------------------
 
     @property
     def steps_per_epoch(self) -> int:
         return self.schedule.steps_per_epoch
 
+    @cached_property
+    def variants(self) -> Variants:
+        """Which variants are read: by default all in turn in training, else the unaugmented one."""
+        choice = self.options.variants
+        if choice is None:
+            choice = "rotate" if self.options.training else 0
+        return Variants(choice, self.options.seed)
+
+    def stats(self) -> dict[str, Any]:
+        """What all readers have done so far, as plain numbers."""
+        return snapshot(self)
+
+    # --- reading ----------------------------------------------------------------------------------------------------
+
     def read(self, start: int | None = None, stride: int = 1) -> Reader:
         """A reader of the batches from this step on (None: `options.start_step`)."""
-        ahead = self.options.ahead or AHEAD
-        start_step, stop_step = self.schedule.span(0)
-        memory = BatchMemory(self.outputs.outputs, stop_step - start_step + 1, ahead + 2)
-        pace = Pace(ahead, self.options.threads, self.options.timeout_s)
+        memory = BatchMemory(self.outputs.outputs, self._rows, self.memory.ahead + 2)
+        pace = Pace(self.memory.ahead, self.options.threads, self.options.timeout_s)
         first = self.options.start_step if start is None else start
         reader = Reader(self.schedule, self._filler, memory, pace, start=first, stride=stride)
         self._readers.add(reader)
@@ -62,47 +102,138 @@ class Pipeline:
         reader = self.read(start, stride)
         try:
             yield from reader
+        except Exception as error:
+            self.error = error
+            raise
         finally:
             reader.close()
+            self._readers.discard(reader)
+            self._ended = add_counts(self._ended, reader)
+
+    @property
+    def readers(self) -> list[Reader]:
+        """Those at work."""
+        return list(self._readers)
+
+    @property
+    def counts(self) -> Counts:
+        """What all readers have done so far, those at work and those that have ended."""
+        counts = self._ended
+        for reader in self.readers:
+            counts = add_counts(counts, reader)
+        return counts
+
+    def interrupt(self) -> None:
+        """End all waits for batches at once, with an error."""
+        for reader in self.readers:
+            reader.stop(LoaderError("interrupted (Ctrl-C)"))
 
     def close(self) -> None:
         """Stop all threads and give the memory back."""
         for reader in list(self._readers):
             reader.close()
-        self._files.close()
+        self._filler.close()
+        self._filler.forget()
+        self.cache = None
+
+    # --- putting it together ----------------------------------------------------------------------------------------
+
+    @property
+    def _stored(self) -> list[str]:
+        return [name for name in self.outputs.fields if name in self.specs]
+
+    @property
+    def _row_bytes(self) -> int:
+        return sum(max(row_bytes(output), 64) for output in self.outputs.outputs)
+
+    def _outputs(self) -> Outputs:
+        options, geometry = self.options, tuple(self.options.geometry)
+        seen = {name: warped_spec(spec, geometry) for name, spec in self.specs.items()}
+        outputs = resolve(seen, options.fields, options.inputs, options.targets)
+        statistics = self.dataset.manifest.statistics
+        return convert(outputs, self.specs, statistics, options.dtype, options.normalize)
+
+    def _schedule(self, class_names: Sequence[str]) -> Schedule:
+        options, training = self.options, self.options.training
+        name = options.order or ("global" if training else "sequential")
+        counts = [source.dataset.split(source.split).variants for source in self.sources]
+        subset = _subset(self.sources, self.table)
+        shares = [source.share for source in self.sources if source.share is not None] or None
+        selection = select(self.table, options, class_names, subset, shares)
+        return Schedule(
+            draw=selection.draw,
+            order=Order(name, options.seed, options.block, options.window),
+            variants=self.variants,
+            batch_size=options.batch_size,
+            remainder=options.remainder or ("wrap" if training else "keep"),
+            hosts=options.host,
+            epochs=None if training else 1,
+            rows=selection.rows,
+            groups=_groups(name, options.block, self.table),
+            counts=counts[0] if len(set(counts)) == 1 else np.repeat(counts, [p.samples for p in self.table.parts]),
+        )
+
+    def _cache(self) -> DecodedCache | EncodedCache | None:
+        choice, left = self.options.cache, self.memory.cache_bytes
+        if choice is False or choice == "encoded":
+            return EncodedCache(left) if choice else None
+        if any(None in output.shape for output in self.outputs.outputs):
+            if choice == "decoded":
+                raise LoaderError(
+                    "cache='decoded' keeps arrays of one size; these images differ: use 'encoded', or geometry"
+                )
+            return None
+        decodes = any(not isinstance(self.dataset.codecs[name], Raw) for name in self._stored)
+        cache = DecodedCache(self.outputs.outputs, self.table.records, left)
+        if choice == "auto" and (cache.capacity < self.table.records or not decodes or not self.options.training):
+            return None
+        return cache
+
+    def _substitute(self, place: int, attempt: int) -> int:
+        """Another row for this place of the run, where the one that belongs there cannot be read."""
+        rows = self.schedule.rows
+        population = self.table.samples if rows is None else len(rows)
+        key = subkey(subkey(seed_key(self.options.seed, "substitute"), place), attempt)
+        sample = int(below(mix(key), words(population))[0])
+        return sample if rows is None else int(rows[sample])
 
 
-def _schedule(dataset: Dataset, split: str, options: LoaderOptions, table: Table) -> Schedule:
-    training = options.training
-    order = options.order or ("global" if training else "sequential")
-    variants = options.variants if options.variants is not None else ("rotate" if training else 0)
-    grouped = order != "global"
-    return Schedule(
-        draw=Each(dataset.split(split).samples),
-        order=Order(order, options.seed, options.block, options.window),
-        variants=Variants(variants, dataset.split(split).variants, options.seed),
-        batch_size=options.batch_size,
-        remainder=options.remainder or ("wrap" if training else "keep"),
-        hosts=options.host,
-        epochs=None if training else 1,
-        groups=_groups(order, options.block, table) if grouped else None,
-    )
+def _shares(sources: Sequence[Source], variants: Variants) -> list[Share]:
+    return [
+        Share(source.dataset, source.split, variants.used(source.dataset.split(source.split).variants))
+        for source in sources
+    ]
 
 
-def _groups(order: str, block: int, table: Table) -> Any:
-    """What a row takes its variant with: its block, or its shard."""
-    return np.arange(table.samples) // block if order == "block" else table.places(0).shard.astype(np.int64)
+def _common_specs(sources: Sequence[Source]) -> Mapping[str, FieldSpec]:
+    """The fields that all the datasets have, alike."""
+    first, *rest = [source.dataset for source in sources]
+    specs = dict(first.fields)
+    for other in rest:
+        for name, spec in list(specs.items()):
+            if other.fields.get(name) != spec or other.codecs.get(name) != first.codecs[name]:
+                del specs[name]
+    if not specs:
+        raise LoaderError("the datasets of a mix have no field in common: same name, kind, shape, dtype and codec")
+    return specs
 
 
-def _parts(dataset: Dataset, outputs: Outputs) -> list[Part]:
-    parts = []
-    for output in outputs.outputs:
-        first = 0
-        for name in output.fields:
-            if name not in dataset.fields:
-                continue  # key and variant come from the index
-            spec = dataset.fields[name]
-            last = first + (channels_of(spec) if output.stacked else 0)
-            parts.append(Part(name, dataset.codecs[name], spec, output, (first, last) if output.stacked else None))
-            first = last
-    return parts
+def _subset(sources: Sequence[Source], table: Table) -> Numbers | None:
+    if all(source.rows is None for source in sources):
+        return None
+    rows = [
+        first + (np.arange(source.dataset.split(source.split).samples) if source.rows is None else source.rows)
+        for first, source in zip(table.first_row, sources, strict=False)
+    ]
+    return np.concatenate(rows).astype(np.int64)
+
+
+def _groups(order: str, block: int, table: Table) -> Numbers | None:
+    """What a row takes its variant with: itself, its block, or its file."""
+    if order == "global":
+        return None
+    if order == "block":
+        return np.arange(table.samples) // block
+    rows = np.arange(table.samples)
+    first_variant = np.concatenate([np.full(part.samples, part.variants[0]) for part in table.parts])
+    return table.places.file[table.record(rows, first_variant)].astype(np.int64)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import atexit
 import os
+import sys
 import threading
 import time
+import traceback
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,16 +15,18 @@ from dataclasses import dataclass
 from tfprep.errors import LoaderError, StalledPipelineError
 from tfprep.read.batch import Batch, BatchMemory
 from tfprep.read.fill import Filler
-from tfprep.read.record import Scratch
 from tfprep.read.schedule import Picks, Schedule
+from tfprep.read.worker import Worker
 
 PLAN_STEPS = 16
 """Steps whose picks are computed at once: sixteen cost hardly more than one."""
+CHUNK_ROWS = 32
+"""Rows that a thread takes at a time, at most."""
 
 
 @dataclass(frozen=True)
 class Pace:
-    """How far ahead, by how many threads, and how long the consumer waits for a batch before it is an error."""
+    """How far ahead, by how many threads (0: one a usable CPU), and how long the consumer waits before it is an error."""
 
     ahead: int = 8
     threads: int = 0
@@ -37,6 +41,18 @@ def usable_cpus() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+@dataclass
+class Counts:
+    """What a reader has done so far; seconds are summed over threads, but for `wait_s`, the consumer's."""
+
+    batches: int = 0
+    samples: int = 0
+    bytes_delivered: int = 0
+    waits: int = 0
+    wait_s: float = 0.0
+    longest_wait_s: float = 0.0
+
+
 class Reader:
     """The batches of the steps `start`, `start + stride`, ... in order.
 
@@ -45,14 +61,7 @@ class Reader:
     """
 
     def __init__(
-        self,
-        schedule: Schedule,
-        filler: Filler,
-        memory: BatchMemory,
-        pace: Pace,
-        *,
-        start: int = 0,
-        stride: int = 1,
+        self, schedule: Schedule, filler: Filler, memory: BatchMemory, pace: Pace, *, start: int = 0, stride: int = 1
     ) -> None:
         self._schedule, self._filler, self._memory, self._pace = schedule, filler, memory, pace
         self._stride = stride
@@ -60,9 +69,10 @@ class Reader:
         self._work = threading.Condition(self._lock)
         self._ready = threading.Condition(self._lock)
         self._threads: list[threading.Thread] = []
-        self._closed = False
+        self.workers = [Worker(f"tfprep-read-{number}") for number in range(pace.workers)]
+        self.counts = Counts()
+        self._stopped: LoaderError | None = None
         self._wanted = start  # the next step to deliver
-        self._planned = start  # the next step to plan
         self._opened = start  # the next step to fill
         self._plans: dict[int, Picks] = {}
         self._filling: Batch | None = None
@@ -85,18 +95,41 @@ class Reader:
         if batch.error is not None:
             self.close()
             raise batch.error
+        self.counts.batches += 1
+        self.counts.samples += batch.rows
+        self.counts.bytes_delivered += batch.nbytes
         return batch
+
+    @property
+    def ready(self) -> int:
+        """Batches that wait for the consumer."""
+        return sum(batch.done for batch in list(self._batches.values()))
+
+    @property
+    def in_flight(self) -> int:
+        """Batches that are being filled."""
+        return len(self._batches) - self.ready
+
+    @property
+    def step(self) -> int:
+        """The next step to be delivered."""
+        return self._wanted
+
+    def stop(self, reason: LoaderError) -> None:
+        """Let the consumer's wait, and every later one, end with this error; threads stop after the record in hand."""
+        with self._lock:
+            self._stopped = self._stopped or reason
+            self._work.notify_all()
+            self._ready.notify_all()
 
     def close(self) -> None:
         """Stop the threads and give the memory back; what the consumer still holds stays as it is."""
-        with self._lock:
-            self._closed = True
-            self._work.notify_all()
-            self._ready.notify_all()
+        self.stop(LoaderError("the loader is closed; make a new one"))
         for thread in self._threads:
             if thread is not threading.current_thread():
-                thread.join(timeout=5)
+                thread.join(timeout=1.0)
         self._batches.clear()
+        self._plans.clear()
         self._memory.close()
 
     # --- the consumer's side ----------------------------------------------------------------------------------------
@@ -105,53 +138,94 @@ class Reader:
         return self._schedule.steps is not None and step >= self._schedule.steps
 
     def _start(self) -> None:
-        if self._threads or self._closed:
+        if self._threads or self._stopped:
             return
-        for number in range(self._pace.workers):
-            thread = threading.Thread(target=self._fill_batches, name=f"tfprep-read-{number}", daemon=True)
+        for worker in self.workers:
+            thread = threading.Thread(target=self._fill_batches, args=(worker,), name=worker.name, daemon=True)
             self._threads.append(thread)
             thread.start()
         _close_at_exit(self)
 
     def _wait(self) -> Batch:
-        end = time.monotonic() + self._pace.timeout_s
+        batch = self._batches.get(self._wanted)
+        if batch is not None and batch.done and self._stopped is None:
+            return batch
+        began = time.monotonic()
+        try:
+            return self._wait_until(began + self._pace.timeout_s)
+        finally:
+            waited = time.monotonic() - began
+            self.counts.waits += 1
+            self.counts.wait_s += waited
+            self.counts.longest_wait_s = max(self.counts.longest_wait_s, waited)
+
+    def _wait_until(self, end: float) -> Batch:
         while True:
-            if self._closed:
-                raise LoaderError("the loader is closed; make a new one")
+            if self._stopped is not None:
+                raise self._stopped
             batch = self._batches.get(self._wanted)
-            if batch is not None and (batch.pending == 0 or batch.error is not None):
+            if batch is not None and batch.done:
                 return batch
-            if not self._ready.wait(max(0.0, end - time.monotonic())) and time.monotonic() >= end:
-                raise StalledPipelineError(f"no batch for step {self._wanted} in {self._pace.timeout_s:g} s")
+            left = end - time.monotonic()
+            if left <= 0:
+                self._stopped = StalledPipelineError(self._stall())
+                continue
+            self._ready.wait(left)
+
+    def _stall(self) -> str:
+        """Which stage moved last, what each thread is at, and where in the code."""
+        last = max(self.workers, key=lambda worker: worker.since)
+        lines = [
+            f"no batch for step {self._wanted} in {self._pace.timeout_s:g} s (timeout_s). {self.ready} batches are ready, "
+            f"{self.in_flight} in flight. Last to move: {last.describe()}"
+        ]
+        frames = sys._current_frames()
+        for thread, worker in zip(self._threads, self.workers, strict=False):
+            lines.append(worker.describe())
+            frame = frames.get(thread.ident or 0)
+            lines += [line.rstrip() for line in traceback.format_stack(frame)] if frame else ["  (it has ended)"]
+        return "\n".join(lines)
 
     # --- the threads' side ------------------------------------------------------------------------------------------
 
-    def _fill_batches(self) -> None:
-        scratch = Scratch()
-        while (work := self._take()) is not None:
+    def _fill_batches(self, worker: Worker) -> None:
+        while (work := self._take(worker)) is not None:
             batch, start, stop = work
             error: BaseException | None = None
             try:
-                self._filler.fill(batch, start, stop, scratch)
+                self._filler.fill(batch, start, stop, worker)
             except BaseException as caught:
                 error = caught
-            with self._lock:
-                batch.pending -= stop - start
-                batch.error = batch.error or error
-                if batch.pending == 0 or error is not None:
-                    self._ready.notify_all()
+            worker.enter("waiting for work")
+            self._filled(batch, stop - start, error)
             del batch, work
 
-    def _take(self) -> tuple[Batch, int, int] | None:
+    def _filled(self, batch: Batch, rows: int, error: BaseException | None) -> None:
+        with self._lock:
+            batch.pending -= rows
+            batch.error = batch.error or error
+            last = batch.pending == 0
+        if last and batch.error is None:
+            try:
+                self._filler.finish(batch)
+            except BaseException as caught:
+                batch.error = caught
+        if last or batch.error is not None:
+            with self._lock:
+                batch.done = True
+                self._ready.notify_all()
+
+    def _take(self, worker: Worker) -> tuple[Batch, int, int] | None:
         """The next rows to fill; None when there will be none any more."""
         with self._lock:
-            while not self._closed:
+            while self._stopped is None:
                 if self._filling is None and not self._at_end(self._opened) and self._may_open():
                     self._open()
                 if self._filling is not None:
                     return self._chunk(self._filling)
                 if self._at_end(self._opened):
                     return None
+                worker.enter("waiting for room" if not self._may_open() else "waiting for work")
                 self._work.wait()
         return None
 
@@ -164,23 +238,23 @@ class Reader:
         if step not in self._plans:
             self._plan(step)
         picks = self._plans.pop(step)
-        batch = Batch(step, picks, self._memory.arrays(len(picks.row)), pending=len(picks.row))
-        self._filler.begin(batch)
+        batch = Batch(step, picks, self._memory.arrays(len(picks.row)), pending=len(picks.row), done=not len(picks.row))
         self._batches[step] = batch
         self._opened += self._stride
-        if batch.rows:
-            self._filling, self._next_row = batch, 0
-        else:
+        if batch.done:
             self._ready.notify_all()
+        else:
+            self._filling, self._next_row = batch, 0
 
     def _plan(self, step: int) -> None:
+        """The first batch alone, so that it comes soon; then many at once."""
         steps = [step + i * self._stride for i in range(1 if step == self._wanted else PLAN_STEPS)]
         steps = [number for number in steps if not self._at_end(number)]
         self._plans = dict(zip(steps, self._schedule.picks(steps), strict=True))
 
     def _chunk(self, batch: Batch) -> tuple[Batch, int, int]:
         """A part of the batch, small enough that all threads share the work of the first one."""
-        size = max(1, min(32, -(-batch.rows // (2 * self._pace.workers))))
+        size = max(1, min(CHUNK_ROWS, -(-batch.rows // (2 * self._pace.workers))))
         start, self._next_row = self._next_row, min(self._next_row + size, batch.rows)
         if self._next_row == batch.rows:
             self._filling = None

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 import google_crc32c
-import numpy as np
 
 from tfprep.errors import RecordError
 from tfprep.fields import Array
 from tfprep.read.files import Files, read_into
+from tfprep.read.worker import Scratch
 from tfprep.records.framing import FOOTER_BYTES, FRAME_BYTES, HEADER_BYTES
 
 SKIP_BYTES = 64 << 10
@@ -29,27 +29,9 @@ class Span(NamedTuple):
     target: Array | None
 
 
-class Scratch:
-    """A thread's own memory, that grows as it is needed and is handed out from the start for each record."""
-
-    def __init__(self) -> None:
-        self._memory = np.empty(1 << 16, np.uint8)
-        self._used = 0
-
-    def reset(self, nbytes: int) -> None:
-        """Make room for a record of so many bytes; whatever was handed out before is no longer valid."""
-        self._used = 0
-        if nbytes > len(self._memory):
-            self._memory = np.empty(nbytes + nbytes // 4, np.uint8)
-
-    def take(self, nbytes: int) -> Array:
-        self._used += nbytes
-        return self._memory[self._used - nbytes : self._used]
-
-
 @dataclass(frozen=True)
 class Record:
-    """Which record: its file, its number in the table's order, and where its frame lies."""
+    """Which record: its file, and where its frame lies there."""
 
     path: Path
     offset: int
@@ -57,22 +39,30 @@ class Record:
 
 
 def read_fields(
-    files: Files, record: Record, spans: Sequence[Span], scratch: Scratch, *, verify: bool
-) -> Mapping[str, Array]:
+    files: Files, record: Record, spans: Sequence[Span], scratch: Scratch, *, verify: bool, whole: bool = False
+) -> dict[str, Array]:
     """The bytes of each field as uint8 [N]: the target given, or scratch memory valid until the next call.
 
-    `spans` stand in the order of their offsets. With `verify` the whole frame is read and both checksums are compared;
-    without, only what lies between the fields. Raises RecordError.
+    `spans` stand in the order of their offsets. With `verify` the whole frame is read and both checksums are compared; with
+    `whole` the payload comes as the field "" too; without, only what lies between the fields is read. Raises RecordError.
     """
     scratch.reset(record.size)
     contents: dict[str, Array] = {}
-    for run in [list(spans)] if verify else _runs(spans):
-        start = record.offset if verify else run[0].offset
-        stop = record.offset + record.size if verify else run[-1].offset + run[-1].size
-        pieces = _pieces(run, start, stop, scratch, contents)
+    everything = verify or whole
+    for run in [list(spans)] if everything else _runs(spans):
+        start = record.offset if everything else run[0].offset
+        stop = record.offset + record.size if everything else run[-1].offset + run[-1].size
+        if any(span.target is not None for span in run):
+            pieces = _scattered(run, start, stop, scratch, contents)
+        else:
+            pieces = [scratch.take(stop - start)]
+            for span in run:
+                contents[span.name] = pieces[0][span.offset - start : span.offset - start + span.size]
         read_into(files, record.path, start, pieces)
         if verify:
-            _check(record, pieces)
+            check_pieces(record, pieces)
+        if whole:
+            contents[""] = pieces[0][HEADER_BYTES:-FOOTER_BYTES]
     return contents
 
 
@@ -87,7 +77,7 @@ def _runs(spans: Sequence[Span]) -> list[list[Span]]:
     return runs
 
 
-def _pieces(run: Sequence[Span], start: int, stop: int, scratch: Scratch, contents: dict[str, Array]) -> list[Array]:
+def _scattered(run: Sequence[Span], start: int, stop: int, scratch: Scratch, contents: dict[str, Array]) -> list[Array]:
     """Memory for the bytes from `start` to `stop`: the fields' own, and scratch for what lies between."""
     pieces = []
     for span in run:
@@ -101,17 +91,22 @@ def _pieces(run: Sequence[Span], start: int, stop: int, scratch: Scratch, conten
     return pieces
 
 
-def _check(record: Record, pieces: Sequence[Array]) -> None:
+def check_pieces(record: Record, pieces: Sequence[Array]) -> None:
+    """Compare both checksums of a frame that lies in these pieces of memory; RecordError where one is wrong.
+
+    The first piece holds at least the header, the last at least the footer.
+    """
     header, last = pieces[0], pieces[-1]
     length, length_crc = struct.unpack("<QI", header[:HEADER_BYTES].tobytes())
     if length_crc != _masked(google_crc32c.value(header[:8])):
         raise _wrong(record, "wrong checksum of the length; the file is damaged here, or is no TFRecord file")
     if length + FRAME_BYTES != record.size:
         raise _wrong(record, f"the frame holds {length + FRAME_BYTES} bytes, the index says {record.size}")
-    crc = google_crc32c.value(header[HEADER_BYTES:])
-    for piece in pieces[1:-1]:
-        crc = google_crc32c.extend(crc, piece)
-    crc = google_crc32c.extend(crc, last[:-FOOTER_BYTES])
+    crc = 0
+    for number, piece in enumerate(pieces):
+        first = HEADER_BYTES if number == 0 else 0
+        stop = len(piece) - (FOOTER_BYTES if number == len(pieces) - 1 else 0)
+        crc = google_crc32c.extend(crc, piece[first:stop])
     if struct.unpack("<I", last[-FOOTER_BYTES:].tobytes())[0] != _masked(crc):
         raise _wrong(record, "wrong checksum of the payload")
 

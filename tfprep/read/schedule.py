@@ -57,7 +57,8 @@ class Hosts:
 @dataclass(frozen=True)
 class Schedule:
     """`rows` maps a sample of the draw to its row in the table, and `groups` a row to what it takes its variant with; None
-    where that is the number itself. `epochs` is None for a run without an end."""
+    where that is the number itself. `counts` is how many variants there are, of all rows or of each. `epochs` is None for a
+    run without an end."""
 
     draw: Draw
     order: Order
@@ -68,12 +69,15 @@ class Schedule:
     epochs: int | None = None
     rows: Numbers | None = None
     groups: Numbers | None = None
+    counts: int | Numbers = 1
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:
             raise LoaderError(f"batch_size is at least 1, not {self.batch_size}")
         if self.remainder not in get_args(Remainder):
             raise LoaderError(f"remainder is 'wrap', 'keep' or 'drop', not {self.remainder!r}")
+        if self.variants.choice == "all" and not isinstance(self.counts, int):
+            raise LoaderError("variants='all' with datasets of different numbers of variants; use 'rotate'")
         if self.size == 0:
             raise LoaderError("no sample is left to load; widen `where`, or choose another split")
         if self.steps_per_epoch == 0:
@@ -84,7 +88,12 @@ class Schedule:
     @property
     def size(self) -> int:
         """Items of one epoch."""
-        return self.draw.size * self.variants.times
+        return self.draw.size * self.times
+
+    @property
+    def times(self) -> int:
+        """How many items of an epoch one sample gives: with "all" as many as it has variants."""
+        return self.counts if self.variants.choice == "all" and isinstance(self.counts, int) else 1
 
     @property
     def steps_per_epoch(self) -> int:
@@ -126,14 +135,16 @@ class Schedule:
         """What stands in these places of the stream."""
         epoch, inside = np.divmod(place, self.size)
         item = self.order.items(inside, epoch, self.size)
-        if self.variants.times > 1:
+        if self.times > 1:
             samples = words(self.draw.size)
             sample, _ = self.draw.samples(item % samples, words(epoch))
             return Picks(self._row(sample), (item // samples).astype(np.int64), place)
         sample, visit = self.draw.samples(item, words(epoch))
         row = self._row(sample)
         group = row if self.groups is None else self.groups[row]
-        return Picks(row, self.variants.of(group, visit).astype(np.int64), place)
+        count = self.counts if isinstance(self.counts, int) else self.counts[row]
+        variant = self.variants.of(group, visit, count) if self.variants.choice != "all" else np.zeros_like(row)
+        return Picks(row, variant.astype(np.int64), place)
 
     def _row(self, sample: np.ndarray[tuple[int], np.dtype[np.uint64]]) -> Numbers:
         number = sample.astype(np.int64)

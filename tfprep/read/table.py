@@ -1,79 +1,169 @@
-"""Where the bytes of every sample lie: the columns of `index.parquet` that a reader needs, one set a variant."""
+"""Where the bytes of every sample lie: the columns of `index.parquet` that a reader needs, as arrays.
+
+A table is made of one split, or of several of different datasets, one after another. A *row* is a sample, a *record* one of
+its variants: records are numbered by part, then variant, then row, so that a variant's records are consecutive.
+"""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from tfprep.dataset import Dataset
+from tfprep.errors import LoaderError
+from tfprep.fields import Array
 
 Numbers = npt.NDArray[np.int64]
 
 
-class Places(NamedTuple):
-    """One variant of a split, one element a sample: its `shard`, its record's frame, and by field where its bytes lie."""
-
-    shard: npt.NDArray[np.int32]
-    offset: Numbers
-    size: Numbers
-    field_offset: dict[str, Numbers]
-    field_size: dict[str, npt.NDArray[np.int32]]
-
-
-@dataclass
-class Table:
-    """The samples of one split, in the order of the records on disk; a variant's places are read when first asked for."""
+@dataclass(frozen=True)
+class Share:
+    """What one split of one dataset gives to a table: all its samples, in the variants that are read."""
 
     dataset: Dataset
     split: str
-    fields: Sequence[str]
-    _places: dict[int, Places] = field(default_factory=dict)
-    _keys: list[str] | None = None
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    variants: tuple[int, ...]
 
     @property
     def samples(self) -> int:
         return self.dataset.split(self.split).samples
 
-    def places(self, variant: int) -> Places:
+    @property
+    def records(self) -> int:
+        return self.samples * len(self.variants)
+
+
+@dataclass(frozen=True)
+class Places:
+    """One element a record: the number of its file, its frame, and by field where its bytes lie in the file."""
+
+    file: npt.NDArray[np.int32]
+    offset: Numbers
+    size: Numbers
+    field_offset: dict[str, Numbers]
+    field_size: dict[str, npt.NDArray[np.int32]]
+
+    @property
+    def nbytes(self) -> int:
+        columns: list[Array] = [
+            self.file,
+            self.offset,
+            self.size,
+            *self.field_offset.values(),
+            *self.field_size.values(),
+        ]
+        return sum(column.nbytes for column in columns)
+
+
+class Table:
+    """The samples of the parts, in the order of the records on disk. The index is read when its places are first asked for."""
+
+    def __init__(self, parts: Sequence[Share], fields: Sequence[str]) -> None:
+        self.parts = tuple(parts)
+        self.fields = tuple(fields)
+        self.samples = sum(part.samples for part in parts)
+        self.records = sum(part.records for part in parts)
+        self.first_row = np.cumsum([0] + [part.samples for part in parts])
+        self._first_record = np.cumsum([0] + [part.records for part in parts])
+        self._lock = threading.Lock()
+        self._places: Places | None = None
+        self._columns: dict[str, pa.ChunkedArray] = {}
+        self.files: list[Path] = [
+            part.dataset.path / file.name
+            for part in parts
+            for variant in part.variants
+            for file in part.dataset.split(part.split).files[variant]
+        ]
+
+    @property
+    def places(self) -> Places:
         with self._lock:
-            if variant not in self._places:
-                self._places[variant] = self._read(variant)
-            return self._places[variant]
+            if self._places is None:
+                self._places = self._read()
+            return self._places
 
-    def path(self, variant: int, shard: int) -> Path:
-        return self.dataset.path / self.dataset.file(self.split, variant, shard).name
+    @property
+    def nbytes(self) -> int:
+        """Memory that the places take, 0 before they are read."""
+        return 0 if self._places is None else self._places.nbytes
 
-    def key(self, variant: int, row: int) -> str:
-        """The sample's key, for messages: it is looked up on disk."""
-        return str(self.dataset.index(self.split, variant, ["key"]).column("key")[row].as_py())
+    def record(self, row: Numbers, variant: Numbers) -> Numbers:
+        """The record of each row's variant."""
+        if len(self.parts) == 1:
+            part = self.parts[0]
+            record: Numbers = _slot(part, variant) * part.samples + row
+            return record
+        number = np.searchsorted(self.first_row, row, "right") - 1
+        records = np.empty_like(row)
+        for at, part in enumerate(self.parts):
+            mine = number == at
+            inside = row[mine] - self.first_row[at]
+            records[mine] = self._first_record[at] + _slot(part, variant[mine]) * part.samples + inside
+        return records
 
-    def keys(self) -> list[str]:
-        """Every sample's key."""
-        with self._lock:
-            if self._keys is None:
-                self._keys = self.dataset.index(self.split, 0, ["key"]).column("key").to_pylist()
-            return self._keys
+    def column(self, name: str) -> pa.ChunkedArray:
+        """A column of the index, one value a row (variant 0's)."""
+        if name not in self._columns:
+            self._columns[name] = pa.chunked_array(
+                [chunk for part in self.parts for chunk in _column(part, name).chunks] or [[]]
+            )
+        return self._columns[name]
 
-    def number_in_shard(self, variant: int, row: int) -> int:
-        """The record's number in its file, from 0."""
-        shard = self.places(variant).shard
-        return row - int(np.searchsorted(shard, shard[row]))
+    def key(self, row: int) -> str:
+        """One sample's key, for messages."""
+        return str(self.column("key")[row].as_py())
 
-    def _read(self, variant: int) -> Places:
+    def number_in_file(self, record: int) -> int:
+        """A record's number in its file, from 0."""
+        file = self.places.file  # ascending
+        return record - int(np.searchsorted(file, file[record]))
+
+    def _read(self) -> Places:
         names = [f"{name}_{part}" for name in self.fields for part in ("offset", "size")]
-        index = self.dataset.index(self.split, variant, ["shard", "offset", "size", *names])
-        columns = {name: index.column(name).to_numpy() for name in index.column_names}
+        columns: dict[str, list[Array]] = {name: [] for name in ("shard", "offset", "size", *names)}
+        first_file = 0
+        for part in self.parts:
+            for variant in part.variants:
+                index = part.dataset.index(part.split, variant, list(columns))
+                _check(part, variant, len(index))
+                for name, values in columns.items():
+                    values.append(index.column(name).to_numpy())
+                columns["shard"][-1] = (columns["shard"][-1] + np.int32(first_file)).astype(np.int32)
+                first_file += part.dataset.split(part.split).shards
+        whole = {name: values[0] if len(values) == 1 else np.concatenate(values) for name, values in columns.items()}
         return Places(
-            columns["shard"],
-            columns["offset"],
-            columns["size"],
-            {name: columns[f"{name}_offset"] for name in self.fields},
-            {name: columns[f"{name}_size"] for name in self.fields},
+            whole["shard"],
+            whole["offset"],
+            whole["size"],
+            {name: whole[f"{name}_offset"] for name in self.fields},
+            {name: whole[f"{name}_size"] for name in self.fields},
+        )
+
+
+def _slot(part: Share, variant: Any) -> Any:
+    """The place of a variant among those that are read."""
+    if part.variants == tuple(range(len(part.variants))):
+        return variant
+    return np.searchsorted(np.array(part.variants), variant)
+
+
+def _column(part: Share, name: str) -> pa.ChunkedArray:
+    index = part.dataset.index(part.split, 0, [name])
+    if name not in index.column_names:
+        raise LoaderError(f"the index of {part.dataset.path} has no column {name!r}")
+    return index.column(name)
+
+
+def _check(part: Share, variant: int, rows: int) -> None:
+    if rows != part.samples:
+        raise LoaderError(
+            f"{part.dataset.path}: the index lists {rows} records of {part.split!r}, variant {variant}; tfprep.json says "
+            f"{part.samples}. Run the build again, it writes both anew"
         )

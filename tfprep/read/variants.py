@@ -24,35 +24,27 @@ VariantChoice: TypeAlias = Literal["rotate", "random", "all"] | int
 
 @dataclass(frozen=True)
 class Variants:
-    """`count` is how many variants the split has."""
-
     choice: VariantChoice
-    count: int
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if isinstance(self.choice, bool) or not isinstance(self.choice, int | str):
+        named = isinstance(self.choice, str) and self.choice in ("rotate", "random", "all")
+        if not named and (isinstance(self.choice, bool) or not isinstance(self.choice, int)):
             raise LoaderError(f"variants is 'rotate', 'random', 'all' or a number, not {self.choice!r}")
-        if isinstance(self.choice, str) and self.choice not in ("rotate", "random", "all"):
-            raise LoaderError(f"variants is 'rotate', 'random', 'all' or a number, not {self.choice!r}")
-        if isinstance(self.choice, int) and not 0 <= self.choice < self.count:
-            raise LoaderError(f"the split has variants 0 to {self.count - 1}; there is no variant {self.choice}")
 
-    @property
-    def times(self) -> int:
-        """How many items of an epoch one sample gives."""
-        return self.count if self.choice == "all" else 1
+    def used(self, count: int) -> tuple[int, ...]:
+        """Which of a split's `count` variants are ever read; LoaderError where the number asked for is not among them."""
+        if not isinstance(self.choice, int):
+            return tuple(range(count))
+        if not 0 <= self.choice < count:
+            raise LoaderError(f"the split has variants 0 to {count - 1}; there is no variant {self.choice}")
+        return (self.choice,)
 
-    @property
-    def used(self) -> tuple[int, ...]:
-        return (self.choice,) if isinstance(self.choice, int) else tuple(range(self.count))
-
-    def of(self, group: Any, visit: Any) -> Words:
-        """The variant that each group of samples shows at its `visit`-th epoch; not for "all"."""
-        group, visit = np.broadcast_arrays(words(group), words(visit))
-        if isinstance(self.choice, int) or self.count == 1:
-            return np.full(group.shape, self.choice if isinstance(self.choice, int) else 0, np.uint64)
-        count = words(self.count)
+    def of(self, group: Any, visit: Any, count: Any) -> Words:
+        """The variant that each group of samples, with `count` of them, shows at its `visit`-th time; not for "all"."""
+        group, visit, count = np.broadcast_arrays(words(group), words(visit), words(count))
+        if isinstance(self.choice, int):
+            return np.full(group.shape, self.choice, np.uint64)
         key = seed_key(self.seed, f"variants/{self.choice}")
         if self.choice == "rotate":
             turn: Words = (below(mix(subkey(key, group)), count) + visit) % count

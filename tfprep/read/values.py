@@ -1,0 +1,107 @@
+"""Types and ranges of what is delivered: cast, normalised, resized on the way in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Literal, TypeAlias, get_args
+
+import numpy as np
+
+from tfprep.augment.transform import GeometryOp, Transform, identity
+from tfprep.dataset import Statistics
+from tfprep.errors import LoaderError, MissingDependencyError
+from tfprep.fields import RASTER_KINDS, FieldSpec, Size
+from tfprep.read.outputs import EXTRA, Output, Outputs, channels_of
+
+FloatType: TypeAlias = Literal["float32", "float16", "bfloat16"]
+
+_PROBES: tuple[Size, ...] = ((480, 640), (97, 61), (3000, 2000))
+
+
+def mean_and_std(
+    names: Sequence[str], specs: Mapping[str, FieldSpec], statistics: Mapping[str, Statistics]
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """One mean and one standard deviation a channel of these fields, stacked.
+
+    An image has those of the training split. A field without statistics is scaled, not shifted: whole numbers to [0, 1] by
+    their type's range, floats not at all.
+    """
+    mean: list[float] = []
+    std: list[float] = []
+    for name in names:
+        channels = channels_of(specs[name])
+        if name in statistics:
+            mean += statistics[name].mean
+            std += [value or 1.0 for value in statistics[name].std]
+        else:
+            kind = np.dtype(specs[name].dtype)
+            mean += [0.0] * channels
+            std += [float(np.iinfo(kind).max) if kind.kind in "iu" else 1.0] * channels
+    return tuple(mean), tuple(std)
+
+
+def convert(
+    outputs: Outputs,
+    specs: Mapping[str, FieldSpec],
+    statistics: Mapping[str, Statistics],
+    dtype: FloatType | None,
+    normalize: bool,
+) -> Outputs:
+    """The outputs with images and maps as `dtype`, normalised if asked; masks, labels and all else stay as they are."""
+    if dtype is None:
+        if normalize:
+            raise LoaderError(
+                "normalize=True makes fractions: name their dtype as well, 'float32', 'float16' or 'bfloat16'"
+            )
+        return outputs
+    if dtype not in get_args(FloatType):
+        raise LoaderError(f"dtype is {', '.join(get_args(FloatType))}, or None for what is stored, not {dtype!r}")
+    if dtype == "bfloat16":
+        require_bfloat16()
+    made = []
+    for output in outputs.outputs:
+        kinds = {specs[name].kind for name in output.fields if name in specs}
+        if not kinds & {"image", "map"}:
+            made.append(output)
+            continue
+        mean, std = mean_and_std(output.fields, specs, statistics) if normalize else (None, None)
+        made.append(replace(output, dtype=dtype, mean=mean, std=std))
+    return Outputs(tuple(made), outputs.structure)
+
+
+def require_bfloat16() -> None:
+    """Importing ml_dtypes teaches NumPy the name 'bfloat16'."""
+    try:
+        import ml_dtypes  # noqa: F401
+    except ImportError as error:
+        raise MissingDependencyError("bfloat16 needs ml_dtypes: pip install ml_dtypes") from error
+
+
+def transform_of(geometry: Sequence[GeometryOp], size: Size) -> Transform:
+    """All ops, in their unaugmented form, as one transform of an image of this size."""
+    whole = identity(size)
+    for op in geometry:
+        whole = whole.then(op(whole.size, None))
+    return whole
+
+
+def warped_spec(spec: FieldSpec, geometry: Sequence[GeometryOp]) -> FieldSpec:
+    """What a field is behind the ops: sizes that they fix are known, whatever arrives."""
+    if not geometry or spec.kind not in RASTER_KINDS:
+        return spec
+    height, width = spec.shape[:2]
+    probes = _PROBES if height is None or width is None else ((height, width),)
+    sizes = [transform_of(geometry, probe).size for probe in probes]
+    known = [sides[0] if len(set(sides)) == 1 else None for sides in zip(*sizes, strict=True)]
+    return FieldSpec(spec.kind, (*known, *spec.shape[2:]), spec.dtype)
+
+
+def check_geometry(geometry: Any) -> None:
+    if not isinstance(geometry, Sequence) or isinstance(geometry, str) or not all(callable(op) for op in geometry):
+        raise LoaderError(f"geometry is a list of ops such as augment.Resize(224, 224), not {geometry!r}")
+
+
+def is_extra(output: Output, specs: Mapping[str, FieldSpec]) -> bool:
+    """Whether it comes from the index instead of the records' bytes."""
+    return output.fields[0] not in specs and output.fields[0] in EXTRA
