@@ -1,0 +1,76 @@
+"""The code in README and docs runs as it stands there: recipes build, the trainer trains."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+from PIL import Image
+
+from tfprep.build import BuildOptions, build
+from tfprep.recipe_file import load_recipe
+
+ROOT = Path(__file__).parents[2]
+BLOCKS = [
+    pytest.param(block, id=f"{page.stem}-{number}")
+    for page in (ROOT / "README.md", ROOT / "docs" / "recipes.md")
+    for number, block in enumerate(re.findall(r"```python\n(.*?)```", page.read_text(), re.S))
+]
+RECIPES = [block for block in BLOCKS if "RECIPE =" in block.values[0]]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """Class folders, and images with masks, of photos that are large enough for every recipe."""
+    root = tmp_path_factory.mktemp("docs")
+    draws = np.random.default_rng(0)
+    for number in range(24):
+        image = Image.fromarray(draws.integers(0, 256, (6, 8, 3), np.uint8)).resize(
+            (340, 330), Image.Resampling.BICUBIC
+        )
+        mask = Image.fromarray(draws.choice([0, 8], (5, 5)).astype(np.uint8)).resize(
+            (340, 330), Image.Resampling.NEAREST
+        )
+        for path, picture in (
+            (root / "classes" / "ab"[number % 2] / f"{number}.jpg", image),
+            (root / "pairs" / "train" / f"{number}.png", image),
+            (root / "pairs" / "trainannot" / f"{number}.png", mask),
+        ):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            picture.save(path)
+    return root
+
+
+@pytest.mark.parametrize("block", RECIPES)
+def test_every_recipe_builds(block, folder, tmp_path):
+    (tmp_path / "recipe.py").write_text(block)
+    recipe = load_recipe(tmp_path / "recipe.py")
+    data = folder / ("pairs" if "mask" in recipe.store else "classes")
+    summary = build(recipe, tmp_path / "out", data, options=BuildOptions(workers=0))
+    assert summary.rejects == 0
+    assert summary.samples == 24
+
+
+def small(weights, classes, input_shape):
+    """In place of MobileNetV2, which takes a minute to compile."""
+    layers = keras.layers
+    return keras.Sequential(
+        [layers.Input(input_shape), layers.GlobalAveragePooling2D(), layers.Dense(classes, "softmax")]
+    )
+
+
+def test_the_trainer_of_the_readme_trains(folder, tmp_path, monkeypatch):
+    (trainer,) = [block.values[0] for block in BLOCKS if "model.fit" in block.values[0]]
+    assert len([line for line in trainer.splitlines() if line and "import" not in line]) <= 10
+    recipe = next(block.values[0] for block in RECIPES if 'name="photos"' in block.values[0])
+    (tmp_path / "recipe.py").write_text(recipe.replace("224, 224", "32, 32"))
+    build(tmp_path / "recipe.py", tmp_path / "out" / "photos", folder / "classes", options=BuildOptions(workers=0))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(keras.applications, "MobileNetV2", small)
+    shorter = trainer.replace("epochs=10", "epochs=1, verbose=0, shuffle=False").replace(
+        "batch_size=32", "batch_size=8"
+    )
+    exec(compile(shorter, "README.md", "exec"), {})
