@@ -316,7 +316,8 @@ def test_a_custom_function_that_returns_no_sample():
         apply_geometry({"image": IMAGE}, KINDS, [(Custom(lambda sample, generator: IMAGE), rng())])
 
 
-def test_an_albumentations_pipeline_is_a_custom_function():
+def test_an_albumentations_pipeline_is_a_custom_function(monkeypatch):
+    monkeypatch.setenv("NO_ALBUMENTATIONS_UPDATE", "1")
     albumentations = pytest.importorskip("albumentations")
     pipeline = albumentations.Compose([albumentations.HorizontalFlip(p=1)], seed=0)
 

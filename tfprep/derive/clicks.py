@@ -19,12 +19,15 @@ taken in row order.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import ceil
 from typing import ClassVar, Literal, TypeAlias
 
+import cv2
 import numpy as np
 
-from tfprep.derive.edt import ERROR_PX, distance_to
+from tfprep.derive.edt import ERROR_PX, Box, box_of, depth_in, distance_to
 from tfprep.derive.options import (
+    classes_of,
     mask_of,
     points_of,
     require,
@@ -113,14 +116,17 @@ class ClickPoints:
     def _in_band(self, inside: Array, mask: Array, generator: np.random.Generator) -> Array:
         """Strategy 1."""
         count = _count(self.n_neg1, generator)
-        distance = distance_to(inside)
-        band = self._band(inside, mask, distance) & (distance > self.margin_px - ERROR_PX)
-        return _spread(band, count, self.step_px, generator, _NONE)
+        window = box_of(inside, ceil(self.band_px))
+        if window is None:
+            return _NONE
+        band, distance = self._band(inside[window], mask[window])
+        clicks = _spread(band & (distance > self.margin_px - ERROR_PX), count, self.step_px, generator, _NONE)
+        return clicks + _corner(window)
 
     def _on_others(self, mask: Array, generator: np.random.Generator) -> Array:
         """Strategy 2."""
         clicks = _NONE
-        for other in np.unique(mask):
+        for other in classes_of(mask):
             if other in (self.target, self.background, self.void):
                 continue
             count = _count(self.n_neg2, generator)
@@ -130,12 +136,16 @@ class ClickPoints:
 
     def _around(self, inside: Array, mask: Array, generator: np.random.Generator) -> Array:
         """Strategy 3: farthest points first, on squared distances."""
-        distance = distance_to(inside)
-        free = np.argwhere(self._band(inside, mask, distance))
-        if not len(free) or not self.n_neg3:
+        # A pixel wider than the band, so that all of G that bounds it is in the window.
+        window = box_of(inside, ceil(self.band_px) + 1)
+        if window is None or not self.n_neg3:
             return _NONE
-        fixed = inside | (distance > self.band_px - ERROR_PX)
-        to_fixed = np.square(distance_to(fixed, np.inf)[free[:, 0], free[:, 1]].astype(np.float64))
+        band, distance = self._band(inside[window], mask[window])
+        free = np.argwhere(band)
+        if not len(free):
+            return _NONE
+        fixed = inside[window] | (distance > self.band_px - ERROR_PX)
+        to_fixed = np.square(distance_to(fixed)[free[:, 0], free[:, 1]].astype(np.float64))
         clicks = [free[generator.integers(len(free))]]
         while len(clicks) < self.n_neg3:
             np.minimum(to_fixed, np.square(free - clicks[-1]).sum(1), out=to_fixed)
@@ -143,14 +153,13 @@ class ClickPoints:
             if to_fixed[farthest] <= 0:
                 break
             clicks.append(free[farthest])
-        return np.array(clicks)
+        return np.array(clicks) + _corner(window)
 
-    def _band(self, inside: Array, mask: Array, distance: Array) -> Array:
-        """Gᶜ: background nearer than d to the object; empty where there is no object."""
-        if not inside.any():
-            return np.zeros_like(inside)
+    def _band(self, inside: Array, mask: Array) -> tuple[Array, Array]:
+        """Gᶜ, background nearer than d to the object, and the distance to it."""
+        distance = distance_to(inside)
         band = ~inside & (distance < self.band_px - ERROR_PX)
-        return band if self.void is None else band & (mask != self.void)
+        return (band if self.void is None else band & (mask != self.void)), distance
 
 
 @dataclass(frozen=True)
@@ -214,23 +223,43 @@ _NONE = np.zeros((0, 2), np.int64)
 
 def click_map(shape: tuple[int, ...], clicks: Array, truncate_px: float) -> Array:
     """float32 [H, W]: the distance to the nearest of the clicks (row, column) [N, 2], cut at `truncate_px`."""
-    clicked = np.zeros(shape, bool)
-    clicked[clicks[:, 0], clicks[:, 1]] = True
-    return np.asarray(np.minimum(distance_to(clicked, truncate_px), np.float32(truncate_px)))
+    if len(clicks) > _FEW:
+        clicked = np.zeros(shape, bool)
+        clicked[clicks[:, 0], clicks[:, 1]] = True
+        return distance_to(clicked, within_px=truncate_px)
+    distance = np.full(shape, np.float32(truncate_px) ** 2, np.float32)
+    down = np.square(np.arange(shape[0]) - clicks[:, :1]).astype(np.float32)
+    right = np.square(np.arange(shape[1]) - clicks[:, 1:]).astype(np.float32)
+    for top in range(0, shape[0], _ROWS):
+        block = distance[top : top + _ROWS]
+        for row, column in zip(down[:, top : top + _ROWS], right, strict=True):
+            np.minimum(block, row[:, None] + column, out=block)
+        np.sqrt(block, out=block)
+    return distance
+
+
+_FEW = 16
+"""Up to so many clicks, the minimum over all of them is faster than a distance transform."""
+_ROWS = 32
+"""Rows are done in blocks that stay in the processor's cache."""
 
 
 def _maps(shape: tuple[int, ...], kinds: list[Array], options: Clicks | ClickMaps) -> Array:
-    maps = np.stack([click_map(shape, clicks, options.truncate_px) for clicks in kinds], axis=2)
-    return maps if options.dtype == "float32" else np.rint(maps).astype(options.dtype)
+    maps = [click_map(shape, clicks, options.truncate_px) for clicks in kinds]
+    if options.dtype != "float32":
+        maps = [np.rint(each, out=each).astype(options.dtype) for each in maps]
+    return np.asarray(cv2.merge(maps)).reshape(*shape, len(maps))
 
 
 def _deep(region: Array, margin_px: float) -> Array:
     """The pixels at least `margin_px` away from every pixel outside the region; where it has none, its deepest pixels."""
-    if not region.any():
-        return region
-    depth = distance_to(~region, np.inf) * region
+    depth = depth_in(region, np.inf)
     deep = region & (depth > margin_px - ERROR_PX)
-    return deep if deep.any() else depth == depth.max()
+    return deep if deep.any() else region & (depth == depth.max(initial=0))
+
+
+def _corner(window: Box) -> Array:
+    return np.array([window[0].start, window[1].start])
 
 
 def _count(between: tuple[int, int], generator: np.random.Generator) -> int:
@@ -239,19 +268,31 @@ def _count(between: tuple[int, int], generator: np.random.Generator) -> int:
 
 def _spread(allowed: Array, count: int, step_px: float, generator: np.random.Generator, taken: Array) -> Array:
     """Up to `count` random pixels of `allowed`, at least `step_px` from each other and from those `taken`: [N, 2]."""
-    free = np.argwhere(allowed)
-    for click in taken:
-        free = _beyond(free, click, step_px)
-    clicks: list[Array] = []
-    while len(clicks) < count and len(free):
-        clicks.append(free[generator.integers(len(free))])
-        free = _beyond(free, clicks[-1], step_px)
-    return np.array(clicks, np.int64).reshape(-1, 2)
+    free = np.flatnonzero(allowed)
+    clicks = np.concatenate([taken, np.zeros((count, 2), np.int64)])
+    for number in range(len(taken), len(clicks)):
+        click = _apart(free, allowed.shape[1], clicks[:number], step_px, generator)
+        if click is None:
+            return clicks[len(taken) : number]
+        clicks[number] = click
+    return clicks[len(taken) :]
 
 
-def _beyond(pixels: Array, click: Array, step_px: float) -> Array:
-    squared = np.square(pixels - click).sum(1)
-    return np.asarray(pixels[(squared >= step_px * step_px) & (squared > 0)])
+def _apart(free: Array, width: int, clicks: Array, step_px: float, generator: np.random.Generator) -> Array | None:
+    """One of the pixels `free` (row · width + column), all that are far enough from the clicks as likely; None without one."""
+    least = max(step_px * step_px, 1)
+    for _ in range(_TRIES if len(free) else 0):
+        pixel = np.array(divmod(int(free[generator.integers(len(free))]), width))
+        if (np.square(clicks - pixel).sum(1) >= least).all():
+            return pixel
+    pixels = np.stack(np.divmod(free, width), axis=1)
+    for click in clicks:
+        pixels = pixels[np.square(pixels - click).sum(1) >= least]
+    return np.asarray(pixels[generator.integers(len(pixels))]) if len(pixels) else None
+
+
+_TRIES = 8
+"""Most pixels are far enough from the few clicks: only after so many that were not, all are looked at."""
 
 
 def _require_counts(name: str, value: tuple[int, int]) -> None:

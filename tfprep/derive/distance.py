@@ -13,7 +13,7 @@ from typing import ClassVar, Literal, TypeAlias, get_args
 
 import numpy as np
 
-from tfprep.derive.edt import distance_to, inner_boundary
+from tfprep.derive.edt import depth_in, distance_to, inner_boundary
 from tfprep.derive.options import mask_of, require, require_class, require_positive
 from tfprep.fields import Array, Kind, Sample
 
@@ -64,8 +64,6 @@ class Distance:
 
     def _one(self, mask: Array, target: int) -> Array:
         distance = _REGIONS[self.to](mask == target, _void(mask, self.void), self.truncate_px)
-        if self.truncate_px is not None:
-            np.minimum(distance, np.float32(self.truncate_px), out=distance)
         if self.normalise and self.truncate_px is not None:
             distance *= np.float32(_HIGHEST.get(self.dtype, 1) / self.truncate_px)
         return _as(distance, self.dtype)
@@ -128,7 +126,10 @@ class SignedDistance:
         outside = ~inside if void is None else ~(inside | void)
         if not inside.any() or not outside.any():
             return self._one_sided(inside)
-        to_inside, to_outside = distance_to(inside), distance_to(outside)
+        # Cut a pixel later than asked, so that the outline's half pixel does not shorten what is cut.
+        cut = None if self.truncate_px is None else self.truncate_px + 1
+        to_inside = distance_to(inside, within_px=cut)
+        to_outside = depth_in(inside) if void is None else distance_to(outside, within_px=cut)
         out_by, in_by = (0.5, 0.5) if self.outline == "edge" else (0.0, 1.0)
         signed = np.where(inside, in_by - to_outside, to_inside - out_by)
         return signed if void is None else np.where(void, np.float32(0), signed)
@@ -141,18 +142,21 @@ class SignedDistance:
         return np.full(inside.shape, far if self.outline == "edge" else 0, np.float32)
 
 
-def _to_class(inside: Array, void: Array | None, absent_px: float | None) -> Array:
-    return distance_to(inside, absent_px)
+def _to_class(inside: Array, void: Array | None, truncate_px: float | None) -> Array:
+    return distance_to(inside, within_px=truncate_px)
 
 
-def _to_outside(inside: Array, void: Array | None, absent_px: float | None) -> Array:
-    outside = ~inside if void is None else ~(inside | void)
-    return np.where(inside, distance_to(outside, absent_px), np.float32(0))
+def _to_outside(inside: Array, void: Array | None, truncate_px: float | None) -> Array:
+    outside_only = inside if void is None else inside | void
+    depth = depth_in(outside_only, truncate_px)
+    if void is not None:
+        depth[void] = 0
+    return depth if truncate_px is None else np.minimum(depth, np.float32(truncate_px))
 
 
-def _to_boundary(inside: Array, void: Array | None, absent_px: float | None) -> Array:
+def _to_boundary(inside: Array, void: Array | None, truncate_px: float | None) -> Array:
     whole = inside if void is None else inside | void
-    return distance_to(inner_boundary(whole) & inside, absent_px)
+    return distance_to(inner_boundary(whole) & inside, within_px=truncate_px)
 
 
 _REGIONS = {"class": _to_class, "inside": _to_outside, "boundary": _to_boundary}

@@ -65,7 +65,10 @@ class ChannelStatistics:
     def __call__(self, sample: Sample, generator: np.random.Generator, /) -> Array:
         image = image_of(sample, self.image)
         mean, deviation = (value.ravel() for value in cv2.meanStdDev(image))
-        return np.stack([mean, deviation, image.min((0, 1)), image.max((0, 1))], axis=1).astype(np.float32)
+        # OpenCV reduces the rows many times faster than NumPy reduces two axes at once.
+        least = np.asarray(cv2.reduce(image, 0, cv2.REDUCE_MIN)).reshape(-1, image.shape[2]).min(0)
+        greatest = np.asarray(cv2.reduce(image, 0, cv2.REDUCE_MAX)).reshape(-1, image.shape[2]).max(0)
+        return np.stack([mean, deviation, least, greatest], axis=1).astype(np.float32)
 
 
 def _gray(image: Array) -> Array:

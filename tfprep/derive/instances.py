@@ -33,7 +33,7 @@ class InstanceCenters:
     def __call__(self, sample: Sample, generator: np.random.Generator, /) -> Array:
         mask = mask_of(sample, self.mask)
         heatmap = np.zeros(mask.shape, np.float32)
-        for x, y in centres(_instances(mask, self.background, self.void))[1:]:
+        for x, y in centres(_instances(mask, self.background, self.void)):
             if np.isfinite(x):
                 stamp_gaussian(heatmap, x, y, self.sigma_px)
         return heatmap
@@ -52,9 +52,11 @@ class InstanceOffsets:
 
     def __call__(self, sample: Sample, generator: np.random.Generator, /) -> Array:
         numbered = _instances(mask_of(sample, self.mask), self.background, self.void)
-        to = centres(numbered)[numbered][:, :, ::-1]
-        at = np.moveaxis(np.indices(numbered.shape), 0, 2) + 0.5
-        return np.where(numbered[:, :, None] > 0, to - at, 0).astype(np.float32)
+        offsets = np.zeros((*numbered.shape, 2), np.float32)
+        rows, columns = np.nonzero(numbered)
+        x, y = centres(numbered)[numbered[rows, columns]].T
+        offsets[rows, columns, 0], offsets[rows, columns, 1] = y - rows - 0.5, x - columns - 0.5
+        return offsets
 
 
 @dataclass(frozen=True)
@@ -115,12 +117,12 @@ class InstanceClasses:
 
 
 def centres(numbered: Array) -> Array:
-    """float64 [N + 1, 2]: x, y of the centre of each number; NaN for those that do not occur."""
-    flat = numbered.ravel()
-    rows, columns = (index.ravel() + 0.5 for index in np.indices(numbered.shape))
-    counts = np.bincount(flat)
+    """float64 [N + 1, 2]: x, y of the centre of each number; NaN for 0 and those that do not occur."""
+    rows, columns = np.nonzero(numbered)
+    numbers = numbered[rows, columns]
+    counts = np.bincount(numbers)
     with np.errstate(invalid="ignore"):
-        return np.stack([np.bincount(flat, columns) / counts, np.bincount(flat, rows) / counts], axis=1)
+        return np.stack([np.bincount(numbers, along) / counts + 0.5 for along in (columns, rows)], axis=1)
 
 
 def _instances(mask: Array, background: int, void: int | None) -> Array:

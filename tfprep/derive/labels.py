@@ -9,7 +9,7 @@ import cv2
 import numpy as np
 
 from tfprep.derive.edt import ERROR_PX, distance_to
-from tfprep.derive.options import mask_of, require, require_class, require_count, require_distance
+from tfprep.derive.options import classes_of, mask_of, require, require_class, require_count, require_distance
 from tfprep.derive.unet import components
 from tfprep.errors import SampleError
 from tfprep.fields import Array, Kind, Sample
@@ -75,13 +75,19 @@ class OneHot:
 
     def __call__(self, sample: Sample, generator: np.random.Generator, /) -> Array:
         mask = mask_of(sample, self.mask)
-        ignored = mask == self.ignore if self.ignore is not None else np.zeros(mask.shape, bool)
-        wrong = (mask >= self.classes) & ~ignored
-        if wrong.any():
-            rule = f"{self.mask!r} holds the class {mask[wrong][0]}, OneHot has {self.classes} classes"
-            raise SampleError(f"{rule} and ignores {self.ignore}", stage="derive")
-        rows = np.eye(self.classes + 1, self.classes, dtype=np.uint8)
-        return np.asarray(rows[np.where(ignored, self.classes, mask)])
+        if mask.max(initial=0) >= self.classes:
+            self._check(mask)
+        channels = [
+            np.zeros(mask.shape, np.uint8) if number == self.ignore else (mask == number).view(np.uint8)
+            for number in range(self.classes)
+        ]
+        return np.asarray(cv2.merge(channels)).reshape(*mask.shape, self.classes)
+
+    def _check(self, mask: Array) -> None:
+        for number in classes_of(mask):
+            if number >= self.classes and number != self.ignore:
+                rule = f"{self.mask!r} holds the class {number}, OneHot has {self.classes} classes"
+                raise SampleError(f"{rule} and ignores {self.ignore}", stage="derive")
 
 
 @dataclass(frozen=True)
@@ -110,7 +116,7 @@ class OneObject:
         numbered = np.zeros(mask.shape, np.int64)
         candidates: list[int] = []
         count = 1
-        for label in np.unique(mask):
+        for label in classes_of(mask):
             if label in (self.background, self.void):
                 continue
             parts = components(mask == label)

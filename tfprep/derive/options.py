@@ -45,6 +45,11 @@ def mask_of(sample: Sample, name: str) -> Array:
     return mask
 
 
+def classes_of(mask: Array) -> list[int]:
+    """The class numbers that occur in a mask, ascending."""
+    return [int(number) for number in np.flatnonzero(np.bincount(mask.ravel()))]
+
+
 def image_of(sample: Sample, name: str) -> Array:
     """The image uint8 [H, W, 3] called `name`."""
     image = field_of(sample, name)
