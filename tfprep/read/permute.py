@@ -20,7 +20,8 @@ import numpy.typing as npt
 Words: TypeAlias = npt.NDArray[np.uint64]
 """uint64 [N]"""
 
-ROUNDS = 8
+ROUNDS = 20
+"""With 8, the 120 permutations of five elements come visibly unequally often; with 20, no test that we know of tells."""
 GOLDEN = 0x9E3779B97F4A7C15
 MIX = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, None))
 """SplitMix64's finaliser: xor with itself shifted right, then multiply."""
@@ -85,13 +86,16 @@ def _rounds(index: Words, a: Words, b: Words, key: Words, inverse: bool) -> Word
     left, right = index % a, index // a
     order = range(ROUNDS - 1, -1, -1) if inverse else range(ROUNDS)
     for number in order:
+        round_key = key + np.uint64((number + 1) * GOLDEN % 2**64)
         if number % 2:
-            right = _shift(right, left, b, subkey(key, number), inverse)
+            right = _shift(right, mix(left + round_key), b, inverse)
         else:
-            left = _shift(left, right, a, subkey(key, number), inverse)
-    return right * a + left
+            left = _shift(left, mix(right + round_key), a, inverse)
+    joined: Words = right * a + left
+    return joined
 
 
-def _shift(value: Words, other: Words, modulus: Words, key: Words, inverse: bool) -> Words:
-    step = below(mix(other + key), modulus)
-    return (value + (modulus - step if inverse else step)) % modulus
+def _shift(value: Words, draw: Words, modulus: Words, inverse: bool) -> Words:
+    step = below(draw, modulus)
+    shifted: Words = (value + (modulus - step if inverse else step)) % modulus
+    return shifted

@@ -65,6 +65,13 @@ def convert(
         if not kinds & {"image", "map"}:
             made.append(output)
             continue
+        wide = [
+            name for name in output.fields if np.dtype(specs[name].dtype) in (np.uint16, np.uint32, np.int32, np.int64)
+        ]
+        if dtype == "float16" and wide and not normalize:
+            raise LoaderError(
+                f"float16 ends at 65,504; '{wide[0]}' holds {specs[wide[0]].dtype}: use normalize, or float32"
+            )
         mean, std = mean_and_std(output.fields, specs, statistics) if normalize else (None, None)
         made.append(replace(output, dtype=dtype, mean=mean, std=std))
     return Outputs(tuple(made), outputs.structure)

@@ -1,0 +1,187 @@
+"""The loader in TensorFlow ops alone: for `gs://`, the tf.data service and serialisation. The same order, the same pixels.
+
+steps ─▶ places ─▶ (file, offset, count) of the runs that lie together ─▶ TFRecordDataset from there ─▶ back into order
+      ─▶ parse_single_example ─▶ the codecs' tf_decode ─▶ batch
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfprep.errors import LoaderError
+from tfprep.load.graph_order import at, record
+from tfprep.read.outputs import Output
+from tfprep.read.pipeline import Pipeline
+from tfprep.read.reader import usable_cpus
+
+READS = 16
+"""Runs of records that are read at the same time."""
+
+
+def graph_dataset(pipeline: Pipeline) -> tf.data.Dataset:
+    """Batches from `start_step` on; LoaderError for options that need Python."""
+    _check(pipeline)
+    schedule, options = pipeline.schedule, pipeline.options
+    rows, _ = _local(pipeline)
+    stop = np.iinfo(np.int64).max if schedule.steps is None else schedule.steps
+    decode = _Decoder(pipeline)
+    threads = options.threads or usable_cpus()
+
+    def batches(first: Any, last: Any) -> tf.data.Dataset:
+        read = _records(pipeline, first, last).map(decode, num_parallel_calls=threads, deterministic=True)
+        ragged = any(None in output.shape for output in pipeline.outputs.outputs)
+        fixed = (schedule.remainder != "keep" and schedule.epochs is None) or schedule.remainder == "drop"
+        return read.ragged_batch(rows, drop_remainder=fixed) if ragged else read.batch(rows, drop_remainder=fixed)
+
+    if schedule.remainder != "keep" or schedule.epochs is not None:
+        return batches(options.start_step, stop)
+    per_epoch = schedule.steps_per_epoch
+    epochs = tf.data.Dataset.range(options.start_step // per_epoch, np.iinfo(np.int64).max // per_epoch)
+    return epochs.flat_map(
+        lambda epoch: batches(tf.maximum(epoch * per_epoch, options.start_step), (epoch + 1) * per_epoch)
+    )
+
+
+def _check(pipeline: Pipeline) -> None:
+    options = pipeline.options
+    wrong = {
+        "geometry": bool(options.geometry),
+        "on_bad='skip'": options.on_bad == "skip",
+        "verify='never'": options.verify == "never",
+        "cache": options.cache not in ("auto", False),
+    }
+    asked = [name for name, value in wrong.items() if value]
+    if asked:
+        raise LoaderError(f"path='graph' is TensorFlow ops alone and cannot do {', '.join(asked)}; use path='direct'")
+    if _local(pipeline)[1] == 0:
+        raise LoaderError(
+            "path='graph' cannot give this host an empty last batch; use remainder='drop', or fewer hosts"
+        )
+
+
+def _local(pipeline: Pipeline) -> tuple[int, int]:
+    """Samples of this host in a full batch, and in the smallest."""
+    schedule = pipeline.schedule
+    sizes = [schedule.span(step) for step in (0, schedule.steps_per_epoch - 1)]
+    return sizes[0][1] - sizes[0][0], min(stop - start for start, stop in sizes)
+
+
+# --- reading ------------------------------------------------------------------------------------------------------------
+
+
+def _records(pipeline: Pipeline, first: Any, last: Any) -> tf.data.Dataset:
+    """(payload, row, variant) of every sample of the steps [first, last), in order."""
+    order = pipeline.schedule.order
+    together = -(-order.block * order.window // pipeline.schedule.batch_size) if order.name == "block" else 1
+    chunks = tf.data.Dataset.range(first, last, together).map(lambda step: _places(pipeline, step, together, last))
+    places = pipeline.table.places
+    files = tf.constant([str(path) for path in pipeline.table.files])
+    file, offset = tf.constant(places.file), tf.constant(places.offset)
+
+    def read(place: Any) -> tuple[Any, Any, Any]:
+        row, variant = at(pipeline.schedule, place)
+        return _payloads(files, file, offset, record(pipeline.table, row, variant)), row, variant
+
+    return chunks.map(read, num_parallel_calls=2, deterministic=True).unbatch()
+
+
+def _places(pipeline: Pipeline, step: Any, count: int, last: Any) -> Any:
+    """This host's places of `count` steps, as far as `last`: int64 [N]."""
+    steps = tf.range(step, tf.minimum(step + count, last))
+    starts, stops = _span(pipeline, steps)
+    return tf.ragged.range(starts, stops).values
+
+
+def _span(pipeline: Pipeline, step: Any) -> tuple[Any, Any]:
+    schedule = pipeline.schedule
+    size = schedule.size
+    if schedule.remainder == "wrap":
+        start = step * schedule.batch_size
+        stop = start + schedule.batch_size
+    else:
+        epoch, inside = step // schedule.steps_per_epoch, step % schedule.steps_per_epoch
+        start = epoch * size + inside * schedule.batch_size
+        stop = tf.minimum(start + schedule.batch_size, (epoch + 1) * size)
+    hosts = schedule.hosts
+    return start + (stop - start) * hosts.index // hosts.count, start + (stop - start) * (
+        hosts.index + 1
+    ) // hosts.count
+
+
+def _payloads(files: Any, file: Any, offset: Any, records: Any) -> Any:
+    """The records' payloads, string [N]: sorted, read in runs of neighbours, put back into order."""
+    order = tf.argsort(records, stable=True)
+    wanted = tf.gather(records, order)
+    held = tf.gather(file, wanted)
+    begins = tf.concat([[True], (wanted[1:] != wanted[:-1] + 1) | (held[1:] != held[:-1])], 0)
+    first = tf.where(begins)[:, 0]
+    counts = tf.concat([first[1:], tf.size(wanted, tf.int64)[None]], 0) - first
+    run = tf.gather(wanted, first)
+    runs = tf.data.Dataset.from_tensor_slices(
+        (tf.gather(files, tf.gather(held, first)), tf.gather(offset, run), counts)
+    )
+    read = runs.interleave(_run, cycle_length=READS, num_parallel_calls=READS, deterministic=True)
+    size = tf.size(wanted, tf.int64)
+    payloads = tf.data.Dataset.get_single_element(read.unbatch().batch(size))
+    return tf.gather(payloads, tf.argsort(order, stable=True))
+
+
+def _run(path: Any, offset: Any, count: Any) -> tf.data.Dataset:
+    """`count` payloads from `offset` on, as one element."""
+    variant = tf.raw_ops.TFRecordDatasetV2(
+        filenames=[path], compression_type="", buffer_size=256 << 10, byte_offsets=[offset]
+    )
+    payloads = tf.data.experimental.from_variant(variant, tf.TensorSpec((), tf.string))
+    return payloads.take(count).batch(count)
+
+
+# --- decoding -----------------------------------------------------------------------------------------------------------
+
+
+class _Decoder:
+    """(payload, row, variant) to one element, as the outputs ask."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self._pipeline = pipeline
+        self._specs, self._codecs = pipeline.specs, pipeline.dataset.codecs
+        self._fields = [name for name in pipeline.outputs.fields if name in pipeline.specs]
+        self._features = {
+            feature: kind
+            for name in self._fields
+            for feature, kind in self._codecs[name].tf_features(name, self._specs[name]).items()
+        }
+        wants_key = any(name == "key" for name in pipeline.outputs.fields if name not in pipeline.specs)
+        self._keys = tf.constant(pipeline.table.column("key").to_pylist()) if wants_key else None
+
+    def __call__(self, payload: Any, row: Any, variant: Any) -> Any:
+        features = tf.io.parse_single_example(payload, self._features) if self._features else {}
+        values = {name: self._codecs[name].tf_decode(features, name, self._specs[name]) for name in self._fields}
+        if self._keys is not None:
+            values["key"] = tf.gather(self._keys, row)
+        values.setdefault("variant", variant)
+        made = {output.name: self._output(output, values) for output in self._pipeline.outputs.outputs}
+        return self._pipeline.outputs.pack(made)
+
+    def _output(self, output: Output, values: Any) -> Any:
+        if output.stacked:
+            rasters = [values[name] for name in output.fields]
+            flat = [raster[..., None] if len(raster.shape) == 2 else raster for raster in rasters]
+            common = np.result_type(*(self._specs[name].dtype for name in output.fields))
+            value = tf.concat([tf.cast(raster, common.name) for raster in flat], -1)
+        else:
+            value = values[output.fields[0]]
+        if output.dtype == "string" or value.dtype == tf.dtypes.as_dtype(output.dtype):
+            return value
+        return tf.cast(self._normalised(output, value), output.dtype)
+
+    def _normalised(self, output: Output, value: Any) -> Any:
+        if output.mean is None or output.std is None:
+            return value
+        wide = np.result_type(value.dtype.as_numpy_dtype, np.float32)
+        mean, std = (np.array(numbers, np.float32).astype(wide) for numbers in (output.mean, output.std))
+        if len(value.shape) == 2:
+            mean, std = mean[0], std[0]
+        return (tf.cast(value, wide.name) - mean) / std
