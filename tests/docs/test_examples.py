@@ -54,7 +54,7 @@ def test_every_recipe_builds(block, folder, tmp_path):
     assert summary.samples == 24
 
 
-def small(weights, classes, input_shape):
+def small(input_shape, weights, classes):
     """In place of MobileNetV2, which takes a minute to compile."""
     layers = keras.layers
     return keras.Sequential(
