@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from tfprep.bench.measure import Candidate
 from tfprep.load import Data
+from tfprep.load import open as open_data
 
 Map = Callable[..., Any]
 
@@ -24,6 +26,12 @@ class Iteration:
 
     def __next__(self) -> Any:
         return next(self.batches)
+
+    def ready(self) -> Mapping[str, float]:
+        """How many batches wait in the reader, how many are being filled, and how many there may be of both."""
+        stats = self.loader.stats
+        names = {"ready": "batches_ready", "in_flight": "batches_in_flight", "ahead": "batches_ahead"}
+        return {name: float(stats[counter]) for name, counter in names.items()}
 
     def close(self) -> None:
         self.loader.close()
@@ -45,3 +53,17 @@ def loader_candidate(
         return Iteration(loader, iter(dataset))
 
     return Candidate(name, begin)
+
+
+def numpy_candidate(data: Data, split: str, batch_size: int, *, name: str, **options: Any) -> Candidate:
+    """The same batches as NumPy arrays."""
+
+    def begin() -> Iteration:
+        loader = data.numpy_loader(split, batch_size=batch_size, **options)
+        return Iteration(loader, iter(loader))
+
+    return Candidate(name, begin)
+
+
+def opened(data: Data | str | os.PathLike[str]) -> Data:
+    return data if isinstance(data, Data) else open_data(data)

@@ -46,6 +46,14 @@ class Budget:
 
 
 @dataclass(frozen=True)
+class Count:
+    """Stands for a batch where only its size is of interest."""
+
+    images: int
+    bytes: int
+
+
+@dataclass(frozen=True)
 class Stretch:
     """One candidate in one round: images and bytes in `used.seconds`, and the wait for the first batch before that."""
 
@@ -208,6 +216,8 @@ class _Endless(Iterator[Any]):
 
 def measured_size(batch: Any) -> tuple[int, int]:
     """(images, bytes) of a batch: the length of its first array, and the bytes of all its arrays."""
+    if isinstance(batch, Count):
+        return batch.images, batch.bytes
     leaves = list(_leaves(batch))
     first = leaves[0]
     shape = getattr(first, "shape", None)

@@ -1,77 +1,157 @@
-"""`tfprep bench` as a call of the library."""
+"""`tfprep bench` as a call of the library: the loader's rate, the ladder below it, what limits it and what to change."""
 
 from __future__ import annotations
 
 import os
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tfprep.bench.loaders import loader_candidate
-from tfprep.bench.machine import Machine, cached_share, this_machine
-from tfprep.bench.measure import Budget, Rounds, compare
-from tfprep.load import open as open_data
+from tfprep.bench.ladder import Ladder, ladder, rungs_of
+from tfprep.bench.limit import Limit, changes_of, explain
+from tfprep.bench.loaders import Map, loader_candidate, opened
+from tfprep.bench.machine import Machine, cached_share, drop_cache, this_machine
+from tfprep.bench.measure import Budget, Candidate, Rounds, Stretch, compare
+from tfprep.bench.step import Against, against_step
+from tfprep.errors import LoaderError
+from tfprep.load import Data
 
-LOADER = "tfprep"
+LOADER = "loader"
+
+
+@dataclass(frozen=True)
+class BenchOptions:
+    """What is measured, and for how long.
+
+    - `split`: None takes the first. `batch_size`, and `loader`: the options of the loader, as a trainer would give them.
+    - `map_function`: the user's own, put behind the loader with `Dataset.map`.
+    - `rounds` of `seconds` for every rung and every candidate that it is compared with.
+    - `cold`: ask the system to forget the dataset's files before every stretch.
+    - `changes`: also measure other forms of the stored fields.
+    """
+
+    split: str | None = None
+    batch_size: int = 32
+    loader: Mapping[str, Any] = field(default_factory=dict)
+    map_function: Map | None = None
+    rounds: int = 3
+    seconds: float = 1.5
+    cold: bool = False
+    changes: bool = True
+
+    def __post_init__(self) -> None:
+        if self.rounds < 1 or self.seconds <= 0:
+            raise LoaderError(
+                f"at least one round of more than 0 seconds, not rounds={self.rounds}, seconds={self.seconds}"
+            )
+
+    @property
+    def budget(self) -> Budget:
+        return Budget(self.rounds, self.seconds, min(1.0, self.seconds / 2))
 
 
 @dataclass(frozen=True)
 class Bench:
-    """What was measured of one split. `cached` is the share of its files that lay in the file cache at the start, None
-    where the system does not say."""
+    """What was measured. `cached` is the share of the split's files in the file cache at the start, None where the system
+    does not say; `settings` what the loader says that it chose; `baselines` the names of what it was compared with."""
 
     folder: Path
     split: str
-    batch_size: int
-    budget: Budget
+    options: BenchOptions
     machine: Machine
     cached: float | None
+    settings: Mapping[str, Any]
     rounds: Rounds
+    ladder: Ladder
+    limit: Limit
+    baselines: tuple[str, ...] = ()
+    against: Against | None = None
+
+    @property
+    def batch_s(self) -> float:
+        """How long the loader takes for a batch."""
+        return self.options.batch_size / self.rounds.images_per_s(LOADER).median
 
     def as_json(self) -> dict[str, Any]:
         return {
             "dataset": str(self.folder),
             "split": self.split,
-            "batch_size": self.batch_size,
-            "budget": asdict(self.budget),
+            "batch_size": self.options.batch_size,
+            "budget": asdict(self.options.budget),
             "machine": asdict(self.machine),
+            "file_cache": "cold" if self.options.cold else "warm",
             "cached_share": self.cached,
             "other_programs": self.rounds.others,
+            "warning": self.rounds.busy,
+            "settings": dict(self.settings),
             "loader": self.rounds.as_json()[LOADER],
+            "ladder": self.ladder.as_json(),
+            "limit": {**asdict(self.limit), "lines": self.limit.lines()},
+            "against": {
+                name: {**self.rounds.as_json()[name], "ratio": asdict(self.rounds.ratio(LOADER, name))}
+                for name in self.baselines
+            },
+            "step": None if self.against is None else self.against.as_json(),
         }
-
-    def lines(self) -> list[str]:
-        """For people."""
-        rate, volume = self.rounds.images_per_s(LOADER), self.rounds.bytes_per_s(LOADER)
-        first, cpu, cores = (getattr(self.rounds, of)(LOADER) for of in ("first_batch_s", "cpu_ms", "cores"))
-        told = [
-            f"{self.folder}, {self.split}, batches of {self.batch_size}: median of {self.budget.rounds} rounds of "
-            f"{self.budget.seconds:g} s (least to greatest)",
-            f"  {rate.median:,.0f} images/s ({rate.least:,.0f} to {rate.greatest:,.0f}), {volume.median / 1e6:,.0f} MB/s",
-            f"  first batch after {first.median:.2f} s ({first.least:.2f} to {first.greatest:.2f})",
-            f"  {cpu.median:.3g} ms of CPU an image, {cores.median:.1f} of {self.machine.cores} cores at work",
-            f"  on {self.machine.processor}, {self.machine.key}; {self._cache()}",
-        ]
-        return [*told, f"  note: {self.rounds.busy}"] if self.rounds.busy else told
-
-    def _cache(self) -> str:
-        return "file cache: not known" if self.cached is None else f"{self.cached:.0%} of the files in the file cache"
 
 
 def bench(
-    folder: str | os.PathLike[str],
-    split: str | None = None,
+    data: Data | str | os.PathLike[str],
+    options: BenchOptions | None = None,
     *,
-    batch_size: int = 32,
-    rounds: int = 5,
-    seconds: float = 2.0,
-    **options: Any,
+    baselines: Sequence[Candidate] = (),
+    step_s: float | None = None,
+    on_stretch: Callable[[str, Stretch], None] | None = None,
 ) -> Bench:
-    """Measure the loader over the dataset in `folder`; `options` go to the loader. Imports TensorFlow."""
-    data = open_data(folder)
-    name = split or next(iter(data.splits))
-    files = [data.path / file.name for files in data.split(name).files for file in files]
+    """Measure the loader, its ladder and the baselines in turns; then, with `step_s`, against a step of that length.
+
+    Imports TensorFlow. Raises DatasetError, LoaderError.
+    """
+    options = options or BenchOptions()
+    data = opened(data)
+    split = options.split or next(iter(data.splits))
+    files = [data.path / file.name for files in data.split(split).files for file in files]
     cached = cached_share(files)
-    budget = Budget(rounds, seconds)
-    measured = compare([loader_candidate(data, name, batch_size, name=LOADER, **options)], budget)
-    return Bench(data.path, name, batch_size, budget, this_machine(data.path), cached, measured)
+    machine = this_machine(data.path)
+    loader = loader_candidate(
+        data, split, options.batch_size, name=LOADER, map_function=options.map_function, **options.loader
+    )
+    rungs = rungs_of(data, split, options.batch_size, options.map_function, **options.loader)
+    candidates = [*rungs, loader, *baselines]
+    if options.cold:
+        candidates = [_colder(candidate, files) for candidate in candidates]
+    rounds = compare(candidates, options.budget, on_stretch)
+    steps = ladder(rounds)
+    free = machine.cores * (1 - (rounds.others or 0.0))
+    changes = changes_of(data, split, steps, free) if options.changes else []
+    result = Bench(
+        data.path, split, options, machine, cached, settings_of(loader), rounds, steps,
+        explain(steps, free, changes), tuple(candidate.name for candidate in baselines),
+    )  # fmt: skip
+    if step_s is None:
+        return result
+    return Bench(**{**vars(result), "against": against_step(loader, step_s, result.batch_s, seconds=_long(options))})
+
+
+def settings_of(candidate: Candidate) -> dict[str, Any]:
+    """What a loader says of itself, its counters left out."""
+    iteration = candidate.open()
+    try:
+        report = dict(iteration.loader.report())  # type: ignore[attr-defined]
+    finally:
+        iteration.close()  # type: ignore[attr-defined]
+    report.pop("stats", None)
+    return report
+
+
+def _long(options: BenchOptions) -> float:
+    return max(3.0, options.rounds * options.seconds)
+
+
+def _colder(candidate: Candidate, files: Sequence[Path]) -> Candidate:
+    def begin() -> Any:
+        drop_cache(files)
+        return candidate.open()
+
+    return Candidate(candidate.name, begin)

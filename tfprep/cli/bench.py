@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from tfprep.cli import text
 from tfprep.cli.build import Share
+
+if TYPE_CHECKING:
+    from tfprep.bench.measure import Candidate
+    from tfprep.bench.run import BenchOptions
 
 EXIT_WAITING = 4
 
@@ -28,6 +33,14 @@ EXIT_WAITING = 4
 @click.option("--step-ms", type=click.FloatRange(0, min_open=True), help="Against a step that takes this long.")
 @click.option("--images-per-second", type=click.FloatRange(0, min_open=True), help="Against a step at this rate.")
 @click.option("--fail-if-waiting", type=Share(), metavar="SHARE", help="Exit with 4 where the step waits more, as 1%.")
+@click.option(
+    "--against",
+    multiple=True,
+    metavar="NAME",
+    help="Beside on-the-fly, keras-directory, image-data-generator, tfds or tf-guide; may be given often.",
+)
+@click.option("--recipe", type=click.Path(path_type=Path), help="The dataset's recipe, for --against on-the-fly.")
+@click.option("--data", type=click.Path(path_type=Path), help="Where its raw files lie. [default: as for build]")
 @click.option("--json", "as_json", is_flag=True, help="All figures as JSON on standard output.")
 def command(folder: Path, as_json: bool, fail_if_waiting: float | None, **given: Any) -> int:
     """How fast the dataset in FOLDER loads, which stage limits it, and what to change.
@@ -52,7 +65,9 @@ def command(folder: Path, as_json: bool, fail_if_waiting: float | None, **given:
         seconds=given["seconds"],
         cold=given["cold"],
     )
-    result = bench(folder, options, step_s=step_s)
+    with tempfile.TemporaryDirectory(prefix="tfprep-bench-") as scratch:
+        baselines = _baselines(folder, options, given, Path(scratch))
+        result = bench(folder, options, baselines=baselines, step_s=step_s)
     if as_json:
         text.print_json(result.as_json())
     else:
@@ -73,3 +88,22 @@ def _step_s(given: dict[str, Any]) -> float | None:
 def _loader_options(given: dict[str, Any]) -> dict[str, Any]:
     options = {name: given[name] for name in ("threads", "ahead", "order", "cache") if given[name] is not None}
     return {name: False if value == "none" else value for name, value in options.items()}
+
+
+def _baselines(folder: Path, options: BenchOptions, given: dict[str, Any], scratch: Path) -> list[Candidate]:
+    if not given["against"]:
+        return []
+    from tfprep.bench.baselines import Work, baseline
+    from tfprep.dataset import Dataset
+    from tfprep.recipe_file import data_root, load_recipe
+
+    dataset, path = Dataset.open(folder), given["recipe"]
+    work = Work(
+        dataset,
+        options.split or next(iter(dataset.splits)),
+        options.batch_size,
+        scratch,
+        load_recipe(path) if path else None,
+        given["data"] or (data_root(path) if path else None),
+    )
+    return [baseline(name, work) for name in given["against"]]

@@ -1,0 +1,171 @@
+"""The stage that limits is the one that was made slow: each is staged, by sleeping far longer than all others take."""
+
+from __future__ import annotations
+
+import os
+import time
+from itertools import count
+from typing import Any
+
+import pytest
+
+from tfprep.bench.ladder import Ladder, Rung, ladder, rungs_of
+from tfprep.bench.limit import Change, explain
+from tfprep.bench.loaders import loader_candidate
+from tfprep.bench.measure import Budget, Rounds, Spread, Stretch, compare, measure
+from tfprep.bench.run import Bench, BenchOptions, bench
+from tfprep.bench.step import against_step
+from tfprep.bench.usage import Used
+from tfprep.bench.words import lines
+from tfprep.load import Data
+
+SHORT = BenchOptions(batch_size=4, rounds=1, seconds=0.4, changes=False, loader={"threads": 2})
+
+
+def slow_reads(monkeypatch: pytest.MonkeyPatch, sleep_s: float, every: int = 1) -> None:
+    """Every `every`-th read takes `sleep_s` longer: a disk, or a network file system, that is slow or uneven."""
+    read, number = os.preadv, count(1)
+
+    def slow(*arguments: Any) -> int:
+        if next(number) % every == 0:
+            time.sleep(sleep_s)
+        return read(*arguments)
+
+    monkeypatch.setattr(os, "preadv", slow)
+
+
+def test_a_slow_disk(raw_data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow_reads(monkeypatch, 0.02)
+    result = bench(raw_data, SHORT)
+    assert result.limit.stage == "reading"
+    assert "the disk is the limit" in result.limit.words
+    assert result.ladder.rung("reading").share > 0.5
+
+
+def test_a_slow_decode(png_data: Data) -> None:
+    result = bench(png_data, BenchOptions(batch_size=4, rounds=1, seconds=0.4, loader={"threads": 2}))
+    assert result.limit.stage == "decoding"
+    assert "cores at work" in result.limit.words
+    best = result.limit.changes[0]
+    assert (best.field, best.now) == ("image", "PNG")
+    assert best.speed > 2
+
+
+def test_a_slow_map(raw_data: Data) -> None:
+    import tensorflow as tf
+
+    def slow(batch: Any) -> Any:
+        label = tf.py_function(lambda label: time.sleep(0.1) or label, [batch["label"]], tf.int64)
+        return {**batch, "label": label}
+
+    result = bench(
+        raw_data,
+        BenchOptions(batch_size=4, rounds=1, seconds=0.5, changes=False, map_function=slow, loader={"threads": 2}),
+    )
+    assert result.limit.stage == "map"
+    assert "your .map" in result.limit.words
+    assert result.rounds.images_per_s("loader").median < 0.5 * result.rounds.images_per_s("tensorflow").median
+
+
+def test_a_slow_consumer(raw_data: Data) -> None:
+    loader = loader_candidate(raw_data, "train", 4, threads=2)
+    against = against_step(loader, 0.1, 0.01, seconds=1.0)
+    assert against.limit == "step"
+    assert against.predicted == 0
+    assert "the step limits" in against.words()
+    assert against.moments[-1].ready["ready"] >= 1
+
+
+def test_a_slow_loader_waits_as_predicted(raw_data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow_reads(monkeypatch, 0.02)  # one thread, 4 a batch: 80 ms a batch
+    loader = loader_candidate(raw_data, "train", 4, threads=1, cache=False)
+    batch_s = 4 / measure(loader, Budget(1, 1.0, 0.3)).images_per_s
+    against = against_step(loader, 0.02, batch_s, seconds=1.5)
+    assert against.limit == "loader"
+    assert against.predicted == pytest.approx(1 - 0.02 / batch_s)
+    assert against.share == pytest.approx(against.predicted, abs=0.1)
+    assert against.p99_s >= against.p50_s > 0.03
+
+
+@pytest.mark.parametrize(("ahead", "limit"), [(1, "ahead"), (20, "step")])
+def test_too_few_batches_ahead(raw_data: Data, monkeypatch: pytest.MonkeyPatch, ahead: int, limit: str) -> None:
+    """A pause of 600 ms every 16 batches is 38 ms a batch: less than the step of 60 ms, if enough batches lie ready."""
+    slow_reads(monkeypatch, 0.6, every=64)
+    loader = loader_candidate(raw_data, "train", 4, threads=1, ahead=ahead, cache=False)
+    against = against_step(loader, 0.06, 0.04, seconds=2.5)
+    assert against.limit == limit
+    if limit == "ahead":
+        assert "too few batches ahead" in against.words()
+        assert 3 <= against.needed_ahead <= 14
+
+
+# --- what is made of figures ----------------------------------------------------------------------------------------
+
+
+def rung(name: str, rate: float, cores: float = 1.0, share: float = 0.0) -> Rung:
+    return Rung(name, Spread.of([rate]), Spread.of([1000 * rate]), Spread.of([1.0]), Spread.of([cores]), share)
+
+
+def stretches(rate: float) -> list[Stretch]:
+    return [Stretch(int(rate), 0, 1, 0.1, Used(1.0, 1.0, 0, None, ()))]
+
+
+def test_a_rung_costs_what_it_adds() -> None:
+    rounds = Rounds({"reading": stretches(1000), "decoding": stretches(250), "tensorflow": stretches(200)})
+    shares = {rung.name: rung.share for rung in ladder(rounds).rungs}
+    assert shares == pytest.approx({"reading": 0.2, "decoding": 0.6, "tensorflow": 0.2})
+    assert ladder(rounds).limit.name == "decoding"
+
+
+def test_a_rung_that_is_faster_than_the_one_below_costs_nothing() -> None:
+    rounds = Rounds({"reading": stretches(100), "decoding": stretches(110), "tensorflow": stretches(100)})
+    assert [round(rung.share, 2) for rung in ladder(rounds).rungs] == [0.92, 0.0, 0.08]
+
+
+@pytest.mark.parametrize(
+    ("name", "cores", "words"),
+    [
+        ("reading", 0.1, "the disk is the limit"),
+        ("reading", 1.9, "moving the bytes into memory is the limit"),
+        ("decoding", 1.9, "decoding: 1.9 of 2.0 cores at work"),
+        ("batching", 1.0, "larger batches"),
+        ("tensorflow", 1.0, "handing batches to TensorFlow"),
+        ("map", 1.0, "your .map"),
+    ],
+)
+def test_every_limit_has_words(name: str, cores: float, words: str) -> None:
+    steps = Ladder((rung("reading", 10, cores), rung(name, 5, cores, share=0.9)))
+    assert words in explain(steps, 2).words
+
+
+def test_only_changes_that_help_are_told_the_best_first() -> None:
+    changes = [Change("image", "PNG", then, speed, 1.0) for then, speed in (("a", 1.05), ("b", 2.0), ("c", 12.0))]
+    steps = Ladder((rung("reading", 10), rung("decoding", 5, share=0.9)))
+    told = explain(steps, 2, changes).lines()[1:]
+    assert [line.split(" as ")[1].split(" ")[0] for line in told] == ["c", "b"]
+    assert told[0] == "store 'image' as c instead of PNG: 12 times the speed, 1.0 times the disk"
+    assert not explain(Ladder((rung("tensorflow", 5, share=1.0),)), 2, changes).changes
+
+
+def test_told_to_people_and_as_json(jpeg_data: Data) -> None:
+    result: Bench = bench(jpeg_data, SHORT, step_s=0.02)
+    told = "\n".join(lines(result))
+    for part in ("images/s", "first batch after", "read and decode", "limit: ", "the accelerator waits", "file cache"):
+        assert part in told
+    document = result.as_json()
+    assert [step["name"] for step in document["ladder"]] == ["reading", "decoding", "batching", "tensorflow"]
+    assert sum(step["share"] for step in document["ladder"]) == pytest.approx(1)
+    assert document["step"]["step_ms"] == 20
+    assert document["machine"]["cores"] == len(os.sched_getaffinity(0))
+
+
+def test_rungs_count_the_same_records(raw_data: Data) -> None:
+    """Every rung delivers all samples of an epoch: none is faster because it does less."""
+    candidates = rungs_of(raw_data, "train", 4, None, threads=2)
+    assert [candidate.name for candidate in candidates] == ["reading", "decoding", "batching", "tensorflow"]
+    rounds = compare(candidates, Budget(1, 0.1, 0.0))
+    record = rounds.bytes_per_s("reading").median / rounds.images_per_s("reading").median
+    files = [file for files in raw_data.split("train").files for file in files]
+    assert record == pytest.approx(sum(file.bytes for file in files) / sum(file.records for file in files), rel=0.02)
+    pixels = rounds.bytes_per_s("tensorflow").median / rounds.images_per_s("tensorflow").median
+    assert pixels == pytest.approx(16 * 16 * 3 + 8)

@@ -1,0 +1,106 @@
+"""A bench told to people."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tfprep.bench.measure import Spread
+from tfprep.bench.run import LOADER, Bench
+from tfprep.bench.step import Against
+
+
+def lines(bench: Bench) -> list[str]:
+    parts = (_head, _ladder, _limit, _baselines, _step, _machine)
+    return [line for part in parts for line in part(bench)]
+
+
+def _head(bench: Bench) -> list[str]:
+    rounds, options = bench.rounds, bench.options
+    rate, volume = rounds.images_per_s(LOADER), rounds.bytes_per_s(LOADER)
+    first, cpu = rounds.first_batch_s(LOADER), rounds.cpu_ms(LOADER)
+    cores = rounds.cores(LOADER).median
+    return [
+        f"{bench.folder}, {bench.split}, batches of {options.batch_size}: medians of {options.rounds} rounds of "
+        f"{options.seconds:g} s (least to greatest)",
+        f"  {_whole(rate)} images/s, {volume.median / 1e6:,.0f} MB/s into memory",
+        f"  first batch after {first.median:.2f} s ({first.least:.2f} to {first.greatest:.2f})",
+        f"  {cpu.median:.3g} ms of CPU an image, {cores:.1f} of {bench.machine.cores} cores at work, "
+        f"{rounds.rss_peak(LOADER) / 1e6:,.0f} MB of memory at most",
+        *_cache(bench),
+    ]
+
+
+def _cache(bench: Bench) -> list[str]:
+    cache = bench.settings.get("cache", {})
+    if not isinstance(cache, dict) or cache.get("kind", "none") == "none":
+        return []
+    return [f"  the loader keeps all records {cache['kind']} in memory: the ladder below is that of the first epoch"]
+
+
+def _ladder(bench: Bench) -> list[str]:
+    rows = [
+        (
+            rung.words,
+            f"{rung.images_per_s.median:,.0f}",
+            f"{rung.cpu_ms.median:.3g}",
+            f"{rung.cores.median:.1f}",
+            f"{rung.share:.0%}",
+        )
+        for rung in bench.ladder.rungs
+    ]
+    head = ("each stage adds", "images/s", "CPU ms", "cores", "of the time")
+    return [f"  {line}" for line in _table([head, *rows])]
+
+
+def _limit(bench: Bench) -> list[str]:
+    first, *rest = bench.limit.lines()
+    return [f"  limit: {first}", *(f"    {line}" for line in rest)]
+
+
+def _baselines(bench: Bench) -> list[str]:
+    if not bench.baselines:
+        return []
+    head = ("against", "images/s", "tfprep is faster by", "")
+    rows = [head]
+    for name in bench.baselines:
+        ratio = bench.rounds.ratio(LOADER, name)
+        rate = bench.rounds.images_per_s(name).median
+        rows.append((name, f"{rate:,.0f}", f"{ratio.median:.2f} times", f"({ratio.least:.2f} to {ratio.greatest:.2f})"))
+    return [f"  {line}" for line in _table(rows)]
+
+
+def _step(bench: Bench) -> list[str]:
+    return [] if bench.against is None else [f"  {line}" for line in step_lines(bench.against)]
+
+
+def step_lines(against: Against) -> list[str]:
+    """The waiting against a step, for people."""
+    return [
+        f"against a step of {1000 * against.step_s:.1f} ms: the accelerator waits {against.share:.1%} of the time "
+        f"(predicted: {against.predicted:.1%})",
+        f"  wait for a batch: {1000 * against.p50_s:.2f} ms in the median, {1000 * against.p99_s:.2f} ms at the 99th percentile",
+        f"  {against.words()}",
+    ]
+
+
+def _machine(bench: Bench) -> list[str]:
+    share = "not known" if bench.cached is None else f"{bench.cached:.0%} cached at the start"
+    cache = "files forgotten by the system before each stretch" if bench.options.cold else f"file cache {share}"
+    told = [f"  on {bench.machine.processor}, {bench.machine.key}; {cache}"]
+    return [*told, f"  note: {bench.rounds.busy}"] if bench.rounds.busy else told
+
+
+def _whole(spread: Spread) -> str:
+    return f"{spread.median:,.0f} ({spread.least:,.0f} to {spread.greatest:,.0f})"
+
+
+def _table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """The first column to the left, the others to the right."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return [
+        "  ".join(
+            cell.rjust(width) if column else cell.ljust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
