@@ -189,6 +189,13 @@ def test_elastic_is_as_smooth_as_its_gaussian():
         assert correlation == pytest.approx(np.exp(-(distance**2) / 400), abs=0.12)
 
 
+def test_no_points_and_no_boxes_under_a_bend():
+    sample = {"p": np.zeros((0, 3), np.float32), "b": np.zeros((0, 4), np.float32)}
+    out = warp_sample(sample, {"p": "points", "b": "boxes"}, Elastic()(SIZE, rng()))
+    assert out["p"].shape == (0, 3)
+    assert out["b"].shape == (0, 4)
+
+
 def test_grid_distortion_keeps_the_edge_and_never_folds():
     for seed in range(10):
         transform = GridDistortion(5, 0.249)(SIZE, rng(seed))

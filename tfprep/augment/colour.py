@@ -62,7 +62,7 @@ class Saturation:
 
     def __call__(self, image: ImageArray, generator: np.random.Generator, /) -> ImageArray:
         factor = generator.uniform(*_factors(self.amount))
-        return blend(gray(image)[:, :, None], image, factor)
+        return blend(_repeated(gray(image)), image, factor)
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class Grayscale:
     def __call__(self, image: ImageArray, generator: np.random.Generator, /) -> ImageArray:
         if generator.random() >= self.p:
             return image
-        return np.asarray(cv2.cvtColor(gray(image), cv2.COLOR_GRAY2RGB), np.uint8)
+        return _repeated(gray(image))
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class ChannelShuffle:
 
     def __call__(self, image: ImageArray, generator: np.random.Generator, /) -> ImageArray:
         happens, order = generator.random() < self.p, generator.permutation(3)
-        return np.ascontiguousarray(image[:, :, order]) if happens else image
+        return np.asarray(cv2.transform(image, np.eye(3)[order]), np.uint8) if happens else image
 
 
 def gray(image: ImageArray) -> ImageArray:
@@ -113,6 +113,10 @@ def gray(image: ImageArray) -> ImageArray:
     # All sums stay below 2^24, so float32 holds them exactly.
     weighted = image.reshape(-1, 3).astype(np.float32) @ _LUMA
     return np.asarray(((weighted + 32768) * np.float32(1 / 65536)).astype(np.uint8).reshape(image.shape[:2]))
+
+
+def _repeated(gray_image: ImageArray) -> ImageArray:
+    return np.asarray(cv2.cvtColor(gray_image, cv2.COLOR_GRAY2RGB), np.uint8)
 
 
 def mean_gray(image: ImageArray) -> int:

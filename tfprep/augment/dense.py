@@ -92,33 +92,40 @@ class OffsetGrid:
     offsets: Array
     step: tuple[float, float]
 
-    def pull(self, xy: Array) -> Array:
-        return np.asarray(xy + self._offset(xy))
+    def pull(self, x: Array, y: Array) -> tuple[Array, Array]:
+        right, down = self._offset(x, y)
+        return x + right, y + down
 
-    def push(self, xy: Array) -> Array:
-        """Solves p + offset(p) = xy: offsets change by less than the way between two points, so the iteration contracts."""
-        guess = np.array(xy, np.float64)
+    def push(self, x: Array, y: Array) -> tuple[Array, Array]:
+        """Solves p + offset(p) = (x, y): offsets change by less than the way between two points, so steps get shorter."""
+        guess = x, y
         for _ in range(_STEPS):
-            nearer = xy - self._offset(guess)
-            done = np.nanmax(np.abs(nearer - guess), initial=0) < _CLOSE_PX
+            right, down = self._offset(*guess)
+            nearer = x - right, y - down
+            moved = max(np.nanmax(np.abs(new - old), initial=0) for new, old in zip(nearer, guess, strict=True))
             guess = nearer
-            if done:
+            if moved < _CLOSE_PX:
                 break
         return guess
 
-    def _offset(self, xy: Array) -> Array:
-        """Bilinear between nodes, float64 [..., 2]; NaN for NaN."""
-        known = np.isfinite(xy)
-        at = (np.where(known, xy, 0) / self.step).astype(np.float32)
-        # Two dimensions for OpenCV; one channel at a time, whose coordinates it does not round.
-        x, y = np.moveaxis(at.reshape(-1, at.shape[-2] if at.ndim > 2 else 1, 2), 2, 0)
-        parts = [
-            cv2.remap(
-                np.ascontiguousarray(self.offsets[:, :, c]), x, y, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE
-            )
-            for c in (0, 1)
-        ]
-        return np.where(known, np.stack(parts, axis=-1).reshape(xy.shape), np.nan)
+    def _offset(self, x: Array, y: Array) -> tuple[Array, Array]:
+        """Bilinear between nodes, of the dtype that came; NaN for NaN."""
+        if not x.size:
+            return x, y
+        lost = np.isnan(x)
+        some_lost = bool(lost.any())
+        # Two dimensions for OpenCV, and one channel at a time, whose coordinates it does not round.
+        right, down = (
+            np.atleast_2d((np.where(lost, 0, along) if some_lost else along) / step).astype(np.float32, copy=False)
+            for along, step in zip((x, y), self.step, strict=True)
+        )
+        found = []
+        for channel in (0, 1):
+            plane = np.ascontiguousarray(self.offsets[:, :, channel])
+            offset = np.asarray(cv2.remap(plane, right, down, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE))
+            offset = offset.reshape(x.shape).astype(x.dtype, copy=False)
+            found.append(np.where(lost, np.nan, offset) if some_lost else offset)
+        return found[0], found[1]
 
 
 def bent(offsets: Array, step: float | tuple[float, float], size: Size) -> Transform:

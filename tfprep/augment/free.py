@@ -43,9 +43,12 @@ def draw(
 def source_maps(transform: Transform) -> tuple[Array, Array]:
     """float32 [H, W] twice: x and y, in OpenCV's count, that each output pixel shows; far outside where it shows nothing."""
     height, width = transform.size
-    centres = np.stack(np.meshgrid(np.arange(width) + 0.5, np.arange(height) + 0.5), axis=2)
-    source = np.nan_to_num(transform.pull(centres) - 0.5, nan=_NOWHERE_PX).astype(np.float32)
-    return np.ascontiguousarray(source[:, :, 0]), np.ascontiguousarray(source[:, :, 1])
+    x, y = np.meshgrid(np.arange(width, dtype=np.float32) + 0.5, np.arange(height, dtype=np.float32) + 0.5)
+    right, down = transform.pull_planes(x, y)
+    lost = np.isnan(right)
+    if lost.any():
+        right[lost] = down[lost] = _NOWHERE_PX
+    return (right - 0.5).astype(np.float32, copy=False), (down - 0.5).astype(np.float32, copy=False)
 
 
 _NOWHERE_PX = -1e4

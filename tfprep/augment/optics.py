@@ -6,7 +6,9 @@ Images are uint8 [H, W, 3] RGB and stay so.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil, cos, exp, log, radians, sin, sqrt
+from functools import cache
+from math import ceil, cos, exp, log, prod, radians, sin, sqrt
+from statistics import NormalDist
 from typing import Literal
 
 import cv2
@@ -18,7 +20,7 @@ from tfprep.augment.options import Range, around, require, require_pixels, requi
 from tfprep.fields import Array, ImageArray
 
 _REACH = 4.0
-_BORDER = cv2.BORDER_REFLECT
+_BORDER = cv2.BORDER_REFLECT_101
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,7 @@ class Sharpness:
 @dataclass(frozen=True)
 class Blur:
     """A Gaussian blur, its standard deviation drawn uniformly from `sigma_px`; the kernel reaches 4 σ, the image is mirrored at
-    its edge. Below 0.05 pixels nothing happens."""
+    the middle of its outermost pixels. Below 0.05 pixels nothing happens."""
 
     sigma_px: Range = (0.1, 2.0)
 
@@ -50,8 +52,9 @@ class Blur:
         sigma = generator.uniform(*self.sigma_px)
         if sigma < 0.05:
             return image
-        length = 2 * ceil(_REACH * sigma) + 1
-        return np.asarray(cv2.GaussianBlur(image, (length, length), sigma, borderType=_BORDER), np.uint8)
+        # Faster than cv2.GaussianBlur, and rounded once: that one takes 8-bit weights and is off by up to 1.6 levels.
+        kernel = cv2.getGaussianKernel(2 * ceil(_REACH * sigma) + 1, sigma, cv2.CV_32F)
+        return np.asarray(cv2.sepFilter2D(image, -1, kernel, kernel, borderType=_BORDER), np.uint8)
 
 
 @dataclass(frozen=True)
@@ -74,7 +77,8 @@ class MotionBlur:
 @dataclass(frozen=True)
 class Noise:
     """Gaussian noise, its standard deviation in levels drawn uniformly from `sigma`, independent for each pixel and channel, or
-    with `gray` the same in all channels: round(v + σ n), cut at 0 and 255."""
+    with `gray` the same in all channels: round(v + σ n), cut at 0 and 255. n is one of the 65,536 quantiles of the standard
+    normal distribution, drawn with 16 bits: within ± 4.3."""
 
     sigma: Range = (2.0, 12.0)
     gray: bool = False
@@ -85,8 +89,11 @@ class Noise:
     def __call__(self, image: ImageArray, generator: np.random.Generator, /) -> ImageArray:
         sigma = np.float32(generator.uniform(*self.sigma))
         shape = (*image.shape[:2], 1) if self.gray else image.shape
-        noisy = image + generator.standard_normal(shape, np.float32) * sigma
-        return np.asarray(np.clip(np.rint(noisy), 0, 255), np.uint8)
+        count = prod(shape)
+        draws = generator.integers(0, 1 << 64, -(-count // 4), np.uint64).astype("<u8").view("<u2")[:count]
+        # Levels are whole numbers, so rounding v + σ n is adding the rounded σ n.
+        noise = np.rint(sigma * _normal_quantiles()).astype(np.int16).take(draws).reshape(shape)
+        return np.asarray(cv2.add(image, np.broadcast_to(noise, image.shape).copy(), dtype=cv2.CV_8U), np.uint8)
 
 
 @dataclass(frozen=True)
@@ -151,7 +158,7 @@ class Erasing:
         if window is None:
             return image
         made: ImageArray = image.copy()
-        made[window] = generator.integers(0, 256, made[window].shape) if self.level is None else self.level
+        made[window] = generator.integers(0, 256, made[window].shape, np.uint8) if self.level is None else self.level
         return made
 
     def _window(self, height: int, width: int, draws: Array) -> tuple[slice, slice] | None:
@@ -179,14 +186,22 @@ def line_kernel(length_px: float, angle: float) -> Array:
 
 
 def _smooth(image: ImageArray) -> ImageArray:
-    """Pillow's ImageFilter.SMOOTH: (sum of the 3 × 3 pixels + 4 times the middle) / 13, rounded."""
+    """Pillow's ImageFilter.SMOOTH: (sum of the 3 × 3 pixels + 4 times the middle) / 13, rounded; never half-way, so any
+    rounding will do."""
     if min(image.shape[:2]) < 3:
         return image
-    sums = cv2.boxFilter(image, cv2.CV_16U, (3, 3), normalize=False)
-    smooth: ImageArray = image.copy()
-    inner = slice(1, -1), slice(1, -1)
-    smooth[inner] = _THIRTEENTHS[sums[inner] + image[inner].astype(np.uint16) * 4]
+    smooth = np.asarray(cv2.filter2D(image, -1, _SMOOTH), np.uint8)
+    for edge in (np.s_[0], np.s_[-1], np.s_[:, 0], np.s_[:, -1]):
+        smooth[edge] = image[edge]
     return smooth
 
 
-_THIRTEENTHS = ((np.arange(13 * 255 + 1) + 6) // 13).astype(np.uint8)
+_SMOOTH = np.array([[1, 1, 1], [1, 5, 1], [1, 1, 1]], np.float32) / np.float32(13)
+
+
+@cache
+def _normal_quantiles() -> Array:
+    """float32 [65536]: the standard normal's quantiles at (k + 1/2) / 65536."""
+    normal = NormalDist()
+    upper = [normal.inv_cdf((k + 0.5) / 65536) for k in range(32768, 65536)]
+    return np.array([-value for value in reversed(upper)] + upper, np.float32)

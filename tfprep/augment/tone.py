@@ -21,6 +21,8 @@ from tfprep.fields import Array, ImageArray
 Curve: TypeAlias = Callable[[Array], Array]
 """From the histogram of a channel, int64 [256], to its table, uint8 [256]."""
 _LEVELS = np.arange(256)
+_FLOAT32_COUNTS = 1 << 24
+"""OpenCV counts in float32, exact up to so many pixels."""
 
 
 @dataclass(frozen=True)
@@ -157,13 +159,15 @@ class Clahe:
         return np.asarray(cv2.cvtColor(lab, cv2.COLOR_LAB2RGB), np.uint8)
 
 
-def histograms(image: ImageArray) -> Array:
-    """int64 [256, 3]."""
-    return np.stack([np.bincount(image[:, :, c].ravel(), minlength=256) for c in range(3)], axis=1)
+def histogram(image: ImageArray, channel: int) -> Array:
+    """int64 [256]."""
+    if image[:, :, 0].size > _FLOAT32_COUNTS:
+        return np.bincount(image[:, :, channel].ravel(), minlength=256)
+    return np.asarray(cv2.calcHist([image], [channel], None, [256], [0, 256])).ravel().astype(np.int64)
 
 
 def _by_histogram(image: ImageArray, curve: Curve) -> ImageArray:
-    return apply_curve(image, np.stack([curve(counts) for counts in histograms(image).T], axis=1))
+    return apply_curve(image, np.stack([curve(histogram(image, channel)) for channel in range(3)], axis=1))
 
 
 def _equalizing(counts: Array) -> Array:

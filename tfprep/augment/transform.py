@@ -15,14 +15,17 @@ from tfprep.fields import Array, ImageArray, Size
 
 
 class Bend(Protocol):
-    """A dense deformation: a smooth map of the plane onto itself, in coordinates of its input, the size unchanged."""
+    """A dense deformation: a smooth map of the plane onto itself, in coordinates of its input, the size unchanged.
 
-    def pull(self, xy: Array, /) -> Array:
-        """Where each output point [..., 2] comes from. This is the definition, as a picture is drawn with it."""
+    Coordinates come and go as two arrays, x and y, float32 or float64.
+    """
+
+    def pull(self, x: Array, y: Array, /) -> tuple[Array, Array]:
+        """Where output points come from. This is the definition, as a picture is drawn with it."""
         ...
 
-    def push(self, xy: Array, /) -> Array:
-        """Where each input point [..., 2] goes to: the inverse of `pull`, to a hundredth of a pixel."""
+    def push(self, x: Array, y: Array, /) -> tuple[Array, Array]:
+        """Where input points go to: the inverse of `pull`, to a hundredth of a pixel."""
         ...
 
 
@@ -47,16 +50,21 @@ class Transform:
 
     def push(self, xy: Array) -> Array:
         """Input points float64 [..., 2] to output points. A point that a perspective throws behind the eye becomes NaN."""
+        x, y = xy[..., 0], xy[..., 1]
         for matrix, bend in self.bends:
-            xy = bend.push(project(matrix, xy))
-        return project(self.matrix, xy)
+            x, y = bend.push(*project(matrix, x, y))
+        return np.stack(project(self.matrix, x, y), axis=-1)
 
     def pull(self, xy: Array) -> Array:
         """Output points float64 [..., 2] to the input points that they show."""
-        xy = project(np.linalg.inv(self.matrix), xy)
+        return np.stack(self.pull_planes(xy[..., 0], xy[..., 1]), axis=-1)
+
+    def pull_planes(self, x: Array, y: Array) -> tuple[Array, Array]:
+        """`pull` for coordinates in two arrays."""
+        x, y = project(np.linalg.inv(self.matrix), x, y)
         for matrix, bend in reversed(self.bends):
-            xy = project(np.linalg.inv(matrix), bend.pull(xy))
-        return xy
+            x, y = project(np.linalg.inv(matrix), *bend.pull(x, y))
+        return x, y
 
 
 class GeometryOp(Protocol):
@@ -80,13 +88,14 @@ class ColourOp(Protocol):
     def __call__(self, image: ImageArray, generator: np.random.Generator, /) -> ImageArray: ...
 
 
-def project(matrix: Array, xy: Array) -> Array:
-    """Points [..., 2] under a 3 × 3 matrix; NaN where the third coordinate is not positive."""
-    moved = xy @ matrix[:2, :2].T + matrix[:2, 2]
+def project(matrix: Array, x: Array, y: Array) -> tuple[Array, Array]:
+    """Points under a 3 × 3 matrix; NaN where the third coordinate is not positive."""
+    (a, b, c), (d, e, f), (g, h, i) = ([float(value) for value in row] for row in matrix)
     if is_affine(matrix):
-        return np.asarray(moved / matrix[2, 2])
-    depth = xy @ matrix[2, :2] + matrix[2, 2]
-    return np.asarray(moved / np.where(depth > 0, depth, np.nan)[..., None])
+        return (a * x + b * y + c) / i, (d * x + e * y + f) / i
+    depth = g * x + h * y + i
+    seen = np.where(depth > 0, depth, np.nan)
+    return (a * x + b * y + c) / seen, (d * x + e * y + f) / seen
 
 
 def is_affine(matrix: Array) -> bool:

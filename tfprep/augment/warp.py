@@ -113,6 +113,11 @@ class _View:
         """Of a transform with bends: where each pixel of the larger output comes from; shared by images and maps."""
         return source_maps(self.larger)
 
+    @cached_property
+    def mask_maps(self) -> tuple[Array, Array]:
+        """The same for masks, which are drawn at the output's own size."""
+        return self.maps if self.oversampling == 1 else source_maps(self.transform)
+
 
 @dataclass(frozen=True)
 class _Warp:
@@ -215,8 +220,9 @@ def _mask(array: Array, view: _View, border: Border, fill: Array) -> Array:
     if view.plan is not None:
         return warp_nearest(array, view.plan, border, fill)
     narrow = array if array.dtype.name in _MASK_DTYPES else array.astype(np.float64)
-    maps = source_maps(view.transform) if view.transform.bends else None
-    drawn = draw(narrow, view.transform, maps, cv2.INTER_NEAREST, border, fill)
+    drawn = draw(
+        narrow, view.transform, view.mask_maps if view.transform.bends else None, cv2.INTER_NEAREST, border, fill
+    )
     return drawn.astype(array.dtype, copy=False)
 
 
