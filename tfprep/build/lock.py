@@ -11,8 +11,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from tfprep.build.files import writing
 from tfprep.build.layout import Layout
-from tfprep.errors import BuildLockedError
+from tfprep.errors import BuildError, BuildLockedError
 
 
 @contextmanager
@@ -22,12 +23,17 @@ def locked(layout: Layout) -> Iterator[None]:
     The lock is the system's (`flock`): it goes with its process, however that ends, so no dead one is left behind.
     """
     layout.make()
-    with layout.lock.open("a+") as file:
+    with writing(layout.lock):
+        opened = layout.lock.open("a+")
+    with opened as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+        except (BlockingIOError, PermissionError) as error:
             file.seek(0)
             raise BuildLockedError(_refusal(layout, file.read())) from error
+        except OSError as error:
+            told = f"cannot lock {layout.lock}: {error.strerror}; build into a folder on another file system"
+            raise BuildError(told) from error
         file.truncate(0)
         started = time.strftime("%Y-%m-%d %H:%M:%S")
         command = " ".join(sys.argv)

@@ -91,10 +91,11 @@ def make_plan(recipe: Recipe, root: Path, layout: Layout, *, limit: int | None =
     """List the source and lay out the shards; nothing is written. Raises RecipeError, SourceError."""
     listing = recipe.source.scan(root)
     recipe.check_fields(listing)
-    samples = _limited(_collect(listing, root, recipe.seed), limit)
+    samples = _collect(listing, root, recipe.seed)
     if not len(samples):
         raise SourceError(f"{root}: {recipe.source!r} finds no sample there; is --data the right folder?")
     recipe.check_splits(samples.names)
+    samples = _limited(samples, limit)
     shards = _shards(recipe, samples, {} if limit else _remembered(layout))
     order, starts = _order(samples, shards)
     fingerprints = {split: _fingerprint(recipe, listing, split, samples.names[0]) for split in samples.names}

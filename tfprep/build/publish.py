@@ -43,7 +43,7 @@ def publish(plan: Plan, layout: Layout, receipts: Sequence[Receipt], common: Map
     manifest = _manifest(plan, receipts, common)
     if not is_published(layout, manifest):
         index = _write_index(layout, manifest, receipts)
-        _note_files(layout, _noted(layout) | {*_names(manifest)})
+        _note_files(layout, _noted(layout) | _belonging(manifest))
         _take_away(layout)
         _place(layout, manifest, index)
         for name, text in tfds_files(manifest).items():
@@ -107,6 +107,11 @@ def _names(manifest: Manifest) -> Iterator[str]:
                 yield f"{file.name}.idx"
 
 
+def _belonging(manifest: Manifest) -> set[str]:
+    """The files whose names depend on what the dataset holds."""
+    return {*_names(manifest), *tfds_files(manifest)}
+
+
 def _noted(layout: Layout) -> set[str]:
     try:
         return set(json.loads(layout.files.read_bytes()))
@@ -121,7 +126,7 @@ def _note_files(layout: Layout, names: set[str]) -> None:
 
 def _remove_rest(layout: Layout, manifest: Manifest) -> None:
     """Shards of another name, variant, split or number of shards than the dataset now has, and their receipts."""
-    kept = {*_names(manifest)}
+    kept = _belonging(manifest)
     for name in _noted(layout) - kept:
         (layout.out / name).unlink(missing_ok=True)
     for path in layout.staged.iterdir():

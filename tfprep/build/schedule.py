@@ -93,10 +93,10 @@ class Schedule:
             task = self._plan.task(order.state.split, order.state.shard)
             self._submit(_Attempt(replace(task, expected=order.expected)))
 
-    def _submit(self, attempt: _Attempt) -> None:
+    def _submit(self, attempt: _Attempt, *, urgent: bool = False) -> None:
         number = next(self._numbers)
         self._running[number] = attempt
-        self._engine.submit(number, vars(attempt.task))
+        self._engine.submit(number, vars(attempt.task), urgent=urgent)
 
     def _done(self, attempt: _Attempt, result: Mapping[str, Any]) -> None:
         task = attempt.task
@@ -128,9 +128,9 @@ class Schedule:
         if item is None:
             attempt.in_shard[-1] += 1
             if attempt.in_shard[-1] > _MOST_CRASHES:
-                told = f"{event.reason}, {_MOST_CRASHES} times, at no sample"
+                told = f"{event.reason}, {_MOST_CRASHES} times, at no sample; its output is above"
                 raise BuildError(f"shard {task.shard} of {task.split!r}: {told}")
-            self._submit(attempt)
+            self._submit(attempt, urgent=True)
             return
         (attempt.alone if alone else attempt.in_shard)[item] += 1
         self._tell_crash(task, item, event.reason, alone)
@@ -139,12 +139,12 @@ class Schedule:
             self._again(attempt, {str(item): event.reason})
         else:
             probe = replace(task, purpose="probe", positions=(item,))
-            self._submit(_Attempt(probe, attempt.in_shard, attempt.alone))
+            self._submit(_Attempt(probe, attempt.in_shard, attempt.alone), urgent=True)
 
     def _again(self, attempt: _Attempt, skip: Mapping[str, str] | None = None) -> None:
         """The shard from its beginning, without the samples to skip."""
         task = replace(attempt.task, purpose="build", positions=(), skip={**attempt.task.skip, **(skip or {})})
-        self._submit(_Attempt(task, attempt.in_shard, attempt.alone))
+        self._submit(_Attempt(task, attempt.in_shard, attempt.alone), urgent=True)
 
     def _tell_crash(self, task: ShardTask, item: int, reason: str, alone: bool) -> None:
         key = task.samples[item][0]

@@ -37,6 +37,7 @@ from tfprep.build.receipt import (
 )
 from tfprep.build.task import ShardTask
 from tfprep.build.thumbnail import thumbnail
+from tfprep.codecs import Original
 from tfprep.dataset.manifest import FileInfo
 from tfprep.dataset.names import shard_name
 from tfprep.engines.engine import NO_ITEM, Json, Mark, Work
@@ -50,7 +51,7 @@ from tfprep.sample import SampleMaker, Stored
 
 ENTRY = "tfprep.build.shard:open_job"
 STATISTICS_OF_ORIGINALS = 16
-"""Images stored by their own bytes are decoded, for the pixel statistics, only at the first so many places of a shard. A
+"""Of images stored by their own bytes, the first so many of a shard are decoded for the pixel statistics, and no others. A
 shard holds a random part of the data in random order, so these are a random sample of it, and always the same one."""
 MOST_THUMBNAILS = 8
 """Rejects of a shard that get a picture in the report."""
@@ -237,7 +238,7 @@ class _Shard:
         sums = _Sums({}, {})
         for stored in self._job.maker.variants(key, raw, self._count, pixels=position < STATISTICS_OF_ORIGINALS):
             if not records:
-                sums = self._sums(stored)
+                sums = self._sums(stored, position)
             payload, spans = encode(stored.features)
             places = [(spans[name].offset, spans[name].size) for name in self._job.recipe.store]
             records.append(_Record(payload, _facts(stored), places, stored.specs))
@@ -250,12 +251,13 @@ class _Shard:
         self._forms = counted(self._forms, specs, written=True)
         return records, sums
 
-    def _sums(self, stored: Stored) -> _Sums:
+    def _sums(self, stored: Stored, position: int) -> _Sums:
         """Statistics are of variant 0; pixel sums of the training split alone."""
         moments, counts, classes = {}, {}, self._job.maker.classes
         for name, spec in stored.specs.items():
             value = stored.values[name]
-            if spec.kind == "image" and self._task.split == self._job.train and isinstance(value, np.ndarray):
+            sampled = position < STATISTICS_OF_ORIGINALS or not isinstance(self._job.recipe.store[name], Original)
+            if spec.kind == "image" and self._task.split == self._job.train and sampled:
                 moments[name] = image_moments(value)
             if name in classes and spec.kind in ("label", "mask"):
                 counts[name] = class_counts(value, classes[name])

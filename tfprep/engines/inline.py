@@ -22,8 +22,8 @@ class Inline:
     def open(self, argument: Json) -> None:
         self._work = load_entry(self._entry)(argument)
 
-    def submit(self, number: int, task: Json) -> None:
-        self._waiting.append((number, task))
+    def submit(self, number: int, task: Json, *, urgent: bool = False) -> None:
+        (self._waiting.appendleft if urgent else self._waiting.append)((number, task))
 
     def events(self) -> Iterator[Event]:
         while self._waiting:

@@ -52,8 +52,8 @@ class Processes:
         for worker in self._workers:
             worker.open(argument)
 
-    def submit(self, number: int, task: Json) -> None:
-        self._waiting.append((number, task))
+    def submit(self, number: int, task: Json, *, urgent: bool = False) -> None:
+        (self._waiting.appendleft if urgent else self._waiting.append)((number, task))
 
     def events(self) -> Iterator[Event]:
         while self._waiting or any(worker.task is not None for worker in self._workers):

@@ -1,0 +1,176 @@
+"""A sample that takes its process down is found, tried once more alone, and left out by name; the build goes on."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import time
+
+import numpy as np
+import psutil
+import pytest
+from PIL import Image
+
+from tfprep.dataset import Dataset
+from tfprep.errors import BuildError
+
+
+def poison(site, body: str, key: str = "train/cat/000") -> None:
+    """`body` runs for one sample, known by its mask of voids; it may count its calls in `TRACE`."""
+    Image.fromarray(np.full((24, 28), 2, np.uint8)).save(site.data / f"{key}.mask.png")
+    trace = site.out.with_name("trace")
+    site.change_recipe(
+        "RECIPE = Recipe(",
+        f"TRACE = {str(trace)!r}\n\n"
+        "def poisoned(sample, generator):\n"
+        "    if (sample['mask'] == 2).all():\n"
+        "        with open(TRACE, 'a') as file:\n"
+        "            file.write(f'{os.getpid()}\\n')\n"
+        f"        {body}\n"
+        "    return sample['mask']\n\nRECIPE = Recipe(",
+    )
+    site.change_recipe("derive={", 'derive={"poisoned": poisoned, ')
+
+
+CRASHES = {
+    "native crash": ("ctypes.string_at(0)", "its process was killed by SIGSEGV (a crash in native code)", 2),
+    "exit": ("os._exit(7)", "its process was ended with exit status 7", 2),
+    "out of memory": ("os.kill(os.getpid(), signal.SIGKILL)", "its process was killed by SIGKILL (out of memory?)", 3),
+    "hang": ("time.sleep(60)", "no end after 0.4 s; its process was killed", 2),
+    "hang in native code": (
+        "ctypes.PyDLL(None).usleep(60_000_000)", "no end after 0.4 s; its process was killed", 2
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CRASHES)
+def test_poison_is_left_out_by_name(full, tools, name):
+    body, reason, tries = CRASHES[name]
+    poison(full, body)
+    events = []
+    summary = full.build(workers=1, item_timeout_s=0.4 if name.startswith("hang") else 60, on_event=events.append)
+    assert (summary.samples, summary.rejects) == (29, 1)
+    (reject,) = full.rejects()
+    assert reject == {
+        "key": "train/cat/000.jpg", "split": "train", "stage": "process", "field": "", "error": reason,
+        "file": "train/cat/000.jpg",
+    }  # fmt: skip
+    crashes = [event.facts for event in events if event.name == "crash"]
+    assert [crash["alone"] for crash in crashes] == [False] + [True] * (tries - 1)
+    assert {crash["key"] for crash in crashes} == {"train/cat/000.jpg"}
+    processes = full.out.with_name("trace").read_text().split()
+    assert len(set(processes)) == len(processes) == tries, "each try in a process of its own"
+    tools["check_whole"](full.out)
+    assert full.build().built_shards == 0
+
+
+def test_poison_and_the_same_data_without_the_sample_agree(full):
+    poison(full, "os.abort()")
+    full.build(workers=1)
+    held = {key for split in ("train", "val") for key in Dataset.open(full.out).index(split)["key"].to_pylist()}
+    (full.data / "train/cat/000.jpg").unlink()
+    other = full.out.with_name("without")
+    full.build(other)
+    without = Dataset.open(other)
+    assert held == {key for split in ("train", "val") for key in without.index(split)["key"].to_pylist()}
+    for shard in range(4):
+        name = f"tiny-train.tfrecord-{shard:05d}-of-00004"
+        assert (full.out / name).read_bytes() == (other / name).read_bytes()
+
+
+def test_two_poisons_in_one_shard(full):
+    full.change_recipe('shards={"train": 4, "val": 2}', 'shards={"train": 1, "val": 1}')
+    poison(full, "os.abort()")
+    Image.fromarray(np.full((24, 28), 2, np.uint8)).save(full.data / "train/dog/001.mask.png")
+    assert full.build(workers=1).rejects == 2
+    assert sorted(reject["key"] for reject in full.rejects()) == ["train/cat/000.jpg", "train/dog/001.jpg"]
+
+
+def test_a_sample_that_crashes_once_is_kept(full):
+    """Killed from outside, or out of memory for another's sake: alone it goes well, and so does the shard."""
+    poison(full, "os.kill(os.getpid(), 9) if len(open(TRACE).readlines()) == 1 else None")
+    assert full.build(workers=1).rejects == 0
+    assert len(full.out.with_name("trace").read_text().split()) >= 3
+
+
+def test_a_sample_that_crashes_only_among_others_is_left_out_in_the_end(full):
+    """A process that has made another sample dies of this one: so it does in its shard, but not alone, in a fresh one."""
+    full.change_recipe('"train": 4', '"train": 1')
+    poison(full, "os.abort() if OTHERS else None")
+    full.change_recipe("    return sample['mask']\n", "    OTHERS.append(1)\n    return sample['mask']\n")
+    full.change_recipe("RECIPE = Recipe(", "OTHERS = []\nRECIPE = Recipe(")
+    full.change_recipe(
+        "        os.abort() if OTHERS else None\n", "        if OTHERS: os.abort()\n        return sample['mask']\n"
+    )
+    assert full.build(workers=1).rejects == 1
+    assert full.rejects()[0]["error"] == "its process was killed by SIGABRT"
+    crash, alone = 1, 2  # calls: a crash is one, a try alone makes both variants
+    assert len(full.out.with_name("trace").read_text().split()) == crash + alone + crash + alone + crash
+
+
+def test_a_worker_that_dies_between_samples_is_replaced(full, tools):
+    """Workers that have no task yet, or wait for one, may die as well."""
+    expected = full.from_nothing()
+    killed = []
+
+    def strike(event):
+        if event.name in ("planned", "space") and len(killed) < 3:
+            workers = [c for c in psutil.Process().children() if "tfprep.engines.worker" in c.cmdline()]
+            killed.append(workers[0].pid)
+            workers[0].kill()
+
+    full.build(workers=2, on_event=strike)
+    assert len(killed) >= 2
+    assert tools["digests"](full.out) == expected
+
+
+def test_workers_that_cannot_start_are_an_error(full, monkeypatch):
+    monkeypatch.setattr("sys.executable", shutil.which("false"))
+    with pytest.raises(BuildError, match=r"ended with exit status 1.* output is above"):
+        full.build(workers=2)
+
+
+def test_a_recipe_that_fails_in_the_worker_alone_is_an_error(full):
+    full.change_recipe(
+        "RECIPE = Recipe(", "import sys\nif 'worker' in sys.argv[0]:\n    raise ImportError('no GPU')\nRECIPE = Recipe("
+    )
+    with pytest.raises(Exception, match=r"no GPU"):
+        full.build(workers=1)
+
+
+def test_what_a_users_function_prints_and_reads_disturbs_nothing(full, tools, capfd):
+    expected = full.from_nothing()
+    full.change_recipe(
+        "RECIPE = Recipe(",
+        'import sys\n\ndef noisy(sample, generator):\n    print(\'{"event": "done"}\')\n'
+        "    os.system('echo noise')\n    assert sys.stdin.read() == ''\n    return sample['mask']\n\nRECIPE = Recipe(",
+    )
+    full.change_recipe("derive={", 'derive={"noisy": noisy, ')
+    assert full.build(workers=1).rejects == 0
+    assert "noise" in capfd.readouterr().err
+    full.change_recipe('derive={"noisy": noisy, ', "derive={")
+    assert full.from_nothing("again") == expected
+
+
+def test_a_file_that_hangs_when_it_is_only_read_again(full, monkeypatch):
+    """The time limit holds too where a touched file is read to compare its content."""
+    full.build(workers=1)
+    path = full.data / "train/cat/000.jpg"
+    os.utime(path, (1, 1))
+    started = time.monotonic()
+    marks = []
+    from tfprep.build import shard
+
+    real = shard._renew
+    monkeypatch.setattr(shard, "_renew", lambda job, task, old, mark: real(job, task, old, marks.append))
+    assert full.build().built_shards == 0
+    assert marks == [*range(len(marks) - 1), -1]
+    assert time.monotonic() - started < 30
+
+
+def test_signals_have_names():
+    from tfprep.engines.processes import _how
+
+    assert _how(-signal.SIGBUS) == "killed by SIGBUS"
+    assert _how(3) == "ended with exit status 3"
