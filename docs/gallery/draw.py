@@ -1,0 +1,284 @@
+"""Draws the gallery: every geometry op, colour op and derived input on one generated sample, labelled.
+
+Run: python docs/gallery/draw.py [--out docs/gallery]
+
+Writes geometry.jpg, colour.jpg and derived.jpg. On geometry, the outline of the warped mask is drawn in white, the warped
+boxes in yellow and the warped points in red: they must lie where the picture shows them.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+from tfprep import augment, derive
+from tfprep.augment.chain import apply_geometry
+from tfprep.seeding import generator
+
+SIDE, COLUMNS, GAP, LABEL = 192, 6, 10, 18
+KINDS = {"image": "image", "mask": "mask", "instances": "mask", "points": "points", "boxes": "boxes"}
+FILL = {"image": (90, 90, 90), "mask": 0, "instances": 0}
+
+
+def shift_colours(sample: Mapping[str, Any], draws: np.random.Generator | None) -> dict[str, Any]:
+    """A user's own function: it may do anything with a sample."""
+    return {**sample, "image": np.roll(sample["image"], 1, axis=2)}
+
+
+GEOMETRY: dict[str, Any] = {
+    "the sample": [],
+    "Flip": [augment.Flip(1)],
+    'Flip, direction="vertical"': [augment.Flip(1, "vertical")],
+    "Rotate90": [augment.Rotate90()],
+    "Rotate(25)": [augment.Rotate(25)],
+    "Scale((0.6, 0.6))": [augment.Scale((0.6, 0.6))],
+    "Shear(20)": [augment.Shear((20, 20))],
+    "Translate": [augment.Translate((0.2, 0.2), (-0.1, -0.1))],
+    "Perspective(0.5)": [augment.Perspective(0.5)],
+    "Elastic(150, 10)": [augment.Elastic(150, 10)],
+    "GridDistortion": [augment.GridDistortion(4, 0.24)],
+    "Resize(96, 192)": [augment.Resize(96, 192)],
+    "Resize(192, 96, pad=True)": [augment.Resize(192, 96, pad=True)],
+    "CenterCrop(128, 128)": [augment.CenterCrop(128, 128)],
+    "Crop(96, 128)": [augment.Crop(96, 128)],
+    "RandomResizedCrop": [augment.RandomResizedCrop(192, 192, scale=(0.2, 0.5))],
+    "Rotate, Elastic, Scale, Flip": [augment.Rotate(30), augment.Elastic(), augment.Scale((1.3, 1.3)), augment.Flip(1)],
+    "OneOf(Rotate, Perspective)": [augment.OneOf([augment.Rotate(40), augment.Perspective(0.5)])],
+    "SomeOf(3 of 4)": [
+        augment.SomeOf([augment.Rotate(40), augment.Shear(20), augment.Scale((0.7, 0.7)), augment.Flip(1)], 3)
+    ],
+    "Maybe(Rotate)": [augment.Maybe(augment.Rotate((30, 30)), 1)],
+    "RandAugment(3, 20)": [augment.RandAugment(3, 20)],
+    "TrivialAugment": [augment.TrivialAugment()],
+    "Custom(shift_colours)": [augment.Custom(shift_colours)],
+}
+SEEDS = {"Rotate90": 3, "RandAugment(3, 20)": 5, "TrivialAugment": 15, "Rotate(25)": 3, "SomeOf(3 of 4)": 2}
+COLOUR: dict[str, Any] = {
+    "the sample": None,
+    "Brightness 1.5": augment.Brightness((1.5, 1.5)),
+    "Contrast 1.8": augment.Contrast((1.8, 1.8)),
+    "Saturation 2": augment.Saturation((2, 2)),
+    "Hue + 0.25": augment.Hue((0.25, 0.25)),
+    "Gamma 2": augment.Gamma((2, 2)),
+    "ToneCurve(60)": augment.ToneCurve(60),
+    "Grayscale": augment.Grayscale(1),
+    "ChannelShuffle": augment.ChannelShuffle(1),
+    "Invert": augment.Invert(1),
+    "Posterize to 2 bits": augment.Posterize((2, 2)),
+    "Solarize from 128": augment.Solarize((128, 128)),
+    "Equalize": augment.Equalize(),
+    "AutoContrast": augment.AutoContrast(),
+    "Clahe": augment.Clahe((4, 4)),
+    "Sharpness 4": augment.Sharpness((4, 4)),
+    "Blur, 3 pixels": augment.Blur((3, 3)),
+    "MotionBlur, 15 pixels": augment.MotionBlur((15, 15), (30, 30)),
+    "Noise, 25 levels": augment.Noise((25, 25)),
+    "JpegArtefacts, quality 10": augment.JpegArtefacts((10, 10)),
+    "Cutout(60)": augment.Cutout(60),
+    "Erasing": augment.Erasing(1),
+    "AugMix": augment.AugMix(severity=6),
+}
+DERIVED: dict[str, Any] = {
+    "Distance to the disc": derive.Distance(target=1),
+    'Distance(to="boundary")': derive.Distance(target=1, to="boundary"),
+    'Distance(to="inside")': derive.Distance(target=1, to="inside"),
+    "SignedDistance": derive.SignedDistance(target=1, truncate_px=60),
+    "Clicks, positive": (derive.Clicks(target=1, strategies=(3,)), 0),
+    "Clicks, negative": (derive.Clicks(target=1, strategies=(3,)), 1),
+    "Clicks, strategy 1": (derive.Clicks(target=1, strategies=(1,), n_neg1=(8, 8)), 1),
+    "Clicks, strategy 2": (derive.Clicks(target=1, strategies=(2,), n_neg2=(2, 2)), 1),
+    "ClickPoints": derive.ClickPoints(target=1, strategies=(3,)),
+    "ClickMaps of those": (derive.ClickMaps(points="clicks"), 0),
+    "GeodesicDistance to them": derive.GeodesicDistance(points="clicks", only=1, edge_weight_px=150, truncate_px=250),
+    "ExtremePoints": derive.ExtremePoints(target=2, jitter_px=3),
+    "Heatmaps of those": (derive.Heatmaps(points="extremes", channels=1, sigma_px=8), 0),
+    "UNetWeights": derive.UNetWeights(mask="instances", sigma_px=15, balance=False),
+    "Boundaries": derive.Boundaries(),
+    "Boundaries, inner, wider": derive.Boundaries(mode="inner", width_px=2),
+    "OneHot, class 2": (derive.OneHot(classes=4), 2),
+    "OneObject of class 3": derive.OneObject(target=3),
+    "InstanceCenters": derive.InstanceCenters(mask="instances"),
+    "InstanceOffsets, down": (derive.InstanceOffsets(mask="instances"), 0),
+    "InstanceOffsets, right": (derive.InstanceOffsets(mask="instances"), 1),
+    "InstanceBoxes": derive.InstanceBoxes(mask="instances"),
+    "InstanceClasses": derive.InstanceClasses(mask="instances", classes="mask"),
+    "Canny": derive.Canny(),
+    "Sobel": derive.Sobel(),
+    "ChannelStatistics": derive.ChannelStatistics(),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent)
+    out = parser.parse_args().out
+    for name, cells in (("geometry", geometry()), ("colour", colours()), ("derived", derived())):
+        sheet(cells).save(out / f"{name}.jpg", quality=88)
+        print(out / f"{name}.jpg")
+
+
+# --- the sample -----------------------------------------------------------------------------------------------------
+
+
+def scene() -> dict[str, Any]:
+    """A disc (class 1), a car (2) and two stars (3) on a tiled floor under a sky, and a letter that shows what is mirrored."""
+    image, mask, instances = backdrop(), canvas(1), canvas(1)
+    for number, (label, colour, polygons) in enumerate(objects(), start=1):
+        for polygon in polygons:
+            points = [np.round(np.array(polygon) * 16).astype(np.int32)]
+            cv2.fillPoly(image, points, colour, cv2.LINE_AA, shift=4)
+            cv2.fillPoly(mask, points, label, shift=4)
+            cv2.fillPoly(instances, points, number, shift=4)
+    cv2.putText(image, "F", (8, 48), cv2.FONT_HERSHEY_SIMPLEX, 1.6, (20, 20, 40), 4, cv2.LINE_AA)
+    sample = {"image": image, "mask": mask, "instances": instances}
+    sample["points"] = np.array([[70, 70, 2], [118, 137, 2], [166, 137, 2], [150, 48, 2], [35, 150, 2]], np.float32)
+    sample["boxes"] = derive.InstanceBoxes(mask="instances")(sample, draws("boxes"))
+    return sample
+
+
+def backdrop() -> Any:
+    rows, columns = np.indices((SIDE, SIDE))
+    sky = np.stack([150 + rows * 0.5, 190 + rows * 0.3, 235 - rows * 0.1], 2)
+    tiles = (rows // 12 + columns // 12) % 2
+    floor = np.stack([120 + 40 * tiles, 130 + 25 * tiles, 90 + 30 * tiles], 2)
+    return np.where(rows[:, :, None] < 116, sky, floor).clip(0, 255).astype(np.uint8)
+
+
+def objects() -> list[tuple[int, tuple[int, int, int], list[Any]]]:
+    wheel = [circle(118, 137, 11), circle(166, 137, 11)]
+    body = [(100, 118), (112, 118), (122, 100), (160, 100), (170, 118), (184, 120), (184, 138), (100, 138)]
+    return [
+        (1, (210, 60, 50), [circle(70, 70, 30)]),
+        (2, (40, 80, 190), [body, *wheel]),
+        (3, (240, 200, 40), [star(150, 48, 24)]),
+        (3, (250, 170, 30), [star(35, 150, 28)]),
+    ]
+
+
+def circle(x: float, y: float, radius: float) -> Any:
+    turn = np.linspace(0, 2 * np.pi, 60, endpoint=False)
+    return np.stack([x + radius * np.cos(turn), y + radius * np.sin(turn)], 1)
+
+
+def star(x: float, y: float, radius: float) -> Any:
+    turn = np.arange(10) * np.pi / 5 - np.pi / 2
+    reach = np.where(np.arange(10) % 2, radius * 0.45, radius)
+    return np.stack([x + reach * np.cos(turn), y + reach * np.sin(turn)], 1)
+
+
+def canvas(channels: int) -> Any:
+    return np.zeros((SIDE, SIDE, channels) if channels > 1 else (SIDE, SIDE), np.uint8)
+
+
+def draws(name: str) -> np.random.Generator:
+    return generator(SEEDS.get(name, 0), "gallery", 1, name)
+
+
+# --- cells ----------------------------------------------------------------------------------------------------------
+
+
+def geometry() -> dict[str, Any]:
+    cells = {}
+    for name, ops in GEOMETRY.items():
+        warped = apply_geometry(scene(), KINDS, [(op, draws(name)) for op in ops], fill=FILL)
+        image = warped["image"]
+        for op in ops:
+            for colour in op.colour_ops(draws(name)) if hasattr(op, "colour_ops") else ():
+                image = colour(image, draws(name))
+        cells[name] = marked(image, warped)
+    return cells
+
+
+def marked(image: Any, sample: Mapping[str, Any]) -> Any:
+    drawn = image.copy()
+    drawn[derive.Boundaries(mode="inner")(sample, draws("")) > 0] = 255
+    for x0, y0, x1, y1 in np.round(sample["boxes"]).astype(int):
+        if x1 > x0 and y1 > y0:
+            cv2.rectangle(drawn, (x0, y0), (x1 - 1, y1 - 1), (255, 255, 0), 1)
+    for x, y, visible in sample["points"]:
+        if visible:
+            cv2.circle(drawn, (round(float(x) - 0.5), round(float(y) - 0.5)), 3, (255, 0, 0), -1)
+    return drawn
+
+
+def colours() -> dict[str, Any]:
+    image = scene()["image"]
+    return {name: image if op is None else op(image, draws(name)) for name, op in COLOUR.items()}
+
+
+def derived() -> dict[str, Any]:
+    sample, cells = scene(), {}
+    sample["clicks"] = DERIVED["ClickPoints"](sample, draws("ClickPoints"))
+    sample["extremes"] = DERIVED["ExtremePoints"](sample, draws("ExtremePoints"))
+    for name, entry in DERIVED.items():
+        op, channel = entry if isinstance(entry, tuple) else (entry, None)
+        value = op(sample, draws(name))
+        cells[name] = SHOWN.get(type(op), heat)(value if channel is None else value[:, :, channel], sample)
+    return cells
+
+
+def heat(values: Any, sample: Mapping[str, Any]) -> Any:
+    """From the least (dark) to the greatest (light)."""
+    span = float(values.max()) - float(values.min())
+    levels = (values.astype(np.float64) - values.min()) * (255 / span if span else 0)
+    return cv2.applyColorMap(levels.astype(np.uint8), cv2.COLORMAP_VIRIDIS)[:, :, ::-1]
+
+
+def dots(points: Any, sample: Mapping[str, Any]) -> Any:
+    """Positive clicks and visible points green, negative ones red."""
+    drawn = sample["image"] // 2 + 100
+    for point in points:
+        colour = (0, 150, 0) if point[2] else (220, 0, 0)
+        cv2.circle(drawn, (int(point[0]), int(point[1])), 4, colour, -1, cv2.LINE_AA)
+    return drawn
+
+
+def frames(boxes: Any, sample: Mapping[str, Any]) -> Any:
+    drawn = sample["image"] // 2 + 100
+    for x0, y0, x1, y1 in boxes.astype(int):
+        cv2.rectangle(drawn, (x0, y0), (x1 - 1, y1 - 1), (220, 0, 0), 1)
+    return drawn
+
+
+def numbers(values: Any, sample: Mapping[str, Any]) -> Any:
+    page = Image.new("RGB", (SIDE, SIDE), "white")
+    text = np.array2string(np.atleast_2d(values), precision=0, suppress_small=True, floatmode="fixed")
+    ImageDraw.Draw(page).multiline_text((6, 60), text, "black", ImageFont.load_default(12))
+    return np.asarray(page)
+
+
+SHOWN: dict[type, Callable[[Any, Mapping[str, Any]], Any]] = {
+    derive.ClickPoints: dots,
+    derive.ExtremePoints: dots,
+    derive.InstanceBoxes: frames,
+    derive.InstanceClasses: numbers,
+    derive.ChannelStatistics: numbers,
+}
+
+
+# --- the sheet ------------------------------------------------------------------------------------------------------
+
+
+def sheet(cells: Mapping[str, Any]) -> Image.Image:
+    rows = -(-len(cells) // COLUMNS)
+    page = Image.new("RGB", (COLUMNS * (SIDE + GAP) + GAP, rows * (SIDE + LABEL + GAP) + GAP), "white")
+    pen, font = ImageDraw.Draw(page), ImageFont.load_default(12)
+    for number, (name, image) in enumerate(cells.items()):
+        left = GAP + number % COLUMNS * (SIDE + GAP)
+        top = GAP + number // COLUMNS * (SIDE + LABEL + GAP)
+        height, width = image.shape[:2]
+        page.paste(
+            Image.fromarray(np.ascontiguousarray(image)), (left + (SIDE - width) // 2, top + (SIDE - height) // 2)
+        )
+        pen.text((left, top + SIDE + 2), name, "black", font)
+    return page
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,50 @@
+"""The gallery shows everything: each public op and derived input has its cell, and can be drawn."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tfprep import augment, derive
+
+DRAW = Path(__file__).parents[2] / "docs" / "gallery" / "draw.py"
+
+
+@pytest.fixture(scope="module")
+def gallery():
+    spec = importlib.util.spec_from_file_location("gallery_draw", DRAW)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def types_in(table):
+    found = set()
+    for entry in table.values():
+        for op in entry if isinstance(entry, (list, tuple)) else [entry]:
+            found.add(type(op).__name__)
+    return found
+
+
+def test_every_public_name_has_a_cell(gallery):
+    protocols = {"ColourOp", "GeometryOp", "Transform", "Derived"}
+    assert set(augment.__all__) - protocols <= types_in(gallery.GEOMETRY) | types_in(gallery.COLOUR)
+    assert set(derive.__all__) - protocols <= types_in(gallery.DERIVED)
+
+
+def test_cells_are_pictures_and_all_but_the_first_show_something_else(gallery):
+    for cells in (gallery.geometry(), gallery.colours()):
+        first, *others = cells.values()
+        for picture in (first, *others):
+            assert picture.dtype == np.uint8
+            assert picture.shape[2] == 3
+        assert all(other.shape != first.shape or (other != first).any() for other in others)
+    assert all(picture.max() > picture.min() for picture in gallery.derived().values())
+
+
+def test_the_pictures_are_there():
+    for name in ("geometry.jpg", "colour.jpg", "derived.jpg"):
+        assert (DRAW.parent / name).stat().st_size > 50_000
