@@ -34,8 +34,10 @@ SHARD_BYTES = 64 << 20
 _LEAST_SHARDS = 16
 _LEAST_SAMPLES = 32
 """Small datasets get up to 16 shards, so that all cores have work, of no fewer than 32 samples."""
-_CHUNK = 1 << 16
+_CHUNK = 1 << 14
+"""Entries that are Python objects at a time."""
 _SEPARATOR = "\0"
+_COLUMNS = ("key", "files", "values", "stat")
 
 
 @dataclass(frozen=True)
@@ -123,16 +125,18 @@ def _fingerprint(recipe: Recipe, listing: Listing, split: str, train: str) -> st
 
 def _collect(listing: Listing, root: Path, seed: int) -> Samples:
     numbers: dict[str, int] = {}
-    parts = [_columns(chunk, root, seed, numbers) for chunk in _chunks(listing.entries)]
+    parts: dict[str, list[Any]] = {name: [] for name in (*_COLUMNS, "hashes", "splits", "sizes")}
+    for chunk in _chunks(listing.entries):
+        for name, part in _columns(chunk, root, seed, numbers).items():
+            parts[name].append(part)
     names = tuple(sorted(numbers, key=lambda name: (name != "train", name)))
     for name in names:
         _check_split(name)
     rank = np.array([names.index(name) for name in numbers], np.int16)
-    columns = pa.concat_tables([part[0] for part in parts]).combine_chunks() if parts else pa.table({})
-    hashes, splits, sizes = (
-        np.concatenate([part[n] for part in parts]) if parts else np.zeros(0, np.int64) for n in (1, 2, 3)
-    )
-    samples = Samples(columns, hashes, rank[splits] if parts else splits, sizes, names)
+    hashes, splits, sizes = (np.concatenate(parts.pop(n) or [np.zeros(0, int)]) for n in ("hashes", "splits", "sizes"))
+    # Column by column, so that no more than one of them is in memory twice.
+    columns = pa.table({name: pa.concat_arrays(parts.pop(name)) for name in _COLUMNS if parts[name]})
+    samples = Samples(columns, hashes, rank[splits] if names else splits, sizes, names)
     _check_unique(samples)
     return samples
 
@@ -148,24 +152,20 @@ def _chunks(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
         yield chunk
 
 
-def _columns(
-    entries: Sequence[Entry], root: Path, seed: int, splits: dict[str, int]
-) -> tuple[pa.Table, Array, Array, Array]:
+def _columns(entries: Sequence[Entry], root: Path, seed: int, splits: dict[str, int]) -> dict[str, Any]:
+    """The entries of one chunk as columns. A split that is met for the first time is added to `splits`."""
     prefix = os.path.join(root, "")
     stats = [_stat(prefix, entry.files) for entry in entries]
-    table = pa.table(
-        {
-            "key": pa.array([entry.key for entry in entries], pa.large_string()),
-            "files": pa.array([os.fsencode(_SEPARATOR.join(entry.files)) for entry in entries], pa.large_binary()),
-            "values": pa.array(
-                [json.dumps(entry.values) if entry.values else "" for entry in entries], pa.large_string()
-            ),
-            "stat": pa.array([stat for stat, _ in stats], pa.large_string()),
-        }
-    )
-    hashes = np.array([sample_hash(seed, entry.key) for entry in entries], np.uint64)
-    numbers = np.array([splits.setdefault(entry.split, len(splits)) for entry in entries], np.int16)
-    return table, hashes, numbers, np.array([size for _, size in stats], np.int64)
+    values = [json.dumps(entry.values) if entry.values else "" for entry in entries]
+    return {
+        "key": pa.array([entry.key for entry in entries], pa.large_string()),
+        "files": pa.array([os.fsencode(_SEPARATOR.join(entry.files)) for entry in entries], pa.large_binary()),
+        "values": pa.array(values, pa.large_string()),
+        "stat": pa.array([stat for stat, _ in stats], pa.large_string()),
+        "hashes": np.array([sample_hash(seed, entry.key) for entry in entries], np.uint64),
+        "splits": np.array([splits.setdefault(entry.split, len(splits)) for entry in entries], np.int16),
+        "sizes": np.array([size for _, size in stats], np.int64),
+    }
 
 
 def _stat(prefix: str, files: Sequence[str]) -> tuple[str, int]:
