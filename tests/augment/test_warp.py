@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cv2
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
@@ -395,3 +396,24 @@ def test_the_sample_is_not_changed():
     np.testing.assert_array_equal(sample["image"], IMAGE)
     assert sample["points"].tolist() == [[1, 2, 1]]
     assert out["label"] == 3
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_equal_bytes_wherever_the_image_lies_and_on_any_number_of_threads(name):
+    transform = compose((37, 53), *CHAINS[name], seed=3)
+    values = {"image": IMAGE, "mask": MASK, "map": RNG.random((37, 53)).astype(np.float32)}
+    expected = warp_sample(values, KINDS, transform)
+    threads = cv2.getNumThreads()
+    try:
+        for number, offset in ((1, 1), (2, 7), (4, 32)):
+            cv2.setNumThreads(number)
+            moved = {}
+            for field, value in values.items():
+                buffer = np.empty(value.nbytes + 512, np.uint8)
+                start = (-buffer.ctypes.data) % 64 + offset * value.itemsize
+                moved[field] = buffer[start : start + value.nbytes].view(value.dtype).reshape(value.shape)
+                moved[field][...] = value
+            for field, array in warp_sample(moved, KINDS, transform).items():
+                np.testing.assert_array_equal(array, expected[field])
+    finally:
+        cv2.setNumThreads(threads)

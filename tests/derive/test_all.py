@@ -1,0 +1,135 @@
+"""What every derived input keeps: defined for every mask, the same bytes each time, the sample unchanged."""
+
+from __future__ import annotations
+
+import cv2
+import numpy as np
+import pytest
+
+from tfprep import derive
+from tfprep.fields import KINDS, RASTER_KINDS
+from tfprep.seeding import generator
+
+SIZE = (45, 61)
+RNG = np.random.default_rng(0)
+IMAGE = RNG.integers(0, 256, (*SIZE, 3), dtype=np.uint8)
+CLASSES = cv2.resize(RNG.integers(0, 4, (6, 8), dtype=np.uint8), SIZE[::-1], interpolation=cv2.INTER_NEAREST)
+
+
+def one_pixel(row, column):
+    mask = np.zeros(SIZE, np.uint8)
+    mask[row, column] = 1
+    return mask
+
+
+MASKS = {
+    "classes": CLASSES,
+    "none": np.zeros(SIZE, np.uint8),
+    "all": np.ones(SIZE, np.uint8),
+    "all void": np.full(SIZE, 255, np.uint8),
+    "one pixel": one_pixel(20, 30),
+    "one in the corner": one_pixel(0, 0),
+    "all but one": 1 - one_pixel(20, 30),
+    "one row": np.arange(61, dtype=np.uint8)[None] % 3,
+    "one column": np.arange(45, dtype=np.uint8)[:, None] % 3,
+    "one by one": np.ones((1, 1), np.uint8),
+    "16 bit": CLASSES.astype(np.uint16) * 1000 + 1,
+}
+OPS = [
+    derive.Boundaries(void=255),
+    derive.Boundaries(mode="outer", width_px=2),
+    derive.Canny(),
+    derive.ChannelStatistics(),
+    derive.ClickMaps(),
+    derive.ClickPoints(void=255, sets=2),
+    derive.Clicks(strategies=(1,), void=255),
+    derive.Clicks(strategies=(2,), background=None),
+    derive.Clicks(strategies=(3,), dtype="float32"),
+    derive.Distance(void=255),
+    derive.Distance(to="inside", truncate_px=20, dtype="uint8"),
+    derive.Distance(to="boundary", truncate_px=20, normalise=True),
+    derive.Distance(target=(1, 2), void=255),
+    derive.ExtremePoints(),
+    derive.GeodesicDistance(),
+    derive.Heatmaps(),
+    derive.InstanceBoxes(void=255),
+    derive.InstanceCenters(void=255),
+    derive.InstanceClasses(classes="classes"),
+    derive.InstanceOffsets(void=255),
+    derive.OneHot(classes=3, mask="classes"),
+    derive.OneObject(void=255),
+    derive.SignedDistance(void=255),
+    derive.SignedDistance(outline="inner", truncate_px=9, dtype="uint8"),
+    derive.Sobel(of="both"),
+    derive.UNetWeights(),
+    derive.UNetWeights(instances=False, inside=True),
+]
+
+
+def name_of(op):
+    return type(op).__name__
+
+
+def sample_of(mask):
+    height, width = mask.shape
+    return {
+        "image": np.ascontiguousarray(np.resize(IMAGE, (height, width, 3))),
+        "mask": mask,
+        "classes": (mask % 3).astype(np.uint8),
+        "points": np.array([[0.5, 0.5, 1], [width - 0.1, height / 2, 2], [-3, 4, 0]], np.float32),
+        "clicks": np.array([[0.5, 0.5, 1, 0], [width / 2, height / 2, 0, 0]], np.float32),
+    }
+
+
+def made(op, sample):
+    return op(sample, generator(7, "key", 1, "derive/x"))
+
+
+@pytest.mark.parametrize("op", OPS, ids=name_of)
+@pytest.mark.parametrize("name", MASKS)
+def test_every_mask_has_it(op, name):
+    sample = sample_of(MASKS[name])
+    before = {field: value.copy() for field, value in sample.items()}
+    value = made(op, sample)
+    assert isinstance(value, np.ndarray)
+    assert np.isfinite(value).all()
+    assert op.kind in KINDS
+    if op.kind in RASTER_KINDS:
+        assert value.shape[:2] == MASKS[name].shape
+    for field, array in before.items():
+        np.testing.assert_array_equal(sample[field], array)
+
+
+@pytest.mark.parametrize("op", OPS, ids=name_of)
+def test_equal_bytes_wherever_arrays_lie_and_on_any_number_of_threads(op):
+    sample = sample_of(MASKS["classes"])
+    expected = made(op, sample).tobytes()
+    threads = cv2.getNumThreads()
+    try:
+        for number, offset in ((1, 1), (2, 7), (4, 32), (3, 50)):
+            cv2.setNumThreads(number)
+            moved = {field: elsewhere(value, offset) for field, value in sample.items()}
+            assert made(op, moved).tobytes() == expected
+    finally:
+        cv2.setNumThreads(threads)
+
+
+def elsewhere(array, offset):
+    """The same array at another place in memory, aligned to its own items only."""
+    buffer = np.empty(array.nbytes + 512, np.uint8)
+    start = (-buffer.ctypes.data) % 64 + offset * array.itemsize
+    moved = buffer[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    moved[...] = array
+    return moved
+
+
+@pytest.mark.parametrize("op", OPS, ids=name_of)
+def test_another_key_draws_anew_where_anything_is_drawn(op):
+    sample = sample_of(MASKS["classes"])
+    outs = {op(sample, generator(7, f"key {number}", 1, "derive/x")).tobytes() for number in range(12)}
+    drawn = {"ClickPoints", "Clicks", "ExtremePoints", "OneObject"}
+    assert (len(outs) > 1) == (name_of(op) in drawn)
+
+
+def test_every_derived_input_is_in_the_table():
+    assert {name_of(op) for op in OPS} == set(derive.__all__) - {"Derived"}
