@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tfprep.train.input_monitor import InputMonitor as InputMonitor
+    from tfprep.train.session import fresh_session as fresh_session
 
 _HOME = {
+    "fresh_session": "session",
     "InputMonitor": "input_monitor",
 }
 

@@ -74,6 +74,11 @@ class InputClock:
         """Adds the images of a batch."""
         self._images.assign_add(images, read_value=False)
 
+    def pending_s(self, now: float) -> float:
+        """How long the consumer has been waiting at Unix time `now`; cheaper than `read`."""
+        asked_at = float(self._asked_at.numpy())
+        return max(0.0, now - asked_at) if asked_at else 0.0
+
     def read(self) -> Reading:
         """A snapshot; copies 32 KiB."""
         return Reading(

@@ -50,6 +50,8 @@ class TrainSteps:
         self._steps_per_call = steps_per_call
 
     def __call__(self, iterator: Any) -> Any:
+        if not self._listeners:
+            return self.function(iterator)
         timed = self._through_relay(iterator)
         self.in_step_since = time.monotonic()
         try:
@@ -58,7 +60,9 @@ class TrainSteps:
         except (StopIteration, tf.errors.OutOfRangeError):
             raise
         except BaseException as error:
-            raise self._explained(error)  # noqa: B904  (a listener that replaces it sets the cause)
+            explained = self._explained(error)
+            self.close()
+            raise explained  # noqa: B904  (a listener that replaces it sets the cause)
         finally:
             self.in_step_since = None
         self.count += self._steps_per_call
@@ -75,14 +79,19 @@ class TrainSteps:
         return bool(self._listeners)
 
     def close(self) -> None:
-        """Let go of the input."""
+        """Let go of the input and of all who listen: a `fit` that failed calls nobody's `on_train_end`."""
+        self._drop_input()
+        self._listeners = []
+        self.cancellable, self.guard = False, nullcontext
+
+    def _drop_input(self) -> None:
         if self.relay is not None:
             self.relay.close()
         self.relay = self._source = None
 
     def _through_relay(self, iterator: Any) -> Any:
         if iterator is not self._source:
-            self.close()
+            self._drop_input()
             plain = isinstance(iterator, tf.data.Iterator)
             self.relay = Relay(iterator, cancellable=self.cancellable) if plain else None
             self._source = iterator

@@ -1,0 +1,158 @@
+"""`RetraceGuard`: after the warm-up no step is traced again, or it says why. The successor of `graph.finalize()`."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+from collections.abc import Callable
+from typing import Any, Literal
+
+import keras
+import tensorflow as tf
+
+from tfprep.errors import RetraceError, TrainError
+from tfprep.train.signatures import Signature, differences, nearest, signature
+from tfprep.train.steps import TrainSteps, attach, detach
+
+_LOG = logging.getLogger("tfprep.train")
+_RECORDER = "_tfprep_traces"
+
+
+class RetraceGuard(keras.callbacks.Callback):  # type: ignore[misc]
+    """Raises a `RetraceError` (or, with `action="warn"`, logs it once for each) when a step is traced after `warmup_steps` steps.
+
+    A trace takes from seconds to minutes and its graph stays in memory: a training that traces again and again is slow
+    and grows. The message says which argument changed: its shape, its dtype, a Python value; a partial last batch is
+    told as one.
+
+    In Keras: `model.fit(..., callbacks=[RetraceGuard()])`. The warm-up is counted over all calls of `fit` with the same
+    guard. For a `tf.function` of one's own: `step = guard.watch(step)`, and call that. `retraces` has what was said.
+    """
+
+    def __init__(self, *, warmup_steps: int = 2, action: Literal["raise", "warn"] = "raise") -> None:
+        super().__init__()
+        if warmup_steps < 1:
+            raise TrainError(f"warmup_steps counts the steps that may trace, at least 1, got {warmup_steps}")
+        if action not in ("raise", "warn"):
+            raise TrainError(f'action is "raise" or "warn", got {action!r}')
+        self.retraces: list[str] = []
+        self._warmup_steps = warmup_steps
+        self._action = action
+        self._known: dict[str, list[Signature]] = {}
+        self._done = 0
+        self._steps: TrainSteps | None = None
+
+    # --- Keras --------------------------------------------------------------------------------------------------------
+
+    def set_model(self, model: Any) -> None:
+        super().set_model(model)
+        if not hasattr(model.train_step, _RECORDER):
+            model.train_step = _recording(model.train_step)
+            model.train_function = None  # it holds the step without the recorder
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        self._steps = attach(self.model, self)
+        self._told_of_batches = False
+
+    def on_train_end(self, logs: Any = None) -> None:
+        detach(self.model, self)
+
+    def input_changed(self) -> None:
+        relay = self._steps.relay if self._steps else None
+        if relay is not None and self.model.jit_compile is True and not self._told_of_batches:
+            self._told_of_batches = True
+            _warn_of_open_batch(relay.source.element_spec)
+
+    def step_done(self) -> None:
+        self._done += 1
+        traces: list[Signature] = getattr(self.model.train_step, _RECORDER)
+        for call in self._as_given(traces):
+            self._traced("the train step", call, late=self._done > self._warmup_steps, number=self._done)
+        traces.clear()
+
+    def failed(self, error: BaseException) -> BaseException:
+        return error
+
+    def _as_given(self, traces: list[Signature]) -> list[Signature]:
+        """What the data gave: a second trace of Keras has None for every axis that ever differed."""
+        relay = self._steps.relay if self._steps else None
+        return [signature({"data": relay.source.element_spec})] if traces and relay else list(traces)
+
+    # --- functions of one's own ---------------------------------------------------------------------------------------
+
+    def watch(self, function: Any) -> Callable[..., Any]:
+        """`function`, a `tf.function`, guarded from now on. Costs two look-ups of its trace count for each call."""
+        if not hasattr(function, "experimental_get_tracing_count"):
+            raise TrainError(f"watch() guards a tf.function, got {function!r}; decorate it with @tf.function")
+        name = getattr(function, "__name__", "the function")
+        calls = 0
+
+        @functools.wraps(function.python_function)
+        def guarded(*args: Any, **kwargs: Any) -> Any:
+            nonlocal calls
+            before = function.experimental_get_tracing_count()
+            result = function(*args, **kwargs)
+            calls += 1
+            if function.experimental_get_tracing_count() > before:
+                call = signature(_named(function.python_function, args, kwargs))
+                self._traced(name, call, late=calls > self._warmup_steps, number=calls)
+            return result
+
+        return guarded
+
+    def _traced(self, name: str, call: Signature, *, late: bool, number: int) -> None:
+        known = self._known.setdefault(name, [])
+        if late:
+            self._tell(_told(name, call, known, number))
+        known.append(call)
+
+    def _tell(self, text: str) -> None:
+        self.retraces.append(text)
+        if self._action == "raise":
+            raise RetraceError(text)
+        _LOG.warning("RetraceGuard: %s", text)
+
+
+def _told(name: str, call: Signature, known: list[Signature], number: int) -> str:
+    changed = differences(nearest(call, known), call) if known else []
+    because = "; and ".join(changed) or (
+        "no argument changed: the model was compiled again, a layer was frozen or thawed, or a Python value that the function "
+        "reads from outside is another one"
+    )
+    return f"{name} was traced again at call {number}: {because}"
+
+
+def _recording(train_step: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """`train_step` that notes the signature of each trace; a traced step does not run Python, so it costs nothing
+    there."""
+    traces: list[Signature] = []
+
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+    @functools.wraps(train_step)
+    def recorded(data: Any) -> Any:
+        if tf.inside_function():
+            call = signature({"data": data})
+            if call not in traces:  # one for each replica, and for each branch of a loop over steps
+                traces.append(call)
+        return train_step(data)
+
+    setattr(recorded, _RECORDER, traces)
+    return recorded  # type: ignore[no-any-return]
+
+
+def _named(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    try:
+        return dict(inspect.signature(function).bind(*args, **kwargs).arguments)
+    except (TypeError, ValueError):
+        return {**{f"argument {index}": value for index, value in enumerate(args)}, **kwargs}
+
+
+def _warn_of_open_batch(element_spec: Any) -> None:
+    """XLA compiles for each batch size; that is no trace, and TensorFlow does not tell."""
+    shapes = [spec.shape for spec in tf.nest.flatten(element_spec) if hasattr(spec, "shape")]
+    if any(shape.rank and shape[0] is None for shape in shapes):
+        _LOG.warning(
+            "RetraceGuard: the batches have no fixed size and the model is compiled by XLA, which compiles once more for a "
+            "smaller last batch; use batch(..., drop_remainder=True)"
+        )
