@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, TypedDict
 
 from tfprep.augment.transform import GeometryOp
+from tfprep.read.at_load import AtLoadOp
 from tfprep.read.bad import OnBad
 from tfprep.read.options import CacheChoice, Path, Verify
 from tfprep.read.order import OrderName
@@ -37,6 +38,7 @@ class LoaderKeywords(TypedDict, total=False):
     dtype: FloatType | None
     normalize: bool
     geometry: Sequence[GeometryOp]
+    at_load: Sequence[AtLoadOp]
     on_bad: OnBad
     verify: Verify
     memory_budget: int | str | None

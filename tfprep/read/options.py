@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from tfprep.augment.transform import GeometryOp
 from tfprep.errors import LoaderError
+from tfprep.read.at_load import AtLoadOp, check_ops
 from tfprep.read.bad import OnBad
 from tfprep.read.order import OrderName
 from tfprep.read.outputs import Wanted
@@ -44,6 +45,7 @@ class LoaderOptions:
       split's mean, by its standard deviation.
     - `geometry`: ops such as `augment.Resize(224, 224)`, `augment.CenterCrop(224, 224)`, in their unaugmented form, for images
       that were stored in their original sizes.
+    - `at_load`: what is drawn anew every epoch: `RandomFlip`, `RandomCrop`, `MixUp`, `CutMix` (see `tfprep.read.at_load`).
     - `on_bad`: "raise", or "skip": another sample takes the place of one that cannot be read (with training=False, none does).
     - `verify`: checksums "always", the first time that a record is read ("first_epoch"), or "never".
     - `memory_budget`: bytes, or text such as "2GB", for batches and cache; None: a quarter of what is free.
@@ -74,6 +76,7 @@ class LoaderOptions:
     dtype: FloatType | None = None
     normalize: bool = False
     geometry: Sequence[GeometryOp] = ()
+    at_load: Sequence[AtLoadOp] = ()
     on_bad: OnBad = "raise"
     verify: Verify = "first_epoch"
     memory_budget: int | str | None = None
@@ -98,6 +101,7 @@ class LoaderOptions:
             rule = "remainder='wrap' goes on with the next epoch; with training=False there is none"
             raise LoaderError(f"{rule}: use 'keep' or 'drop'")
         check_geometry(self.geometry)
+        check_ops(self.at_load)
 
     @property
     def host(self) -> Hosts:

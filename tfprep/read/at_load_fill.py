@@ -1,0 +1,225 @@
+"""Flips, crops and mixing on the direct path: between the reader's threads and the `Filler` that reads and decodes.
+
+What changes its shape is decoded into a thread's own memory, a few rows at a time while they are in the processor's cache, and
+the window that is left is copied into the batch. What is only mirrored is decoded in place. Mixing works in the batch itself,
+once all its rows are there.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import cv2
+import numpy as np
+
+from tfprep.errors import SampleError
+from tfprep.fields import Array, Size
+from tfprep.read.at_load import AtLoad
+from tfprep.read.at_load_draws import PARTS, Mixed, Window, mixtures, windows
+from tfprep.read.batch import Batch
+from tfprep.read.fill import Filler
+from tfprep.read.outputs import Output
+from tfprep.read.schedule import Picks, Schedule
+from tfprep.read.worker import Worker
+
+STAGED_ROWS = 8
+"""Rows that are decoded before they are cut: enough to share the cost of a call, few enough to stay in the cache."""
+CV2_PIXEL_BYTES = 512
+"""OpenCV mirrors pixels of up to so many bytes."""
+HALF_UP = 1 / 512
+"""Added before OpenCV rounds half to even: the sums are whole 256ths, so that this rounds halves up and changes nothing else."""
+
+
+class AtLoadFiller:
+    """A filler whose batches have gone through the ops. Called by many threads at once."""
+
+    def __init__(
+        self, inner: Filler, plan: AtLoad, read: Sequence[Output], schedule: Schedule, key_of: Callable[[int], str]
+    ) -> None:
+        """`read` are the outputs as `inner` fills them, before the ops; `key_of` names a row's sample in errors."""
+        self._inner, self._plan, self._schedule, self._key_of = inner, plan, schedule, key_of
+        self._read = {output.name: output for output in read}
+        self._staged = set(plan.rasters) if plan.size else set()
+        self._own = threading.local()
+
+    @property
+    def mapped(self) -> bool:
+        return self._inner.mapped
+
+    @property
+    def cheap(self) -> bool:
+        """Whether a thread takes a batch at a time."""
+        return False
+
+    def close(self) -> None:
+        self._inner.close()
+
+    def fill(self, batch: Batch, start: int, stop: int, worker: Worker) -> None:
+        """Fill the rows [start, stop), flipped and cut."""
+        for first in range(start, stop, STAGED_ROWS):
+            last = min(first + STAGED_ROWS, stop)
+            picks = Picks(*(column[first:last] for column in batch.picks))
+            rows = Batch(batch.step, picks, {name: value[first:last] for name, value in batch.values.items()})
+            self._fill(rows, worker)
+            batch.lost += [first + row for row in rows.lost]
+            for name, value in rows.values.items():
+                if isinstance(value, list):
+                    batch.values[name][first:last] = value
+
+    def finish(self, batch: Batch) -> None:
+        """Complete a batch all of whose rows are filled: mixed with their partners."""
+        self._inner.finish(batch)
+        self._one_hot(batch)
+        if self._plan.mixes and self._plan.training and batch.rows:
+            self._mix(batch, self._partner(batch))
+
+    # --- flips and crops --------------------------------------------------------------------------------------------
+
+    def _fill(self, rows: Batch, worker: Worker) -> None:
+        """Fill a few rows of a batch, given as a batch of their own."""
+        staged = {name: self._array(name, rows.rows) for name in self._staged}
+        inside = Batch(rows.step, rows.picks, {**rows.values, **staged})
+        self._inner.fill(inside, 0, rows.rows, worker)
+        rows.lost = inside.lost
+        if self._plan.cuts:
+            self._cut(inside.values, rows)
+
+    def _cut(self, source: Mapping[str, Any], rows: Batch) -> None:
+        present = [row for row in range(rows.rows) if row not in rows.lost]
+        sizes = [self._size(source, rows, row) for row in present]
+        height, width = (np.array(side, np.int64) for side in zip(*sizes, strict=True)) if sizes else ((), ())
+        window = windows(self._plan, rows.picks.place[present], height, width)
+        for at, row in enumerate(present):
+            left = window.at(at)
+            for name in self._plan.rasters:
+                self._copy(name, source[name][row], rows.values[name], row, left)
+
+    def _size(self, source: Mapping[str, Any], rows: Batch, row: int) -> Size:
+        """(height, width) of a sample; SampleError where its rasters differ or are smaller than the crop: only where sizes
+        were not known before."""
+        sizes = {source[name][row].shape[:2] for name in self._plan.rasters}
+        size: Size = next(iter(sizes))
+        least = self._plan.least
+        if len(sizes) > 1:
+            reason = f"the rasters of a sample have one height and width, not {sorted(sizes)}"
+        elif least is not None and (size[0] < least[0] or size[1] < least[1]):
+            reason = (
+                f"{size[0]} x {size[1]} pixels are fewer than RandomCrop({least[0]}, {least[1]}) leaves; store images of at "
+                "least that size, or choose a smaller crop"
+            )
+        else:
+            return size
+        raise SampleError(f"{reason} (key {self._key_of(int(rows.picks.row[row]))!r})")
+
+    def _copy(self, name: str, source: Array, values: Any, row: int, window: Window) -> None:
+        part = source[window.y : window.y + window.height, window.x : window.x + window.width]
+        flips = bool(window.flip_y), bool(window.flip_x)
+        if isinstance(values, list):
+            values[row] = mirrored(part, *flips) if any(flips) else part
+        elif name in self._staged:
+            target = values[row]
+            mirrored(part, *flips, out=target) if any(flips) else np.copyto(target, part)
+        elif any(flips):
+            values[row] = mirrored(part, *flips, out=self._scratch(part))
+
+    # --- mixing -----------------------------------------------------------------------------------------------------
+
+    def _partner(self, batch: Batch) -> dict[str, Any]:
+        """The last row's partner: the first row of the next host's part, or of the first one."""
+        start, stop = self._schedule.global_span(batch.step)
+        place = int(batch.picks.place[-1]) + 1
+        place = start if place == stop else place
+        if place == batch.picks.place[0]:
+            return {name: batch.values[name][0].copy() for name in self._mixed}
+        picks = self._schedule.at(np.array([place], np.int64))
+        values = {
+            name: [None] if isinstance(value, list) else np.empty_like(value[:1])
+            for name, value in batch.values.items()
+        }
+        values.update({name: np.empty(1, self._read[name].dtype) for name in self._plan.labels})
+        other = Batch(batch.step, picks, values)
+        self._fill(other, Worker("partner"))
+        self._inner.finish(other)
+        self._one_hot(other)
+        return {name: other.values[name][0] for name in self._mixed}
+
+    def _one_hot(self, batch: Batch) -> None:
+        """Class numbers [B] to float32 [B, classes]."""
+        for name, count in self._plan.labels.items():
+            batch.values[name] = (batch.values[name][:, None] == np.arange(count)).astype(np.float32)
+
+    @property
+    def _mixed(self) -> list[str]:
+        return [*self._plan.rasters, *self._plan.labels]
+
+    def _mix(self, batch: Batch, partner: Mapping[str, Any]) -> None:
+        """From the first row on, so that each row's partner is still as it was."""
+        rasters = [batch.values[name] for name in self._plan.rasters]
+        height, width = rasters[0].shape[1:3] if rasters else (1, 1)
+        mixed = mixtures(self._plan, batch.picks.place, height, width)
+        for name in self._plan.rasters:
+            for row in range(batch.rows):
+                other = batch.values[name][row + 1] if row + 1 < batch.rows else partner[name]
+                mix_pixels(batch.values[name][row : row + 1], other[None], mixed, row)
+        for name in self._plan.labels:
+            values = batch.values[name]
+            others = np.concatenate([values[1:], partner[name][None]])
+            values[:] = values * mixed.share[:, None] + others * (np.float32(1) - mixed.share)[:, None]
+
+    # --- memory of each thread --------------------------------------------------------------------------------------
+
+    def _array(self, name: str, rows: int) -> Any:
+        """Where so many rows of an output are decoded, valid until the thread's next call."""
+        output = self._read[name]
+        if None in output.shape:
+            return [None] * rows
+        held = self._own.__dict__.setdefault("staged", {})
+        if name not in held:
+            held[name] = np.empty((STAGED_ROWS, *(size or 0 for size in output.shape)), output.dtype)
+        return held[name][:rows]
+
+    def _scratch(self, like: Array) -> Array:
+        held: dict[Any, Array] = self._own.__dict__.setdefault("mirrored", {})
+        key = like.shape, like.dtype.name
+        if key not in held:
+            held[key] = np.empty(like.shape, like.dtype)
+        return held[key]
+
+
+def mirrored(part: Array, flip_y: bool, flip_x: bool, out: Array | None = None) -> Array:
+    """[H, W] or [H, W, C] turned over; into `out`, which is other memory, where given.
+
+    OpenCV mirrors ten times as fast as a copy of a reversed view; pixels go through it as so many bytes.
+    """
+    target = np.empty(part.shape, part.dtype) if out is None else out
+    height, width = part.shape[:2]
+    if part[:1, :1].nbytes > CV2_PIXEL_BYTES:
+        target[...] = part[:: -1 if flip_y else 1, :: -1 if flip_x else 1]
+        return target
+    code = -1 if flip_y and flip_x else int(flip_x)
+    cv2.flip(part.view(np.uint8).reshape(height, width, -1), code, target.view(np.uint8).reshape(height, width, -1))
+    return target
+
+
+def mix_pixels(own: Array, other: Array, mixed: Mixed, row: int) -> None:
+    """Mix `other` into `own`, arrays [1, H, W, ...] of one sample, in place, as `row` of `mixed` says."""
+    if mixed.bottom[row] > mixed.top[row]:
+        box = np.s_[:, mixed.top[row] : mixed.bottom[row], mixed.left[row] : mixed.right[row]]
+        own[box] = other[box]
+    if mixed.weight[row] < PARTS:
+        blend(own, other, int(mixed.weight[row]))
+
+
+def blend(own: Array, other: Array, weight: int) -> None:
+    """`own` becomes (weight own + (256 - weight) other) / 256: whole numbers rounded half up, floats in float32."""
+    if own.dtype == np.uint8:
+        a, b = own.reshape(1, -1), other.reshape(1, -1)
+        cv2.addWeighted(a, weight / PARTS, b, 1 - weight / PARTS, HALF_UP, dst=a)
+    elif own.dtype.kind in "iu":
+        wide = own.astype(np.int64) * weight + other.astype(np.int64) * (PARTS - weight)
+        own[...] = (wide + PARTS // 2) >> 8
+    else:
+        share = np.float32(weight / PARTS)
+        own[...] = own.astype(np.float32) * share + other.astype(np.float32) * (np.float32(1) - share)
