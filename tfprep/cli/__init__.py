@@ -17,6 +17,7 @@ COMMANDS = {
     "verify": "check every file and record against what was built",
     "show": "draw samples of a dataset, variants, masks and maps",
     "bench": "how fast a dataset loads, and what limits it",
+    "advise": "what to store, measured before anything is built",
     "init": "look at a folder and write a recipe for it",
     "demo": "make data, build it, look at it, train on it",
 }

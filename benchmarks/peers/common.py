@@ -1,0 +1,117 @@
+"""What all peers share: the same photos, prepared in the same way, and the same way to measure.
+
+A peer's script calls `main(build, load)`:
+
+- `build(items, out, form)` writes every item, prepared, into the folder `out`; `form` is "jpeg" or "raw";
+- `load(out, form, batch_size, workers)` opens an endless iterator of shuffled batches of (images uint8 [B, 224, 224, 3], labels).
+
+Each runs in a process of its own, so that no library's threads, memory or imports weigh on another's figures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import cv2
+import numpy as np
+import simplejpeg
+
+from tfprep.bench.measure import Budget, Candidate, measure
+from tfprep.bench.usage import Meter
+
+SIDE, CROP, QUALITY = 256, 224, 95
+Item: TypeAlias = tuple[str, int]
+Build: TypeAlias = Callable[[Sequence[Item], Path, str], None]
+Load: TypeAlias = Callable[[Path, str, int, int], Iterable[Any]]
+
+
+def items_of(folder: Path) -> list[Item]:
+    """(path, class number) of every photo in the class folders of `folder`, in the order of their names."""
+    classes = sorted(entry.name for entry in folder.iterdir() if entry.is_dir())
+    return [(str(path), number) for number, name in enumerate(classes) for path in sorted((folder / name).iterdir())]
+
+
+def prepared(path: str) -> Any:
+    """uint8 [224, 224, 3]: the shorter side to 256 by area, then the middle."""
+    cv2.setNumThreads(0)
+    pixels = cv2.cvtColor(cv2.imread(path, cv2.IMREAD_COLOR), cv2.COLOR_BGR2RGB)
+    height, width = pixels.shape[:2]
+    scale = SIDE / min(height, width)
+    size = (max(CROP, round(width * scale)), max(CROP, round(height * scale)))
+    pixels = cv2.resize(pixels, size, interpolation=cv2.INTER_AREA if scale < 1 else cv2.INTER_LINEAR)
+    top, left = (pixels.shape[0] - CROP) // 2, (pixels.shape[1] - CROP) // 2
+    return np.ascontiguousarray(pixels[top : top + CROP, left : left + CROP])
+
+
+def encoded(path: str, form: str) -> bytes:
+    """A prepared photo as JPEG at quality 95, or as its raw bytes."""
+    pixels = prepared(path)
+    return pixels.tobytes() if form == "raw" else simplejpeg.encode_jpeg(pixels, QUALITY, "RGB", "420")
+
+
+def decoded(content: Any, form: str) -> Any:
+    """The pixels again, decoded as tfprep decodes them: what differs between peers is all the rest."""
+    if form == "raw":
+        return np.frombuffer(content, np.uint8).reshape(CROP, CROP, 3)
+    return simplejpeg.decode_jpeg(content, "RGB")
+
+
+def forever(epoch: Callable[[], Iterable[Any]]) -> Iterator[Any]:
+    """Epoch after epoch."""
+    while True:
+        yield from epoch()
+
+
+def stacked(batch: Sequence[tuple[Any, int]]) -> tuple[Any, Any]:
+    """Samples to a batch; also a PyTorch `collate_fn` that copies once."""
+    return np.stack([image for image, _ in batch]), np.array([label for _, label in batch])
+
+
+def main(build: Build, load: Load) -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("what", choices=["build", "load"])
+    parser.add_argument("--photos", type=Path)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--form", choices=["jpeg", "raw"], required=True)
+    parser.add_argument("--batch-size", type=int, default=64)
+    parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--seconds", type=float, default=3.0)
+    options = parser.parse_args()
+    print(json.dumps(_built(build, options) if options.what == "build" else _loaded(load, options)))
+
+
+def _built(build: Build, options: argparse.Namespace) -> dict[str, float]:
+    items = items_of(options.photos)
+    with Meter() as meter:
+        build(items, options.out, options.form)
+    size = sum(path.stat().st_size for path in options.out.rglob("*") if path.is_file())
+    return {
+        "images_per_s": len(items) / meter.used.seconds,
+        "cpu_ms": 1000 * meter.used.cpu_s / len(items),
+        "rss_mb": meter.used.rss_peak / 1e6,
+        "bytes_an_image": size / len(items),
+    }
+
+
+def _loaded(load: Load, options: argparse.Namespace) -> dict[str, float]:
+    def begin() -> Iterator[Any]:
+        batches = iter(load(options.out, options.form, options.batch_size, options.workers))
+        return (tuple(batch) if isinstance(batch, list) else batch for batch in batches)
+
+    started = time.perf_counter()
+    stretch = measure(Candidate("peer", begin), Budget(1, options.seconds, 1.5, least_batches=8))
+    assert stretch.images == stretch.batches * options.batch_size, "batches are to be full"
+    return {
+        "images_per_s": stretch.images_per_s,
+        "cpu_ms": stretch.cpu_ms,
+        "rss_mb": stretch.used.rss_peak / 1e6,
+        "first_batch_s": stretch.first_batch_s,
+        "others": stretch.used.others or 0.0,
+        "wall_s": time.perf_counter() - started,
+    }

@@ -1,0 +1,40 @@
+"""Keras: files in class folders, `image_dataset_from_directory`. It has no raw form."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from multiprocessing import Pool
+from pathlib import Path
+from typing import Any
+
+from common import CROP, Item, encoded, main
+
+
+def build(items: Sequence[Item], out: Path, form: str) -> None:
+    """As most people do it: a pool of processes over the files."""
+    for label in {label for _, label in items}:
+        (out / f"{label:05d}").mkdir(parents=True)
+    with Pool() as pool:
+        pool.starmap(_write, [(item, number, out, form) for number, item in enumerate(items)], chunksize=8)
+
+
+def _write(item: Item, number: int, out: Path, form: str) -> None:
+    path, label = item
+    (out / f"{label:05d}" / f"{number:06d}.jpg").write_bytes(encoded(path, form))
+
+
+def load(out: Path, form: str, batch_size: int, workers: int) -> Iterable[Any]:
+    from tfprep.cli.quiet import start_tensorflow
+
+    start_tensorflow()
+    import keras
+    import tensorflow as tf
+
+    data = keras.utils.image_dataset_from_directory(
+        str(out), image_size=(CROP, CROP), batch_size=None, shuffle=True, verbose=False
+    )
+    return data.repeat().batch(batch_size).prefetch(tf.data.AUTOTUNE)
+
+
+if __name__ == "__main__":
+    main(build, load)

@@ -1,0 +1,34 @@
+"""tfprep: `tfprep build`, and its loader as TensorFlow tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from common import CROP, QUALITY, SIDE, Item, main
+
+import tfprep
+from tfprep import Recipe, augment, codecs, sources
+
+
+def build(items: Sequence[Item], out: Path, form: str) -> None:
+    recipe = Recipe(
+        name="photos",
+        source=sources.Folder(),
+        geometry=[augment.Resize(shorter=SIDE), augment.CenterCrop(CROP, CROP)],
+        store={"image": codecs.Raw() if form == "raw" else codecs.Jpeg(QUALITY), "label": codecs.Scalar()},
+    )
+    tfprep.build.build(recipe, out, Path(items[0][0]).parent.parent)
+
+
+def load(out: Path, form: str, batch_size: int, workers: int) -> Iterable[Any]:
+    from tfprep.cli.quiet import start_tensorflow
+
+    start_tensorflow()
+    loader = tfprep.open(out).loader("train", batch_size, inputs="image", targets="label", threads=workers, cache=False)
+    return iter(loader)
+
+
+if __name__ == "__main__":
+    main(build, load)

@@ -1,0 +1,166 @@
+"""tfprep beside its peers, on the same photos: building and loading, JPEG and raw.
+
+Run: python benchmarks/peers/run.py --photos data/photos --python-torch peers/bin/python [--json FILE] [--plot FILE]
+
+Every peer builds its own format from the same photos (shorter side to 256, middle 224, JPEG at quality 95 or raw), then all
+load in turns, round by round, each in a fresh process: shuffled batches of 64, decoded to uint8, on all cores. A ratio is
+taken inside a round; what is told is the median. What is not installed is left out and said.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from tfprep.bench.machine import this_machine
+
+HERE = Path(__file__).parent
+TENSORFLOW = ("tfprep", "tf_guide", "tfds", "keras_directory", "image_data_generator")
+TORCH = ("webdataset", "grain", "streaming", "litdata", "torch_folder")
+NOT_RAW = ("keras_directory", "image_data_generator")
+Figures = dict[str, float]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--photos", type=Path, required=True, help="class folders of photos")
+    parser.add_argument("--repeat", type=int, default=10, help="each photo so many times, under other names")
+    parser.add_argument("--python-torch", type=Path, help="the interpreter that has the peers of PyTorch and Grain")
+    parser.add_argument("--peers", nargs="+", choices=TENSORFLOW + TORCH)
+    parser.add_argument("--forms", nargs="+", default=["jpeg", "raw"], choices=["jpeg", "raw"])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--build-rounds", type=int, default=1)
+    parser.add_argument("--batch-size", type=int, default=64)
+    parser.add_argument("--seconds", type=float, default=3.0)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--plot", type=Path, help="an SVG")
+    options = parser.parse_args()
+    names = options.peers or [*TENSORFLOW, *(TORCH if options.python_torch else ())]
+    with tempfile.TemporaryDirectory() as folder:
+        result = measured(options, names, Path(folder))
+    print(table(result))
+    if options.json:
+        options.json.write_text(json.dumps(result, indent=1))
+    if options.plot:
+        from plot import plot
+
+        options.plot.write_text(plot(result))
+
+
+def measured(options: argparse.Namespace, names: list[str], folder: Path) -> dict[str, Any]:
+    photos = repeated(options.photos, folder / "photos", options.repeat)
+    result: dict[str, Any] = {"machine": asdict(this_machine(folder)), "command": " ".join(sys.argv), "forms": {}}
+    for form in options.forms:
+        peers = [name for name in names if form == "jpeg" or name not in NOT_RAW]
+        built = {name: _build(options, name, form, photos, folder) for name in peers}
+        loaded: dict[str, list[Figures]] = {name: [] for name in peers if built[name]}
+        for turn in range(options.rounds):
+            order = list(loaded)
+            for name in order[turn % len(order) :] + order[: turn % len(order)]:
+                loaded[name].append(_run(options, name, "load", form, ["--out", str(folder / form / name)]))
+                print(form, name, "load", told(loaded[name][-1]), flush=True)
+        result["forms"][form] = {"build": built, "load": loaded, "summary": summary(built, loaded)}
+        shutil.rmtree(folder / form)
+    return result
+
+
+def repeated(photos: Path, out: Path, times: int) -> Path:
+    for path in sorted(path for path in photos.rglob("*") if path.is_file()):
+        below = out / path.parent.name
+        below.mkdir(parents=True, exist_ok=True)
+        for number in range(times):
+            (below / f"{path.stem}-{number:03d}{path.suffix}").hardlink_to(_local(path, out.parent / "originals"))
+    return out
+
+
+def _local(path: Path, folder: Path) -> Path:
+    """A copy on the same file system, which alone can be linked to."""
+    copy = folder / path.parent.name / path.name
+    if not copy.exists():
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, copy)
+    return copy
+
+
+def _build(options: argparse.Namespace, name: str, form: str, photos: Path, folder: Path) -> list[Figures]:
+    rounds = []
+    for _ in range(options.build_rounds):
+        out = folder / form / name
+        shutil.rmtree(out, ignore_errors=True)
+        figures = _run(options, name, "build", form, ["--photos", str(photos), "--out", str(out)])
+        print(form, name, "build", told(figures), flush=True)
+        rounds += [figures] if figures else []
+    return rounds
+
+
+def _run(options: argparse.Namespace, name: str, what: str, form: str, more: list[str]) -> Figures:
+    """One peer in a fresh process; {} where it failed, which is said."""
+    python = options.python_torch if name in TORCH else sys.executable
+    command = [str(python), str(HERE / f"peer_{name}.py"), what, "--form", form, *more]
+    if what == "load":
+        command += ["--batch-size", str(options.batch_size), "--seconds", str(options.seconds)]
+    here = {"PYTHONPATH": f"{HERE}:{HERE.parent.parent}", "TF_CPP_MIN_LOG_LEVEL": "2", "RAY_USAGE_STATS_ENABLED": "0"}
+    ran = subprocess.run(command, env={**os.environ, **here}, capture_output=True, text=True, timeout=600, check=False)
+    lines = [line for line in ran.stdout.splitlines() if line.startswith("{")]
+    if ran.returncode or not lines:
+        print(f"{name} {what} failed: {(ran.stderr.strip().splitlines() or ['no output'])[-1]}", file=sys.stderr)
+        return {}
+    figures: Figures = json.loads(lines[-1])
+    return figures
+
+
+def summary(built: Mapping[str, list[Figures]], loaded: Mapping[str, list[Figures]]) -> dict[str, Figures]:
+    """Medians by peer; `ratio` is tfprep's images a second over the peer's, round by round."""
+    found = {}
+    for name, rounds in loaded.items():
+        if not all(rounds) or not rounds:
+            continue
+        pairs = zip(loaded["tfprep"], rounds, strict=True) if all(loaded.get("tfprep", [{}])) else []
+        ratios = [ours["images_per_s"] / theirs["images_per_s"] for ours, theirs in pairs]
+        figures = {f"load_{key}": median(one[key] for one in rounds) for key in rounds[0]}
+        figures |= {f"build_{key}": median(one[key] for one in built[name]) for key in built[name][0]}
+        found[name] = figures | ({"ratio": median(ratios), "least": min(ratios), "most": max(ratios)} if ratios else {})
+    return found
+
+
+def table(result: Mapping[str, Any]) -> str:
+    """Markdown."""
+    lines = []
+    for form, of_form in result["forms"].items():
+        lines += [
+            f"### {form}",
+            "",
+            "| | load, images/s | tfprep is faster by | CPU ms/image | memory MB | first batch s |",
+        ]
+        lines[-1] += " build, images/s | build CPU ms/image | kB/image |"
+        lines += ["|---|---:|---:|---:|---:|---:|---:|---:|---:|"]
+        ranked = sorted(of_form["summary"].items(), key=lambda pair: -pair[1]["load_images_per_s"])
+        lines += [_row(name, figures) for name, figures in ranked] + [""]
+    return "\n".join(lines)
+
+
+def _row(name: str, f: Figures) -> str:
+    ratio = f"{f['ratio']:.2f} ({f['least']:.2f} to {f['most']:.2f})" if "ratio" in f and name != "tfprep" else ""
+    return (
+        f"| {name} | {f['load_images_per_s']:,.0f} | {ratio} | {f['load_cpu_ms']:.2f} | {f['load_rss_mb']:,.0f} | "
+        f"{f['load_first_batch_s']:.2f} | {f['build_images_per_s']:,.0f} | {f['build_cpu_ms']:.2f} | "
+        f"{f['build_bytes_an_image'] / 1000:.1f} |"
+    )
+
+
+def told(figures: Figures) -> str:
+    return ", ".join(f"{name} {value:,.3g}" for name, value in figures.items()) or "failed"
+
+
+if __name__ == "__main__":
+    main()
