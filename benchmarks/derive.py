@@ -60,12 +60,17 @@ def pairs(size: int) -> Iterator[Pair]:
 
 def _distances(sample: dict[str, Any]) -> Iterator[Pair]:
     mask = sample["mask"]
-    inside = mask == 1
-    edge = find_boundaries(inside, connectivity=1, mode="inner")
     edt = ndimage.distance_transform_edt
-    yield _same("Distance to a class", derive.Distance(), sample, lambda: edt(~inside), "SciPy")
-    yield _same("Distance to a boundary", derive.Distance(to="boundary"), sample, lambda: edt(~edge), "SciPy")
-    signed = lambda: edt(~inside) - (edt(inside) - 1) * inside  # noqa: E731
+
+    def to_boundary() -> Any:
+        return edt(~find_boundaries(mask == 1, connectivity=1, mode="inner"))
+
+    def signed() -> Any:
+        inside = mask == 1
+        return edt(~inside) - (edt(inside) - 1) * inside
+
+    yield _same("Distance to a class", derive.Distance(), sample, lambda: edt(mask != 1), "SciPy")
+    yield _same("Distance to a boundary", derive.Distance(to="boundary"), sample, to_boundary, "SciPy, scikit-image")
     yield _same("SignedDistance", derive.SignedDistance(outline="inner"), sample, signed, "SciPy")
 
 

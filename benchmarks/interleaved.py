@@ -35,7 +35,7 @@ class Timing:
     high: float | None
 
 
-def timed(pair: Pair, seconds: float, least_rounds: int = 7) -> Timing:
+def timed(pair: Pair, seconds: float, least_rounds: int = 3) -> Timing:
     """Both once to warm up, then in turns, in changing order, until `seconds` have passed."""
     pair.ours()
     if pair.peer is not None:
