@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tfprep.bench.loaders import loader_candidate
-from tfprep.bench.machine import cached_share, cores, drop_cache, memory_limit
+from tfprep.bench.machine import cached_share, cores, drop_cache
 from tfprep.bench.measure import Budget, Candidate, Rounds, compare, measure
 from tfprep.bench.samples import RawSamples
 from tfprep.bench.stages import reading
@@ -26,6 +26,7 @@ from tfprep.build import BuildOptions, BuildSummary, build
 from tfprep.errors import BuildError, DatasetError, LoaderError, RecipeError
 from tfprep.load import Data
 from tfprep.load import open as open_data
+from tfprep.read.tuning import memory_limit
 from tfprep.recipe import Recipe
 
 SHARDS = 8

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
+from tfprep.read.tuning import file_system, memory_limit
 
 BUSY = 0.10
 """The share of all cores that other programs may use before a figure is called doubtful."""
@@ -27,9 +27,8 @@ class Machine:
     python: str
 
     @property
-    def key(self) -> str:
-        """The same for machines on which one setting is as good as on the other."""
-        return f"{self.cores} cores, {round(self.memory_bytes / 2**30)} GiB, {self.file_system}"
+    def words(self) -> str:
+        return f"{self.processor}, {self.cores} cores, {round(self.memory_bytes / 2**30)} GiB, {self.file_system}"
 
 
 def this_machine(folder: Path) -> Machine:
@@ -40,28 +39,6 @@ def this_machine(folder: Path) -> Machine:
 def cores() -> int:
     """The cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def memory_limit() -> int:
-    """Bytes of memory that this process may use: the machine's, or its cgroup's limit where that is lower."""
-    total = int(psutil.virtual_memory().total)
-    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        try:
-            total = min(total, int(Path(path).read_text()))
-        except (OSError, ValueError):
-            continue
-    return total
-
-
-def file_system(folder: Path) -> str:
-    """The type of the file system that `folder` lies on, as `ext4` or `nfs4`; "unknown" where the system does not say."""
-    path = os.path.realpath(folder)
-    mounts = [part for part in psutil.disk_partitions(all=True) if _below(path, part.mountpoint)]
-    return max(mounts, key=lambda part: len(part.mountpoint)).fstype if mounts else "unknown"
-
-
-def _below(path: str, mountpoint: str) -> bool:
-    return os.path.commonpath([path, mountpoint]) == mountpoint
 
 
 def _processor() -> str:

@@ -58,6 +58,7 @@ class Bench:
 
     folder: Path
     split: str
+    samples: int
     options: BenchOptions
     machine: Machine
     cached: float | None
@@ -77,6 +78,7 @@ class Bench:
         return {
             "dataset": str(self.folder),
             "split": self.split,
+            "samples": self.samples,
             "batch_size": self.options.batch_size,
             "budget": asdict(self.options.budget),
             "machine": asdict(self.machine),
@@ -126,7 +128,7 @@ def bench(
     free = machine.cores * (1 - (rounds.others or 0.0))
     changes = changes_of(data, split, steps, free) if options.changes else []
     result = Bench(
-        data.path, split, options, machine, cached, settings_of(loader), rounds, steps,
+        data.path, split, data.split(split).samples, options, machine, cached, settings_of(loader), rounds, steps,
         explain(steps, free, changes), tuple(candidate.name for candidate in baselines),
     )  # fmt: skip
     if step_s is None:

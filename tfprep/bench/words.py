@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
 
 from tfprep.bench.measure import Spread
 from tfprep.bench.run import LOADER, Bench
+from tfprep.bench.shuffle import Quality, comparison
 from tfprep.bench.step import Against
+
+_MOST_RECORDS = 200_000
+"""Records that a shuffle is simulated for; larger datasets are taken as if they had so many."""
 
 
 def lines(bench: Bench) -> list[str]:
@@ -83,10 +89,36 @@ def step_lines(against: Against) -> list[str]:
     ]
 
 
+def shuffle_json(bench: Bench) -> list[dict[str, Any]]:
+    """Shuffle quality of this split, with the seconds that a buffer takes to fill at the rate measured."""
+    rate = bench.ladder.rung("reading").images_per_s.median
+    return [{**asdict(one), "fill_s": one.fill_s(rate)} for one in _qualities(bench)]
+
+
+def shuffle_lines(bench: Bench) -> list[str]:
+    """The same for people."""
+    rows = [("shuffled by", "displacement", "company", "memory", "to fill")]
+    for one in shuffle_json(bench):
+        memory = f"{one['memory_bytes'] / 1e6:,.1f} MB"
+        rows.append(
+            (one["name"], f"{one['displacement']:.3f}", f"{one['company']:.3f}", memory, f"{one['fill_s']:.2f} s")
+        )
+    told = (
+        "  0 is a uniform permutation, 1 no shuffle: how far records move, how often neighbours on disk meet in a batch"
+    )
+    return [told, *(f"  {line}" for line in _table(rows))]
+
+
+def _qualities(bench: Bench) -> list[Quality]:
+    reading = bench.ladder.rung("reading")
+    record = reading.bytes_per_s.median / reading.images_per_s.median
+    return comparison(min(bench.samples, _MOST_RECORDS), bench.options.batch_size, record)
+
+
 def _machine(bench: Bench) -> list[str]:
     share = "not known" if bench.cached is None else f"{bench.cached:.0%} cached at the start"
     cache = "files forgotten by the system before each stretch" if bench.options.cold else f"file cache {share}"
-    told = [f"  on {bench.machine.processor}, {bench.machine.key}; {cache}"]
+    told = [f"  on {bench.machine.words}; {cache}"]
     return [*told, f"  note: {bench.rounds.busy}"] if bench.rounds.busy else told
 
 

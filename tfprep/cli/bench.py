@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,9 @@ EXIT_WAITING = 4
 @click.option("--step-ms", type=click.FloatRange(0, min_open=True), help="Against a step that takes this long.")
 @click.option("--images-per-second", type=click.FloatRange(0, min_open=True), help="Against a step at this rate.")
 @click.option("--fail-if-waiting", type=Share(), metavar="SHARE", help="Exit with 4 where the step waits more, as 1%.")
+@click.option("--tune", is_flag=True, help="Search the loader's settings; write tuning.json beside the dataset.")
+@click.option("--memory-budget", help="For --tune, as the loader's option: 2GB.")
+@click.option("--shuffle", is_flag=True, help="How good orders and shuffle buffers are, and what they take.")
 @click.option(
     "--against",
     multiple=True,
@@ -52,10 +56,12 @@ def command(folder: Path, as_json: bool, fail_if_waiting: float | None, **given:
         raise click.UsageError("--fail-if-waiting needs a step: --step-ms or --images-per-second")
     from tfprep.bench.named import named
     from tfprep.bench.run import BenchOptions, bench
-    from tfprep.bench.words import lines
+    from tfprep.bench.words import lines, shuffle_json, shuffle_lines
     from tfprep.cli.quiet import start_tensorflow
 
     start_tensorflow()
+    if given["tune"]:
+        return _tune(folder, as_json, given)
     options = BenchOptions(
         split=given["split"],
         batch_size=given["batch_size"],
@@ -69,9 +75,9 @@ def command(folder: Path, as_json: bool, fail_if_waiting: float | None, **given:
         baselines = _baselines(folder, options, given, Path(scratch))
         result = bench(folder, options, baselines=baselines, step_s=step_s)
     if as_json:
-        text.print_json(result.as_json())
+        text.print_json({**result.as_json(), **({"shuffle": shuffle_json(result)} if given["shuffle"] else {})})
     else:
-        click.echo("\n".join(lines(result)))
+        click.echo("\n".join([*lines(result), *(shuffle_lines(result) if given["shuffle"] else [])]))
     waited = 0.0 if result.against is None else result.against.share
     return EXIT_WAITING if fail_if_waiting is not None and waited > fail_if_waiting else 0
 
@@ -107,3 +113,18 @@ def _baselines(folder: Path, options: BenchOptions, given: dict[str, Any], scrat
         given["data"] or (data_root(path) if path else None),
     )
     return [baseline(name, work) for name in given["against"]]
+
+
+def _tune(folder: Path, as_json: bool, given: dict[str, Any]) -> int:
+    from tfprep.bench.measure import Budget
+    from tfprep.bench.tune import tune
+    from tfprep.dataset import Dataset
+
+    split = given["split"] or next(iter(Dataset.open(folder).splits))
+    budget = Budget(given["rounds"], given["seconds"], 0.5, 2)
+    found = tune(folder, split, given["batch_size"], budget=budget, memory_budget=given["memory_budget"])
+    if as_json:
+        text.print_json(asdict(found))
+    else:
+        click.echo("\n".join([f"{folder}, {split}, batches of {given['batch_size']}", *found.lines()]))
+    return 0
