@@ -44,7 +44,10 @@ def listing(**kinds) -> Listing:
         ({"variants": 4}, "variants: expected a dict"),
         ({"variants": {"train": 0}}, r"variants\['train'\]: expected a whole number from 1, not 0"),
         ({"shards": {"train": True}}, "not True"),
-        ({"fill": {"mask": "void"}}, "expected a number, not 'void'"),
+        ({"fill": {"mask": "void"}}, "one a channel, not 'void'"),
+        ({"fill": {"image": (0, "black")}}, "a number, or a tuple of one a channel"),
+        ({"min_visible": 2}, "min_visible: expected a share from 0 to 1, not 2"),
+        ({"beside": {"boxes": "labels"}}, r"beside\['boxes'\]: expected a list of field names, not 'labels'"),
         ({"border": "wrap"}, "'constant', 'reflect' or 'replicate', not 'wrap'"),
         (
             {"store": {"image": codecs.Original()}, "geometry": [augment.Flip()]},
@@ -64,6 +67,7 @@ def test_a_mistake_is_told_with_rule_value_and_way_out(options, message):
         ({"store": {"imgae": codecs.Jpeg()}}, "there is no field 'imgae'; there are image, label"),
         ({"store": {"label": codecs.Jpeg()}}, "'label' is a label: JPEG changes values"),
         ({"derive": {"image": np.copy}}, "the source already has a field 'image'"),
+        ({"beside": {"boxes": ["labels"]}}, "beside: there is no field"),
         ({"fill": {"label": 3}}, "no image, mask or map named 'label'"),
     ],
 )
@@ -103,6 +107,7 @@ CHANGES = [
     {"name": "q"},
     {"border": "reflect"},
     {"fill": {"image": 1}},
+    {"min_visible": 0.3},
     {"geometry": [augment.Flip(p=0.4)]},
     {"geometry": [augment.Flip(p=0.5)]},
     {"colour": [augment.Brightness(0.1)]},

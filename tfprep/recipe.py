@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, Literal, NoReturn
 
 from tfprep.augment.transform import ColourOp, GeometryOp
+from tfprep.augment.warp import Fill
 from tfprep.codecs import Codec, Original
 from tfprep.dataset.names import check_name
 from tfprep.derive.derived import Derived
@@ -34,7 +35,10 @@ class Recipe:
     - `derive`: new field name to derived input, computed in this order from the warped sample.
     - `colour`: ops on images only, after the derived inputs, in augmented variants only.
     - `variants`: how many variants a split gets, variant 0 (no augmentation) counted; 1 for a split not named.
-    - `border`: "constant" fills with `fill[field]` (0 where not given), "reflect" mirrors, "replicate" repeats the edge.
+    - `border`: "constant" fills with `fill[field]` (0 where not given; a number, or one a channel), "reflect" mirrors,
+      "replicate" repeats the edge.
+    - `min_visible`: boxes of which a smaller share remains inside the image are dropped, and with them the rows of the fields
+      that `beside` names: `{"boxes": ["box_labels"]}`. 0 keeps all of them.
     - `shards`: files a variant for each split named; by default so many that a shard holds some 64 MiB of raw data, and
       at least 16 where there are 512 samples, so that all cores have work.
     - `dct_downscale`: where geometry makes a JPEG at most half as large, decode it smaller already (libjpeg-turbo's scaled
@@ -50,7 +54,9 @@ class Recipe:
     colour: Sequence[ColourOp] = ()
     variants: Mapping[str, int] = field(default_factory=dict)
     border: Literal["constant", "reflect", "replicate"] = "constant"
-    fill: Mapping[str, float] = field(default_factory=dict)
+    fill: Mapping[str, Fill] = field(default_factory=dict)
+    min_visible: float = 0.0
+    beside: Mapping[str, Sequence[str]] = field(default_factory=dict)
     shards: Mapping[str, int] = field(default_factory=dict)
     dct_downscale: bool = True
     seed: int = 0
@@ -78,6 +84,9 @@ class Recipe:
                 codec.check(name, kinds[name])
             except RecipeError as error:
                 _wrong(("store", name), str(error))
+        for name in {*self.beside, *(other for others in self.beside.values() for other in others)}:
+            if name not in kinds:
+                _wrong(("beside",), f"beside: there is no field '{name}'; there are {', '.join(sorted(kinds))}")
         for name in self.fill:
             if kinds.get(name) not in RASTER_KINDS:
                 _wrong(("fill", name), f"fill: there is no image, mask or map named '{name}' to fill")
@@ -124,7 +133,10 @@ def _check_recipe(recipe: Recipe) -> None:
     for option, least in (("variants", 1), ("shards", 1)):
         test = functools.partial(_whole_number, least=least)
         _check_mapping(option, getattr(recipe, option), f"a whole number from {least}", test)
-    _check_mapping("fill", recipe.fill, "a number", lambda v: isinstance(v, int | float))
+    _check_mapping("fill", recipe.fill, "a number, or a tuple of one a channel", _is_fill)
+    _check_mapping("beside", recipe.beside, "a list of field names", lambda names: isinstance(names, list | tuple))
+    if not 0 <= recipe.min_visible <= 1:
+        _wrong(("min_visible",), f"min_visible: expected a share from 0 to 1, not {recipe.min_visible!r}")
     _check_ops("geometry", recipe.geometry)
     _check_ops("colour", recipe.colour)
     if recipe.border not in ("constant", "reflect", "replicate"):
@@ -163,6 +175,11 @@ def _check_original(recipe: Recipe) -> None:
         ):
             reason = "Original keeps the source's bytes, but geometry, colour and variants change the pixels"
             _wrong(("store", name), f"store['{name}']: {reason}; use Jpeg(), Png() or Raw(), or drop those")
+
+
+def _is_fill(value: Any) -> bool:
+    values = value if isinstance(value, tuple) else (value,)
+    return all(isinstance(one, int | float) and not isinstance(one, bool) for one in values)
 
 
 def _whole_number(value: Any, least: int) -> bool:

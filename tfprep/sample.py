@@ -13,20 +13,28 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from math import ceil
 from time import perf_counter
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
 from tfprep import images
-from tfprep.augment.transform import Transform, identity
-from tfprep.augment.warp import scale_of, warp_sample
+from tfprep.augment.chain import Custom, ToneOp, apply_colours, apply_geometry
+from tfprep.augment.transform import ColourOp, Transform, identity
+from tfprep.augment.warp import Fill, scale_of, warp_sample
 from tfprep.codecs import Feature, Original
 from tfprep.errors import SampleError
-from tfprep.fields import RASTER_KINDS, Array, FieldSpec, Kind, Sample, Size, raster_size
+from tfprep.fields import RASTER_KINDS, Array, FieldSpec, ImageArray, Kind, Sample, Size, raster_size
 from tfprep.recipe import Recipe
 from tfprep.seeding import generator
 
 T = TypeVar("T")
+
+
+@runtime_checkable
+class Policy(Protocol):
+    """A geometry op that has a colour half, of the same draws: RandAugment and TrivialAugment."""
+
+    def colour_ops(self, generator: np.random.Generator) -> tuple[ColourOp, ...]: ...
 
 
 @dataclass(frozen=True)
@@ -70,9 +78,14 @@ class SampleMaker:
         transforms = [self._transform(key, variant, size) for variant in variants]
         sample = self._decode(raw, self._least_size(size, transforms), pixels)
         for variant, transform in zip(variants, transforms, strict=True):
-            made = self._warp(sample, transform, size)
+            made = self._customised(sample, key, variant) if self._custom else self._warp(sample, transform, size)
             made = self._derive(made, key, variant)
             yield self._colour(made, key, variant) if variant else made
+
+    @property
+    def _custom(self) -> bool:
+        """Whether a function of whole samples stands among the geometry, so that transforms are not known ahead."""
+        return any(isinstance(op, Custom) for op in self.recipe.geometry)
 
     def _upright_size(self, raw: Mapping[str, Any]) -> Size | None:
         """(height, width) that all rasters of the sample share, from their headers; SampleError where they do not."""
@@ -111,8 +124,8 @@ class SampleMaker:
         return stored and images.looks_whole(data) and images.keeps_original(data)
 
     def _transform(self, key: str, variant: int, size: Size | None) -> Transform | None:
-        """All geometry of a variant as one transform; None where there is nothing to do."""
-        if size is None or not self.recipe.geometry:
+        """All geometry of a variant as one transform; None where there is nothing to do, or it is not known ahead."""
+        if size is None or not self.recipe.geometry or self._custom:
             return None
         whole = identity(size)
         for step, op in _steps("geometry", self.recipe.geometry):
@@ -125,8 +138,23 @@ class SampleMaker:
         if transform is None:
             return sample
         with self._stage("geometry"):
-            border, fill = self.recipe.border, self.recipe.fill
-            return warp_sample(sample, self.kinds, transform, border=border, fill=fill, size=size)
+            return warp_sample(sample, self.kinds, transform, size=size, **self._outside())
+
+    def _customised(self, sample: Sample, key: str, variant: int) -> Sample:
+        """Geometry with whole-sample functions in it: one resampling between two of them."""
+        draws = self._draws("geometry", self.recipe.geometry, key, variant)
+        with self._stage("geometry"):
+            steps = [(op, draw if variant else None) for _, op, draw in draws]
+            return apply_geometry(sample, self.kinds, steps, **self._outside())
+
+    def _outside(self) -> dict[str, Any]:
+        """The recipe's options for what comes to lie outside the image."""
+        recipe = self.recipe
+        return {name: getattr(recipe, name) for name in ("border", "fill", "min_visible", "beside")}
+
+    def _draws(self, stage: str, ops: Sequence[T], key: str, variant: int) -> list[tuple[str, T, np.random.Generator]]:
+        """Each op with its step and a generator that starts afresh."""
+        return [(step, op, generator(self.recipe.seed, key, variant, step)) for step, op in _steps(stage, ops)]
 
     def _derive(self, sample: Sample, key: str, variant: int) -> Sample:
         made = dict(sample)
@@ -138,12 +166,29 @@ class SampleMaker:
         return made
 
     def _colour(self, sample: Sample, key: str, variant: int) -> Sample:
-        changed = {name: value for name, value in sample.items() if self.kinds.get(name) == "image"}
-        for step, op in _steps("colour", self.recipe.colour):
-            for name, image in changed.items():
-                with self._stage("colour", step):
-                    changed[name] = _check_colour(op(image, generator(self.recipe.seed, key, variant, step)), image)
+        changed = {}
+        for name, image in sample.items():
+            if self.kinds.get(name) == "image":
+                with self._stage("colour", name):
+                    changed[name] = apply_colours(image, self._colour_steps(key, variant))
         return {**sample, **changed}
+
+    def _colour_steps(self, key: str, variant: int) -> Iterator[tuple[ColourOp, np.random.Generator]]:
+        """The colour halves of policies among the geometry, with the draws they had there, then the recipe's own ops."""
+        for step, policy, draws in self._draws("geometry", self.recipe.geometry, key, variant):
+            for number, colour in enumerate(policy.colour_ops(draws) if isinstance(policy, Policy) else ()):
+                yield colour, generator(self.recipe.seed, key, variant, f"{step}/{number}")
+        for step, op, draws in self._draws("colour", self.recipe.colour, key, variant):
+            yield op if isinstance(op, ToneOp) else self._checked(step, op), draws
+
+    def _checked(self, step: str, op: ColourOp) -> ColourOp:
+        """The op, its step named in whatever it raises, and what it returns looked at."""
+
+        def call(image: ImageArray, draws: np.random.Generator, /) -> ImageArray:
+            with self._stage("colour", step):
+                return _check_colour(op(image, draws), image)
+
+        return call
 
     def _encode(self, sample: Sample, raw: Mapping[str, Any]) -> Stored:
         features: dict[str, Feature] = {}
@@ -195,7 +240,7 @@ def _original(raw: Any, decoded: Array) -> Any:
 # --- checks ---------------------------------------------------------------------------------------------------------
 
 
-def _check_classes(numbers: Array, classes: Sequence[str], fill: float | None) -> None:
+def _check_classes(numbers: Array, classes: Sequence[str], fill: Fill | None) -> None:
     """A label's or a mask's numbers are those of the class names, or the number that fills what lies outside the image."""
     if not numbers.size or (numbers.max() < len(classes) and numbers.min() >= 0):
         return
@@ -215,7 +260,7 @@ def _check_derived(value: Any, kind: Kind, size: Size | None) -> None:
         raise SampleError("it gave NaN or infinity")
 
 
-def _check_colour(changed: Any, image: Array) -> Any:
+def _check_colour(changed: Any, image: Array) -> ImageArray:
     if not isinstance(changed, np.ndarray) or changed.dtype != np.uint8 or changed.shape != image.shape:
         got = f"{changed.dtype} {changed.shape}" if isinstance(changed, np.ndarray) else type(changed).__name__
         raise SampleError(f"a colour op returns uint8 {image.shape}, this one returned {got}")
