@@ -166,6 +166,8 @@ class SampleMaker:
         return made
 
     def _colour(self, sample: Sample, key: str, variant: int) -> Sample:
+        if not self.recipe.colour and not any(isinstance(op, Policy) for op in self.recipe.geometry):
+            return sample
         changed = {}
         for name, image in sample.items():
             if self.kinds.get(name) == "image":
