@@ -23,6 +23,7 @@ from tfprep.fields import RASTER_KINDS, Array, FieldSpec, ImageArray
 _GAP, _MARGIN, _LEFT, _LINE = 4, 8, 150, 14
 _PAPER, _INK, _FAINT = (255, 255, 255), (20, 20, 20), (120, 120, 120)
 _MASK_SHARE = 0.55
+_MOST_COLUMNS, _MOST_CHANNELS = 18, 4
 
 
 @dataclass(frozen=True)
@@ -44,12 +45,19 @@ def contact_sheet(
     positions = np.unique(np.linspace(0, info.samples - 1, min(samples, info.samples)).round().astype(int)).tolist()
     keys = [data.index(split, 0, ["key"])["key"][position].as_py() for position in positions]
     read = [list(data.samples(split, v, positions)) for v in range(min(variants or info.variants, info.variants))]
-    rows = [
-        [panel for v, of_variant in enumerate(read) for panel in _panels(data, of_variant[n], v)]
-        for n in range(len(keys))
-    ]
-    words = [_words(data, key, read[0][n]) for n, key in enumerate(keys)]
+    rows, words = [], []
+    for n, key in enumerate(keys):
+        lines = _lines([list(_panels(data, of_variant[n], v)) for v, of_variant in enumerate(read)])
+        rows += lines
+        words += [_words(data, key, read[0][n]), *([] for _ in lines[1:])]
     return _draw(f"{data.name}, {split}", rows, words, panel_px)
+
+
+def _lines(variants: Sequence[Sequence[Panel]]) -> list[list[Panel]]:
+    """The variants of one sample beside each other, or below each other where that would be too wide to look at."""
+    if sum(map(len, variants)) <= _MOST_COLUMNS:
+        return [[panel for panels in variants for panel in panels]]
+    return [list(panels) for panels in variants]
 
 
 # --- panels ---------------------------------------------------------------------------------------------------------
@@ -57,7 +65,7 @@ def contact_sheet(
 
 def _panels(data: Dataset, sample: Mapping[str, Any], variant: int) -> Iterator[Panel]:
     """The panels of one variant; a mask is laid over the first image of its size."""
-    title = f"variant {variant}: " if variant else ""
+    title = f"v{variant} " if variant else ""
     ground: Array | None = None
     for name, spec in data.fields.items():
         if spec.kind == "image":
@@ -117,12 +125,12 @@ def _outline(mask: Array) -> Array:
 
 
 def _map_panels(title: str, values: Array, outlines: Sequence[Array]) -> Iterator[Panel]:
-    """A panel for each channel, dark for its smallest value and light for its largest; the title says the range.
+    """A panel for each of the first channels, dark for its smallest value and light for its largest; the title says both.
 
     The outlines of the mask's classes lie over it, so that one sees what the map belongs to.
     """
     channels = values[:, :, None] if values.ndim == 2 else values
-    for number in range(channels.shape[2]):
+    for number in range(min(channels.shape[2], _MOST_CHANNELS)):
         channel = channels[:, :, number].astype(np.float64)
         low, high = float(channel.min()), float(channel.max())
         low_end = low if low < high else 0.0
@@ -131,7 +139,7 @@ def _map_panels(title: str, values: Array, outlines: Sequence[Array]) -> Iterato
         for outline in outlines:
             if outline.shape == channel.shape:
                 coloured[outline] = coloured[outline] // 2 + 127
-        of = f" {number}" if channels.shape[2] > 1 else ""
+        of = f" {number} of {channels.shape[2]}:" if channels.shape[2] > 1 else ":"
         yield Panel(f"{title}{of} {low:.3g} to {high:.3g}", np.asarray(coloured))
 
 
