@@ -108,8 +108,19 @@ def _choose(pipeline: Pipeline) -> tuple[str, str]:
 
 
 def _direct(pipeline: Pipeline) -> tf.data.Dataset:
-    outputs = pipeline.outputs.outputs
     rows = static_rows(pipeline)
+    if any(None in output.shape for output in pipeline.outputs.outputs):
+        return _ragged(pipeline, rows)
+    pack = pipeline.outputs.pack
+    signature = pack({output.name: _signature(output, rows)[0] for output in pipeline.outputs.outputs})
+    return tf.data.Dataset.from_generator(
+        lambda: (pack(batch.values) for batch in pipeline.batches()), output_signature=signature
+    )
+
+
+def _ragged(pipeline: Pipeline, rows: int | None) -> tf.data.Dataset:
+    """Arrays of different sizes cross over as one long array and its row lengths, and are put together on the other side."""
+    outputs = pipeline.outputs.outputs
     signature = tuple(spec for output in outputs for spec in _signature(output, rows))
 
     def batches() -> Iterator[tuple[Any, ...]]:

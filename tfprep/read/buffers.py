@@ -41,7 +41,7 @@ class Buffers:
     def lease(self, shape: tuple[int, ...], dtype: Any) -> Array:
         """An array of this shape and dtype, which fits into `nbytes`, over recycled memory: its content is arbitrary."""
         try:
-            memory = self._free.popleft()
+            memory = self._free.pop()  # the one let go last: it is still in the processor's cache
         except IndexError:
             memory = _allocate(self.nbytes)
         flat: Array = np.asarray(_Lease(self, memory))

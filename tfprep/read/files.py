@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import threading
 from collections import OrderedDict
+from collections.abc import Sequence
 from pathlib import Path
+
+import numpy as np
+import psutil
 
 from tfprep.errors import DatasetError, RecordError
 from tfprep.fields import Array
@@ -30,35 +35,58 @@ class _File:
 
 
 class Files:
-    """Open shard files by path, the least recently used closed first. Safe to use from any thread."""
+    """Shard files by their number in `paths`, opened when first asked for. Safe to use from any thread.
 
-    def __init__(self, limit: int = OPEN_FILES) -> None:
+    With `mapped`, `view` gives a file's bytes as they lie in the page cache. A map costs no call and no copy, but a file that is
+    cut short while it is mapped ends the process: it is for local files that fit into memory.
+    """
+
+    def __init__(self, paths: Sequence[Path], *, mapped: bool = False, limit: int = OPEN_FILES) -> None:
+        self.paths = paths
+        self.mapped = mapped
         self._limit = limit
-        self._open: OrderedDict[Path, _File] = OrderedDict()
+        self._open: OrderedDict[int, _File] = OrderedDict()
+        self._views: dict[int, Array] = {}
         self._lock = threading.Lock()
 
-    def get(self, path: Path) -> _File:
+    def get(self, number: int) -> _File:
+        """The open file; the least recently used is closed where there are too many."""
         with self._lock:
-            if path in self._open:
-                self._open.move_to_end(path)
-                return self._open[path]
-            file = self._open[path] = _File(path)
+            if number in self._open:
+                self._open.move_to_end(number)
+                return self._open[number]
+            file = self._open[number] = _File(self.paths[number])
             if len(self._open) > self._limit:
                 self._open.popitem(last=False)
             return file
 
+    def view(self, number: int) -> Array:
+        """A file's bytes, uint8 [N], read-only."""
+        view = self._views.get(number)
+        if view is None:
+            file = self.get(number)
+            size = os.fstat(file.fd).st_size
+            view = np.frombuffer(mmap.mmap(file.fd, size, prot=mmap.PROT_READ) if size else b"", np.uint8)
+            self._views[number] = view
+        return view
+
+    def will_need(self, number: int, offset: int, size: int) -> None:
+        """Let the system begin to read these bytes: touching a map alone would read them page after page."""
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(self.get(number).fd, offset, size, os.POSIX_FADV_WILLNEED)
+
     def close(self) -> None:
+        """Close all files, and unmap them as soon as nobody looks at them."""
         with self._lock:
             self._open.clear()
+            self._views.clear()
 
 
-def read_into(files: Files, path: Path, offset: int, pieces: list[Array]) -> None:
-    """Fill the uint8 arrays one after another with the file's bytes from `offset` on: one `preadv`, without the GIL.
+def read_into(file: _File, path: Path, offset: int, pieces: list[Array], wanted: int) -> None:
+    """Fill the uint8 arrays, `wanted` bytes together, with the file's from `offset` on: one `preadv`, without the GIL.
 
     RecordError where the file ends early.
     """
-    file = files.get(path)
-    wanted = sum(piece.nbytes for piece in pieces)
     got = os.preadv(file.fd, pieces, offset)  # type: ignore[arg-type] # NumPy's stubs name no buffer before 3.12
     while got < wanted:  # a signal or a network file system may give less at a time
         more = os.preadv(file.fd, _behind(pieces, got), offset + got)  # type: ignore[arg-type]
@@ -75,3 +103,11 @@ def _behind(pieces: list[Array], skip: int) -> list[Array]:
             rest.append(piece[skip:])
         skip = max(0, skip - piece.nbytes)
     return rest
+
+
+def on_local_disk(path: Path) -> bool:
+    """Whether a file lies on a disk of this machine, as far as the system says."""
+    mounts = sorted(psutil.disk_partitions(all=True), key=lambda mount: -len(mount.mountpoint))
+    real = os.path.realpath(path)
+    kind = next((m.fstype for m in mounts if real.startswith(m.mountpoint.rstrip("/") + "/")), "")
+    return not kind.startswith(("nfs", "cifs", "smb", "fuse", "9p", "ceph", "lustre", "gpfs", "beegfs", "afs"))

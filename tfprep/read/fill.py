@@ -1,15 +1,17 @@
-"""Filling the rows of a batch: read a record's fields by offset, decode each straight into its row."""
+"""Filling the rows of a batch: read records' fields by offset, decode each straight into its row."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import cast
 
+import cv2
 import numpy as np
 
 from tfprep.augment.transform import GeometryOp
 from tfprep.augment.warp import warp_sample
+from tfprep.codecs import InPlace
 from tfprep.errors import RecordError, SampleError
 from tfprep.fields import RASTER_KINDS, Array, Kind, raster_size
 from tfprep.read.bad import ATTEMPTS, BadRecords, too_many
@@ -18,7 +20,7 @@ from tfprep.read.cache import DecodedCache, EncodedCache
 from tfprep.read.files import Files
 from tfprep.read.options import Verify
 from tfprep.read.parts import FieldPart
-from tfprep.read.record import Record, Span, read_fields
+from tfprep.read.record import Record, Span, check_pieces, read_fields
 from tfprep.read.schedule import Numbers
 from tfprep.read.table import Places, Table
 from tfprep.read.values import transform_of
@@ -26,6 +28,9 @@ from tfprep.read.worker import Worker
 
 Substitute = Callable[[int, int], int]
 """(place in the run, attempt) to the row that takes the place of one that cannot be read."""
+
+_CV_SIDE = (1 << 31) - 1
+"""OpenCV counts columns in 31 bits."""
 
 
 @dataclass(frozen=True)
@@ -39,60 +44,152 @@ class Policy:
 
 
 class Filler:
-    """Fills batches from one table. Called by many threads at once, each with a worker of its own."""
+    """Fills batches from one table. Called by many threads at once, each with a worker of its own.
+
+    Where files are mapped and fields are decoded in place, rows are filled many at a time, straight from the page cache; else
+    one by one. The first time that a record is read its checksums are compared, unless the policy says otherwise.
+    """
 
     def __init__(
         self,
         table: Table,
         parts: Sequence[FieldPart],
-        extra: Mapping[str, str],
+        indexed: Mapping[str, str],
         policy: Policy,
         cache: DecodedCache | EncodedCache | None,
+        *,
+        mapped: bool = False,
     ) -> None:
-        """`extra` names the outputs that are not read from records, and what they are: "key" or "variant"."""
-        self._table, self._parts, self._extra, self._policy = table, parts, extra, policy
-        self._files = Files()
+        """`indexed` names the outputs that come from the index, and what they are: "key", "variant" or "label"."""
+        self._table, self._parts, self._indexed, self._policy = table, parts, indexed, policy
+        self._files = Files(table.files, mapped=mapped)
         self._decoded = cache if isinstance(cache, DecodedCache) else None
         self._encoded = cache if isinstance(cache, EncodedCache) else None
         self._fields = sorted({part.field for part in parts}, key=lambda name: name.encode())  # as in an Example
         self._whole = any(part.whole_example for part in parts)
         self._direct = {part.field: part for part in parts if part.direct and not self._whole}
         self._kinds: dict[str, Kind] = {part.field: part.spec.kind for part in parts}
-        self._verified = np.zeros(table.records, np.uint8)
-        self._lock = threading.Lock()
+        self._verified = np.full(table.records, policy.verify == "never", np.uint8)
+        self._at_once = (
+            mapped and policy.verify != "always" and not policy.geometry and all(part.in_place for part in parts)
+        )
+
+    @property
+    def mapped(self) -> bool:
+        return self._files.mapped
+
+    @property
+    def cheap(self) -> bool:
+        """Whether a row is copied, not decoded: then a thread takes a batch at a time."""
+        return self._at_once and all(part.direct for part in self._parts)
 
     def close(self) -> None:
+        """Close the files and let go of the cache."""
         self._files.close()
-
-    def forget(self) -> None:
-        """Let go of the cache."""
         self._decoded = self._encoded = None
 
     def fill(self, batch: Batch, start: int, stop: int, worker: Worker) -> None:
         """Fill the rows [start, stop)."""
         records = self._table.record(batch.picks.row[start:stop], batch.picks.variant[start:stop])
-        rows: Sequence[int] | Numbers = range(stop - start)
+        worker.records += len(records)
+        self._look_up(batch, start, records)
+        rows: Sequence[int] | Numbers = range(len(records))
         if self._decoded is not None:
             worker.enter("read")
             held = self._decoded.fetch(batch.values, start, records)
             rows = np.flatnonzero(~held)
             worker.cached += len(records) - len(rows)
+        elif self._at_once and self._whole_frames(records, worker):
+            self._copy(batch, start, records, worker)
+            return
         for row in rows:
             self._row(batch, start + int(row), int(records[row]), worker)
-        worker.records += len(records)
 
     def finish(self, batch: Batch) -> None:
-        """Fill in what the index knows, and close the gaps of rows that were lost."""
-        for name, what in self._extra.items():
-            if what == "variant":
-                batch.values[name][:] = batch.picks.variant
-            else:
-                keys = self._table.column("key").take(batch.picks.row).to_pylist()
-                batch.values[name][:] = [key.encode("utf-8", "surrogateescape") for key in keys]
+        """Complete a batch all of whose rows are filled: close the gaps of those that were lost."""
         if batch.lost:
             batch.drop_lost()
 
-    # --- one row ----------------------------------------------------------------------------------------------------
+    def _look_up(self, batch: Batch, start: int, records: Numbers) -> None:
+        """Fill in what the index knows of the rows from `start` on."""
+        rows = slice(start, start + len(records))
+        for name, what in self._indexed.items():
+            if what == "variant":
+                batch.values[name][rows] = batch.picks.variant[rows]
+            elif what == "label":
+                labels = self._table.places.label
+                assert labels is not None
+                batch.values[name][rows] = labels[records]
+            else:
+                keys = self._table.column("key").take(batch.picks.row[rows]).to_pylist()
+                batch.values[name][rows] = [key.encode("utf-8", "surrogateescape") for key in keys]
+
+    # --- many rows from mapped files ----------------------------------------------------------------------------------
+
+    def _whole_frames(self, records: Numbers, worker: Worker) -> bool:
+        """Compare the checksums of records that are seen for the first time; False where one must go the long way."""
+        first = records[self._verified[records] == 0]
+        if not len(first):
+            return True
+        places = self._table.places
+        frames = [
+            Record(*numbers)
+            for numbers in zip(*(c[first].tolist() for c in (places.file, places.offset, places.size)), strict=True)
+        ]
+        worker.enter("read")
+        for frame in frames:
+            self._files.will_need(frame.file, frame.offset, frame.size)
+        for record, frame in zip(first.tolist(), frames, strict=True):
+            bytes_of = self._files.view(frame.file)[frame.offset : frame.offset + frame.size]
+            try:
+                check_pieces(self._table.files[frame.file], frame, [bytes_of])
+            except RecordError:
+                return False
+            self._verified[record] = 1
+        return True
+
+    def _copy(self, batch: Batch, start: int, records: Numbers, worker: Worker) -> None:
+        """Rows whose checksums were compared before, field by field."""
+        places = self._table.places
+        files = places.file[records].tolist()
+        worker.path, worker.offset = self._table.files[files[0]], int(places.offset[records[0]])
+        views = {number: self._files.view(number) for number in set(files)}
+        for part in self._parts:
+            offsets, sizes = places.field_offset[part.field][records], places.field_size[part.field][records]
+            worker.bytes += int(sizes.sum())
+            ends = (offsets + sizes).tolist()
+            contents = [views[file][first:end] for file, first, end in zip(files, offsets.tolist(), ends, strict=True)]
+            rows = batch.values[part.output.name][start : start + len(records)]
+            if part.direct:
+                worker.enter("read")
+                self._gather(contents, rows, sizes, part)
+            else:
+                worker.enter("decode")
+                self._decode(contents, batch, start, records, part, worker)
+
+    def _gather(self, contents: list[Array], rows: Array, sizes: Array, part: FieldPart) -> None:
+        """One call for all rows: it copies without the GIL."""
+        nbytes = rows[0].nbytes
+        if (sizes != nbytes).any():
+            raise SampleError(f"'{part.field}' holds {int(sizes[sizes != nbytes][0])} bytes, expected {nbytes}")
+        target = rows.reshape(len(contents), -1).view(np.uint8)
+        if nbytes <= _CV_SIDE:
+            cv2.vconcat([content[None] for content in contents], target)
+        else:
+            for row, content in zip(target, contents, strict=True):
+                row[:] = content
+
+    def _decode(
+        self, contents: list[Array], batch: Batch, start: int, records: Numbers, part: FieldPart, worker: Worker
+    ) -> None:
+        decode, spec, rows = cast(InPlace, part.codec).decode_into, part.spec, batch.values[part.output.name]
+        for number, content in enumerate(contents):
+            try:
+                decode(content, spec, rows[start + number])
+            except SampleError:  # once more, by the way that knows what to do with it
+                self._row(batch, start + number, int(records[number]), worker)
+
+    # --- one row ------------------------------------------------------------------------------------------------------
 
     def _row(self, batch: Batch, row: int, record: int, worker: Worker) -> None:
         """Fill one row, or by the policy put another sample into it, or note it as lost."""
@@ -113,14 +210,17 @@ class Filler:
                 batch.lost.append(row)
                 return
             batch.picks.row[row] = substitute(int(batch.picks.place[row]), attempt)
-            record = int(self._table.record(batch.picks.row[row : row + 1], batch.picks.variant[row : row + 1])[0])
+            instead = self._table.record(batch.picks.row[row : row + 1], batch.picks.variant[row : row + 1])
+            self._look_up(batch, row, instead)
+            record = int(instead[0])
         raise too_many(int(batch.picks.place[row]))
 
     def _fill(self, batch: Batch, row: int, record: int, worker: Worker) -> None:
         places = self._table.places
-        worker.path, worker.offset = self._table.files[places.file[record]], int(places.offset[record])
+        frame = Record(int(places.file[record]), int(places.offset[record]), int(places.size[record]))
+        worker.path, worker.offset = self._table.files[frame.file], frame.offset
         worker.enter("read")
-        contents = self._contents(places, record, batch, row, worker)
+        contents = self._contents(places, frame, record, batch, row, worker)
         worker.enter("decode")
         if self._policy.geometry:
             self._store_warped(contents, batch, row, worker)
@@ -131,7 +231,9 @@ class Filler:
         if self._decoded is not None:
             self._decoded.store(batch.values, row, record)
 
-    def _contents(self, places: Places, record: int, batch: Batch, row: int, worker: Worker) -> Mapping[str, Array]:
+    def _contents(
+        self, places: Places, frame: Record, record: int, batch: Batch, row: int, worker: Worker
+    ) -> Mapping[str, Array]:
         if not self._fields:
             return {}
         if self._encoded is not None and (held := self._encoded.fetch(record)) is not None:
@@ -139,17 +241,12 @@ class Filler:
             for name, part in self._direct.items():
                 part.store(held[name], batch.values, row, worker)
             return held
-        frame = Record(self._table.files[places.file[record]], int(places.offset[record]), int(places.size[record]))
-        spans = [
-            Span(
-                name,
-                int(places.field_offset[name][record]),
-                int(places.field_size[name][record]),
-                self._target(name, batch, row, int(places.field_size[name][record])),
-            )
-            for name in self._fields
-        ]
-        verify = self._must_verify(record)
+        spans = []
+        for name in self._fields:
+            size = int(places.field_size[name][record])
+            target = self._target(name, batch, row, size) if name in self._direct else None
+            spans.append(Span(name, int(places.field_offset[name][record]), size, target))
+        verify = self._policy.verify == "always" or not self._verified[record]
         contents = read_fields(self._files, frame, spans, worker.scratch, verify=verify, whole=self._whole)
         worker.bytes += frame.size if verify or self._whole else sum(span.size for span in spans)
         self._verified[record] = 1
@@ -157,16 +254,9 @@ class Filler:
             self._encoded.store(record, contents)
         return contents
 
-    def _must_verify(self, record: int) -> bool:
-        verify = self._policy.verify
-        return verify == "always" or (verify == "first_epoch" and not self._verified[record])
-
-    def _target(self, name: str, batch: Batch, row: int, size: int) -> Array | None:
-        """Where a field's bytes are read to; None for scratch memory."""
-        part = self._direct.get(name)
-        if part is None:
-            return None
-        target: Array = batch.values[part.output.name][row : row + 1].reshape(-1).view(np.uint8)
+    def _target(self, name: str, batch: Batch, row: int, size: int) -> Array:
+        """The row itself, as bytes."""
+        target: Array = batch.values[self._direct[name].output.name][row : row + 1].reshape(-1).view(np.uint8)
         if len(target) != size:
             raise SampleError(f"'{name}' holds {size} bytes, expected {len(target)}")
         return target
@@ -179,7 +269,7 @@ class Filler:
         if size is not None:
             transform = transform_of(self._policy.geometry, size)
             kinds = {name: kind for name, kind in self._kinds.items() if kind in RASTER_KINDS | {"boxes", "points"}}
-            sample = dict(warp_sample(sample, kinds, transform, border="constant", fill={}, size=size))
+            sample = warp_sample(sample, kinds, transform, size=size)
         for part in self._parts:
             part.place(sample[part.field], batch.values, row)
 

@@ -11,14 +11,17 @@ from typing import Any
 import numpy as np
 
 from tfprep.codecs import Raw
-from tfprep.dataset import Dataset
+from tfprep.dataset import Dataset, FileInfo
 from tfprep.errors import LoaderError
 from tfprep.fields import FieldSpec
+from tfprep.read.at_load import AtLoad, directed_fields, plan_at_load
+from tfprep.read.at_load_fill import AtLoadFiller
 from tfprep.read.bad import BadRecords
 from tfprep.read.batch import Batch, BatchMemory
 from tfprep.read.cache import DecodedCache, EncodedCache
+from tfprep.read.files import on_local_disk
 from tfprep.read.fill import Filler, Policy
-from tfprep.read.memory import plan_memory
+from tfprep.read.memory import available_memory, plan_memory
 from tfprep.read.options import LoaderOptions
 from tfprep.read.order import Order
 from tfprep.read.outputs import Outputs, resolve, row_bytes
@@ -50,19 +53,30 @@ class Pipeline:
         self.sources, self.options = tuple(sources), options
         self.dataset = sources[0].dataset
         self.specs = _common_specs(sources)
-        self.outputs = self._outputs()
-        self.table = Table(_shares(sources, self.variants), self._stored)
+        self.read_outputs = self._outputs()  # as records give them
+        self.at_load = self._at_load()
+        self.outputs = self.at_load.delivered(self.read_outputs) if self.at_load else self.read_outputs
+        self.indexed = _indexed(sources, self.read_outputs, self.specs)
+        stored = [name for name in self.read_outputs.fields if name not in self.indexed.values()]
+        self.table = Table(_shares(sources, self.variants), stored, label="label" in self.indexed.values())
         self.schedule = self._schedule(class_names)
         start, stop = self.schedule.span(0)
         self._rows = stop - start  # of this host's largest batch
         self.memory = plan_memory(options.memory_budget, self._rows * self._row_bytes, options.ahead)
         self.bad = BadRecords(options.on_bad)
         self.cache = self._cache()
-        extra = {output.name: output.fields[0] for output in self.outputs.outputs if output.fields[0] not in self.specs}
-        parts = field_parts(self.outputs, self.specs, self.dataset.codecs, warped=bool(options.geometry))
+        parts = [
+            part
+            for part in field_parts(self.read_outputs, self.specs, self.dataset.codecs, warped=bool(options.geometry))
+            if part.output.name not in self.indexed
+        ]
         substitute = self._substitute if options.training else None
         policy = Policy(options.verify, self.bad, substitute, options.geometry)
-        self._filler = Filler(self.table, parts, extra, policy, self.cache)
+        filler = Filler(self.table, parts, self.indexed, policy, self.cache, mapped=self._may_map())
+        self._filler: Filler | AtLoadFiller = filler
+        if self.at_load:
+            read, key_of = self.read_outputs.outputs, self.table.key
+            self._filler = AtLoadFiller(filler, self.at_load, read, self.schedule, key_of)
         self._readers: weakref.WeakSet[Reader] = weakref.WeakSet()
         self._ended: Counts = NOTHING
         self.error: Exception | None = None
@@ -82,6 +96,11 @@ class Pipeline:
             choice = "rotate" if self.options.training else 0
         return Variants(choice, self.options.seed)
 
+    @property
+    def mapped(self) -> bool:
+        """Whether files are mapped into memory."""
+        return self._filler.mapped
+
     def stats(self) -> dict[str, Any]:
         """What all readers have done so far, as plain numbers."""
         return snapshot(self)
@@ -90,7 +109,8 @@ class Pipeline:
 
     def read(self, start: int | None = None, stride: int = 1) -> Reader:
         """A reader of the batches from this step on (None: `options.start_step`)."""
-        memory = BatchMemory(self.outputs.outputs, self._rows, self.memory.ahead + 2)
+        filled = self.at_load.filled(self.read_outputs) if self.at_load else self.read_outputs
+        memory = BatchMemory(filled.outputs, self._rows, self.memory.ahead + 2)
         pace = Pace(self.memory.ahead, self.options.threads, self.options.timeout_s)
         first = self.options.start_step if start is None else start
         reader = Reader(self.schedule, self._filler, memory, pace, start=first, stride=stride)
@@ -133,14 +153,9 @@ class Pipeline:
         for reader in list(self._readers):
             reader.close()
         self._filler.close()
-        self._filler.forget()
         self.cache = None
 
     # --- putting it together ----------------------------------------------------------------------------------------
-
-    @property
-    def _stored(self) -> list[str]:
-        return [name for name in self.outputs.fields if name in self.specs]
 
     @property
     def _row_bytes(self) -> int:
@@ -152,6 +167,19 @@ class Pipeline:
         outputs = resolve(seen, options.fields, options.inputs, options.targets)
         statistics = self.dataset.manifest.statistics
         return convert(outputs, self.specs, statistics, options.dtype, options.normalize)
+
+    def _at_load(self) -> AtLoad | None:
+        directed = {name for source in self.sources for name in directed_fields(source.dataset.manifest.recipe)}
+        classes, options = self.dataset.manifest.classes, self.options
+        return plan_at_load(
+            options.at_load,
+            self.read_outputs,
+            self.specs,
+            classes,
+            directed,
+            seed=options.seed,
+            training=options.training,
+        )
 
     def _schedule(self, class_names: Sequence[str]) -> Schedule:
         options, training = self.options, self.options.training
@@ -177,17 +205,22 @@ class Pipeline:
         choice, left = self.options.cache, self.memory.cache_bytes
         if choice is False or choice == "encoded":
             return EncodedCache(left) if choice else None
-        if any(None in output.shape for output in self.outputs.outputs):
+        if any(None in output.shape for output in self.read_outputs.outputs):
             if choice == "decoded":
                 raise LoaderError(
                     "cache='decoded' keeps arrays of one size; these images differ: use 'encoded', or geometry"
                 )
             return None
-        decodes = any(not isinstance(self.dataset.codecs[name], Raw) for name in self._stored)
-        cache = DecodedCache(self.outputs.outputs, self.table.records, left)
+        decodes = any(not isinstance(self.dataset.codecs[name], Raw) for name in self.table.fields)
+        cache = DecodedCache(self.read_outputs.outputs, self.table.records, left)
         if choice == "auto" and (cache.capacity < self.table.records or not decodes or not self.options.training):
             return None
         return cache
+
+    def _may_map(self) -> bool:
+        """Whether the files are mapped into memory: local ones, all of which the page cache can hold."""
+        total = sum(file.bytes for source in self.sources for file in _files(source, self.variants))
+        return total <= available_memory() // 2 and all(on_local_disk(source.dataset.path) for source in self.sources)
 
     def _substitute(self, place: int, attempt: int) -> int:
         """Another row for this place of the run, where the one that belongs there cannot be read."""
@@ -196,6 +229,24 @@ class Pipeline:
         key = subkey(subkey(seed_key(self.options.seed, "substitute"), place), attempt)
         sample = int(below(mix(key), words(population))[0])
         return sample if rows is None else int(rows[sample])
+
+
+def _files(source: Source, variants: Variants) -> list[FileInfo]:
+    split = source.dataset.split(source.split)
+    return [file for variant in variants.used(split.variants) for file in split.files[variant]]
+
+
+def _indexed(sources: Sequence[Source], outputs: Outputs, specs: Mapping[str, FieldSpec]) -> dict[str, str]:
+    """The outputs that the index itself holds, and what they are: "key", "variant", or "label" for the first label stored."""
+    first = [next((n for n, spec in s.dataset.fields.items() if spec.kind == "label"), None) for s in sources]
+    found = {}
+    for output in outputs.outputs:
+        name = output.fields[0]
+        if name not in specs or (
+            {name} == set(first) and specs[name] == FieldSpec("label", (), "int64") and name == "label"
+        ):
+            found[output.name] = name
+    return found
 
 
 def _shares(sources: Sequence[Source], variants: Variants) -> list[Share]:

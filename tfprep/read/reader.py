@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tfprep.errors import LoaderError, StalledPipelineError
+from tfprep.read.at_load_fill import AtLoadFiller
 from tfprep.read.batch import Batch, BatchMemory
 from tfprep.read.fill import Filler
 from tfprep.read.schedule import Picks, Schedule
@@ -61,7 +62,14 @@ class Reader:
     """
 
     def __init__(
-        self, schedule: Schedule, filler: Filler, memory: BatchMemory, pace: Pace, *, start: int = 0, stride: int = 1
+        self,
+        schedule: Schedule,
+        filler: Filler | AtLoadFiller,
+        memory: BatchMemory,
+        pace: Pace,
+        *,
+        start: int = 0,
+        stride: int = 1,
     ) -> None:
         self._schedule, self._filler, self._memory, self._pace = schedule, filler, memory, pace
         self._stride = stride
@@ -254,7 +262,8 @@ class Reader:
 
     def _chunk(self, batch: Batch) -> tuple[Batch, int, int]:
         """A part of the batch, small enough that all threads share the work of the first one."""
-        size = max(1, min(CHUNK_ROWS, -(-batch.rows // (2 * self._pace.workers))))
+        shared = batch.rows if self._filler.cheap else min(CHUNK_ROWS, -(-batch.rows // (2 * self._pace.workers)))
+        size = max(1, shared)
         start, self._next_row = self._next_row, min(self._next_row + size, batch.rows)
         if self._next_row == batch.rows:
             self._filling = None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,11 +28,10 @@ class Span(NamedTuple):
     target: Array | None
 
 
-@dataclass(frozen=True)
-class Record:
-    """Which record: its file, and where its frame lies there."""
+class Record(NamedTuple):
+    """Which record: the number of its file, and where its frame lies there."""
 
-    path: Path
+    file: int
     offset: int
     size: int
 
@@ -49,7 +47,7 @@ def read_fields(
     scratch.reset(record.size)
     contents: dict[str, Array] = {}
     everything = verify or whole
-    for run in [list(spans)] if everything else _runs(spans):
+    for run in [spans] if everything else _runs(spans):
         start = record.offset if everything else run[0].offset
         stop = record.offset + record.size if everything else run[-1].offset + run[-1].size
         if any(span.target is not None for span in run):
@@ -58,16 +56,18 @@ def read_fields(
             pieces = [scratch.take(stop - start)]
             for span in run:
                 contents[span.name] = pieces[0][span.offset - start : span.offset - start + span.size]
-        read_into(files, record.path, start, pieces)
+        read_into(files.get(record.file), files.paths[record.file], start, pieces, stop - start)
         if verify:
-            check_pieces(record, pieces)
+            check_pieces(files.paths[record.file], record, pieces)
         if whole:
             contents[""] = pieces[0][HEADER_BYTES:-FOOTER_BYTES]
     return contents
 
 
-def _runs(spans: Sequence[Span]) -> list[list[Span]]:
+def _runs(spans: Sequence[Span]) -> Sequence[Sequence[Span]]:
     """The spans in as few reads as need not skip much."""
+    if len(spans) == 1:
+        return [spans]
     runs = [[spans[0]]]
     for span in spans[1:]:
         last = runs[-1][-1]
@@ -91,29 +91,31 @@ def _scattered(run: Sequence[Span], start: int, stop: int, scratch: Scratch, con
     return pieces
 
 
-def check_pieces(record: Record, pieces: Sequence[Array]) -> None:
+def check_pieces(path: Path, record: Record, pieces: Sequence[Array]) -> None:
     """Compare both checksums of a frame that lies in these pieces of memory; RecordError where one is wrong.
 
     The first piece holds at least the header, the last at least the footer.
     """
     header, last = pieces[0], pieces[-1]
+    if sum(map(len, pieces)) < record.size:
+        raise _wrong(path, record, f"cut short: the file holds {sum(map(len, pieces))} of {record.size} bytes")
     length, length_crc = struct.unpack("<QI", header[:HEADER_BYTES].tobytes())
     if length_crc != _masked(google_crc32c.value(header[:8])):
-        raise _wrong(record, "wrong checksum of the length; the file is damaged here, or is no TFRecord file")
+        raise _wrong(path, record, "wrong checksum of the length; the file is damaged here, or is no TFRecord file")
     if length + FRAME_BYTES != record.size:
-        raise _wrong(record, f"the frame holds {length + FRAME_BYTES} bytes, the index says {record.size}")
+        raise _wrong(path, record, f"the frame holds {length + FRAME_BYTES} bytes, the index says {record.size}")
     crc = 0
     for number, piece in enumerate(pieces):
         first = HEADER_BYTES if number == 0 else 0
         stop = len(piece) - (FOOTER_BYTES if number == len(pieces) - 1 else 0)
         crc = google_crc32c.extend(crc, piece[first:stop])
     if struct.unpack("<I", last[-FOOTER_BYTES:].tobytes())[0] != _masked(crc):
-        raise _wrong(record, "wrong checksum of the payload")
+        raise _wrong(path, record, "wrong checksum of the payload")
 
 
 def _masked(crc: int) -> int:
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
-def _wrong(record: Record, reason: str) -> RecordError:
-    return RecordError(reason, path=str(record.path), record=None, offset=record.offset)
+def _wrong(path: Path, record: Record, reason: str) -> RecordError:
+    return RecordError(reason, path=str(path), record=None, offset=record.offset)

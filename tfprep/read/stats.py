@@ -72,6 +72,7 @@ def report(pipeline: Pipeline) -> dict[str, Any]:
             "index_bytes": pipeline.table.nbytes,
         },
         "cache": _cache(pipeline),
+        "files": "mapped" if pipeline.mapped else "read",
         "threads": options.threads,
         "verify": options.verify,
         "on_bad": options.on_bad,

@@ -42,13 +42,14 @@ class Share:
 
 @dataclass(frozen=True)
 class Places:
-    """One element a record: the number of its file, its frame, and by field where its bytes lie in the file."""
+    """One element a record: the number of its file, its frame, by field where its bytes lie, and its label if asked."""
 
     file: npt.NDArray[np.int32]
     offset: Numbers
     size: Numbers
     field_offset: dict[str, Numbers]
     field_size: dict[str, npt.NDArray[np.int32]]
+    label: Numbers | None = None
 
     @property
     def nbytes(self) -> int:
@@ -65,9 +66,11 @@ class Places:
 class Table:
     """The samples of the parts, in the order of the records on disk. The index is read when its places are first asked for."""
 
-    def __init__(self, parts: Sequence[Share], fields: Sequence[str]) -> None:
+    def __init__(self, parts: Sequence[Share], fields: Sequence[str], *, label: bool = False) -> None:
+        """`fields` are those whose places are wanted; `label`: the index's label column too."""
         self.parts = tuple(parts)
         self.fields = tuple(fields)
+        self._label = label
         self.samples = sum(part.samples for part in parts)
         self.records = sum(part.records for part in parts)
         self.first_row = np.cumsum([0] + [part.samples for part in parts])
@@ -127,6 +130,7 @@ class Table:
 
     def _read(self) -> Places:
         names = [f"{name}_{part}" for name in self.fields for part in ("offset", "size")]
+        names += ["label"] if self._label else []
         columns: dict[str, list[Array]] = {name: [] for name in ("shard", "offset", "size", *names)}
         first_file = 0
         for part in self.parts:
@@ -144,6 +148,7 @@ class Table:
             whole["size"],
             {name: whole[f"{name}_offset"] for name in self.fields},
             {name: whole[f"{name}_size"] for name in self.fields},
+            whole.get("label"),
         )
 
 

@@ -1,0 +1,154 @@
+"""The loader against the floor that the hardware sets, and against tf.data.
+
+Run: python benchmarks/loader.py [--images 8000] [--rounds 7] [--json FILE] [--data FOLDER] [--quick]
+
+8,000 images or more, 224 × 224, batch 64, uint8, global order. In every round each contestant delivers all images once, in
+changing order; figures are medians over the rounds, ratios medians of the ratios inside a round. Files are in the page cache.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import loader_data
+import psutil
+from loader_peers import BATCH, Contestant, decode_only, loader, memory_map, pread, tfdata
+
+from tfprep import codecs
+
+TARGETS = {
+    "jpeg_vs_decode": 0.90,
+    "jpeg_vs_tfdata": 1.6,
+    "raw_vs_memory": 0.5,
+    "raw_vs_tfdata": 3.0,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--images", type=int, default=8000)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--data", type=Path, help="where the datasets are made, or lie already")
+    parser.add_argument("--quick", action="store_true", help="throughput alone: no first batch, no 200 epochs")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        result = measured(options, options.data or Path(folder))
+    if options.json:
+        options.json.write_text(json.dumps(result, indent=1))
+
+
+def measured(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    jpeg = loader_data.write(folder / f"jpeg-{options.images}", codecs.Jpeg(95), options.images)
+    raw = loader_data.write(folder / f"raw-{options.images}", codecs.Raw(), options.images)
+    result: dict[str, Any] = {"images": options.images, "rounds": options.rounds, "batch_size": BATCH}
+    result |= throughput(jpeg, raw, options.images, options.rounds)
+    if not options.quick:
+        result["first_batch_s"] = [first_batch(folder, jpeg, count) for count in (10_000, 1_000_000)]
+        print("first batch, 10,000 and 1,000,000 records:", result["first_batch_s"])
+        result |= memory_over_epochs(jpeg)
+        print("RSS growth over 200 epochs:", result["rss_growth"])
+    return result
+
+
+# --- rates ------------------------------------------------------------------------------------------------------------
+
+
+def throughput(jpeg: Path, raw: Path, images: int, rounds: int) -> dict[str, Any]:
+    from loader_fit import fit
+
+    contestants: dict[str, Contestant] = {
+        "decode only": decode_only(jpeg),
+        "jpeg: tfprep": loader(jpeg, cache=False),
+        "jpeg: tfprep, fit": fit(jpeg, cache=False),
+        "jpeg: tf.data": tfdata(jpeg, raw=False),
+        "pread": pread(raw),
+        "memory map": memory_map(raw),
+        "raw: tfprep": loader(raw, cache=False),
+        "raw: tfprep, fit": fit(raw, cache=False),
+        "raw: tf.data": tfdata(raw, raw=True),
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in contestants}
+    cpu = 0.0
+    for number in range(-1, rounds):  # the first warms up and is not counted
+        for name in sorted(contestants, key=lambda name: hash((number, name))):
+            before = psutil.Process().cpu_times()
+            taken = contestants[name](images)
+            after = psutil.Process().cpu_times()
+            if number >= 0:
+                seconds[name].append(taken)
+            if name == "jpeg: tfprep":
+                cpu = (after.user + after.system - before.user - before.system) / images * 1e3
+    rates = {name: statistics.median(images // BATCH * BATCH / t for t in taken) for name, taken in seconds.items()}
+    for name, rate in rates.items():
+        spread = sorted(images / taken for taken in seconds[name])
+        print(f"{name:20} {rate:10,.0f} images/s   ({spread[0]:,.0f} to {spread[-1]:,.0f})")
+    ratios = {
+        "jpeg_vs_decode": ratio(seconds, "jpeg: tfprep", "decode only"),
+        "jpeg_fit_vs_decode": ratio(seconds, "jpeg: tfprep, fit", "decode only"),
+        "jpeg_vs_tfdata": ratio(seconds, "jpeg: tfprep", "jpeg: tf.data"),
+        "raw_vs_memory": min(ratio(seconds, "raw: tfprep", peer) for peer in ("pread", "memory map")),
+        "raw_fit_vs_memory": min(ratio(seconds, "raw: tfprep, fit", peer) for peer in ("pread", "memory map")),
+        "raw_vs_tfdata": ratio(seconds, "raw: tfprep", "raw: tf.data"),
+    }
+    for name, value in ratios.items():
+        print(f"{name:20} {value:6.2f}" + (f"   target {TARGETS[name]}" if name in TARGETS else ""))
+    print(f"{'cpu_ms':20} {cpu:6.3f}   a JPEG image")
+    return {**ratios, "cpu_ms": cpu, "images_per_s": rates, "seconds": seconds}
+
+
+def ratio(seconds: dict[str, list[float]], ours: str, peer: str) -> float:
+    """How many times as fast, the median over the rounds."""
+    return statistics.median(b / a for a, b in zip(seconds[ours], seconds[peer], strict=True))
+
+
+# --- time and memory ----------------------------------------------------------------------------------------------------
+
+FIRST = """
+import sys, time
+from pathlib import Path
+import tensorflow as tf
+import tfprep
+tf.constant(0) + 1
+sys.path.insert(0, {here!r})
+started = time.perf_counter()
+next(iter(tfprep.open({folder!r}).loader("train", 64, seed=1, inputs="image", targets="label")))
+print(time.perf_counter() - started)
+"""
+
+
+def first_batch(folder: Path, jpeg: Path, count: int) -> float:
+    """Seconds from opening the dataset to its first batch as a tensor, TensorFlow loaded: the median of five processes."""
+    made = loader_data.write_index_only(folder / f"index-{count}", jpeg, count)
+    code = FIRST.format(folder=str(made), here=str(Path(__file__).parent))
+    runs = [subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True) for _ in range(5)]
+    return statistics.median(float(run.stdout.split()[-1]) for run in runs)
+
+
+def memory_over_epochs(jpeg: Path, epochs: int = 200, images: int = 640) -> dict[str, Any]:
+    """Resident memory after epoch 20 and after epoch 200, of a loader over some of the images; and when it is closed."""
+    import tfprep
+
+    where = f"key < '{images:08d}'"
+    train = tfprep.open(jpeg).loader("train", BATCH, where=where, inputs="image", targets="label")
+    process, rss = psutil.Process(), []
+    for step, _ in enumerate(train.take(epochs * train.steps_per_epoch)):
+        if step % train.steps_per_epoch == 0:
+            rss.append(process.memory_info().rss)
+    settled, last = rss[20], max(rss[-5:])
+    train.close()
+    return {"rss_growth": last / settled - 1, "rss_mb": [settled / 1e6, last / 1e6, process.memory_info().rss / 1e6]}
+
+
+if __name__ == "__main__":
+    main()

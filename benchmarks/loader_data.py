@@ -1,0 +1,111 @@
+"""Datasets for benchmarks/loader.py: photo-like images as JPEG of quality 95 and as raw uint8, 224 × 224, made on the spot.
+
+Not a script: benchmarks/loader.py is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pyarrow as pa
+
+from tfprep import codecs, records
+from tfprep.dataset import FieldInfo, FileInfo, Manifest, SplitInfo
+from tfprep.dataset.index import ROW_GROUP, schema, write_index
+from tfprep.dataset.names import INDEX, shard_name
+from tfprep.fields import FieldSpec
+
+SIZE = 224
+CLASSES = 1000
+
+
+def images(count: int) -> Iterator[np.ndarray]:
+    """uint8 [224, 224, 3]: crops of blurred noise of several scales; some 37 KB each as JPEG of quality 95."""
+    rng = np.random.default_rng(0)
+    canvas = np.zeros((1200, 1600, 3), np.float32)
+    for sigma, gain in ((1.5, 260), (6, 700), (24, 1800)):
+        noise = rng.standard_normal(canvas.shape).astype(np.float32)
+        canvas += gain * 0.14 * cv2.GaussianBlur(noise, (0, 0), sigma)
+    scene = np.clip(canvas + 128, 0, 255).astype(np.uint8)
+    for _ in range(count):
+        top, left = rng.integers(0, scene.shape[0] - SIZE), rng.integers(0, scene.shape[1] - SIZE)
+        yield np.ascontiguousarray(scene[top : top + SIZE, left : left + SIZE])
+
+
+def write(folder: Path, codec: Any, count: int, shards: int = 4) -> Path:
+    """A dataset of image and label; nothing is written where one of this size lies already."""
+    if (folder / "tfprep.json").exists():
+        return folder
+    folder.mkdir(parents=True, exist_ok=True)
+    made, files, tables = images(count), [], []
+    for shard in range(shards):
+        name = shard_name("bench", "train", 0, shard, shards)
+        numbers = range(count * shard // shards, count * (shard + 1) // shards)
+        with (folder / name).open("wb") as file:
+            writer = records.RecordWriter(file)
+            rows = [_write_one(writer, codec, number, next(made)) for number in numbers]
+        files.append(FileInfo(name, len(numbers), writer.frames[-1].offset + writer.frames[-1].size, "0" * 64))
+        tables.append(_table(rows, shard))
+    write_index(folder / INDEX, schema(["image", "label"], pa.int64()), tables)
+    _write_manifest(folder, codec, files)
+    return folder
+
+
+def write_index_only(folder: Path, source: Path, count: int) -> Path:
+    """A dataset of `count` records that all lie in the files of `source`: what opening costs, without the pixels' disk."""
+    if (folder / "tfprep.json").exists():
+        return folder
+    folder.mkdir(parents=True, exist_ok=True)
+    manifest = Manifest.read(source)
+    held = pa.concat_tables([_index(source)])
+    parts = [
+        held.take(np.arange(start, min(start + ROW_GROUP, count)) % len(held)).set_column(
+            held.schema.get_field_index("shard"), "shard", pa.array(np.zeros(min(ROW_GROUP, count - start)), pa.int32())
+        )
+        for start in range(0, count, ROW_GROUP)
+    ]
+    write_index(folder / INDEX, schema(["image", "label"], pa.int64()), parts)
+    file = manifest.splits["train"].files[0][0]
+    (folder / file.name).symlink_to(source / file.name)
+    _write_manifest(folder, codecs.from_description(manifest.fields["image"].codec), [
+        FileInfo(file.name, count, file.bytes, file.sha256)
+    ])
+    return folder
+
+
+def _index(source: Path) -> pa.Table:
+    from tfprep.dataset.index import read_index
+
+    table = read_index(source, split="train", variant=0)
+    return table.filter(pa.compute.equal(table["shard"], 0))
+
+
+def _write_one(writer: records.RecordWriter, codec: Any, number: int, image: np.ndarray) -> dict[str, Any]:
+    label = np.array([number % CLASSES], np.int64)
+    features = {"image" + suffix: value for suffix, value in codec.encode(image).items()}
+    payload, spans = records.encode({**features, "label": label})
+    frame = writer.write(payload)
+    row = {"key": f"{number:08d}", "offset": frame.offset, "size": frame.size, "label": int(label[0])}
+    for name in ("image", "label"):
+        row |= {f"{name}_offset": frame.offset + 12 + spans[name].offset, f"{name}_size": spans[name].size}
+    return row
+
+
+def _table(rows: list[dict[str, Any]], shard: int) -> pa.Table:
+    same = {"split": "train", "variant": 0, "shard": shard, "height": SIZE, "width": SIZE, "source_digest": b"\0" * 16}
+    columns = schema(["image", "label"], pa.int64())
+    return pa.table({c.name: pa.array([{**same, **row}[c.name] for row in rows], c.type) for c in columns})
+
+
+def _write_manifest(folder: Path, codec: Any, files: list[FileInfo]) -> None:
+    fields = {
+        "image": FieldInfo(FieldSpec("image", (SIZE, SIZE, 3), "uint8"), codec.describe()),
+        "label": FieldInfo(FieldSpec("label", (), "int64"), codecs.Scalar().describe()),
+    }
+    split = SplitInfo(sum(file.records for file in files), (tuple(files),))
+    manifest = Manifest("bench", "0" * 64, {}, fields, {"train": split})
+    (folder / "tfprep.json").write_text(manifest.to_json())

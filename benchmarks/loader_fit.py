@@ -1,0 +1,46 @@
+"""tfprep's loader under `model.fit`, for benchmarks/loader.py. Not a script; importing this imports Keras."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import keras
+from loader_peers import BATCH, DRAIN, Contestant
+
+import tfprep
+
+
+class OnePixel(keras.layers.Layer):
+    def call(self, inputs: Any) -> Any:
+        return keras.ops.cast(inputs[:, 0, 0, :], "float32") / 255
+
+
+class Clock(keras.callbacks.Callback):
+    """Seconds of an epoch behind its first batches, which were ready before it began."""
+
+    batches = 0
+    seconds = 0.0
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        if batch == DRAIN - 1:
+            self._start = time.perf_counter()
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.seconds = time.perf_counter() - self._start
+
+
+def fit(folder: Path, **options: Any) -> Contestant:
+    """A model that looks at one pixel: what the delivery costs under `fit`, and nothing else."""
+    train = tfprep.open(folder).loader("train", BATCH, inputs="image", targets="label", **options)
+    model = keras.Sequential([keras.Input((224, 224, 3), dtype="uint8"), OnePixel(), keras.layers.Dense(1)])
+    model.compile("sgd", "mse", steps_per_execution=1)
+    clock = Clock()
+
+    def run(count: int) -> float:
+        clock.batches = count // BATCH
+        model.fit(train, steps_per_epoch=clock.batches + DRAIN, verbose=0, shuffle=False, callbacks=[clock])
+        return clock.seconds
+
+    return run
