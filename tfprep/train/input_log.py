@@ -18,20 +18,20 @@ _LAYOUT = (
     Chart("images a second", ("input/images_per_s",)),
     Chart("elements in each buffer", ("buffers/elements/.*",)),
     Chart("MB in each buffer", ("buffers/mb/.*",)),
+    Chart("batches in the reader", ("reader/batches_.*",)),
     Chart("host memory (MB)", ("machine/rss_mb", "machine/available_mb")),
     Chart("swap in and out (MB/s)", ("machine/swap_.*",)),
 )
-_READER = Chart("the reader's own counters", ("reader/.*",))
 _GPU = Chart("GPU memory (MB)", ("gpu/.*",))
 
 
 class InputLog:
     """`<folder>/input.jsonl`, a line a sample or warning, appended; and events in `<folder>/input/` for TensorBoard."""
 
-    def __init__(self, folder: Path, *, reader: bool, gpu: bool) -> None:
+    def __init__(self, folder: Path, *, gpu: bool) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._charts = Charts(str(folder / "input"))
-        self._charts.layout("Input pipeline", [*_LAYOUT, *[_READER] * reader, *[_GPU] * gpu])
+        self._charts.layout("Input pipeline", [*_LAYOUT, *[_GPU] * gpu])
         self._lines = (folder / LINES).open("a", encoding="utf-8")
 
     def sample(self, found: Sample, before: Sample | None) -> None:

@@ -36,9 +36,10 @@ class InputMonitor(keras.callbacks.Callback):  # type: ignore[misc]
                 train_step(batch)
 
     The share and the quantiles of the wait are measured inside tf.data, so they hold within compiled steps and for
-    `steps_per_execution` above 1 too. `reader` is an object with `stats()`, or a callable, that tells the counters of a
-    reader outside tf.data. What is worth doing something about is said in words, once for each cause: in the log
-    `tfprep.train`, in `warnings`, and in the JSON lines. `samples` has the last 1,000 of this run, oldest first.
+    `steps_per_execution` above 1 too. `reader` is an object with `stats` (a loader), or a callable, that tells the
+    counters of a reader outside tf.data; tfprep's own loader is found without it. What is worth doing something about is
+    said in words, once for each cause: in the log `tfprep.train`, in `warnings`, and in the JSON lines. `samples` has the
+    last 1,000 of this run, oldest first.
 
     Under a distribution strategy the waits and buffers are not measured (None and empty); memory and swap are.
     """
@@ -140,7 +141,7 @@ class InputMonitor(keras.callbacks.Callback):  # type: ignore[misc]
         self.samples, self.warnings, self._answered = [], [], 0
         self._window = InputWindow()
         gpu = bool(tf.config.list_physical_devices("GPU"))
-        self._log = InputLog(self.log_dir, reader=self._reader is not None, gpu=gpu)
+        self._log = InputLog(self.log_dir, gpu=gpu)
         self._stop = threading.Event()
         arguments = (weakref.ref(self), self._stop, self._every_s)
         threading.Thread(target=_sample_often, args=arguments, name="tfprep-monitor", daemon=True).start()
@@ -164,7 +165,7 @@ class InputMonitor(keras.callbacks.Callback):  # type: ignore[misc]
             waits=waits,
             machine=look(),
             stages=stages(relay.source) if relay else (),
-            readers=counters(self._reader),
+            readers=counters(self._reader or getattr(relay and relay.source, "_tfprep_pipeline", None)),
         )
 
     def _warn(self, warned: Warned) -> None:

@@ -25,31 +25,33 @@ _OWN = (tf.Operation, tf.Tensor)
 def forget_dead_gradients() -> int:
     """Drop the registered gradients of functions that are gone; how many there were. Collect garbage before and after."""
     registry = getattr(ops.gradient_registry, "_registry", {})
-    dead = [name for name, entry in registry.items() if name.startswith(_CUSTOM) and _is_dead(entry["type"])]
+    graphs_of = {name: _graphs(entry["type"]) for name, entry in registry.items() if name.startswith(_CUSTOM)}
+    graphs = {number: graph for found in graphs_of.values() for number, graph in found.items()}
+    used = _used(graphs, [graphs, *graphs_of.values()])
+    dead = [name for name, found in graphs_of.items() if found and not used & set(found)]
     for name in dead:
         del registry[name]
     return len(dead)
 
 
-def _is_dead(gradient: Any) -> bool:
-    graphs = {id(tensor.graph): tensor.graph for tensor in _tensors(gradient) if _in_function(tensor)}
-    return bool(graphs) and not any(map(_is_used, list(graphs), [graphs] * len(graphs)))
+def _graphs(gradient: Any) -> dict[int, Any]:
+    return {id(tensor.graph): tensor.graph for tensor in _tensors(gradient) if _in_function(tensor)}
+
+
+def _used(graphs: dict[int, Any], ours: list[dict[int, Any]]) -> set[int]:
+    """The graphs that more than their own operations and tensors refer to: a function, a graph inside, a variable of
+    yours.
+
+    One look at the heap for all of them: each `gc.get_referrers` goes through every object there is.
+    """
+    known = {id(one) for one in ours}
+    holders = gc.get_referrers(*graphs.values()) if graphs else []
+    foreign = [one for one in holders if id(one) not in known and not issubclass(type(one), _OWN)]
+    return {id(held) for holder in foreign for held in gc.get_referents(holder) if id(held) in graphs}
 
 
 def _in_function(tensor: Any) -> bool:
     return not isinstance(tensor, tf.__internal__.EagerTensor) and type(tensor.graph) is func_graph.FuncGraph
-
-
-def _is_used(number: int, graphs: dict[int, Any]) -> bool:
-    """Whether more than its own operations and tensors refer to graph `number`: a function, a graph inside it, a
-    variable of yours.
-
-    The graph is named only through `graphs`, so that this look at it is one known referrer: that dictionary.
-    """
-    for holder in gc.get_referrers(graphs[number]):
-        if holder is not graphs and not issubclass(type(holder), _OWN):
-            return True
-    return False
 
 
 def _tensors(gradient: Any) -> Iterator[Any]:

@@ -16,9 +16,10 @@ Counters = Mapping[str, float]
 
 
 class HasStats(Protocol):
-    """An object with counters of its own buffers, such as tfprep's reader."""
+    """An object with counters of its own buffers, such as tfprep's loader; a method or a property."""
 
-    def stats(self) -> Counters: ...
+    @property
+    def stats(self) -> Counters | Callable[[], Counters]: ...
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,8 @@ def counters(reader: HasStats | Callable[[], Counters] | None) -> dict[str, floa
     """The numbers of a reader: of its `stats()`, or of the callable itself."""
     if reader is None:
         return {}
-    told = reader.stats() if hasattr(reader, "stats") else reader()
+    stats: Any = getattr(reader, "stats", reader)
+    told: Counters = stats() if callable(stats) else stats
     return {name: float(value) for name, value in told.items() if isinstance(value, (int, float))}
 
 

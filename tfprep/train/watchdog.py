@@ -183,13 +183,18 @@ def report(
 
 
 def all_stacks() -> str:
-    """The Python stack of every thread, those of tf.data's Python functions among them."""
+    """The Python stack of every thread but our own: first those that TensorFlow started, where Python functions of
+    tf.data run."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
-    told = []
+    foreign, named = [], []
     for number, frame in sys._current_frames().items():
-        stack = "".join(traceback.format_stack(frame))
-        told.append(f"thread {names.get(number, 'of TensorFlow')} ({number}):\n{stack}")
-    return "\n".join(told)
+        name = names.get(number, "of TensorFlow")
+        told = f"thread {name} ({number}):\n{''.join(traceback.format_stack(frame))}"
+        if number not in names or name.startswith("Dummy"):
+            foreign.append(told)
+        elif not name.startswith("tfprep-"):
+            named.append(told)
+    return "\n".join([*foreign, *named])
 
 
 def _verdict(now: tuple[Stage, ...], halfway: tuple[Stage, ...]) -> str:

@@ -1,0 +1,63 @@
+"""Small models and pipelines that the tests of tfprep.train share."""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def tf() -> Any:
+    import tensorflow
+
+    # Two CPUs for the tests under MirroredStrategy; must come before anything runs.
+    cpu = tensorflow.config.list_physical_devices("CPU")[0]
+    if len(tensorflow.config.get_logical_device_configuration(cpu) or []) < 2:
+        two = [tensorflow.config.LogicalDeviceConfiguration()] * 2
+        tensorflow.config.set_logical_device_configuration(cpu, two)
+    return tensorflow
+
+
+@pytest.fixture
+def dense(tf: Any) -> Any:
+    """A compiled model of one layer for [B, 8] inputs and [B, 4] targets."""
+    import keras
+
+    model = keras.Sequential([keras.layers.Dense(4)])
+    model.compile("sgd", "mse")
+    return model
+
+
+@pytest.fixture
+def pairs(tf: Any) -> Callable[..., Any]:
+    """`pairs(count, delay)`: a dataset of `count` (x [8], y [4]); `delay(number)` is the seconds that a sample takes to
+    make."""
+
+    def make(count: int, delay: Callable[[int], float] = lambda number: 0.0) -> Any:
+        def wait(number: int) -> Any:
+            time.sleep(delay(int(number)))
+            return number
+
+        def sample(number: Any) -> Any:
+            done = tf.ensure_shape(tf.numpy_function(wait, [number], tf.int64), [])
+            return tf.ones([8]), tf.ones([4]) * tf.cast(done, tf.float32)
+
+        return tf.data.Dataset.range(count).map(sample)
+
+    return make
+
+
+@pytest.fixture(autouse=True)
+def _float32() -> Iterator[None]:
+    """A test that sets a dtype policy leaves none behind."""
+    yield
+    import keras
+
+    keras.config.set_dtype_policy("float32")

@@ -1,0 +1,131 @@
+"""Every way to a new trace is told by the argument that changed."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tfprep.errors import RetraceError, TrainError
+
+ONE = ([8, 3], "float32", 1)
+CASES = {
+    "partial_batch": (
+        ([3, 3], "float32", 1),
+        "x: float32 of shape (8, 3) before, float32 of shape (3, 3) now; "
+        "the partial last batch: use batch(..., drop_remainder=True)",
+    ),
+    "shape": (([8, 5], "float32", 1), "float32 of shape (8, 5) now; pad or resize to one shape"),
+    "dtype": (([8, 3], "float64", 1), "float64 of shape (8, 3) now; cast it in the dataset"),
+    "python_value": (
+        ([8, 3], "float32", 2),
+        "n: Python value 1 before, Python value 2 now; each new Python value is a new trace, so pass it as a tensor",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_says_which_argument_changed(tf: Any, case: str) -> None:
+    from tfprep.train import RetraceGuard
+
+    @tf.function
+    def step(x: Any, n: int) -> Any:
+        return tf.reduce_sum(tf.cast(x, tf.float32)) * n
+
+    def call(shape: list[int], dtype: str, n: int) -> Any:
+        return guarded(tf.ones(shape, dtype), n)
+
+    second, expected = CASES[case]
+    guarded = RetraceGuard().watch(step)
+    for _ in range(3):
+        call(*ONE)
+    with pytest.raises(RetraceError) as caught:
+        call(*second)
+    assert str(caught.value).startswith("step was traced again at call 4: ")
+    assert expected in str(caught.value)
+    call(*ONE)
+    call(*second)  # known by now
+
+
+def test_traces_in_the_warm_up_are_allowed(tf: Any) -> None:
+    from tfprep.train import RetraceGuard
+
+    @tf.function
+    def step(x: Any) -> Any:
+        return x + 1
+
+    guarded = RetraceGuard(warmup_steps=2).watch(step)
+    guarded(tf.ones([8]))
+    guarded(tf.ones([3]))
+    for size in (8, 3, 8, 3):
+        guarded(tf.ones([size]))
+
+
+def _images(tf: Any, size: int, count: int = 14) -> Any:
+    return tf.data.Dataset.from_tensor_slices((np.zeros([count, size, size, 3], "f"), np.zeros([count, 4], "f"))).batch(
+        4
+    )
+
+
+@pytest.fixture
+def model(tf: Any) -> Any:
+    import keras
+
+    model = keras.Sequential([keras.layers.GlobalAveragePooling2D(), keras.layers.Dense(4)])
+    model.compile("sgd", "mse")
+    return model
+
+
+def test_keras_epochs_with_a_partial_batch_are_one_trace(tf: Any, model: Any) -> None:
+    from tfprep.train import RetraceGuard
+
+    guard = RetraceGuard()
+    for _ in range(2):
+        model.fit(_images(tf, 8), epochs=2, verbose=0, shuffle=False, callbacks=[guard])
+    assert guard.retraces == []
+
+
+def test_keras_another_image_size_is_told(tf: Any, model: Any, caplog: Any) -> None:
+    from tfprep.train import RetraceGuard
+
+    guard = RetraceGuard(action="warn")
+    model.fit(_images(tf, 8), epochs=2, verbose=0, shuffle=False, callbacks=[guard])
+    with caplog.at_level(logging.WARNING, "tfprep.train"):
+        model.fit(_images(tf, 16), verbose=0, shuffle=False, callbacks=[guard])
+    (told,) = guard.retraces
+    assert "the train step was traced again at call 9: data[0]: float32 of shape (None, 8, 8, 3) before" in told
+    assert "(None, 16, 16, 3) now" in told
+    assert told in caplog.text
+
+
+def test_keras_a_model_compiled_again_is_told(tf: Any, model: Any) -> None:
+    """`compile` builds the train function anew: the same data is traced a second time."""
+    from tfprep.train import RetraceGuard
+
+    guard = RetraceGuard()
+    model.fit(_images(tf, 8), verbose=0, shuffle=False, callbacks=[guard])
+    model.compile("sgd", "mse")
+    with pytest.raises(RetraceError, match="no argument changed: the model was compiled again"):
+        model.fit(_images(tf, 8), verbose=0, shuffle=False, callbacks=[guard])
+
+
+def test_an_open_batch_under_xla_is_told(tf: Any, model: Any, caplog: Any) -> None:
+    from tfprep.train import RetraceGuard
+
+    model.compile("sgd", "mse", jit_compile=True)
+    with caplog.at_level(logging.WARNING, "tfprep.train"):
+        model.fit(_images(tf, 8, 8), verbose=0, shuffle=False, callbacks=[RetraceGuard()])
+    assert caplog.text.count("compiles once more for a smaller last batch") == 1
+
+
+def test_options_are_checked() -> None:
+    from tfprep.train import RetraceGuard
+
+    with pytest.raises(TrainError, match="at least 1, got 0"):
+        RetraceGuard(warmup_steps=0)
+    with pytest.raises(TrainError, match='action is "raise" or "warn", got'):
+        RetraceGuard(action="stop")  # type: ignore[arg-type]
+    with pytest.raises(TrainError, match=r"decorate it with @tf\.function"):
+        RetraceGuard().watch(len)

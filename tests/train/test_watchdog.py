@@ -1,0 +1,129 @@
+"""A reader that never comes back is told by its stage, and the training comes back."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from tfprep.errors import StalledPipelineError, TrainError
+
+STUCK = threading.Event()
+
+
+def _stuck_at(number: int) -> Any:
+    """Waits for the end of the tests."""
+
+    def delay(now: int) -> float:
+        if now == number:
+            STUCK.wait(60)
+        return 0.0
+
+    return delay
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _let_go() -> Any:
+    yield
+    STUCK.set()
+
+
+def test_fit_raises_with_the_stage_and_the_stacks(dense: Any, pairs: Any) -> None:
+    from tfprep.train import Watchdog
+
+    dataset = pairs(100, _stuck_at(23)).shuffle(2).batch(4).prefetch(1)
+    began = time.monotonic()
+    with pytest.raises(StalledPipelineError) as caught:
+        dense.fit(dataset, verbose=0, shuffle=False, callbacks=[Watchdog(1.0)])
+    assert 1.0 < time.monotonic() - began < 6.0
+    text = str(caught.value)
+    assert "(timeout_s=1): stopped in stage 4/Map, which has handed on 23 elements" in text
+    assert "3/Shuffle: " in text
+    assert "STUCK.wait(60)" in text
+    assert "thread MainThread" in text
+
+
+def test_a_fit_after_a_stall_trains(dense: Any, pairs: Any) -> None:
+    from tfprep.train import Watchdog
+
+    with pytest.raises(StalledPipelineError):
+        dense.fit(pairs(20, _stuck_at(9)).batch(4), verbose=0, shuffle=False, callbacks=[Watchdog(0.5)])
+    history = dense.fit(pairs(20).batch(4), epochs=2, verbose=0, shuffle=False, callbacks=[Watchdog(5)])
+    assert len(history.history["loss"]) == 2
+    dense.fit(pairs(20).batch(4), verbose=0, shuffle=False)
+
+
+def test_a_loop_of_ones_own_raises(pairs: Any) -> None:
+    from tfprep.train import Watchdog
+
+    batches = Watchdog(0.5).watch(pairs(100, _stuck_at(23)).shuffle(2).batch(4))
+    for _ in range(5):
+        next(batches)
+    with pytest.raises(StalledPipelineError, match="stopped in stage"):
+        next(batches)
+
+
+def test_a_loop_of_ones_own_gets_every_batch(tf: Any, pairs: Any) -> None:
+    from tfprep.train import Watchdog
+
+    seen = [int(number) for batch in Watchdog(5).watch(tf.data.Dataset.range(10).batch(4)) for number in batch]
+    assert seen == list(range(10))
+
+
+def test_an_error_of_the_pipeline_is_raised_as_it_is(tf: Any) -> None:
+    from tfprep.train import Watchdog
+
+    dataset = tf.data.Dataset.range(3).map(
+        lambda x: tf.debugging.check_numerics(1.0 / tf.cast(x - 1, tf.float32), "here")
+    )
+    with pytest.raises(tf.errors.InvalidArgumentError, match="here"):
+        list(Watchdog(5).watch(dataset))
+
+
+def test_a_buffer_that_still_fills_is_told_as_that(pairs: Any) -> None:
+    from tfprep.train import Watchdog
+
+    dataset = pairs(3000, lambda number: 0.005).shuffle(2500).batch(4)
+    with pytest.raises(
+        StalledPipelineError, match=r"it has not stopped, the shuffle buffer \(stage \d/Shuffle\) still fills"
+    ):
+        next(Watchdog(1.0).watch(dataset))
+
+
+def test_a_slow_step_is_no_stall(dense: Any, pairs: Any) -> None:
+    import keras
+
+    from tfprep.train import Watchdog
+
+    class SlowStep(keras.callbacks.Callback):  # type: ignore[misc]
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            time.sleep(0.7)
+
+    dense.fit(pairs(8).batch(4), verbose=0, shuffle=False, callbacks=[Watchdog(0.4), SlowStep()])
+
+
+def test_a_process_with_a_stalled_reader_ends() -> None:
+    """The thread that hangs in the source must not keep the interpreter from its end."""
+    script = """
+import threading, tensorflow as tf
+from tfprep.train import Watchdog
+def stuck(x):
+    threading.Event().wait()
+    return x
+data = tf.data.Dataset.range(9).map(lambda x: tf.numpy_function(stuck, [x], tf.int64)).prefetch(1)
+for _ in Watchdog(0.5).watch(data): pass
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert "StalledPipelineError: no batch for" in done.stderr
+
+
+def test_options_are_checked() -> None:
+    from tfprep.train import Watchdog
+
+    with pytest.raises(TrainError, match="timeout_s is a number of seconds above 0, got 0"):
+        Watchdog(0)

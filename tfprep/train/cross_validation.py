@@ -1,0 +1,95 @@
+"""`cross_validate`: one model a fold, each gone before the next."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tfprep.errors import TrainError
+from tfprep.train.own_process import isolated
+from tfprep.train.session import fresh_session
+
+_LOG = logging.getLogger("tfprep.train")
+
+
+@dataclass(frozen=True)
+class Scores:
+    """The metrics of each fold's model on the fold it has not seen."""
+
+    folds: tuple[dict[str, float], ...]
+
+    @property
+    def mean(self) -> dict[str, float]:
+        return {name: float(np.mean([fold[name] for fold in self.folds])) for name in self.folds[0]}
+
+    @property
+    def std(self) -> dict[str, float]:
+        """Over the folds, with n - 1."""
+        return {name: float(np.std([fold[name] for fold in self.folds], ddof=1)) for name in self.folds[0]}
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name} {self.mean[name]:.4g} ± {self.std[name]:.2g}" for name in self.folds[0])
+
+
+def cross_validate(
+    build_model: Callable[[], Any],
+    data: Any,
+    k: int = 5,
+    *,
+    batch_size: int = 32,
+    epochs: int = 1,
+    split: str = "train",
+    stratify: str | None = None,
+    group: Any = None,
+    seed: int = 0,
+    loader: dict[str, Any] | None = None,
+    isolate: bool = False,
+) -> Scores:
+    """Train a new model on each of `k` folds of `data` (`tfprep.open(...)`) and measure it on the samples left out.
+
+    `build_model()` gives a compiled Keras model. `stratify`, `group` and `seed` are those of `data.folds`; `loader` has further
+    options of the loader, such as `{"inputs": "image", "targets": "label"}`. Each fold runs in a `fresh_session`, or with
+    `isolate=True` in a process of its own; then `build_model` is defined at the top of a module.
+    """
+    if k < 2:
+        raise TrainError(f"k is the number of folds, at least 2, got {k}")
+    options = {"batch_size": batch_size, "seed": seed, **(loader or {})}
+    folding = {"split": split, "stratify": stratify, "group": group, "seed": seed}
+    scores = []
+    for number in range(k):
+        if isolate:
+            score = isolated(_fold_of_folder, str(data.folder), build_model, k, number, folding, options, epochs)
+        else:
+            with fresh_session():
+                score = _one_fold(build_model, data.folds(k, **folding)[number], options, epochs)
+        _LOG.info("cross_validate: fold %d of %d: %s", number + 1, k, score)
+        scores.append(score)
+    return Scores(tuple(scores))
+
+
+def _fold_of_folder(
+    folder: str, build_model: Callable[[], Any], k: int, number: int, folding: dict[str, Any], options: Any, epochs: int
+) -> dict[str, float]:
+    import tfprep
+
+    return _one_fold(build_model, tfprep.open(Path(folder)).folds(k, **folding)[number], options, epochs)
+
+
+def _one_fold(
+    build_model: Callable[[], Any], fold: tuple[Any, Any], options: dict[str, Any], epochs: int
+) -> dict[str, float]:
+    train, validation = fold
+    model = build_model()
+    feed, held_out = train.loader(**options), validation.loader(**{**options, "training": False})
+    try:
+        model.fit(feed, steps_per_epoch=feed.steps_per_epoch, epochs=epochs, verbose=0, shuffle=False)
+        measured = model.evaluate(held_out, steps=held_out.steps_per_epoch, return_dict=True, verbose=0)
+    finally:
+        feed.close()
+        held_out.close()
+    return {name: float(value) for name, value in measured.items()}
