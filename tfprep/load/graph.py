@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfprep.errors import LoaderError
+from tfprep.load.at_load_graph import GraphAtLoad
 from tfprep.load.graph_order import at, record
 from tfprep.read.outputs import Output
 from tfprep.read.pipeline import Pipeline
@@ -27,14 +28,16 @@ def graph_dataset(pipeline: Pipeline) -> tf.data.Dataset:
     schedule, options = pipeline.schedule, pipeline.options
     rows, _ = _local(pipeline)
     stop = np.iinfo(np.int64).max if schedule.steps is None else schedule.steps
-    decode = _Decoder(pipeline)
+    decode, at_load = _Decoder(pipeline), GraphAtLoad(pipeline)
+    together = rows + at_load.extra
     threads = options.threads or usable_cpus()
 
     def batches(first: Any, last: Any) -> tf.data.Dataset:
         read = _records(pipeline, first, last).map(decode, num_parallel_calls=threads, deterministic=True)
         ragged = any(None in output.shape for output in pipeline.outputs.outputs)
         fixed = (schedule.remainder != "keep" and schedule.epochs is None) or schedule.remainder == "drop"
-        return read.ragged_batch(rows, drop_remainder=fixed) if ragged else read.batch(rows, drop_remainder=fixed)
+        join = read.ragged_batch if ragged else read.batch
+        return at_load.batch(join(together, drop_remainder=fixed))
 
     if schedule.remainder != "keep" or schedule.epochs is not None:
         return batches(options.start_step, stop)
@@ -73,7 +76,7 @@ def _local(pipeline: Pipeline) -> tuple[int, int]:
 
 
 def _records(pipeline: Pipeline, first: Any, last: Any) -> tf.data.Dataset:
-    """(payload, row, variant) of every sample of the steps [first, last), in order."""
+    """(payload, row, variant, place) of every sample of the steps [first, last), in order."""
     order = pipeline.schedule.order
     together = -(-order.block * order.window // pipeline.schedule.batch_size) if order.name == "block" else 1
     chunks = tf.data.Dataset.range(first, last, together).map(lambda step: _places(pipeline, step, together, last))
@@ -81,21 +84,22 @@ def _records(pipeline: Pipeline, first: Any, last: Any) -> tf.data.Dataset:
     files = tf.constant([str(path) for path in pipeline.table.files])
     file, offset = tf.constant(places.file), tf.constant(places.offset)
 
-    def read(place: Any) -> tuple[Any, Any, Any]:
+    def read(place: Any) -> tuple[Any, Any, Any, Any]:
         row, variant = at(pipeline.schedule, place)
-        return _payloads(files, file, offset, record(pipeline.table, row, variant)), row, variant
+        return _payloads(files, file, offset, record(pipeline.table, row, variant)), row, variant, place
 
     return chunks.map(read, num_parallel_calls=2, deterministic=True).unbatch()
 
 
 def _places(pipeline: Pipeline, step: Any, count: int, last: Any) -> Any:
-    """This host's places of `count` steps, as far as `last`: int64 [N]."""
-    steps = tf.range(step, tf.minimum(step + count, last))
-    starts, stops = _span(pipeline, steps)
-    return tf.ragged.range(starts, stops).values
+    """This host's places of `count` steps, as far as `last`, and what is read beside them: int64 [N]."""
+    start, stop = _global_span(pipeline, tf.range(step, tf.minimum(step + count, last)))
+    index, hosts = pipeline.schedule.hosts.index, pipeline.schedule.hosts.count
+    own = tf.ragged.range(start + (stop - start) * index // hosts, start + (stop - start) * (index + 1) // hosts)
+    return GraphAtLoad(pipeline).with_partners(own, start, stop).values
 
 
-def _span(pipeline: Pipeline, step: Any) -> tuple[Any, Any]:
+def _global_span(pipeline: Pipeline, step: Any) -> tuple[Any, Any]:
     schedule = pipeline.schedule
     size = schedule.size
     if schedule.remainder == "wrap":
@@ -105,10 +109,7 @@ def _span(pipeline: Pipeline, step: Any) -> tuple[Any, Any]:
         epoch, inside = step // schedule.steps_per_epoch, step % schedule.steps_per_epoch
         start = epoch * size + inside * schedule.batch_size
         stop = tf.minimum(start + schedule.batch_size, (epoch + 1) * size)
-    hosts = schedule.hosts
-    return start + (stop - start) * hosts.index // hosts.count, start + (stop - start) * (
-        hosts.index + 1
-    ) // hosts.count
+    return start, stop
 
 
 def _payloads(files: Any, file: Any, offset: Any, records: Any) -> Any:
@@ -142,10 +143,10 @@ def _run(path: Any, offset: Any, count: Any) -> tf.data.Dataset:
 
 
 class _Decoder:
-    """(payload, row, variant) to one element, as the outputs ask."""
+    """(payload, row, variant, place) to one element, as the outputs ask, or to what `GraphAtLoad.one` makes of it."""
 
     def __init__(self, pipeline: Pipeline) -> None:
-        self._pipeline = pipeline
+        self._pipeline, self._at_load = pipeline, GraphAtLoad(pipeline)
         self._specs, self._codecs = pipeline.specs, pipeline.dataset.codecs
         self._fields = [name for name in pipeline.outputs.fields if name in pipeline.specs]
         self._features = {
@@ -156,14 +157,14 @@ class _Decoder:
         wants_key = any(name == "key" for name in pipeline.outputs.fields if name not in pipeline.specs)
         self._keys = tf.constant(pipeline.table.column("key").to_pylist()) if wants_key else None
 
-    def __call__(self, payload: Any, row: Any, variant: Any) -> Any:
+    def __call__(self, payload: Any, row: Any, variant: Any, place: Any) -> Any:
         features = tf.io.parse_single_example(payload, self._features) if self._features else {}
         values = {name: self._codecs[name].tf_decode(features, name, self._specs[name]) for name in self._fields}
         if self._keys is not None:
             values["key"] = tf.gather(self._keys, row)
         values.setdefault("variant", variant)
-        made = {output.name: self._output(output, values) for output in self._pipeline.outputs.outputs}
-        return self._pipeline.outputs.pack(made)
+        made = {output.name: self._output(output, values) for output in self._pipeline.read_outputs.outputs}
+        return self._at_load.one(made, place)
 
     def _output(self, output: Output, values: Any) -> Any:
         if output.stacked:
