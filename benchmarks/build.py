@@ -1,0 +1,340 @@
+"""`tfprep build` beside the limit of the machine, and beside the script that most people write.
+
+    python benchmarks/build.py --data data/photos [--repeat 12] [--rounds 5] [--workers 1,2] [--only NAME] [--json FILE]
+
+The work: photos to a shorter side of 256 by area averaging, 224 x 224 from the centre, JPEG of quality 95 (4:2:0), TFRecords.
+
+- `limit`: processes that do just this with simplejpeg and OpenCV, each its share of the files: nothing checked, no index;
+- `pil pool`: Pillow (bilinear) in a `multiprocessing.Pool`, the parent writes;
+- `copy`: reading and writing the files' bytes alone, in processes as `limit`, the end synced;
+- `tfprep`: the recipe below by the command line, index, receipts, checksums and statistics included; with 3 augmented
+  variants a sample (`Crop`, `Flip`, `Brightness`) beside the unaugmented one; and with `Original`, beside `copy`.
+
+The photos are linked `--repeat` times into one folder, so that a run takes seconds; files come from a warm cache. In each
+round every contender runs once, in changing order, as processes of its own, from nothing to the last file, start-up
+included; ratios are taken inside a round, figures are medians. Memory is the sum over the process tree, sampled. `cpu` is
+the processor time of the whole tree: on a machine that others use as well it is the steadier measure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+RECIPE = """
+from tfprep import Recipe, augment, codecs, sources
+RECIPE = Recipe(
+    name="photos",
+    source=sources.Folder(),
+    geometry=[augment.Resize(shorter=256), augment.CenterCrop(224, 224)],
+    store={"image": codecs.Jpeg(95), "label": codecs.Scalar()},
+)
+"""
+VARIANTS = (
+    RECIPE.replace("augment.CenterCrop(224, 224)", "augment.Crop(224, 224), augment.Flip(p=0.5)")
+    .replace("    store=", "    colour=[augment.Brightness(0.2)],\n    variants={'train': 4},\n    store=")
+)  # fmt: skip
+ORIGINAL = """
+from tfprep import Recipe, codecs, sources
+RECIPE = Recipe("photos", sources.Folder(), {"image": codecs.Original(), "label": codecs.Scalar()})
+"""
+POLL_S = 0.01
+MEMORY_S = 0.1
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of one contender: seconds from start to end, and to the first bytes of a record; processor seconds and peak
+    memory of the tree."""
+
+    seconds: float
+    first_s: float
+    cpu_s: float
+    rss_mb: float
+
+
+@dataclass(frozen=True)
+class Contender:
+    """What runs: a command for a folder to write into, and where its first record appears."""
+
+    name: str
+    command: Callable[[Path], list[str]]
+    first: str
+    records: int = 1
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, default=Path("data/photos"))
+    parser.add_argument("--repeat", type=int, default=12)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--workers", default="1,2")
+    parser.add_argument("--only", default="", help="contenders whose name contains this")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--part", nargs=6, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.part:
+        PARTS[options.part[0]](*options.part[1:])
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder)
+        images = link(options.data, place / "data", options.repeat)
+        workers = [int(number) for number in options.workers.split(",")]
+        runs = measure(contenders(place, workers, options.only), place, options.rounds)
+    result = summary(runs, images, workers)
+    tell(result, runs, images)
+    if options.json:
+        options.json.write_text(json.dumps(result, indent=1) + "\n")
+
+
+def link(data: Path, into: Path, repeat: int) -> int:
+    files = sorted(path for path in data.rglob("*") if path.is_file())
+    if not files:
+        sys.exit(f"{data}: no photos; any folder of class folders will do (data/README.md)")
+    for path in files:
+        for number in range(repeat):
+            link = into / path.parent.name / f"{number}_{path.name}"
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(path.resolve())
+    return len(files) * repeat
+
+
+# --- contenders -------------------------------------------------------------------------------------------------------
+
+
+def contenders(place: Path, workers: list[int], only: str) -> list[Contender]:
+    recipes = {"plain": RECIPE, "variants": VARIANTS, "original": ORIGINAL}
+    for name, text in recipes.items():
+        (place / f"{name}.py").write_text(text)
+    all_of_them = []
+    for count in workers:
+        all_of_them += [
+            Contender(f"limit {count}", part("limit", place, count), "*.tfrecord"),
+            Contender(f"pil pool {count}", part("pil", place, count), "*.tfrecord"),
+            Contender(f"copy {count}", part("copy", place, count), "*.tfrecord"),
+            Contender(f"tfprep {count}", tfprep("plain", place, count), ".tfprep/new/*"),
+            Contender(f"tfprep 3 variants {count}", tfprep("variants", place, count), ".tfprep/new/*", 4),
+            Contender(f"tfprep original {count}", tfprep("original", place, count), ".tfprep/new/*"),
+        ]
+    return [contender for contender in all_of_them if only in contender.name]
+
+
+def tfprep(recipe: str, place: Path, workers: int) -> Callable[[Path], list[str]]:
+    command = [sys.executable, "-m", "tfprep.cli", "build", str(place / f"{recipe}.py"), "--data", str(place / "data")]
+    return lambda out: [*command, "--workers", str(workers), "--out", str(out), "--quiet"]
+
+
+def part(name: str, place: Path, workers: int) -> Callable[[Path], list[str]]:
+    return lambda out: [sys.executable, __file__, "--part", name, str(place / "data"), str(out), str(workers), "-1", ""]
+
+
+def limit(data: str, out: str, workers: str, number: str, work: str) -> None:
+    """The parent starts one process a share; each does its own."""
+    if number == "-1":
+        os.makedirs(out, exist_ok=True)
+        command = [sys.executable, __file__, "--part", work or "limit", data, out, workers]
+        shares = [subprocess.Popen([*command, str(share), work]) for share in range(int(workers))]
+        sys.exit(max(share.wait() for share in shares))
+    import cv2
+    import simplejpeg
+
+    from tfprep.records import frame
+
+    cv2.setNumThreads(0)
+    with open(f"{out}/{number}.tfrecord", "wb") as file:
+        for path in share_of(data, int(workers), int(number)):
+            pixels = simplejpeg.decode_jpeg(path.read_bytes())
+            height, width = pixels.shape[:2]
+            scale = 256 / min(height, width)
+            size = (round(width * scale), round(height * scale))
+            small = cv2.resize(pixels, size, interpolation=cv2.INTER_AREA)
+            top, left = (size[1] - 224) // 2, (size[0] - 224) // 2
+            crop = small[top : top + 224, left : left + 224].copy()
+            file.write(frame(simplejpeg.encode_jpeg(crop, 95, colorsubsampling="420")))
+
+
+def copy(data: str, out: str, workers: str, number: str, work: str) -> None:
+    if number == "-1":
+        limit(data, out, workers, number, "copy")
+        return
+    from tfprep.records import frame
+
+    with open(f"{out}/{number}.tfrecord", "wb") as file:
+        for path in share_of(data, int(workers), int(number)):
+            file.write(frame(path.read_bytes()))
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def pil(data: str, out: str, workers: str, number: str, work: str) -> None:
+    from tfprep.records import frame
+
+    os.makedirs(out)
+    with multiprocessing.Pool(int(workers)) as pool, open(f"{out}/all.tfrecord", "wb") as file:
+        for encoded in pool.imap_unordered(one_with_pil, share_of(data, 1, 0), chunksize=8):
+            file.write(frame(encoded))
+
+
+def one_with_pil(path: Path) -> bytes:
+    import io
+
+    from PIL import Image
+
+    with Image.open(path) as image:
+        picture = image.convert("RGB")
+    scale = 256 / min(picture.size)
+    width, height = round(picture.width * scale), round(picture.height * scale)
+    picture = picture.resize((width, height), Image.Resampling.BILINEAR)
+    left, top = (width - 224) // 2, (height - 224) // 2
+    file = io.BytesIO()
+    picture.crop((left, top, left + 224, top + 224)).save(file, "JPEG", quality=95)
+    return file.getvalue()
+
+
+def share_of(data: str, workers: int, number: int) -> list[Path]:
+    return sorted(Path(data).rglob("*.*"))[number::workers]
+
+
+PARTS: dict[str, Callable[[str, str, str, str, str], None]] = {"limit": limit, "copy": copy, "pil": pil}
+
+
+# --- measuring --------------------------------------------------------------------------------------------------------
+
+
+def measure(all_of_them: list[Contender], place: Path, rounds: int) -> dict[str, list[Run]]:
+    runs: dict[str, list[Run]] = {contender.name: [] for contender in all_of_them}
+    for number in range(rounds + 1):
+        order = all_of_them if number % 2 else all_of_them[::-1]
+        for contender in order:
+            run = run_once(contender, place / "out")
+            if number:  # the first round warms up
+                runs[contender.name].append(run)
+    return runs
+
+
+def run_once(contender: Contender, out: Path) -> Run:
+    shutil.rmtree(out, ignore_errors=True)
+    os.sync()
+    started = time.perf_counter()
+    process = subprocess.Popen(contender.command(out), stdout=subprocess.DEVNULL)
+    peak, first = _Peak(process.pid), _First(out, contender.first, started)
+    _, status, usage = os.wait4(process.pid, 0)
+    seconds = time.perf_counter() - started
+    process.returncode = status
+    if status:
+        sys.exit(f"{contender.name} failed")
+    return Run(seconds, first.stop() or seconds, usage.ru_utime + usage.ru_stime, peak.stop())
+
+
+class _First:
+    """When the first bytes of a record appeared."""
+
+    def __init__(self, out: Path, pattern: str, started: float) -> None:
+        self._out, self._pattern, self._started = out, pattern, started
+        self._seconds = 0.0
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+        self._thread.start()
+
+    def _watch(self) -> None:
+        while not self._ended.wait(POLL_S):
+            try:
+                if any(path.stat().st_size for path in self._out.glob(self._pattern)):
+                    self._seconds = time.perf_counter() - self._started
+                    return
+            except OSError:
+                continue  # renamed between the two calls
+
+    def stop(self) -> float:
+        self._ended.set()
+        self._thread.join()
+        return self._seconds
+
+
+class _Peak:
+    """The largest sum of resident memory over a process and its children."""
+
+    def __init__(self, pid: int) -> None:
+        self._tree = psutil.Process(pid)
+        self._largest = 0
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+        self._thread.start()
+
+    def _watch(self) -> None:
+        while not self._ended.wait(MEMORY_S):
+            total = 0
+            try:
+                for process in (self._tree, *self._tree.children(recursive=True)):
+                    total += process.memory_info().rss
+            except psutil.Error:
+                continue
+            self._largest = max(self._largest, total)
+
+    def stop(self) -> float:
+        self._ended.set()
+        self._thread.join()
+        return self._largest / 2**20
+
+
+# --- telling ----------------------------------------------------------------------------------------------------------
+
+
+def ratio(runs: dict[str, list[Run]], fast: str, slow: str, of: str = "seconds") -> float | None:
+    """How many times the speed of `slow` that of `fast` is: the median over the rounds."""
+    if fast not in runs or slow not in runs:
+        return None
+    return statistics.median(getattr(b, of) / getattr(a, of) for a, b in zip(runs[fast], runs[slow], strict=True))
+
+
+def summary(runs: dict[str, list[Run]], images: int, workers: list[int]) -> dict[str, object]:
+    most = max(workers)
+    firsts = [run.first_s for name, all_runs in runs.items() if name == f"tfprep {most}" for run in all_runs]
+    return {
+        "images": images,
+        "rounds": len(next(iter(runs.values()))),
+        "workers": most,
+        "build_vs_limit": ratio(runs, f"tfprep {most}", f"limit {most}"),
+        "build_vs_pil_pool": ratio(runs, f"tfprep {most}", f"pil pool {most}"),
+        "build_vs_limit_cpu": ratio(runs, f"tfprep {most}", f"limit {most}", "cpu_s"),
+        "first_image_s": statistics.median(firsts) if firsts else None,
+        "scaling_1_to_2": ratio(runs, "tfprep 2", "tfprep 1"),
+        "limit_scaling_1_to_2": ratio(runs, "limit 2", "limit 1"),
+        "original_vs_copy": ratio(runs, f"tfprep original {most}", f"copy {most}"),
+        "seconds": {name: [round(run.seconds, 3) for run in all_runs] for name, all_runs in runs.items()},
+        "rss_mb": {name: round(max(run.rss_mb for run in all_runs)) for name, all_runs in runs.items()},
+    }
+
+
+def tell(result: dict[str, object], runs: dict[str, list[Run]], images: int) -> None:
+    print(f"{images} images, {result['rounds']} rounds, medians")
+    for name, all_runs in runs.items():
+        seconds = statistics.median(run.seconds for run in all_runs)
+        records = 4 if "variants" in name else 1
+        print(
+            f"{name:22} {images / seconds:7.0f} images/s {images * records / seconds:7.0f} records/s  {seconds:6.2f} s  "
+            f"cpu {statistics.median(run.cpu_s for run in all_runs):6.2f} s  "
+            f"first after {statistics.median(run.first_s for run in all_runs):5.2f} s  "
+            f"{max(run.rss_mb for run in all_runs):6.0f} MB"
+        )
+    for name, value in result.items():
+        if isinstance(value, float):
+            print(f"{name:22} {value:7.2f}")
+
+
+if __name__ == "__main__":
+    main()
