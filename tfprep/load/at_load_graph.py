@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from tfprep.load.graph_order import below, mix, subkey, word
 from tfprep.read.at_load import AtLoad, Cut, CutMix, MixUp, RandomFlip
-from tfprep.read.at_load_draws import PARTS, box_sides, keys, threshold, weights
+from tfprep.read.at_load_draws import PARTS, box_sides, threshold, weights
 from tfprep.read.outputs import Output, Outputs
 from tfprep.read.pipeline import Pipeline
 from tfprep.read.schedule import Hosts
@@ -145,7 +145,7 @@ def _view(value: Any, window: Window, output: Output) -> Any:
 def windows(plan: AtLoad, place: Any, height: Any, width: Any) -> Window:
     zero, no = tf.zeros_like(height), tf.constant(False)
     window = Window(zero, zero, height, width, no, no)
-    for op, key in zip(plan.cuts, keys(plan).cuts, strict=True):
+    for op, key in zip(plan.cuts, plan.keys.cuts, strict=True):
         window = _cut(op, key, place, window, plan.training)
     return window
 
@@ -174,7 +174,7 @@ def _cut(op: Cut, key: int, place: Any, window: Window, training: bool) -> Windo
 
 
 def mixtures(plan: AtLoad, place: Any, height: int, width: int) -> Mixed:
-    drawn = keys(plan)
+    drawn = plan.keys
     chosen = below(bits(drawn.choice, place, 0), word(len(plan.mixes)))
     mixed = _unmixed(place)
     for number, (op, key) in enumerate(zip(plan.mixes, drawn.mixes, strict=True)):

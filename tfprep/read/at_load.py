@@ -15,11 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, TypeAlias
 
 from tfprep.errors import LoaderError
 from tfprep.fields import RASTER_KINDS, FieldSpec, Kind
 from tfprep.read.outputs import Output, Outputs
+from tfprep.read.permute import seed_key
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,15 @@ Cut: TypeAlias = RandomFlip | RandomCrop
 
 
 @dataclass(frozen=True)
+class Keys:
+    """One key of 64 bits an op, in order; and one for the choice between the ops that mix."""
+
+    cuts: tuple[int, ...]
+    mixes: tuple[int, ...]
+    choice: int
+
+
+@dataclass(frozen=True)
 class AtLoad:
     """The ops of a loader, checked against its outputs.
 
@@ -112,6 +123,12 @@ class AtLoad:
         crops = [op for op in self.cuts if isinstance(op, RandomCrop)]
         return (crops[0].height, crops[0].width) if crops else None
 
+    @cached_property
+    def keys(self) -> Keys:
+        """What each op draws from: made of the seed, its class and how many of that class stand before it, so that adding an
+        op leaves the draws of the others as they were."""
+        return Keys(_keys(self.cuts, self.seed), _keys(self.mixes, self.seed), seed_key(self.seed, "at_load/mixing"))
+
     def filled(self, outputs: Outputs) -> Outputs:
         """The outputs behind flips and crops, before samples are mixed: labels are numbers still."""
         return Outputs(tuple(self._cut(output) for output in outputs.outputs), outputs.structure)
@@ -128,6 +145,11 @@ class AtLoad:
         if output.name not in self.labels:
             return output
         return replace(output, shape=(self.labels[output.name],), dtype="float32")
+
+
+def _keys(ops: Sequence[Any], seed: int) -> tuple[int, ...]:
+    names = [type(op).__name__ for op in ops]
+    return tuple(seed_key(seed, f"at_load/{name}/{names[:at].count(name)}") for at, name in enumerate(names))
 
 
 def check_ops(ops: Any) -> None:

@@ -1,13 +1,10 @@
 """The numbers that ops at load draw, elementwise for places of the run. `tfprep.load.at_load_graph` has them in TensorFlow.
 
-Every op draws from a key of its own, made of the seed, its class and how many of that class stand before it: adding an op
-leaves the draws of the others as they were. A place counts all samples of all epochs, so it stands for (epoch, position).
+A place counts the samples of all epochs, so it stands for (epoch, position in the epoch).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -15,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tfprep.read.at_load import AtLoad, Cut, CutMix, MixUp, RandomFlip
-from tfprep.read.permute import Words, below, mix, seed_key, subkey, words
+from tfprep.read.permute import Words, below, mix, subkey, words
 from tfprep.read.schedule import Numbers
 
 QUANTILES = 4096
@@ -34,9 +31,10 @@ class Window(NamedTuple):
     flip_y: npt.NDArray[np.bool_]
     flip_x: npt.NDArray[np.bool_]
 
-    def at(self, number: int) -> Window:
-        """One sample's."""
-        return Window(*(column[number] for column in self))
+    @property
+    def rows(self) -> list[tuple[int, int, int, int, bool, bool]]:
+        """The same, sample by sample."""
+        return list(zip(*(column.tolist() for column in self), strict=True))
 
 
 class Mixed(NamedTuple):
@@ -52,26 +50,6 @@ class Mixed(NamedTuple):
     left: Numbers
     right: Numbers
     share: npt.NDArray[np.float32]
-
-
-@dataclass(frozen=True)
-class Keys:
-    """One key of 64 bits an op, in order; and one for the choice among ops that mix."""
-
-    cuts: tuple[int, ...]
-    mixes: tuple[int, ...]
-    choice: int
-
-
-def keys(plan: AtLoad) -> Keys:
-    return Keys(
-        _numbered(plan.cuts, plan.seed), _numbered(plan.mixes, plan.seed), seed_key(plan.seed, "at_load/mixing")
-    )
-
-
-def _numbered(ops: Sequence[Any], seed: int) -> tuple[int, ...]:
-    names = [type(op).__name__ for op in ops]
-    return tuple(seed_key(seed, f"at_load/{name}/{names[:at].count(name)}") for at, name in enumerate(names))
 
 
 def bits(key: int, place: Any, number: int) -> Words:
@@ -103,7 +81,7 @@ def windows(plan: AtLoad, place: Numbers, height: Any, width: Any) -> Window:
         np.zeros(count, np.bool_),
         np.zeros(count, np.bool_),
     )
-    for op, key in zip(plan.cuts, keys(plan).cuts, strict=True):
+    for op, key in zip(plan.cuts, plan.keys.cuts, strict=True):
         window = _cut(op, key, place, window, plan.training)
     return window
 
@@ -133,7 +111,7 @@ def _cut(op: Cut, key: int, place: Numbers, window: Window, training: bool) -> W
 
 def mixtures(plan: AtLoad, place: Numbers, height: int, width: int) -> Mixed:
     """How the samples at these places are mixed, in images of this size."""
-    drawn = keys(plan)
+    drawn = plan.keys
     chosen = below(bits(drawn.choice, place, 0), words(len(plan.mixes)))
     mixed = _unmixed(len(place))
     for number, (op, key) in enumerate(zip(plan.mixes, drawn.mixes, strict=True)):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import cv2
 import numpy as np
@@ -17,12 +17,15 @@ import numpy as np
 from tfprep.errors import SampleError
 from tfprep.fields import Array, Size
 from tfprep.read.at_load import AtLoad
-from tfprep.read.at_load_draws import PARTS, Mixed, Window, mixtures, windows
+from tfprep.read.at_load_draws import PARTS, Mixed, mixtures, windows
 from tfprep.read.batch import Batch
 from tfprep.read.fill import Filler
 from tfprep.read.outputs import Output
-from tfprep.read.schedule import Picks, Schedule
+from tfprep.read.schedule import Numbers, Picks, Schedule
 from tfprep.read.worker import Worker
+
+View: TypeAlias = tuple[int, int, int, int, bool, bool]
+"""What is left of a raster: y, x, height, width; upside down; left to right."""
 
 STAGED_ROWS = 8
 """Rows that are decoded before they are cut: enough to share the cost of a call, few enough to stay in the cache."""
@@ -42,6 +45,8 @@ class AtLoadFiller:
         self._inner, self._plan, self._schedule, self._key_of = inner, plan, schedule, key_of
         self._read = {output.name: output for output in read}
         self._staged = set(plan.rasters) if plan.size else set()
+        first = self._read[plan.rasters[0]].shape[:2] if plan.cuts else (None, None)
+        self._known = None if None in first else first
         self._own = threading.local()
 
     @property
@@ -58,11 +63,12 @@ class AtLoadFiller:
 
     def fill(self, batch: Batch, start: int, stop: int, worker: Worker) -> None:
         """Fill the rows [start, stop), flipped and cut."""
+        left = self._windows(batch.picks.place[start:stop], *self._known) if self._known else None
         for first in range(start, stop, STAGED_ROWS):
             last = min(first + STAGED_ROWS, stop)
             picks = Picks(*(column[first:last] for column in batch.picks))
             rows = Batch(batch.step, picks, {name: value[first:last] for name, value in batch.values.items()})
-            self._fill(rows, worker)
+            self._fill(rows, left and left[first - start : last - start], worker)
             batch.lost += [first + row for row in rows.lost]
             for name, value in rows.values.items():
                 if isinstance(value, list):
@@ -77,24 +83,23 @@ class AtLoadFiller:
 
     # --- flips and crops --------------------------------------------------------------------------------------------
 
-    def _fill(self, rows: Batch, worker: Worker) -> None:
-        """Fill a few rows of a batch, given as a batch of their own."""
-        staged = {name: self._array(name, rows.rows) for name in self._staged}
-        inside = Batch(rows.step, rows.picks, {**rows.values, **staged})
+    def _fill(self, rows: Batch, left: Sequence[View] | None, worker: Worker) -> None:
+        """Fill a few rows of a batch, given as a batch of their own; `left` is what is left of each, where known already."""
+        inside = Batch(rows.step, rows.picks, {**rows.values, **{n: self._array(n, rows.rows) for n in self._staged}})
         self._inner.fill(inside, 0, rows.rows, worker)
         rows.lost = inside.lost
-        if self._plan.cuts:
-            self._cut(inside.values, rows)
-
-    def _cut(self, source: Mapping[str, Any], rows: Batch) -> None:
-        present = [row for row in range(rows.rows) if row not in rows.lost]
-        sizes = [self._size(source, rows, row) for row in present]
-        height, width = (np.array(side, np.int64) for side in zip(*sizes, strict=True)) if sizes else ((), ())
-        window = windows(self._plan, rows.picks.place[present], height, width)
-        for at, row in enumerate(present):
-            left = window.at(at)
+        if not self._plan.cuts:
+            return
+        for row in range(rows.rows):
+            if row in rows.lost:
+                continue
+            place = rows.picks.place[row : row + 1]
+            view = left[row] if left else self._windows(place, *self._size(inside.values, rows, row))[0]
             for name in self._plan.rasters:
-                self._copy(name, source[name][row], rows.values[name], row, left)
+                self._copy(name, inside.values[name], rows.values[name], row, view)
+
+    def _windows(self, place: Numbers, height: int | None, width: int | None) -> list[View]:
+        return windows(self._plan, place, height, width).rows
 
     def _size(self, source: Mapping[str, Any], rows: Batch, row: int) -> Size:
         """(height, width) of a sample; SampleError where its rasters differ or are smaller than the crop: only where sizes
@@ -113,16 +118,17 @@ class AtLoadFiller:
             return size
         raise SampleError(f"{reason} (key {self._key_of(int(rows.picks.row[row]))!r})")
 
-    def _copy(self, name: str, source: Array, values: Any, row: int, window: Window) -> None:
-        part = source[window.y : window.y + window.height, window.x : window.x + window.width]
-        flips = bool(window.flip_y), bool(window.flip_x)
+    def _copy(self, name: str, source: Any, values: Any, row: int, view: View) -> None:
+        y, x, height, width, flip_y, flip_x = view
+        flips = flip_y or flip_x
         if isinstance(values, list):
-            values[row] = mirrored(part, *flips) if any(flips) else part
+            part = source[row][y : y + height, x : x + width]
+            values[row] = mirrored(part, flip_y, flip_x) if flips else part
         elif name in self._staged:
-            target = values[row]
-            mirrored(part, *flips, out=target) if any(flips) else np.copyto(target, part)
-        elif any(flips):
-            values[row] = mirrored(part, *flips, out=self._scratch(part))
+            part, target = source[row][y : y + height, x : x + width], values[row]
+            mirrored(part, flip_y, flip_x, out=target) if flips else np.copyto(target, part)
+        elif flips:
+            values[row] = mirrored(values[row], flip_y, flip_x, out=self._scratch(values[row]))
 
     # --- mixing -----------------------------------------------------------------------------------------------------
 
@@ -140,7 +146,8 @@ class AtLoadFiller:
         }
         values.update({name: np.empty(1, self._read[name].dtype) for name in self._plan.labels})
         other = Batch(batch.step, picks, values)
-        self._fill(other, Worker("partner"))
+        left = self._windows(picks.place, *self._known) if self._known else None
+        self._fill(other, left, Worker("partner"))
         self._inner.finish(other)
         self._one_hot(other)
         return {name: other.values[name][0] for name in self._mixed}
