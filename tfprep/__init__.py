@@ -4,6 +4,7 @@
     tfprep.Recipe                     what to build: a source, geometry, derived inputs, colour, codecs
     tfprep.sources .augment .derive .codecs     the parts of a recipe
     tfprep.build.build(recipe, out)   the offline stage, also `tfprep build` on the command line
+    tfprep.load.RandomFlip() ...      what is drawn anew in every epoch, `loader(at_load=[...])`
     tfprep.train                      around training: callbacks, GPU memory, sessions
     tfprep.errors                     every exception that is raised on purpose
 
@@ -18,15 +19,16 @@ from typing import TYPE_CHECKING, Any
 from tfprep._version import __version__
 
 if TYPE_CHECKING:
-    from tfprep import augment, bench, build, codecs, dataset, derive, errors, sources, train
+    from tfprep import augment, bench, build, codecs, dataset, derive, errors, load, sources, train
     from tfprep.load import open
     from tfprep.recipe import Recipe
 
-_MODULES = ("augment", "bench", "build", "codecs", "dataset", "derive", "errors", "sources", "train")
+_MODULES = ("augment", "bench", "build", "codecs", "dataset", "derive", "errors", "load", "sources", "train")
 _NAMES = {"Recipe": "tfprep.recipe", "open": "tfprep.load"}
 
 __all__ = [
-    "Recipe", "__version__", "augment", "bench", "build", "codecs", "dataset", "derive", "errors", "open", "sources", "train",
+    "Recipe", "__version__", "augment", "bench", "build", "codecs", "dataset", "derive", "errors", "load", "open", "sources",
+    "train",
 ]  # fmt: skip
 
 
