@@ -37,7 +37,7 @@ def photo_fields(rng: np.random.Generator, number: int) -> dict[str, Any]:
         "depth": rng.integers(0, 65536, SIZE).astype(np.uint16),
         "clicks": np.stack([np.full(SIZE, number % 256), np.full(SIZE, number // 256)], -1).astype(np.uint8),
         "field": rng.normal(size=(*SIZE, 2)).astype(np.float32),
-        "label": number % 3,
+        "label": number % 1000 % 3,
         "weight": float(rng.normal()),
         "pose": rng.normal(size=(4,)).astype(np.float32),
         "caption": f"número {number}",
@@ -168,7 +168,8 @@ def _write_shard(
             features = {n + suffix: f for n in fields for suffix, f in codec[n].encode(rows[number][n]).items()}
             payload, spans = records.encode(features)
             frame = writer.write(payload)
-            size = np.shape(rows[number][raster])[:2] if raster else (None, None)
+            spec = codec[raster].spec(kinds[raster], rows[number][raster]) if raster else None
+            size = spec.shape[:2] if spec else (None, None)
             entry = {
                 "key": keys[number],
                 "split": split,

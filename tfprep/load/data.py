@@ -71,6 +71,9 @@ class Part:
 class Data(Dataset):
     """An opened dataset. Its metadata is all that is read until a loader asks for more."""
 
+    __hash__ = object.__hash__  # opened twice is two: a mix has them as keys
+    __eq__ = object.__eq__
+
     def loader(self, split: str = "train", batch_size: int = 32, **options: Unpack[LoaderKeywords]) -> Loader:
         """A `tf.data.Dataset` of batches of this split; `options` are those of `tfprep.read.LoaderOptions`.
 

@@ -8,6 +8,7 @@ and on text columns `.startswith("...")` and `.endswith("...")`. Class names may
 from __future__ import annotations
 
 import ast
+import contextlib
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -43,13 +44,21 @@ def rows_where(
 ) -> npt.NDArray[np.int64]:
     """The rows for which the expression holds, in order; LoaderError where it is none."""
     parsed = _Parser(where, tuple(class_names)).parse() if isinstance(where, str) else where
-    names = _names(where) if isinstance(where, str) else ("key", "label", "shard", "height", "width")
+    held = {name: column(name) for name in _names(where)} if isinstance(where, str) else _usual(column)
     try:
-        held = {name: column(name) for name in names if name != "label" or class_names or isinstance(where, str)}
         table = pa.table({"#": np.arange(samples), **held})
         return np.asarray(table.filter(parsed).column("#").to_numpy(), np.int64)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, TypeError) as error:
         raise LoaderError(f"where={where!r}: {error}") from error
+
+
+def _usual(column: Callable[[str], pa.ChunkedArray]) -> dict[str, pa.ChunkedArray]:
+    """The columns of which there may be talk, and that there are."""
+    held = {}
+    for name in ("key", "label", "shard", "height", "width"):
+        with contextlib.suppress(LoaderError):
+            held[name] = column(name)
+    return held
 
 
 def _names(where: str) -> list[str]:
@@ -101,7 +110,9 @@ class _Parser:
         value = self._make(node.operand)
         if isinstance(node.op, ast.Not):
             return ~value
-        return -value if isinstance(node.op, ast.USub) else self._refuse(node)
+        if not isinstance(node.op, ast.USub):
+            return self._refuse(node)
+        return pc.negate(value) if isinstance(value, pc.Expression) else -value
 
     def _compare(self, node: ast.Compare) -> Any:
         sides = [node.left, *node.comparators]

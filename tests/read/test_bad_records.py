@@ -1,0 +1,172 @@
+"""Records that cannot be read: found, named, and if asked replaced; nothing else changes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tfprep
+from tfprep.errors import DatasetError, LoaderError, RecordError
+from tfprep.records import masked_crc
+
+
+@pytest.fixture(params=["mapped", "read"])
+def files(request, monkeypatch):
+    """Both ways to a record's bytes."""
+    monkeypatch.setattr("tfprep.read.pipeline.on_local_disk", lambda path: request.param == "mapped")
+    return request.param
+
+
+@pytest.fixture
+def made(make_dataset, files):
+    return make_dataset(samples={"train": 30}, fields=("image", "clicks", "label"), variants=1, shards=2)
+
+
+def place(made, row):
+    """(path, offset of the frame, its size, number in the file, offset and size of the image's bytes) of one row."""
+    data = tfprep.open(made.path)
+    index = data.index("train")
+    entry = {name: index.column(name)[row].as_py() for name in index.column_names}
+    path = made.path / data.file("train", 0, entry["shard"]).name
+    return path, entry["offset"], entry["size"], row % 15, entry["image_offset"], entry["image_size"]
+
+
+def spoil(path: Path, offset: int, data: bytes) -> None:
+    with path.open("r+b") as file:
+        file.seek(offset)
+        file.write(data)
+
+
+def spoil_image(made, row, *, with_checksum):
+    """Zeros over an image's bytes; with a checksum that says so is right, only decoding can tell."""
+    path, offset, size, _, image, image_size = place(made, row)
+    spoil(path, image, bytes(image_size))
+    if with_checksum:
+        payload = path.read_bytes()[offset + 12 : offset + size - 4]
+        spoil(path, offset + size - 4, masked_crc(payload).to_bytes(4, "little"))
+
+
+def keys(loader, steps):
+    return [batch["key"].tolist() for _, batch in zip(range(steps), loader, strict=False)]
+
+
+def test_a_wrong_checksum_is_named(made):
+    spoil_image(made, 20, with_checksum=False)
+    path, offset, _, number, *_ = place(made, 20)
+    loader = tfprep.open(made.path).numpy_loader("train", 8)
+    with pytest.raises(RecordError, match="wrong checksum of the payload \\(key 'train/0020'\\)") as caught:
+        keys(loader_with_keys(made), 10)
+    assert (caught.value.path, caught.value.record, caught.value.offset) == (str(path), number, offset)
+    loader.close()
+
+
+def loader_with_keys(made, **options):
+    return tfprep.open(made.path).numpy_loader("train", 8, fields=["image", "clicks", "label", "key"], **options)
+
+
+@pytest.mark.parametrize("verify", ["always", "never"])
+def test_an_undecodable_image_is_named(made, verify):
+    spoil_image(made, 3, with_checksum=True)
+    with pytest.raises(RecordError, match="record 3 at byte .*: not a whole JPEG image.* \\(key 'train/0003'\\)"):
+        keys(loader_with_keys(made, verify=verify), 10)
+
+
+def test_a_checksum_is_not_compared_when_not_asked(made):
+    path, offset, size, *_ = place(made, 3)
+    spoil(path, offset + size - 4, b"\0\0\0\0")
+    keys(loader_with_keys(made, verify="never"), 10)
+    with pytest.raises(RecordError, match="wrong checksum"):
+        keys(loader_with_keys(made), 10)
+
+
+@pytest.mark.parametrize(("verify", "sees"), [("first_epoch", False), ("always", True)])
+def test_always_sees_what_goes_wrong_later(made, verify, sees):
+    batches = iter(loader_with_keys(made, verify=verify, cache=False, ahead=1))
+    for _ in range(8):
+        next(batches)
+    path, offset, size, *_ = place(made, 3)
+    spoil(path, offset + size - 4, b"\0\0\0\0")
+    if sees:
+        with pytest.raises(RecordError, match="wrong checksum"):
+            for _ in range(8):
+                next(batches)
+    else:
+        for _ in range(8):
+            next(batches)
+    batches.close()
+
+
+@pytest.mark.parametrize("bytes_left", [100, 12, 5, 0])
+def test_a_file_that_ends_early(made, bytes_left):
+    path, offset, size, number, *_ = place(made, 14)
+    with path.open("r+b") as file:
+        file.truncate(offset + min(bytes_left, size - 1))
+    with pytest.raises(RecordError, match="cut short.*train/0014"):
+        keys(loader_with_keys(made), 10)
+
+
+def test_a_file_that_is_gone(made):
+    path, *_ = place(made, 0)
+    path.unlink()
+    with pytest.raises(DatasetError, match="cannot be opened"):
+        keys(loader_with_keys(made), 10)
+
+
+@pytest.mark.parametrize("with_checksum", [False, True])
+def test_skipping_replaces_just_that_record(made, with_checksum):
+    before = keys(loader_with_keys(made, seed=2), 20)
+    for row in (3, 20):
+        spoil_image(made, row, with_checksum=with_checksum)
+    loader = loader_with_keys(made, seed=2, on_bad="skip")
+    after = keys(loader, 20)
+    bad = {"train/0003", "train/0020"}
+    assert bad <= {key for batch in before for key in batch}
+    for old, new in zip(before, after, strict=True):
+        assert len(new) == len(old)
+        for was, now in zip(old, new, strict=True):
+            assert (now == was) if was not in bad else (now not in bad)
+    report = loader.report()["bad_records"]
+    assert {entry["key"] for entry in report} == bad
+    assert {entry["record"] for entry in report} == {3, 5}
+    assert loader.stats["bad_records"] == 2
+    assert loader.stats["rows_lost"] >= sum(key in bad for batch in before for key in batch)
+
+
+def test_pixels_and_labels_are_those_of_the_replacement(made):
+    spoil_image(made, 3, with_checksum=False)
+    loader = loader_with_keys(made, seed=2, on_bad="skip")
+    for _, batch in zip(range(12), loader, strict=False):
+        for at, key in enumerate(batch["key"]):
+            expected = made.values["train"][0][int(key[-4:])]
+            assert np.array_equal(batch["image"][at], expected["image"])
+            assert np.array_equal(batch["clicks"][at], expected["clicks"])
+            assert batch["label"][at] == expected["label"]
+
+
+def test_replacements_are_reproducible(made):
+    spoil_image(made, 3, with_checksum=False)
+    runs = [keys(loader_with_keys(made, seed=2, on_bad="skip", threads=n), 12) for n in (1, 3)]
+    assert runs[0] == runs[1]
+    assert keys(loader_with_keys(made, seed=2, on_bad="skip", start_step=7), 3) == runs[0][7:10]
+
+
+def test_reading_once_leaves_bad_records_out(made):
+    for row in (0, 3, 20):
+        spoil_image(made, row, with_checksum=False)
+    loader = loader_with_keys(made, training=False, on_bad="skip")
+    batches = list(loader)
+    assert [len(batch["key"]) for batch in batches] == [6, 8, 7, 6]
+    seen = [key for batch in batches for key in batch["key"]]
+    assert seen == [key for number, key in enumerate(made.keys["train"]) if number not in (0, 3, 20)]
+    for batch in batches:
+        for at, key in enumerate(batch["key"]):
+            assert np.array_equal(batch["image"][at], made.values["train"][0][int(key[-4:])]["image"])
+
+
+def test_nothing_left_to_replace_with(made):
+    for row in range(30):
+        spoil_image(made, row, with_checksum=False)
+    with pytest.raises(LoaderError, match="100 records in a row"):
+        keys(loader_with_keys(made, on_bad="skip"), 1)
