@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,43 +49,52 @@ def times(ratio: float) -> str:
     return f"{ratio:.1f} times" if ratio < 9.95 else f"{ratio:.0f} times"
 
 
-def explain(ladder: Ladder, cores: float, changes: Sequence[Change] = ()) -> Limit:
-    """What the ladder says, on so many cores that other programs leave. `changes` are told where they help against this
-    limit."""
+def explain(ladder: Ladder, cores: int, changes: Sequence[Change] = (), others: float = 0.0) -> Limit:
+    """What the ladder says, on a machine of so many cores of which other programs use the share `others`.
+
+    `changes` are told where they help against this limit.
+    """
     stage = ladder.limit
-    told = {"reading": _reading, "decoding": _decoding, "batching": _batching, "tensorflow": _tensorflow, "map": _map}
+    free = cores * (1 - others)
+    told: dict[str, Callable[[Rung, int], str]] = {
+        "reading": functools.partial(_reading, free=free),
+        "decoding": _decoding,
+        "batching": _batching,
+        "tensorflow": _tensorflow,
+        "map": _map,
+    }
     helping = [change for change in changes if change.speed > 1.1] if stage.name in ("reading", "decoding") else []
     return Limit(
         stage.name, told[stage.name](stage, cores), tuple(sorted(helping, key=lambda change: -change.speed)[:3])
     )
 
 
-def _at_work(rung: Rung, cores: float) -> str:
-    return f"{rung.cores.median:.1f} of {cores:.1f} cores at work"
+def _at_work(rung: Rung, cores: int) -> str:
+    return f"{rung.cores.median:.1f} of {cores} cores at work"
 
 
-def _reading(rung: Rung, cores: float) -> str:
+def _reading(rung: Rung, cores: int, free: float) -> str:
     rate = f"{rung.bytes_per_s.median / 1e6:,.0f} MB/s, {_at_work(rung, cores)}"
-    if waits_for_disk(rung, cores):
+    if waits_for_disk(rung, free):
         return (
             f"reading: {rate}: the disk is the limit; smaller records, order='block', or a copy on a faster disk help"
         )
     return f"reading: {rate}: moving the bytes into memory is the limit; smaller records help"
 
 
-def _decoding(rung: Rung, cores: float) -> str:
+def _decoding(rung: Rung, cores: int) -> str:
     return f"decoding: {_at_work(rung, cores)}"
 
 
-def _batching(rung: Rung, cores: float) -> str:
+def _batching(rung: Rung, cores: int) -> str:
     return f"putting records in order into batches: {_at_work(rung, cores)}; larger batches or more `ahead` help"
 
 
-def _tensorflow(rung: Rung, cores: float) -> str:
+def _tensorflow(rung: Rung, cores: int) -> str:
     return f"handing batches to TensorFlow: {_at_work(rung, cores)}; larger batches help"
 
 
-def _map(rung: Rung, cores: float) -> str:
+def _map(rung: Rung, cores: int) -> str:
     share = f"it adds {rung.share:.0%} of the time an image takes"
     return (
         f"your .map: {share}, {_at_work(rung, cores)}; do it in the recipe, once, or in TensorFlow ops on whole batches"

@@ -129,7 +129,7 @@ def bench(
     changes = changes_of(data, split, steps, free) if options.changes else []
     result = Bench(
         data.path, split, data.split(split).samples, options, machine, cached, settings_of(loader), rounds, steps,
-        explain(steps, free, changes), tuple(candidate.name for candidate in baselines),
+        explain(steps, machine.cores, changes, rounds.others or 0.0), tuple(candidate.name for candidate in baselines),
     )  # fmt: skip
     if step_s is None:
         return result

@@ -6,6 +6,7 @@ Written on the index and the codecs alone, not on the reader that they are the m
 
 from __future__ import annotations
 
+import mmap
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,6 +25,7 @@ from tfprep.codecs import Codec, Raw, Scalar, Text
 from tfprep.dataset import Dataset
 from tfprep.errors import RecordError
 from tfprep.fields import Array, FieldSpec
+from tfprep.read.files import on_local_disk
 
 Numbers = npt.NDArray[np.int64]
 CHUNK = 16
@@ -122,12 +124,17 @@ class Fleet(Iterator[Any]):
 
 
 class _Worker:
-    """Reads one record, and decodes the fields that it has a codec for. One a thread: it owns memory."""
+    """Reads one record, and decodes the fields that it has a codec for. One a thread: it owns memory.
+
+    As the loader does: files on a local disk are mapped, others read.
+    """
 
     def __init__(self, where: Places, codecs: Mapping[str, tuple[Codec, FieldSpec]]) -> None:
         self._where = where
         self._codecs = codecs
+        self._mapped = all(on_local_disk(path) for path in where.paths[:1])
         self._files: dict[int, int] = {}
+        self._views: dict[int, Array] = {}
         largest = int(where.size.max(initial=1))
         self._scratches = _ring((largest,), "uint8") if not codecs else [np.empty(largest, np.uint8)]
         fixed = {name: spec for name, (_, spec) in codecs.items() if None not in spec.shape and spec.dtype != "string"}
@@ -142,38 +149,53 @@ class _Worker:
     def __call__(self, number: int) -> int:
         self._next_rows()
         start, size = int(self._where.offset[number]), int(self._where.size[number])
-        got = os.preadv(self._file(int(self._where.file[number])), self._pieces(number, start, size), start)
-        if got != size:
-            path = self._where.paths[int(self._where.file[number])]
-            raise RecordError(f"{got} of {size} bytes", path=str(path), record=None, offset=start)
+        content = self._map(number, start, size) if self._mapped else self._read(number, start, size)
         for name, (codec, spec) in self._codecs.items():
             if name not in self._direct:
-                self._decode(name, codec, spec, number, start)
+                self._decode(name, codec, spec, number, content, start)
         return size
+
+    def __del__(self) -> None:
+        for descriptor in self._files.values():
+            os.close(descriptor)
 
     def _next_rows(self) -> None:
         self._turn += 1
         self._scratch = self._scratches[self._turn % len(self._scratches)]
         self._rows = {name: ring[self._turn % len(ring)] for name, ring in self._rings.items()}
 
-    def __del__(self) -> None:
-        for descriptor in self._files.values():
-            os.close(descriptor)
+    def _map(self, number: int, start: int, size: int) -> Array:
+        """The record in the page cache; what need not be decoded is copied out of it."""
+        file = int(self._where.file[number])
+        os.posix_fadvise(self._file(file), start, size, os.POSIX_FADV_WILLNEED)
+        content = self._view(file)[start : start + size]
+        if not self._codecs:
+            np.copyto(self._scratch[:size], content)
+        for name in self._direct:
+            offset, row = int(self._where.fields[name][0][number]) - start, self._bytes_of(name)
+            np.copyto(row, content[offset : offset + row.nbytes])
+        return content
+
+    def _read(self, number: int, start: int, size: int) -> Array:
+        """The record in scratch memory; what need not be decoded is read straight into its array."""
+        got = os.preadv(self._file(int(self._where.file[number])), self._pieces(number, start, size), start)
+        if got != size:
+            path = self._where.paths[int(self._where.file[number])]
+            raise RecordError(f"{got} of {size} bytes", path=str(path), record=None, offset=start)
+        return self._scratch[:size]
 
     def _pieces(self, number: int, start: int, size: int) -> list[Any]:
-        """The record's bytes: raw fields into their arrays, all others to their own place in the scratch memory."""
         pieces: list[Any] = []
         at = 0
         for name in self._direct:
-            offset = int(self._where.fields[name][0][number]) - start
-            row = self._rows[name].reshape(-1).view(np.uint8)
+            offset, row = int(self._where.fields[name][0][number]) - start, self._bytes_of(name)
             pieces += [self._scratch[at:offset], row]
             at = offset + row.nbytes
         return [*pieces, self._scratch[at:size]]
 
-    def _decode(self, name: str, codec: Codec, spec: FieldSpec, number: int, start: int) -> None:
+    def _decode(self, name: str, codec: Codec, spec: FieldSpec, number: int, record: Array, start: int) -> None:
         offset, size = (int(column[number]) for column in self._where.fields[name])
-        content = self._scratch[offset - start : offset - start + size]
+        content = record[offset - start : offset - start + size]
         if isinstance(codec, Scalar | Text):
             return  # a few bytes
         if name in self._rows and hasattr(codec, "decode_into"):
@@ -181,10 +203,20 @@ class _Worker:
         else:
             codec.decode(content, spec)
 
+    def _bytes_of(self, name: str) -> Array:
+        return self._rows[name].reshape(-1).view(np.uint8)
+
     def _file(self, number: int) -> int:
         if number not in self._files:
             self._files[number] = os.open(self._where.paths[number], os.O_RDONLY)
         return self._files[number]
+
+    def _view(self, number: int) -> Array:
+        if number not in self._views:
+            descriptor = self._file(number)
+            mapped = mmap.mmap(descriptor, os.fstat(descriptor).st_size, prot=mmap.PROT_READ)
+            self._views[number] = np.frombuffer(mapped, np.uint8)
+        return self._views[number]
 
 
 def _ring(shape: tuple[int | None, ...], dtype: str) -> list[Array]:

@@ -14,7 +14,8 @@ from tfprep.cli.build import Share
 
 if TYPE_CHECKING:
     from tfprep.bench.measure import Candidate
-    from tfprep.bench.run import BenchOptions
+    from tfprep.bench.model import AgainstModel
+    from tfprep.bench.run import Bench, BenchOptions
 
 EXIT_WAITING = 4
 
@@ -33,9 +34,19 @@ EXIT_WAITING = 4
 @click.option("--cache", type=click.Choice(["auto", "decoded", "encoded", "none"]), help="As the loader's option.")
 @click.option("--step-ms", type=click.FloatRange(0, min_open=True), help="Against a step that takes this long.")
 @click.option("--images-per-second", type=click.FloatRange(0, min_open=True), help="Against a step at this rate.")
+@click.option(
+    "--model", "model_name", metavar="MODULE:NAME", help="Against your model: returns a compiled Keras model."
+)
+@click.option("--inputs", help="As the loader's option, for --model; several, stacked: image,clicks.")
+@click.option("--targets", help="As the loader's option, for --model.")
 @click.option("--fail-if-waiting", type=Share(), metavar="SHARE", help="Exit with 4 where the step waits more, as 1%.")
 @click.option("--tune", is_flag=True, help="Search the loader's settings; write tuning.json beside the dataset.")
 @click.option("--memory-budget", help="For --tune, as the loader's option: 2GB.")
+@click.option(
+    "--report",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write this HTML page, and PNG and JSON beside it.",
+)
 @click.option("--shuffle", is_flag=True, help="How good orders and shuffle buffers are, and what they take.")
 @click.option(
     "--against",
@@ -52,8 +63,8 @@ def command(folder: Path, as_json: bool, fail_if_waiting: float | None, **given:
     Exit status 4: with --fail-if-waiting, the step waited more than that.
     """
     step_s = _step_s(given)
-    if fail_if_waiting is not None and step_s is None:
-        raise click.UsageError("--fail-if-waiting needs a step: --step-ms or --images-per-second")
+    if fail_if_waiting is not None and step_s is None and not given["model_name"]:
+        raise click.UsageError("--fail-if-waiting needs a step: --step-ms, --images-per-second or --model")
     from tfprep.bench.named import named
     from tfprep.bench.run import BenchOptions, bench
     from tfprep.bench.words import lines, shuffle_json, shuffle_lines
@@ -74,11 +85,20 @@ def command(folder: Path, as_json: bool, fail_if_waiting: float | None, **given:
     with tempfile.TemporaryDirectory(prefix="tfprep-bench-") as scratch:
         baselines = _baselines(folder, options, given, Path(scratch))
         result = bench(folder, options, baselines=baselines, step_s=step_s)
+    trained = _against_model(folder, result, given) if given["model_name"] else None
+    if given["report"]:
+        _write_report(result, given["report"])
     if as_json:
-        text.print_json({**result.as_json(), **({"shuffle": shuffle_json(result)} if given["shuffle"] else {})})
+        more = {"shuffle": shuffle_json(result)} if given["shuffle"] else {}
+        text.print_json({**result.as_json(), **more, **({"model": asdict(trained)} if trained else {})})
     else:
-        click.echo("\n".join([*lines(result), *(shuffle_lines(result) if given["shuffle"] else [])]))
-    waited = 0.0 if result.against is None else result.against.share
+        told = [
+            *lines(result),
+            *(trained.lines() if trained else []),
+            *(shuffle_lines(result) if given["shuffle"] else []),
+        ]
+        click.echo("\n".join(told))
+    waited = max(result.against.share if result.against else 0.0, trained.share.median if trained else 0.0)
     return EXIT_WAITING if fail_if_waiting is not None and waited > fail_if_waiting else 0
 
 
@@ -113,6 +133,39 @@ def _baselines(folder: Path, options: BenchOptions, given: dict[str, Any], scrat
         given["data"] or (data_root(path) if path else None),
     )
     return [baseline(name, work) for name in given["against"]]
+
+
+def _against_model(folder: Path, result: Bench, given: dict[str, Any]) -> AgainstModel:
+    from tfprep.bench.model import against_model
+    from tfprep.bench.named import named
+    from tfprep.bench.run import LOADER
+    from tfprep.load import open as open_data
+
+    options = _loader_options(given)
+    options["inputs"], options["targets"] = _fields(given["inputs"]), _fields(given["targets"])
+    return against_model(
+        named(given["model_name"]),
+        open_data(folder),
+        result.split,
+        given["batch_size"],
+        batch_s=result.batch_s,
+        batch_cpu_s=result.rounds.cpu_ms(LOADER).median / 1000 * given["batch_size"],
+        cores=result.machine.cores,
+        rounds=given["rounds"],
+        seconds=given["seconds"],
+        **options,
+    )
+
+
+def _fields(told: str | None) -> str | list[str] | None:
+    return told.split(",") if told and "," in told else told
+
+
+def _write_report(result: Bench, path: Path) -> None:
+    from tfprep.bench.report import write_report
+
+    written = write_report(result, path)
+    click.echo(f"wrote {', '.join(str(one) for one in written)}", err=True)
 
 
 def _tune(folder: Path, as_json: bool, given: dict[str, Any]) -> int:
