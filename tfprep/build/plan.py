@@ -68,6 +68,7 @@ class Plan:
     order: Array
     starts: Mapping[tuple[str, int], tuple[int, int]]
     fingerprints: Mapping[str, str]
+    tally: Mapping[str, int]
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -103,7 +104,7 @@ def make_plan(recipe: Recipe, root: Path, layout: Layout, *, limit: int | None =
     fingerprints = {split: _fingerprint(recipe, listing, split, samples.names[0]) for split in samples.names}
     return Plan(
         recipe, listing.kinds, listing.files, listing.values, dict(listing.classes), shards, samples, order, starts,
-        fingerprints,
+        fingerprints, dict(listing.tally),
     )  # fmt: skip
 
 

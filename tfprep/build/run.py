@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
-from tfprep.build.files import remove_leftovers
+from tfprep.build.files import remove_leftovers, write_whole
 from tfprep.build.forms import expected_of, most_common
 from tfprep.build.layout import Layout
 from tfprep.build.lock import locked
@@ -19,6 +19,7 @@ from tfprep.build.plan import Plan, make_plan, remember_shards
 from tfprep.build.progress import OnEvent, OnProgress, Tell, telling
 from tfprep.build.publish import check_rejects, publish
 from tfprep.build.receipt import Receipt, read_receipt
+from tfprep.build.report import Facts, write_report
 from tfprep.build.schedule import Order, Schedule
 from tfprep.build.shard import ENTRY
 from tfprep.build.space import Space, measure_tasks
@@ -96,6 +97,8 @@ class _Build:
         receipts = _receipts(plan, self._layout)
         check_rejects(self._layout, receipts, len(plan), self._options.max_bad)
         manifest = publish(plan, self._layout, receipts, most_common(receipt.forms for receipt in receipts))
+        if built or not self._layout.report.exists():
+            self._report(plan, manifest, receipts, built)
         summary = _summary(manifest, self._layout, built, time.monotonic() - self._started)
         text = f"{summary.records} records of {summary.samples} samples, {summary.rejects} rejected"
         self._tell("published", text, records=summary.records, samples=summary.samples, rejects=summary.rejects)
@@ -120,6 +123,14 @@ class _Build:
                 remove_leftovers(self._layout.staged)
             orders = self._differing(plan)
         raise BuildError("fields keep changing their form while they are built; are the raw files being rewritten?")
+
+    def _report(self, plan: Plan, manifest: Manifest, receipts: Sequence[Receipt], built: Sequence[ShardState]) -> None:
+        samples = sum(state.samples for state in built)
+        facts = Facts(time.monotonic() - self._started, samples, len(built), len(plan), plan.tally)
+        try:
+            write_whole(self._layout.report, write_report(self._layout.out, manifest, receipts, facts))
+        except Exception as error:  # the dataset stands: a report that fails must not take the build's success away
+            self._tell("report", f"report.html was not written: {type(error).__name__}: {error}")
 
     def _differing(self, plan: Plan) -> list[Order]:
         receipts = _receipts(plan, self._layout)

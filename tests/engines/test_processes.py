@@ -1,0 +1,157 @@
+"""Engines run tasks and tell what became of each. Here the work is a module of its own, without a build around it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from tfprep.engines import Crashed, Done, Inline, Processes, Progress
+from tfprep.errors import BuildError, RecipeError
+
+WORK = """
+import os, sys, time
+from tfprep.errors import RecipeError
+
+def open_work(argument):
+    if argument.get("refuse"):
+        raise RecipeError("no")
+    def work(task, mark):
+        for item in range(task.get("items", 1)):
+            mark(item)
+            time.sleep(task.get("sleep", 0))
+            exec(task.get("code", ""))
+        return {"pid": os.getpid(), "number": task.get("number"), "argument": argument}
+    return work
+"""
+
+
+@pytest.fixture
+def entry(tmp_path, monkeypatch):
+    (tmp_path / "its_work.py").write_text(WORK)
+    monkeypatch.syspath_prepend(tmp_path)
+    return "its_work:open_work"
+
+
+def ran(engine, tasks, argument=None):
+    engine.start()
+    engine.open(argument or {})
+    for number, task in enumerate(tasks):
+        engine.submit(number, task)
+    try:
+        return list(engine.events())
+    finally:
+        engine.close()
+
+
+def test_both_engines_give_the_same_results(entry):
+    tasks = [{"number": number} for number in range(7)]
+    inline = ran(Inline(entry), tasks, {"word": "ünïcode \udc80"})
+    spread = ran(Processes(entry, workers=2, item_timeout_s=60), tasks, {"word": "ünïcode \udc80"})
+    for events in (inline, spread):
+        done = sorted((event.task, event.result["number"]) for event in events if isinstance(event, Done))
+        assert done == [(number, number) for number in range(7)]
+        assert {event.result["argument"]["word"] for event in events if isinstance(event, Done)} == {"ünïcode \udc80"}
+    assert len({event.result["pid"] for event in spread if isinstance(event, Done)}) == 2
+
+
+def test_a_task_may_be_larger_than_a_pipe(entry):
+    (event,) = ran(Processes(entry, workers=1, item_timeout_s=60), [{"number": "x" * 3_000_000}])
+    assert event.result["number"] == "x" * 3_000_000
+
+
+def test_progress_is_told_between_the_ends(entry):
+    events = ran(Processes(entry, workers=1, item_timeout_s=60), [{"items": 8, "sleep": 0.1}])
+    items = [event.item for event in events if isinstance(event, Progress)]
+    assert items == sorted(items)
+    assert len(items) >= 2
+    assert isinstance(events[-1], Done)
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        ("import ctypes; ctypes.string_at(0)", "its process was killed by SIGSEGV (a crash in native code)"),
+        ("os._exit(3)", "its process was ended with exit status 3"),
+        ("os.kill(os.getpid(), 9)", "its process was killed by SIGKILL (out of memory?)"),
+        ("time.sleep(60)", "no end after 0.5 s; its process was killed"),
+    ],
+)
+def test_a_crash_is_told_with_its_item_and_the_others_go_on(entry, code, reason):
+    bad = {"items": 5, "code": f"if item == 3: {code}"}
+    events = ran(Processes(entry, workers=1, item_timeout_s=0.5), [{}, bad, {}, {}])
+    assert [event for event in events if isinstance(event, Crashed)] == [Crashed(1, 3, reason)]
+    assert sorted(event.task for event in events if isinstance(event, Done)) == [0, 2, 3]
+
+
+def test_urgent_tasks_come_first(entry):
+    engine = Processes(entry, workers=1, item_timeout_s=60)
+    engine.open({})
+    for number in range(3):
+        engine.submit(number, {})
+    engine.submit(9, {}, urgent=True)
+    engine.start()
+    order = [event.task for event in engine.events()]
+    engine.close()
+    assert order == [9, 0, 1, 2]
+
+
+@pytest.mark.parametrize("make", [Inline, lambda entry: Processes(entry, workers=1, item_timeout_s=9)])
+def test_what_a_task_raises_ends_the_run(entry, make):
+    code = "raise RecipeError('line 7')"
+    with pytest.raises(RecipeError, match="line 7"):
+        ran(make(entry), [{"code": code}])
+    with pytest.raises(RecipeError, match="no"):
+        ran(make(entry), [{}], {"refuse": True})
+
+
+def test_an_unknown_exception_comes_with_its_traceback(entry):
+    with pytest.raises(BuildError, match=r"(?s)its_work.py.*ZeroDivisionError"):
+        ran(Processes(entry, workers=1, item_timeout_s=9), [{"code": "1 / 0"}])
+
+
+def test_closing_leaves_no_process_however_busy(entry):
+    engine = Processes(entry, workers=2, item_timeout_s=60)
+    engine.start()
+    engine.open({})
+    for number in range(4):
+        engine.submit(number, {"items": 100, "sleep": 0.3})
+    assert isinstance(next(iter(engine.events())), Progress)
+    processes = [psutil.Process(state.process) for state in engine.workers()]
+    assert all(state.item is not None and state.task is not None for state in engine.workers())
+    engine.close()
+    assert psutil.wait_procs(processes, timeout=5)[1] == []
+
+
+def test_workers_do_not_import_from_the_current_folder_unless_the_parent_does(entry, tmp_path, monkeypatch):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere/json.py").write_text("raise SystemExit('shadowed')")
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    (event,) = ran(Processes(entry, workers=1, item_timeout_s=60), [{"number": 1}])
+    assert event.result["number"] == 1
+
+
+def test_workers_end_when_their_parent_is_killed(entry, tmp_path):
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "from tfprep.engines import Processes\n"
+        "engine = Processes('its_work:open_work', workers=2, item_timeout_s=60)\n"
+        "engine.start(); engine.open({})\n"
+        "for number in range(2): engine.submit(number, {'items': 1000, 'sleep': 0.2})\n"
+        "for event in engine.events(): print('running', flush=True)\n"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout.readline() == "running\n"
+    children = psutil.Process(parent.pid).children()
+    assert len(children) == 2
+    os.kill(parent.pid, signal.SIGKILL)
+    parent.wait()
+    parent.stdout.close()
+    started = time.monotonic()
+    assert psutil.wait_procs(children, timeout=5)[1] == []
+    assert time.monotonic() - started < 5
