@@ -113,6 +113,17 @@ def test_validation_takes_the_centre(data, path):
         np.testing.assert_array_equal(other["label"].numpy(), np.eye(3, dtype=np.float32)[one["label"]])
 
 
+def test_labels_beyond_the_classes(make_dataset):
+    made_of = {"samples": {"train": 8}, "fields": ("image", "grade"), "kinds": {"image": "image", "grade": "label"}}
+    codec = {"image": codecs.Png(), "grade": codecs.Scalar()}
+    made = make_dataset(
+        **made_of, codec=codec, make=lambda rng, n: {"image": np.zeros((8, 8, 3), np.uint8), "grade": 7}
+    )
+    loader = tfprep.load.open(made.path).loader("train", 4, path="graph", at_load=[MixUp(classes=5)])
+    with pytest.raises(tf.errors.InvalidArgumentError, match="there are 5 classes"):
+        next(iter(loader))
+
+
 def test_fit_with_soft_labels(data):
     keras = tf.keras
     train = data.loader(

@@ -321,6 +321,33 @@ def test_bad_records_take_substitutes_that_all_hosts_agree_on(photos, make_datas
             np.testing.assert_array_equal(np.concatenate([part[step][name] for part in parts]), value)
 
 
+def test_a_host_without_a_part_in_the_last_batch(data):
+    """50 samples in batches of 8: the seventh has two samples for four hosts."""
+    options = EXACT | {"batch_size": 8, "remainder": "keep"}
+    whole = batches(data, 7, **options)
+    parts = [batches(data, 7, **options, hosts=(index, 4)) for index in range(4)]
+    assert sorted(len(part[6]["image"]) for part in parts) == [0, 0, 1, 1]
+    for name, value in whole[6].items():
+        assert {part[6][name].dtype for part in parts} == {value.dtype}
+        np.testing.assert_array_equal(np.concatenate([part[6][name] for part in parts]), value)
+
+
+def test_labels_beyond_the_classes(make_dataset):
+    def make(rng, number):
+        return {"image": np.zeros((8, 8, 3), np.uint8), "grade": 7}
+
+    codec, kinds = {"image": codecs.Png(), "grade": codecs.Scalar()}, {"image": "image", "grade": "label"}
+    made = make_dataset(samples={"train": 4}, fields=("image", "grade"), make=make, kinds=kinds, codec=codec)
+    data = tfprep.load.open(made.path)
+    with pytest.raises(LoaderError, match=r"how many classes 'grade' has is not known; write MixUp\(..., classes=N\)"):
+        data.numpy_loader("train", at_load=[MixUp()])
+    with pytest.raises(LoaderError, match="'grade' is 7, and there are 5 classes"):
+        batches(data, 1, batch_size=4, at_load=[MixUp(classes=5)])
+    assert (
+        batches(data, 1, batch_size=4, at_load=[MixUp(classes=8)])[0]["grade"].tolist() == np.eye(8)[[7] * 4].tolist()
+    )
+
+
 def test_validation_takes_the_centre_and_one_hot_labels(data):
     plain, made = (
         [next(iter(data.numpy_loader("val", 11, training=False, at_load=ops, fields=["image", "label"])))]

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from tfprep.load.graph_order import below, mix, subkey, word
-from tfprep.read.at_load import AtLoad, Cut, CutMix, MixUp, RandomFlip
+from tfprep.read.at_load import AtLoad, Cut, CutMix, MixUp, RandomFlip, not_a_class
 from tfprep.read.at_load_draws import PARTS, box_sides, threshold, weights
 from tfprep.read.outputs import Output, Outputs
 from tfprep.read.pipeline import Pipeline
@@ -79,7 +79,7 @@ class GraphAtLoad:
             return batches
 
         def finish(values: dict[str, Any], place: Any) -> Any:
-            values = {**values, **{name: tf.one_hot(values[name], count) for name, count in plan.labels.items()}}
+            values = {**values, **{name: _one_hot(name, values[name], count) for name, count in plan.labels.items()}}
             return self._outputs.pack(self._mix(plan, values, place) if self._mixes else values)
 
         return batches.map(finish)
@@ -95,6 +95,14 @@ class GraphAtLoad:
         for name in plan.labels:
             own[name] = own[name] * mixed.share[:, None] + partners[name] * (1 - mixed.share)[:, None]
         return own
+
+
+def _one_hot(name: str, labels: Any, count: int) -> Any:
+    known = tf.debugging.Assert(
+        tf.reduce_all((labels >= 0) & (labels < count)), [not_a_class(name, "another", count), labels]
+    )
+    with tf.control_dependencies([known]):
+        return tf.one_hot(labels, count)
 
 
 def _part(start: Any, stop: Any, hosts: Hosts) -> Any:

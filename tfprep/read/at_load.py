@@ -207,6 +207,13 @@ def directed_fields(recipe: Mapping[str, Any]) -> set[str]:
     return found
 
 
+def not_a_class(name: str, label: object, classes: int) -> str:
+    """The message of a label that one-hot labels have no place for."""
+    return (
+        f"'{name}' is {label}, and there are {classes} classes, from 0 on; write MixUp(..., classes=N) with all of them"
+    )
+
+
 def _kinds(output: Output, specs: Mapping[str, FieldSpec]) -> set[Kind]:
     return {specs[name].kind for name in output.fields if name in specs}
 

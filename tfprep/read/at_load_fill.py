@@ -14,9 +14,9 @@ from typing import Any, TypeAlias
 import cv2
 import numpy as np
 
-from tfprep.errors import SampleError
+from tfprep.errors import LoaderError, SampleError
 from tfprep.fields import Array, Size
-from tfprep.read.at_load import AtLoad
+from tfprep.read.at_load import AtLoad, not_a_class
 from tfprep.read.at_load_draws import PARTS, Mixed, mixtures, windows
 from tfprep.read.batch import Batch
 from tfprep.read.fill import Filler
@@ -155,6 +155,9 @@ class AtLoadFiller:
     def _one_hot(self, batch: Batch) -> None:
         """Class numbers [B] to float32 [B, classes]."""
         for name, count in self._plan.labels.items():
+            wrong = (batch.values[name] < 0) | (batch.values[name] >= count)
+            if wrong.any():
+                raise LoaderError(not_a_class(name, int(batch.values[name][wrong][0]), count))
             batch.values[name] = (batch.values[name][:, None] == np.arange(count)).astype(np.float32)
 
     @property

@@ -249,7 +249,8 @@ class Reader:
         batch = Batch(step, picks, self._memory.arrays(len(picks.row)), pending=len(picks.row), done=not len(picks.row))
         self._batches[step] = batch
         self._opened += self._stride
-        if batch.done:
+        if batch.done:  # an empty one: this host has no part in the last batch
+            self._filler.finish(batch)
             self._ready.notify_all()
         else:
             self._filling, self._next_row = batch, 0
