@@ -24,6 +24,7 @@ def builder(items: Sequence[Item], out: Path, form: str) -> Any:
 
     class Photos(tfds.core.GeneratorBasedBuilder):  # type: ignore[misc]
         VERSION = tfds.core.Version("1.0.0")
+        pkg_dir_path = Path(__file__).parent
 
         def _info(self) -> Any:
             classes = tfds.features.ClassLabel(num_classes=1000)
@@ -55,9 +56,11 @@ def build(items: Sequence[Item], out: Path, form: str) -> None:
 
 def load(out: Path, form: str, batch_size: int, workers: int) -> Iterable[Any]:
     import tensorflow as tf
+    import tensorflow_datasets as tfds
 
     made = builder([], out, form)
-    data = made.as_dataset(split="train", shuffle_files=True).repeat().shuffle(1000)
+    uncached = tfds.ReadConfig(try_autocache=False)  # it keeps small datasets in memory; nobody here does
+    data = made.as_dataset(split="train", shuffle_files=True, read_config=uncached).repeat().shuffle(1000)
     return data.batch(batch_size).prefetch(tf.data.AUTOTUNE)
 
 

@@ -26,7 +26,7 @@ from tfprep.bench.machine import this_machine
 
 HERE = Path(__file__).parent
 TENSORFLOW = ("tfprep", "tf_guide", "tfds", "keras_directory", "image_data_generator")
-TORCH = ("webdataset", "grain", "streaming", "litdata", "torch_folder")
+TORCH = ("webdataset", "grain", "streaming", "litdata", "torch_folder", "dali")
 NOT_RAW = ("keras_directory", "image_data_generator")
 Figures = dict[str, float]
 

@@ -47,6 +47,11 @@ EXIT_WAITING = 4
     type=click.Path(path_type=Path, dir_okay=False),
     help="Write this HTML page, and PNG and JSON beside it.",
 )
+@click.option(
+    "--profile",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Write a profile for TensorBoard and trace.json (Perfetto) into this folder.",
+)
 @click.option("--shuffle", is_flag=True, help="How good orders and shuffle buffers are, and what they take.")
 @click.option(
     "--against",
@@ -86,6 +91,8 @@ def command(folder: Path, as_json: bool, fail_if_waiting: float | None, **given:
         baselines = _baselines(folder, options, given, Path(scratch))
         result = bench(folder, options, baselines=baselines, step_s=step_s)
     trained = _against_model(folder, result, given) if given["model_name"] else None
+    if given["profile"]:
+        _write_profile(result, given["profile"], step_s or 0.01)
     if given["report"]:
         _write_report(result, given["report"])
     if as_json:
@@ -159,6 +166,15 @@ def _against_model(folder: Path, result: Bench, given: dict[str, Any]) -> Agains
 
 def _fields(told: str | None) -> str | list[str] | None:
     return told.split(",") if told and "," in told else told
+
+
+def _write_profile(result: Bench, folder: Path, step_s: float) -> None:
+    from tfprep.bench.profile import profile
+
+    path = profile(
+        str(result.folder), result.split, result.options.batch_size, folder, step_s=step_s, **result.options.loader
+    )
+    click.echo(f"wrote {path} for ui.perfetto.dev; tensorboard --logdir {folder}", err=True)
 
 
 def _write_report(result: Bench, path: Path) -> None:

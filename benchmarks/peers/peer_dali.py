@@ -1,0 +1,50 @@
+"""NVIDIA DALI on the CPU: files in class folders, `fn.readers.file` and `fn.readers.numpy`, decoded by its threads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from multiprocessing import Pool
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from common import Item, encoded, main, prepared
+
+
+def build(items: Sequence[Item], out: Path, form: str) -> None:
+    for label in {label for _, label in items}:
+        (out / f"{label:05d}").mkdir(parents=True)
+    with Pool() as pool:
+        pool.starmap(_write, [(item, number, out, form) for number, item in enumerate(items)], chunksize=8)
+
+
+def _write(item: Item, number: int, out: Path, form: str) -> None:
+    path, label = item
+    if form == "raw":
+        np.save(out / f"{label:05d}" / f"{number:06d}.npy", prepared(path))
+    else:
+        (out / f"{label:05d}" / f"{number:06d}.jpg").write_bytes(encoded(path, form))
+
+
+def load(out: Path, form: str, batch_size: int, workers: int) -> Iterable[Any]:
+    from nvidia.dali import fn, pipeline_def
+
+    @pipeline_def(batch_size=batch_size, num_threads=workers, device_id=None, seed=0)  # type: ignore[misc]
+    def images() -> Any:
+        if form == "raw":
+            return fn.readers.numpy(file_root=str(out), file_filter="*/*.npy", random_shuffle=True)
+        content, label = fn.readers.file(file_root=str(out), random_shuffle=True)
+        return fn.decoders.image(content, device="cpu"), label
+
+    made = images()
+    made.build()
+    return _batches(made)
+
+
+def _batches(made: Any) -> Iterator[Any]:
+    while True:
+        yield tuple(part.as_array() for part in made.run())
+
+
+if __name__ == "__main__":
+    main(build, load)
