@@ -95,7 +95,7 @@ def test_build_as_json(run, recipe, photos, tmp_path):
 def test_dry_run_writes_nothing(run, recipe, photos, tmp_path):
     status, out, _ = run("build", recipe, "--data", photos, "--out", tmp_path / "out", "--dry-run")
     assert status == 0
-    assert "2 of 2 shards would be built (40 samples)" in out
+    assert "2 of 2 shards: not built yet (40 samples would be built)" in out
     assert "not built yet" in out
     assert not (tmp_path / "out").exists()
 

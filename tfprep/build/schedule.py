@@ -82,7 +82,7 @@ class Schedule:
                 self._running[event.task].item = event.item
             elif isinstance(event, Done):
                 self._done(self._running.pop(event.task), event.result)
-            else:
+            elif isinstance(event, Crashed):
                 self._crashed(self._running.pop(event.task), event)
             self._on_progress(self._progress())
 

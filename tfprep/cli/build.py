@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 from tfprep.cli import text
 from tfprep.cli.progress import BuildBar
+
+if TYPE_CHECKING:
+    from tfprep.build import BuildEvent
 
 
 class Share(click.ParamType[float]):
@@ -56,11 +58,20 @@ class Share(click.ParamType[float]):
     help="Seconds a sample may take before it is left out.",
 )
 @click.option("--dry-run", is_flag=True, help="Say which shards would be built, and why; write nothing.")
-@click.option("--json", "as_json", is_flag=True, help="The summary as JSON on standard output.")
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="The summary as JSON on standard output, events as lines of JSON on standard error.",
+)
+@click.option(
+    "--show-workers", is_flag=True, help="Under the progress, what each worker has in hand, and for how long."
+)
 @click.option("--quiet", is_flag=True, help="No progress.")
 def command(
     recipe: Path, out: Path, data: Path | None, workers: int | None, limit: int | None,
-    on_bad: Literal["skip", "fail"], max_bad: float, sample_timeout: float, dry_run: bool, as_json: bool, quiet: bool,
+    on_bad: Literal["skip", "fail"], max_bad: float, sample_timeout: float, dry_run: bool, as_json: bool, show_workers: bool,
+    quiet: bool,
 ) -> None:  # fmt: skip
     """Build the dataset that RECIPE describes, a Python file that defines RECIPE.
 
@@ -75,15 +86,20 @@ def command(
         _dry_run(recipe, out, root, limit, as_json)
         return
     options = BuildOptions(workers, limit, on_bad, max_bad, sample_timeout)
-    with BuildBar(quiet) as bar:
+    with BuildBar(quiet or as_json, show_workers) as bar:
         try:
-            summary = build(recipe, out, root, options=options, on_progress=bar.update)
+            told = _tell_json if as_json else None
+            summary = build(recipe, out, root, options=options, on_progress=bar.update, on_event=told)
         except KeyboardInterrupt:
             raise _interrupted(bar) from None
     if as_json:
         text.print_json(asdict(summary))
     else:
         click.echo(_told(summary))
+
+
+def _tell_json(event: BuildEvent) -> None:
+    click.echo(event.to_json(), err=True)
 
 
 def _interrupted(bar: BuildBar) -> click.Abort:
@@ -112,18 +128,17 @@ def _told(summary: Any) -> str:
         lines.append(
             f"{text.number(summary.rejects, 'input was', 'inputs were')} rejected; see {summary.out / 'rejects.jsonl'}"
         )
+    if built:
+        lines.append(f"What it came to, with samples: {summary.out / 'report.html'}")
     return "\n".join(lines)
 
 
 def _dry_run(recipe: Path, out: Path, root: Path, limit: int | None, as_json: bool) -> None:
-    from tfprep.build import plan_build
+    from tfprep.build import explain, plan_build
 
     states = plan_build(recipe, out, root, limit=limit)
     if as_json:
         text.print_json([asdict(state) for state in states])
         return
-    due = [state for state in states if not state.up_to_date]
-    samples = sum(state.samples for state in due)
-    click.echo(f"{len(due)} of {text.number(len(states), 'shard')} would be built ({text.number(samples, 'sample')}).")
-    for why, often in Counter(state.why for state in due).most_common(20):
-        click.echo(f"  {text.number(often, 'shard')}: {why}")
+    samples = sum(state.samples for state in states if not state.up_to_date)
+    click.echo(explain(states) + (f" ({text.number(samples, 'sample')} would be built)" if samples else ""))

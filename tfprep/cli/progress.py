@@ -11,7 +11,7 @@ import click
 from tfprep.cli import text
 
 if TYPE_CHECKING:
-    from tfprep.build import BuildProgress
+    from tfprep.build import BuildProgress, WorkerProgress
 
 _PLAIN_S = 30.0
 _QUIET_S = 2.0
@@ -20,8 +20,10 @@ _QUIET_S = 2.0
 class BuildBar:
     """Shown only once a build has taken two seconds."""
 
-    def __init__(self, quiet: bool) -> None:
+    def __init__(self, quiet: bool, show_workers: bool = False) -> None:
         self._quiet = quiet
+        self._show_workers = show_workers
+        self._lines: list[Any] = []
         self._terminal = sys.stderr.isatty()
         self._bar: Any = None
         self._told_s = 0.0
@@ -35,9 +37,9 @@ class BuildBar:
         self.close()
 
     def close(self) -> None:
-        if self._bar is not None:
-            self._bar.close()
-            self._bar = None
+        for bar in (*self._lines, *([self._bar] if self._bar is not None else [])):
+            bar.close()
+        self._bar, self._lines = None, []
 
     def update(self, progress: BuildProgress) -> None:
         if self._quiet:
@@ -47,6 +49,8 @@ class BuildBar:
         elif progress.seconds - self._told_s >= _PLAIN_S:
             self._told_s = progress.seconds
             click.echo(_line(progress), err=True)
+            if self._show_workers:
+                click.echo("\n".join(map(_worker, progress.workers)), err=True)
 
     def _draw(self, progress: BuildProgress) -> None:
         if self._bar is None:
@@ -59,6 +63,23 @@ class BuildBar:
             f"shard {progress.shards_done}/{progress.shards}, {progress.rejects} rejected", refresh=False
         )
         self._bar.update(progress.samples_done - self._bar.n)
+        if self._show_workers:
+            self._draw_workers(progress)
+
+    def _draw_workers(self, progress: BuildProgress) -> None:
+        from tqdm import tqdm
+
+        while len(self._lines) < len(progress.workers):
+            self._lines.append(tqdm(position=len(self._lines) + 1, bar_format="{desc}", leave=False))
+        for line, worker in zip(self._lines, progress.workers, strict=False):
+            line.set_description_str(_worker(worker))
+
+
+def _worker(worker: WorkerProgress) -> str:
+    if worker.shard is None:
+        return f"  process {worker.process}: waits"
+    item = f"{worker.key}, for {text.duration(worker.seconds)}" if worker.key is not None else "finishing"
+    return f"  process {worker.process}: {worker.split} {worker.shard}: {item}"
 
 
 def _line(progress: BuildProgress) -> str:

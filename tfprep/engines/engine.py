@@ -47,7 +47,12 @@ class Crashed:
     reason: str
 
 
-Event: TypeAlias = "Progress | Done | Crashed"
+@dataclass(frozen=True)
+class Waiting:
+    """Nothing new for a moment."""
+
+
+Event: TypeAlias = "Progress | Done | Crashed | Waiting"
 
 
 @dataclass(frozen=True)

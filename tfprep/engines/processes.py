@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tfprep import errors
-from tfprep.engines.engine import MARK, NO_ITEM, Crashed, Done, Event, Json, Progress, WorkerState
+from tfprep.engines.engine import MARK, NO_ITEM, Crashed, Done, Event, Json, Progress, Waiting, WorkerState
 
 _POLL_S = 0.25
 _GRACE_S = 5.0
@@ -58,8 +58,11 @@ class Processes:
     def events(self) -> Iterator[Event]:
         while self._waiting or any(worker.task is not None for worker in self._workers):
             self._hand_out()
-            for key, _ in self._selector.select(_POLL_S):
+            ready = self._selector.select(_POLL_S)
+            for key, _ in ready:
                 yield from self._read(key.data)
+            if not ready:
+                yield Waiting()
             yield from self._end_late_ones()
 
     def workers(self) -> tuple[WorkerState, ...]:
