@@ -29,10 +29,12 @@ def _write(item: Item, number: int, out: Path, form: str) -> None:
 def load(out: Path, form: str, batch_size: int, workers: int) -> Iterable[Any]:
     from nvidia.dali import fn, pipeline_def
 
+    files = [str(path) for path in sorted(out.rglob("*.npy"))]
+
     @pipeline_def(batch_size=batch_size, num_threads=workers, device_id=None, seed=0)  # type: ignore[misc]
     def images() -> Any:
         if form == "raw":
-            return fn.readers.numpy(file_root=str(out), file_filter="*/*.npy", random_shuffle=True)
+            return fn.readers.numpy(files=files, random_shuffle=True)  # it reads no labels
         content, label = fn.readers.file(file_root=str(out), random_shuffle=True)
         return fn.decoders.image(content, device="cpu"), label
 
@@ -43,7 +45,8 @@ def load(out: Path, form: str, batch_size: int, workers: int) -> Iterable[Any]:
 
 def _batches(made: Any) -> Iterator[Any]:
     while True:
-        yield tuple(part.as_array() for part in made.run())
+        out = made.run()
+        yield tuple(part.as_array() for part in (out if isinstance(out, tuple) else (out,)))
 
 
 if __name__ == "__main__":
