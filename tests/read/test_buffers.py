@@ -41,7 +41,7 @@ def test_memory_comes_back_when_it_is_let_go():
     [
         lambda array: array[3:5],
         lambda array: array.reshape(-1).view(np.uint16)[7:8],
-        lambda array: memoryview(array),
+        memoryview,
         lambda array: np.asarray(memoryview(array))[::2],
         lambda array: [array.T],
     ],

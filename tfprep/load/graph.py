@@ -17,9 +17,14 @@ from tfprep.load.graph_order import at, record
 from tfprep.read.outputs import Output
 from tfprep.read.pipeline import Pipeline
 from tfprep.read.reader import usable_cpus
+from tfprep.read.table import Table
 
 READS = 16
 """Runs of records that are read at the same time."""
+CHUNKS = 2
+"""Batches (in block order: windows) whose records are read at the same time."""
+MOST_BUFFER = 4 << 20
+"""Bytes that are read from a file at a time, at most; a shorter run is read at once."""
 
 
 def graph_dataset(pipeline: Pipeline) -> tf.data.Dataset:
@@ -80,15 +85,14 @@ def _records(pipeline: Pipeline, first: Any, last: Any) -> tf.data.Dataset:
     order = pipeline.schedule.order
     together = -(-order.block * order.window // pipeline.schedule.batch_size) if order.name == "block" else 1
     chunks = tf.data.Dataset.range(first, last, together).map(lambda step: _places(pipeline, step, together, last))
-    places = pipeline.table.places
-    files = tf.constant([str(path) for path in pipeline.table.files])
-    file, offset = tf.constant(places.file), tf.constant(places.offset)
+    files = _Files(pipeline.table)
 
-    def read(place: Any) -> tuple[Any, Any, Any, Any]:
+    def read(place: Any) -> tf.data.Dataset:
         row, variant = at(pipeline.schedule, place)
-        return _payloads(files, file, offset, record(pipeline.table, row, variant)), row, variant, place
+        payloads = files.payloads(record(pipeline.table, row, variant))
+        return payloads.map(lambda payload: (payload, row, variant, place))
 
-    return chunks.map(read, num_parallel_calls=2, deterministic=True).unbatch()
+    return chunks.interleave(read, cycle_length=CHUNKS, num_parallel_calls=CHUNKS, deterministic=True).unbatch()
 
 
 def _places(pipeline: Pipeline, step: Any, count: int, last: Any) -> Any:
@@ -112,28 +116,39 @@ def _global_span(pipeline: Pipeline, step: Any) -> tuple[Any, Any]:
     return start, stop
 
 
-def _payloads(files: Any, file: Any, offset: Any, records: Any) -> Any:
-    """The records' payloads, string [N]: sorted, read in runs of neighbours, put back into order."""
-    order = tf.argsort(records, stable=True)
-    wanted = tf.gather(records, order)
-    held = tf.gather(file, wanted)
-    begins = tf.concat([[True], (wanted[1:] != wanted[:-1] + 1) | (held[1:] != held[:-1])], 0)
-    first = tf.where(begins)[:, 0]
-    counts = tf.concat([first[1:], tf.size(wanted, tf.int64)[None]], 0) - first
-    run = tf.gather(wanted, first)
-    runs = tf.data.Dataset.from_tensor_slices(
-        (tf.gather(files, tf.gather(held, first)), tf.gather(offset, run), counts)
-    )
-    read = runs.interleave(_run, cycle_length=READS, num_parallel_calls=READS, deterministic=True)
-    size = tf.size(wanted, tf.int64)
-    payloads = tf.data.Dataset.get_single_element(read.unbatch().batch(size))
-    return tf.gather(payloads, tf.argsort(order, stable=True))
+class _Files:
+    """The table's records as tensors: payloads by number."""
+
+    def __init__(self, table: Table) -> None:
+        places = table.places
+        self._paths = tf.constant([str(path) for path in table.files])
+        self._file, self._offset, self._size = (tf.constant(c) for c in (places.file, places.offset, places.size))
+
+    def payloads(self, records: Any) -> tf.data.Dataset:
+        """One element: the payloads of these records, string [N]; sorted, read in runs of neighbours, put back into order."""
+        order = tf.argsort(records, stable=True)
+        wanted = tf.gather(records, order)
+        held = tf.gather(self._file, wanted)
+        begins = tf.concat([[True], (wanted[1:] != wanted[:-1] + 1) | (held[1:] != held[:-1])], 0)
+        first = tf.where(begins)[:, 0]
+        ends = tf.concat([first[1:], tf.size(wanted, tf.int64)[None]], 0)
+        begin, last = tf.gather(wanted, first), tf.gather(wanted, ends - 1)
+        start = tf.gather(self._offset, begin)
+        nbytes = tf.gather(self._offset, last) + tf.gather(self._size, last) - start
+        paths = tf.gather(self._paths, tf.gather(held, first))
+        runs = tf.data.Dataset.from_tensor_slices((paths, start, nbytes, ends - first))
+        read = runs.interleave(_run, cycle_length=READS, num_parallel_calls=READS, deterministic=True).unbatch()
+        back = tf.argsort(order, stable=True)
+        return read.batch(tf.size(wanted, tf.int64)).map(lambda payloads: tf.gather(payloads, back))
 
 
-def _run(path: Any, offset: Any, count: Any) -> tf.data.Dataset:
+def _run(path: Any, offset: Any, nbytes: Any, count: Any) -> tf.data.Dataset:
     """`count` payloads from `offset` on, as one element."""
     variant = tf.raw_ops.TFRecordDatasetV2(
-        filenames=[path], compression_type="", buffer_size=256 << 10, byte_offsets=[offset]
+        filenames=[path],
+        compression_type="",
+        buffer_size=tf.clip_by_value(nbytes, 1, MOST_BUFFER),
+        byte_offsets=[offset],
     )
     payloads = tf.data.experimental.from_variant(variant, tf.TensorSpec((), tf.string))
     return payloads.take(count).batch(count)

@@ -213,7 +213,9 @@ def _raising(kind: type) -> type:
         def __next__(self) -> Any:
             try:
                 return super().__next__()
-            except tf.errors.OpError as error:
+            except (tf.errors.OpError, RuntimeError) as error:  # pybind11's, where Ctrl-C came while the other was made
+                if self._tfprep_pipeline.interrupted:
+                    raise KeyboardInterrupt from error
                 raised = self._tfprep_pipeline.error
                 if isinstance(raised, TfprepError | OSError):
                     raise raised from error

@@ -79,6 +79,7 @@ class Pipeline:
             self._filler = AtLoadFiller(filler, self.at_load, read, self.schedule, key_of)
         self._readers: weakref.WeakSet[Reader] = weakref.WeakSet()
         self._ended: Counts = NOTHING
+        self.interrupted = False
         self.error: Exception | None = None
         """What ended the last iteration, if an error did."""
 
@@ -145,6 +146,7 @@ class Pipeline:
 
     def interrupt(self) -> None:
         """End all waits for batches at once, with an error."""
+        self.interrupted = True
         for reader in self.readers:
             reader.stop(LoaderError("interrupted (Ctrl-C)"))
 
