@@ -13,16 +13,23 @@ from typing import Any
 import pytest
 
 
-@pytest.fixture(scope="session")
-def tf() -> Any:
+def two_cpus() -> Any:
+    """TensorFlow with two CPUs, for the tests under MirroredStrategy; must come before anything runs."""
     import tensorflow
 
-    # Two CPUs for the tests under MirroredStrategy; must come before anything runs.
     cpu = tensorflow.config.list_physical_devices("CPU")[0]
-    if len(tensorflow.config.get_logical_device_configuration(cpu) or []) < 2:
-        two = [tensorflow.config.LogicalDeviceConfiguration()] * 2
-        tensorflow.config.set_logical_device_configuration(cpu, two)
+    two = [tensorflow.config.LogicalDeviceConfiguration()] * 2
+    tensorflow.config.set_logical_device_configuration(cpu, two)
     return tensorflow
+
+
+TENSORFLOW = two_cpus()
+"""When this file is read no test has run yet, of this folder or another."""
+
+
+@pytest.fixture(scope="session")
+def tf() -> Any:
+    return TENSORFLOW
 
 
 @pytest.fixture
