@@ -9,14 +9,16 @@ from typing import Any
 
 import pytest
 
+from tfprep.bench.forms import Form, cost
 from tfprep.bench.ladder import Ladder, Rung, ladder, rungs_of
-from tfprep.bench.limit import Change, explain
+from tfprep.bench.limit import Change, changes_of, explain
 from tfprep.bench.loaders import loader_candidate
 from tfprep.bench.measure import Budget, Rounds, Spread, Stretch, compare, measure
 from tfprep.bench.run import Bench, BenchOptions, bench
-from tfprep.bench.step import against_step
+from tfprep.bench.step import Against, Moment, against_step, predicted_share
 from tfprep.bench.usage import Used
 from tfprep.bench.words import lines
+from tfprep.codecs import Png
 from tfprep.load import Data
 
 SHORT = BenchOptions(batch_size=4, rounds=1, seconds=0.4, changes=False, loader={"threads": 2})
@@ -50,13 +52,33 @@ def test_a_slow_disk(raw_data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
     assert result.ladder.rung("reading").share > 0.5
 
 
-def test_a_slow_decode(png_data: Data) -> None:
-    result = bench(png_data, BenchOptions(batch_size=4, rounds=1, seconds=0.4, loader={"threads": 2}))
+def test_a_slow_decode(png_data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
+    decode = Png.decode_into
+
+    def slow(*arguments: Any) -> None:
+        time.sleep(0.04)
+        decode(*arguments)
+
+    monkeypatch.setattr(Png, "decode_into", slow)
+    result = bench(png_data, SHORT)
     assert result.limit.stage == "decoding"
     assert "cores at work" in result.limit.words
-    best = result.limit.changes[0]
-    assert (best.field, best.now) == ("image", "PNG")
-    assert best.speed > 2
+
+
+def test_a_large_png_is_better_stored_otherwise(png_data: Data) -> None:
+    """Of a ladder where decoding is all the CPU time there is: raw is many times the speed, for just the pixels' bytes."""
+    image = next(png_data.samples("train"))["image"]
+    codec = png_data.codecs["image"]
+    decode_ms = cost(Form(codec), "image", [image]).decode_ms
+    size = sum(file.bytes for files in png_data.split("train").files for file in files)
+    record = size / png_data.split("train").samples
+    reading = Rung("reading", Spread.of([1e5]), Spread.of([1e5 * record]), Spread.of([0.01]), Spread.of([2.0]), 0.1)
+    top = Rung("decoding", Spread.of([100.0]), Spread.of([100.0]), Spread.of([decode_ms]), Spread.of([2.0]), 0.9)
+    changes = {change.then: change for change in changes_of(png_data, "train", Ladder((reading, top)), 2)}
+    assert changes["raw"].speed > 3
+    assert changes["raw"].disk == pytest.approx(384 * 384 * 3 / record, rel=0.01)
+    assert changes["JPEG 95 at 192 x 192"].disk < changes["JPEG 95"].disk < 1
+    assert "PNG" not in changes
 
 
 def test_a_slow_map(raw_data: Data) -> None:
@@ -78,9 +100,8 @@ def test_a_slow_map(raw_data: Data) -> None:
 def test_a_slow_consumer(raw_data: Data) -> None:
     loader = loader_candidate(raw_data, "train", 4, threads=2)
     against = against_step(loader, 0.1, 0.01, seconds=1.0)
-    assert against.limit == "step"
+    assert against.limit in ("step", "handover")  # the latter on a machine too busy to hand over in 5 ms
     assert against.predicted == 0
-    assert "the step limits" in against.words()
     assert against.moments[-1].ready["ready"] >= 1
 
 
@@ -91,18 +112,18 @@ def test_a_slow_loader_waits_as_predicted(raw_data: Data, monkeypatch: pytest.Mo
     against = against_step(loader, 0.02, batch_s, seconds=1.5)
     assert against.limit == "loader"
     assert against.predicted == pytest.approx(1 - 0.02 / batch_s)
-    assert against.share == pytest.approx(against.predicted, abs=0.1)
+    assert against.share == pytest.approx(against.predicted, abs=0.15)
     assert against.p99_s >= against.p50_s > 0.03
 
 
-@pytest.mark.parametrize(("ahead", "limit"), [(1, "ahead"), (20, "step")])
-def test_too_few_batches_ahead(raw_data: Data, monkeypatch: pytest.MonkeyPatch, ahead: int, limit: str) -> None:
+@pytest.mark.parametrize(("ahead", "limit"), [(1, {"ahead"}), (20, {"step", "handover"})])
+def test_too_few_batches_ahead(raw_data: Data, monkeypatch: pytest.MonkeyPatch, ahead: int, limit: set[str]) -> None:
     """A pause of 600 ms every 16 batches is 38 ms a batch: less than the step of 60 ms, if enough batches lie ready."""
     slow_reads(monkeypatch, 0.6, every=64)
     loader = loader_candidate(raw_data, "train", 4, threads=1, ahead=ahead, cache=False)
     against = against_step(loader, 0.06, 0.04, seconds=2.5)
-    assert against.limit == limit
-    if limit == "ahead":
+    assert against.limit in limit
+    if ahead == 1:
         assert "too few batches ahead" in against.words()
         assert 3 <= against.needed_ahead <= 14
 
@@ -160,6 +181,24 @@ def test_only_changes_that_help_are_told_the_best_first() -> None:
     assert [line.split(" as ")[1].split(" ")[0] for line in told] == ["c", "b"]
     assert told[0] == "store 'image' as c instead of PNG: 12 times the speed, 1.0 times the disk"
     assert not explain(Ladder((rung("tensorflow", 5, share=1.0),)), 2, changes).changes
+
+
+@pytest.mark.parametrize(
+    ("wait_s", "ready", "batch_s", "limit", "words"),
+    [
+        (0.0, 3.0, 0.01, "step", "the step limits, as it should: the loader could feed 2.0 times as fast"),
+        (0.01, 0.0, 0.01, "ahead", "too few batches ahead"),
+        (0.01, 3.0, 0.01, "handover", "batches are ready and come late"),
+        (0.02, 0.0, 0.04, "loader", "the loader limits: it gives a batch every 40.0 ms, the step takes 20.0"),
+    ],
+)
+def test_what_a_step_waits_for(wait_s: float, ready: float, batch_s: float, limit: str, words: str) -> None:
+    used = Used(10 * (0.02 + wait_s), 0.0, 0, None, ())
+    moments = tuple(Moment(0.0, {"ready": ready, "ahead": 8.0}) for _ in range(10))
+    against = Against(0.02, batch_s, predicted_share(0.02, batch_s), (wait_s,) * 10, used, moments)
+    assert against.limit == limit
+    assert words in against.words()
+    assert against.needed_ahead == 8 + (1 if wait_s else 0)
 
 
 def test_told_to_people_and_as_json(jpeg_data: Data) -> None:
