@@ -131,7 +131,7 @@ def _component(name: str, arrays: list[Array]) -> Component:
 
 
 def _counts(arrays: list[Array], flat: Array) -> dict[int, int]:
-    if flat.dtype.kind not in "iub" or _is_image(arrays[0]):
+    if flat.dtype.kind not in "iub" or arrays[0].ndim > 3:
         return {}
     values, counts = np.unique(flat, return_counts=True)
     return dict(zip(map(int, values), map(int, counts), strict=True)) if values.size <= _MANY_VALUES else {}

@@ -63,7 +63,7 @@ def cross_validate(
     scores = []
     for number in range(k):
         if isolate:
-            score = isolated(_fold_of_folder, str(data.folder), build_model, k, number, folding, options, epochs)
+            score = isolated(_fold_of_folder, str(data.path), build_model, k, number, folding, options, epochs)
         else:
             with fresh_session():
                 score = _one_fold(build_model, data.folds(k, **folding)[number], options, epochs)

@@ -71,7 +71,7 @@ class InputMonitor(keras.callbacks.Callback):  # type: ignore[misc]
     # --- Keras --------------------------------------------------------------------------------------------------------
 
     def on_train_begin(self, logs: Any = None) -> None:
-        self._steps = attach(self.model, self)
+        self._steps = attach(self.model, self, timed=True)
         self._begin()
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:

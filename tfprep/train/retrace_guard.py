@@ -52,17 +52,17 @@ class RetraceGuard(keras.callbacks.Callback):  # type: ignore[misc]
             model.train_function = None  # it holds the step without the recorder
 
     def on_train_begin(self, logs: Any = None) -> None:
-        self._steps = attach(self.model, self)
+        self._steps = attach(self.model, self, timed=False)
         self._told_of_batches = False
 
     def on_train_end(self, logs: Any = None) -> None:
         detach(self.model, self)
 
     def input_changed(self) -> None:
-        relay = self._steps.relay if self._steps else None
-        if relay is not None and self.model.jit_compile is True and not self._told_of_batches:
+        source = self._steps.source if self._steps else None
+        if isinstance(source, tf.data.Iterator) and self.model.jit_compile is True and not self._told_of_batches:
             self._told_of_batches = True
-            _warn_of_open_batch(relay.source.element_spec)
+            _warn_of_open_batch(source.element_spec)
 
     def step_done(self) -> None:
         self._done += 1
@@ -76,8 +76,10 @@ class RetraceGuard(keras.callbacks.Callback):  # type: ignore[misc]
 
     def _as_given(self, traces: list[Signature]) -> list[Signature]:
         """What the data gave: a second trace of Keras has None for every axis that ever differed."""
-        relay = self._steps.relay if self._steps else None
-        return [signature({"data": relay.source.element_spec})] if traces and relay else list(traces)
+        source = self._steps.source if self._steps else None
+        if not traces or source is None or not isinstance(source, tf.data.Iterator):
+            return list(traces)
+        return [signature({"data": source.element_spec})]
 
     # --- functions of one's own ---------------------------------------------------------------------------------------
 

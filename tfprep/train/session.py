@@ -46,15 +46,18 @@ def fresh_session() -> Iterator[Session]:
     session = Session()
     try:
         yield session
-    finally:
+    except BaseException:
+        # The exception's traceback holds the frames, and they hold the model: nothing to tell of yet.
         _collect()
-        alive = [thing for thing in tracked() if id(thing) not in before]
-        session.leftovers = tuple(leftover(thing) for thing in alive)
-        del alive
-        for left in session.leftovers:
-            _LOG.warning("fresh_session: still alive: %s", left)
-        _give_back()
-        session.rss = psutil.Process().memory_info().rss
+        raise
+    _collect()
+    alive = [thing for thing in tracked() if id(thing) not in before]
+    session.leftovers = tuple(leftover(thing) for thing in alive)
+    del alive
+    for left in session.leftovers:
+        _LOG.warning("fresh_session: still alive: %s", left)
+    _give_back()
+    session.rss = psutil.Process().memory_info().rss
 
 
 def _collect() -> None:

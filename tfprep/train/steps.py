@@ -33,9 +33,9 @@ class Listener(Protocol):
 class TrainSteps:
     """Stands in for `model.train_function` while callbacks listen.
 
-    `relay` is None before the first step, and where the input is no plain `tf.data.Iterator` (under a distribution
-    strategy); `count` is the number of steps the optimiser has made, `in_step_since` is the monotonic time at which the
-    step under way began, None between steps.
+    `source` is Keras's own iterator. `relay` is None before the first step, where nobody set `timed`, and where the
+    input is no plain `tf.data.Iterator` (under a distribution strategy); `count` is the number of steps the optimiser
+    has made, `in_step_since` is the monotonic time at which the step under way began, None between steps.
     """
 
     def __init__(self, function: Callable[[Any], Any], *, count: int, steps_per_call: int) -> None:
@@ -43,10 +43,10 @@ class TrainSteps:
         self.count = count
         self.relay: Relay | None = None
         self.in_step_since: float | None = None
-        self.cancellable = False
+        self.source: Any = None
+        self.timed = self.cancellable = False
         self.guard: Callable[[], AbstractContextManager[None]] = nullcontext
         self._listeners: list[Listener] = []
-        self._source: Any = None
         self._steps_per_call = steps_per_call
 
     def __call__(self, iterator: Any) -> Any:
@@ -82,19 +82,20 @@ class TrainSteps:
         """Let go of the input and of all who listen: a `fit` that failed calls nobody's `on_train_end`."""
         self._drop_input()
         self._listeners = []
-        self.cancellable, self.guard = False, nullcontext
+        self.timed = self.cancellable = False
+        self.guard = nullcontext
 
     def _drop_input(self) -> None:
         if self.relay is not None:
             self.relay.close()
-        self.relay = self._source = None
+        self.relay = self.source = None
 
     def _through_relay(self, iterator: Any) -> Any:
-        if iterator is not self._source:
+        if iterator is not self.source:
             self._drop_input()
-            plain = isinstance(iterator, tf.data.Iterator)
-            self.relay = Relay(iterator, cancellable=self.cancellable) if plain else None
-            self._source = iterator
+            if self.timed and isinstance(iterator, tf.data.Iterator):
+                self.relay = Relay(iterator, cancellable=self.cancellable)
+            self.source = iterator
             for listener in self._listeners:
                 listener.input_changed()
         return iterator if self.relay is None else self.relay.iterator
@@ -107,15 +108,18 @@ class TrainSteps:
         return error
 
 
-def attach(model: Any, listener: Listener) -> TrainSteps:
-    """Listen to the train steps of a Keras model; called in `on_train_begin`, where `model.train_function` exists."""
+def attach(model: Any, listener: Listener, *, timed: bool) -> TrainSteps:
+    """Listen to the train steps of a Keras model; called in `on_train_begin`, where `model.train_function` exists. With
+    `timed` the input goes through a `Relay`."""
     steps = model.train_function
     if not isinstance(steps, TrainSteps):
         done = int(model.optimizer.iterations.numpy()) if model.optimizer else 0
         steps = TrainSteps(model.train_function, count=done, steps_per_call=model.steps_per_execution)
         model.train_function = steps
-    steps.leave(listener)  # a fit that failed did not
+    if steps.source is not None:  # the fit before broke off between two steps
+        steps.close()
     steps.listen(listener)
+    steps.timed |= timed
     return steps
 
 

@@ -59,7 +59,7 @@ class Watchdog(keras.callbacks.Callback):  # type: ignore[misc]
     def on_train_begin(self, logs: Any = None) -> None:
         self._end()
         self._watch = watch = self._started()
-        steps = attach(self.model, self)
+        steps = attach(self.model, self, timed=True)
         steps.cancellable = True
         steps.guard = watch.cancellable
         self._steps = steps
