@@ -5,7 +5,7 @@
 The work: photos to a shorter side of 256 by area averaging, 224 x 224 from the centre, JPEG of quality 95 (4:2:0), TFRecords.
 
 - `limit`: processes that do just this with simplejpeg and OpenCV, each its share of the files: nothing checked, no index;
-- `pil pool`: Pillow (bilinear) in a `multiprocessing.Pool`, the parent writes;
+- `pil pool`: Pillow (`resize` as it comes: bicubic) in a `multiprocessing.Pool`, the parent writes;
 - `copy`: reading and writing the files' bytes alone, in processes as `limit`, the end synced;
 - `tfprep`: the recipe below by the command line, index, receipts, checksums and statistics included; with 3 augmented
   variants a sample (`Crop`, `Flip`, `Brightness`) beside the unaugmented one; and with `Original`, beside `copy`.
@@ -198,7 +198,7 @@ def one_with_pil(path: Path) -> bytes:
         picture = image.convert("RGB")
     scale = 256 / min(picture.size)
     width, height = round(picture.width * scale), round(picture.height * scale)
-    picture = picture.resize((width, height), Image.Resampling.BILINEAR)
+    picture = picture.resize((width, height))
     left, top = (width - 224) // 2, (height - 224) // 2
     file = io.BytesIO()
     picture.crop((left, top, left + 224, top + 224)).save(file, "JPEG", quality=95)
