@@ -1,0 +1,126 @@
+"""The code in docs/training.md runs as it stands there, block after block, as a reader would type it."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+PAGE = Path(__file__).parents[2] / "docs" / "training.md"
+BLOCKS = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.S)
+SCRIPTS = [block for block in BLOCKS if block.startswith("# script")]
+TYPED = [block for block in BLOCKS if not block.startswith("# script")]
+
+RECIPE = """
+from tfprep import Recipe, augment, codecs, sources
+RECIPE = Recipe(
+    name="tiny", source=sources.Folder(), geometry=[augment.Flip(p=0.5)], variants={"train": 2},
+    store={"image": codecs.Png(), "label": codecs.Scalar()},
+)
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: Any) -> Path:
+    """A built dataset of 24 images of two classes."""
+    from tfprep.build import BuildOptions, build
+    from tfprep.recipe_file import load_recipe
+
+    root: Path = tmp_path_factory.mktemp("training")
+    draws = np.random.default_rng(0)
+    for number in range(24):
+        path = root / "raw" / "train" / "ab"[number % 2] / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(draws.integers(0, 256, (12, 10, 3), np.uint8)).save(path)
+    (root / "recipe.py").write_text(RECIPE)
+    build(load_recipe(root / "recipe.py"), root / "out", root / "raw", options=BuildOptions(workers=0))
+    return root / "out"
+
+
+def _build_model(units: int = 4) -> Any:
+    import keras
+
+    model = keras.Sequential([keras.Input([8]), keras.layers.Dense(units)])
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    return model
+
+
+def _build_classifier() -> Any:
+    import keras
+
+    model = keras.Sequential([keras.layers.Rescaling(1 / 255), keras.layers.Flatten(), keras.layers.Dense(2)])
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"])
+    return model
+
+
+@pytest.fixture
+def page(folder: Path) -> dict[str, Any]:
+    """The names that the page says are there."""
+    import tensorflow as tf
+
+    x, y = np.random.default_rng(0).normal(size=[40, 8]).astype("f"), np.arange(40) % 4
+    return {
+        "model": _build_model(),
+        "dataset": tf.data.Dataset.from_tensor_slices((x, y)).batch(8).prefetch(1),
+        "build_model": _build_model,
+        "build_classifier": _build_classifier,
+        "folder": folder,
+    }
+
+
+@pytest.mark.filterwarnings("ignore:`shuffle=True` was passed")  # Keras, for every dataset that fit gets
+def test_the_page_runs_from_top_to_bottom(page: dict[str, Any], tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+    import keras
+    import tensorflow as tf
+
+    monkeypatch.chdir(tmp_path)
+    page["__name__"] = "page"
+    # Another test of this process may have begun already; without a GPU that is no matter.
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind=None: [])
+    try:
+        for number, block in enumerate(TYPED):
+            exec(compile(block, f"docs/training.md, block {number + 1}", "exec"), page)
+    finally:
+        keras.config.set_dtype_policy("float32")
+    told = capsys.readouterr().out
+    assert "no GPU: nothing to configure" in told
+    assert "activations (estimated)" in told
+    assert "accuracy" in told
+    assert set(page["losses"]) == {4, 8}
+    assert (tmp_path / "logs" / "input.jsonl").stat().st_size > 0
+    assert page["RECIPE"].name == "photos"
+    assert page["images"].shape == (8, 12, 10, 3)
+
+
+@pytest.mark.parametrize("number", range(len(SCRIPTS)))
+def test_each_script_runs(number: int, tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(SCRIPTS[number])
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    done = subprocess.run(
+        [sys.executable, "script.py"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.split()[-1] == ["36", "4"][number]
+
+
+def test_every_public_name_is_on_the_page() -> None:
+    import tfprep.train
+
+    functions = [
+        name for name in tfprep.train.__all__ if name[0].islower() or name.endswith(("Monitor", "Guard", "Watchdog"))
+    ]
+    text = PAGE.read_text()
+    assert [name for name in functions if name not in text] == []
