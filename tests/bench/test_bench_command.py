@@ -1,0 +1,86 @@
+"""`tfprep bench` and `tfprep advise` as a user types them: exit statuses, JSON, wrong usage."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tfprep.bench.baselines import Work, baseline
+from tfprep.bench.named import named
+from tfprep.cli import main
+from tfprep.cli.advise import Bytes
+from tfprep.errors import LoaderError
+from tfprep.load import Data
+
+QUICK = ["--rounds", "1", "--seconds", "0.1", "--batch-size", "8", "--threads", "1", "--cache", "none"]
+
+
+def run(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(["bench", *arguments])
+    return int(ended.value.code or 0)
+
+
+@pytest.mark.parametrize(("step_ms", "status"), [("0.001", 4), ("500", 0)])
+def test_exit_status_where_the_step_waits(
+    raw_data: Data, capfd: pytest.CaptureFixture[str], step_ms: str, status: int
+) -> None:
+    """A step of a microsecond waits for anything, one of half a second for nothing."""
+    assert run(str(raw_data.path), *QUICK, "--step-ms", step_ms, "--fail-if-waiting", "30%", "--json") == status
+    document = json.loads(capfd.readouterr().out)
+    assert (document["step"]["waiting_measured"] > 0.3) == (status == 4)
+    assert document["settings"]["cache"] == {"kind": "none"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--fail-if-waiting", "1%"], "needs a step"),
+        (["--step-ms", "5", "--images-per-second", "100"], "not both"),
+        (["--step-ms", "0"], "0"),
+        (["--fail-if-waiting", "lots", "--step-ms", "5"], "expected a share"),
+    ],
+)
+def test_wrong_usage(capfd: pytest.CaptureFixture[str], arguments: list[str], told: str) -> None:
+    assert run("nowhere", *arguments) == 2
+    assert told in capfd.readouterr().err
+
+
+def test_a_folder_that_is_no_dataset(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(str(tmp_path)) == 1
+    assert "it is not a dataset built by tfprep" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("nothing", "expected module:name"),
+        ("no.such.module:f", "there is no module"),
+        ("missing.py:f", "no such file"),
+        ("json:nothing", "has no 'nothing'"),
+    ],
+)
+def test_names_that_name_nothing(text: str, told: str) -> None:
+    with pytest.raises(LoaderError, match=told):
+        named(text)
+
+
+def test_a_function_by_file_and_by_module(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("def double(x):\n    return 2 * x\n")
+    assert named(f"{tmp_path / 'mine.py'}:double")(4) == 8
+    assert named("json:dumps") is json.dumps
+
+
+@pytest.mark.parametrize(("text", "expected"), [("200GB", 2e11), ("1.5 tb", 1.5e12), ("1000", 1000.0), ("3MB", 3e6)])
+def test_bytes_as_text(text: str, expected: float) -> None:
+    assert Bytes().convert(text, None, None) == expected
+
+
+def test_baselines_that_cannot_be(raw_data: Data, tmp_path: Path) -> None:
+    work = Work(raw_data, "train", 8, tmp_path)
+    with pytest.raises(LoaderError, match="there is no baseline 'faster'"):
+        baseline("faster", work)
+    with pytest.raises(LoaderError, match="name both"):
+        baseline("on-the-fly", work)
