@@ -49,8 +49,6 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         result = measured(options, names, Path(folder))
     print(table(result))
-    if options.json:
-        options.json.write_text(json.dumps(result, indent=1))
     if options.plot:
         from plot import plot
 
@@ -70,6 +68,8 @@ def measured(options: argparse.Namespace, names: list[str], folder: Path) -> dic
                 loaded[name].append(_run(options, name, "load", form, ["--out", str(folder / form / name)]))
                 print(form, name, "load", told(loaded[name][-1]), flush=True)
         result["forms"][form] = {"build": built, "load": loaded, "summary": summary(built, loaded)}
+        if options.json:
+            options.json.write_text(json.dumps(result, indent=1))  # a long run that is stopped keeps what it has
         shutil.rmtree(folder / form)
     return result
 
