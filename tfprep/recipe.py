@@ -42,8 +42,8 @@ class Recipe:
     - `shards`: files a variant for each split named; by default so many that a shard holds some 64 MiB of raw data, and
       at least 16 where there are 512 samples, so that all cores have work.
     - `dct_downscale`: where geometry makes a JPEG at most half as large, decode it at 1/2, 1/4 or 1/8 already (libjpeg-turbo's
-      scaled inverse DCT): 1.2 to 1.4 times faster, and 3 to 5 levels from an area average (mean of 40 photos; PSNR 35, 33 and
-      31 dB; benchmarks/build.py). A sample with masks or maps is always decoded whole.
+      scaled inverse DCT): 1.1 to 1.3 times less CPU, and half a level from the area average (mean of 40 photos, 50 dB; the worst
+      35 dB; benchmarks/dct_downscale.py). A sample with masks or maps is always decoded whole.
     - `seed`: of all randomness: shards, order inside a shard, augmentation, derived inputs.
     """
 
