@@ -49,8 +49,9 @@ def measure(build: Any, size: int, rounds: int, steps: int) -> dict[str, list[fl
     for way in WAYS:  # traces
         models[way].fit(dataset, steps_per_epoch=5, verbose=0, shuffle=False, callbacks=callbacks[way])
     times: dict[str, list[float]] = {way: [] for way in WAYS}
-    for _ in range(rounds):
-        for way in WAYS:
+    for number in range(rounds):
+        first = number % len(WAYS)
+        for way in WAYS[first:] + WAYS[:first]:
             clock = step_clock()
             callback_list = [*callbacks[way], clock]
             models[way].fit(dataset, steps_per_epoch=steps, verbose=0, shuffle=False, callbacks=callback_list)

@@ -13,23 +13,11 @@ from typing import Any
 import pytest
 
 
-def two_cpus() -> Any:
-    """TensorFlow with two CPUs, for the tests under MirroredStrategy; must come before anything runs."""
-    import tensorflow
-
-    cpu = tensorflow.config.list_physical_devices("CPU")[0]
-    two = [tensorflow.config.LogicalDeviceConfiguration()] * 2
-    tensorflow.config.set_logical_device_configuration(cpu, two)
-    return tensorflow
-
-
-TENSORFLOW = two_cpus()
-"""When this file is read no test has run yet, of this folder or another."""
-
-
 @pytest.fixture(scope="session")
 def tf() -> Any:
-    return TENSORFLOW
+    import tensorflow
+
+    return tensorflow
 
 
 @pytest.fixture

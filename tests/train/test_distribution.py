@@ -52,6 +52,37 @@ weights = strategy.experimental_local_results(weights)[0].numpy()
 json.dump({"seen": seen, "weights": weights[::97].ravel().tolist()}, open(out, "w"))
 """
 
+MIRRORED = """
+import json, sys
+import keras
+import numpy as np
+import tensorflow as tf
+import tfprep
+from tfprep.train import InputMonitor, RetraceGuard, Watchdog
+
+folder, logs = sys.argv[1:]
+cpu = tf.config.list_physical_devices("CPU")[0]
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+train = tfprep.open(folder).loader("train", batch_size=10, seed=4, inputs="clicks", targets="label")
+seen, shares = [], []
+iterator = iter(strategy.experimental_distribute_dataset(train))
+for _ in range(train.steps_per_epoch):
+    clicks, _ = next(iterator)
+    local = [np.asarray(share) for share in strategy.experimental_local_results(clicks)]
+    shares.append([len(share) for share in local])
+    seen += [int(image[0, 0, 0]) + 256 * int(image[0, 0, 1]) for share in local for image in share]
+with strategy.scope():
+    model = keras.Sequential([keras.Input([24, 32, 2]), keras.layers.Flatten(), keras.layers.Dense(3)])
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+monitor = InputMonitor(logs, every_s=60)
+callbacks = [monitor, Watchdog(60), RetraceGuard()]
+model.fit(train, steps_per_epoch=5, epochs=2, verbose=0, shuffle=False, callbacks=callbacks)
+last = monitor.samples[-1]
+train.close()
+print(json.dumps({"seen": seen, "shares": shares, "step": last.step, "waits": last.waits}))
+"""
+
 
 def _numbers(clicks: Any) -> list[int]:
     """The samples' numbers, which the test dataset's click maps say; a variant adds 1000."""
@@ -63,32 +94,20 @@ def _flat(parts: Iterable[list[int]]) -> list[int]:
     return [number for part in parts for number in part]
 
 
-def test_mirrored_strategy_on_two_devices(tf: Any, photos: Any) -> None:
-    import keras
+def test_mirrored_strategy_on_two_devices(photos: Any, tmp_path: Path) -> None:
+    """In a process of its own: devices are made before anything runs, and collectives count from the start."""
+    told = _run([sys.executable, "-c", MIRRORED, str(photos.path), str(tmp_path)])
+    assert all(shares == [5, 5] for shares in told["shares"])
+    assert sorted(number % 1000 for number in told["seen"]) == list(range(50))
+    assert told["step"] == 10
+    assert told["waits"] is None  # not measured here, and said so
 
-    import tfprep
-    from tfprep.train import InputMonitor, RetraceGuard, Watchdog
 
-    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-    train = tfprep.open(photos.path).loader("train", batch_size=10, seed=4, inputs="clicks", targets="label")
-    seen: list[int] = []
-    iterator = iter(strategy.experimental_distribute_dataset(train))
-    for _ in range(train.steps_per_epoch):
-        clicks, _ = next(iterator)
-        shares = [_numbers(share) for share in strategy.experimental_local_results(clicks)]
-        assert [len(share) for share in shares] == [5, 5]
-        seen += _flat(shares)
-    assert sorted(seen) == list(range(50))
-
-    with strategy.scope():
-        model = keras.Sequential([keras.Input([24, 32, 2]), keras.layers.Flatten(), keras.layers.Dense(3)])
-        model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    monitor = InputMonitor(photos.path.parent / "logs", every_s=60)
-    callbacks = [monitor, Watchdog(60), RetraceGuard()]
-    model.fit(train, steps_per_epoch=5, epochs=2, verbose=0, shuffle=False, callbacks=callbacks)
-    assert monitor.samples[-1].step == 10
-    assert monitor.samples[-1].waits is None  # not measured here, and said so
-    train.close()
+def _run(command: list[str]) -> Any:
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=150, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def test_multi_worker_mirrored_strategy_in_two_processes(photos: Any, tmp_path: Path) -> None:

@@ -105,6 +105,55 @@ def test_several_steps_in_one_call_are_counted_one_by_one(tf: Any, pairs: Any, t
     assert sample.waits.images == 80
 
 
+@pytest.mark.filterwarnings("ignore:Your input ran out of data")  # Keras, at the end of each epoch of unknown length
+def test_epochs_of_unknown_length(tf: Any, dense: Any, tmp_path: Path) -> None:
+    """Such an epoch ends with an error inside the step, which must end nothing else."""
+    from tfprep.train import InputMonitor, RetraceGuard, Watchdog
+
+    scalar = tf.TensorSpec([], tf.int64)
+    numbers = tf.data.Dataset.from_generator(lambda: iter(range(10)), output_signature=scalar)
+    dataset = numbers.map(lambda number: (tf.ones([8]), tf.ones([4]))).batch(4)
+    monitor = InputMonitor(tmp_path, every_s=60)
+    dense.fit(dataset, epochs=3, verbose=0, shuffle=False, callbacks=[monitor, Watchdog(20), RetraceGuard()])
+    assert monitor.samples[-1].step == 9
+    assert monitor.samples[-1].waits is not None
+    assert monitor.samples[-1].waits.images == 30
+
+
+@pytest.mark.parametrize("eagerly", [False, True])
+def test_numpy_arrays_and_a_train_step_of_ones_own(tf: Any, tmp_path: Path, eagerly: bool) -> None:
+    import keras
+    import numpy as np
+
+    from tfprep.train import InputMonitor, RetraceGuard, Watchdog
+
+    class Model(keras.Model):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.dense = keras.layers.Dense(2)
+
+        def call(self, x: Any) -> Any:
+            return self.dense(x)
+
+        def train_step(self, data: Any) -> Any:
+            x, y = data
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((self(x) - y) ** 2)
+            gradients = tape.gradient(loss, self.trainable_variables)
+            self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+            return {"loss": loss}
+
+    model = Model()
+    model.compile("sgd", run_eagerly=eagerly)
+    monitor = InputMonitor(tmp_path, every_s=60)
+    x, y = np.ones([40, 8], "f"), np.zeros([40, 2], "f")
+    before = float(tf.reduce_mean(model(x) ** 2))
+    model.fit(x, y, epochs=3, verbose=0, callbacks=[monitor, Watchdog(20), RetraceGuard()])
+    assert float(tf.reduce_mean(model(x) ** 2)) < before
+    assert monitor.samples[-1].step == 6
+    model.save_weights(tmp_path / "model.weights.h5")
+
+
 def test_the_model_is_given_back_as_it_was(dense: Any, pairs: Any, tmp_path: Path) -> None:
     import keras
 

@@ -130,6 +130,8 @@ class _Watch:
 
     @contextmanager
     def cancellable(self) -> Iterator[None]:
+        # A new one for each step: an error of a step, and the end of the data is one, cancels its manager for good.
+        self._manager = cancellation.CancellationManager()
         with cancellation.CancellationManagerContext(self._manager):
             yield
 
