@@ -153,7 +153,6 @@ def service(tf: Any) -> Any:
     dispatcher._stop()
 
 
-@pytest.mark.xfail(strict=True, reason="the loader asserts the cardinality of the whole, which no worker's share has")
 def test_tf_data_service_with_two_workers(tf: Any, photos: Any, service: str) -> None:
     """Dynamic sharding hands each part of the order to one worker; which batch comes first is open, what comes is not."""
     import tfprep

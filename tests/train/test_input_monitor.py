@@ -120,6 +120,7 @@ def test_epochs_of_unknown_length(tf: Any, dense: Any, tmp_path: Path) -> None:
     assert monitor.samples[-1].waits.images == 30
 
 
+@pytest.mark.filterwarnings("ignore:__array__ implementation")  # Keras, when it saves weights
 @pytest.mark.parametrize("eagerly", [False, True])
 def test_numpy_arrays_and_a_train_step_of_ones_own(tf: Any, tmp_path: Path, eagerly: bool) -> None:
     import keras
