@@ -88,11 +88,10 @@ def make_loader(pipeline: Pipeline) -> Loader:
     if path == "graph":
         from tfprep.load.graph import graph_dataset
 
-        dataset = graph_dataset(pipeline)
+        dataset = graph_dataset(pipeline)  # its length is not asserted: a worker of the tf.data service has a share of it
     else:
-        dataset = _direct(pipeline)
-    dataset = dataset.apply(tf.data.experimental.assert_cardinality(_cardinality(pipeline))).prefetch(PREFETCH)
-    dataset = dataset.with_options(_options())
+        dataset = _direct(pipeline).apply(tf.data.experimental.assert_cardinality(_cardinality(pipeline)))
+    dataset = dataset.prefetch(PREFETCH).with_options(_options())
     device = pipeline.options.prefetch_to_device
     if device is not None:
         dataset = dataset.apply(tf.data.experimental.prefetch_to_device(device))
