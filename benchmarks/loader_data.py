@@ -12,10 +12,11 @@ from typing import Any
 import cv2
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tfprep import codecs, records
 from tfprep.dataset import FieldInfo, FileInfo, Manifest, SplitInfo
-from tfprep.dataset.index import ROW_GROUP, schema, write_index
+from tfprep.dataset.index import ROW_GROUP, read_index, schema, write_index
 from tfprep.dataset.names import INDEX, shard_name
 from tfprep.fields import FieldSpec
 
@@ -61,7 +62,7 @@ def write_index_only(folder: Path, source: Path, count: int) -> Path:
         return folder
     folder.mkdir(parents=True, exist_ok=True)
     manifest = Manifest.read(source)
-    held = pa.concat_tables([_index(source)])
+    held = _index(source)
     parts = [
         held.take(np.arange(start, min(start + ROW_GROUP, count)) % len(held)).set_column(
             held.schema.get_field_index("shard"), "shard", pa.array(np.zeros(min(ROW_GROUP, count - start)), pa.int32())
@@ -71,17 +72,18 @@ def write_index_only(folder: Path, source: Path, count: int) -> Path:
     write_index(folder / INDEX, schema(["image", "label"], pa.int64()), parts)
     file = manifest.splits["train"].files[0][0]
     (folder / file.name).symlink_to(source / file.name)
-    _write_manifest(folder, codecs.from_description(manifest.fields["image"].codec), [
-        FileInfo(file.name, count, file.bytes, file.sha256)
-    ])
+    _write_manifest(
+        folder,
+        codecs.from_description(manifest.fields["image"].codec),
+        [FileInfo(file.name, count, file.bytes, file.sha256)],
+    )
     return folder
 
 
 def _index(source: Path) -> pa.Table:
-    from tfprep.dataset.index import read_index
-
+    """The rows of the first shard."""
     table = read_index(source, split="train", variant=0)
-    return table.filter(pa.compute.equal(table["shard"], 0))
+    return table.filter(pc.equal(table["shard"], 0))
 
 
 def _write_one(writer: records.RecordWriter, codec: Any, number: int, image: np.ndarray) -> dict[str, Any]:

@@ -120,7 +120,9 @@ def tfdata(folder: Path, *, raw: bool) -> Contestant:
     auto = tf.data.AUTOTUNE
     files = tf.data.Dataset.from_tensor_slices([str(path) for path in places(folder)[0]]).shuffle(100).repeat()
     records = files.interleave(tf.data.TFRecordDataset, cycle_length=4, num_parallel_calls=auto, deterministic=False)
-    dataset = records.shuffle(1000).map(decode, num_parallel_calls=auto).batch(BATCH, drop_remainder=True).prefetch(auto)
+    dataset = (
+        records.shuffle(1000).map(decode, num_parallel_calls=auto).batch(BATCH, drop_remainder=True).prefetch(auto)
+    )
     return eager(iter(dataset))
 
 

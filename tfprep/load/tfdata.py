@@ -85,10 +85,13 @@ class Loader(tf.data.Dataset):  # type: ignore[misc] # TensorFlow is untyped
 def make_loader(pipeline: Pipeline) -> Loader:
     """The pipeline as a dataset, by the path that its options ask for."""
     path, reason = _choose(pipeline)
+    pipeline.table.read_ahead()
     if path == "graph":
         from tfprep.load.graph import graph_dataset
 
-        dataset = graph_dataset(pipeline)  # its length is not asserted: a worker of the tf.data service has a share of it
+        dataset = graph_dataset(
+            pipeline
+        )  # its length is not asserted: a worker of the tf.data service has a share of it
     else:
         dataset = _direct(pipeline).apply(tf.data.experimental.assert_cardinality(_cardinality(pipeline)))
     dataset = dataset.prefetch(PREFETCH).with_options(_options())

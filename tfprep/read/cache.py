@@ -3,13 +3,14 @@
 - `DecodedCache` keeps the finished rows of a batch; a hit is one copy.
 - `EncodedCache` keeps the fields' bytes as they are on disk: a hit saves the read, not the decoding.
 
-Both keep the first records that fit and never drop one: under a permutation every record is wanted equally often, so nothing
-better could be kept.
+Both keep the records that come first, as many as fit, and never drop one: under a permutation every record is wanted equally
+often, so nothing better could be kept.
 """
 
 from __future__ import annotations
 
 import mmap
+import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,43 +21,54 @@ from tfprep.fields import Array
 from tfprep.read.buffers import HUGE_PAGE
 from tfprep.read.outputs import Output, row_bytes
 
+FREE, BEING_WRITTEN = -1, -2
+"""In place of a slot's number."""
+
 
 class DecodedCache:
-    """Rows of every output for the records below `capacity`. Memory is taken from the system as it fills."""
+    """Rows of every output, for as many records as fit, in the order in which they come: so memory is taken from the system
+    bit by bit, and in large pages."""
 
     def __init__(self, outputs: Sequence[Output], records: int, budget: int) -> None:
         self.record_bytes = sum(max(row_bytes(output), 64) for output in outputs)
         self.capacity = min(records, budget // max(self.record_bytes, 1))
-        self._filled = np.zeros(self.capacity, np.uint8)
+        self._slots = np.full(records, FREE, np.int64)  # by record
         self._held: dict[str, Array] = {output.name: _rows(output, self.capacity) for output in outputs}
+        self._lock = threading.Lock()
+        self._taken = 0
 
     @property
     def records(self) -> int:
         """How many records it holds by now."""
-        return int(np.count_nonzero(self._filled))
+        return self._taken
 
     @property
     def nbytes(self) -> int:
-        return self.records * self.record_bytes
+        return self._taken * self.record_bytes
 
     def fetch(self, values: Mapping[str, Any], start: int, records: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         """Copy what is held into the batch's rows from `start` on; which of the records that were."""
-        inside = records < self.capacity
-        held = inside & (self._filled[np.where(inside, records, 0)] > 0) if self.capacity else inside
+        slots = self._slots[records]
+        held: npt.NDArray[np.bool_] = slots >= 0
         if held.all():
             for name, rows in self._held.items():
-                np.take(rows, records, axis=0, out=values[name][start : start + len(records)], mode="clip")
+                np.take(rows, slots, axis=0, out=values[name][start : start + len(records)], mode="clip")
             return held
         for at in np.flatnonzero(held):
             for name, rows in self._held.items():
-                values[name][start + at] = rows[records[at]]
+                values[name][start + at] = rows[slots[at]]
         return held
 
     def store(self, values: Mapping[str, Any], row: int, record: int) -> None:
-        if record < self.capacity and not self._filled[record]:
-            for name, rows in self._held.items():
-                rows[record] = values[name][row]
-            self._filled[record] = 1  # last: another thread may look at any time
+        """Keep a batch's row, if there is room and it is not held already."""
+        with self._lock:
+            if self._slots[record] != FREE or self._taken == self.capacity:
+                return
+            slot, self._taken = self._taken, self._taken + 1
+            self._slots[record] = BEING_WRITTEN
+        for name, rows in self._held.items():
+            rows[slot] = values[name][row]
+        self._slots[record] = slot  # last: another thread may look at any time
 
 
 class EncodedCache:

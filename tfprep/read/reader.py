@@ -21,6 +21,8 @@ from tfprep.read.worker import Worker
 
 PLAN_STEPS = 16
 """Steps whose picks are computed at once: sixteen cost hardly more than one."""
+LEAVE_S, QUIET_S = 5.0, 0.2
+"""At exit: how long consumers may take to leave, and for how long none must have been seen."""
 CHUNK_ROWS = 32
 """Rows that a thread takes at a time, at most."""
 
@@ -79,6 +81,8 @@ class Reader:
         self._threads: list[threading.Thread] = []
         self.workers = [Worker(f"tfprep-read-{number}") for number in range(pace.workers)]
         self.counts = Counts()
+        self.consumed_at = 0.0
+        """When the consumer last left with a batch, by `time.monotonic`; infinity while it waits for one."""
         self._stopped: LoaderError | None = None
         self._wanted = start  # the next step to deliver
         self._opened = start  # the next step to fill
@@ -96,7 +100,11 @@ class Reader:
             if self._at_end(self._wanted):
                 raise StopIteration
             self._start()
-            batch = self._wait()
+            self.consumed_at = float("inf")
+            try:
+                batch = self._wait()
+            finally:
+                self.consumed_at = time.monotonic()
             del self._batches[batch.step]
             self._wanted += self._stride
             self._work.notify_all()
@@ -282,5 +290,16 @@ def _close_at_exit(reader: Reader) -> None:
 
 
 def _close_all() -> None:
-    for reader in list(_open_readers):
+    """Close all readers, and let TensorFlow's threads leave Python before the interpreter ends.
+
+    A thread that wants the GIL after that never gets it, and TensorFlow, which ends its iterators then, waits for the thread
+    for ever.
+    """
+    readers = list(_open_readers)
+    for reader in readers:
         reader.close()
+    end = time.monotonic() + LEAVE_S
+    while readers and time.monotonic() < end:
+        if time.monotonic() - max(reader.consumed_at for reader in readers) > QUIET_S:
+            return
+        time.sleep(0.01)

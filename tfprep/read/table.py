@@ -6,6 +6,7 @@ its variants: records are numbered by part, then variant, then row, so that a va
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -91,6 +92,14 @@ class Table:
             if self._places is None:
                 self._places = self._read()
             return self._places
+
+    def read_ahead(self) -> None:
+        """Begin to read the index: of a million records that takes as long as TensorFlow takes to make a graph."""
+        threading.Thread(target=self._try_to_read, name="tfprep-index", daemon=True).start()
+
+    def _try_to_read(self) -> None:
+        with contextlib.suppress(Exception):  # who needs the places gets the error
+            _ = self.places
 
     @property
     def nbytes(self) -> int:
