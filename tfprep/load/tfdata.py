@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from tfprep.errors import LoaderError, TfprepError
+from tfprep.errors import LoaderError
 from tfprep.load.choice import choose_path
 from tfprep.load.graph import graph_dataset
 from tfprep.load.handover import dataset_of
+from tfprep.load.straight import is_possible, loader_iterator
 from tfprep.read.interrupt import Stoppable, stop_on_interrupt
 from tfprep.read.outputs import Output
 from tfprep.read.pipeline import Pipeline
@@ -27,15 +28,11 @@ class Loader(tf.data.Dataset):  # type: ignore[misc] # TensorFlow is untyped
     """A `tf.data.Dataset`, and what a trainer wants to know of it. Made by `Data.loader`."""
 
     def __init__(
-        self,
-        pipeline: Pipeline,
-        dataset: tf.data.Dataset,
-        info: Mapping[str, str],
-        pack: Callable[[list[Any]], Any] | None = None,
+        self, pipeline: Pipeline, dataset: tf.data.Dataset, info: Mapping[str, str], *, straight: bool = False
     ) -> None:
-        """`pack` makes an element of its flat tensors; None leaves that to TensorFlow."""
+        """`straight`: loops of one's own take batches from the reader itself (see `tfprep.load.straight`)."""
         self._pipeline = pipeline
-        self._pack = pack
+        self._straight = straight
         self._dataset = dataset
         self._info = dict(info)
         self._stoppable = Stoppable(pipeline.interrupt)
@@ -52,12 +49,10 @@ class Loader(tf.data.Dataset):  # type: ignore[misc] # TensorFlow is untyped
     def __iter__(self) -> Any:
         """In a loop of one's own, errors come as tfprep raised them; inside `tf.function` TensorFlow wraps them."""
         iterator = super().__iter__()
-        if tf.executing_eagerly():
-            kind: Any = type(iterator)
-            iterator.__class__ = _loader_iterator(kind)
-            iterator._tfprep_pipeline = self._pipeline
-            iterator._tfprep_pack = self._pack if tf.config.experimental.get_synchronous_execution() else None
-        return iterator
+        if not tf.executing_eagerly():
+            return iterator
+        straight = self._straight and is_possible(self._pipeline)
+        return loader_iterator(iterator, self._pipeline, functools.partial(_batches, self._pipeline), straight=straight)
 
     @property
     def steps_per_epoch(self) -> int:
@@ -101,27 +96,23 @@ def make_loader(pipeline: Pipeline) -> Loader:
     _check_device(pipeline.options.prefetch_to_device)
     path, reason = choose_path(pipeline)
     pipeline.table.read_ahead()
-    if path == "graph":
-        dataset = graph_dataset(
-            pipeline
-        )  # its length is not asserted: a worker of the tf.data service has a share of it
-    else:
-        dataset = _direct(pipeline).apply(tf.data.experimental.assert_cardinality(_cardinality(pipeline)))
-    dataset = dataset.prefetch(PREFETCH).with_options(_options())
+    dataset = _batches(pipeline) if path == "direct" else _prefetched(graph_dataset(pipeline))
     device = pipeline.options.prefetch_to_device
     if device is not None:
         dataset = dataset.apply(tf.data.experimental.prefetch_to_device(device))
-    pack = _packed(pipeline) if path == "direct" and device is None else None
-    return Loader(pipeline, dataset, {"path": path, "reason": reason}, pack)
+    return Loader(pipeline, dataset, {"path": path, "reason": reason}, straight=path == "direct" and device is None)
 
 
-def _packed(pipeline: Pipeline) -> Callable[[list[Any]], Any] | None:
-    """From the flat tensors of a batch, in the order of `tf.nest.flatten`, to an element; None for ragged ones."""
-    outputs, pack = pipeline.outputs.outputs, pipeline.outputs.pack
-    if any(None in output.shape for output in outputs):
-        return None
-    names = tf.nest.flatten(pack({output.name: output.name for output in outputs}))
-    return lambda tensors: pack(dict(zip(names, tensors, strict=True)))
+def _batches(pipeline: Pipeline, skip: int = 0) -> tf.data.Dataset:
+    """The batches of the direct path but for the first `skip`. Their number is known; on the graph path a worker of the tf.data
+    service may have a share of them."""
+    start = pipeline.options.start_step + skip
+    dataset = _direct(pipeline, start)
+    return _prefetched(dataset.apply(tf.data.experimental.assert_cardinality(_cardinality(pipeline, start))))
+
+
+def _prefetched(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    return dataset.prefetch(PREFETCH).with_options(_options())
 
 
 def _check_device(name: str | None) -> None:
@@ -141,24 +132,24 @@ def _check_device(name: str | None) -> None:
         )
 
 
-def _direct(pipeline: Pipeline) -> tf.data.Dataset:
+def _direct(pipeline: Pipeline, start: int) -> tf.data.Dataset:
     rows, outputs, pack = static_rows(pipeline), pipeline.outputs.outputs, pipeline.outputs.pack
     if any(None in output.shape for output in outputs):
-        return _ragged(pipeline, rows)
+        return _ragged(pipeline, rows, start)
     names = tf.nest.flatten(pack({output.name: output.name for output in outputs}))
 
     def batches() -> Iterator[tuple[Any, ...]]:
-        return (tuple(batch.values[name] for name in names) for batch in pipeline.batches())
+        return (tuple(batch.values[name] for name in names) for batch in pipeline.batches(start))
 
     return dataset_of(batches, pack({output.name: _signature(output, rows)[0] for output in outputs}))
 
 
-def _ragged(pipeline: Pipeline, rows: int | None) -> tf.data.Dataset:
+def _ragged(pipeline: Pipeline, rows: int | None, start: int) -> tf.data.Dataset:
     """Arrays of different sizes cross over as one long array and its row lengths, and are put together on the other side."""
     outputs = pipeline.outputs.outputs
 
     def batches() -> Iterator[tuple[Any, ...]]:
-        for batch in pipeline.batches():
+        for batch in pipeline.batches(start):
             yield tuple(array for output in outputs for array in _arrays(output, batch.values[output.name]))
 
     dataset = dataset_of(batches, tuple(spec for output in outputs for spec in _signature(output, rows)))
@@ -179,9 +170,9 @@ def static_rows(pipeline: Pipeline) -> int | None:
     return stop - start if even or schedule.remainder == "wrap" else None
 
 
-def _cardinality(pipeline: Pipeline) -> int:
+def _cardinality(pipeline: Pipeline, start: int) -> int:
     steps = pipeline.schedule.steps
-    return tf.data.INFINITE_CARDINALITY if steps is None else max(0, steps - pipeline.options.start_step)
+    return tf.data.INFINITE_CARDINALITY if steps is None else max(0, steps - start)
 
 
 def _options() -> tf.data.Options:
@@ -235,34 +226,3 @@ def _tensors(outputs: Sequence[Output], tensors: list[Any]) -> dict[str, Any]:
             flat = tf.RaggedTensor.from_nested_row_lengths(flat, lengths, validate=False)
         values[output.name] = flat
     return values
-
-
-# --- errors -----------------------------------------------------------------------------------------------------------
-
-
-@functools.cache
-def _loader_iterator(kind: Any) -> type:
-    """TensorFlow's iterator, but with tfprep's own errors: `tf.errors.UnknownError` would hold them as text only. And with
-    less Python for a batch: TensorFlow's looks for the element's structure anew each time."""
-
-    class LoaderIterator(kind):  # type: ignore[misc]
-        def _next_internal(self) -> Any:
-            if self._tfprep_pack is None or not tf.executing_eagerly():
-                return super()._next_internal()
-            types, shapes = self._flat_output_types, self._flat_output_shapes
-            return self._tfprep_pack(
-                tf.raw_ops.IteratorGetNext(iterator=self._iterator_resource, output_types=types, output_shapes=shapes)
-            )
-
-        def __next__(self) -> Any:
-            try:
-                return super().__next__()
-            except (tf.errors.OpError, RuntimeError) as error:  # pybind11's, where Ctrl-C came while the other was made
-                if self._tfprep_pipeline.interrupted:
-                    raise KeyboardInterrupt from error
-                raised = self._tfprep_pipeline.error
-                if isinstance(raised, TfprepError | OSError):
-                    raise raised from error
-                raise
-
-    return LoaderIterator

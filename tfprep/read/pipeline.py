@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -118,7 +118,7 @@ class Pipeline:
         self._readers.add(reader)
         return reader
 
-    def batches(self, start: int | None = None, stride: int = 1) -> Iterator[Batch]:
+    def batches(self, start: int | None = None, stride: int = 1) -> Generator[Batch, None, None]:
         """Batches in order; closing the iterator, or dropping it, stops its threads."""
         reader = self.read(start, stride)
         try:
