@@ -36,7 +36,9 @@ from tfprep import codecs
 TURN = 0.25
 """Of an epoch."""
 
-LONGER = dict.fromkeys(("pread", "memory map", "raw: tfprep", "raw: tfprep, read", "raw: tfprep, fit"), 4)
+LONGER = dict.fromkeys(
+    ("pread", "memory map", "raw: tfprep", "raw: tfprep, read", "raw: tfprep, fit", "fit, nothing to read"), 4
+)
 """How many times as much these deliver in a turn: it would be over before it could be measured."""
 
 TARGETS = {
@@ -98,7 +100,7 @@ def machine() -> str:
 
 
 def throughput(jpeg: Path, raw: Path, images: int, rounds: int) -> dict[str, Any]:
-    from loader_fit import fit
+    from loader_fit import fit, keras_alone
 
     contestants: dict[str, Contestant] = {
         "decode only": decode_only(jpeg),
@@ -111,6 +113,7 @@ def throughput(jpeg: Path, raw: Path, images: int, rounds: int) -> dict[str, Any
         "raw: tfprep, read": loader(raw, cache=False),
         "raw: tfprep, fit": fit(raw),
         "raw: tf.data": tfdata(raw, raw=True),
+        "fit, nothing to read": keras_alone(),
     }
     seconds: dict[str, list[float]] = {name: [] for name in contestants}  # an image
     cpu_ms: dict[str, list[float]] = {name: [] for name in contestants}  # an image
@@ -154,7 +157,7 @@ def throughput(jpeg: Path, raw: Path, images: int, rounds: int) -> dict[str, Any
 
 def drained(name: str) -> int:
     """Batches that a contestant delivers before its clock starts."""
-    return DRAIN if "tf" in name else 0
+    return DRAIN if "tf" in name or "fit" in name else 0
 
 
 def rest(longest: float = 10.0) -> None:
