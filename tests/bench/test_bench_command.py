@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from tfprep.cli import main
 from tfprep.cli.advise import Bytes
 from tfprep.errors import DatasetError, LoaderError
 from tfprep.load import Data
+from tfprep.read.fill import Filler
 
 QUICK = ["--rounds", "1", "--seconds", "0.1", "--batch-size", "8", "--threads", "1", "--cache", "none"]
 
@@ -29,9 +31,11 @@ def run(*arguments: str) -> int:
 
 @pytest.mark.parametrize(("step_ms", "status"), [("0.001", 4), ("500", 0)])
 def test_exit_status_where_the_step_waits(
-    raw_data: Data, capfd: pytest.CaptureFixture[str], step_ms: str, status: int
+    raw_data: Data, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, step_ms: str, status: int
 ) -> None:
-    """A step of a microsecond waits for anything, one of half a second for nothing."""
+    """Batches that take 5 ms each: a step of a microsecond waits for them, one of half a second does not."""
+    fill = Filler.fill
+    monkeypatch.setattr(Filler, "fill", lambda *given: time.sleep(0.005) or fill(*given))
     assert run(str(raw_data.path), *QUICK, "--step-ms", step_ms, "--fail-if-waiting", "30%", "--json") == status
     document = json.loads(capfd.readouterr().out)
     assert (document["step"]["waiting_measured"] > 0.3) == (status == 4)

@@ -36,14 +36,17 @@ class Span:
 def profile(
     data: Data | str, split: str, batch_size: int, out: Path, *, step_s: float = 0.01, steps: int = 50, **options: Any
 ) -> Path:
-    """Run `steps` steps of a sleeping consumer under TensorFlow's profiler; returns the path of `trace.json`."""
+    """Run `steps` steps of a sleeping consumer under TensorFlow's profiler; returns the path of `trace.json`.
+
+    Batches come through tf.data, as in `fit`, so that TensorBoard's input pipeline analyzer sees them.
+    """
     import tensorflow as tf
 
     from tfprep.load.tfdata import make_loader
 
     pipeline = opened(data).part(split).pipeline(LoaderOptions(batch_size=batch_size, **options))
     loader = make_loader(pipeline)
-    iteration = Iteration(loader, iter(loader))
+    iteration = Iteration(loader, iter(loader.with_options(tf.data.Options())))
     try:
         next(iteration)
         tf.profiler.experimental.start(str(out))
