@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[1] / "tfprep"
 
 LEVELS = [
-    {"cpus", "errors", "seeding", "fields", "images", "orientation", "units", "_version"},
+    {"control_groups", "cpus", "errors", "seeding", "fields", "images", "memory", "orientation", "units", "_version"},
     {"sources", "derive", "augment", "codecs", "records"},
     {"dataset"},
     {"recipe", "recipe_file", "recipe_template", "sample", "engines", "read"},

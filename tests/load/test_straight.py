@@ -5,12 +5,14 @@ from __future__ import annotations
 import gc
 import itertools
 import threading
+import time
 
 import numpy as np
 import pytest
 
 import tfprep
 from tfprep import codecs
+from tfprep.read.fill import Filler
 
 tf = pytest.importorskip("tensorflow")
 
@@ -159,3 +161,26 @@ def test_functions_that_run_eagerly(data):
         tf.config.run_functions_eagerly(False)
     for element, other in zip(got, loader.take(3), strict=True):
         same(element, other)
+
+
+def test_a_profile_shows_the_wait_for_input(data, tmp_path, monkeypatch):
+    from tensorflow.tsl.profiler.protobuf import xplane_pb2
+
+    fill = Filler.fill
+    monkeypatch.setattr(Filler, "fill", lambda *given: time.sleep(0.02) or fill(*given))
+    iterator = iter(data.loader("train", 8, threads=1, cache=False))
+    tf.profiler.experimental.start(str(tmp_path))
+    for _ in range(10):
+        next(iterator)
+    tf.profiler.experimental.stop()
+    space = xplane_pb2.XSpace()
+    space.ParseFromString(next(tmp_path.rglob("*.xplane.pb")).read_bytes())
+    waits = [
+        event.duration_ps / 1e12
+        for plane in space.planes
+        for line in plane.lines
+        for event in line.events
+        if plane.event_metadata[event.metadata_id].name == "IteratorGetNext"
+    ]
+    assert len(waits) == 10
+    assert 0.2 <= sum(waits) < 5

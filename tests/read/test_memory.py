@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-import psutil
 import pytest
 
 from tfprep.errors import LoaderError
 from tfprep.read.cache import DecodedCache, EncodedCache
-from tfprep.read.memory import available_memory, parse_bytes, plan_memory
+from tfprep.read.memory import parse_bytes, plan_memory
 from tfprep.read.outputs import Output
 
 
@@ -41,31 +40,6 @@ def test_batches_that_do_not_fit():
 def test_what_batches_leave_is_for_the_cache():
     plan = plan_memory(100 << 20, 1 << 20, 6)
     assert plan.cache_bytes == (100 - 10) << 20
-
-
-def write(folder, name, text):
-    (folder / name).parent.mkdir(parents=True, exist_ok=True)
-    (folder / name).write_text(text)
-
-
-def test_a_cgroup_may_have_less(tmp_path):
-    write(tmp_path, "memory.max", "1000000\n")
-    write(tmp_path, "memory.current", "700000\n")
-    write(tmp_path, "memory.stat", "anon 5\ninactive_file 200000\n")
-    assert available_memory(tmp_path) == 500_000
-
-
-def test_a_cgroup_of_the_first_version(tmp_path):
-    write(tmp_path, "memory/memory.limit_in_bytes", "1000000\n")
-    write(tmp_path, "memory/memory.usage_in_bytes", "700000\n")
-    write(tmp_path, "memory/memory.stat", "cache 5\ntotal_inactive_file 100000\n")
-    assert available_memory(tmp_path) == 400_000
-
-
-def test_without_a_limit_the_machine_counts(tmp_path):
-    write(tmp_path, "memory.max", "max\n")
-    assert 0 < available_memory(tmp_path) <= psutil.virtual_memory().total
-    assert abs(available_memory(tmp_path) - psutil.virtual_memory().available) < 1 << 30
 
 
 OUTPUTS = (Output("x", ("x",), (4, 3), "uint8"), Output("t", ("t",), (), "string"))

@@ -26,7 +26,7 @@ from tfprep.bench.trial import Built, Sampling, Work, build_all, more_variants, 
 from tfprep.cpus import usable_cpus
 from tfprep.errors import DatasetError, LoaderError, RecipeError, SourceError
 from tfprep.load import Data
-from tfprep.read.tuning import memory_limit
+from tfprep.memory import memory_limit
 from tfprep.recipe import Recipe
 
 IN_MEMORY = 0.6

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tfprep.cpus import usable_cpus
-from tfprep.read.tuning import file_system, memory_limit
+from tfprep.memory import memory_limit
+from tfprep.read.tuning import file_system
 
 BUSY = 0.10
 """The share of all cores that other programs may use before a figure is called doubtful."""

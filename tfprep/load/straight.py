@@ -18,6 +18,9 @@ from tensorflow.python.framework.ops import EagerTensor
 from tfprep.errors import LoaderError, TfprepError
 from tfprep.read.pipeline import Pipeline
 
+WAIT = "IteratorGetNext"
+"""What a profile calls the wait for a batch: TensorBoard's input pipeline analyzer counts events of this name as input."""
+
 
 class Straight:
     """Elements of a pipeline in order. Safe to use from any thread."""
@@ -31,7 +34,7 @@ class Straight:
         """How many it has delivered."""
 
     def __next__(self) -> Any:
-        with self._lock:
+        with self._lock, tf.profiler.experimental.Trace(WAIT):
             batch = next(self._batches)
             self.steps += 1
         # `tf.constant` does just this with a copy of the array; TensorFlow has no public name for it without one.

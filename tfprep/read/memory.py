@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from pathlib import Path
-
-import psutil
 
 from tfprep.errors import LoaderError
+from tfprep.memory import available_memory
 
 DEFAULT_SHARE = 0.25
 """Of the memory that is free when the loader is made."""
@@ -71,28 +69,3 @@ def parse_bytes(value: int | str) -> int:
     if amount < 1:
         raise LoaderError(f"memory_budget is a number of bytes or text such as '2GB', not {value!r}")
     return int(amount)
-
-
-def available_memory(cgroups: Path = Path("/sys/fs/cgroup")) -> int:
-    """Bytes that this process may still take: of the machine, or of its cgroup where that has less left."""
-    free = int(psutil.virtual_memory().available)
-    for limit, used in (
-        ("memory.max", "memory.current"),
-        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
-    ):
-        try:
-            allowed = int((cgroups / limit).read_text())
-            taken = int((cgroups / used).read_text()) - _reclaimable(cgroups / Path(limit).parent)
-        except (OSError, ValueError):  # no cgroup of this version, or "max"
-            continue
-        free = min(free, max(0, allowed - taken))
-    return free
-
-
-def _reclaimable(group: Path) -> int:
-    """The page cache that the kernel would give back: it counts as used there."""
-    for line in (group / "memory.stat").read_text().splitlines():
-        name, _, value = line.partition(" ")
-        if name in ("inactive_file", "total_inactive_file"):
-            return int(value)
-    return 0

@@ -13,13 +13,14 @@ import numpy as np
 from tfprep.dataset import Dataset, FileInfo
 from tfprep.errors import LoaderError
 from tfprep.fields import FieldSpec
+from tfprep.memory import available_memory
 from tfprep.read.at_load import AtLoad, directed_fields, plan_at_load
 from tfprep.read.at_load_fill import AtLoadFiller
 from tfprep.read.bad import BadRecords
 from tfprep.read.batch import Batch, BatchMemory
 from tfprep.read.cache import DecodedCache, EncodedCache
 from tfprep.read.fill import Filler, Policy
-from tfprep.read.memory import available_memory, plan_memory
+from tfprep.read.memory import plan_memory
 from tfprep.read.options import LoaderOptions
 from tfprep.read.order import Order
 from tfprep.read.outputs import Outputs, resolve, row_bytes

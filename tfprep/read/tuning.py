@@ -19,6 +19,7 @@ import psutil
 
 from tfprep.cpus import usable_cpus
 from tfprep.dataset.place import is_remote, scheme_of
+from tfprep.memory import memory_limit
 
 TUNING = "tuning.json"
 FORMAT_VERSION = 1
@@ -125,17 +126,6 @@ def set_allocator() -> bool:
     if not hasattr(libc, "mallopt"):
         return False
     return bool(libc.mallopt(_M_MMAP_THRESHOLD, _KEPT_BYTES) and libc.mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES))
-
-
-def memory_limit() -> int:
-    """Bytes of memory that this process may use: the machine's, or its cgroup's limit where that is lower."""
-    total = int(psutil.virtual_memory().total)
-    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        try:
-            total = min(total, int(Path(path).read_text()))
-        except (OSError, ValueError):
-            continue
-    return total
 
 
 def file_system(folder: Path) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 import psutil
 
 from tfprep.errors import TrainError
+from tfprep.memory import available_memory
 from tfprep.train.own_process import require_picklable
 
 _LOOK_S = 0.02
@@ -58,7 +59,7 @@ def find_batch_size(
     if largest < 1 or steps < 1:
         raise TrainError(f"largest and steps are at least 1, got largest={largest!r}, steps={steps!r}")
     require_picklable("find_batch_size", build_model, make_batch)
-    limit_mb = memory_limit_mb or 0.9 * psutil.virtual_memory().available / 1e6
+    limit_mb = memory_limit_mb or 0.9 * available_memory() / 1e6
     doubling = [2**power for power in range(largest.bit_length()) if 2**power <= largest]
     trials = list(_try_all(build_model, make_batch, doubling, steps, limit_mb))
     good = max((trial.size for trial in trials if trial.fits), default=0)

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 import psutil
 import tensorflow as tf
 
+from tfprep.memory import available_memory
+
 
 @dataclass(frozen=True)
 class Machine:
@@ -26,7 +28,7 @@ def look() -> Machine:
     swap = psutil.swap_memory()
     return Machine(
         rss=psutil.Process().memory_info().rss,
-        available=psutil.virtual_memory().available,
+        available=available_memory(),
         swap_used=swap.used,
         swapped_in=swap.sin,
         swapped_out=swap.sout,
