@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tfprep.bench.profile import Span, profile, trace_events
@@ -21,8 +23,8 @@ def check_trace(document: dict[str, Any]) -> None:
     """The JSON Object Format of "Trace Event Format" (Google, 2016), for the two phases that are written: complete events
     ("X": a name, `ts` and `dur` in microseconds, numeric `pid` and `tid`) and metadata ("M": names of processes and threads).
 
-    Beyond it, what Perfetto's importer drops or draws wrongly: times that are no finite numbers, threads named twice, and
-    events of one thread that overlap without one lying inside the other.
+    Beyond it, what Perfetto's importer drops or draws wrongly: times that are no finite numbers, threads named twice, a thread
+    whose number is 0 or a process's, and events of one thread that overlap without one lying inside the other.
     """
     assert set(document) <= {
         "traceEvents",
@@ -34,7 +36,7 @@ def check_trace(document: dict[str, Any]) -> None:
     }
     assert document.get("displayTimeUnit", "ms") in ("ms", "ns")
     named: set[tuple[int, int | None]] = set()
-    rows: dict[tuple[int, int], list[tuple[float, float]]] = defaultdict(list)
+    rows: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
     for event in document["traceEvents"]:
         assert event["ph"] in ("X", "M")
         assert isinstance(event["pid"], int)
@@ -51,20 +53,25 @@ def check_trace(document: dict[str, Any]) -> None:
         assert isinstance(event["dur"], NUMBER)
         assert math.isfinite(event["ts"])
         assert 0 <= event["dur"] < math.inf
-        rows[event["pid"], event["tid"]].append((event["ts"], event["ts"] + event["dur"]))
+        start, length = int(event["ts"] * 1000), int(event["dur"] * 1000)  # as Perfetto does
+        rows[event["pid"], event["tid"]].append((start, start + length))
+    processes = {process for process, _ in named}
+    assert len({thread for _, thread in rows}) == len(rows), "numbered twice"
     for (process, thread), spans in rows.items():
+        assert thread > 0
+        assert thread not in processes
         assert (process, thread) in named
         assert (process, None) in named
         check_nested(spans)
 
 
-def check_nested(spans: list[tuple[float, float]]) -> None:
-    """Each lies inside another, or beside it. A microsecond's rounding is forgiven."""
-    open_until: list[float] = []
+def check_nested(spans: list[tuple[int, int]]) -> None:
+    """Each lies inside another, or beside it, to the nanosecond: Perfetto drops the others."""
+    open_until: list[int] = []
     for start, stop in sorted(spans, key=lambda span: (span[0], -span[1])):
-        while open_until and open_until[-1] <= start + 1:
+        while open_until and open_until[-1] <= start:
             open_until.pop()
-        assert not open_until or stop <= open_until[-1] + 1, f"{start} to {stop} crosses the end at {open_until[-1]}"
+        assert not open_until or stop <= open_until[-1], f"{start} to {stop} crosses the end at {open_until[-1]}"
         open_until.append(stop)
 
 
@@ -77,11 +84,14 @@ def check_nested(spans: list[tuple[float, float]]) -> None:
         ({"tid": "reader"}, False),
         ({"ph": "Q"}, False),
         ({"tid": 7}, False),
-        ({"ts": 9_500_000.0, "dur": 800_000.0}, False),
+        ({"tid": 0}, False),
+        ({"ts": 500_000.0, "dur": 800_000.0}, False),
+        ({"ts": 999_999.999}, False),
     ],
 )
 def test_the_check_itself_finds_what_is_wrong(change: dict[str, Any], right: bool) -> None:
-    events = list(trace_events([Span("a", "step", 10.0, 10.5), Span("a", "wait", 9.0, 10.0)]))
+    spans = [Span("a", "step", 10_000_000_000, 10_500_000_000), Span("a", "wait", 9_000_000_000, 10_000_000_000)]
+    events = list(trace_events([("tfprep", spans)]))
     wrong = [{**event, **change} if event["name"] == "step" else event for event in events]
     if right:
         check_trace({"traceEvents": wrong})
@@ -91,11 +101,22 @@ def test_the_check_itself_finds_what_is_wrong(change: dict[str, Any], right: boo
 
 
 def test_spans_as_complete_events() -> None:
-    events = list(trace_events([Span("b", "step", 10.0, 10.5), Span("a", "wait", 9.0, 10.0)]))
+    spans = [Span("b", "step", 10_000_000_000, 10_500_000_000), Span("a", "wait", 9_000_000_000, 10_000_000_000)]
+    events = list(trace_events([("tfprep", spans), ("other", [Span("c", "op", 9_000_000_125, 9_000_000_250)])]))
     names = {event["args"]["name"]: event.get("tid") for event in events if event["ph"] == "M"}
-    assert names == {"tfprep": None, "a": 0, "b": 1}
+    assert names == {"tfprep": None, "a": 1000, "b": 1001, "other": None, "c": 2000}
     step = next(event for event in events if event["name"] == "step")
-    assert (step["ph"], step["tid"], step["ts"], step["dur"]) == ("X", 1, 10_000_000, 500_000)
+    assert (step["ph"], step["tid"], step["ts"], step["dur"]) == ("X", 1001, 1_000_000, 500_000)
+    op = next(event for event in events if event["name"] == "op")
+    assert (op["pid"], op["ts"], op["dur"]) == (2, 0.125, 0.125)
+
+
+def test_neighbours_whose_times_are_no_round_numbers_stay_neighbours() -> None:
+    """As seconds since the epoch, and as decimals of a microsecond, floats would make them overlap."""
+    times = np.cumsum(np.random.default_rng(3).integers(1, 400_000, 4000)) + 1_795_289_628_583_354_101
+    spans = [Span("a", "read", int(start), int(stop)) for start, stop in itertools.pairwise(times)]
+    whole = Span("a", "epoch", spans[0].start, spans[-1].stop)
+    check_trace({"traceEvents": list(trace_events([("tfprep", [whole, *spans])]))})
 
 
 def test_a_profile_holds_all_sides_on_one_clock(jpeg_data: Data, tmp_path: Path) -> None:
@@ -110,8 +131,8 @@ def test_a_profile_holds_all_sides_on_one_clock(jpeg_data: Data, tmp_path: Path)
     assert all(event["dur"] >= 5000 for event in steps)
     threads = {event["args"]["name"] for event in events if event["name"] == "thread_name" and event["pid"] == 1}
     assert {"consumer", "tfprep-read-0", "tfprep-read-1"} <= threads
-    assert {"read", "decode"} & {event["name"] for event in ours}
-    theirs = [event for event in events if event["pid"] >= 100 and event["ph"] == "X"]
+    assert {"read", "decode"} <= {event["name"] for event in ours}
+    theirs = [event for event in events if event["pid"] > 1 and event["ph"] == "X"]
     first, last = min(event["ts"] for event in steps), max(event["ts"] for event in steps)
     inside = [event for event in theirs if first <= event["ts"] <= last]
     assert len(inside) >= 15  # TensorFlow's own, on the same clock

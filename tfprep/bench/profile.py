@@ -7,7 +7,6 @@ does not see: the consumer's waits and steps, and what each reading thread was d
 from __future__ import annotations
 
 import json
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,20 +16,18 @@ from typing import Any
 from tfprep.bench.loaders import Iteration, opened
 from tfprep.load import Data
 from tfprep.read import LoaderOptions, Pipeline
-
-SAMPLE_S = 0.0005
-"""How often the reading threads are looked at; each notes itself when its stage began, so what is seen is exact."""
-_OURS, _THEIRS = 1, 100
+from tfprep.read.worker import Worker
 
 
 @dataclass(frozen=True)
 class Span:
-    """What a thread did from `start` to `stop`, seconds since the epoch."""
+    """What a thread did from `start` to `stop`, nanoseconds since the epoch. Whole numbers: Perfetto drops what overlaps its
+    neighbour by a rounding."""
 
     thread: str
     name: str
-    start: float
-    stop: float
+    start: int
+    stop: int
 
 
 def profile(
@@ -57,7 +54,8 @@ def profile(
     finally:
         iteration.close()
     path = out / "trace.json"
-    events = [*trace_events(spans), *_of_profiler(out)]
+    processes = [("tfprep", spans), *_of_profiler(out)]
+    events = list(trace_events(processes))
     path.write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}))
     return path
 
@@ -65,79 +63,64 @@ def profile(
 def _steps(iteration: Iteration, pipeline: Pipeline, step_s: float, steps: int) -> list[Span]:
     import tensorflow as tf
 
-    with _Watch(pipeline) as watch:
-        spans = []
-        for number in range(steps):
-            with tf.profiler.experimental.Trace("train", step_num=number, _r=1):  # what TensorBoard takes for a step
-                asked = time.time()
-                next(iteration)
-                came = time.time()
-                time.sleep(step_s)
-            spans += [
-                Span("consumer", "wait for a batch", asked, came), Span("consumer", "step", came, time.time())
-            ]  # fmt: skip
-    return [*spans, *watch.spans]
+    workers = [worker for reader in pipeline.readers for worker in reader.workers]
+    for worker in workers:
+        worker.ended = []
+    spans = []
+    for number in range(steps):
+        with tf.profiler.experimental.Trace("train", step_num=number, _r=1):  # what TensorBoard takes for a step
+            asked = time.time_ns()
+            next(iteration)
+            came = time.time_ns()
+            time.sleep(step_s)
+        done = time.time_ns()
+        spans += [Span("consumer", "wait for a batch", asked, came), Span("consumer", "step", came, done)]
+    return spans + [span for worker in workers for span in _of_worker(worker)]
 
 
-class _Watch:
-    """Looks at the reading threads of a pipeline for as long as the block runs."""
-
-    def __init__(self, pipeline: Pipeline) -> None:
-        self._pipeline = pipeline
-        self._seen: dict[str, tuple[str, float]] = {}
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="tfprep-profile", daemon=True)
-        self.spans: list[Span] = []
-
-    def __enter__(self) -> _Watch:
-        self._ahead_s = time.time() - time.monotonic()
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._stop.wait(SAMPLE_S):
-            for reader in self._pipeline.readers:
-                for worker in reader.workers:
-                    self._note(worker.name, worker.stage, worker.since)
-
-    def _note(self, thread: str, stage: str, since: float) -> None:
-        before = self._seen.get(thread)
-        if before is None or before[1] != since:
-            if before is not None:
-                self.spans.append(Span(thread, before[0], before[1] + self._ahead_s, since + self._ahead_s))
-            self._seen[thread] = (stage, since)
+def _of_worker(worker: Worker) -> Iterator[Span]:
+    ahead = time.time_ns() - time.monotonic_ns()
+    stages, worker.ended = worker.ended or [], None
+    for stage, start, stop in stages:
+        yield Span(worker.name, stage, int(start * 1e9) + ahead, int(stop * 1e9) + ahead)
 
 
-def trace_events(spans: Sequence[Span], process: int = _OURS, process_name: str = "tfprep") -> Iterator[dict[str, Any]]:
-    """Complete events of the Chrome trace format, times in microseconds, one row a thread.
+def trace_events(processes: Sequence[tuple[str, Sequence[Span]]]) -> Iterator[dict[str, Any]]:
+    """Complete events of the Chrome trace format, one row a thread; each process has a name and spans.
 
+    Times are microseconds since the first event, in eighths: those are exact as floats, and so are their sums and their
+    thousandfold, so that Perfetto, which drops events that overlap, finds neighbours beside each other.
     https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
     """
-    yield {"ph": "M", "pid": process, "name": "process_name", "args": {"name": process_name}}
-    threads = {name: number for number, name in enumerate(sorted({span.thread for span in spans}))}
-    for name, number in threads.items():
-        yield {"ph": "M", "pid": process, "tid": number, "name": "thread_name", "args": {"name": name}}
-    for span in spans:
-        yield {
-            "ph": "X", "pid": process, "tid": threads[span.thread], "name": span.name,
-            "ts": 1e6 * span.start, "dur": 1e6 * (span.stop - span.start),
-        }  # fmt: skip
+    begin = min((span.start for _, spans in processes for span in spans), default=0)
+    for number, (process, spans) in enumerate(processes, 1):
+        yield {"ph": "M", "pid": number, "name": "process_name", "args": {"name": process}}
+        # A row's number is its own in the whole file and above all of processes: Perfetto takes 0, and that of its process, for
+        # another thread.
+        names = sorted({span.thread for span in spans})
+        threads = {name: row for row, name in enumerate(names, 1000 * number)}
+        for name, row in threads.items():
+            yield {"ph": "M", "pid": number, "tid": row, "name": "thread_name", "args": {"name": name}}
+        for span in spans:
+            start, stop = _microseconds(span.start - begin), _microseconds(span.stop - begin)
+            yield {
+                "ph": "X", "pid": number, "tid": threads[span.thread], "name": span.name, "ts": start, "dur": stop - start,
+            }  # fmt: skip
 
 
-def _of_profiler(out: Path) -> Iterator[dict[str, Any]]:
-    """The events of every `.xplane.pb` below `out`."""
+def _microseconds(nanoseconds: int) -> float:
+    return nanoseconds // 125 / 8
+
+
+def _of_profiler(out: Path) -> Iterator[tuple[str, list[Span]]]:
+    """Name and spans of every plane of every `.xplane.pb` below `out`."""
     from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
     for path in sorted(out.rglob("*.xplane.pb")):
         space = xplane_pb2.XSpace()
         space.ParseFromString(path.read_bytes())
         started = _started_ns(space)
-        for number, plane in enumerate(space.planes):
-            yield from trace_events(list(_of_plane(plane, started)), _THEIRS + number, plane.name)
+        yield from ((plane.name, list(_of_plane(plane, started))) for plane in space.planes)
 
 
 def _started_ns(space: Any) -> int:
@@ -153,5 +136,6 @@ def _of_plane(plane: Any, started_ns: int) -> Iterator[Span]:
     for line in plane.lines:
         thread = f"{line.display_name or line.name} ({line.id})"
         for event in line.events:
-            start = (started_ns + line.timestamp_ns) / 1e9 + event.offset_ps / 1e12
-            yield Span(thread, plane.event_metadata[event.metadata_id].name, start, start + event.duration_ps / 1e12)
+            start, stop = event.offset_ps // 1000, (event.offset_ps + event.duration_ps) // 1000
+            begin = started_ns + line.timestamp_ns
+            yield Span(thread, plane.event_metadata[event.metadata_id].name, begin + start, begin + stop)

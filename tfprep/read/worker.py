@@ -45,6 +45,8 @@ class Worker:
     read_s: float = 0.0
     decode_s: float = 0.0
     idle_s: float = 0.0
+    ended: list[tuple[str, float, float]] | None = None
+    """Where somebody wants them, a list: the stages that have ended, each with its beginning and end by `since`'s clock."""
     _arrays: dict[tuple[tuple[int, ...], str], Array] = field(default_factory=dict)
 
     def enter(self, stage: str) -> None:
@@ -57,6 +59,8 @@ class Worker:
             self.decode_s += spent
         else:
             self.idle_s += spent
+        if self.ended is not None:
+            self.ended.append((self.stage, self.since, now))
         self.stage, self.since = stage, now
 
     def array(self, shape: tuple[int, ...], dtype: str) -> Array:
