@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from itertools import islice
 
 import cv2
 import numpy as np
@@ -412,6 +413,25 @@ def test_auto_caches_what_fits_and_comes_again(photos):
     assert kind(split="val", training=False) == "none"
     assert kind(cache=False) == "none"
     assert kind(cache="encoded") == "encoded"
+
+
+@pytest.mark.parametrize(
+    ("field", "share", "kept"),
+    [("image", 0.6, True), ("image", 0.4, False), ("clicks", 0.6, False), ("clicks", 1.0, True)],
+)
+def test_auto_caches_half_of_what_must_be_decoded(make_dataset, field, share, kept):
+    """Raw rows, such as clicks, are only read: the system's page cache holds them as well."""
+    made = make_dataset(samples={"train": 50}, fields=("image", "clicks"), variants=1)
+    row = 24 * 32 * {"image": 3, "clicks": 2}[field] + 64
+    budget = (1 + 4) * 8 * row + int(share * 50 * row) + 64
+    loader = tfprep.open(made.path).numpy_loader("train", 8, fields=[field], memory_budget=budget, ahead=1, seed=3)
+    plain = tfprep.open(made.path).numpy_loader("train", 8, fields=[field], cache=False, seed=3)
+    for batch, other in islice(zip(loader, plain, strict=False), 20):
+        assert np.array_equal(batch[field], other[field])
+    held = loader.report()["cache"]
+    assert held["kind"] == ("decoded" if kept else "none")
+    if kept:
+        assert held["records"] == held["capacity"] >= int(share * 50)
 
 
 def test_class_names_and_length(photos):

@@ -52,7 +52,8 @@ class LoaderOptions:
     - `on_bad`: "raise", or "skip": another sample takes the place of one that cannot be read (with training=False, none does).
     - `verify`: checksums "always", the first time that a record is read ("first_epoch"), or "never".
     - `memory_budget`: bytes, or text such as "2GB", for batches and cache; None: a quarter of what is free.
-    - `cache`: "decoded", "encoded", False, or "auto": decoded where all of it fits, and samples are read more than once.
+    - `cache`: "decoded", "encoded", False, or "auto": decoded where all of it fits, or half where that saves decoding, and
+      samples are read more than once.
     - `threads`: that read and decode; 0: one a CPU that this process may use (16 where records come from a URL). `ahead`:
       batches kept ready; None: as many as make sense within the budget.
     - `tuning`: whether `threads`, `ahead` and `cache`, where they are left at their defaults, come from the dataset's

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
@@ -36,6 +37,9 @@ from tfprep.read.tuning import set_allocator
 from tfprep.read.values import convert, warped_spec
 from tfprep.read.variants import Variants
 
+PARTLY = 0.5
+"""Of the records that are decoded: where so many fit, keeping them doubles the rate."""
+
 
 @dataclass(frozen=True)
 class Source:
@@ -68,12 +72,12 @@ class Pipeline:
             options.memory_budget, self._rows * self._row_bytes, options.ahead, self.settings.most_ahead
         )
         self.bad = BadRecords(options.on_bad)
-        self.cache = self._cache()
         parts = [
             part
             for part in field_parts(self.read_outputs, self.specs, self.dataset.codecs, warped=bool(options.geometry))
             if part.output.name not in self.indexed
         ]
+        self.cache = self._cache(decodes=not all(part.direct for part in parts))
         substitute = self._substitute if options.training else None
         policy = Policy(options.verify, self.bad, substitute, options.geometry)
         filler = Filler(self.table, parts, self.indexed, policy, self.cache, cold=self._is_cold())
@@ -211,7 +215,8 @@ class Pipeline:
             counts=counts[0] if len(set(counts)) == 1 else np.repeat(counts, [p.samples for p in self.table.parts]),
         )
 
-    def _cache(self) -> DecodedCache | EncodedCache | None:
+    def _cache(self, *, decodes: bool) -> DecodedCache | EncodedCache | None:
+        """By default none that holds too little to be worth its memory: `decodes` says whether a hit saves more than a read."""
         choice, left = self.settings.cache, self.memory.cache_bytes
         if choice is False or choice == "encoded":
             return EncodedCache(left) if choice else None
@@ -222,7 +227,8 @@ class Pipeline:
                 )
             return None
         cache = DecodedCache(self.read_outputs.outputs, self.table.records, left)
-        if choice == "auto" and (cache.capacity < self.table.records or not self.options.training):
+        least = math.ceil(self.table.records * (PARTLY if decodes else 1))
+        if choice == "auto" and (cache.capacity < least or not self.options.training):
             return None
         return cache
 
