@@ -10,6 +10,7 @@ import numpy as np
 import psutil
 import pytest
 
+from tfprep.bench import measure as measuring
 from tfprep.bench.measure import Budget, Candidate, Rounds, Spread, Stretch, compare, measure, measured_size
 from tfprep.bench.usage import Used
 from tfprep.errors import LoaderError
@@ -155,3 +156,36 @@ def test_memory_that_a_candidate_adds_and_of_an_image() -> None:
     assert rounds.rss_added("light") < 8e6
     assert rounds.image_bytes("heavy") == 10 * 10 * 3 + 8
     assert rounds.as_json()["heavy"]["memory_bytes"]["added"] == rounds.rss_added("heavy")
+
+
+class Filling:
+    """Batches that take 2 ms until a cache holds `most`, and no time then."""
+
+    def __init__(self, most: float) -> None:
+        self.held, self.most = 0.0, most
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        if self.held < self.most:
+            time.sleep(0.002)
+            self.held += 1
+        return np.zeros((4, 2), np.uint8)
+
+    def cache_bytes(self) -> float:
+        return self.held
+
+
+def test_what_counts_begins_when_the_cache_is_full() -> None:
+    filling = Filling(300)
+    found = measure(Candidate("cached", lambda: filling), SHORT)
+    assert filling.held == 300
+    assert found.settled
+    assert found.images_per_s > 4 / 0.002
+
+
+def test_a_cache_that_does_not_fill_in_time_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measuring, "MOST_SETTLE_S", 0.3)
+    found = measure(Candidate("cached", lambda: Filling(float("inf"))), SHORT)
+    assert not found.settled

@@ -34,6 +34,10 @@ class Iteration:
         names = {"ready": "batches_ready", "in_flight": "batches_in_flight", "ahead": "batches_ahead"}
         return {name: float(stats[counter]) for name, counter in names.items()}
 
+    def cache_bytes(self) -> float:
+        """What the loader's cache holds by now."""
+        return float(self.loader.stats["cache_bytes"])
+
     def close(self) -> None:
         self.loader.close()
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any, TypeAlias
 
@@ -19,6 +19,11 @@ from tfprep.bench.usage import Meter, Used, rss
 from tfprep.errors import LoaderError
 
 Open: TypeAlias = Callable[[], Iterator[Any]]
+
+MOST_SETTLE_S = 30.0
+"""A cache that has not filled by then goes on filling while it is measured, and that is said."""
+_UNCHANGED_S, _UNCHANGED_BATCHES = 0.25, 3
+"""For how long a cache must not have grown to count as full: it may hold less than it could, where only some records are read."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +62,8 @@ class Count:
 class Stretch:
     """One candidate in one round: images and bytes in `used.seconds`, and the wait for the first batch before that.
 
-    `rss_before`: bytes of memory that the process held before the candidate was opened.
+    `rss_before`: bytes of memory that the process held before the candidate was opened. `settled`: its cache did not grow
+    any more.
     """
 
     images: int
@@ -66,6 +72,7 @@ class Stretch:
     first_batch_s: float
     used: Used
     rss_before: int = 0
+    settled: bool = True
 
     @property
     def images_per_s(self) -> float:
@@ -117,6 +124,9 @@ class Rounds:
 
     def cores(self, name: str) -> Spread:
         return self._spread(name, lambda stretch: stretch.used.cores)
+
+    def settled(self, name: str) -> bool:
+        return all(stretch.settled for stretch in self.stretches[name])
 
     def rss_peak(self, name: str) -> int:
         return max(stretch.used.rss_peak for stretch in self.stretches[name])
@@ -181,7 +191,8 @@ def compare(
 
 
 def measure(candidate: Candidate, budget: Budget) -> Stretch:
-    """One stretch: open, wait for the first batch, warm up, then count. A source that ends is opened again."""
+    """One stretch: open, wait for the first batch, warm up until caches are full, then count. A source that ends is opened
+    again."""
     gc.collect()
     before = rss()
     started = time.perf_counter()
@@ -192,9 +203,26 @@ def measure(candidate: Candidate, budget: Budget) -> Stretch:
     while time.perf_counter() < warm:
         next(batches)
     try:
-        return _count(batches, budget, first_batch_s, before)
+        settled = settle(batches)
+        return replace(_count(batches, budget, first_batch_s, before), settled=settled)
     finally:
         batches.close()
+
+
+def settle(batches: Iterator[Any]) -> bool:
+    """Take batches until the iterator's cache, where it has one (`cache_bytes()`), grows no more: training goes on at the rate
+    of later epochs. False where it still grows after `MOST_SETTLE_S`."""
+    held: Callable[[], float] = getattr(batches, "cache_bytes", lambda: 0.0)
+    end = time.perf_counter() + MOST_SETTLE_S
+    before = -1.0
+    while 0 < held() != before:
+        if time.perf_counter() > end:
+            return False
+        before, until, taken = held(), time.perf_counter() + _UNCHANGED_S, 0
+        while taken < _UNCHANGED_BATCHES or time.perf_counter() < until:
+            next(batches)
+            taken += 1
+    return True
 
 
 def _count(batches: _Endless, budget: Budget, first_batch_s: float, rss_before: int) -> Stretch:
@@ -221,6 +249,10 @@ class _Endless(Iterator[Any]):
         for batch in self._iterator:
             return batch
         raise LoaderError(f"{self._candidate.name} gives no batch")
+
+    def cache_bytes(self) -> float:
+        held: Callable[[], float] = getattr(self._iterator, "cache_bytes", lambda: 0.0)
+        return held()
 
     def close(self) -> None:
         close = getattr(self._iterator, "close", None)

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from tfprep.bench.measure import Candidate
+from tfprep.bench.measure import Candidate, settle
 from tfprep.bench.usage import Meter, Used
 
 SETTLE_STEPS = 5
@@ -164,6 +164,8 @@ def against_step(
     handover_s = handover(candidate, batch_s)
     iterator = candidate.open()
     try:
+        next(iterator)
+        settle(iterator)
         for _ in islice(iterator, SETTLE_STEPS):
             time.sleep(step_s)
         waits, moments, used = _loop(iterator, step_s, seconds)

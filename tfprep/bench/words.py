@@ -46,7 +46,10 @@ def _cache(bench: Bench) -> list[str]:
     cache = bench.settings.get("cache", {})
     if not isinstance(cache, dict) or cache.get("kind", "none") == "none":
         return []
-    return [f"  the loader keeps all records {cache['kind']} in memory: the ladder below is that of the first epoch"]
+    held, of = cache.get("capacity", cache.get("records", 0)), cache.get("of", 0)
+    share = "all" if held >= of else f"{held / of:.0%} of the"
+    line = f"  the loader keeps {share} records {cache['kind']} in memory: the ladder below is that of the first epoch"
+    return [line if bench.rounds.settled(LOADER) else f"{line}; it was still filling, later epochs are faster"]
 
 
 def _ladder(bench: Bench) -> list[str]:
