@@ -42,6 +42,17 @@ def test_exit_status_where_the_step_waits(
     assert document["settings"]["cache"] == {"kind": "none"}
 
 
+def test_a_memory_budget_holds_for_what_is_measured(jpeg_data: Data, capfd: pytest.CaptureFixture[str]) -> None:
+    options = ["--rounds", "1", "--seconds", "0.1", "--batch-size", "4", "--json"]
+    assert run(str(jpeg_data.path), *options) == 0
+    assert json.loads(capfd.readouterr().out)["settings"]["cache"]["kind"] == "decoded"
+    batch = 4 * jpeg_data.fields["image"].shape[0] * jpeg_data.fields["image"].shape[1] * 3 + 4096
+    assert run(str(jpeg_data.path), *options, "--memory-budget", str(batch * 6)) == 0
+    settings = json.loads(capfd.readouterr().out)["settings"]
+    assert settings["memory"]["budget_bytes"] == batch * 6
+    assert settings["cache"]["kind"] == "none"
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [

@@ -46,7 +46,7 @@ _NOT_BESIDE_TUNE = {
 @click.option("--targets", help="As the loader's option, for --model.")
 @click.option("--fail-if-waiting", type=Share(), metavar="SHARE", help="Exit with 4 where the step waits more, as 1%.")
 @click.option("--tune", is_flag=True, help="Search the loader's settings; write tuning.json beside the dataset.")
-@click.option("--memory-budget", help="For --tune, as the loader's option: 2GB.")
+@click.option("--memory-budget", help="As the loader's option: 2GB.")
 @click.option(
     "--report",
     type=click.Path(path_type=Path, dir_okay=False),
@@ -139,7 +139,8 @@ def _step_s(given: dict[str, Any]) -> float | None:
 
 
 def _loader_options(given: dict[str, Any]) -> dict[str, Any]:
-    options = {name: given[name] for name in ("threads", "ahead", "order", "cache") if given[name] is not None}
+    names = ("threads", "ahead", "order", "cache", "memory_budget")
+    options = {name: given[name] for name in names if given[name] is not None}
     return {name: False if value == "none" else value for name, value in options.items()}
 
 
