@@ -31,7 +31,7 @@ svg .stroke.grid { stroke: var(--grid); stroke-width: 1; } svg .stroke.text { st
 svg text.text { fill: var(--ink); } svg text.muted { fill: var(--muted); }
 table { border-collapse: collapse; } td { padding: .15rem 1.5rem .15rem 0; vertical-align: top; }
 td:first-child { color: var(--muted); white-space: nowrap; }
-pre { overflow-x: auto; background: var(--card); padding: 1rem; border-radius: 4px; }
+pre { white-space: pre-wrap; overflow-wrap: anywhere; background: var(--card); padding: 1rem; border-radius: 4px; }
 """
 
 
@@ -152,4 +152,6 @@ def _named(name: str, value: object) -> str:
 def _plain(value: object) -> str:
     if isinstance(value, dict):
         return ", ".join(_named(str(name), item) for name, item in value.items() if item not in ("", {}))
+    if value in ([], ()):
+        return "none"
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)

@@ -154,13 +154,14 @@ def files_of(data: Data, split: str) -> list[Path]:
 
 
 def settings_of(candidate: Candidate) -> dict[str, Any]:
-    """What a loader says of itself, its counters left out."""
+    """What a loader says of itself, its counters left out: it has read nothing yet."""
     iteration = candidate.open()
     try:
         report = dict(iteration.loader.report())  # type: ignore[attr-defined]
     finally:
         iteration.close()  # type: ignore[attr-defined]
     report.pop("stats", None)
+    report["cache"] = {name: value for name, value in report["cache"].items() if name not in ("records", "bytes")}
     return report
 
 

@@ -46,9 +46,9 @@ def _cache(bench: Bench) -> list[str]:
     cache = bench.settings.get("cache", {})
     if not isinstance(cache, dict) or cache.get("kind", "none") == "none":
         return []
-    held, of = cache.get("capacity", cache.get("records", 0)), cache.get("of", 0)
-    share = "all" if held >= of else f"{held / of:.0%} of the"
-    line = f"  the loader keeps {share} records {cache['kind']} in memory: the ladder below is that of the first epoch"
+    held, of = cache.get("capacity"), cache.get("of", 0)
+    share = "" if held is None else "all " if held >= of else f"{held / of:.0%} of the "
+    line = f"  the loader keeps {share}records {cache['kind']} in memory: the ladder below is that of the first epoch"
     return [line if bench.rounds.settled(LOADER) else f"{line}; it was still filling, later epochs are faster"]
 
 
