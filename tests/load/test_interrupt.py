@@ -13,7 +13,8 @@ import pytest
 pytest.importorskip("tensorflow")
 
 STALLED = """
-import sys, threading, time
+import signal, sys, threading, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # tests that run in the background inherit that it is ignored
 import tfprep
 from tfprep.read import fill
 fill.read_fields = lambda *a, **k: threading.Event().wait(60)
