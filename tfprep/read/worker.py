@@ -59,8 +59,9 @@ class Worker:
             self.decode_s += spent
         else:
             self.idle_s += spent
-        if self.ended is not None:
-            self.ended.append((self.stage, self.since, now))
+        ended = self.ended  # another thread may take it away at any time
+        if ended is not None:
+            ended.append((self.stage, self.since, now))
         self.stage, self.since = stage, now
 
     def array(self, shape: tuple[int, ...], dtype: str) -> Array:
