@@ -22,8 +22,6 @@ def _quotas(mount: Path, own: Path) -> list[int]:
             (number(group / "cpu.max"), number(group / "cpu.max", 1)),
             (number(group / "cpu.cfs_quota_us"), number(group / "cpu.cfs_period_us")),
         ):
-            if (
-                quota is not None and period is not None and quota > 0 and period > 0
-            ):  # the first version: -1 for no limit
+            if quota and period and quota > 0:  # the first version says -1 where there is no limit
                 found.append(max(1, -(-quota // period)))
     return found

@@ -212,17 +212,21 @@ def measure(candidate: Candidate, budget: Budget) -> Stretch:
 def settle(batches: Iterator[Any]) -> bool:
     """Take batches until the iterator's cache, where it has one (`cache_bytes()`), grows no more: training goes on at the rate
     of later epochs. False where it still grows after `MOST_SETTLE_S`."""
-    held: Callable[[], float] = getattr(batches, "cache_bytes", lambda: 0.0)
     end = time.perf_counter() + MOST_SETTLE_S
     before = -1.0
-    while 0 < held() != before:
+    while 0 < _cache_bytes(batches) != before:
         if time.perf_counter() > end:
             return False
-        before, until, taken = held(), time.perf_counter() + _UNCHANGED_S, 0
+        before, until, taken = _cache_bytes(batches), time.perf_counter() + _UNCHANGED_S, 0
         while taken < _UNCHANGED_BATCHES or time.perf_counter() < until:
             next(batches)
             taken += 1
     return True
+
+
+def _cache_bytes(batches: Iterator[Any]) -> float:
+    held: Callable[[], float] = getattr(batches, "cache_bytes", lambda: 0.0)
+    return held()
 
 
 def _count(batches: _Endless, budget: Budget, first_batch_s: float, rss_before: int) -> Stretch:
@@ -251,8 +255,7 @@ class _Endless(Iterator[Any]):
         raise LoaderError(f"{self._candidate.name} gives no batch")
 
     def cache_bytes(self) -> float:
-        held: Callable[[], float] = getattr(self._iterator, "cache_bytes", lambda: 0.0)
-        return held()
+        return _cache_bytes(self._iterator)
 
     def close(self) -> None:
         close = getattr(self._iterator, "close", None)

@@ -39,7 +39,7 @@ def graph_dataset(pipeline: Pipeline) -> tf.data.Dataset:
 
     def batches(first: Any, last: Any) -> tf.data.Dataset:
         read = _records(pipeline, first, last).map(decode, num_parallel_calls=threads, deterministic=True)
-        ragged = any(None in output.shape for output in pipeline.outputs.outputs)
+        ragged = pipeline.outputs.ragged
         fixed = (schedule.remainder != "keep" and schedule.epochs is None) or schedule.remainder == "drop"
         join = read.ragged_batch if ragged else read.batch
         return at_load.batch(join(together, drop_remainder=fixed))

@@ -27,26 +27,17 @@ class _Iterators:
         self._begin = begin
         self._numbers = itertools.count()
         self._open: dict[int, Iterator[Arrays]] = {}
-        self._told: set[int] = set()
 
     def begin(self) -> Any:
         number = next(self._numbers)
         self._open[number] = self._begin()
         return np.int64(number)
 
-    def tell(self, number: Any) -> Any:
-        """The number itself, once; StopIteration is the end to TensorFlow as well."""
-        if int(number) in self._told:
-            raise StopIteration
-        self._told.add(int(number))
-        return np.int64(number)
-
     def next(self, number: Any) -> Arrays:
-        """Arrays of the right dtypes."""
+        """Arrays of the right dtypes; StopIteration is the end to TensorFlow as well."""
         return next(self._open[int(number)])
 
     def end(self, number: Any) -> Any:
-        self._told.discard(int(number))
         iterator = self._open.pop(int(number), None)
         if iterator is not None and hasattr(iterator, "close"):
             iterator.close()
@@ -57,10 +48,11 @@ def dataset_of(begin: Callable[[], Iterator[Arrays]], spec: Any) -> tf.data.Data
     """A dataset whose iterators take their arrays from `begin()`: one array for each leaf of `spec`, in the order of
     `tf.nest.flatten`. TensorFlow takes over the memory of aligned arrays."""
     iterators, leaves = _Iterators(begin), tf.nest.flatten(spec)
+    types, shapes = [leaf.dtype for leaf in leaves], [leaf.shape for leaf in leaves]
 
     def step(count: Any, number: Any) -> Any:
-        arrays = tf.numpy_function(iterators.next, [number], [leaf.dtype for leaf in leaves])
-        return tuple(tf.ensure_shape(array, leaf.shape) for array, leaf in zip(arrays, leaves, strict=True))
+        arrays = tf.numpy_function(iterators.next, [number], types)
+        return tuple(tf.ensure_shape(array, shape) for array, shape in zip(arrays, shapes, strict=True))
 
     next_arrays = tf.function(step, input_signature=_NUMBER * 2, autograph=False).get_concrete_function()
 
@@ -70,8 +62,8 @@ def dataset_of(begin: Callable[[], Iterator[Arrays]], spec: Any) -> tf.data.Data
                 input_dataset=tf.data.Dataset.range(np.iinfo(np.int64).max)._variant_tensor,
                 other_arguments=[number],
                 f=next_arrays,
-                output_types=[leaf.dtype for leaf in leaves],
-                output_shapes=[leaf.shape for leaf in leaves],
+                output_types=types,
+                output_shapes=shapes,
                 use_inter_op_parallelism=False,  # in the thread that asks: another one would have to be woken
                 preserve_cardinality=False,
             ),
@@ -86,15 +78,16 @@ def dataset_of(begin: Callable[[], Iterator[Arrays]], spec: Any) -> tf.data.Data
 
 def _numbers(iterators: _Iterators) -> tf.data.Dataset:
     """A dataset of one number, that of a new iterator, which ends when TensorFlow drops its own, wherever that is."""
+
+    def start(unused: Any) -> Any:
+        return tf.ensure_shape(tf.numpy_function(iterators.begin, [], tf.int64), ())
+
+    def stop(number: Any) -> Any:
+        return tf.numpy_function(iterators.end, [number], tf.int64)
+
     functions = [
-        tf.function(
-            lambda argument, python=python, given=given: tf.ensure_shape(
-                tf.numpy_function(python, [argument] if given else [], tf.int64), ()
-            ),
-            input_signature=_NUMBER,
-            autograph=False,
-        ).get_concrete_function()
-        for python, given in ((iterators.begin, False), (iterators.tell, True), (iterators.end, True))
+        tf.function(made, input_signature=_NUMBER, autograph=False).get_concrete_function()
+        for made in (start, tf.identity, stop)
     ]
     for made in functions:
         made.add_to_graph()
@@ -108,6 +101,6 @@ def _numbers(iterators: _Iterators) -> tf.data.Dataset:
         output_types=[tf.int64],
         output_shapes=[()],
     )
-    dataset = tf.data.experimental.from_variant(variant, _NUMBER[0])
+    dataset = tf.data.experimental.from_variant(variant, _NUMBER[0]).take(1)  # it would give the number again and again
     dataset._tfprep_functions = functions
     return dataset

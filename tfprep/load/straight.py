@@ -48,8 +48,7 @@ class Straight:
 
 def is_possible(pipeline: Pipeline) -> bool:
     """Whether all outputs are arrays of one shape, and TensorFlow runs ops when they are called."""
-    fixed = all(None not in output.shape for output in pipeline.outputs.outputs)
-    return fixed and bool(tf.config.experimental.get_synchronous_execution())
+    return not pipeline.outputs.ragged and bool(tf.config.experimental.get_synchronous_execution())
 
 
 def loader_iterator(iterator: Any, pipeline: Pipeline, goes_on: Callable[[int], Any], *, straight: bool) -> Any:

@@ -134,7 +134,7 @@ def _check_device(name: str | None) -> None:
 
 def _direct(pipeline: Pipeline, start: int) -> tf.data.Dataset:
     rows, outputs, pack = static_rows(pipeline), pipeline.outputs.outputs, pipeline.outputs.pack
-    if any(None in output.shape for output in outputs):
+    if pipeline.outputs.ragged:
         return _ragged(pipeline, rows, start)
     names = tf.nest.flatten(pack({output.name: output.name for output in outputs}))
 

@@ -72,6 +72,11 @@ class Outputs:
         """Every field that is needed, once."""
         return tuple(dict.fromkeys(name for output in self.outputs for name in output.fields))
 
+    @property
+    def ragged(self) -> bool:
+        """Whether samples may differ in shape in some output, which then comes as a list and not as one array."""
+        return any(None in output.shape for output in self.outputs)
+
     def pack(self, values: Mapping[str, Any]) -> Any:
         """The element made of these values by output."""
         return _pack(self.structure, values)

@@ -220,7 +220,7 @@ class Pipeline:
         choice, left = self.settings.cache, self.memory.cache_bytes
         if choice is False or choice == "encoded":
             return EncodedCache(left) if choice else None
-        if any(None in output.shape for output in self.read_outputs.outputs):
+        if self.read_outputs.ragged:
             if self.options.cache == "decoded":
                 raise LoaderError(
                     "cache='decoded' keeps arrays of one size; these images differ: use 'encoded', or geometry"
