@@ -1,11 +1,11 @@
-"""Augmentation beside Pillow and albumentations: the ops that both have, with the same strength.
+"""Augmentation compared with Pillow and albumentations: the ops that both sides have, with the same strength.
 
 Run: python benchmarks/augment.py [--seconds 2] [--threads 1] [--only NAME] [--json FILE]
 
-Colour ops on 224 x 224 pixels, geometry from 375 x 500 to 224 x 224. Each pair in turns in one process; the table gives medians,
-the ratio is that inside a round, with its quartiles. albumentations is left out where it is not installed
-(its last MIT release: pip install albumentations==2.0.8). The last line: PSNR of a chain in one resampling
-and in one a step, against a picture whose values between the pixels are known.
+Colour ops work on 224 x 224 pixels, geometry ops go from 375 x 500 to 224 x 224. The two functions of a pair take turns in one
+process. The table shows medians, and the ratio within a round with its quartiles. albumentations is skipped if it is not
+installed (its last MIT release: pip install albumentations==2.0.8). The last line compares a chain of ops that is resampled once
+with one that is resampled in every step: the PSNR of both against an image whose values between the pixels are known.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 import cv2
 import numpy as np
-from interleaved import Pair, timed, told
+from interleaved import Pair, print_timing, time_pair
 from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 
 from tfprep import augment
@@ -38,20 +38,20 @@ SOURCE, SIZE = (375, 500), (224, 224)
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=2.0, help="for each pair")
-    parser.add_argument("--threads", type=int, default=1, help="of OpenCV")
-    parser.add_argument("--only", default="", help="pairs whose name contains this")
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--seconds", type=float, default=2.0, help="Measured seconds per pair")
+    parser.add_argument("--threads", type=int, default=1, help="Threads of OpenCV")
+    parser.add_argument("--only", default="", help="Measure only pairs whose name contains this text")
+    parser.add_argument("--json", type=Path, help="File for the results")
     options = parser.parse_args()
     cv2.setNumThreads(options.threads)
     results = []
     for pair in (*colours(picture(SIZE)), *geometry(picture(SOURCE)), *chains(picture(SIZE))):
         if options.only.lower() in pair.name.lower():
-            timing = timed(pair, options.seconds)
-            told(timing)
+            timing = time_pair(pair, options.seconds)
+            print_timing(timing)
             results.append(vars(timing))
     gain = resampling_gain()
-    print(f"a chain of five ops against the truth: PSNR {gain[0]:.1f} dB in one resampling, {gain[1]:.1f} dB in five")
+    print(f"PSNR of a chain of five ops: {gain[0]:.1f} dB if resampled once, {gain[1]:.1f} dB if resampled five times")
     if options.json:
         options.json.write_text(
             json.dumps({"pairs": results, "psnr_once": gain[0], "psnr_stepwise": gain[1]}, indent=1)
@@ -105,8 +105,8 @@ def geometry(image: Any) -> Iterator[Pair]:
 
     flipped = crop.then(augment.Flip(1)(SIZE, np.random.default_rng(0)))
     yield Pair("crop 328, resize to 224, flip", lambda: _warp(image, flipped), by_pillow, "Pillow")
-    turned = crop.then(augment.Rotate((10, 10))(SIZE, np.random.default_rng(0)))
-    yield Pair("crop 328, resize, turn by 10", lambda: _warp(image, turned), lambda: _pillow_turn(pil, box), "Pillow")
+    rotated = crop.then(augment.Rotate((10, 10))(SIZE, np.random.default_rng(0)))
+    yield Pair("crop 328, resize, rotate 10", lambda: _warp(image, rotated), lambda: _pillow_rotate(pil, box), "Pillow")
     if albumentations is None:
         return
     a, mask = albumentations, np.ascontiguousarray(image[:, :, 0])
@@ -137,7 +137,7 @@ def geometry(image: Any) -> Iterator[Pair]:
         peer = a.Compose(theirs, seed=0)
         yield Pair(
             name,
-            lambda ops=ops: _drawn(sample, kinds, ops),
+            lambda ops=ops: _warped_by(ops, sample, kinds),
             lambda peer=peer: peer(image=image, mask=mask),
             "albumentations",
         )
@@ -147,16 +147,18 @@ def chains(image: Any) -> Iterator[Pair]:
     ops = [augment.Brightness(), augment.Gamma(), augment.ToneCurve(), augment.Posterize()]
 
     def one_by_one() -> Any:
-        made = image
+        result = image
         for op in ops:
-            made = op(made, RNG)
-        return made
+            result = op(result, RNG)
+        return result
 
-    yield Pair("4 tone curves", lambda: apply_colours(image, [(op, RNG) for op in ops]), one_by_one, "each by itself")
+    yield Pair(
+        "4 tone curves", lambda: apply_colours(image, [(op, RNG) for op in ops]), one_by_one, "one after another"
+    )
 
 
 def resampling_gain() -> tuple[float, float]:
-    """PSNR of a chain against the truth: a picture of waves, whose value is known between the pixels, too."""
+    """PSNR in dB of a chain in one resampling and in one per step, on an image of waves with known values between pixels."""
     size = (400, 400)
     steps = [
         augment.Rotate((12, 12)),
@@ -177,7 +179,7 @@ def resampling_gain() -> tuple[float, float]:
 
 
 def waves(xy: Any) -> Any:
-    """Twenty waves of 5 to 60 pixels' length in all directions, 0 to 255."""
+    """The sum of twenty waves 5 to 60 pixels long, in all directions, with values from 0 to 255."""
     generator = np.random.default_rng(4)
     total = np.zeros(xy.shape[:2])
     for length, angle, phase in generator.uniform([5, 0, 0], [60, np.pi, 2 * np.pi], (20, 3)):
@@ -189,7 +191,7 @@ RNG = np.random.default_rng(0)
 
 
 def picture(size: tuple[int, int]) -> Any:
-    """Something with edges and texture: blurred noise at two scales."""
+    """An image with edges and texture: blurred noise at two scales."""
     noise = np.random.default_rng(1).integers(0, 256, (2, *size, 3), dtype=np.uint8)
     coarse, fine = cv2.GaussianBlur(noise[0], (0, 0), 9), cv2.GaussianBlur(noise[1], (0, 0), 1.2)
     return np.clip((coarse.astype(np.float32) - 128) * 12 + (fine - 128.0) * 1.5 + 128, 0, 255).astype(np.uint8)
@@ -203,19 +205,19 @@ def _warp(image: Any, transform: Transform) -> Any:
     return warp_sample({"image": image}, {"image": "image"}, transform)["image"]
 
 
-def _drawn(sample: Any, kinds: Any, ops: Any) -> Any:
+def _warped_by(ops: Any, sample: Any, kinds: Any) -> Any:
     transform = identity(sample["image"].shape[:2])
     for op in ops:
         transform = transform.then(op(transform.size, RNG))
     return warp_sample(sample, kinds, transform)
 
 
-def _pillow_turn(pil: Image.Image, box: tuple[int, int, int, int]) -> Any:
+def _pillow_rotate(pil: Image.Image, box: tuple[int, int, int, int]) -> Any:
     return np.asarray(pil.resize((224, 224), Image.Resampling.BOX, box=box).rotate(10, Image.Resampling.BILINEAR))
 
 
-def _psnr(made: Any, image: Any) -> float:
-    error = np.square(made.astype(np.float64) - image).mean()
+def _psnr(warped: Any, truth: Any) -> float:
+    error = np.square(warped.astype(np.float64) - truth).mean()
     return float("inf") if error == 0 else float(10 * np.log10(255**2 / error))
 
 

@@ -1,24 +1,24 @@
-"""`tfprep build` beside the limit of the machine, and beside the script that most people write.
+"""`tfprep build` compared with the limit of the machine, and with the script that most people write.
 
     python benchmarks/build.py --data data/photos [--repeat 12] [--rounds 5] [--workers 1,2]
         [--only NAME,...] [--cold] [--json FILE]
 
-The work: photos to a shorter side of 256 by area averaging, 224 x 224 from the centre, JPEG of quality 95 (4:2:0), TFRecords.
+Each image is scaled to a shorter side of 256 by area averaging, cropped to 224 x 224 at the centre, encoded as JPEG of quality 95
+(4:2:0) and written to TFRecords. The candidates are
 
-- `limit`: processes that do just this with simplejpeg and OpenCV, each its share of the files: nothing checked, no index;
-- `pil pool`: what most people write (`benchmarks/build_usual.py`): Pillow in a `multiprocessing.Pool`, TensorFlow's Examples and
-  writer; a good part of it is TensorFlow's import, so `rest` tells its rate without its start;
-- `lean pil pool`: the same pixels without TensorFlow: no Examples, frames by tfprep's own writer;
-- `copy`: reading and writing the files' bytes alone, in processes as `limit`, the end synced;
-- `tfprep`: the recipe below by the command line, index, receipts, checksums and statistics included; with 3 augmented
-  variants a sample (`Crop`, `Flip`, `Brightness`) beside the unaugmented one; and with `Original`, beside `copy`.
+- `limit`: processes that do only this, with simplejpeg and OpenCV, each for its share of the files, without checks or an index;
+- `pil pool`: the script that most people write (`benchmarks/build_usual.py`): Pillow in a `multiprocessing.Pool`, Examples and
+  the writer of TensorFlow. A large part of its time is the import of TensorFlow; `rest` is the time after the first record;
+- `lean pil pool`: the same pixels without TensorFlow: no Examples, framed by tfprep's writer;
+- `copy`: the bytes of the files are read and written, in processes like those of `limit`, and synced at the end;
+- `tfprep`: the recipe below on the command line, with index, receipts, checksums and statistics; also with 3 augmented variants
+  per sample (`Crop`, `Flip`, `Brightness`) in addition to the unaugmented one, and with `Original`, to compare with `copy`.
 
-The photos are linked `--repeat` times into one folder, so that a run takes seconds; files come from a warm cache. With
-`--cold` they are copied instead, and taken out of the cache before each run (Linux). In each round every
-contender runs once, in changing order, as processes of its own, from nothing to the last file, start-up included, with
-compiled bytecode as pip leaves it; ratios are taken inside a round, figures are medians. Memory is the sum over the
-process tree, sampled. `cpu` is the processor time of the whole tree: on a machine that others use as well it is the
-steadier measure.
+The photos are linked `--repeat` times into one folder, so that a run takes seconds. The files come from a warm page cache; with
+`--cold` they are copied instead, and dropped from the page cache before each run (Linux). In each round every candidate runs
+once, in alternating order and in new processes, with compiled bytecode as after an installation by pip. The time includes
+start-up. Ratios are taken within a round; figures are medians. Memory is the sampled sum over the process tree. `cpu` is the
+processor time of the process tree, which varies less than wall time on a machine that runs other programs.
 """
 
 from __future__ import annotations
@@ -58,13 +58,14 @@ from tfprep import Recipe, codecs, sources
 RECIPE = Recipe("photos", sources.Folder(), {"image": codecs.Original(), "label": codecs.Scalar()})
 """
 POLL_S = 0.01
+"""Interval of the checks for the first record: 1 % of the second that a start takes."""
 MEMORY_S = 0.1
+"""Interval of the memory samples."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """One run of one contender: seconds from start to end, and to the first bytes of a record; processor seconds and peak
-    memory of the tree."""
+    """A run of a candidate: seconds to the end and to the first bytes of a record, CPU seconds and peak memory of the tree."""
 
     seconds: float
     first_s: float
@@ -73,13 +74,13 @@ class Run:
 
     @property
     def rest_s(self) -> float:
-        """From the first record to the end."""
+        """Seconds from the first record to the end."""
         return self.seconds - self.first_s
 
 
 @dataclass(frozen=True)
-class Contender:
-    """What runs: a command for a folder to write into, and where its first record appears."""
+class Candidate:
+    """A program to measure: `command(folder)` writes to the folder; its first record appears in a file that matches `first`."""
 
     name: str
     command: Callable[[Path], list[str]]
@@ -89,28 +90,28 @@ class Contender:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, default=Path("data/photos"))
-    parser.add_argument("--repeat", type=int, default=12)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--workers", default="1,2")
-    parser.add_argument("--only", default="", help="contenders whose name begins with one of these, comma-separated")
+    parser.add_argument("--data", type=Path, default=Path("data/photos"), help="Folder of class folders")
+    parser.add_argument("--repeat", type=int, default=12, help="Number of links to each photo")
+    parser.add_argument("--rounds", type=int, default=5, help="Measured rounds")
+    parser.add_argument("--workers", default="1,2", help="Numbers of worker processes, comma-separated")
+    parser.add_argument("--only", default="", help="Prefixes of the candidates' names, comma-separated")
     parser.add_argument(
-        "--cold", action="store_true", help="take the photos out of the system's cache before each run (Linux)"
+        "--cold", action="store_true", help="Drop the photos from the page cache before each run (Linux)"
     )
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--json", type=Path, help="File for the results")
     parser.add_argument("--part", nargs=6, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.part:
         PARTS[options.part[0]](*options.part[1:])
         return
-    with tempfile.TemporaryDirectory() as folder:
-        place = Path(folder)
-        images = gather(options.data, place / "data", options.repeat, copies=options.cold)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        images = gather(options.data, folder / "data", options.repeat, copies=options.cold)
         workers = [int(number) for number in options.workers.split(",")]
-        chosen = contenders(place, workers, tuple(options.only.split(",")))
-        runs = measure(chosen, place, options.rounds, options.cold)
+        chosen = candidates(folder, workers, tuple(options.only.split(",")))
+        runs = measure(chosen, folder, options.rounds, options.cold)
     result = summary(runs, images, workers)
-    tell(result, runs, images)
+    print_results(result, runs, images)
     if options.json:
         options.json.write_text(json.dumps(result, indent=1) + "\n")
 
@@ -118,7 +119,7 @@ def main() -> None:
 def gather(data: Path, into: Path, repeat: int, *, copies: bool) -> int:
     files = sorted(path for path in data.rglob("*") if path.is_file())
     if not files:
-        sys.exit(f"{data}: no photos; any folder of class folders will do (data/README.md)")
+        sys.exit(f"{data} contains no photos; give a folder of class folders (see data/README.md)")
     for path in files:
         for number in range(repeat):
             link = into / path.parent.name / f"{number}_{path.name}"
@@ -130,48 +131,66 @@ def gather(data: Path, into: Path, repeat: int, *, copies: bool) -> int:
     return len(files) * repeat
 
 
-# --- contenders -------------------------------------------------------------------------------------------------------
+# --- candidates -------------------------------------------------------------------------------------------------------
 
 
-def contenders(place: Path, workers: list[int], only: tuple[str, ...]) -> list[Contender]:
+def candidates(folder: Path, workers: list[int], only: tuple[str, ...]) -> list[Candidate]:
     recipes = {"plain": RECIPE, "variants": VARIANTS, "original": ORIGINAL}
     for name, text in recipes.items():
-        (place / f"{name}.py").write_text(text)
-    all_of_them = []
+        (folder / f"{name}.py").write_text(text)
+    all_candidates = []
     for count in workers:
-        all_of_them += [
-            Contender(f"limit {count}", part("limit", place, count), "*.tfrecord"),
-            Contender(f"pil pool {count}", usual(place, count), "*.tfrecord"),
-            Contender(f"lean pil pool {count}", part("pil", place, count), "*.tfrecord"),
-            Contender(f"copy {count}", part("copy", place, count), "*.tfrecord"),
-            Contender(f"tfprep {count}", tfprep("plain", place, count), ".tfprep/new/*"),
-            Contender(f"tfprep 3 variants {count}", tfprep("variants", place, count), ".tfprep/new/*", 4),
-            Contender(f"tfprep original {count}", tfprep("original", place, count), ".tfprep/new/*"),
+        all_candidates += [
+            Candidate(f"limit {count}", part("limit", folder, count), "*.tfrecord"),
+            Candidate(f"pil pool {count}", usual(folder, count), "*.tfrecord"),
+            Candidate(f"lean pil pool {count}", part("pil", folder, count), "*.tfrecord"),
+            Candidate(f"copy {count}", part("copy", folder, count), "*.tfrecord"),
+            Candidate(f"tfprep {count}", tfprep("plain", folder, count), ".tfprep/new/*"),
+            Candidate(f"tfprep 3 variants {count}", tfprep("variants", folder, count), ".tfprep/new/*", 4),
+            Candidate(f"tfprep original {count}", tfprep("original", folder, count), ".tfprep/new/*"),
         ]
-    return [contender for contender in all_of_them if contender.name.startswith(only)]
+    return [candidate for candidate in all_candidates if candidate.name.startswith(only)]
 
 
-def tfprep(recipe: str, place: Path, workers: int) -> Callable[[Path], list[str]]:
-    command = [sys.executable, "-m", "tfprep.cli", "build", str(place / f"{recipe}.py"), "--data", str(place / "data")]
+def tfprep(recipe: str, folder: Path, workers: int) -> Callable[[Path], list[str]]:
+    command = [
+        sys.executable,
+        "-m",
+        "tfprep.cli",
+        "build",
+        str(folder / f"{recipe}.py"),
+        "--data",
+        str(folder / "data"),
+    ]
     return lambda out: [*command, "--workers", str(workers), "--out", str(out), "--quiet"]
 
 
-def part(name: str, place: Path, workers: int) -> Callable[[Path], list[str]]:
-    return lambda out: [sys.executable, __file__, "--part", name, str(place / "data"), str(out), str(workers), "-1", ""]
+def part(name: str, folder: Path, workers: int) -> Callable[[Path], list[str]]:
+    return lambda out: [
+        sys.executable,
+        __file__,
+        "--part",
+        name,
+        str(folder / "data"),
+        str(out),
+        str(workers),
+        "-1",
+        "",
+    ]
 
 
-def usual(place: Path, workers: int) -> Callable[[Path], list[str]]:
+def usual(folder: Path, workers: int) -> Callable[[Path], list[str]]:
     script = str(Path(__file__).with_name("build_usual.py"))
 
     def command(out: Path) -> list[str]:
         out.mkdir()
-        return [sys.executable, script, str(place / "data"), str(out / "all.tfrecord"), str(workers)]
+        return [sys.executable, script, str(folder / "data"), str(out / "all.tfrecord"), str(workers)]
 
     return command
 
 
 def limit(data: str, out: str, workers: str, number: str, work: str) -> None:
-    """The parent starts one process a share; each does its own."""
+    """Starts one process per share of the files if `number` is -1, and otherwise converts the share `number`."""
     if number == "-1":
         os.makedirs(out, exist_ok=True)
         command = [sys.executable, __file__, "--part", work or "limit", data, out, workers]
@@ -243,51 +262,51 @@ PARTS: dict[str, Callable[[str, str, str, str, str], None]] = {"limit": limit, "
 # --- measuring --------------------------------------------------------------------------------------------------------
 
 
-def measure(all_of_them: list[Contender], place: Path, rounds: int, cold: bool) -> dict[str, list[Run]]:
-    runs: dict[str, list[Run]] = {contender.name: [] for contender in all_of_them}
+def measure(all_candidates: list[Candidate], folder: Path, rounds: int, cold: bool) -> dict[str, list[Run]]:
+    runs: dict[str, list[Run]] = {candidate.name: [] for candidate in all_candidates}
     for number in range(rounds + 1):
-        order = all_of_them if number % 2 else all_of_them[::-1]
-        for contender in order:
-            run = run_once(contender, place, cold)
+        order = all_candidates if number % 2 else all_candidates[::-1]
+        for candidate in order:
+            run = run_once(candidate, folder, cold)
             if number:  # the first round warms up
-                runs[contender.name].append(run)
+                runs[candidate.name].append(run)
     return runs
 
 
-def run_once(contender: Contender, place: Path, cold: bool) -> Run:
-    out = place / "out"
+def run_once(candidate: Candidate, folder: Path, cold: bool) -> Run:
+    out = folder / "out"
     shutil.rmtree(out, ignore_errors=True)
     os.sync()
-    command = contender.command(out)
+    command = candidate.command(out)
     if cold:
-        drop_cached([path for path in (place / "data").rglob("*") if path.is_file()])
+        drop_cached([path for path in (folder / "data").rglob("*") if path.is_file()])
     started = time.perf_counter()
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment(place))
-    peak, first = _Peak(process.pid), _First(out, contender.first, started)
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment(folder))
+    peak, first = _Peak(process.pid), _First(out, candidate.first, started)
     _, status, usage = os.wait4(process.pid, 0)
     seconds = time.perf_counter() - started
     process.returncode = status
     if status:
-        sys.exit(f"{contender.name} failed")
+        sys.exit(f"{candidate.name} failed")
     return Run(seconds, first.stop() or seconds, usage.ru_utime + usage.ru_stime, peak.stop())
 
 
-def environment(place: Path) -> dict[str, str]:
-    """Bytecode is kept, as pip leaves it when it installs, whatever this shell says; the first round makes it."""
+def environment(folder: Path) -> dict[str, str]:
+    """The environment of a run: bytecode is kept, as after an installation by pip; the first round compiles it."""
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    return {**kept, "PYTHONPYCACHEPREFIX": str(place / "bytecode"), "TF_CPP_MIN_LOG_LEVEL": "3"}
+    return {**kept, "PYTHONPYCACHEPREFIX": str(folder / "bytecode"), "TF_CPP_MIN_LOG_LEVEL": "3"}
 
 
 def drop_cached(files: list[Path]) -> None:
-    """Take the files' pages out of the system's cache; those of Python and its libraries stay."""
+    """Drops the files from the page cache; Python and its libraries stay in it."""
     drop(files)
     probes = files[:: max(1, len(files) // 20)]
     still = sum(map(is_cached, probes))
     if still > len(probes) // 2:
         sys.exit(
-            f"--cold: {still} of {len(probes)} files tried stayed in the system's cache; this file system keeps them there"
+            f"--cold: {still} of {len(probes)} tested files stayed in the page cache; this file system does not drop them"
         )
-    drop(probes)  # asking whether a page is there makes the system read it ahead
+    drop(probes)  # the test itself makes the system read the files ahead
 
 
 def drop(files: list[Path]) -> None:
@@ -299,7 +318,7 @@ def drop(files: list[Path]) -> None:
 
 
 def is_cached(path: Path) -> bool:
-    """Whether the file's first page is at hand (Linux: a read that may not wait for the disk)."""
+    """Whether the file's first page is in the page cache: a read with RWF_NOWAIT, which never waits for the disk, succeeds."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         return os.preadv(descriptor, [bytearray(1)], 0, os.RWF_NOWAIT) == 1
@@ -310,7 +329,7 @@ def is_cached(path: Path) -> bool:
 
 
 class _First:
-    """When the first bytes of a record appeared."""
+    """A thread that notes when the first bytes of a record appear."""
 
     def __init__(self, out: Path, pattern: str, started: float) -> None:
         self._out, self._pattern, self._started = out, pattern, started
@@ -335,7 +354,7 @@ class _First:
 
 
 class _Peak:
-    """The largest sum of resident memory over a process and its children."""
+    """A thread that samples the largest sum of resident memory over a process and its children."""
 
     def __init__(self, pid: int) -> None:
         self._tree = psutil.Process(pid)
@@ -360,11 +379,11 @@ class _Peak:
         return self._largest / 2**20
 
 
-# --- telling ----------------------------------------------------------------------------------------------------------
+# --- results ----------------------------------------------------------------------------------------------------------
 
 
 def ratio(runs: dict[str, list[Run]], fast: str, slow: str, of: str = "seconds") -> float | None:
-    """How many times the speed of `slow` that of `fast` is: the median over the rounds."""
+    """The speed of `fast` as a multiple of that of `slow`: the median over the rounds."""
     if fast not in runs or slow not in runs:
         return None
     return statistics.median(getattr(b, of) / getattr(a, of) for a, b in zip(runs[fast], runs[slow], strict=True))
@@ -392,7 +411,7 @@ def summary(runs: dict[str, list[Run]], images: int, workers: list[int]) -> dict
     }
 
 
-def tell(result: dict[str, object], runs: dict[str, list[Run]], images: int) -> None:
+def print_results(result: dict[str, object], runs: dict[str, list[Run]], images: int) -> None:
     print(f"{images} images, {result['rounds']} rounds, medians")
     for name, all_runs in runs.items():
         seconds = statistics.median(run.seconds for run in all_runs)

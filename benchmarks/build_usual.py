@@ -1,11 +1,11 @@
-"""The script that most people write for TFRecords: Pillow in a `multiprocessing.Pool`, Examples and the writer by TensorFlow.
+"""The script that most people write for TFRecords: Pillow in a `multiprocessing.Pool`, Examples and the writer of TensorFlow.
 
     python benchmarks/build_usual.py DATA OUT.tfrecord WORKERS
 
-A contender of `benchmarks/build.py`. It follows what public scripts have in common (TensorFlow's `build_imagenet_data.py`,
-https://www.tensorflow.org/tutorials/load_data/tfrecord and their many copies): TensorFlow imported at the top; an Example of
-image, height, width and label made where the image is; its bytes handed to the parent, which writes them by
-`tf.io.TFRecordWriter`. Pillow resizes as it does by default (bicubic).
+This is a candidate of `benchmarks/build.py`. It does what public scripts have in common (TensorFlow's `build_imagenet_data.py`,
+https://www.tensorflow.org/tutorials/load_data/tfrecord and their copies): it imports TensorFlow at the top, makes an Example of
+image, height, width and label in the process that reads the image, and sends its bytes to the parent, which writes them with
+`tf.io.TFRecordWriter`. Pillow resizes with its default filter (bicubic).
 """
 
 from __future__ import annotations

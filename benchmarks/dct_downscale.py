@@ -1,9 +1,10 @@
-"""JPEG decoded at 1/2, 1/4 and 1/8 in the DCT domain, beside decoding it whole and averaging areas.
+"""JPEG decoding at 1/2, 1/4 and 1/8 in the DCT domain, compared with full decoding and area averaging.
 
 Run: python benchmarks/dct_downscale.py --data data/photos [--images 40] [--json FILE]
 
-For each factor: how many times less CPU the scaled decode takes than the whole one (interleaved, median over the images), and how
-far its pixels are from the area average of the whole image: mean absolute difference in levels, PSNR in dB (mean and worst).
+For each factor the output shows the CPU time of a full decode as a multiple of that of the scaled decode (interleaved, median
+over the images), and the difference of its pixels to the area average of the full image: mean absolute difference in levels, and
+PSNR in dB (mean and minimum).
 """
 
 from __future__ import annotations
@@ -23,17 +24,18 @@ ROUNDS = 5
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True, help="a folder with JPEG files somewhere below it")
-    parser.add_argument("--images", type=int, default=40)
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--data", type=Path, required=True, help="Folder with JPEG files in it or below it")
+    parser.add_argument("--images", type=int, default=40, help="Number of images to decode")
+    parser.add_argument("--json", type=Path, help="File for the results")
     options = parser.parse_args()
     cv2.setNumThreads(1)
     paths = sorted(path for path in options.data.rglob("*") if path.suffix.lower() in (".jpg", ".jpeg"))
     files = [path.read_bytes() for path in paths[:: max(1, len(paths) // options.images)][: options.images]]
     result = {f"1/{factor}": measured(files, factor) for factor in (2, 4, 8)}
     for name, figures in result.items():
-        told = ", ".join(f"{figure} {value:.3g}" for figure, value in figures.items())
-        print(f"{name}: {told} ({len(files)} images)")
+        print(
+            f"{name}: {', '.join(f'{figure} {value:.3g}' for figure, value in figures.items())} ({len(files)} images)"
+        )
     if options.json:
         options.json.write_text(json.dumps(result, indent=1))
 

@@ -1,10 +1,10 @@
-"""Derived inputs beside SciPy's, scikit-image's or the plain way of making the same.
+"""Derived inputs compared with SciPy's, scikit-image's or a direct NumPy implementation.
 
 Run: python benchmarks/derive.py [--sizes 512 1024] [--seconds 2] [--threads 1] [--only NAME] [--json FILE]
 
-Masks are generated: discs of several classes, a few percent of the image each, and for U-Net's weights 20 and 400 cells. Each
-pair is checked to give the same numbers before it is timed, and timed in turns in one process; the table gives medians, the
-ratio is that inside a round, with its quartiles. OpenCV may use `--threads` threads; the peers use one.
+The masks are generated: discs of several classes, each a few percent of the image, and 20 and 400 cells for U-Net's weights. Both
+functions of a pair must give the same result before they are timed. They take turns in one process. The table shows medians, and
+the ratio within a round with its quartiles. OpenCV may use `--threads` threads; the peers use one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 import cv2
 import numpy as np
-from interleaved import Pair, timed, told
+from interleaved import Pair, print_timing, time_pair
 from scipy import ndimage
 from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import dijkstra
@@ -25,16 +25,16 @@ from skimage.segmentation import find_boundaries
 
 from tfprep import derive
 
-STILL = np.random.default_rng(0)
+RNG = np.random.default_rng(0)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sizes", type=int, nargs="+", default=[512, 1024])
-    parser.add_argument("--seconds", type=float, default=2.0, help="for each pair")
-    parser.add_argument("--threads", type=int, default=1, help="of OpenCV")
-    parser.add_argument("--only", default="", help="pairs whose name contains this")
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--sizes", type=int, nargs="+", default=[512, 1024], help="Sides of the images in pixels")
+    parser.add_argument("--seconds", type=float, default=2.0, help="Measured seconds per pair")
+    parser.add_argument("--threads", type=int, default=1, help="Threads of OpenCV")
+    parser.add_argument("--only", default="", help="Measure only pairs whose name contains this text")
+    parser.add_argument("--json", type=Path, help="File for the results")
     options = parser.parse_args()
     cv2.setNumThreads(options.threads)
     results = []
@@ -42,8 +42,8 @@ def main() -> None:
         print(f"{size} x {size}")
         for pair in pairs(size):
             if options.only.lower() in pair.name.lower():
-                timing = timed(pair, options.seconds)
-                told(timing)
+                timing = time_pair(pair, options.seconds)
+                print_timing(timing)
                 results.append({"size": size, **vars(timing)})
     if options.json:
         options.json.write_text(json.dumps(results, indent=1))
@@ -77,7 +77,7 @@ def _distances(sample: dict[str, Any]) -> Iterator[Pair]:
 def _clicks(sample: dict[str, Any]) -> Iterator[Pair]:
     points = np.concatenate([np.random.default_rng(1).uniform(0, len(sample["mask"]), (8, 2)), np.eye(8)[:, :1]], 1)
     points[:5, 2] = 1
-    made = {**sample, "clicks": points.astype(np.float32)}
+    with_clicks = {**sample, "clicks": points.astype(np.float32)}
     pixels = [np.floor(points[points[:, 2] == kind, 1::-1]).astype(int) for kind in (1, 0)]
 
     def by_scipy() -> Any:
@@ -88,7 +88,7 @@ def _clicks(sample: dict[str, Any]) -> Iterator[Pair]:
             maps.append(np.minimum(ndimage.distance_transform_edt(free), 255))
         return np.rint(np.stack(maps, 2))
 
-    yield _same("ClickMaps, 5 and 3 clicks", derive.ClickMaps(), made, by_scipy, "SciPy")
+    yield _same("ClickMaps, 5 and 3 clicks", derive.ClickMaps(), with_clicks, by_scipy, "SciPy")
     for strategy in (1, 2, 3):
         op = derive.Clicks(strategies=(strategy,))
         yield Pair(f"Clicks, drawn by strategy {strategy}", _fresh(op, sample), None, "")
@@ -99,7 +99,7 @@ def _cells(size: int) -> Iterator[Pair]:
         cells = discs(size, count, numbered=True)
         op = derive.UNetWeights(balance=False, inside=True)
         full = lambda cells=cells: unet_by_full_transforms(cells)  # noqa: E731
-        yield _same(f"UNetWeights, {len(np.unique(cells)) - 1} cells", op, {"mask": cells}, full, "SciPy, each cell")
+        yield _same(f"UNetWeights, {len(np.unique(cells)) - 1} cells", op, {"mask": cells}, full, "SciPy, cell by cell")
 
 
 def _others(sample: dict[str, Any]) -> Iterator[Pair]:
@@ -108,27 +108,27 @@ def _others(sample: dict[str, Any]) -> Iterator[Pair]:
     yield _same("Boundaries", derive.Boundaries(), sample, outline, "scikit-image")
     points = np.random.default_rng(2).uniform(0, len(mask), (17, 3)).astype(np.float32)
     points[:, 2] = 2
-    made = {**sample, "points": points}
+    with_points = {**sample, "points": points}
     yield _same(
-        "Heatmaps, 17 points", derive.Heatmaps(), made, lambda: heatmaps(mask.shape, points), "NumPy, whole maps"
+        "Heatmaps, 17 points", derive.Heatmaps(), with_points, lambda: heatmaps(mask.shape, points), "NumPy, whole maps"
     )
     one_hot = lambda: (mask[:, :, None] == np.arange(6)).astype(np.uint8)  # noqa: E731
-    yield _same("OneHot, 6 classes", derive.OneHot(6), sample, one_hot, "NumPy, compared")
+    yield _same("OneHot, 6 classes", derive.OneHot(6), sample, one_hot, "NumPy, comparison")
     gradient = lambda: np.hypot(*(ndimage.sobel(_gray(image), axis, mode="reflect") / 8 for axis in (1, 0)))  # noqa: E731
     yield _same("Sobel", derive.Sobel(), sample, gradient, "SciPy")
     for op in (derive.Canny(), derive.InstanceCenters(), derive.InstanceOffsets(), derive.ChannelStatistics()):
         yield Pair(type(op).__name__, _fresh(op, sample), None, "")
     if len(mask) <= 512:
         smooth = cv2.GaussianBlur(image, (0, 0), 8)
-        made = {**sample, "image": smooth, "points": np.array([[100.5, 100.5, 1]], np.float32)}
+        seeded = {**sample, "image": smooth, "points": np.array([[100.5, 100.5, 1]], np.float32)}
         op = derive.GeodesicDistance(edge_weight_px=50)
-        yield _same("GeodesicDistance", op, made, lambda: geodesic(smooth, (100, 100), 50), "SciPy, Dijkstra")
+        yield _same("GeodesicDistance", op, seeded, lambda: geodesic(smooth, (100, 100), 50), "SciPy, Dijkstra")
 
 
 def _same(name: str, op: Any, sample: dict[str, Any], peer: Callable[[], Any], peer_name: str) -> Pair:
-    """The pair, once its two results were found equal to a thousandth."""
-    np.testing.assert_allclose(op(sample, STILL).astype(np.float64), peer(), atol=2e-3, err_msg=name)
-    return Pair(name, lambda: op(sample, STILL), peer, peer_name)
+    """The pair, after a check that both results agree to 0.002."""
+    np.testing.assert_allclose(op(sample, RNG).astype(np.float64), peer(), atol=2e-3, err_msg=name)
+    return Pair(name, lambda: op(sample, RNG), peer, peer_name)
 
 
 def _fresh(op: Any, sample: dict[str, Any]) -> Callable[[], Any]:
@@ -139,7 +139,7 @@ def _fresh(op: Any, sample: dict[str, Any]) -> Callable[[], Any]:
 
 
 def discs(size: int, count: int, *, numbered: bool = False) -> Any:
-    """Discs in rows, touching nearly; classes 1 to 5, or each with a number of its own."""
+    """Discs in rows that nearly touch, of classes 1 to 5, or numbered from 1."""
     side = int(np.ceil(np.sqrt(count)))
     pitch = size / side
     mask = np.zeros((size, size), np.uint16 if numbered else np.uint8)
@@ -154,7 +154,7 @@ def noise(size: int) -> Any:
     return np.random.default_rng(3).integers(0, 256, (size, size, 3), dtype=np.uint8)
 
 
-# --- the plain ways -------------------------------------------------------------------------------------------------
+# --- references -------------------------------------------------------------------------------------------------
 
 
 def unet_by_full_transforms(cells: Any) -> Any:

@@ -1,6 +1,6 @@
-"""Pairs of functions timed in turns: ours and a peer's, one call each a round, so that a busy machine slows both.
+"""Timing of pairs of functions, tfprep's and a peer's, in turns: one call each per round, so that a busy machine slows both.
 
-Not a script: benchmarks/derive.py and benchmarks/augment.py are.
+This module is imported by benchmarks/derive.py and benchmarks/augment.py.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Pair:
-    """What is compared, on what, and by how much the results may differ; `peer` None where nobody has the same."""
+    """A function of tfprep and the peer's function for the same task. `peer` is None if no peer has such a function."""
 
     name: str
     ours: Callable[[], Any]
@@ -24,7 +24,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class Timing:
-    """Medians in milliseconds over the rounds, and the median and spread of the ratio peer / ours inside a round."""
+    """Medians in milliseconds over the rounds; the median and the quartiles of the ratio peer / ours within a round."""
 
     name: str
     peer_name: str
@@ -35,8 +35,8 @@ class Timing:
     high: float | None
 
 
-def timed(pair: Pair, seconds: float, least_rounds: int = 3) -> Timing:
-    """Both once to warm up, then in turns, in changing order, until `seconds` have passed."""
+def time_pair(pair: Pair, seconds: float, least_rounds: int = 3) -> Timing:
+    """Calls both once to warm up, then in turns, in alternating order, until `seconds` have passed."""
     pair.ours()
     if pair.peer is not None:
         pair.peer()
@@ -53,7 +53,7 @@ def timed(pair: Pair, seconds: float, least_rounds: int = 3) -> Timing:
     return _summary(pair, ours, peers)
 
 
-def told(timing: Timing) -> None:
+def print_timing(timing: Timing) -> None:
     line = f"{timing.name:44} {timing.ours_ms:9.3f} ms"
     if timing.peer_ms is not None:
         line += f"   {timing.peer_name:26} {timing.peer_ms:9.3f} ms"

@@ -1,14 +1,15 @@
-"""The loader against the floor that the hardware sets, and against tf.data.
+"""The loader compared with the limit of the hardware and with tf.data.
 
 Run: python benchmarks/loader.py [--images 8000] [--rounds 28] [--json FILE] [--data FOLDER] [--quick | --rest]
 
-8,000 images or more, 224 × 224, batch 64, uint8, global order. In every round each contestant delivers a quarter of the images
-(the fastest all), in changing order, from an iterator that is warm; so 28 rounds are seven epochs. Rounds are short because the
-speed of a shared machine changes from second to second. A turn begins when the process has come to rest, for pipelines go on
-filling their buffers after the turn before; what a pipeline had ready is used up before the clock starts. Figures are medians
-over the rounds, ratios medians of the ratios inside a round. Files are in the page cache. JPEG is read without the loader's
-cache, which would decode nothing from the second epoch on. Raw images are read with the default options, which keep rows in
-memory where all fit, as the page cache does for the floor; and as "read" without that cache, by `preadv`.
+The datasets have 8,000 images or more of 224 × 224 pixels; batches of 64 are delivered as uint8, in global order. In every round
+each candidate delivers a quarter of the images (the fastest ones all of them), in changing order and from an iterator that has
+been warmed up, so 28 rounds are seven epochs. Rounds are short because the speed of a shared machine changes from second to
+second. A turn begins when the process is idle, since pipelines go on filling their buffers after their own turn; the batches that
+a pipeline has ready are consumed before the clock starts. Figures are medians over the rounds; ratios are medians of the ratios
+within a round. The files are in the page cache. JPEG images are read without the loader's cache, with which nothing would be
+decoded from the second epoch on. Raw images are read with the default options, which keep the rows in memory if all fit, as the
+page cache does for the limit, and in the candidate "read" without that cache, with `preadv`.
 """
 
 from __future__ import annotations
@@ -29,17 +30,30 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import loader_data
 import psutil
-from loader_peers import BATCH, DRAIN, Contestant, decode_only, loader, memory_map, pread, tfdata
+from loader_peers import (
+    BATCH,
+    DRAIN,
+    Candidate,
+    decode_only,
+    loader,
+    memory_map,
+    pread,
+    tfdata_by_batch,
+    tfdata_by_record,
+    tfdata_fixed_length,
+)
 
 from tfprep import codecs
 
 TURN = 0.25
-"""Of an epoch."""
+"""Share of an epoch that a candidate delivers in its turn."""
 
 LONGER = dict.fromkeys(
     ("pread", "memory map", "raw: tfprep", "raw: tfprep, read", "raw: tfprep, fit", "fit, nothing to read"), 4
 )
-"""How many times as much these deliver in a turn: it would be over before it could be measured."""
+"""Multiple of `TURN` for the fastest candidates, whose turns would otherwise be too short to measure."""
+
+RAW_TFDATA = ("raw: tf.data by record", "raw: tf.data by batch", "raw: tf.data, fixed length")
 
 TARGETS = {
     "jpeg_vs_decode": 0.90,
@@ -51,14 +65,14 @@ TARGETS = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--images", type=int, default=8000)
-    parser.add_argument("--rounds", type=int, default=28)
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--data", type=Path, help="where the datasets are made, or lie already")
+    parser.add_argument("--images", type=int, default=8000, help="Images per dataset")
+    parser.add_argument("--rounds", type=int, default=28, help="Measured rounds")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="File for the results")
+    parser.add_argument("--data", type=Path, help="Folder of the datasets, which are generated if they do not exist")
     part = parser.add_mutually_exclusive_group()
-    part.add_argument("--quick", action="store_true", help="throughput alone: no first batch, no 200 epochs")
+    part.add_argument("--quick", action="store_true", help="Measure rates only, not the first batch and 200 epochs")
     part.add_argument(
-        "--rest", action="store_true", help="the first batch and 200 epochs alone, added to what FILE holds"
+        "--rest", action="store_true", help="Measure only the first batch and 200 epochs, and add them to FILE"
     )
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -84,7 +98,7 @@ def measured(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 
 def machine() -> str:
-    """Cores, memory, processor and versions that a figure belongs to."""
+    """The cores, memory, processor and versions with which the figures were measured."""
     import tensorflow as tf
 
     lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
@@ -102,27 +116,29 @@ def machine() -> str:
 def throughput(jpeg: Path, raw: Path, images: int, rounds: int) -> dict[str, Any]:
     from loader_fit import fit, keras_alone
 
-    contestants: dict[str, Contestant] = {
+    candidates: dict[str, Candidate] = {
         "decode only": decode_only(jpeg),
         "jpeg: tfprep": loader(jpeg, cache=False),
         "jpeg: tfprep, fit": fit(jpeg, cache=False),
-        "jpeg: tf.data": tfdata(jpeg, raw=False),
+        "jpeg: tf.data by record": tfdata_by_record(jpeg, raw=False),
         "pread": pread(raw),
         "memory map": memory_map(raw),
         "raw: tfprep": loader(raw),
         "raw: tfprep, read": loader(raw, cache=False),
         "raw: tfprep, fit": fit(raw),
-        "raw: tf.data": tfdata(raw, raw=True),
+        "raw: tf.data by record": tfdata_by_record(raw, raw=True),
+        "raw: tf.data by batch": tfdata_by_batch(raw),
+        "raw: tf.data, fixed length": tfdata_fixed_length(raw),
         "fit, nothing to read": keras_alone(),
     }
-    seconds: dict[str, list[float]] = {name: [] for name in contestants}  # an image
-    cpu_ms: dict[str, list[float]] = {name: [] for name in contestants}  # an image
+    seconds: dict[str, list[float]] = {name: [] for name in candidates}  # per image
+    cpu_ms: dict[str, list[float]] = {name: [] for name in candidates}  # per image
     rest()
-    for number in range(-1, rounds):  # the first warms up and is not counted
-        for name in sorted(contestants, key=lambda name: hash((number, name))):
+    for number in range(-1, rounds):  # the first round warms up and is not counted
+        for name in sorted(candidates, key=lambda name: hash((number, name))):
             count = int(images * TURN) * LONGER.get(name, 1)
             spent = time.process_time()
-            taken = contestants[name](count) / (count // BATCH * BATCH)
+            taken = candidates[name](count) / (count // BATCH * BATCH)
             rest()
             if number >= 0:
                 seconds[name].append(taken)
@@ -132,17 +148,17 @@ def throughput(jpeg: Path, raw: Path, images: int, rounds: int) -> dict[str, Any
     for name, rate in rates.items():
         spread = sorted(1 / each for each in seconds[name])
         print(
-            f"{name:20} {rate:10,.0f} images/s   ({spread[0]:,.0f} to {spread[-1]:,.0f}), {cpu[name]:.3f} CPU-ms each"
+            f"{name:20} {rate:10,.0f} images/s   ({spread[0]:,.0f} to {spread[-1]:,.0f}), {cpu[name]:.3f} ms CPU per image"
         )
     ratios = {
         "jpeg_vs_decode": ratio(seconds, "jpeg: tfprep", "decode only"),
         "jpeg_fit_vs_decode": ratio(seconds, "jpeg: tfprep, fit", "decode only"),
-        "jpeg_vs_tfdata": ratio(seconds, "jpeg: tfprep", "jpeg: tf.data"),
+        "jpeg_vs_tfdata": ratio(seconds, "jpeg: tfprep", "jpeg: tf.data by record"),
         "raw_vs_memory": min(ratio(seconds, "raw: tfprep", peer) for peer in ("pread", "memory map")),
         "raw_read_vs_pread": ratio(seconds, "raw: tfprep, read", "pread"),
         "raw_fit_vs_memory": min(ratio(seconds, "raw: tfprep, fit", peer) for peer in ("pread", "memory map")),
-        "raw_vs_tfdata": ratio(seconds, "raw: tfprep", "raw: tf.data"),
-        "raw_read_vs_tfdata": ratio(seconds, "raw: tfprep, read", "raw: tf.data"),
+        "raw_vs_tfdata": min(ratio(seconds, "raw: tfprep", peer) for peer in RAW_TFDATA),
+        "raw_read_vs_tfdata": min(ratio(seconds, "raw: tfprep, read", peer) for peer in RAW_TFDATA),
     }
     for name, value in ratios.items():
         print(f"{name:20} {value:6.2f}" + (f"   target {TARGETS[name]}" if name in TARGETS else ""))
@@ -156,13 +172,13 @@ def throughput(jpeg: Path, raw: Path, images: int, rounds: int) -> dict[str, Any
 
 
 def drained(name: str) -> int:
-    """Batches that a contestant delivers before its clock starts."""
+    """Number of batches that a candidate delivers before its clock starts."""
     return DRAIN if "tf" in name or "fit" in name else 0
 
 
-def rest(longest: float = 10.0) -> None:
-    """Wait until this process does next to nothing: all pipelines have filled their buffers."""
-    end = time.perf_counter() + longest
+def rest(timeout_s: float = 10.0) -> None:
+    """Waits until all pipelines have filled their buffers: this process uses less than a tenth of a core."""
+    end = time.perf_counter() + timeout_s
     while time.perf_counter() < end:
         spent = time.process_time()
         time.sleep(0.05)
@@ -171,7 +187,7 @@ def rest(longest: float = 10.0) -> None:
 
 
 def ratio(seconds: dict[str, list[float]], ours: str, peer: str) -> float:
-    """How many times as fast, the median over the rounds."""
+    """The speed of `ours` as a multiple of that of `peer`: the median over the rounds."""
     return statistics.median(b / a for a, b in zip(seconds[ours], seconds[peer], strict=True))
 
 
@@ -180,7 +196,7 @@ def ratio(seconds: dict[str, list[float]], ours: str, peer: str) -> float:
 FIRST = """
 import time
 import tensorflow as tf
-import tfprep.load.tfdata
+import tfprep.load.tensorflow.loader
 tf.constant(0) + 1
 started = time.perf_counter()
 next(iter(tfprep.open({folder!r}).loader("train", 64, seed=1, inputs="image", targets="label")))
@@ -189,15 +205,15 @@ print(time.perf_counter() - started)
 
 
 def first_batch(folder: Path, jpeg: Path, count: int) -> float:
-    """Seconds from opening the dataset to its first batch as a tensor, TensorFlow loaded: the median of five processes."""
-    made = loader_data.write_index_only(folder / f"index-{count}", jpeg, count)
-    code = FIRST.format(folder=str(made))
+    """Seconds from opening the dataset to its first batch as a tensor, after TensorFlow's import: the median of five runs."""
+    dataset = loader_data.write_index_only(folder / f"index-{count}", jpeg, count)
+    code = FIRST.format(folder=str(dataset))
     runs = [subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True) for _ in range(5)]
     return statistics.median(float(run.stdout.split()[-1]) for run in runs)
 
 
 def memory_over_epochs(jpeg: Path, epochs: int = 200, images: int = 640) -> dict[str, Any]:
-    """Resident memory after epoch 20 and after epoch 200, of a loader over some of the images; and when it is closed."""
+    """Resident memory of a loader over some of the images: after epoch 20, after epoch 200, and after it is closed."""
     import tfprep
 
     where = f"key < '{images:08d}'"

@@ -1,10 +1,9 @@
-"""Datasets for benchmarks/loader.py: photo-like images as JPEG of quality 95 and as raw uint8, 224 × 224, made on the spot.
-
-Not a script: benchmarks/loader.py is.
-"""
+"""Generates the datasets of benchmarks/loader.py: photo-like images of 224 × 224, as JPEG of quality 95 and as raw uint8."""
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,8 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tfprep import codecs, records
-from tfprep.dataset import FieldInfo, FileInfo, Manifest, SplitInfo
-from tfprep.dataset.index import ROW_GROUP, read_index, schema, write_index
+from tfprep.dataset import FieldInfo, FileInfo, Manifest, SplitInfo, open_dataset, read_manifest
+from tfprep.dataset.digests import digest_of
+from tfprep.dataset.index import ROW_GROUP, schema, write_index
 from tfprep.dataset.names import INDEX, shard_name
 from tfprep.fields import FieldSpec
 
@@ -25,7 +25,7 @@ CLASSES = 1000
 
 
 def images(count: int) -> Iterator[np.ndarray]:
-    """uint8 [224, 224, 3]: crops of blurred noise of several scales; some 37 KB each as JPEG of quality 95."""
+    """Yields uint8 [224, 224, 3]: crops of noise blurred at several scales, about 37 kB each as JPEG of quality 95."""
     rng = np.random.default_rng(0)
     canvas = np.zeros((1200, 1600, 3), np.float32)
     for sigma, gain in ((1.5, 260), (6, 700), (24, 1800)):
@@ -38,17 +38,17 @@ def images(count: int) -> Iterator[np.ndarray]:
 
 
 def write(folder: Path, codec: Any, count: int, shards: int = 4) -> Path:
-    """A dataset of image and label; nothing is written where one of this size lies already."""
+    """Writes a dataset of images and labels, unless the folder already contains one."""
     if (folder / "tfprep.json").exists():
         return folder
     folder.mkdir(parents=True, exist_ok=True)
-    made, files, tables = images(count), [], []
+    pixels, files, tables = images(count), [], []
     for shard in range(shards):
         name = shard_name("bench", "train", 0, shard, shards)
         numbers = range(count * shard // shards, count * (shard + 1) // shards)
         with (folder / name).open("wb") as file:
             writer = records.RecordWriter(file)
-            rows = [_write_one(writer, codec, number, next(made)) for number in numbers]
+            rows = [_write_one(writer, codec, number, next(pixels)) for number in numbers]
         files.append(FileInfo(name, len(numbers), writer.frames[-1].offset + writer.frames[-1].size, "0" * 64))
         tables.append(_table(rows, shard))
     write_index(folder / INDEX, schema(["image", "label"], pa.int64()), tables)
@@ -57,32 +57,35 @@ def write(folder: Path, codec: Any, count: int, shards: int = 4) -> Path:
 
 
 def write_index_only(folder: Path, source: Path, count: int) -> Path:
-    """A dataset of `count` records that all lie in the files of `source`: what opening costs, without the pixels' disk."""
+    """Writes an index of `count` records that all point to one file of `source`, to measure opening without the pixels' disk."""
     if (folder / "tfprep.json").exists():
         return folder
     folder.mkdir(parents=True, exist_ok=True)
-    manifest = Manifest.read(source)
-    held = _index(source)
-    parts = [
-        held.take(np.arange(start, min(start + ROW_GROUP, count)) % len(held)).set_column(
-            held.schema.get_field_index("shard"), "shard", pa.array(np.zeros(min(ROW_GROUP, count - start)), pa.int32())
+    manifest = read_manifest(source)
+    rows = _index(source)
+    shard = rows.schema.get_field_index("shard")
+    groups = [
+        rows.take(np.arange(start, min(start + ROW_GROUP, count)) % len(rows)).set_column(
+            shard, "shard", pa.array(np.zeros(min(ROW_GROUP, count - start)), pa.int32())
         )
         for start in range(0, count, ROW_GROUP)
     ]
-    write_index(folder / INDEX, schema(["image", "label"], pa.int64()), parts)
+    write_index(folder / INDEX, schema(["image", "label"], pa.int64()), groups)
     file = manifest.splits["train"].files[0][0]
-    (folder / file.name).symlink_to(source / file.name)
+    shutil.copy(source / file.name, folder / file.name)
+    size = max(file.bytes, count * records.framing.FRAME_BYTES)
+    os.truncate(folder / file.name, size)  # `open` checks that the file can contain so many records; the end is sparse
     _write_manifest(
         folder,
         codecs.from_description(manifest.fields["image"].codec),
-        [FileInfo(file.name, count, file.bytes, file.sha256)],
+        [FileInfo(file.name, count, size, file.sha256)],
     )
     return folder
 
 
 def _index(source: Path) -> pa.Table:
     """The rows of the first shard."""
-    table = read_index(source, split="train", variant=0)
+    table = open_dataset(source).index("train")
     return table.filter(pc.equal(table["shard"], 0))
 
 
@@ -92,6 +95,7 @@ def _write_one(writer: records.RecordWriter, codec: Any, number: int, image: np.
     payload, spans = records.encode({**features, "label": label})
     frame = writer.write(payload)
     row = {"key": f"{number:08d}", "offset": frame.offset, "size": frame.size, "label": int(label[0])}
+    row["payload_crc"] = writer.payload_crcs[-1]
     for name in ("image", "label"):
         row |= {f"{name}_offset": frame.offset + 12 + spans[name].offset, f"{name}_size": spans[name].size}
     return row
@@ -103,11 +107,12 @@ def _table(rows: list[dict[str, Any]], shard: int) -> pa.Table:
     return pa.table({c.name: pa.array([{**same, **row}[c.name] for row in rows], c.type) for c in columns})
 
 
-def _write_manifest(folder: Path, codec: Any, files: list[FileInfo]) -> None:
+def _write_manifest(folder: Path, codec: Any, shards: list[FileInfo]) -> None:
     fields = {
         "image": FieldInfo(FieldSpec("image", (SIZE, SIZE, 3), "uint8"), codec.describe()),
         "label": FieldInfo(FieldSpec("label", (), "int64"), codecs.Scalar().describe()),
     }
-    split = SplitInfo(sum(file.records for file in files), (tuple(files),))
-    manifest = Manifest("bench", "0" * 64, {}, fields, {"train": split})
+    split = SplitInfo(sum(file.records for file in shards), (tuple(shards),))
+    files = {INDEX: digest_of(folder / INDEX)}
+    manifest = Manifest("bench", "0" * 64, {}, fields, {"train": split}, files=files)
     (folder / "tfprep.json").write_text(manifest.to_json())

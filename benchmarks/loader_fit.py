@@ -1,4 +1,4 @@
-"""tfprep's loader under `model.fit`, for benchmarks/loader.py. Not a script; importing this imports Keras."""
+"""Candidates of benchmarks/loader.py that run `model.fit`. Importing this module imports Keras."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import keras
 import tensorflow as tf
-from loader_peers import BATCH, DRAIN, Contestant
+from loader_peers import BATCH, DRAIN, Candidate
 
 import tfprep
 
@@ -19,7 +19,7 @@ class OnePixel(keras.layers.Layer):
 
 
 class Clock(keras.callbacks.Callback):
-    """Seconds of an epoch behind its first batches, which were ready before it began."""
+    """Seconds of an epoch without its first batches, which were ready before it began."""
 
     batches = 0
     seconds = 0.0
@@ -32,18 +32,18 @@ class Clock(keras.callbacks.Callback):
         self.seconds = time.perf_counter() - self._start
 
 
-def fit(folder: Path, **options: Any) -> Contestant:
-    """A model that looks at one pixel: what the delivery costs under `fit`, and nothing else."""
+def fit(folder: Path, **options: Any) -> Candidate:
+    """`fit` of a model that reads one pixel, so that the delivery of batches takes most of the time."""
     return _fitted(tfprep.open(folder).loader("train", BATCH, inputs="image", targets="label", tuning=False, **options))
 
 
-def keras_alone() -> Contestant:
-    """The same on one batch that lies ready: what `fit` itself costs."""
+def keras_alone() -> Candidate:
+    """`fit` of the same model on one constant batch, which measures the time of Keras."""
     batch = tf.zeros((BATCH, 224, 224, 3), tf.uint8), tf.zeros((BATCH,), tf.int64)
     return _fitted(tf.data.Dataset.from_tensors(batch).repeat())
 
 
-def _fitted(train: tf.data.Dataset) -> Contestant:
+def _fitted(train: tf.data.Dataset) -> Candidate:
     model = keras.Sequential([keras.Input((224, 224, 3), dtype="uint8"), OnePixel(), keras.layers.Dense(1)])
     model.compile("sgd", "mse", steps_per_execution=8)  # Keras itself takes longer than a batch of raw images
     clock = Clock()

@@ -1,11 +1,15 @@
-"""What the loader is measured against in benchmarks/loader.py: the floor that the hardware sets, and tf.data tuned by its guide.
+"""The candidates of benchmarks/loader.py: tfprep's loader, the limit of the hardware, and the fastest forms of tf.data.
 
-Each contestant is a function that takes a number of images, delivers so many, and returns the seconds that it took. What a
-pipeline had ready beforehand is used up before the clock starts.
+A candidate is a function that takes a number of images, delivers that many, and returns the seconds that this took. It consumes
+the batches that its pipeline has ready before it starts the clock.
+
+tf.data runs in several forms, and a ratio is taken to the fastest of them in the same run. The following were tried on two cores
+and were not faster: `num_parallel_calls` of 2 and none, a private thread pool, `map_and_batch`, JPEG in batches with `tf.map_fn`.
 """
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 import threading
@@ -18,24 +22,29 @@ import numpy as np
 import simplejpeg
 
 import tfprep
-from tfprep.dataset import Dataset
+from tfprep.dataset import open_dataset
 
-Contestant = Callable[[int], float]
+Candidate = Callable[[int], float]
 BATCH = 64
 DRAIN = 16
-"""Batches taken before the clock starts."""
+"""Batches consumed before the clock starts."""
+SHAPE = (224, 224, 3)
+SHUFFLE = 1000
+"""Records of tf.data's shuffle buffers, as in TensorFlow's guide."""
+READ_BYTES = 4 << 20
+"""Read buffer of tf.data in bytes. The default of 256 kB contains less than two raw images."""
 
 
-def places(folder: Path) -> tuple[list[Path], np.ndarray, np.ndarray, np.ndarray]:
-    """(files, file, offset and size of each image's bytes)."""
-    dataset = Dataset.open(folder)
+def record_spans(folder: Path) -> tuple[list[Path], np.ndarray, np.ndarray, np.ndarray]:
+    """Returns (files, file of each image, offset and size of each image's bytes)."""
+    dataset = open_dataset(folder)
     index = dataset.index("train", 0, ["shard", "image_offset", "image_size"])
     files = [folder / file.name for file in dataset.split("train").files[0]]
     return (files, *(index.column(name).to_numpy() for name in ("shard", "image_offset", "image_size")))
 
 
 def two_threads(work: Callable[[Any, int], None], count: int) -> float:
-    """Seconds until two threads have each worked on their half of a random order; `work(numbers, thread)`."""
+    """Seconds in which two threads call `work(numbers, thread)`, each with half of a random order of `count` numbers."""
     order = np.random.default_rng().integers(0, 1 << 62, count)
     threads = [threading.Thread(target=work, args=(order[number::2], number)) for number in range(2)]
     start = time.perf_counter()
@@ -47,15 +56,15 @@ def two_threads(work: Callable[[Any, int], None], count: int) -> float:
 
 
 def batch_memory() -> np.ndarray:
-    """uint8 [2 threads, 64, 224 · 224 · 3], page-aligned, touched."""
+    """uint8 [2 threads, 64, 224 · 224 · 3], page-aligned; all pages are allocated."""
     memory = np.frombuffer(mmap.mmap(-1, 2 * BATCH * 224 * 224 * 3), np.uint8).reshape(2, BATCH, -1)
     memory[:] = 1
     return memory
 
 
-def decode_only(folder: Path) -> Contestant:
-    """(a) Two threads that decode JPEG bytes from memory into a batch's memory, and do nothing else."""
-    files, file, offset, size = places(folder)
+def decode_only(folder: Path) -> Candidate:
+    """Limit for JPEG: two threads decode JPEG bytes from memory into the memory of a batch."""
+    files, file, offset, size = record_spans(folder)
     data = [path.read_bytes() for path in files]
     jpegs = [data[f][o : o + s] for f, o, s in zip(file.tolist(), offset.tolist(), size.tolist(), strict=True)]
     rows = batch_memory().reshape(2, BATCH, 224, 224, 3)
@@ -67,9 +76,9 @@ def decode_only(folder: Path) -> Contestant:
     return lambda count: two_threads(work, count)
 
 
-def pread(folder: Path) -> Contestant:
-    """(b) Two threads of `pread` of raw images into a batch's memory."""
-    files, file, offset, _ = places(folder)
+def pread(folder: Path) -> Candidate:
+    """Limit for raw images: two threads read them into the memory of a batch with `preadv`."""
+    files, file, offset, _ = record_spans(folder)
     descriptors = [os.open(path, os.O_RDONLY) for path in files]
     fds, offsets = [descriptors[f] for f in file.tolist()], offset.tolist()
     rows = [[memoryview(row) for row in half] for half in batch_memory()]
@@ -82,58 +91,112 @@ def pread(folder: Path) -> Contestant:
     return lambda count: two_threads(work, count)
 
 
-def memory_map(folder: Path) -> Contestant:
-    """(b) Two threads that gather batches from a memory map of nothing but pixels: `numpy.take`, 64 rows a call."""
-    pixels = folder / "pixels.bin"
-    files, file, offset, size = places(folder)
-    if not pixels.exists():
-        data = [path.read_bytes() for path in files]
+def pixel_file(folder: Path) -> Path:
+    """A file with only the pixels of a raw dataset, in the order of its records; the first call writes it."""
+    path = folder.parent / f"{folder.name}-pixels.bin"
+    if not path.exists():
+        files, file, offset, size = record_spans(folder)
+        data = [shard.read_bytes() for shard in files]
         rows = zip(file.tolist(), offset.tolist(), size.tolist(), strict=True)
-        pixels.write_bytes(b"".join(data[f][o : o + s] for f, o, s in rows))
-    held = np.memmap(pixels, np.uint8, "r").reshape(len(file), -1)
+        path.write_bytes(b"".join(data[f][o : o + s] for f, o, s in rows))
+    return path
+
+
+def memory_map(folder: Path) -> Candidate:
+    """Limit for raw images: two threads gather batches from a memory map of the pixels with `numpy.take`, 64 rows per call."""
+    pixels = np.memmap(pixel_file(folder), np.uint8, "r").reshape(-1, math.prod(SHAPE))
     memory = batch_memory()
 
     def work(order: np.ndarray, thread: int) -> None:
-        numbers = order % len(held)
+        numbers = order % len(pixels)
         for start in range(0, len(numbers), BATCH):
             chosen = numbers[start : start + BATCH]
-            np.take(held, chosen, axis=0, out=memory[thread, : len(chosen)], mode="clip")
+            np.take(pixels, chosen, axis=0, out=memory[thread, : len(chosen)], mode="clip")
 
     return lambda count: two_threads(work, count)
 
 
-def tfdata(folder: Path, *, raw: bool) -> Contestant:
-    """(c) tf.data as its performance guide tunes it: parallel interleave over the files, a shuffle buffer of 1,000 records,
-    parallel map, batch, prefetch; AUTOTUNE but for the last. Under a loop that only takes, AUTOTUNE makes that buffer hundreds
-    of batches long, which a later turn would find filled."""
+def tfdata_by_record(folder: Path, *, raw: bool) -> Candidate:
+    """tf.data as in TensorFlow's guide: a parallel map parses and decodes every record."""
     import tensorflow as tf
 
-    features = {"image": tf.io.FixedLenFeature([], tf.string), "label": tf.io.FixedLenFeature([], tf.int64)}
-
     def decode(record: Any) -> tuple[Any, Any]:
-        parsed = tf.io.parse_single_example(record, features)
+        parsed = tf.io.parse_single_example(record, _features())
         if raw:
-            image = tf.reshape(tf.io.decode_raw(parsed["image"], tf.uint8), (224, 224, 3))
+            image = tf.reshape(tf.io.decode_raw(parsed["image"], tf.uint8), SHAPE)
         else:
-            image = tf.ensure_shape(tf.io.decode_jpeg(parsed["image"], channels=3), (224, 224, 3))
+            image = tf.ensure_shape(tf.io.decode_jpeg(parsed["image"], channels=3), SHAPE)
         return image, parsed["label"]
 
-    auto = tf.data.AUTOTUNE
-    files = tf.data.Dataset.from_tensor_slices([str(path) for path in places(folder)[0]]).shuffle(100).repeat()
-    records = files.interleave(tf.data.TFRecordDataset, cycle_length=4, num_parallel_calls=auto, deterministic=False)
-    batches = records.shuffle(1000).map(decode, num_parallel_calls=auto).batch(BATCH, drop_remainder=True)
+    decoded = _records(folder).map(decode, num_parallel_calls=tf.data.AUTOTUNE)
+    return _delivered(decoded.batch(BATCH, drop_remainder=True))
+
+
+def tfdata_by_batch(folder: Path) -> Candidate:
+    """tf.data on raw images: one call parses and decodes 64 records. JPEG has no such op, and `tf.map_fn` is half as fast."""
+    import tensorflow as tf
+
+    def decode(records: Any) -> tuple[Any, Any]:
+        parsed = tf.io.parse_example(records, _features())
+        return tf.reshape(tf.io.decode_raw(parsed["image"], tf.uint8), (-1, *SHAPE)), parsed["label"]
+
+    batches = _records(folder).batch(BATCH, drop_remainder=True)
+    return _delivered(batches.map(decode, num_parallel_calls=tf.data.AUTOTUNE))
+
+
+def tfdata_fixed_length(folder: Path) -> Candidate:
+    """tf.data on fixed-length records that contain only pixels and need no parsing. They have no labels."""
+    import tensorflow as tf
+
+    files = tf.data.Dataset.from_tensors(str(pixel_file(folder))).repeat()
+    records = files.flat_map(
+        lambda name: tf.data.FixedLengthRecordDataset(name, math.prod(SHAPE), buffer_size=READ_BYTES)
+    )
+    batches = records.shuffle(SHUFFLE).batch(BATCH, drop_remainder=True)
+    return _delivered(
+        batches.map(
+            lambda records: tf.reshape(tf.io.decode_raw(records, tf.uint8), (-1, *SHAPE)),
+            num_parallel_calls=tf.data.AUTOTUNE,
+        )
+    )
+
+
+def _records(folder: Path) -> Any:
+    """Serialized examples as in the guide (https://www.tensorflow.org/guide/data_performance): parallel interleave with blocks of
+    records and large read buffers, then a shuffle buffer."""
+    import tensorflow as tf
+
+    files = tf.data.Dataset.from_tensor_slices([str(path) for path in record_spans(folder)[0]]).shuffle(100).repeat()
+    return files.interleave(
+        lambda name: tf.data.TFRecordDataset(name, buffer_size=READ_BYTES),
+        cycle_length=4,
+        block_length=8,
+        num_parallel_calls=tf.data.AUTOTUNE,
+        deterministic=False,
+    ).shuffle(SHUFFLE)
+
+
+def _features() -> dict[str, Any]:
+    import tensorflow as tf
+
+    return {"image": tf.io.FixedLenFeature([], tf.string), "label": tf.io.FixedLenFeature([], tf.int64)}
+
+
+def _delivered(batches: Any) -> Candidate:
+    """Batches with a prefetch buffer of fixed length. With AUTOTUNE it would grow to hundreds of batches in this loop, which only
+    takes batches, and would be full when the next turn begins."""
     return eager(iter(batches.prefetch(DRAIN // 2)))
 
 
-def loader(folder: Path, **options: Any) -> Contestant:
-    """tfprep's loader: global order, uint8."""
+def loader(folder: Path, **options: Any) -> Candidate:
+    """tfprep's loader."""
     return eager(
         iter(tfprep.open(folder).loader("train", BATCH, inputs="image", targets="label", tuning=False, **options))
     )
 
 
-def eager(batches: Iterator[Any]) -> Contestant:
-    """Batches as tensors, in a loop that does nothing with them."""
+def eager(batches: Iterator[Any]) -> Candidate:
+    """Batches taken in a loop that does not use them."""
 
     def run(count: int) -> float:
         for _ in range(DRAIN):

@@ -1,107 +1,46 @@
-"""What `memory_report` estimates of a train step, against the resident memory that it really takes on a CPU.
+"""The largest batch size of three models within a memory limit, as `find_batch_size` determines it, and the memory of each trial.
 
-    python benchmarks/memory.py [--json memory.json]
-    python benchmarks/memory.py --limit 2000
+    python benchmarks/memory.py --limit 2000 [--json memory.json]
 
-MobileNetV2, ResNet50 and a U-Net with images of 128 pixels and Adam; each model and batch in a process of its own, two
-train steps. `estimated` is the report's total without the weights, which are there before; `measured` is the peak of
-the resident memory above what it was before the first step, and `MB an image` how either grows with the batch. What
-batch 1 takes beyond its estimate is TensorFlow's own: it traces, optimises and compiles. With `--limit`
-`find_batch_size` looks for the largest batch of each model within so many MB instead, by the same measure.
+The models are MobileNetV2, ResNet50 and a U-Net, with images of 128 x 128 pixels and Adam. Each trial runs two train steps in a
+new process.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
-import subprocess
-import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 SIZE = 128
-BATCHES = {"MobileNetV2": (1, 16, 64), "ResNet50": (1, 16, 48), "U-Net": (1, 8, 24)}
-
-
-@dataclass(frozen=True)
-class Taken:
-    """MB (10⁶ bytes) of one model and batch."""
-
-    model: str
-    batch: int
-    estimated: float
-    measured: float
+MODELS = ("MobileNetV2", "ResNet50", "U-Net")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--limit", type=float, help="MB within which find_batch_size looks for the largest batch")
-    parser.add_argument("--one", nargs=2, metavar=("MODEL", "BATCH"), help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.one:
-        print(json.dumps(asdict(measure(options.one[0], int(options.one[1])))))
-        return
-    if options.limit:
-        for model in BATCHES:
-            print_search(model, options.limit)
-        return
-    found = {model: [apart(model, batch) for batch in batches] for model, batches in BATCHES.items()}
-    for model, taken in found.items():
-        print_table(model, taken)
-    if options.json:
-        options.json.write_text(json.dumps([asdict(one) for taken in found.values() for one in taken], indent=1))
-
-
-def print_table(model: str, taken: list[Taken]) -> None:
-    first, last = taken[0], taken[-1]
-    own = first.measured - first.estimated
-    for one in taken:
-        off = 100 * (one.estimated / (one.measured - own) - 1)
-        print(
-            f"{model:12s} batch {one.batch:3d}  estimated {one.estimated:7.0f} MB  measured {one.measured:7.0f} MB, of "
-            f"which TensorFlow {own:4.0f} MB  off by {off:+.0f} %"
-        )
-    images = last.batch - first.batch
-    estimated, measured = (last.estimated - first.estimated) / images, (last.measured - first.measured) / images
-    print(
-        f"{model:12s} MB an image: estimated {estimated:.1f}, measured {measured:.1f} ({100 * estimated / measured - 100:+.0f} %)"
+    parser.add_argument(
+        "--limit", type=float, default=2000, help="Memory limit of a training process in MB (10⁶ bytes)"
     )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="File for the results")
+    options = parser.parse_args()
+    results = {model: search(model, options.limit) for model in MODELS}
+    if options.json:
+        options.json.write_text(json.dumps({model: asdict(result) for model, result in results.items()}, indent=1))
 
 
-def print_search(model: str, limit_mb: float) -> None:
+def search(model: str, limit_mb: float) -> Any:
     from tfprep.train import find_batch_size
 
-    found = find_batch_size(partial(build, model), partial(batch_of, model), memory_limit_mb=limit_mb)
-    tried = ", ".join(
-        f"{trial.size} {f'{trial.peak_mb:,.0f} MB' if trial.fits else 'does not fit'}" for trial in found.trials
+    result = find_batch_size(partial(build, model), partial(batch_of, model), memory_limit_mb=limit_mb)
+    trials = ", ".join(
+        f"{trial.size}: {trial.peak_mb:,.0f} MB" if trial.fits else f"{trial.size}: does not fit"
+        for trial in result.trials
     )
-    print(f"{model:12s} find_batch_size within {limit_mb:,.0f} MB: {found.size} ({tried})")
-
-
-def apart(model: str, batch: int) -> Taken:
-    command = [sys.executable, __file__, "--one", model, str(batch)]
-    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
-    told = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment).stdout
-    return Taken(**json.loads(told.splitlines()[-1]))
-
-
-def measure(name: str, batch: int) -> Taken:
-    import psutil
-
-    from tfprep.train import memory_report
-
-    model = build(name)
-    x, y = batch_of(name, batch)
-    before = psutil.Process().memory_info().rss
-    for _ in range(2):
-        model.train_on_batch(x, y)
-    measured = peak_rss() - before
-    report = memory_report(model, batch)
-    return Taken(name, batch, (report.total - report.parameters) / 1e6, measured / 1e6)
+    print(f"{model:12s} largest batch within {limit_mb:,.0f} MB: {result.size} ({trials})", flush=True)
+    return result
 
 
 def batch_of(name: str, size: int) -> Any:
@@ -110,12 +49,6 @@ def batch_of(name: str, size: int) -> Any:
 
     targets = (size, SIZE, SIZE) if name == "U-Net" else (size,)
     return np.ones([size, SIZE, SIZE, 3], np.float32), np.zeros(targets, np.int32)
-
-
-def peak_rss() -> int:
-    """The most resident memory of this process so far, in bytes (Linux)."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) * 1024
 
 
 def build(name: str) -> Any:

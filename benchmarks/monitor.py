@@ -1,13 +1,12 @@
-"""What `InputMonitor` costs a train step, and `Watchdog` and `RetraceGuard` with it.
+"""The additional time of a train step with `InputMonitor`, `Watchdog`, `RetraceGuard`, and all three.
 
     python benchmarks/monitor.py [--steps 600] [--size 40] [--json monitor.json]
 
-A model for each way, the same batches from memory. The ways take turns step by step, so that a machine that does
-something else slows all of them; a step is a call of the model's train function, as `fit` makes it. Printed are the
-median step of each way and its difference to a step without a callback, in microseconds and percent. (What Keras itself
-spends on calling an empty callback is told at the end.) The second table has a step of next
-to nothing: there the fixed cost stands alone. `InputMonitor` also takes a sample every 5 seconds, in a thread of its
-own: the last line says how long one takes.
+Each setup has its own model and takes the same batches from memory. The setups take turns step by step, so that other programs
+slow all of them; a step is a call of the model's train function, as in `fit`. The tables show the median step of each setup and
+its difference to a step without a callback, in microseconds and percent. The first model has convolutions. The second does almost
+nothing, so that its table shows the fixed cost. The last lines show the time in which Keras calls an empty callback, and the time
+of a sample, which `InputMonitor` takes every 5 seconds in a thread.
 """
 
 from __future__ import annotations
@@ -23,47 +22,47 @@ from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-WAYS = ("no callback", "InputMonitor", "Watchdog", "RetraceGuard", "all three")
+SETUPS = ("no callback", "InputMonitor", "Watchdog", "RetraceGuard", "all three")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, default=600)
-    parser.add_argument("--size", type=int, default=40)
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--steps", type=int, default=600, help="Measured steps per setup")
+    parser.add_argument("--size", type=int, default=40, help="Side of the images in pixels")
+    parser.add_argument("--json", type=Path, help="File for the times")
     options = parser.parse_args()
-    found = {
+    results = {
         "convolutions": measure(convolutions, options.size, options.steps),
-        "next to nothing": measure(nothing, 4, 5 * options.steps),
+        "almost nothing": measure(almost_nothing, 4, 5 * options.steps),
     }
-    for title, times in found.items():
+    for title, times in results.items():
         print_table(title, times)
-    print(f"an empty callback: {1e6 * empty_callback_s():.1f} µs a step")
-    print(f"a sample: {1e3 * sample_s():.1f} ms, one every 5 s by default")
+    print(f"empty callback: {1e6 * empty_callback_s():.1f} µs per step")
+    print(f"sample: {1e3 * sample_s():.1f} ms, every 5 s by default")
     if options.json:
-        options.json.write_text(json.dumps(found))
+        options.json.write_text(json.dumps(results))
 
 
 def measure(build: Any, size: int, steps: int) -> dict[str, list[float]]:
-    """Seconds of each step, by way."""
-    runs = {way: Run(build(size), make(way), batches(size)) for way in WAYS}
-    for run in runs.values():  # traces
+    """Seconds of each step, by setup."""
+    runs = {setup: Run(build(size), callbacks_of(setup), batches(size)) for setup in SETUPS}
+    for run in runs.values():  # traces the train function
         for _ in range(5):
             run.step()
-    times: dict[str, list[float]] = {way: [] for way in WAYS}
+    times: dict[str, list[float]] = {setup: [] for setup in SETUPS}
     for number in range(steps):
-        first = number % len(WAYS)
-        for way in WAYS[first:] + WAYS[:first]:
+        first = number % len(SETUPS)
+        for setup in SETUPS[first:] + SETUPS[:first]:
             began = time.perf_counter()
-            runs[way].step()
-            times[way].append(time.perf_counter() - began)
+            runs[setup].step()
+            times[setup].append(time.perf_counter() - began)
     for run in runs.values():
         run.end()
     return times
 
 
 class Run:
-    """A training under way, without Keras's own loop around it."""
+    """A training with callbacks whose steps are run one by one, without the loop of `fit`."""
 
     def __init__(self, model: Any, callbacks: list[Any], dataset: Any) -> None:
         self._model, self._callbacks = model, callbacks
@@ -84,16 +83,16 @@ class Run:
             callback.on_train_end()
 
 
-def make(way: str) -> list[Any]:
+def callbacks_of(setup: str) -> list[Any]:
     from tfprep.train import InputMonitor, RetraceGuard, Watchdog
 
     folder = tempfile.mkdtemp(prefix="tfprep-monitor-")
-    made = {"InputMonitor": [InputMonitor(folder)], "Watchdog": [Watchdog(300)], "RetraceGuard": [RetraceGuard()]}
-    return [one for each in made.values() for one in each] if way == "all three" else made.get(way, [])
+    callbacks = {"InputMonitor": InputMonitor(folder), "Watchdog": Watchdog(300), "RetraceGuard": RetraceGuard()}
+    return list(callbacks.values()) if setup == "all three" else [callbacks[setup]] if setup in callbacks else []
 
 
 def empty_callback_s() -> float:
-    """Seconds that Keras spends on a step's two calls of a callback that does nothing."""
+    """Seconds in which Keras calls both methods of an empty callback in a step."""
     import keras
 
     callbacks = keras.callbacks.CallbackList([keras.callbacks.Callback()])
@@ -129,7 +128,7 @@ def convolutions(size: int) -> Any:
     return model
 
 
-def nothing(size: int) -> Any:
+def almost_nothing(size: int) -> Any:
     import keras
 
     model = keras.Sequential(
@@ -141,14 +140,14 @@ def nothing(size: int) -> Any:
 
 def print_table(title: str, times: dict[str, list[float]]) -> None:
     plain = median(times["no callback"])
-    print(f"{title}: a step of {1e3 * plain:.2f} ms")
-    for way, each in times.items():
+    print(f"{title}: {1e3 * plain:.2f} ms per step")
+    for setup, each in times.items():
         more = median(each) - plain
-        print(f"  {way:14s} {1e3 * median(each):8.3f} ms   {1e6 * more:+6.0f} µs   {100 * more / plain:+6.2f} %")
+        print(f"  {setup:14s} {1e3 * median(each):8.3f} ms   {1e6 * more:+6.0f} µs   {100 * more / plain:+6.2f} %")
 
 
 def sample_s() -> float:
-    """Seconds that one sample of an `InputMonitor` takes."""
+    """Seconds of one sample of an `InputMonitor`."""
     from tfprep.train import InputMonitor
 
     taken = []

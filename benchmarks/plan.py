@@ -1,11 +1,11 @@
-"""How long planning takes and how much memory, for 10^5, 10^6 and 10^7 samples.
+"""Time and memory of planning a build, for 10^5, 10^6 and 10^7 samples.
 
     python benchmarks/plan.py [--samples 100000,1000000] [--json FILE]
 
-A plan is all that happens before the first shard: the source is listed, every file's size and time is asked for, keys are hashed,
-samples are laid out in shards, and every shard's signature is computed, as when its receipt is there to be compared. The listing
-is generated; its paths have the length of real ones and lead to a thousand real files, so `stat` is real, from a warm cache. Each
-number of samples runs in a process of its own; memory is that process's peak, interpreter and libraries included.
+Planning is the work before the first shard: it lists the source, reads every file's size and time, hashes the keys, distributes
+the samples over shards, and computes every shard's signature, as it does to compare them with receipts. The listing is generated.
+Its paths have a realistic length and point to a thousand real files, so `stat` is called for real, with a warm cache. Each number
+of samples runs in a new process; the memory is the peak of that process, with interpreter and libraries.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tfprep import Recipe, codecs
-from tfprep.build.layout import Layout
-from tfprep.build.plan import make_plan
-from tfprep.build.state import shard_states
+from tfprep.builder.layout import Layout
+from tfprep.builder.plan import make_plan
+from tfprep.builder.state import shard_states
 from tfprep.sources import Entry, Listing
 
 FOLDERS = 1000
 FILE_BYTES = 110_000
-"""What a photo weighs: it decides the number of shards. The files are sparse."""
+"""Size of a typical photo, which determines the number of shards. The files are sparse."""
 
 
 @dataclass(frozen=True)
@@ -50,14 +50,14 @@ class Generated:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--samples", default="100000,1000000,10000000", help="comma-separated")
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--samples", default="100000,1000000,10000000", help="Numbers of samples, comma-separated")
+    parser.add_argument("--json", type=Path, help="File for the results")
     parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
         print(json.dumps(measure(options.one)))
         return
-    rows = [_in_a_process(int(samples)) for samples in options.samples.split(",")]
+    rows = [_in_new_process(int(samples)) for samples in options.samples.split(",")]
     for row in rows:
         print(
             f"{row['samples']:>12,} samples  {row['shards']:>7,} shards  {row['seconds']:8.2f} s "
@@ -81,7 +81,7 @@ def measure(samples: int) -> dict[str, float]:
         plan = make_plan(recipe, root, layout)
         planned = time.perf_counter()
         shards = sum(1 for _ in shard_states(plan, layout))
-        for split, shard in plan.starts:  # without receipts no state needs it
+        for split, shard in plan.starts:  # without receipts, `shard_states` does not compute the signatures
             plan.task(split, shard)
         ended = time.perf_counter()
     rss_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -91,7 +91,7 @@ def measure(samples: int) -> dict[str, float]:
     }  # fmt: skip
 
 
-def _in_a_process(samples: int) -> dict[str, float]:
+def _in_new_process(samples: int) -> dict[str, float]:
     command = [sys.executable, __file__, "--one", str(samples)]
     row: dict[str, float] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     return row

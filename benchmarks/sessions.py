@@ -1,10 +1,10 @@
-"""Memory of 20 models after one another in one process: with `fresh_session`, with `clear_session` alone, with nothing.
+"""Memory of a process that trains 20 models in succession: with `fresh_session`, with `clear_session` only, and with neither.
 
     python benchmarks/sessions.py [--models 20] [--json sessions.json]
 
-Each way runs in a process of its own. A model (about 2.1 million parameters, Adam) is built and trained for a few steps
-from a tf.data pipeline with `repeat()`, or from tfprep's loader over a dataset that is built first; after each, the
-resident memory (RSS) is read. Printed: MB after the 2nd and the last model, and their ratio.
+Each setup runs in a new process. A model (about 2.1 million parameters, Adam) is built and trained for a few steps on a tf.data
+pipeline with `repeat()`, or on tfprep's loader over a dataset that is built first. After each model the resident memory (RSS) is
+read. The output shows the MB after the second and after the last model, and their ratio.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-WAYS = ("fresh_session", "fresh_session+loader", "clear_session", "nothing")
+SETUPS = ("fresh_session", "fresh_session+loader", "clear_session", "nothing")
 RECIPE = """
 from tfprep import Recipe, augment, codecs, sources
 RECIPE = Recipe(name="noise", source=sources.Folder(), geometry=[augment.Flip(p=0.5)], variants={"train": 2},
@@ -29,28 +29,28 @@ RECIPE = Recipe(name="noise", source=sources.Folder(), geometry=[augment.Flip(p=
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--models", type=int, default=20)
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--way", choices=WAYS, help=argparse.SUPPRESS)
+    parser.add_argument("--models", type=int, default=20, help="Number of models")
+    parser.add_argument("--json", type=Path, help="File for the memory after each model")
+    parser.add_argument("--setup", choices=SETUPS, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.way:
-        print(json.dumps(run(options.way, options.models)))
+    if options.setup:
+        print(json.dumps(run(options.setup, options.models)))
         return
-    found = {way: run_apart(way, options.models) for way in WAYS}
-    for way, rss in found.items():
-        print(f"{way:20s} 2nd {rss[1]:7.1f} MB   last {rss[-1]:7.1f} MB   ratio {rss[-1] / rss[1]:.3f}")
+    results = {setup: run_in_new_process(setup, options.models) for setup in SETUPS}
+    for setup, rss in results.items():
+        print(f"{setup:20s} 2nd {rss[1]:7.1f} MB   last {rss[-1]:7.1f} MB   ratio {rss[-1] / rss[1]:.3f}")
     if options.json:
-        options.json.write_text(json.dumps(found, indent=1))
+        options.json.write_text(json.dumps(results, indent=1))
 
 
-def run_apart(way: str, models: int) -> list[float]:
-    command = [sys.executable, __file__, "--way", way, "--models", str(models)]
+def run_in_new_process(setup: str, models: int) -> list[float]:
+    command = [sys.executable, __file__, "--setup", setup, "--models", str(models)]
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
-    told = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment).stdout
-    return [float(value) for value in json.loads(told.splitlines()[-1])]
+    output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment).stdout
+    return [float(value) for value in json.loads(output.splitlines()[-1])]
 
 
-def run(way: str, models: int) -> list[float]:
+def run(setup: str, models: int) -> list[float]:
     """RSS in MB (10⁶ bytes) after each model."""
     import keras
     import psutil
@@ -58,22 +58,22 @@ def run(way: str, models: int) -> list[float]:
     from tfprep.train import fresh_session
 
     rss = []
-    folder = build_noise() if way.endswith("+loader") else None
+    folder = build_noise() if setup.endswith("+loader") else None
     for _ in range(models):
-        with fresh_session() if way.startswith("fresh_session") else nullcontext():
+        with fresh_session() if setup.startswith("fresh_session") else nullcontext():
             train_once(folder)
-        if way == "clear_session":
+        if setup == "clear_session":
             keras.utils.clear_session()
         rss.append(psutil.Process().memory_info().rss / 1e6)
     return rss
 
 
 def build_noise() -> Path:
-    """A dataset of 256 images of 32 x 32 pixels in two classes, in a new folder."""
+    """Builds a dataset of 256 images of 32 x 32 pixels in two classes, in a new folder."""
     import numpy as np
     from PIL import Image
 
-    from tfprep.build import BuildOptions, build
+    from tfprep.builder import BuildOptions, build
 
     root = Path(tempfile.mkdtemp(prefix="tfprep-sessions-"))
     draws = np.random.default_rng(0)
@@ -87,7 +87,7 @@ def build_noise() -> Path:
 
 
 def train_once(folder: Path | None) -> float:
-    """The loss; from the dataset in `folder`, or from zeros."""
+    """Trains a model on the dataset in `folder`, or on zeros, and returns the loss."""
     import keras
 
     import tfprep

@@ -1,10 +1,10 @@
-"""How long listing takes and how much memory it needs, by number of files.
+"""Time and memory of listing a source, by number of files.
 
 Run: python benchmarks/sources.py [--files 100000 1000000] [--json FILE]
 
-Makes a tree of empty files (1,000 a class folder, and a mask for each), and a CSV of as many rows, in a temporary folder;
-lists them in a fresh process for each source, walking the entries and keeping none. Memory is what the peak resident size
-grew by over that of the process after its imports.
+The script writes a tree of empty files to a temporary folder, 1,000 per class folder and a mask for each, and a CSV file with the
+same number of rows. Each source lists them in a new process, which iterates over the entries and keeps none. Memory is the growth
+of the peak resident size over that of the process after its imports.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ SOURCES: dict[str, sources.Source] = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--files", type=int, nargs="+", default=[100_000])
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--files", type=int, nargs="+", default=[100_000], help="Numbers of files")
+    parser.add_argument("--json", type=Path, help="File for the results")
     parser.add_argument("--one", nargs=2, metavar=("SOURCE", "ROOT"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
@@ -53,8 +53,8 @@ def measured(files: int) -> list[dict[str, object]]:
     with tempfile.TemporaryDirectory() as root:
         make_tree(Path(root), files)
         for name in SOURCES:
-            told = subprocess.run([sys.executable, __file__, "--one", name, root], check=True, capture_output=True)
-            result = {"source": name, "files": files, **json.loads(told.stdout)}
+            process = subprocess.run([sys.executable, __file__, "--one", name, root], check=True, capture_output=True)
+            result = {"source": name, "files": files, **json.loads(process.stdout)}
             print(f"{name:28} {result['entries']:>9,} entries {result['seconds']:7.2f} s {result['grown_mb']:6.0f} MB")
             results.append(result)
     return results

@@ -1,18 +1,18 @@
-"""How many variants are worth it: the same network trained on 1, 4 and 16 variants computed ahead, and on the fly.
+"""The effect of the number of variants: the same network trained on 1, 4 and 16 stored variants, and on the fly.
 
 Run: python benchmarks/variants.py --data-photos data/photos --data-camvid data/camvid [--json FILE]
 
-Two tasks that two cores can train in minutes: classes of photos at 64 x 64, and cars in CamVid at 160 x 160 from the image and
-two click maps. Within a task all runs take the same number of steps; they differ in where the training batches come from:
+There are two tasks that two cores can train in minutes: the classes of photos at 64 x 64, and cars in CamVid at 160 x 160 from
+the image and two click maps. All runs of a task take the same number of steps. They differ in the source of the training batches:
 
-    on the fly       every sample augmented anew in tf.py_function, every epoch (tfprep.bench.on_the_fly)
-    1, 4, 16         so many variants built ahead, in turn (variant 0 is the sample without augmentation)
+    on the fly       every sample is augmented in tf.py_function in every epoch (tfprep.bench.compare.on_the_fly)
+    1, 4, 16         this number of stored variants, in turn (variant 0 is the sample without augmentation)
     1 + flip, 4 + flip     the same with at_load=[RandomFlip()]
     4 + flip, MixUp  at_load=[RandomFlip(), MixUp(0.2)] (photos)
 
-A seed stands for another draw of everything: augmentation, order, weights of the network and, for photos, the split. Within a
-seed the split is the same for all, so that what counts is the difference within a seed. Images/s are those of the training
-loop, network included, in turns on the same machine.
+A seed determines augmentation, order, the weights of the network and, for photos, the split. The split is the same for all runs
+of a seed, so results are compared within a seed. Images/s are those of the training loop, which includes the network; the runs
+take turns on the same machine.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ from typing import Any
 
 import tfprep
 from tfprep import Recipe, augment, codecs, derive, sources
-from tfprep.bench.machine import this_machine
-from tfprep.bench.on_the_fly import on_the_fly
-from tfprep.build import BuildOptions
+from tfprep.bench.compare.on_the_fly import on_the_fly
+from tfprep.bench.measure.machine import this_machine
+from tfprep.builder import BuildOptions
 from tfprep.cli.quiet import start_tensorflow
 from tfprep.load import MixUp, RandomFlip
 
 CAR, VOID, CLASSES = 8, 11, 5
 WARM_UP = 20
-"""Steps that do not count for images/s: tracing, and files read for the first time."""
+"""First steps that do not count for images/s, since they trace the model and read the files for the first time."""
 ENDLESS = 1000
-"""Variants that a run on the fly never comes to the end of."""
+"""Variants of a run on the fly: more than the number of epochs, so that none is repeated."""
 
 
 @dataclass(frozen=True)
 class Arm:
-    """Where training batches come from: `variants` built ahead (None: on the fly), and what is done at load."""
+    """A source of training batches: the number of stored variants (None: on the fly) and the ops at load time."""
 
     name: str
     variants: int | None
@@ -54,7 +54,7 @@ class Arm:
 
 @dataclass(frozen=True)
 class Task:
-    """What is trained: `recipe(seed, variants)`, fields, network, and how it is judged (higher is better)."""
+    """A training task: `recipe(seed, variants)`, fields, network, and the score on the validation split (higher is better)."""
 
     name: str
     data: Path
@@ -72,7 +72,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Run:
-    """One training: its results on the validation split, and images/s of the training loop."""
+    """A training: its scores on the validation split, and images/s of the training loop."""
 
     task: str
     arm: str
@@ -95,13 +95,13 @@ ARMS = (
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data-photos", type=Path, help="a folder of class folders")
-    parser.add_argument("--data-camvid", type=Path, help="CamVid's folder")
-    parser.add_argument("--seeds-photos", type=int, default=5)
-    parser.add_argument("--seeds-camvid", type=int, default=3)
-    parser.add_argument("--steps-photos", type=int, default=320)
-    parser.add_argument("--steps-camvid", type=int, default=240)
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--data-photos", type=Path, help="Folder of class folders")
+    parser.add_argument("--data-camvid", type=Path, help="Folder of CamVid")
+    parser.add_argument("--seeds-photos", type=int, default=5, help="Number of seeds for photos")
+    parser.add_argument("--seeds-camvid", type=int, default=3, help="Number of seeds for CamVid")
+    parser.add_argument("--steps-photos", type=int, default=320, help="Training steps per run on photos")
+    parser.add_argument("--steps-camvid", type=int, default=240, help="Training steps per run on CamVid")
+    parser.add_argument("--json", type=Path, help="File for the results")
     options = parser.parse_args()
     os.environ.setdefault("KERAS_BACKEND", "tensorflow")
     start_tensorflow()
@@ -115,16 +115,16 @@ def main() -> None:
 
 
 def tasks(options: argparse.Namespace) -> list[tuple[Task, int]]:
-    made = []
+    chosen = []
     if options.data_photos:
-        made.append((photos(options.data_photos, options.steps_photos), options.seeds_photos))
+        chosen.append((photos(options.data_photos, options.steps_photos), options.seeds_photos))
     if options.data_camvid:
-        made.append((camvid(options.data_camvid, options.steps_camvid), options.seeds_camvid))
-    return made
+        chosen.append((camvid(options.data_camvid, options.steps_camvid), options.seeds_camvid))
+    return chosen
 
 
 def measured(task: Task, seeds: int) -> list[Run]:
-    """Every arm with every seed: seeds outside, arms inside, begun with another one each time."""
+    """Runs every arm with every seed. The first arm is another one for each seed."""
     runs = []
     for seed in range(seeds):
         with tempfile.TemporaryDirectory() as folder:
@@ -150,7 +150,7 @@ class Built:
 def _built(task: Task, seed: int, variants: int, folder: Path) -> Built:
     start = time.perf_counter()
     out = folder / f"v{variants}"
-    tfprep.build.build(task.recipe(seed, variants), out, task.data, options=BuildOptions(workers=0))
+    tfprep.build(task.recipe(seed, variants), out, task.data, options=BuildOptions(workers=0))
     size = sum(path.stat().st_size for path in out.glob("*train*.tfrecord*"))
     return Built(out, time.perf_counter() - start, size / 1e6)
 
@@ -161,15 +161,15 @@ def _run(task: Task, arm: Arm, seed: int, built: Mapping[int, Built]) -> Run:
     keras.backend.clear_session()
     keras.utils.set_random_seed(seed)
     dataset = built[arm.variants or min(built)]
-    wanted = {"batch_size": task.batch_size, "inputs": task.inputs, "targets": task.targets}
+    batches = {"batch_size": task.batch_size, "inputs": task.inputs, "targets": task.targets}
     data = tfprep.open(dataset.path)
-    val = data.loader("val", training=False, **wanted)
+    val = data.loader("val", training=False, **batches)
     model, clock = task.network(), _clock()
     model.compile(keras.optimizers.Adam(keras.optimizers.schedules.CosineDecay(3e-3, task.steps)), task.loss())
     train = (
         _on_the_fly(task, seed)
         if arm.variants is None
-        else data.loader("train", seed=seed, at_load=arm.at_load, **wanted)
+        else data.loader("train", seed=seed, at_load=arm.at_load, **batches)
     )
     model.fit(train.map(task.ready), steps_per_epoch=task.steps, epochs=1, shuffle=False, verbose=0, callbacks=[clock])
     rate = task.batch_size * (len(clock.times) - WARM_UP - 1) / (clock.times[-1] - clock.times[WARM_UP])
@@ -180,9 +180,9 @@ def _run(task: Task, arm: Arm, seed: int, built: Mapping[int, Built]) -> Run:
 def _on_the_fly(task: Task, seed: int) -> Any:
     import tensorflow as tf
 
-    made = on_the_fly(task.recipe(seed, ENDLESS), task.data, "train", task.batch_size, seed)
+    data = on_the_fly(task.recipe(seed, ENDLESS), task.data, "train", task.batch_size, seed)
     names = [task.inputs] if isinstance(task.inputs, str) else list(task.inputs)
-    return made.map(lambda fields: (tf.concat([fields[name] for name in names], -1), fields[task.targets]))
+    return data.map(lambda fields: (tf.concat([fields[name] for name in names], -1), fields[task.targets]))
 
 
 def _clock() -> Any:
@@ -256,7 +256,7 @@ def _one_hot(image: Any, label: Any) -> tuple[Any, Any]:
 
 
 def _class_scores(model: Any, batches: Any) -> dict[str, float]:
-    """Accuracy, and the mean over the classes of the share that is recognised (a constant guess has 1/5)."""
+    """Accuracy, and the mean recall over the classes (1/5 for a constant prediction)."""
     import numpy as np
 
     right, label = [], []
@@ -307,7 +307,7 @@ def _camvid_recipe(seed: int, variants: int) -> Recipe:
 
 
 def _segmenter() -> Any:
-    """A U-Net that works at half the resolution and below."""
+    """A U-Net whose highest resolution is half that of the image."""
     from keras import Model, layers
 
     both = layers.Input((160, 160, 5), dtype="uint8")
@@ -343,18 +343,18 @@ def _car_or_not(x: Any, mask: Any) -> tuple[Any, Any, Any]:
 
 
 def _car_iou(model: Any, batches: Any) -> dict[str, float]:
-    """Intersection over union of the cars, over all pixels of the validation frames that are not void."""
+    """Intersection over union of the cars over all pixels of the validation frames except void."""
     import numpy as np
 
     both = either = 0
     for x, target, weight in batches:
         cars, valid = target.numpy()[..., 0] > 0, weight.numpy() > 0
-        found = (np.asarray(model(x, training=False))[..., 0] > 0) & valid
-        both, either = both + int((found & cars).sum()), either + int(((found | cars) & valid).sum())
+        predicted = (np.asarray(model(x, training=False))[..., 0] > 0) & valid
+        both, either = both + int((predicted & cars).sum()), either + int(((predicted | cars) & valid).sum())
     return {"iou_car": both / max(either, 1)}
 
 
-# --- what is printed --------------------------------------------------------------------------------------------------
+# --- output ----------------------------------------------------------------------------------------------------------
 
 
 def _line(run: Run) -> str:
@@ -363,10 +363,10 @@ def _line(run: Run) -> str:
 
 
 def table(runs: Sequence[Run]) -> str:
-    """Mean and standard deviation over the seeds; the difference to '1', seed by seed; images/s against on the fly."""
+    """A Markdown table: mean and standard deviation over the seeds, difference to '1' per seed, rate relative to on the fly."""
     score = next(iter(runs[0].scores))
     lines = [
-        f"| {runs[0].task} | {score} | minus that of 1 | images/s | against on the fly | MB | build s |",
+        f"| {runs[0].task} | {score} | difference to 1 | images/s | multiple of on the fly | MB | build s |",
         "|---" * 7 + "|",
     ]
     for arm in dict.fromkeys(run.arm for run in sorted(runs, key=lambda run: run.seed)):

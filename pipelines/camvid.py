@@ -10,15 +10,16 @@ CLASSES = (
     *("sky", "building", "pole", "road", "pavement", "tree", "sign"),
     *("fence", "car", "pedestrian", "bicyclist", "void"),
 )
+VOID = CLASSES.index("void")
 
 RECIPE = Recipe(
     name="camvid",
     source=sources.Paired(image="{split}/*.png", mask="{split}annot/*.png", classes=CLASSES),
     geometry=[augment.Flip(p=0.5), augment.Rotate(degrees=5), augment.Scale((0.9, 1.3))],
     colour=[augment.Brightness(0.2), augment.Contrast(0.2), augment.Hue(0.02)],
-    derive={"road": derive.SignedDistance(mask="mask", target=CLASSES.index("road"))},
+    derive={"road": derive.SignedDistance(mask="mask", target=CLASSES.index("road"), void=VOID)},
     variants={"train": 3},
-    fill={"mask": CLASSES.index("void")},
+    fill={"mask": VOID},
     store={"image": codecs.Jpeg(95), "mask": codecs.Png(), "road": codecs.Raw("float16")},
     seed=7,
 )

@@ -8,6 +8,7 @@ Run: tfprep build pipelines/camvid_everything.py --data data/camvid --out out/ev
 from tfprep import Recipe, augment, codecs, derive, sources
 
 CAR, VOID = 8, 11
+OBJECT_VOID = 255  # what OneObject writes for void
 
 RECIPE = Recipe(
     name="everything",
@@ -23,13 +24,13 @@ RECIPE = Recipe(
     ],
     derive={
         "car": derive.OneObject(mask="mask", target=CAR, void=VOID),
-        "points": derive.ClickPoints(mask="car", target=1),
+        "points": derive.ClickPoints(mask="car", target=1, void=OBJECT_VOID),
         "clicks": derive.ClickMaps(points="points"),
         "geodesic": derive.GeodesicDistance(points="points", truncate_px=255),
         "extreme": derive.ExtremePoints(mask="car", target=1),
         "heat": derive.Heatmaps(points="extreme", sigma_px=6, channels=1, dtype="uint8"),
         "distance": derive.Distance(mask="car", target=1, truncate_px=255),
-        "signed": derive.SignedDistance(mask="car", target=1),
+        "signed": derive.SignedDistance(mask="car", target=1, void=OBJECT_VOID),
         "edges": derive.Boundaries(mask="mask", void=VOID),
         "weights": derive.UNetWeights(mask="mask", instances=False),
         "onehot": derive.OneHot(mask="mask", classes=11, ignore=VOID),

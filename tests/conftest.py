@@ -1,23 +1,33 @@
-"""Datasets for tests of what reads them, written straight with `tfprep.records` and `tfprep.dataset`: no recipe, no build."""
+"""Datasets for tests of readers, written directly with `tfprep.records` and `tfprep.dataset`, without a recipe or a build."""
 
 from __future__ import annotations
 
+import json
+import signal
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import cv2
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, settings
 
 from tfprep import codecs, records
 from tfprep.dataset import FieldInfo, FileInfo, Manifest, SplitInfo, Statistics
+from tfprep.dataset.digests import digest_of
 from tfprep.dataset.index import schema, write_index
+from tfprep.dataset.manifest import seal
 from tfprep.dataset.names import INDEX, shard_name
 from tfprep.fields import FieldSpec
+
+# A shell that starts a script in the background makes it ignore SIGINT, which processes inherit. Tests of Ctrl-C need
+# the default handler in the processes that they start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("slow days", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("slow days")
@@ -26,13 +36,13 @@ SIZE = (24, 32)
 
 
 def smooth(rng: np.random.Generator, height: int, width: int, channels: int) -> np.ndarray:
-    """An image that JPEG keeps well: blurred noise, uint8 [H, W, C]."""
+    """An image that JPEG changes little: blurred noise, uint8 [H, W, C]."""
     noise = rng.integers(0, 256, (height, width, channels)).astype(np.float32)
     return cv2.GaussianBlur(noise, (0, 0), 2).reshape(height, width, channels).astype(np.uint8)
 
 
 def photo_fields(rng: np.random.Generator, number: int) -> dict[str, Any]:
-    """One sample: an image whose first pixels say its number (see `number_of`), and a field of every other kind."""
+    """One sample: an image whose first pixels encode its number (see `number_of`), and a field of every other kind."""
     image = smooth(rng, *SIZE, 3)
     return {
         "image": image,
@@ -76,11 +86,34 @@ KINDS = {
 
 @dataclass
 class Made:
-    """A dataset on disk, and what its records decode to: `values[split][variant][row]` by field."""
+    """A dataset on disk and its decoded records: `values[split][variant][row]` by field."""
 
     path: Path
     values: dict[str, list[list[dict[str, Any]]]] = field(default_factory=dict)
     keys: dict[str, list[str]] = field(default_factory=dict)
+
+    def change_index(self, row: int, **values: Any) -> None:
+        """Writes these values to a row of `index.parquet`, counted over all rows, and seals the dataset again."""
+        table = pq.read_table(self.path / INDEX)
+        for name, value in values.items():
+            column = table.column(name).to_pylist()
+            column[row] = value
+            place = table.schema.get_field_index(name)
+            table = table.set_column(place, table.schema.field(name), pa.array(column, table.schema.field(name).type))
+        splits, variants = (table.column(name).to_pylist() for name in ("split", "variant"))
+        groups = dict.fromkeys(zip(splits, variants, strict=True))
+        masks = [pc.and_(pc.equal(table["split"], split), pc.equal(table["variant"], v)) for split, v in groups]
+        write_index(self.path / INDEX, table.schema, [table.filter(mask) for mask in masks])
+        self.seal()
+
+    def seal(self, change: Callable[[Any], Any] = lambda document: None) -> None:
+        """Changes `tfprep.json` as a whole, and updates the digests of the files and its own checksum."""
+        path = self.path / "tfprep.json"
+        document = json.loads(path.read_bytes())
+        del document["sha256"]
+        change(document)
+        document["files"] = {INDEX: asdict(digest_of(self.path / INDEX))}
+        path.write_text(seal(document))
 
 
 def write_dataset(
@@ -95,7 +128,7 @@ def write_dataset(
     kinds: Mapping[str, Any] = KINDS,
     seed: int = 0,
 ) -> Made:
-    """Write a dataset of so many samples a split. Variant v of sample n holds what `make` gives for number n + 1000 v."""
+    """Writes a dataset with the given number of samples per split. Variant v of sample n is `make` of number n + 1000 v."""
     path.mkdir(parents=True, exist_ok=True)
     made = Made(path)
     specs: dict[str, FieldSpec] = {}
@@ -131,13 +164,14 @@ def write_dataset(
         statistics={"image": Statistics((120.0, 128.0, 130.0), (10.0, 11.0, 12.0))} if "image" in fields else {},
     )
     (path / "tfprep.json").write_text(manifest.to_json())
+    made.seal()
     return made
 
 
 def _stored(
     row: Mapping[str, Any], codec: Mapping[str, Any], kinds: Mapping[str, Any], specs: dict[str, FieldSpec]
 ) -> dict[str, Any]:
-    """What decoding gives back of a row, by way of the codec's own decode; notes the fields' specs."""
+    """The decoded values of a row, by the codec's own decode; notes the specs of the fields."""
     stored = {}
     for name, value in row.items():
         spec = codec[name].spec(kinds[name], value)
@@ -181,6 +215,7 @@ def _write_shard(
                 "shard": shard,
                 "offset": frame.offset,
                 "size": frame.size,
+                "payload_crc": writer.payload_crcs[-1],
                 "label": rows[number].get("label"),
                 "height": size[0],
                 "width": size[1],
@@ -199,7 +234,7 @@ def _write_shard(
 
 @pytest.fixture
 def make_dataset(tmp_path: Path) -> Callable[..., Made]:
-    """`write_dataset` into this test's folder."""
+    """`write_dataset` into the folder of this test."""
 
     def make(name: str = "made", **options: Any) -> Made:
         return write_dataset(tmp_path / name, **options)
@@ -209,5 +244,6 @@ def make_dataset(tmp_path: Path) -> Callable[..., Made]:
 
 @pytest.fixture(scope="session")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Made:
-    """50 training samples of 3 variants in 3 shards and 11 validation samples: every kind of field. Not to be changed."""
+    """50 training samples of 3 variants in 3 shards and 11 validation samples, with fields of every kind. Tests must not
+    change it."""
     return write_dataset(tmp_path_factory.mktemp("photos"), samples={"train": 50, "val": 11}, variants=3, shards=3)

@@ -1,21 +1,22 @@
 """The exceptions of tfprep, all of them below `TfprepError`.
 
     TfprepError
-    ├── RecipeError             a mistake in a recipe: where it stands, what was expected, what came
+    ├── RecipeError             a recipe has a mistake: its position, what was expected, what was found
     ├── SourceError             the raw data is not laid out as the source expects
     ├── SampleError             one sample cannot be used: it is rejected, and the build goes on
     ├── BuildError              the build as a whole cannot go on
     │   ├── BuildLockedError    another build writes into this folder
     │   └── TooManyRejectsError more inputs are bad than was allowed
     ├── DatasetError            a folder is not a dataset that this version opens
-    │   └── RecordError         bytes on disk are not a whole, correct record
-    ├── LoaderError             the loader was asked for what it cannot deliver
-    │   └── StalledPipelineError  no batch came within the time allowed
-    ├── TrainError              a helper of tfprep.train was asked for what it cannot do
+    │   ├── DatasetReplacedError  another build replaced the dataset since it was opened
+    │   └── RecordError         a record on disk is damaged, or is not the one that the index describes
+    ├── LoaderError             the loader cannot do what its options ask for
+    │   └── StalledPipelineError  no batch arrived within the time allowed
+    ├── TrainError              a function of tfprep.train cannot do what it was asked for
     │   └── RetraceError        a train step was traced again after the warm-up
-    └── MissingDependencyError  an optional library is needed; says the line that installs it
+    └── MissingDependencyError  an optional package is not installed; the message gives the line that installs it
 
-A message states the rule, the value that came and the way out, and names the sample or the file.
+A message states the rule, the value received and what to do, and names the sample or the file.
 """
 
 from __future__ import annotations
@@ -26,7 +27,11 @@ class TfprepError(Exception):
 
 
 class RecipeError(TfprepError):
-    """A mistake in a recipe. `where` names the option, as ("store", "image"), where that is known."""
+    """A recipe has a mistake.
+
+    Attributes:
+        where: The path of the option, for example ("store", "image"); () if it is not known.
+    """
 
     where: tuple[str, ...] = ()
 
@@ -38,9 +43,13 @@ class SourceError(TfprepError):
 class SampleError(TfprepError):
     """One sample cannot be used.
 
-    `stage` is where it failed (`read`, `decode`, `geometry`, `derive`, `colour`, `encode`), `field` the field that was
-    being made and `path` the raw file, where there is one. Raised deep down with what is known there; `located` adds
-    the rest on the way up.
+    A function raises it with what it knows; its callers add the rest with `located`.
+
+    Attributes:
+        reason: What is wrong.
+        stage: The stage that failed: `read`, `decode`, `geometry`, `derive`, `colour` or `encode`; "" if not known.
+        field: The field that was computed; "" if not known.
+        path: The raw file; "" if not known, or if there is none.
     """
 
     def __init__(self, reason: str, *, stage: str = "", field: str = "", path: str = "") -> None:
@@ -51,7 +60,7 @@ class SampleError(TfprepError):
         self.path = path
 
     def located(self, *, stage: str = "", field: str = "", path: str = "") -> SampleError:
-        """The same error with whatever was not known yet filled in."""
+        """Return the same error with the attributes that were not known yet."""
         return SampleError(
             self.reason, stage=self.stage or stage, field=self.field or field, path=self.path or path
         ).with_traceback(self.__traceback__)
@@ -73,10 +82,18 @@ class DatasetError(TfprepError):
     """A folder is not a dataset that this version opens."""
 
 
-class RecordError(DatasetError):
-    """Bytes on disk are not a whole, correct record.
+class DatasetReplacedError(DatasetError):
+    """Another build replaced the dataset after it was opened; open it again."""
 
-    Attributes: `path` of the file, `record` (its number in the file, from 0, where known) and byte `offset` of its frame.
+
+class RecordError(DatasetError):
+    """A record on disk is damaged, or is not the one that the index describes.
+
+    Attributes:
+        reason: What is wrong.
+        path: The shard.
+        record: The record's number in the shard, from 0; None if not known.
+        offset: The byte at which the record's frame begins.
     """
 
     def __init__(self, reason: str, *, path: str, record: int | None, offset: int) -> None:
@@ -89,15 +106,15 @@ class RecordError(DatasetError):
 
 
 class LoaderError(TfprepError):
-    """The loader was asked for what it cannot deliver."""
+    """The loader cannot do what its options ask for."""
 
 
 class StalledPipelineError(LoaderError):
-    """No batch came within the time allowed."""
+    """No batch arrived within the time allowed."""
 
 
 class TrainError(TfprepError):
-    """A helper of tfprep.train was asked for what it cannot do."""
+    """A function of tfprep.train cannot do what it was asked for."""
 
 
 class RetraceError(TrainError):
@@ -105,4 +122,4 @@ class RetraceError(TrainError):
 
 
 class MissingDependencyError(TfprepError, ImportError):
-    """An optional library is needed; the message says the line that installs it."""
+    """An optional package is not installed; the message gives the line that installs it."""

@@ -1,4 +1,4 @@
-"""Kinds of field: what a named value of a sample is, and so how geometry treats it.
+"""Kinds of fields: a kind says what a named value of a sample means, and how geometry changes it.
 
 | kind   | array                                   | under geometry                              |
 |--------|-----------------------------------------|---------------------------------------------|
@@ -17,6 +17,7 @@ column c covers [c, c+1] x [r, r+1], so that its centre is (c + 0.5, r + 0.5).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, get_args
@@ -29,6 +30,11 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 RASTER_KINDS: frozenset[Kind] = frozenset({"image", "mask", "map"})
 """The kinds that are arrays of pixels: all rasters of one sample have the same height and width."""
 
+EXTRA_FIELDS = ("key", "variant")
+"""Fields that the loader adds to those of the dataset."""
+_MOST_NAME_CHARACTERS = 100
+_FIELD_NAME = re.compile(rf"[A-Za-z_][A-Za-z0-9_]{{0,{_MOST_NAME_CHARACTERS - 1}}}")
+
 Array: TypeAlias = npt.NDArray[Any]
 ImageArray: TypeAlias = npt.NDArray[np.uint8]
 Sample: TypeAlias = Mapping[str, Any]
@@ -39,9 +45,12 @@ Size: TypeAlias = tuple[int, int]
 
 @dataclass(frozen=True)
 class FieldSpec:
-    """What a stored field is, the same for every record of a dataset.
+    """Kind, shape and dtype of a stored field, the same for every record of a dataset.
 
-    `shape` has None where the records differ; `dtype` is NumPy's name, or "string" for text.
+    Attributes:
+        kind: The kind, as in the table above.
+        shape: The lengths of the axes; None for an axis whose length differs between records.
+        dtype: NumPy's name of the dtype, or "string" for text.
     """
 
     kind: Kind
@@ -50,9 +59,21 @@ class FieldSpec:
 
 
 def raster_size(sample: Sample, kinds: Mapping[str, Kind]) -> Size | None:
-    """(height, width) of the sample's rasters, or None where it has none."""
+    """Return the (height, width) of the sample's rasters in pixels; None if it has no raster."""
     for name, kind in kinds.items():
         if kind in RASTER_KINDS and name in sample:
             height, width = np.shape(sample[name])[:2]
             return int(height), int(width)
     return None
+
+
+def field_name_fault(name: object) -> str:
+    """Return why this cannot be the name of a field; "" if it can be.
+
+    Field names become names of features, of columns, and of files (`FIELD.labels.txt`), so they hold nothing that has a meaning
+    there.
+    """
+    if not isinstance(name, str) or not _FIELD_NAME.fullmatch(name):
+        rule = f"a letter or '_', then letters, digits and '_', at most {_MOST_NAME_CHARACTERS} characters"
+        return f"the name of a field is {rule}, not {name!r:.120}"
+    return f"the loader itself adds the field {name!r}; choose another name" if name in EXTRA_FIELDS else ""

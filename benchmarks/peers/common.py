@@ -1,11 +1,11 @@
-"""What all peers share: the same photos, prepared in the same way, and the same way to measure.
+"""Preparation of the photos and measurement, which are the same for all peers.
 
 A peer's script calls `main(build, load)`:
 
-- `build(items, out, form)` writes every item, prepared, into the folder `out`; `form` is "jpeg" or "raw";
-- `load(out, form, batch_size, workers)` opens an endless iterator of shuffled batches of (images uint8 [B, 224, 224, 3], labels).
+- `build(items, out, form)` writes every prepared item to the folder `out`; `form` is "jpeg" or "raw";
+- `load(out, form, batch_size, workers)` returns an endless iterable of shuffled batches (images uint8 [B, 224, 224, 3], labels).
 
-Each runs in a process of its own, so that no library's threads, memory or imports weigh on another's figures.
+Each call runs in a new process, so that the threads, memory and imports of one library do not affect the figures of another.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ import cv2
 import numpy as np
 import simplejpeg
 
-from tfprep.bench.measure import Budget, Candidate, measure
-from tfprep.bench.usage import Meter
+from tfprep.bench.measure.measure import Budget, Candidate, measure
+from tfprep.bench.measure.usage import Meter
 
 SIDE, CROP, QUALITY = 256, 224, 95
 Item: TypeAlias = tuple[str, int]
@@ -34,13 +34,13 @@ Load: TypeAlias = Callable[[Path, str, int, int], Iterable[Any]]
 
 
 def items_of(folder: Path) -> list[Item]:
-    """(path, class number) of every photo in the class folders of `folder`, in the order of their names."""
+    """(path, class number) of every photo in the class folders of `folder`, ordered by name."""
     classes = sorted(entry.name for entry in folder.iterdir() if entry.is_dir())
     return [(str(path), number) for number, name in enumerate(classes) for path in sorted((folder / name).iterdir())]
 
 
 def prepared(path: str) -> Any:
-    """uint8 [224, 224, 3]: the shorter side to 256 by area, then the middle."""
+    """uint8 [224, 224, 3]: the photo with its shorter side scaled to 256 by area averaging, cropped at the centre."""
     cv2.setNumThreads(0)
     pixels = cv2.cvtColor(cv2.imread(path, cv2.IMREAD_COLOR), cv2.COLOR_BGR2RGB)
     height, width = pixels.shape[:2]
@@ -52,13 +52,13 @@ def prepared(path: str) -> Any:
 
 
 def encoded(path: str, form: str) -> bytes:
-    """A prepared photo as JPEG at quality 95, or as its raw bytes."""
+    """A prepared photo as JPEG of quality 95, or as raw bytes."""
     pixels = prepared(path)
     return pixels.tobytes() if form == "raw" else simplejpeg.encode_jpeg(pixels, QUALITY, "RGB", "420")
 
 
 def in_class_folders(write: Write, items: Sequence[Item], out: Path, form: str) -> None:
-    """A folder for each class, and `write(item, number, out, form)` for every item, in a pool of processes."""
+    """Makes a folder for each class and calls `write(item, number, out, form)` for every item, in a pool of processes."""
     for label in {label for _, label in items}:
         (out / f"{label:05d}").mkdir(parents=True)
     with Pool() as pool:
@@ -66,20 +66,20 @@ def in_class_folders(write: Write, items: Sequence[Item], out: Path, form: str) 
 
 
 def decoded(content: Any, form: str) -> Any:
-    """The pixels again, decoded as tfprep decodes them: what differs between peers is all the rest."""
+    """The pixels of an encoded photo. The decoder is the one of tfprep, so that decoding takes the same time for all peers."""
     if form == "raw":
         return np.frombuffer(content, np.uint8).reshape(CROP, CROP, 3)
     return simplejpeg.decode_jpeg(content, "RGB")
 
 
 def forever(epoch: Callable[[], Iterable[Any]]) -> Iterator[Any]:
-    """Epoch after epoch."""
+    """The batches of one epoch after another, without end."""
     while True:
         yield from epoch()
 
 
 def stacked(batch: Sequence[tuple[Any, int]]) -> tuple[Any, Any]:
-    """Samples to a batch; also a PyTorch `collate_fn` that copies once."""
+    """A batch from samples. As a `collate_fn` of PyTorch it copies the images only once."""
     return np.stack([image for image, _ in batch]), np.array([label for _, label in batch])
 
 
@@ -115,13 +115,13 @@ def _loaded(load: Load, options: argparse.Namespace) -> dict[str, float]:
         return (tuple(batch) if isinstance(batch, list) else batch for batch in batches)
 
     started = time.perf_counter()
-    stretch = measure(Candidate("peer", begin), Budget(1, options.seconds, 1.5, least_batches=8))
-    assert stretch.images == stretch.batches * options.batch_size, "batches are to be full"
+    measurement = measure(Candidate("peer", begin), Budget(1, options.seconds, 1.5, least_batches=8))
+    assert measurement.images == measurement.batches * options.batch_size, "all batches must be full"
     return {
-        "images_per_s": stretch.images_per_s,
-        "cpu_ms": stretch.cpu_ms,
-        "rss_mb": stretch.used.rss_peak / 1e6,
-        "first_batch_s": stretch.first_batch_s,
-        "others": stretch.used.others or 0.0,
+        "images_per_s": measurement.images_per_s,
+        "cpu_ms": measurement.cpu_ms,
+        "rss_mb": measurement.used.rss_peak / 1e6,
+        "first_batch_s": measurement.first_batch_s,
+        "others": measurement.used.others or 0.0,
         "wall_s": time.perf_counter() - started,
     }

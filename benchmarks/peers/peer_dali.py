@@ -30,18 +30,18 @@ def load(out: Path, form: str, batch_size: int, workers: int) -> Iterable[Any]:
     @pipeline_def(batch_size=batch_size, num_threads=workers, device_id=None, seed=0)  # type: ignore[misc]
     def images() -> Any:
         if form == "raw":
-            return fn.readers.numpy(files=files, random_shuffle=True)  # it reads no labels
+            return fn.readers.numpy(files=files, random_shuffle=True)  # this reader has no labels
         content, label = fn.readers.file(file_root=str(out), random_shuffle=True)
         return fn.decoders.image(content, device="cpu"), label
 
-    made = images()
-    made.build()
-    return _batches(made)
+    pipeline = images()
+    pipeline.build()
+    return _batches(pipeline)
 
 
-def _batches(made: Any) -> Iterator[Any]:
+def _batches(pipeline: Any) -> Iterator[Any]:
     while True:
-        out = made.run()
+        out = pipeline.run()
         yield tuple(part.as_array() for part in (out if isinstance(out, tuple) else (out,)))
 
 

@@ -1,4 +1,4 @@
-"""Grain over ArrayRecord files: its `MapDataset`, shuffled globally, decoded by its threads."""
+"""Grain: ArrayRecord files, read with a globally shuffled `MapDataset` and decoded in its threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keras's older way: `ImageDataGenerator.flow_from_directory`, in one thread. It has no raw form."""
+"""Keras's deprecated `ImageDataGenerator.flow_from_directory`, which runs in one thread and has no raw form."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from peer_keras_directory import build
 
 
 def load(out: Path, form: str, batch_size: int, workers: int) -> Iterable[Any]:
-    """Batches as `fit` pulls them from a generator. It ends each epoch with a smaller batch, which is left out."""
+    """Batches of the generator. The last batch of an epoch is smaller and is skipped."""
     from tfprep.cli.quiet import start_tensorflow
 
     start_tensorflow()
@@ -21,10 +21,10 @@ def load(out: Path, form: str, batch_size: int, workers: int) -> Iterable[Any]:
 
     with contextlib.redirect_stdout(io.StringIO()):
         batches = ImageDataGenerator().flow_from_directory(str(out), target_size=(CROP, CROP), batch_size=batch_size)
-    return _whole(batches, batch_size)
+    return _full(batches, batch_size)
 
 
-def _whole(batches: Iterable[Any], batch_size: int) -> Iterator[Any]:
+def _full(batches: Iterable[Any], batch_size: int) -> Iterator[Any]:
     return (batch for batch in batches if len(batch[0]) == batch_size)
 
 

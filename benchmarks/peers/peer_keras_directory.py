@@ -1,4 +1,4 @@
-"""Keras: files in class folders, `image_dataset_from_directory`. It has no raw form."""
+"""Keras: files in class folders, read with `image_dataset_from_directory`, which has no raw form."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from common import CROP, Item, encoded, in_class_folders, main
 
 
 def build(items: Sequence[Item], out: Path, form: str) -> None:
-    """As most people do it: a pool of processes over the files."""
     in_class_folders(_write, items, out, form)
 
 

@@ -1,4 +1,4 @@
-"""LitData: `optimize` into chunks, `StreamingDataset` and its DataLoader with worker processes."""
+"""LitData: chunks written by `optimize`, read with `StreamingDataset` and its DataLoader with worker processes."""
 
 from __future__ import annotations
 

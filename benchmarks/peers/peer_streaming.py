@@ -1,4 +1,4 @@
-"""MosaicML Streaming: MDS shards, `StreamingDataset` under PyTorch's DataLoader with worker processes."""
+"""MosaicML Streaming: MDS shards, read with `StreamingDataset` and PyTorch's DataLoader with worker processes."""
 
 from __future__ import annotations
 

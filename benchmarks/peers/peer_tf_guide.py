@@ -1,4 +1,8 @@
-"""TFRecords as in TensorFlow's guide: written by `tf.io.TFRecordWriter`, read by interleave, shuffle, parallel map, batch."""
+"""TFRecords in plain tf.data, as its performance guide advises: https://www.tensorflow.org/guide/data_performance
+
+The files are interleaved in parallel, in blocks of 8 records and with read buffers of 4 MB. Raw images are parsed and decoded in
+batches. JPEG has no op for a batch, and `tf.map_fn` over a batch is half as fast as a parallel map over records.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ from typing import Any
 from common import CROP, Item, encoded, main
 
 SHARDS = 8
+READ_BYTES = 4 << 20
 
 
 def build(items: Sequence[Item], out: Path, form: str) -> None:
@@ -30,20 +35,30 @@ def load(out: Path, form: str, batch_size: int, workers: int) -> Iterable[Any]:
     start_tensorflow()
     import tensorflow as tf
 
-    wanted = {"image": tf.io.FixedLenFeature([], tf.string), "label": tf.io.FixedLenFeature([], tf.int64)}
+    features = {"image": tf.io.FixedLenFeature([], tf.string), "label": tf.io.FixedLenFeature([], tf.int64)}
 
-    def parse(record: Any) -> Any:
-        found = tf.io.parse_single_example(record, wanted)
-        if form == "raw":
-            image = tf.reshape(tf.io.decode_raw(found["image"], tf.uint8), (CROP, CROP, 3))
-        else:
-            image = tf.io.decode_jpeg(found["image"], channels=3, dct_method="INTEGER_ACCURATE")
-        return tf.ensure_shape(image, (CROP, CROP, 3)), found["label"]
+    def decode_record(record: Any) -> Any:
+        parsed = tf.io.parse_single_example(record, features)
+        image = tf.io.decode_jpeg(parsed["image"], channels=3, dct_method="INTEGER_ACCURATE")
+        return tf.ensure_shape(image, (CROP, CROP, 3)), parsed["label"]
 
+    def decode_batch(records: Any) -> Any:
+        parsed = tf.io.parse_example(records, features)
+        return tf.reshape(tf.io.decode_raw(parsed["image"], tf.uint8), (-1, CROP, CROP, 3)), parsed["label"]
+
+    auto = tf.data.AUTOTUNE
     files = tf.data.Dataset.list_files(str(out / "*.tfrecord"), shuffle=True)
-    records = files.interleave(tf.data.TFRecordDataset, num_parallel_calls=tf.data.AUTOTUNE).repeat().shuffle(1000)
-    data = records.map(parse, num_parallel_calls=tf.data.AUTOTUNE)
-    return data.batch(batch_size).prefetch(tf.data.AUTOTUNE)
+    records = files.interleave(
+        lambda name: tf.data.TFRecordDataset(name, buffer_size=READ_BYTES),
+        cycle_length=4,
+        block_length=8,
+        num_parallel_calls=auto,
+        deterministic=False,
+    )
+    shuffled = records.repeat().shuffle(1000)
+    if form == "raw":
+        return shuffled.batch(batch_size).map(decode_batch, num_parallel_calls=auto).prefetch(auto)
+    return shuffled.map(decode_record, num_parallel_calls=auto).batch(batch_size).prefetch(auto)
 
 
 if __name__ == "__main__":

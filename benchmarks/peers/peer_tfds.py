@@ -1,4 +1,4 @@
-"""TensorFlow Datasets: a `GeneratorBasedBuilder` of its own, read with `as_dataset`, as its guide says."""
+"""TensorFlow Datasets: written by a `GeneratorBasedBuilder` and read with `as_dataset`, as in its guide."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def builder(items: Sequence[Item], out: Path, form: str) -> Any:
 
 
 def io_bytes(content: bytes) -> Any:
-    """TFDS stores an image handed over as a file object as it is."""
+    """The content as a file object, which TFDS stores without encoding it again."""
     import io
 
     return io.BytesIO(content)
@@ -58,9 +58,13 @@ def load(out: Path, form: str, batch_size: int, workers: int) -> Iterable[Any]:
     import tensorflow as tf
     import tensorflow_datasets as tfds
 
-    made = builder([], out, form)
-    uncached = tfds.ReadConfig(try_autocache=False)  # it keeps small datasets in memory; nobody here does
-    data = made.as_dataset(split="train", shuffle_files=True, read_config=uncached).repeat().shuffle(1000)
+    uncached = tfds.ReadConfig(try_autocache=False)  # TFDS caches small datasets in memory, the other peers do not
+    data = (
+        builder([], out, form)
+        .as_dataset(split="train", shuffle_files=True, read_config=uncached)
+        .repeat()
+        .shuffle(1000)
+    )
     return data.batch(batch_size).prefetch(tf.data.AUTOTUNE)
 
 

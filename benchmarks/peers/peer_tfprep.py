@@ -1,4 +1,4 @@
-"""tfprep: `tfprep build`, and its loader as TensorFlow tensors."""
+"""tfprep: `tfprep.build`, and the TensorFlow loader."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def build(items: Sequence[Item], out: Path, form: str) -> None:
         geometry=[augment.Resize(shorter=SIDE), augment.CenterCrop(CROP, CROP)],
         store={"image": codecs.Raw() if form == "raw" else codecs.Jpeg(QUALITY), "label": codecs.Scalar()},
     )
-    tfprep.build.build(recipe, out, Path(items[0][0]).parent.parent)
+    tfprep.build(recipe, out, Path(items[0][0]).parent.parent)
 
 
 def load(out: Path, form: str, batch_size: int, workers: int) -> Iterable[Any]:

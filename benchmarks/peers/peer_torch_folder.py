@@ -1,4 +1,4 @@
-"""PyTorch without a format: the prepared photos as files, a map-style dataset, DataLoader with worker processes."""
+"""PyTorch without a file format: prepared photos as files, a map-style dataset, and DataLoader with worker processes."""
 
 from __future__ import annotations
 

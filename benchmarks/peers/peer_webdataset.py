@@ -1,4 +1,4 @@
-"""WebDataset: tar shards, read by PyTorch's DataLoader with worker processes, a shuffle buffer of 1,000."""
+"""WebDataset: tar shards, read with PyTorch's DataLoader with worker processes and a shuffle buffer of 1,000."""
 
 from __future__ import annotations
 

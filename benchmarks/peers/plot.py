@@ -1,8 +1,8 @@
-"""The peers' rates as shares of tfprep's, as a picture: SVG that reads on light and dark paper.
+"""A chart of the peers' rates as shares of tfprep's: an SVG for light and dark backgrounds.
 
-Run: python benchmarks/peers/plot.py RESULT.json [RESULT.json ...] > docs/peers.svg
+Run: python benchmarks/peers/plot.py RESULT.json [RESULT.json ...] > peers.svg
 
-A ratio is taken inside a round, so those of several runs, each with tfprep, go into one picture; their rates would not.
+Ratios are taken within a round, so those of several runs can be shown in one chart if each run included tfprep.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ _STYLE = (
 
 
 def plot(results: Sequence[Mapping[str, Any]]) -> str:
-    """One chart a form, below one another."""
-    parts, top = [], 0.0
+    """The charts of all forms, from top to bottom."""
+    elements, top = [], 0.0
     for form in ("jpeg", "raw"):
-        found = {name: one for result in results for name, one in _summary(result, form).items() if "ratio" in one}
-        if not found:
+        peers = {name: one for result in results for name, one in _summary(result, form).items() if "ratio" in one}
+        if not peers:
             continue
-        rows = [_bar(name, one) for name, one in sorted(found.items(), key=lambda pair: pair[1]["ratio"])]
-        chart = bars(f"{form}: images a second, as a share of tfprep's", rows)
-        parts.append(f'<text x="0" y="{top + 20}" font-weight="600">{chart.title}</text>')
-        parts.append(f'<g transform="translate(0 {top + 32})">{_inner(svg(chart))}</g>')
+        rows = [_bar(name, one) for name, one in sorted(peers.items(), key=lambda pair: pair[1]["ratio"])]
+        chart = bars(f"{form}: images/s as a share of tfprep's", rows)
+        elements.append(f'<text x="0" y="{top + 20}" font-weight="600">{chart.title}</text>')
+        elements.append(f'<g transform="translate(0 {top + 32})">{_inner(svg(chart))}</g>')
         top += chart.height + 52
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {top:.0f}" width="{WIDTH}" height="{top:.0f}">'
     )
-    return "\n".join([head, f"<style>{_STYLE}</style>", *parts, "</svg>"])
+    return "\n".join([head, f"<style>{_STYLE}</style>", *elements, "</svg>"])
 
 
 def _summary(result: Mapping[str, Any], form: str) -> Mapping[str, Mapping[str, float]]:
-    found: Mapping[str, Mapping[str, float]] = result["forms"].get(form, {}).get("summary", {})
-    return found
+    summary: Mapping[str, Mapping[str, float]] = result["forms"].get(form, {}).get("summary", {})
+    return summary
 
 
 def _bar(name: str, figures: Mapping[str, float]) -> Bar:

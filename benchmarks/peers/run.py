@@ -1,14 +1,14 @@
-"""tfprep beside its peers, on the same photos: building and loading, JPEG and raw.
+"""Comparison of tfprep with other libraries on the same photos: building and loading, JPEG and raw.
 
 Run: python benchmarks/peers/run.py --photos data/photos --python-torch peers/bin/python [--json FILE] [--plot FILE]
-     in pieces: the same with --folder DIR --rounds 1, again and again: what is built is kept, rounds are added to the JSON
+     in several runs: the same with --folder DIR --rounds 1; datasets are kept, and rounds are added to the JSON file
 
-Every peer builds its own format from the same photos (shorter side to 256, middle 224, JPEG at quality 95 or raw), then all
-load in turns, round by round, each in a fresh process: shuffled batches of 64, decoded to uint8, on all cores. A ratio is
-taken inside a round; what is told is the median. A round in which other programs used a tenth of the cores beside one of the
-two does not count, unless all are such. What is not installed is left out and said.
+Every peer builds its own format from the same photos (shorter side 256, cropped to 224 at the centre, JPEG of quality 95 or raw).
+Then all load in turns, round by round, each in a new process: shuffled batches of 64, decoded to uint8, on all cores. A ratio is
+taken within a round, and the result is the median. Rounds in which other programs used more than a tenth of the cores while one
+of the two ran do not count, unless all rounds are like that. A peer that is not installed is reported and skipped.
 
-Which environment each needs is told in requirements.txt. `--python ffcv=PATH` gives one peer another interpreter.
+requirements.txt describes the environments of the peers. `--python ffcv=PATH` sets the interpreter of one peer.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from tfprep.bench.machine import BUSY, this_machine
+from tfprep.bench.measure.machine import BUSY, this_machine
 
 HERE = Path(__file__).parent
 TENSORFLOW = ("tfprep", "tf_guide", "tfds", "keras_directory", "image_data_generator")
@@ -37,19 +37,19 @@ Figures = dict[str, float]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--photos", type=Path, required=True, help="class folders of photos")
-    parser.add_argument("--repeat", type=int, default=10, help="each photo so many times, under other names")
-    parser.add_argument("--python-torch", type=Path, help="the interpreter that has the peers of PyTorch and Grain")
-    parser.add_argument("--python", nargs="+", default=[], metavar="PEER=PATH", help="another interpreter for a peer")
-    parser.add_argument("--folder", type=Path, help="keep photos and datasets here, and use those that are there")
-    parser.add_argument("--peers", nargs="+", choices=TENSORFLOW + TORCH)
-    parser.add_argument("--forms", nargs="+", default=["jpeg", "raw"], choices=["jpeg", "raw"])
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--build-rounds", type=int, default=1)
-    parser.add_argument("--batch-size", type=int, default=64)
-    parser.add_argument("--seconds", type=float, default=3.0)
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--plot", type=Path, help="an SVG")
+    parser.add_argument("--photos", type=Path, required=True, help="Folder of class folders")
+    parser.add_argument("--repeat", type=int, default=10, help="Number of links to each photo")
+    parser.add_argument("--python-torch", type=Path, help="Interpreter with the peers that use PyTorch, and Grain")
+    parser.add_argument("--python", nargs="+", default=[], metavar="PEER=PATH", help="Interpreter of a single peer")
+    parser.add_argument("--folder", type=Path, help="Folder to keep photos and datasets in, and to reuse them from")
+    parser.add_argument("--peers", nargs="+", choices=TENSORFLOW + TORCH, help="Peers to run")
+    parser.add_argument("--forms", nargs="+", default=["jpeg", "raw"], choices=["jpeg", "raw"], help="Storage forms")
+    parser.add_argument("--rounds", type=int, default=5, help="Rounds of loading")
+    parser.add_argument("--build-rounds", type=int, default=1, help="Rounds of building")
+    parser.add_argument("--batch-size", type=int, default=64, help="Batch size")
+    parser.add_argument("--seconds", type=float, default=3.0, help="Measured seconds per peer and round")
+    parser.add_argument("--json", type=Path, help="File for the results; rounds are added to an existing file")
+    parser.add_argument("--plot", type=Path, help="File for the chart (SVG)")
     options = parser.parse_args()
     names = options.peers or [*TENSORFLOW, *(TORCH if options.python_torch else ())]
     if options.folder:
@@ -65,9 +65,9 @@ def main() -> None:
 
 
 def measured(options: argparse.Namespace, names: list[str], folder: Path) -> dict[str, Any]:
-    """All forms; with `--json` of an earlier run, its rounds and these."""
+    """The results of all forms, together with the rounds that the file `--json` contains from earlier runs."""
     photos = repeated(options.photos, folder / "photos", options.repeat)
-    result = _begun(options.json) or {"machine": asdict(this_machine(folder)), "forms": {}}
+    result = _earlier(options.json) or {"machine": asdict(this_machine(folder)), "forms": {}}
     result["command"] = " ".join(sys.argv)
     for form in options.forms:
         peers = [name for name in names if form == "jpeg" or name not in NOT_RAW]
@@ -79,13 +79,13 @@ def measured(options: argparse.Namespace, names: list[str], folder: Path) -> dic
         loaded |= {name: loaded.get(name, []) for name in peers if (folder / form / name).exists()}
         if len({len(rounds) for rounds in loaded.values()}) > 1:
             sys.exit(
-                f"{options.json} holds rounds of other peers than these: a ratio is taken inside a round, name another file"
+                f"{options.json} contains rounds of other peers; ratios are taken within a round, so name another file"
             )
         for _ in range(options.rounds):
             for name, figures in _round(options, form, loaded, folder).items():
                 loaded[name].append(figures)
             of_form["summary"] = summary(built, loaded)
-            _write(options.json, result)  # a long run that is stopped keeps the rounds that it has
+            _write(options.json, result)  # after each round, so that a run that is stopped keeps its rounds
         _write(options.json, result)
         if not options.folder:
             shutil.rmtree(folder / form)
@@ -95,17 +95,17 @@ def measured(options: argparse.Namespace, names: list[str], folder: Path) -> dic
 def _round(
     options: argparse.Namespace, form: str, loaded: Mapping[str, list[Figures]], folder: Path
 ) -> dict[str, Figures]:
-    """Every peer once, in another order each time."""
+    """Runs every peer once. The order is rotated from round to round."""
     order = list(loaded)
     turn = max((len(rounds) for rounds in loaded.values()), default=0) % max(1, len(order))
-    found = {}
+    figures = {}
     for name in order[turn:] + order[:turn]:
-        found[name] = _run(options, name, "load", form, ["--out", str(folder / form / name)])
-        print(form, name, "load", told(found[name]), flush=True)
-    return found
+        figures[name] = _run(options, name, "load", form, ["--out", str(folder / form / name)])
+        print(form, name, "load", listed(figures[name]), flush=True)
+    return figures
 
 
-def _begun(path: Path | None) -> dict[str, Any] | None:
+def _earlier(path: Path | None) -> dict[str, Any] | None:
     return json.loads(path.read_text()) if path is not None and path.exists() else None
 
 
@@ -126,7 +126,7 @@ def repeated(photos: Path, out: Path, times: int) -> Path:
 
 
 def _local(path: Path, folder: Path) -> Path:
-    """A copy on the same file system, which alone can be linked to."""
+    """A copy of the photo on the file system of `folder`, since hard links cannot cross file systems."""
     copy = folder / path.parent.name / path.name
     if not copy.exists():
         copy.parent.mkdir(parents=True, exist_ok=True)
@@ -140,7 +140,7 @@ def _build(options: argparse.Namespace, name: str, form: str, photos: Path, fold
         out = folder / form / name
         shutil.rmtree(out, ignore_errors=True)
         figures = _run(options, name, "build", form, ["--photos", str(photos), "--out", str(out)])
-        print(form, name, "build", told(figures), flush=True)
+        print(form, name, "build", listed(figures), flush=True)
         rounds += [figures] if figures else []
     if not rounds:
         shutil.rmtree(out, ignore_errors=True)
@@ -148,7 +148,7 @@ def _build(options: argparse.Namespace, name: str, form: str, photos: Path, fold
 
 
 def _run(options: argparse.Namespace, name: str, what: str, form: str, more: list[str]) -> Figures:
-    """One peer in a fresh process; {} where it failed, which is said."""
+    """Runs one peer in a new process. Prints an error and returns {} if it fails."""
     others = dict(pair.split("=", 1) for pair in options.python)
     python = others.get(name) or (options.python_torch if name in TORCH else sys.executable)
     command = [str(python), str(HERE / f"peer_{name}.py"), what, "--form", form, *more]
@@ -165,34 +165,35 @@ def _run(options: argparse.Namespace, name: str, what: str, form: str, more: lis
 
 
 def summary(built: Mapping[str, list[Figures]], loaded: Mapping[str, list[Figures]]) -> dict[str, Figures]:
-    """Medians by peer; `ratio` is tfprep's images a second over the peer's, round by round, of undisturbed rounds."""
-    found = {}
+    """Medians by peer. `ratio` is the median of tfprep's images/s divided by the peer's, over the undisturbed rounds."""
+    by_peer = {}
     for name, rounds in loaded.items():
         if not all(rounds) or not rounds:
             continue
         pairs = undisturbed(loaded["tfprep"], rounds) if all(loaded.get("tfprep", [{}])) else []
         ratios = [ours["images_per_s"] / theirs["images_per_s"] for ours, theirs in pairs]
         figures = {f"load_{key}": median(one[key] for one in rounds) for key in rounds[0]}
-        of_builds = built.get(name, [])  # none where an earlier run built it
+        of_builds = built.get(name, [])  # empty if an earlier run built the dataset
         figures |= {f"build_{key}": median(one[key] for one in of_builds) for key in (of_builds or [{}])[0]}
-        found[name] = figures | ({"ratio": median(ratios), "least": min(ratios), "most": max(ratios)} if ratios else {})
-    return found
+        figures |= {"ratio": median(ratios), "least": min(ratios), "most": max(ratios)} if ratios else {}
+        by_peer[name] = figures
+    return by_peer
 
 
 def undisturbed(ours: list[Figures], theirs: list[Figures]) -> list[tuple[Figures, Figures]]:
-    """The rounds in which other programs left both alone; all of them where there is none such."""
+    """The rounds in which other programs used less than a tenth of the cores, or all rounds if there are none."""
     pairs = list(zip(ours, theirs, strict=True))
     return [pair for pair in pairs if all(one.get("others", 0.0) < BUSY for one in pair)] or pairs
 
 
 def table(result: Mapping[str, Any]) -> str:
-    """Markdown."""
+    """The results as Markdown."""
     lines = []
     for form, of_form in result["forms"].items():
         lines += [
             f"### {form}",
             "",
-            "| | load, images/s | tfprep is faster by | CPU ms/image | memory MB | first batch s |",
+            "| | load, images/s | tfprep / peer | CPU ms/image | memory MB | first batch s |",
         ]
         lines[-1] += " build, images/s | build CPU ms/image | kB/image |"
         lines += ["|---|---:|---:|---:|---:|---:|---:|---:|---:|"]
@@ -214,7 +215,7 @@ def _row(name: str, f: Figures) -> str:
     )
 
 
-def told(figures: Figures) -> str:
+def listed(figures: Figures) -> str:
     return ", ".join(f"{name} {value:,.3g}" for name, value in figures.items()) or "failed"
 
 

@@ -1,4 +1,4 @@
-"""Affine, perspective and dense ops: their definitions, point by point, and what one resampling gains."""
+"""Affine, perspective and dense ops, compared point by point with their definitions; the gain of one resampling."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def centre(weights):
 
 
 @pytest.mark.parametrize("op", ALL, ids=repr)
-def test_without_a_generator_nothing_happens(op):
+def test_without_a_generator_ops_do_nothing(op):
     transform = op(SIZE, None)
     np.testing.assert_array_equal(transform.matrix, np.eye(3))
     assert transform.size == SIZE
@@ -84,7 +84,7 @@ def test_pull_undoes_push(op, seed):
 @pytest.mark.parametrize("seed", range(6))
 def test_a_point_drawn_and_the_point_moved_agree_within_half_a_pixel(op, seed):
     x, y = rng(seed).uniform([60, 45], [100, 75])
-    # A small spot: the middle of a large one is not where a bend takes its middle to.
+    # A small spot, since a bend does not map the middle of a large spot to the middle of its image.
     sample = {"map": spot(x, y, sigma=1.5), "points": np.array([[x, y, 1]], np.float32)}
     out = warp_sample(sample, {"map": "map", "points": "points"}, op(SIZE, rng(seed)))
     assert np.abs(centre(out["map"]) - out["points"][0, :2]).max() < 0.5
@@ -92,7 +92,7 @@ def test_a_point_drawn_and_the_point_moved_agree_within_half_a_pixel(op, seed):
 
 @settings(max_examples=25)
 @given(st.lists(st.sampled_from(ALL), min_size=1, max_size=5), st.integers(0, 10**6))
-def test_a_chain_moves_a_point_as_its_steps_do(ops, seed):
+def test_a_chain_moves_a_point_like_its_steps(ops, seed):
     generators = [rng(seed + number) for number in range(len(ops))]
     points = rng(seed).uniform([50, 40], [110, 80], (5, 2))
     whole, moved = identity(SIZE), points
@@ -113,7 +113,7 @@ def test_a_mask_never_gains_a_class(ops, seed):
     assert set(np.unique(out)) <= {3, 90, 200, 255}
 
 
-def test_rotate90_is_numpys_rot90():
+def test_rotate90_equals_numpy_rot90():
     image = rng().integers(0, 256, (7, 11, 3), dtype=np.uint8)
     seen = set()
     for seed in range(30):
@@ -123,13 +123,13 @@ def test_rotate90_is_numpys_rot90():
     assert seen == {0, 1, 2, 3}
 
 
-def test_shear_is_its_tangents():
+def test_shear_moves_by_the_tangent():
     matrix = Shear((20, 20), (10, 10))(SIZE, rng()).matrix
     np.testing.assert_allclose(matrix[:2, :2], [[1, np.tan(np.deg2rad(20))], [np.tan(np.deg2rad(10)), 1]])
     np.testing.assert_allclose(matrix @ [80, 60, 1], [80, 60, 1])
 
 
-def test_translate_moves_whole_pixels_unless_told_otherwise():
+def test_translate_moves_whole_pixels_by_default():
     image = rng().integers(0, 256, (20, 30, 3), dtype=np.uint8)
     out = warp_sample({"i": image}, {"i": "image"}, Translate((0.1, 0.1), (-0.2, -0.2))((20, 30), rng()))["i"]
     np.testing.assert_array_equal(out[:16, 3:], image[4:, :27])
@@ -139,11 +139,21 @@ def test_translate_moves_whole_pixels_unless_told_otherwise():
     np.testing.assert_allclose(part[:2, 2], [3.3, 0])
 
 
+@pytest.mark.parametrize("shift", [0.5, 3.3, -2.75])
+def test_a_fractional_shift_equals_scipy(shift):
+    image, points = rng().random((20, 30)).astype(np.float32), np.array([[7.0, 8.0]], np.float32)
+    transform = Translate((shift / 30,) * 2, (0.1, 0.1), whole=False)((20, 30), rng())
+    out = warp_sample({"m": image, "p": points}, {"m": "map", "p": "points"}, transform)
+    expected = ndimage.shift(image, (2, shift), order=1, mode="nearest")
+    np.testing.assert_allclose(out["m"][2:, 4:-3], expected[2:, 4:-3], atol=1e-5)
+    np.testing.assert_allclose(out["p"], [[7 + shift, 10]], atol=1e-5)
+
+
 def test_perspective_shows_no_border():
     white = np.full((*SIZE, 1), 255, np.uint8)
     for seed in range(20):
         out = warp_sample({"i": white}, {"i": "image"}, Perspective(0.6)(SIZE, rng(seed)), fill={"i": 0})["i"]
-        assert out.min() >= 127  # a corner may show half a pixel of the edge
+        assert out.min() >= 127  # A corner may show half a pixel of the edge.
         assert out[2:-2, 2:-2].min() == 255
 
 
@@ -153,12 +163,13 @@ def test_homography_maps_its_four_points():
     np.testing.assert_allclose(Transform(homography(source, target), SIZE).push(source), target, atol=1e-9)
 
 
-def test_what_lies_behind_a_perspective_is_not_shown():
+def test_points_beyond_the_horizon_are_not_shown():
     tilted = Transform(np.array([[1, 0, 0], [0, 1, 0], [0, 0.02, 1]]), (100, 160))
     image = np.full((*SIZE, 1), 255, np.uint8)
     sample = {"i": image, "p": np.array([[80, 30, 1]], np.float32)}
     out = warp_sample(sample, {"i": "image", "p": "points"}, tilted)
-    # Row y goes to y' = y / (1 + 0.02 y): the last one to 35.3, none to the horizon at 50, behind which all looks back.
+    # Row y goes to y' = y / (1 + 0.02 y). The last row goes to 35.3; the horizon is at 50, and rows beyond it would
+    # be mirrored.
     assert out["i"][1:35, 20].min() == 255
     assert not out["i"][36:].any()
     back = Transform(np.array([[1, 0, 0], [0, 1, 0], [0, -0.02, 1]]), SIZE)
@@ -170,8 +181,8 @@ def test_what_lies_behind_a_perspective_is_not_shown():
 # --- dense ----------------------------------------------------------------------------------------------------------
 
 
-def test_elastic_offsets_have_the_size_that_smoothed_noise_has():
-    """Uniform ± 1 noise of variance 1/3 under a Gaussian σ: standard deviation α / (σ √(12 π))."""
+def test_elastic_offsets_have_the_deviation_of_smoothed_noise():
+    """Uniform ± 1 noise has variance 1/3. Smoothed by a Gaussian σ and scaled by α it has standard deviation α / (σ √(12 π))."""
     for alpha, sigma in ((90, 10), (40, 5), (30, 4)):
         columns, rows = np.meshgrid(np.arange(300) + 0.5, np.arange(300) + 0.5)
         grid = np.stack([columns, rows], 2)
@@ -181,7 +192,7 @@ def test_elastic_offsets_have_the_size_that_smoothed_noise_has():
 
 
 def test_elastic_is_as_smooth_as_its_gaussian():
-    """Noise under a Gaussian σ is correlated over a distance d by exp(-d² / 4σ²)."""
+    """Noise smoothed by a Gaussian σ has a correlation of exp(-d² / 4σ²) at distance d."""
     grid = np.stack(np.meshgrid(np.arange(400) + 0.5, np.arange(400) + 0.5), 2)
     field = (Elastic(100, 10)((400, 400), rng(3)).pull(grid) - grid)[:, :, 0]
     for distance in (5, 10, 20):
@@ -189,7 +200,7 @@ def test_elastic_is_as_smooth_as_its_gaussian():
         assert correlation == pytest.approx(np.exp(-(distance**2) / 400), abs=0.12)
 
 
-def test_no_points_and_no_boxes_under_a_bend():
+def test_a_bend_accepts_empty_points_and_boxes():
     sample = {"p": np.zeros((0, 3), np.float32), "b": np.zeros((0, 4), np.float32)}
     out = warp_sample(sample, {"p": "points", "b": "boxes"}, Elastic()(SIZE, rng()))
     assert out["p"].shape == (0, 3)
@@ -207,11 +218,12 @@ def test_grid_distortion_keeps_the_edge_and_never_folds():
         assert (right[..., 0] * down[..., 1] - right[..., 1] * down[..., 0]).min() > 0
 
 
-def test_a_dense_warp_is_scipys_interpolation_of_its_definition():
+def test_a_dense_warp_equals_scipys_interpolation_at_its_points():
     image = rng().random((40, 60)).astype(np.float32)
-    transform = (
-        Rotate((15, 15))((40, 60), rng()).then(Elastic(100, 8)((40, 60), rng(2))).then(Crop(30, 40)((40, 60), None))
-    )
+    ops = Rotate((15, 15)), Scale((1.8, 1.8)), Elastic(100, 8), Crop(30, 40)  # enlarges everywhere, without averaging
+    transform = identity((40, 60))
+    for op, draws in zip(ops, (rng(), rng(), rng(2), None), strict=True):
+        transform = transform.then(op((40, 60), draws))
     grid = np.stack(np.meshgrid(np.arange(40) + 0.5, np.arange(30) + 0.5), 2)
     source = transform.pull(grid)
     where = [source[..., 1] - 0.5, source[..., 0] - 0.5]
@@ -231,8 +243,8 @@ def test_boxes_are_refitted_around_bent_sides():
         assert np.abs(out["b"][0] - seen).max() <= 2
 
 
-def test_one_resampling_keeps_more_than_one_a_step():
-    """A turn there and back, in five steps: PSNR against the image itself."""
+def test_one_resampling_keeps_more_detail_than_one_per_step():
+    """PSNR to the image after a rotation there and back in five steps."""
     image = ndimage.gaussian_filter(rng().random((200, 200)), 1.2)
     image = ((image - image.min()) / np.ptp(image) * 255).astype(np.float32)
     steps = [
@@ -259,7 +271,7 @@ def test_one_resampling_keeps_more_than_one_a_step():
 # --- boxes dropped --------------------------------------------------------------------------------------------------
 
 
-def test_boxes_hardly_seen_are_dropped_with_their_labels():
+def test_boxes_with_little_visible_area_are_dropped_with_their_labels():
     sample = {
         "image": np.zeros((*SIZE, 3), np.uint8),
         "boxes": np.array([[0, 0, 20, 20], [30, 30, 50, 50], [100, 100, 120, 120]], np.float32),
@@ -269,7 +281,7 @@ def test_boxes_hardly_seen_are_dropped_with_their_labels():
     kinds = {"image": "image", "boxes": "boxes", "labels": "label", "scores": "scalar"}
     shifted = Transform(np.array([[1.0, 0, -15], [0, 1, 0], [0, 0, 1]]), (110, 80))
     for least, kept in ((0.0, [4, 5, 6]), (0.2, [4, 5]), (0.26, [5]), (1.0, [5])):
-        out = warp_sample(sample, kinds, shifted, min_visible=least, beside={"boxes": ["labels", "scores"]})
+        out = warp_sample(sample, kinds, shifted, min_visible=least, row_fields={"boxes": ["labels", "scores"]})
         assert out["labels"].tolist() == kept
         assert len(out["boxes"]) == len(out["scores"]) == len(kept)
     np.testing.assert_allclose(out["boxes"], [[15, 30, 35, 50]])
@@ -288,7 +300,7 @@ def test_boxes_hardly_seen_are_dropped_with_their_labels():
         (lambda: GridDistortion(5, 0.3), r"GridDistortion.amount is from 0 to below 0.25"),
     ],
 )
-def test_mistakes_in_options_say_the_rule(make, message):
+def test_wrong_options_raise_with_the_rule(make, message):
     with pytest.raises(RecipeError, match=message):
         make()
 

@@ -1,4 +1,4 @@
-"""Colour ops against Pillow (bit for bit) and colorsys."""
+"""Colour ops compared with Pillow (bit for bit) and colorsys."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ FACTORS = [0.0, 0.3, 0.8, 1.0, 1.2, 1.7, 3.0]
     ("op", "enhance"),
     [(Brightness, ImageEnhance.Brightness), (Contrast, ImageEnhance.Contrast), (Saturation, ImageEnhance.Color)],
 )
-def test_enhancements_are_pillows_bit_for_bit(op, enhance, factor, image):
+def test_enhancements_equal_pillow_bit_for_bit(op, enhance, factor, image):
     ours = op((factor, factor))(image, np.random.default_rng(0))
     np.testing.assert_array_equal(ours, np.asarray(enhance(Image.fromarray(image)).enhance(factor)))
     assert ours.dtype == np.uint8
 
 
-def test_gray_is_pillows_for_every_colour_of_a_grid():
+def test_gray_equals_pillow_for_a_grid_of_colours():
     levels = np.arange(0, 256, 3, dtype=np.uint8)
     grid = np.stack(np.meshgrid(levels, levels, levels), -1).reshape(86, -1, 3)
     np.testing.assert_array_equal(gray(grid), np.asarray(Image.fromarray(grid).convert("L")))
@@ -43,7 +43,7 @@ def test_mean_gray_rounds_half_up():
 
 
 @pytest.mark.parametrize("share", [-0.5, -0.1, 0.0, 0.03, 0.25, 0.5])
-def test_hue_is_colorsys_within_half_a_level(share):
+def test_hue_equals_colorsys_within_half_a_level(share):
     image = NOISE[:20, :20]
     ours = Hue((share, share))(image, np.random.default_rng(0)).astype(float)
     for row in range(20):
@@ -53,13 +53,13 @@ def test_hue_is_colorsys_within_half_a_level(share):
             assert np.abs(ours[row, column] - expected).max() <= 0.51
 
 
-def test_hue_leaves_grays_alone():
+def test_hue_does_not_change_grays():
     ramp = np.arange(256, dtype=np.uint8)[None, :, None].repeat(3, 2)
     np.testing.assert_array_equal(Hue((0.3, 0.3))(ramp, np.random.default_rng(0)), ramp)
 
 
 @pytest.mark.parametrize("op", [Brightness(0.5), Contrast(0.5), Saturation(0.5), Hue(0.2)])
-def test_ops_follow_their_generator_and_leave_the_image_alone(op):
+def test_ops_depend_on_their_generator_and_do_not_change_the_image(op):
     before = NOISE.copy()
     first, again, other = (op(NOISE, np.random.default_rng(seed)) for seed in (1, 1, 2))
     np.testing.assert_array_equal(first, again)
@@ -67,24 +67,27 @@ def test_ops_follow_their_generator_and_leave_the_image_alone(op):
     np.testing.assert_array_equal(NOISE, before)
 
 
-def test_an_amount_is_a_range_around_one():
+def test_a_single_amount_is_a_range_around_one():
     white = np.full((1, 1, 3), 100, np.uint8)
     generator = np.random.default_rng(0)
     values = [int(Brightness(0.2)(white, generator)[0, 0, 0]) for _ in range(500)]
     assert min(values) in (80, 81)
     assert max(values) in (118, 119)
-    assert Brightness(1.5)(white, generator).min() >= 0  # the range is cut at 0
+    assert Brightness(1.5)(white, generator).min() >= 0  # The range ends at 0.
 
 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
         (lambda: Brightness(-0.1), "Brightness.amount"),
+        (lambda: Brightness(20), "Brightness.amount .* 0 <= from <= to <= 10"),
+        (lambda: Contrast((0, 10.5)), "Contrast.amount"),
+        (lambda: Saturation(50), "Saturation.amount"),
         (lambda: Contrast((2, 1)), "Contrast.amount"),
         (lambda: Saturation((-1, 1)), "Saturation.amount"),
         (lambda: Hue(0.6), "Hue.amount"),
     ],
 )
-def test_mistakes_in_options(make, message):
+def test_wrong_options_raise(make, message):
     with pytest.raises(RecipeError, match=message):
         make()

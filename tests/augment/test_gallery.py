@@ -1,4 +1,4 @@
-"""The gallery shows everything: each public op and derived input has its cell, and can be drawn."""
+"""The gallery has a cell for each public op and derived input, and can be drawn."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_every_public_name_has_a_cell(gallery):
     assert set(derive.__all__) - protocols <= types_in(gallery.DERIVED)
 
 
-def test_cells_are_pictures_and_all_but_the_first_show_something_else(gallery):
+def test_all_cells_but_the_first_differ_from_the_image(gallery):
     for cells in (gallery.geometry(), gallery.colours()):
         first, *others = cells.values()
         for picture in (first, *others):
@@ -45,6 +45,6 @@ def test_cells_are_pictures_and_all_but_the_first_show_something_else(gallery):
     assert all(picture.max() > picture.min() for picture in gallery.derived().values())
 
 
-def test_the_pictures_are_there():
+def test_the_picture_files_exist():
     for name in ("geometry.jpg", "colour.jpg", "derived.jpg"):
         assert (DRAW.parent / name).stat().st_size > 50_000

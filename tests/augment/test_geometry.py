@@ -1,4 +1,4 @@
-"""The ops that set the size: against Pillow, torchvision's published definitions, and counting."""
+"""Ops that set the size, compared with Pillow, torchvision's published definitions and expected counts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SIZES = st.tuples(st.integers(1, 300), st.integers(1, 300))
 
 
 def window(transform):
-    """top, left, height, width of the source window that an axis-aligned transform shows."""
+    """Top, left, height and width of the source window of an axis-aligned transform."""
     (x0, y0), (x1, y1) = transform.pull(np.array([[0, 0], transform.size[::-1]], float))
     return y0, x0, y1 - y0, x1 - x0
 
@@ -43,12 +43,12 @@ def test_sizes(op, size, expected):
 
 
 @given(SIZES)
-def test_letterbox_holds_the_whole_image_in_the_centre(size):
+def test_letterbox_shows_the_whole_image_in_the_centre(size):
     transform = Resize(50, 70, pad=True)(size, None)
     (x0, y0), (x1, y1) = transform.push(np.array([[0, 0], size[::-1]], float))
     for low, high, length in ((x0, x1, 70), (y0, y1, 50)):
         assert -1e-9 <= low <= high <= length + 1e-9
-        assert -1e-9 <= (length - high) - low <= 1 + 1e-9  # the odd pixel comes last
+        assert -1e-9 <= (length - high) - low <= 1 + 1e-9  # An odd pixel of padding comes last.
         assert abs(low - round(low)) < 1e-9
     assert (x1 - x0 > 70 - 1e-9) or (y1 - y0 > 50 - 1e-9)
 
@@ -57,16 +57,16 @@ def test_letterbox_holds_the_whole_image_in_the_centre(size):
 @pytest.mark.parametrize(
     ("length", "crop", "start"), [(10, 4, 3), (11, 4, 4), (9, 4, 2), (4, 4, 0), (4, 7, -1), (4, 8, -2), (4, 9, -2)]
 )
-def test_center_crop_is_torchvisions(length, crop, start):
+def test_center_crop_equals_torchvision(length, crop, start):
     assert window(CenterCrop(crop, crop)((length, length), None))[:2] == (start, start)
 
 
-def test_crop_reaches_every_place_equally_often():
+def test_crop_takes_every_position_equally_often():
     generator = np.random.default_rng(1)
     tops = [window(Crop(8, 5)((12, 5), generator))[0] for _ in range(5000)]
     counts = np.bincount(np.array(tops, int), minlength=5)
     assert len(counts) == 5
-    assert counts.min() > 850  # 1000 each, standard deviation 28
+    assert counts.min() > 850  # Expected 1000 each, standard deviation 28.
 
 
 def test_crop_without_a_generator_is_the_centre():
@@ -85,7 +85,7 @@ def test_random_resized_crop_stays_inside(size, seed):
 
 
 def test_random_resized_crop_draws_area_and_aspect_as_szegedy_et_al():
-    """Where every draw fits (small areas of a large image), areas are uniform and aspects log-uniform."""
+    """Where every draw fits (small areas of a large image), areas are uniform and aspect ratios log-uniform."""
     generator = np.random.default_rng(2)
     op = RandomResizedCrop(32, 32, scale=(0.05, 0.25))
     windows = np.array([window(op((1000, 1000), generator)) for _ in range(4000)])
@@ -97,7 +97,7 @@ def test_random_resized_crop_draws_area_and_aspect_as_szegedy_et_al():
 
 @pytest.mark.parametrize(("size", "expected"), [((10, 400), (0, 194, 10, 13)), ((400, 10), (194, 0, 13, 10))])
 def test_random_resized_crop_falls_back_to_the_centre(size, expected):
-    """A strip holds no window of 8 % of its area with an allowed aspect: torchvision takes the central one."""
+    """No window with 8 % of the area of a strip has an allowed aspect ratio: torchvision takes the central one."""
     drawn = RandomResizedCrop(32, 32, scale=(0.9, 1))(size, np.random.default_rng(0))
     np.testing.assert_allclose(window(drawn), expected, atol=1)
 
@@ -116,7 +116,7 @@ def test_unaugmented_affine_ops_do_nothing(op):
 def test_flip_follows_its_probability():
     generator = np.random.default_rng(3)
     flips = sum(Flip(0.3)((5, 5), generator).matrix[0, 0] < 0 for _ in range(2000))
-    assert 540 < flips < 660  # 600, standard deviation 20
+    assert 540 < flips < 660  # Expected 600, standard deviation 20.
 
 
 @pytest.mark.parametrize("op", [Crop(8, 8), RandomResizedCrop(8, 8), Flip(), Rotate(), Scale()])
@@ -151,6 +151,6 @@ def test_ops_draw_the_same_number_of_values_whatever_the_size(op):
         (lambda: Scale((0, 1)), r"Scale.factor is a range"),
     ],
 )
-def test_mistakes_in_options_say_the_rule_and_the_value(make, message):
+def test_wrong_options_raise_with_the_rule_and_the_value(make, message):
     with pytest.raises(RecipeError, match=message):
         make()

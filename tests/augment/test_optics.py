@@ -1,4 +1,6 @@
-"""Sharpness against Pillow bit for bit; blur against SciPy; JPEG against Pillow's encoder; the rest against definitions."""
+"""Sharpness compared with Pillow bit for bit, blur with SciPy, JPEG with Pillow's encoder, and other ops with their
+definitions.
+"""
 
 from __future__ import annotations
 
@@ -24,21 +26,21 @@ def rng(seed=0):
 
 @pytest.mark.parametrize("factor", [0, 0.4, 1, 1.9, 5])
 @pytest.mark.parametrize("size", [(61, 47), (3, 3), (2, 9), (1, 1), (5, 3)])
-def test_sharpness_is_pillows_bit_for_bit(factor, size):
+def test_sharpness_equals_pillow_bit_for_bit(factor, size):
     image = np.ascontiguousarray(NOISE[: size[0], : size[1]])
     expected = np.asarray(ImageEnhance.Sharpness(Image.fromarray(image)).enhance(factor))
     np.testing.assert_array_equal(Sharpness((factor, factor))(image, rng()), expected)
 
 
 @pytest.mark.parametrize("sigma", [0.3, 1, 4.5])
-def test_blur_is_scipys_rounded(sigma):
+def test_blur_equals_rounded_scipy(sigma):
     expected = ndimage.gaussian_filter(
         NOISE.astype(float), (sigma, sigma, 0), mode="mirror", radius=int(np.ceil(4 * sigma))
     )
     assert np.abs(Blur((sigma, sigma))(NOISE, rng()) - expected).max() <= 0.501
 
 
-def test_no_blur_at_all():
+def test_blur_of_zero_changes_nothing():
     assert Blur((0, 0))(NOISE, rng()) is NOISE
 
 
@@ -53,7 +55,7 @@ def test_a_line_kernel_lies_along_its_line(length, degrees):
     along = columns * np.cos(np.deg2rad(degrees)) - rows * np.sin(np.deg2rad(degrees))
     across = columns * np.sin(np.deg2rad(degrees)) + rows * np.cos(np.deg2rad(degrees))
     assert np.abs(across[kernel > 0]).max(initial=0) <= 1
-    # The variance of so many pixels in a row; a slanted line is up to a pixel wide.
+    # The variance of a row of pixels of this length; a slanted line is up to a pixel wide.
     assert (kernel * along**2).sum() == pytest.approx((length**2 - 1) / 12, rel=0.1, abs=0.3)
 
 
@@ -79,7 +81,9 @@ def test_noise_has_its_standard_deviation():
 @pytest.mark.parametrize("level", [0, 255])
 def test_noise_stays_within_the_levels(level):
     out = Noise((50, 50))(np.full((30, 30, 3), level, np.uint8), rng()).astype(int)
-    assert (out == level).mean() == pytest.approx(0.5, abs=0.06)  # half the noise is cut, not wrapped round
+    assert (out == level).mean() == pytest.approx(
+        0.5, abs=0.06
+    )  # Half of the noise is clipped at the ends, not wrapped around.
     assert np.abs(out - level).max() < 255
 
 
@@ -92,7 +96,7 @@ def test_jpeg_artefacts_are_those_of_pillows_encoder(quality, subsampling):
     )
     expected = np.asarray(Image.open(buffer))
     out = JpegArtefacts((quality, quality), subsampling)(image, rng())
-    # The encoders differ in how they round, by a level here and there; what they lose is the same.
+    # The encoders round some coefficients to neighbouring levels; their losses are equal.
     assert np.abs(out.astype(int) - expected).mean() < 1
     ours, pillows = (np.square(made.astype(float) - image).mean() for made in (out, expected))
     assert ours == pytest.approx(pillows, rel=0.15)
@@ -140,7 +144,7 @@ def test_erasing_draws_area_and_aspect_as_zhong_et_al():
 def test_erasing_fills_with_noise_and_follows_its_probability():
     outs = [Erasing(0.25)(GRAY, rng(seed)) for seed in range(400)]
     changed = [out for out in outs if (out != 128).any()]
-    assert 70 < len(changed) < 130  # 100, standard deviation 9
+    assert 70 < len(changed) < 130  # Expected 100, standard deviation 9.
     levels = changed[0][changed[0] != 128]
     assert levels.mean() == pytest.approx(127.5, abs=8)
     assert levels.std() == pytest.approx(73.9, rel=0.1)
@@ -149,7 +153,7 @@ def test_erasing_fills_with_noise_and_follows_its_probability():
 # --- channels -------------------------------------------------------------------------------------------------------
 
 
-def test_grayscale_is_pillows():
+def test_grayscale_equals_pillow():
     expected = np.asarray(Image.fromarray(NOISE).convert("L").convert("RGB"))
     np.testing.assert_array_equal(Grayscale(1)(NOISE, rng()), expected)
     assert Grayscale(0)(NOISE, rng()) is NOISE
@@ -178,6 +182,6 @@ def test_channel_shuffle_reaches_all_orders():
         (lambda: ChannelShuffle(3), r"ChannelShuffle.p is a probability"),
     ],
 )
-def test_mistakes_in_options(make, message):
+def test_wrong_options_raise(make, message):
     with pytest.raises(RecipeError, match=message):
         make()

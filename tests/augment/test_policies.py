@@ -1,4 +1,4 @@
-"""Policies, automatic augmentation (against the papers' tables), chains, and what every op keeps."""
+"""Policies, automatic augmentation (compared with the papers' tables), chains, and properties of all ops."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def rng(seed=0):
 
 
 def mark(number):
-    """An op that writes its number."""
+    """An op that appends its number."""
 
     def op(image, generator):
         out = image.copy()
@@ -66,7 +66,7 @@ def number(image):
 # --- OneOf, SomeOf, Maybe -------------------------------------------------------------------------------------------
 
 
-def test_one_of_draws_each_as_often_or_by_weight():
+def test_one_of_draws_equally_often_or_by_weight():
     equal = Counter(number(OneOf([mark(1), mark(2)])(IMAGE, rng(seed))) for seed in range(600))
     assert 240 < equal[1] < 360
     weighted = Counter(number(OneOf([mark(1), mark(2)], [3, 1])(IMAGE, rng(seed))) for seed in range(600))
@@ -75,10 +75,10 @@ def test_one_of_draws_each_as_often_or_by_weight():
 
 def test_maybe_follows_its_probability():
     happened = sum(number(Maybe(mark(300 - 256), 0.2)(IMAGE * 0, rng(seed))) == 44 for seed in range(600))
-    assert 85 < happened < 155  # 120, standard deviation 10
+    assert 85 < happened < 155  # Expected 120, standard deviation 10.
 
 
-def test_some_of_takes_so_many_different_ones_in_order():
+def test_some_of_takes_distinct_ops_in_order():
     seen = Counter()
 
     def note(n):
@@ -95,7 +95,7 @@ def test_some_of_takes_so_many_different_ones_in_order():
         assert number(out) == 2
         seen[tuple(out[0, 1:3, 1].tolist())] += 1
     assert set(seen) == {(a, b) for a in range(1, 5) for b in range(a + 1, 5)}
-    assert min(seen.values()) > 25  # 50 each
+    assert min(seen.values()) > 25  # Expected 50 each.
     counts = {number(SomeOf([note(n) for n in (1, 2, 3)], (0, 3))(IMAGE * 0, rng(seed))) for seed in range(60)}
     assert counts == {0, 1, 2, 3}
     shuffled = {
@@ -105,7 +105,7 @@ def test_some_of_takes_so_many_different_ones_in_order():
 
 
 @pytest.mark.parametrize("policy", [OneOf, lambda ops: SomeOf(ops, 1), lambda ops: Maybe(ops[0], 1)])
-def test_policies_stand_among_geometry_ops(policy):
+def test_policies_can_be_mixed_with_geometry_ops(policy):
     op = policy([Flip(1), Rotate((30, 30)), Translate(0.5, 0.5)])
     drawn = op(SIZE, rng(3))
     alone = [Flip(1), Rotate((30, 30)), Translate(0.5, 0.5)]
@@ -126,8 +126,8 @@ def test_unaugmented_policies_keep_the_size_that_their_ops_give():
     assert OneOf([Crop(8, 9), Resize(8, 9)])(SIZE, None).size == (8, 9)
 
 
-def test_what_one_op_draws_does_not_shift_what_another_draws():
-    """The same choice with another first op: the second op's draws stay as they were."""
+def test_the_draws_of_an_op_do_not_depend_on_other_ops():
+    """The same choice with another first op: the draws of the second op do not change."""
 
     def thirsty(image, generator):
         generator.random(1000)
@@ -141,7 +141,7 @@ def test_what_one_op_draws_does_not_shift_what_another_draws():
 
 # --- RandAugment, TrivialAugment: the papers' tables ----------------------------------------------------------------
 
-# AutoAugment (Cubuk et al. 2019), table 6, which RandAugment takes over: the greatest magnitude of each op.
+# AutoAugment (Cubuk et al. 2019), table 6, also used by RandAugment: the greatest magnitude of each op.
 TABLE_6 = {
     "ShearX": 0.3,
     "ShearY": 0.3,
@@ -169,7 +169,7 @@ WIDE_TABLE |= dict.fromkeys(("Contrast", "Color", "Brightness", "Sharpness"), 1.
 
 
 def strength(magnitudes, name, magnitude, sign=1, size=(331, 331)):
-    """How strong an op is, read off what it does."""
+    """The strength of an op, measured from its effect."""
     if name in ("Identity", "AutoContrast", "Equalize"):
         return None
     if name not in TONAL:
@@ -203,11 +203,11 @@ def test_posterize_bits_by_magnitude():
     assert bits == [8 - round(magnitude / 7.5) for magnitude in range(31)]
 
 
-def test_rand_augment_draws_each_of_14_ops_as_often():
+def test_rand_augment_draws_its_14_ops_equally_often():
     counts = Counter(one.name for seed in range(3500) for one in RandAugment(2, 9).draw(rng(seed)))
     assert set(counts) == set(OPS)
     assert len(OPS) == 14
-    assert min(counts.values()) > 420  # 500 each, standard deviation 22
+    assert min(counts.values()) > 420  # Expected 500 each, standard deviation 22.
     assert max(counts.values()) < 580
 
 
@@ -220,7 +220,7 @@ def test_trivial_augment_draws_one_op_and_its_magnitude():
 
 
 @pytest.mark.parametrize("policy", [RandAugment(3, 20), TrivialAugment()])
-def test_both_halves_of_a_policy_are_of_one_draw(policy):
+def test_geometry_and_colour_of_a_policy_use_one_draw(policy):
     for seed in range(50):
         drawn = policy.draw(rng(seed))
         transform, colours = policy(SIZE, rng(seed)), policy.colour_ops(rng(seed))
@@ -233,6 +233,33 @@ def test_both_halves_of_a_policy_are_of_one_draw(policy):
     np.testing.assert_array_equal(policy(SIZE, None).matrix, np.eye(3))
 
 
+@pytest.mark.parametrize("policy", [RandAugment(3, 20), TrivialAugment()])
+def test_a_nested_policy_keeps_geometry_and_colour(policy):
+    """The geometry and the colours are those of the inner policy with the draws that it received."""
+
+    class Spy:
+        def __call__(self, size, generator):
+            return seen.append(generator.bit_generator.state["state"]["key"].tolist()) or policy(size, generator)
+
+        def colour_ops(self, generator):
+            seen.append(generator.bit_generator.state["state"]["key"].tolist())
+            return policy.colour_ops(generator)
+
+    colours = 0
+    for outer in (Maybe(Spy(), 0.6), OneOf([Flip(), Spy()]), SomeOf([Spy(), Flip(), Spy()], 2, shuffle=True)):
+        for nested in (outer, Maybe(outer, 0.9), OneOf([outer])):
+            for seed in range(20):
+                seen: list[object] = []
+                nested(SIZE, rng(seed))
+                geometry, seen = seen, []
+                drawn = nested.colour_ops(rng(seed))
+                assert seen == geometry  # The same inner policies in the same order with the same draws.
+                assert bool(seen) or not drawn
+                colours += len(drawn)
+    assert colours > 50
+    assert Maybe(Flip()).colour_ops(rng()) == ()
+
+
 # --- AugMix ---------------------------------------------------------------------------------------------------------
 
 
@@ -242,8 +269,8 @@ def test_augmix_gives_an_image_and_another_each_time():
     assert len({out.tobytes() for out in outs}) == 10
 
 
-def test_augmix_is_the_papers_mixture():
-    """With chains that do nothing the mixture is the image, whatever the weights."""
+def test_augmix_follows_the_paper():
+    """With chains that do nothing the mixture equals the image for all weights."""
     for seed in range(20):
         op = AugMix(width=4, depth=2)
         object.__setattr__(op, "_chain", lambda image, generator: image)
@@ -361,7 +388,7 @@ COLOURS = [
 
 
 @pytest.mark.parametrize("op", COLOURS, ids=lambda op: type(op).__name__)
-def test_colour_ops_keep_shape_and_dtype_and_the_image_that_came(op):
+def test_colour_ops_keep_shape_and_dtype_and_do_not_change_the_image(op):
     for image in (IMAGE, IMAGE[:1, :1], np.full((300, 7, 3), 255, np.uint8)):
         before = image.copy()
         out = op(image, keyed(7, "key", 1, "colour/0"))
@@ -370,7 +397,7 @@ def test_colour_ops_keep_shape_and_dtype_and_the_image_that_came(op):
 
 
 @pytest.mark.parametrize("op", COLOURS, ids=lambda op: type(op).__name__)
-def test_equal_keys_give_equal_bytes_wherever_the_image_lies(op):
+def test_equal_keys_give_equal_bytes_at_any_memory_address(op):
     expected = op(IMAGE, keyed(7, "key", 1, "colour/0"))
     for offset in range(1, 20, 3):
         buffer = np.empty(IMAGE.size + 64, np.uint8)
@@ -410,6 +437,6 @@ def test_every_public_colour_op_is_in_the_table():
         (lambda: AugMix(alpha=0), r"AugMix.alpha is above 0"),
     ],
 )
-def test_mistakes_in_options(make, message):
+def test_wrong_options_raise(make, message):
     with pytest.raises(RecipeError, match=message):
         make()

@@ -1,4 +1,4 @@
-"""The scales of an affine transform, beside NumPy's singular value decomposition."""
+"""The scales of an affine transform, compared with NumPy's singular value decomposition."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tfprep.augment.transform import Transform
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_scales_are_the_singular_values(seed):
+def test_scales_equal_the_singular_values(seed):
     rng = np.random.default_rng(seed)
     matrix = np.eye(3)
     matrix[:2] = rng.normal(0, 10.0 ** rng.integers(-3, 4), (2, 3))

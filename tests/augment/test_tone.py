@@ -1,4 +1,4 @@
-"""Tone ops against Pillow's ImageOps bit for bit, their formulas, and OpenCV."""
+"""Tone ops compared with Pillow's ImageOps bit for bit, with their formulas, and with OpenCV."""
 
 from __future__ import annotations
 
@@ -32,25 +32,25 @@ def check(op, reference, image):
 
 @pytest.mark.parametrize("image", IMAGES)
 @pytest.mark.parametrize("bits", range(1, 9))
-def test_posterize_is_pillows(image, bits):
+def test_posterize_equals_pillow(image, bits):
     check(Posterize((bits, bits)), lambda im: ImageOps.posterize(im, bits), image)
 
 
 @pytest.mark.parametrize("image", IMAGES)
 @pytest.mark.parametrize("threshold", [0, 1, 127.5, 200, 256])
-def test_solarize_is_pillows(image, threshold):
+def test_solarize_equals_pillow(image, threshold):
     check(Solarize((threshold, threshold)), lambda im: ImageOps.solarize(im, threshold), image)
 
 
 @pytest.mark.parametrize("image", IMAGES)
-def test_invert_equalize_and_autocontrast_are_pillows(image):
+def test_invert_equalize_and_autocontrast_equal_pillow(image):
     check(Invert(1), ImageOps.invert, image)
     check(Equalize(), ImageOps.equalize, image)
     check(AutoContrast(), ImageOps.autocontrast, image)
 
 
 @pytest.mark.parametrize("gamma", [0.3, 1.0, 2.2])
-def test_gamma_is_its_formula(gamma):
+def test_gamma_equals_its_formula(gamma):
     out = Gamma((gamma, gamma))(RAMP, rng())[0, :, 0]
     np.testing.assert_array_equal(out, [round(255 * (v / 255) ** gamma) for v in range(256)])
     assert (out[0], out[255]) == (0, 255)
@@ -61,7 +61,7 @@ def test_gammas_are_log_uniform():
     assert np.median(draws) == pytest.approx(1, abs=0.06)
 
 
-def test_tone_curve_bows_each_channel_by_its_shift():
+def test_tone_curve_bends_each_channel_by_its_shift():
     out = ToneCurve(30)(RAMP, rng())[0].astype(int)
     assert out[0].tolist() == [0, 0, 0]
     assert out[255].tolist() == [255] * 3
@@ -71,7 +71,7 @@ def test_tone_curve_bows_each_channel_by_its_shift():
     assert (np.diff(out, axis=0) >= 0).all()
 
 
-def test_clahe_is_opencvs_on_lightness():
+def test_clahe_equals_opencv_on_lightness():
     out = Clahe((2, 2), tiles=4)(SKEWED, rng())
     lab = cv2.cvtColor(SKEWED, cv2.COLOR_RGB2LAB)
     lab[:, :, 0] = cv2.createCLAHE(2, (4, 4)).apply(np.ascontiguousarray(lab[:, :, 0]))
@@ -82,7 +82,7 @@ def test_clahe_is_opencvs_on_lightness():
 @pytest.mark.parametrize("op", [Invert, Equalize, AutoContrast])
 def test_probabilities(op):
     changed = sum(not np.array_equal(op(0.3)(NARROW, rng(seed)), NARROW) for seed in range(300))
-    assert 60 < changed < 120  # 90, standard deviation 8
+    assert 60 < changed < 120  # Expected 90, standard deviation 8.
 
 
 @pytest.mark.parametrize(
@@ -100,6 +100,6 @@ def test_probabilities(op):
         (lambda: Clahe(tiles=0), r"Clahe.tiles is from 1 to 64"),
     ],
 )
-def test_mistakes_in_options(make, message):
+def test_wrong_options_raise(make, message):
     with pytest.raises(RecipeError, match=message):
         make()

@@ -1,4 +1,4 @@
-"""One resampling of every field, against brute force, SciPy and Pillow."""
+"""One resampling of every field, compared with brute force, SciPy and Pillow."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from PIL import Image
 from scipy import ndimage
 
-from tfprep.augment import Crop, Flip, RandomResizedCrop, Resize, Rotate, Scale
+from tfprep.augment import Crop, Elastic, Flip, Perspective, RandomResizedCrop, Resize, Rotate, Rotate90, Scale, Shear
 from tfprep.augment.transform import Transform, about_centre, identity, scaling, translation
-from tfprep.augment.warp import scale_of, warp_sample
+from tfprep.augment.warp import reduction_for, scale_of, warp_sample
 from tfprep.errors import SampleError
 
 RNG = np.random.default_rng(0)
@@ -35,7 +35,7 @@ def warped(array, transform, kind="image", **options):
 
 
 def nearest_by_hand(mask, transform, fill):
-    """The definition, pixel by pixel: the source pixel that holds the centre of the output pixel."""
+    """The definition, pixel by pixel: the source pixel that contains the centre of the output pixel."""
     inverse = np.linalg.inv(transform.matrix)
     out = np.full(transform.size, fill, mask.dtype)
     for row in range(transform.size[0]):
@@ -48,7 +48,7 @@ def nearest_by_hand(mask, transform, fill):
 
 
 def snapped(transform, size):
-    """The transform that the fields follow, read off the points."""
+    """The transform that the fields follow, measured with warped points."""
     corners = np.array([[0, 0], [size[1], 0], [0, size[0]]], np.float32)
     moved = warp_sample({"r": np.zeros(size, np.uint8), "p": corners}, {"r": "mask", "p": "points"}, transform)["p"]
     linear = np.stack([(moved[1] - moved[0]) / size[1], (moved[2] - moved[0]) / size[0]], 1)
@@ -60,11 +60,11 @@ def snapped(transform, size):
 # --- bit for bit ----------------------------------------------------------------------------------------------------
 
 
-def test_identity_is_the_same_array():
+def test_identity_returns_the_same_array():
     assert warped(IMAGE, identity((37, 53))) is IMAGE
 
 
-def test_crop_is_slicing():
+def test_crop_equals_slicing():
     transform = Transform(translation(-11, -5), (20, 30))
     np.testing.assert_array_equal(warped(IMAGE, transform), IMAGE[5:25, 11:41])
 
@@ -82,14 +82,14 @@ def test_every_flip_and_quarter_turn_is_exact():
             np.testing.assert_array_equal(warped(IMAGE, Transform(shift @ centred, size)), expected)
 
 
-def test_crop_then_flip_then_crop_is_slicing():
+def test_crop_then_flip_then_crop_equals_slicing():
     transform = compose((37, 53), lambda s, g: Transform(translation(-3, -4), (30, 40)), Flip(1))
     transform = transform.then(Transform(translation(-5, -6), (20, 21)))
     np.testing.assert_array_equal(warped(IMAGE, transform), IMAGE[4:34, 3:43][:, ::-1][6:26, 5:26])
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "uint16", "int32", "int64", "float16", "float32", "float64", "bool"])
-def test_slicing_serves_any_dtype_of_a_map(dtype):
+def test_slicing_works_for_maps_of_any_dtype(dtype):
     array = RNG.integers(0, 2, (9, 12, 6)).astype(dtype)
     out = warped(array, compose((9, 12), Flip(1), Flip(1, "vertical")), "map")
     assert out.dtype == array.dtype
@@ -100,7 +100,7 @@ def test_slicing_serves_any_dtype_of_a_map(dtype):
 
 
 @pytest.mark.parametrize("factor", [2, 3, 5])
-def test_shrinking_by_a_whole_factor_is_the_mean_of_blocks(factor):
+def test_shrinking_by_a_whole_factor_averages_blocks(factor):
     array = RNG.random((30, 60)).astype(np.float32)
     out = warped(array, Resize(30 // factor, 60 // factor)((30, 60), None), "map")
     expected = array.reshape(30 // factor, factor, 60 // factor, factor).mean((1, 3))
@@ -108,7 +108,7 @@ def test_shrinking_by_a_whole_factor_is_the_mean_of_blocks(factor):
 
 
 @pytest.mark.parametrize("size", [(13, 29), (37, 20), (36, 52), (1, 1)])
-def test_shrinking_is_the_average_over_the_area_of_the_output_pixel(size):
+def test_shrinking_averages_over_the_area_of_the_output_pixel(size):
     out = warped(IMAGE, Resize(*size)((37, 53), None))
     assert np.abs(out - area_average(IMAGE, size)).max() <= 0.5 + 1e-3
 
@@ -166,7 +166,7 @@ def test_one_axis_grows_and_one_shrinks(size):
     ("border", "mode"), [("constant", "grid-constant"), ("reflect", "reflect"), ("replicate", "nearest")]
 )
 @pytest.mark.parametrize("degrees", [7.0, -33.0, 120.0])
-def test_rotation_is_scipys_linear_interpolation(degrees, border, mode):
+def test_rotation_equals_scipys_linear_interpolation(degrees, border, mode):
     transform = compose((37, 53), Rotate((degrees, degrees)))
     array = IMAGE[:, :, 0].astype(np.float32)
     grid = np.stack(np.meshgrid(np.arange(53) + 0.5, np.arange(37) + 0.5), -1)
@@ -177,15 +177,15 @@ def test_rotation_is_scipys_linear_interpolation(degrees, border, mode):
     assert np.abs(rounded - expected).max() <= 0.55
 
 
-def test_rotation_turns_the_way_pillow_does():
+def test_rotation_has_the_direction_of_pillow():
     transform = compose((150, 210), Rotate((20, 20)))
     ours = warped(SMOOTH, transform).astype(int)
     pillow = np.asarray(Image.fromarray(SMOOTH).rotate(20, Image.Resampling.BILINEAR)).astype(int)
     assert np.abs(ours - pillow)[40:-40, 60:-60].max() <= 2
 
 
-def test_perspective_is_scipys_linear_interpolation():
-    matrix = np.array([[0.9, 0.1, 3], [-0.1, 1.1, 2], [0.002, -0.001, 1]])
+def test_perspective_equals_scipys_linear_interpolation():
+    matrix = np.array([[1.3, 0.1, 3], [-0.1, 1.4, 2], [0.002, -0.001, 1]])  # enlarges everywhere
     transform = Transform(matrix, (37, 53))
     array = IMAGE[:, :, 0].astype(np.float32)
     grid = np.stack(np.meshgrid(np.arange(53) + 0.5, np.arange(37) + 0.5), -1)
@@ -195,12 +195,12 @@ def test_perspective_is_scipys_linear_interpolation():
     np.testing.assert_allclose(warped(array, transform, "map"), expected, atol=0.5)
 
 
-def test_strong_shrinking_with_a_turn_is_antialiased():
+def test_strong_shrinking_with_a_rotation_is_antialiased():
     checks = ((np.indices((320, 320)).sum(0) % 2) * 255).astype(np.uint8)
     out = warped(checks[:, :, None], compose((320, 320), Scale((0.25, 0.25)), Rotate((15, 15))))[:, :, 0]
     inner = out[140:180, 140:180].astype(float)
     assert abs(inner.mean() - 127.5) < 2
-    assert inner.std() < 12  # without antialiasing: about 60
+    assert inner.std() < 12  # About 60 without antialiasing.
 
 
 @pytest.mark.parametrize("channels", [1, 2, 3, 4, 5, 9])
@@ -241,14 +241,14 @@ CHAINS = {
 
 @pytest.mark.parametrize("name", CHAINS)
 @pytest.mark.parametrize("dtype", ["uint8", "uint16"])
-def test_masks_take_the_pixel_that_holds_the_centre(name, dtype):
+def test_masks_take_the_pixel_that_contains_the_centre(name, dtype):
     mask = MASK.astype(dtype) * (1 if dtype == "uint8" else 300)
     transform = compose((37, 53), *CHAINS[name], seed=3)
     out = warped(mask, transform, "mask", fill={"x": 255})
     assert out.dtype == mask.dtype
     expected = nearest_by_hand(mask, snapped(transform, (37, 53)), 255)
     off = out != expected
-    # A centre on the line between two pixels may go either way: their rounding differs.
+    # A centre on the line between two pixels may take either of them, since the rounding differs.
     assert off.mean() < 0.02, np.argwhere(off)
 
 
@@ -298,7 +298,7 @@ def test_a_point_drawn_and_the_point_moved_agree_within_half_a_pixel(seed, name)
     assert abs(cy - py) < 0.5
 
 
-def test_image_and_mask_stay_aligned_where_the_window_is_snapped():
+def test_image_and_mask_stay_aligned_if_the_window_is_rounded():
     image = np.zeros((101, 103, 1), np.uint8)
     image[40:70, 30:81] = 255
     mask = (image[:, :, 0] > 0).astype(np.uint8)
@@ -316,7 +316,7 @@ def test_points_keep_their_columns_and_lose_visibility_outside():
     assert warp_sample({"points": points[:, :2]}, KINDS, identity((37, 53)))["points"].shape == (3, 2)
 
 
-def test_boxes_are_refitted_and_cut():
+def test_boxes_are_refitted_and_clipped():
     boxes = np.array([[10, 10, 20, 30], [50, 30, 53, 37], [0, 0, 5, 5]], np.float32)
     turned = warp_sample({"image": IMAGE, "boxes": boxes}, KINDS, compose((37, 53), Flip(1)))["boxes"]
     np.testing.assert_allclose(turned, [[33, 10, 43, 30], [0, 30, 3, 37], [48, 0, 53, 5]], atol=1e-5)
@@ -324,7 +324,7 @@ def test_boxes_are_refitted_and_cut():
     np.testing.assert_allclose(cut, [[0, 0, 5, 10], [10, 10, 10, 10], [0, 0, 0, 0]], atol=1e-5)
 
 
-def test_a_raster_of_another_size_is_the_same_picture():
+def test_a_raster_of_another_size_shows_the_same_picture():
     full = np.asarray(Image.fromarray(SMOOTH).resize((400, 320), Image.Resampling.BICUBIC))
     half = warped(full, Resize(160, 200)((320, 400), None))
     mask = (full[:, :, 0] > 128).astype(np.uint8)
@@ -336,12 +336,74 @@ def test_a_raster_of_another_size_is_the_same_picture():
     assert (out["mask"] != whole["mask"]).mean() < 0.02
 
 
+def overlaps(length, start, stop, count):
+    """[count, length]: the share of each output pixel that each input pixel covers, by the definition of an area average."""
+    edges = np.linspace(start, stop, count + 1)
+    pixels = np.arange(length)
+    shares = np.minimum(pixels + 1, edges[1:, None]) - np.maximum(pixels, edges[:-1, None])
+    return np.clip(shares, 0, None) / np.clip(shares, 0, None).sum(1, keepdims=True)
+
+
+@pytest.mark.parametrize("factor", [2, 4, 8])
+@pytest.mark.parametrize("window", [(0, 150, 0, 210), (3, 149, 10, 201), (8, 136, 16, 208)])
+@pytest.mark.parametrize("size", [(150, 210), (149, 207)])
+def test_a_reduced_raster_is_averaged_over_exactly_the_window(factor, window, size):
+    picture = SMOOTH[: size[0], : size[1]]
+    top, bottom, left, right = window[0], min(window[1], size[0]), window[2], min(window[3], size[1])
+    height, width = (bottom - top) // factor, (right - left) // factor
+    rows, columns = -(-size[0] // factor) * factor - size[0], -(-size[1] // factor) * factor - size[1]
+    padded = np.pad(picture, ((0, rows), (0, columns), (0, 0)), "edge")
+    small = padded.reshape(len(padded) // factor, factor, -1, factor, 3).mean((1, 3)).astype(np.float32)
+    matrix = scaling(width / (right - left), height / (bottom - top)) @ translation(-left, -top)
+    out = warped(small, Transform(matrix, (height, width)), "map", size=size, reduced=factor)
+    down = overlaps(len(small), top / factor, bottom / factor, height)
+    along = overlaps(small.shape[1], left / factor, right / factor, width)
+    np.testing.assert_allclose(out, np.einsum("ai,bj,ijc->abc", down, along, small.astype(float)), atol=1e-3)
+
+
+@pytest.mark.parametrize("factor", [2, 4, 8])
+def test_a_reduced_raster_is_aligned_with_the_full_one(factor):
+    """A ramp has the same level at the same point for every reduction; the sides are not multiples of the factor."""
+    size = (235, 211)
+    ramp = np.repeat((np.arange(size[1]) + 0.5)[None], size[0], axis=0)
+    columns = -(-size[1] // factor)
+    small = np.repeat((factor * (np.arange(columns) + 0.5))[None], -(-size[0] // factor), axis=0)
+    for seed in range(10):
+        transform = compose(size, RandomResizedCrop(20, 18, (0.7, 1)), Flip(), seed=seed)
+        points = np.array([[100.0, 100.0]], np.float32)
+        whole = warp_sample({"map": ramp, "points": points}, KINDS, transform)
+        part = warp_sample({"map": small, "points": points}, KINDS, transform, size=size, reduced=factor)
+        np.testing.assert_allclose(part["map"][:, 1:-1], whole["map"][:, 1:-1], atol=0.1 * factor)
+        np.testing.assert_array_equal(part["points"], whole["points"])
+
+
+def test_reduction_for_depends_on_the_largest_scale():
+    scales = [1.2, 1, 0.51, 0.5, 0.26, 0.25, 0.126, 0.125, 0.01]
+    reductions = [reduction_for(Transform(scaling(scale / 3, scale), (9, 9))) for scale in scales]
+    assert reductions == [1, 1, 1, 2, 2, 4, 4, 8, 8]
+    assert reduction_for(compose((100, 100), Rotate((40, 40)), Scale((0.5, 0.5)))) == 2
+
+
+@pytest.mark.parametrize("scale", [0.7, 0.8, 0.9])
+def test_rotation_with_shrinking_is_antialiased(scale):
+    """Compared with SciPy's linear interpolation, averaged over 8 x 8 points per output pixel."""
+    noise = np.random.default_rng(1).integers(0, 256, (64, 64)).astype(np.float32)
+    transform = compose((64, 64), Rotate((17, 17)), Scale((scale, scale)))
+    fine = (np.arange(64 * 8) + 0.5) / 8
+    xy = transform.pull(np.stack(np.meshgrid(fine, fine), axis=-1))
+    points = ndimage.map_coordinates(noise, [xy[..., 1] - 0.5, xy[..., 0] - 0.5], order=1, mode="nearest")
+    expected = points.reshape(64, 8, 64, 8).mean((1, 3))
+    inner = np.s_[16:48, 16:48]
+    out = warped(noise, transform, "map")
+    assert np.sqrt(np.mean((out - expected)[inner] ** 2)) < 8  # 25 without averaging.
+
+
 def test_scale_of():
     assert scale_of(identity((5, 6))) == pytest.approx(1)
     assert scale_of(Transform(scaling(0.25, 0.125), (9, 9))) == pytest.approx(0.25)
     assert scale_of(compose((100, 100), Rotate((40, 40)), Scale((0.5, 0.5)))) == pytest.approx(0.5)
     perspective = np.array([[1, 0, 0], [0, 1, 0], [0, -0.005, 1]])
-    assert scale_of(Transform(perspective, (50, 50))) > 1.5  # the far edge is magnified
+    assert scale_of(Transform(perspective, (50, 50))) > 1.5  # The far edge is magnified.
 
 
 # --- borders --------------------------------------------------------------------------------------------------------
@@ -351,7 +413,7 @@ def test_scale_of():
     ("border", "mode"), [("reflect", "symmetric"), ("replicate", "edge"), ("constant", "constant")]
 )
 @pytest.mark.parametrize("size", [(60, 40), (36, 300), (90, 53)])
-def test_padding_is_numpys(border, mode, size):
+def test_padding_equals_numpy(border, mode, size):
     transform = Crop(*size)((37, 53), None)
     top, left = int(transform.matrix[1, 2]), int(transform.matrix[0, 2])
     out = warped(IMAGE, transform, border=border)
@@ -361,7 +423,7 @@ def test_padding_is_numpys(border, mode, size):
     np.testing.assert_array_equal(out, expected)
 
 
-def test_a_mirror_deeper_than_the_window_shows_the_image_beyond_it():
+def test_reflected_borders_show_the_image_outside_the_window():
     row = np.arange(12, dtype=np.uint8)[None].repeat(4, 0)
     out = warped(row[:, :, None], Transform(translation(8, 0), (4, 10)), border="reflect")[0, :, 0]
     assert out.tolist() == [7, 6, 5, 4, 3, 2, 1, 0, 0, 1]
@@ -399,7 +461,7 @@ def test_the_sample_is_not_changed():
 
 
 @pytest.mark.parametrize("name", CHAINS)
-def test_equal_bytes_wherever_the_image_lies_and_on_any_number_of_threads(name):
+def test_equal_bytes_at_any_memory_address_and_with_any_number_of_threads(name):
     transform = compose((37, 53), *CHAINS[name], seed=3)
     values = {"image": IMAGE, "mask": MASK, "map": RNG.random((37, 53)).astype(np.float32)}
     expected = warp_sample(values, KINDS, transform)
@@ -417,3 +479,22 @@ def test_equal_bytes_wherever_the_image_lies_and_on_any_number_of_threads(name):
                 np.testing.assert_array_equal(array, expected[field])
     finally:
         cv2.setNumThreads(threads)
+
+
+CHAIN = st.lists(
+    st.sampled_from([Flip(1), Flip(1, "vertical"), Rotate(180), Rotate90(), Shear(40), Perspective(0.6), Elastic()]),
+    max_size=5,
+)
+
+
+@given(CHAIN, st.integers(0, 99))
+@settings(max_examples=60, deadline=None)
+def test_a_mirror_reverses_the_orientation(ops, seed):
+    transform = identity((37, 53))
+    for op in ops:
+        transform = transform.then(op(transform.size, np.random.default_rng(seed)))
+    corners = transform.push(np.array([[10.0, 10], [40, 10], [40, 30], [10, 30]]))
+    assume(np.isfinite(corners).all())
+    x, y = corners.T
+    area = np.sum(x * np.roll(y, -1) - np.roll(x, -1) * y)  # The shoelace formula is negative if the order is reversed.
+    assert transform.mirrors == (area < 0)

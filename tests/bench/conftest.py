@@ -1,4 +1,4 @@
-"""Small datasets built in this process, one for all tests of a kind."""
+"""Small datasets that are built in this process, one for all tests of a kind."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from tfprep import Recipe, codecs, sources
-from tfprep.build import BuildOptions, build
+from tfprep.builder import BuildOptions, build
 from tfprep.codecs import Codec
 from tfprep.load import Data
 from tfprep.load import open as open_data

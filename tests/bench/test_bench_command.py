@@ -1,4 +1,4 @@
-"""`tfprep bench` and `tfprep advise` as a user types them: exit statuses, JSON, wrong usage."""
+"""`tfprep bench` and `tfprep advise` on the command line: exit statuses, JSON, wrong usage."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from tfprep.bench.baselines import Work, baseline
-from tfprep.bench.named import named
+from tfprep.bench.compare.baselines import Work, baseline
+from tfprep.bench.compare.named import named
 from tfprep.bench.run import files_of
 from tfprep.cli import main
 from tfprep.cli.advise import Bytes
 from tfprep.errors import DatasetError, LoaderError
 from tfprep.load import Data
-from tfprep.read.fill import Filler
+from tfprep.load.reader.fill import Filler
 
 QUICK = ["--rounds", "1", "--seconds", "0.1", "--batch-size", "8", "--threads", "1", "--cache", "none"]
 
@@ -30,10 +30,10 @@ def run(*arguments: str) -> int:
 
 
 @pytest.mark.parametrize(("step_ms", "status"), [("0.001", 4), ("500", 0)])
-def test_exit_status_where_the_step_waits(
+def test_exit_status_if_the_step_waits(
     raw_data: Data, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, step_ms: str, status: int
 ) -> None:
-    """Batches that take 5 ms each: a step of a microsecond waits for them, one of half a second does not."""
+    """Batches take 5 ms each: a step of 1 µs waits for them, a step of 0.5 s does not."""
     fill = Filler.fill
     monkeypatch.setattr(Filler, "fill", lambda *given: time.sleep(0.005) or fill(*given))
     assert run(str(raw_data.path), *QUICK, "--step-ms", step_ms, "--fail-if-waiting", "30%", "--json") == status
@@ -42,7 +42,7 @@ def test_exit_status_where_the_step_waits(
     assert document["settings"]["cache"] == {"kind": "none"}
 
 
-def test_a_memory_budget_holds_for_what_is_measured(jpeg_data: Data, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_memory_budget_applies_to_the_measured_loader(jpeg_data: Data, capfd: pytest.CaptureFixture[str]) -> None:
     options = ["--rounds", "1", "--seconds", "0.1", "--batch-size", "4", "--json"]
     assert run(str(jpeg_data.path), *options) == 0
     assert json.loads(capfd.readouterr().out)["settings"]["cache"]["kind"] == "decoded"
@@ -57,12 +57,12 @@ def test_a_memory_budget_holds_for_what_is_measured(jpeg_data: Data, capfd: pyte
     ("arguments", "told"),
     [
         (["--fail-if-waiting", "1%"], "needs a step"),
-        (["--step-ms", "5", "--images-per-second", "100"], "not both"),
+        (["--step-ms", "5", "--images-per-second", "100"], "exclude each other"),
         (["--step-ms", "0"], "0"),
         (["--fail-if-waiting", "lots", "--step-ms", "5"], "expected a share"),
         (["--fail-if-waiting", "200%", "--step-ms", "5"], "from 0% to 100%, not 200%"),
-        (["--tune", "--step-ms", "5"], "run --step-ms afterwards"),
-        (["--tune", "--threads", "2"], "run --threads afterwards"),
+        (["--tune", "--step-ms", "5"], "run --step-ms in another command"),
+        (["--tune", "--threads", "2"], "run --threads in another command"),
         (["--batch-size", "0"], "'--batch-size': 0 is not in the range"),
     ],
 )
@@ -71,14 +71,14 @@ def test_wrong_usage(capfd: pytest.CaptureFixture[str], arguments: list[str], to
     assert told in capfd.readouterr().err
 
 
-def test_a_folder_that_is_no_dataset(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_without_a_dataset(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert run(str(tmp_path)) == 1
     assert "it is not a dataset built by tfprep" in capfd.readouterr().err
 
 
 @pytest.fixture
 def copy(raw_data: Data, tmp_path: Path) -> Path:
-    """A dataset to be damaged."""
+    """A copy of the dataset, to be damaged."""
     return Path(shutil.copytree(raw_data.path, tmp_path / "copy"))
 
 
@@ -90,20 +90,22 @@ def test_a_missing_shard_is_named_with_the_way_out(copy: Path, capfd: pytest.Cap
     gone = records_of(copy)[0]
     gone.unlink()
     assert run(str(copy), *QUICK) == 1
-    assert f"{gone} is missing; the build's command, run again, makes what is missing" in capfd.readouterr().err
+    assert (
+        f"{gone} is missing; run the command of the build again, it rebuilds what is missing" in capfd.readouterr().err
+    )
 
 
 def test_a_shard_cut_short(copy: Path, capfd: pytest.CaptureFixture[str]) -> None:
     for path in records_of(copy):
         os.truncate(path, path.stat().st_size // 2)
     assert run(str(copy), *QUICK) == 1
-    assert "the file is cut short; 'tfprep verify' tells what else is damaged" in capfd.readouterr().err
+    assert "the file is truncated; 'tfprep verify' lists all damage" in capfd.readouterr().err
 
 
 def test_a_split_without_samples(raw_data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
     empty = dataclasses.replace(raw_data.split("train"), samples=0, files=())
     monkeypatch.setattr(type(raw_data), "split", lambda self, name: empty)
-    with pytest.raises(DatasetError, match="split 'train' holds no sample; there is train"):
+    with pytest.raises(DatasetError, match="split 'train' has no sample; available: train"):
         files_of(raw_data, "train")
 
 
@@ -112,7 +114,7 @@ def test_a_split_without_samples(raw_data: Data, monkeypatch: pytest.MonkeyPatch
     [
         (
             "raise ValueError('no such field')",
-            "the function raised ValueError: no such field; it is given {image",
+            "the function raised ValueError: no such field; its argument is {image",
         ),
         ("return {'x': tf.py_function(lambda b: 1 / 0, [batch['label']], tf.int64)}", "failed on the first batch: "),
         ("return {'x': tf.reshape(batch['image'], [3, -1])[5]}", "the function raised ValueError"),
@@ -128,7 +130,7 @@ def test_a_map_that_fails(
     assert "tfprep: --map" in error.splitlines()[-1]
 
 
-def test_a_map_that_is_no_function(raw_data: Data, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_map_that_is_not_a_function(raw_data: Data, capfd: pytest.CaptureFixture[str]) -> None:
     assert run(str(raw_data.path), *QUICK, "--map", "os:sep") == 1
     assert "os:sep is of type str, not a function" in capfd.readouterr().err
 
@@ -147,7 +149,7 @@ def test_a_report_makes_its_folder(raw_data: Data, tmp_path: Path, capfd: pytest
         ("json:nothing", "has no 'nothing'"),
     ],
 )
-def test_names_that_name_nothing(text: str, told: str) -> None:
+def test_unknown_names(text: str, told: str) -> None:
     with pytest.raises(LoaderError, match=told):
         named(text)
 
@@ -163,9 +165,9 @@ def test_bytes_as_text(text: str, expected: float) -> None:
     assert Bytes().convert(text, None, None) == expected
 
 
-def test_baselines_that_cannot_be(raw_data: Data, tmp_path: Path) -> None:
+def test_baselines_that_cannot_run(raw_data: Data, tmp_path: Path) -> None:
     work = Work(raw_data, "train", 8, tmp_path)
     with pytest.raises(LoaderError, match="there is no baseline 'faster'"):
         baseline("faster", work)
-    with pytest.raises(LoaderError, match="name both"):
+    with pytest.raises(LoaderError, match="give both"):
         baseline("on-the-fly", work)

@@ -1,4 +1,4 @@
-"""`--model`: a real Keras model and its `fit`; what is made of the steps' times; every way to name a model wrongly."""
+"""`--model`: a Keras model and its `fit`, the evaluation of the steps' times, and wrong names of models."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tfprep.bench.model import Fitted, compared, ready_model
+from tfprep.bench.model import FitTimes, compared, ready_model
 from tfprep.cli import main
 from tfprep.errors import LoaderError
 from tfprep.load import Data
@@ -70,19 +70,24 @@ def test_a_model_is_fitted(jpeg_data: Data, models: Path, capfd: pytest.CaptureF
     assert 0 <= found["wait_p50_s"] <= found["wait_p99_s"]
 
 
-def test_what_is_told(jpeg_data: Data, models: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_text_and_json_of_a_fit(jpeg_data: Data, models: Path, capfd: pytest.CaptureFixture[str]) -> None:
     given = [*QUICK, "--targets", "label", "--model", f"{models}:small", "--fail-if-waiting", "100%"]
     status, out, _ = run(capfd, str(jpeg_data.path), *given)
     assert status == 0
-    for part in ("against your model: a step takes", "input costs", "wait for a batch: ", "at the 99th percentile"):
+    for part in (
+        "compared with your model: a step takes",
+        "input costs",
+        "wait for a batch: ",
+        "at the 99th percentile",
+    ):
         assert part in out
 
 
 @pytest.mark.parametrize(
     ("name", "targets", "told"),
     [
-        ("another_shape", "label", "which gives (uint8 [8, 48, 48, 3], int64 [8])"),
-        ("small", None, "name what goes in with --inputs and --targets"),
+        ("another_shape", "label", "elements of the loader, (uint8 [8, 48, 48, 3], int64 [8])"),
+        ("small", None, "choose them with --inputs and --targets"),
         ("not_compiled", "label", "the model is not compiled; call model.compile"),
         ("nothing", "label", "returned nothing (None); it should return a compiled Keras model (is `return` missing?)"),
         ("raises", "label", "the function raised RuntimeError: no weights here"),
@@ -91,7 +96,7 @@ def test_what_is_told(jpeg_data: Data, models: Path, capfd: pytest.CaptureFixtur
         ("missing", "label", "has no 'missing'"),
     ],
 )
-def test_models_that_are_none(
+def test_functions_that_return_no_model(
     jpeg_data: Data, models: Path, capfd: pytest.CaptureFixture[str], name: str, targets: str | None, told: str
 ) -> None:
     given = [*QUICK, *(["--targets", targets] if targets else []), "--model", f"{models}:{name}"]
@@ -103,14 +108,14 @@ def test_models_that_are_none(
 
 
 @pytest.mark.parametrize("name", ["no.such.module:model", "missing.py:model"])
-def test_modules_that_are_none(jpeg_data: Data, capfd: pytest.CaptureFixture[str], name: str) -> None:
+def test_modules_that_cannot_be_imported(jpeg_data: Data, capfd: pytest.CaptureFixture[str], name: str) -> None:
     status, _, err = run(capfd, str(jpeg_data.path), *QUICK, "--model", name)
     assert status == 1
     assert "no module" in err or "no such file" in err
 
 
-def test_steps_that_take_longer_are_waits() -> None:
-    kept, slow = Fitted((0.01,) * 20, 0.1), Fitted((0.01,) * 18 + (0.05, 0.21), 0.1)
+def test_additional_time_of_steps_counts_as_waits() -> None:
+    kept, slow = FitTimes((0.01,) * 20, 0.1), FitTimes((0.01,) * 18 + (0.05, 0.21), 0.1)
     found = compared([(kept, slow)], 0.004, 0.001, 2)
     assert found.wait_p50_s == pytest.approx(0)
     assert 0.04 < found.wait_p99_s <= 0.2
@@ -123,14 +128,14 @@ def test_steps_that_take_longer_are_waits() -> None:
     ("batch_s", "batch_cpu_s", "predicted"),
     [(0.005, 0.001, 0.0), (0.04, 0.001, 0.75), (0.001, 0.07, 0.75)],
 )
-def test_predicted_from_rate_and_processor(batch_s: float, batch_cpu_s: float, predicted: float) -> None:
-    """A step of 10 ms that takes 10 ms of CPU, on two cores: it waits for the rate, or for the processor."""
-    kept = Fitted((0.01,) * 10, 0.1)
+def test_the_prediction_uses_rate_and_cpu_time(batch_s: float, batch_cpu_s: float, predicted: float) -> None:
+    """A step of 10 ms that takes 10 ms of CPU, on two cores, waits for the rate or for the CPU."""
+    kept = FitTimes((0.01,) * 10, 0.1)
     assert compared([(kept, kept)], batch_s, batch_cpu_s, 2).predicted == pytest.approx(predicted)
 
 
-def test_the_loader_is_closed_where_the_model_fails(jpeg_data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tfprep.load.tfdata import Loader
+def test_the_loader_is_closed_if_the_model_fails(jpeg_data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tfprep.load.tensorflow.loader import Loader
 
     closed: list[int] = []
     close = Loader.close
@@ -143,6 +148,6 @@ def test_the_loader_is_closed_where_the_model_fails(jpeg_data: Data, monkeypatch
         made.compile("sgd", "mse")
         return made
 
-    with pytest.raises(LoaderError, match="cannot be fitted"):
+    with pytest.raises(LoaderError, match="does not accept the elements"):
         ready_model(model, jpeg_data, "train", 8, inputs="image", targets="label")
     assert closed

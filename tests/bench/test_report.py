@@ -1,4 +1,4 @@
-"""The report: whole, readable by a parser, without anything from elsewhere; the same figures in the page, PNG and JSON."""
+"""The report: complete, valid HTML, without external resources; the same figures in the page, PNG and JSON."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ import pytest
 from PIL import Image
 
 from tfprep.bench import charts
-from tfprep.bench.charts import Bar, Box, Series, Text
-from tfprep.bench.charts import Path as Line
-from tfprep.bench.report import write_report
+from tfprep.bench.charts import Bar, Label, Polyline, Rectangle, Series
+from tfprep.bench.html_report import write_report
 from tfprep.bench.run import BenchOptions, bench
 from tfprep.load import Data
 
@@ -42,9 +41,9 @@ def test_the_report_of_a_bench(jpeg_data: Data, tmp_path: Path) -> None:
     tags = Tags()
     tags.feed(text)
     assert tags.open == []
-    assert tags.links == []  # it opens offline
+    assert tags.links == []  # The page opens offline.
     assert "http" not in text
-    assert tags.seen.count("svg") == 4  # ladder, waits, buffers, memory
+    assert tags.seen.count("svg") == 4  # Stages, waits, buffers and memory.
     assert "prefers-color-scheme: dark" in text
     assert f"{result.rounds.images_per_s('loader').median:,.0f} images/s" in text
     with Image.open(picture) as image:
@@ -58,23 +57,23 @@ def test_names_are_escaped() -> None:
     assert "<b>" not in charts.svg(charts.bars("<b>", [Bar("<b>", 1.0, "<b>")]))
 
 
-def test_bars_are_to_scale_and_from_zero() -> None:
+def test_bars_are_to_scale_and_begin_at_zero() -> None:
     chart = charts.bars("rates", [Bar("a", 100.0, ""), Bar("b", 25.0, "", 20.0, 50.0)])
-    boxes = [shape for shape in chart.shapes if isinstance(shape, Box)]
+    boxes = [shape for shape in chart.shapes if isinstance(shape, Rectangle)]
     assert boxes[0].width == pytest.approx(4 * boxes[1].width)
     assert {box.x for box in boxes} == {charts.LEFT}
-    whisker = next(shape for shape in chart.shapes if isinstance(shape, Line))
+    whisker = next(shape for shape in chart.shapes if isinstance(shape, Polyline))
     (start, _), (stop, _) = whisker.points
     assert (start - charts.LEFT, stop - charts.LEFT) == pytest.approx((boxes[0].width / 5, boxes[0].width / 2))
 
 
-def test_lines_lie_inside_the_axes() -> None:
+def test_lines_are_inside_the_axes() -> None:
     chart = charts.lines("wait", [Series("a", ((0.0, 0.0), (1.0, 40.0), (4.0, 10.0)))], "ms")
-    line = next(shape for shape in chart.shapes if isinstance(shape, Line) and shape.role == "line")
+    line = next(shape for shape in chart.shapes if isinstance(shape, Polyline) and shape.role == "line")
     (x0, y0), (_, y1), (x2, y2) = line.points
     assert y0 == charts.PLOT_HEIGHT
     assert y1 < y2 < y0
-    labels = [shape.text for shape in chart.shapes if isinstance(shape, Text)]
+    labels = [shape.text for shape in chart.shapes if isinstance(shape, Label)]
     assert {"50", "0", "4 s"} <= set(labels)
     assert 0 < x0 < x2 < charts.WIDTH
 

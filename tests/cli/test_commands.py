@@ -1,4 +1,4 @@
-"""The commands as a user types them, in this process but for what needs a process of its own."""
+"""The commands as a user types them, run in this process where possible."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_every_command_has_help(run, command):
     assert out.startswith(f"Usage: tfprep {command}")
 
 
-def test_build_tells_what_it_did_and_then_that_nothing_is_to_do(run, recipe, photos, tmp_path):
+def test_build_reports_its_work_and_then_that_nothing_is_to_do(run, recipe, photos, tmp_path):
     order = ("build", recipe, "--data", photos, "--out", tmp_path / "out", "--workers", 1)
     status, out, _ = run(*order)
     assert status == 0
@@ -92,21 +92,22 @@ def test_build_as_json(run, recipe, photos, tmp_path):
     assert told["splits"]["train"]["variants"] == 2
 
 
-def test_dry_run_writes_nothing(run, recipe, photos, tmp_path):
-    status, out, _ = run("build", recipe, "--data", photos, "--out", tmp_path / "out", "--dry-run")
+@pytest.mark.parametrize("option", ["--dry-run", "--explain"])
+def test_dry_run_writes_nothing(run, recipe, photos, tmp_path, option):
+    status, out, _ = run("build", recipe, "--data", photos, "--out", tmp_path / "out", option)
     assert status == 0
     assert "2 of 2 shards: not built yet (40 samples would be built)" in out
     assert "not built yet" in out
     assert not (tmp_path / "out").exists()
 
 
-def test_limit_builds_the_same_few_every_time(run, recipe, photos, tmp_path):
+def test_limit_builds_the_same_samples_every_time(run, recipe, photos, tmp_path):
     keys = []
     for name in ("a", "b"):
         run("build", recipe, "--data", photos, "--out", tmp_path / name, "--workers", 0, "--limit", 10)
-        from tfprep.dataset import Dataset
+        from tfprep.dataset import open_dataset
 
-        data = Dataset.open(tmp_path / name)
+        data = open_dataset(tmp_path / name)
         keys.append([key for split in data.splits for key in data.index(split)["key"].to_pylist()])
     assert len(keys[0]) == 10
     assert keys[0] == keys[1]
@@ -159,7 +160,7 @@ def test_show(run, built, tmp_path):
     assert (tmp_path / "out-sheet.png").exists()
 
 
-def test_init_writes_a_recipe_that_builds_as_it_stands(run, photos, tmp_path, monkeypatch):
+def test_init_writes_a_recipe_that_builds_unchanged(run, photos, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     status, out, _ = run("init", photos)
     assert status == 0
@@ -205,7 +206,7 @@ RECIPE = Recipe(name="slow", source=sources.Folder(), derive={"d": slow}, store=
 """
 
 
-def test_ctrl_c_says_how_to_go_on_and_the_same_command_does(photos, tmp_path):
+def test_ctrl_c_says_how_to_continue_and_the_same_command_continues(photos, tmp_path):
     (tmp_path / "slow.py").write_text(SLOW)
     command = [
         sys.executable,
@@ -227,7 +228,7 @@ def test_ctrl_c_says_how_to_go_on_and_the_same_command_does(photos, tmp_path):
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "the same command continues it" in err
+    assert "the same command continues the build" in err
     assert "Traceback" not in err
     assert not list((tmp_path / "out").glob(".tfprep/**/*.tmp"))
     (tmp_path / "slow.py").write_text(SLOW.replace("0.2", "0.0"))
@@ -254,3 +255,23 @@ def test_durations(seconds, told):
 
 def test_tables_align():
     assert text.table([("a", "n"), ("bb", 1200)]) == "  a       n\n  bb  1,200"
+
+
+def test_an_error_with_json_is_json(run, tmp_path):
+    status, out, err = run("info", tmp_path / "missing", "--json")
+    assert status == 1
+    error = json.loads(out)["error"]
+    assert error["type"] == "DatasetError"
+    assert error["message"] in err
+
+
+def test_wrong_usage_with_json_is_json(run):
+    status, out, _ = run("bench", "--rounds", "0", "--json")
+    assert status == 2
+    assert json.loads(out)["error"]["type"] == "UsageError"
+
+
+def test_names_with_control_characters_are_printed_escaped(run, tmp_path):
+    _, _, err = run("info", tmp_path / "\x1b[2Jgone")
+    assert "\x1b" not in err
+    assert "\\x1b[2Jgone" in err

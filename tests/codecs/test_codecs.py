@@ -1,4 +1,4 @@
-"""Codecs: what comes back is what went in, and TensorFlow's ops give the same values as `decode`, bit for bit."""
+"""Codecs decode what they encoded, and TensorFlow's ops return the same values as `decode`, bit for bit."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def smooth(*shape: int) -> np.ndarray:
 
 
 def through_a_record(codec, kind, value):
-    """Encode, write an Example, parse it with TensorFlow and by ourselves; both values and the spec."""
+    """Encodes a value, writes an Example, and parses it with TensorFlow and with tfprep; returns both values and the spec."""
     spec = codec.spec(kind, value)
     payload, _ = encode({f"x{suffix}": feature for suffix, feature in codec.encode(value).items()})
     features = decode(payload)
@@ -56,7 +56,7 @@ EXACT = [
 @pytest.mark.parametrize(
     ("codec", "kind", "value"), EXACT, ids=lambda v: getattr(v, "dtype", v) if not isinstance(v, str) else v
 )
-def test_exact_codecs_give_back_what_went_in(codec, kind, value):
+def test_exact_codecs_return_the_encoded_value(codec, kind, value):
     ours, theirs, spec = through_a_record(codec, kind, value)
     assert spec == FieldSpec(kind, value.shape, value.dtype.name)
     for got in (ours, theirs):
@@ -65,7 +65,7 @@ def test_exact_codecs_give_back_what_went_in(codec, kind, value):
     assert from_description(codec.describe()) == codec
 
 
-def test_png_is_read_by_pillow():
+def test_pillow_reads_png():
     mask = RNG.integers(0, 60000, (20, 30), np.uint16)
     assert np.array_equal(np.asarray(Image.open(io.BytesIO(codecs.Png().encode(mask)[""]))), mask)
     image = smooth(20, 30)
@@ -73,7 +73,7 @@ def test_png_is_read_by_pillow():
 
 
 @pytest.mark.parametrize("subsampling", ["444", "422", "420"])
-def test_jpeg_decodes_alike_in_pillow_tensorflow_and_here(subsampling):
+def test_jpeg_decodes_equally_in_pillow_tensorflow_and_tfprep(subsampling):
     codec, image = codecs.Jpeg(95, subsampling), smooth(61, 83)
     ours, theirs, _ = through_a_record(codec, "image", image)
     pillow = np.asarray(Image.open(io.BytesIO(codec.encode(image)[""])))
@@ -82,8 +82,19 @@ def test_jpeg_decodes_alike_in_pillow_tensorflow_and_here(subsampling):
     assert np.abs(ours.astype(int) - image).mean() < 3
 
 
-def test_jpeg_quality_is_what_it_says():
-    """Pillow reads the quantisation tables back: libjpeg's standard tables scaled to the quality."""
+@pytest.mark.parametrize("quality", [60, 95, 96])
+@pytest.mark.parametrize(("subsampling", "pillows"), [("444", 0), ("422", 1), ("420", 2)])
+def test_jpeg_loses_no_more_than_with_pillow(quality, subsampling, pillows):
+    """The accurate forward DCT gives the same coefficients as Pillow, whose encoder uses it at every quality."""
+    for image in (smooth(61, 83), smooth(61, 83)[:, :, :1]):
+        file = io.BytesIO()
+        Image.fromarray(image.squeeze()).save(file, "JPEG", quality=quality, subsampling=pillows)
+        ours = codecs.Jpeg(quality, subsampling).encode(image)[""]
+        assert np.array_equal(np.asarray(Image.open(io.BytesIO(ours))), np.asarray(Image.open(file)))
+
+
+def test_jpeg_quality_sets_the_standard_tables():
+    """Pillow reads the quantisation tables: libjpeg's standard tables scaled to the quality."""
     image = smooth(40, 40)
     file = io.BytesIO()
     Image.fromarray(image).save(file, "JPEG", quality=77)
@@ -113,7 +124,7 @@ def test_original_keeps_the_files_bytes(mode, format):
     assert np.array_equal(theirs, ours)
 
 
-def test_original_stores_pixels_where_bytes_would_not_do():
+def test_original_stores_pixels_if_readers_cannot_decode_the_bytes():
     ours, theirs, _ = through_a_record(codecs.Original(), "image", smooth(30, 41))
     assert np.array_equal(ours, theirs)
 
@@ -131,6 +142,32 @@ def test_raw_casts_by_rounding_and_refuses_what_does_not_fit():
         codecs.Raw("uint8").encode(np.array([0.4, 256.0]))
     with pytest.raises(SampleError, match="do not fit into uint8"):
         codecs.Raw("uint8").encode(np.array([1.0, np.nan]))
+
+
+@pytest.mark.parametrize(
+    ("codec", "value"),
+    [
+        (codecs.Raw("float16"), np.array([1.0, 70000.0])),
+        (codecs.Raw("float16"), np.array([-65520.0], np.float32)),
+        (codecs.Raw("float32"), np.array([1e39])),
+        (codecs.Raw("float16"), np.array([70000])),
+        (codecs.Raw("float16"), np.array([65535], np.uint16)),
+        (codecs.Raw("float16"), np.array([1.0, np.inf, 70000.0])),
+        (codecs.Raw("complex64"), np.array([1e39j])),
+        (codecs.Raw("float32"), np.array([1 + 2j])),
+        (codecs.Raw("bool"), np.array([0, 2])),
+        (codecs.Scalar(), np.float64(1e39)),
+    ],
+)
+def test_a_value_too_large_for_its_type_raises(codec, value):
+    with pytest.raises(SampleError, match="do not fit into"):
+        codec.encode(value)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "complex64"])
+def test_floats_are_rounded_like_numpy_and_infinity_is_kept(dtype):
+    value = np.array([0.1, -3.75, 65504.0, np.inf, -np.inf, np.nan])
+    assert codecs.Raw(dtype).encode(value)[""] == value.astype(dtype).tobytes()
 
 
 def test_a_shape_that_differs_is_read_back_from_the_record():
@@ -159,7 +196,7 @@ def test_a_shape_that_differs_is_read_back_from_the_record():
         (codecs.Text(), 7, "expected text, found 7"),
     ],
 )
-def test_a_value_that_a_codec_cannot_hold_is_a_sample_error(codec, value, message):
+def test_a_value_that_a_codec_cannot_store_is_a_sample_error(codec, value, message):
     with pytest.raises(SampleError, match=message):
         codec.encode(value)
 

@@ -1,19 +1,25 @@
-"""Verification: a whole dataset has no fault, and every kind of damage is named where it is."""
+"""Verification finds no fault in an intact dataset, and names the file of every kind of damage."""
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+import tfprep
 from tfprep import Recipe, codecs, sources
-from tfprep.build import BuildOptions, build
+from tfprep.builder import BuildOptions, build
 from tfprep.cli import main
-from tfprep.dataset import Dataset
+from tfprep.dataset import open_dataset
+from tfprep.dataset.manifest import seal
 from tfprep.dataset.verify import verify
+from tfprep.errors import DatasetError, RecordError
 
 
 @pytest.fixture(scope="session")
@@ -21,11 +27,15 @@ def whole(tmp_path_factory) -> Path:
     root = tmp_path_factory.mktemp("verify")
     draws = np.random.default_rng(0)
     for number in range(12):
-        path = root / "raw" / f"{number}.png"
-        path.parent.mkdir(exist_ok=True)
+        path = root / "raw" / ["cat", "dog"][number % 2] / f"{number:02d}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(draws.integers(0, 256, (9, 11, 3), np.uint8)).save(path)
     recipe = Recipe(
-        name="r", source=sources.Folder("**"), store={"image": codecs.Png()}, variants={"train": 2}, shards={"train": 2}
+        name="r",
+        source=sources.Folder(),
+        store={"image": codecs.Raw(), "label": codecs.Scalar()},
+        variants={"train": 2},
+        shards={"train": 2},
     )
     build(recipe, root / "out", root / "raw", options=BuildOptions(workers=0))
     return root / "out"
@@ -39,8 +49,8 @@ def copy(whole, tmp_path) -> Path:
 SHARD = "r-train_v1.tfrecord-00001-of-00002"
 
 
-def test_a_whole_dataset_has_no_fault(whole):
-    assert list(verify(Dataset.open(whole))) == []
+def test_an_intact_dataset_has_no_fault(whole):
+    assert list(verify(whole)) == []
 
 
 def flip(path: Path, offset: int) -> None:
@@ -68,15 +78,86 @@ def cut(path: Path) -> None:
     ],
     ids=["missing", "payload", "length", "cut", "index cut", "index missing"],
 )
-def test_every_damage_is_named_where_it_is(copy, damage, faults):
+def test_every_kind_of_damage_is_named_with_its_file(copy, damage, faults):
     damage(copy)
-    found = list(verify(Dataset.open(copy)))
+    found = list(verify(copy))
     assert [(fault.file, fault.offset is not None) for fault in found] == [(file, at) for file, at, _ in faults]
     for fault, (_, _, reason) in zip(found, faults, strict=True):
         assert reason in fault.reason
 
 
-def test_the_command_tells_and_the_exit_status_agrees(copy, capsys):
+def resealed(text: str) -> str:
+    return seal({key: value for key, value in json.loads(text).items() if key != "sha256"})
+
+
+def kinds_of_files(folder: Path) -> dict[str, list[Path]]:
+    """The published files by kind, at least one of each."""
+    kinds = {
+        "index": [folder / "index.parquet"],
+        "manifest": [folder / "tfprep.json"],
+        "labels": [folder / "label.labels.txt"],
+        "features": [folder / "features.json"],
+        "info": [folder / "dataset_info.json"],
+        "shards": sorted(folder.glob("r-*-of-0000[0-9]")),
+        "text index": sorted(folder.glob("*.idx")),
+    }
+    assert all(path.is_file() for paths in kinds.values() for path in paths)
+    return kinds
+
+
+@pytest.mark.parametrize("kind", ["index", "manifest", "labels", "features", "info", "shards", "text index"])
+def test_150_random_flips_in_every_kind_of_file_are_found(copy, kind):
+    """Any bit of any byte is flipped; the fault names the file."""
+    draws = np.random.default_rng(150)
+    for _ in range(150):
+        path = draws.choice(kinds_of_files(copy)[kind])
+        whole = path.read_bytes()
+        damaged = bytearray(whole)
+        damaged[draws.integers(len(damaged))] ^= 1 << draws.integers(8)
+        path.write_bytes(damaged)
+        assert path.name in {fault.file for fault in verify(copy)}
+        path.write_bytes(whole)
+    assert list(verify(copy)) == []
+
+
+def test_an_index_of_another_build_is_refused_when_it_is_read(copy, tmp_path):
+    """The same samples with other labels: the index is intact but belongs to another build."""
+    table = pq.read_table(copy / "index.parquet")
+    label = table.schema.get_field_index("label")
+    other = table.set_column(label, "label", pa.array([0] * len(table), pa.int64()))
+    data = open_dataset(copy)
+    data.index("train")
+    pq.write_table(other, copy / "index.parquet")
+    for opened in (data, open_dataset(copy)):
+        with pytest.raises(DatasetError, match="is not the index that"):
+            opened.index("train")
+
+
+def test_two_shards_of_equal_size_that_are_swapped_are_refused_when_they_are_read(make_dataset):
+    """The checksums of all records are correct; only the index shows that they belong elsewhere."""
+    made = make_dataset(samples={"train": 12}, fields=("clicks", "label"), shards=2)
+    first, second = (made.path / f"made-train.tfrecord-0000{shard}-of-00002" for shard in range(2))
+    assert first.stat().st_size == second.stat().st_size, "the sizes alone give nothing away"
+    content = first.read_bytes()
+    first.write_bytes(second.read_bytes())
+    second.write_bytes(content)
+    with pytest.raises(RecordError, match="not the record that the index describes"):
+        next(open_dataset(made.path).samples("train"))
+    with pytest.raises(RecordError, match="not the record that the index describes"):
+        next(iter(tfprep.open(made.path).numpy_loader("train", 4)))
+    assert {first.name, second.name} <= {fault.file for fault in verify(made.path) if fault.offset is not None}
+
+
+def test_a_manifest_that_was_edited_is_refused(copy):
+    path = copy / "tfprep.json"
+    path.write_text(path.read_text().replace('"rejects": 0', '"rejects": 1'))
+    with pytest.raises(DatasetError, match="its own checksum is wrong; run the build again"):
+        open_dataset(copy)
+    path.write_text(resealed(path.read_text()))
+    assert open_dataset(copy).manifest.rejects == 1
+
+
+def test_the_command_prints_faults_and_sets_the_exit_status(copy, capsys):
     with pytest.raises(SystemExit) as caught:
         main(["verify", str(copy)])
     assert caught.value.code == 0

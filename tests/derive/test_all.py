@@ -1,4 +1,6 @@
-"""What every derived input keeps: defined for every mask, the same bytes each time, the sample unchanged."""
+"""Properties of every derived input: it is defined for every mask, has the same bytes each time, and does not change the
+sample.
+"""
 
 from __future__ import annotations
 
@@ -87,7 +89,7 @@ def made(op, sample):
 
 @pytest.mark.parametrize("op", OPS, ids=name_of)
 @pytest.mark.parametrize("name", MASKS)
-def test_every_mask_has_it(op, name):
+def test_derived_inputs_are_defined_for_every_mask(op, name):
     sample = sample_of(MASKS[name])
     before = {field: value.copy() for field, value in sample.items()}
     value = made(op, sample)
@@ -101,7 +103,7 @@ def test_every_mask_has_it(op, name):
 
 
 @pytest.mark.parametrize("op", OPS, ids=name_of)
-def test_equal_bytes_wherever_arrays_lie_and_on_any_number_of_threads(op):
+def test_equal_bytes_at_any_memory_address_and_with_any_number_of_threads(op):
     sample = sample_of(MASKS["classes"])
     expected = made(op, sample).tobytes()
     threads = cv2.getNumThreads()
@@ -115,7 +117,7 @@ def test_equal_bytes_wherever_arrays_lie_and_on_any_number_of_threads(op):
 
 
 def elsewhere(array, offset):
-    """The same array at another place in memory, aligned to its own items only."""
+    """The same array at another memory address, aligned only to its items."""
     buffer = np.empty(array.nbytes + 512, np.uint8)
     start = (-buffer.ctypes.data) % 64 + offset * array.itemsize
     moved = buffer[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
@@ -124,7 +126,7 @@ def elsewhere(array, offset):
 
 
 @pytest.mark.parametrize("op", OPS, ids=name_of)
-def test_another_key_draws_anew_where_anything_is_drawn(op):
+def test_random_derived_inputs_depend_on_the_key(op):
     sample = sample_of(MASKS["classes"])
     outs = {op(sample, generator(7, f"key {number}", 1, "derive/x")).tobytes() for number in range(12)}
     drawn = {"ClickPoints", "Clicks", "ExtremePoints", "OneObject"}

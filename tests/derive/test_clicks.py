@@ -1,4 +1,4 @@
-"""Clicks and click maps against the definitions of Xu et al., CVPR 2016, checked pixel by pixel."""
+"""Clicks and click maps compared pixel by pixel with the definitions of Xu et al., CVPR 2016."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ def test_a_map_is_the_minimum_over_the_clicks(count):
     np.testing.assert_allclose(click_map((90, 300), clicks, 255), np.minimum(expected, 255), atol=1e-4)
 
 
-def test_no_click_is_the_truncation_everywhere():
+def test_a_map_without_clicks_has_the_truncation_everywhere():
     assert (click_map((4, 5), np.zeros((0, 2), np.int64), 255) == 255).all()
 
 
 @pytest.mark.parametrize(("dtype", "truncate_px"), [("uint8", 255), ("uint8", 40), ("uint16", 255), ("float32", 1000)])
-def test_both_maps_belong_to_the_clicks_drawn(dtype, truncate_px):
+def test_both_maps_belong_to_the_same_clicks(dtype, truncate_px):
     op = Clicks(target=8, dtype=dtype, truncate_px=truncate_px)
     for seed in range(6):
         out = op({"mask": MASK}, np.random.default_rng(seed))
@@ -76,7 +76,7 @@ def test_positive_clicks_keep_their_distances():
     assert counts == {1, 2, 3, 4, 5}
 
 
-def test_positive_clicks_take_other_distances():
+def test_positive_clicks_follow_the_distance_options():
     depth = distance_transform_edt(MASK == 8)
     for positive, _ in draws(n_pos=(3, 3), step_px=20, margin_px=12):
         assert (at(depth, positive) >= 12).all()
@@ -163,7 +163,7 @@ def test_strategy_2_clicks_on_every_other_object():
     assert seen == {3: set(range(6)), 5: set(range(6))}
 
 
-def test_strategy_2_takes_the_background_for_an_object_if_told():
+def test_strategy_2_can_treat_the_background_as_an_object():
     classes = {int(c) for _, negative in draws(strategies=(2,), background=None) for c in at(MASK, negative)}
     assert classes == {0, 3, 5}
 
@@ -190,16 +190,16 @@ def test_strategy_3_stops_where_the_band_is_used_up():
     assert sorted(negative[:, 1].tolist()) == [1, 3]
 
 
-def test_each_strategy_is_drawn_as_often():
-    """Told apart by what they leave: the third always has ten clicks in the band, the second clicks on objects alone."""
+def test_the_strategies_are_drawn_equally_often():
+    """The result identifies the strategy: the third always has ten clicks in the band, the second clicks only on objects."""
     op = Clicks(target=8, n_neg1=(1, 1), n_neg2=(2, 2), n_neg3=7, void=255)
     lengths = [len(op.draw(MASK, np.random.default_rng(seed))[1]) for seed in range(600)]
     counts = np.bincount(lengths, minlength=8)[[1, 4, 7]]
     assert counts.sum() == 600
-    assert counts.min() > 155  # 200 each, standard deviation 12
+    assert counts.min() > 155  # Expected 200 each, standard deviation 12.
 
 
-def test_no_strategies_no_negative_clicks():
+def test_without_strategies_there_are_no_negative_clicks():
     assert all(len(negative) == 0 for _, negative in draws(strategies=()))
 
 
@@ -226,7 +226,7 @@ def test_equal_generators_draw_equal_clicks():
         ({"background": -2}, "Clicks.background is a class number"),
     ],
 )
-def test_mistakes_in_options_say_the_rule(options, message):
+def test_wrong_options_raise_with_the_rule(options, message):
     with pytest.raises(RecipeError, match=message):
         Clicks(**{"target": 1, **options})
 
@@ -234,7 +234,7 @@ def test_mistakes_in_options_say_the_rule(options, message):
 # --- as coordinates -------------------------------------------------------------------------------------------------
 
 
-def test_points_and_the_maps_made_of_them_are_the_clicks():
+def test_click_points_and_their_maps_equal_clicks():
     options = {"target": 8, "void": 255, "sets": 3}
     points = ClickPoints(**options)({"mask": MASK}, np.random.default_rng(4))
     assert points.dtype == np.float32
@@ -249,7 +249,7 @@ def test_points_and_the_maps_made_of_them_are_the_clicks():
         assert maps[row, column, int(2 * number + 1 - positive)] == 0
 
 
-def test_an_annotators_clicks_need_no_set_and_may_lie_outside():
+def test_clicks_of_an_annotator_may_be_outside_the_image():
     points = np.array([[10.5, 20.5, 1], [300, 20, 1], [5, -1, 0], [np.nan, 3, 0]], np.float32)
     out = ClickMaps()({"mask": MASK, "clicks": points}, np.random.default_rng(0))
     assert np.argwhere(out[:, :, 0] == 0).tolist() == [[20, 10]]

@@ -1,4 +1,4 @@
-"""Distance maps against SciPy's distance_transform_edt, scikit-image's find_boundaries and Kervadec's published code."""
+"""Distance maps compared with SciPy's distance_transform_edt, scikit-image's find_boundaries and Kervadec's published code."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def of(op, mask):
 
 
 @pytest.mark.parametrize("name", MASKS)
-def test_distance_to_a_class_is_scipys(name):
+def test_distance_to_a_class_equals_scipy(name):
     mask = MASKS[name]
     out = of(Distance(target=4), mask)
     assert out.dtype == np.float32
-    # Bit for bit, each time: OpenCV alone gives other last bits when its output lies elsewhere in memory.
+    # Bit for bit, each time: without care, OpenCV's last bits depend on the address of its output.
     for attempt in range(20):
         elsewhere = np.empty(np.random.default_rng(attempt).integers(1, 10**5), np.uint8)
         np.testing.assert_array_equal(
@@ -42,14 +42,14 @@ def test_distance_to_a_class_is_scipys(name):
 
 
 @pytest.mark.parametrize("name", MASKS)
-def test_distance_inside_is_scipys(name):
+def test_distance_inside_equals_scipy(name):
     np.testing.assert_allclose(
         of(Distance(target=4, to="inside"), MASKS[name]), distance_transform_edt(MASKS[name] == 4), atol=1e-4
     )
 
 
 @pytest.mark.parametrize("name", MASKS)
-def test_distance_to_the_boundary_is_scipys_to_scikit_images_inner_boundary(name):
+def test_distance_to_the_boundary_equals_scipy_with_scikit_images_inner_boundary(name):
     boundary = find_boundaries(MASKS[name] == 4, connectivity=1, mode="inner")
     out = of(Distance(target=4, to="boundary"), MASKS[name])
     np.testing.assert_allclose(out, distance_transform_edt(~boundary), atol=1e-4)
@@ -83,7 +83,7 @@ def test_truncated_normalised_and_typed():
     assert half.dtype == np.float16
 
 
-def test_nothing_to_measure_to():
+def test_an_absent_target():
     diagonal = np.hypot(6, 8)
     for mask, to in ((NONE, "class"), (ALL, "boundary"), (NONE, "boundary")):
         np.testing.assert_allclose(of(Distance(target=4, to=to), mask), diagonal, rtol=1e-6)
@@ -110,6 +110,13 @@ def test_void_is_neither_inside_nor_outside():
     assert of(SignedDistance(target=4, void=255), mask).tolist() == [[-4.5, -3.5, -2.5, 0, 0, 2.5, 3.5]]
 
 
+def test_void_is_zero_if_the_class_is_absent_or_covers_all():
+    mask = np.array([[4, 4, 255]], np.uint8)
+    assert of(SignedDistance(target=4, void=255, truncate_px=9), mask).tolist() == [[-9, -9, 0]]
+    assert of(SignedDistance(target=1, void=255, truncate_px=9), mask).tolist() == [[9, 9, 0]]
+    assert of(SignedDistance(target=1, void=255, truncate_px=9, dtype="uint8"), mask).tolist() == [[255, 255, 128]]
+
+
 # --- signed ---------------------------------------------------------------------------------------------------------
 
 
@@ -123,7 +130,7 @@ def kervadec(mask):
 
 
 @pytest.mark.parametrize("name", MASKS)
-def test_inner_outline_is_kervadecs_boundary_loss_map(name):
+def test_inner_outline_equals_kervadecs_boundary_loss_map(name):
     out = of(SignedDistance(target=4, outline="inner"), MASKS[name])
     np.testing.assert_allclose(out, kervadec(MASKS[name] == 4), atol=1e-4)
 
@@ -183,7 +190,7 @@ def test_signed_distance_normalised():
         (lambda: SignedDistance(normalise=True), "normalise divides by truncate_px"),
     ],
 )
-def test_mistakes_in_options_say_the_rule(make, message):
+def test_wrong_options_raise_with_the_rule(make, message):
     with pytest.raises(RecipeError, match=message):
         make()
 

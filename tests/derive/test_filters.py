@@ -1,4 +1,4 @@
-"""Edges, gradients and statistics against OpenCV's own, SciPy's convolution and NumPy."""
+"""Edges, gradients and statistics compared with OpenCV, SciPy's convolution and NumPy."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_canny_follows_its_thresholds():
     assert few < many
 
 
-def test_sobel_is_scipys():
+def test_sobel_equals_scipy():
     gray = cv2.cvtColor(IMAGE, cv2.COLOR_RGB2GRAY).astype(float)
     right, down = ndimage.sobel(gray, 1, mode="reflect") / 8, ndimage.sobel(gray, 0, mode="reflect") / 8
     np.testing.assert_allclose(of(Sobel(of="both")), np.stack([right, down], 2), atol=1e-4)
@@ -47,7 +47,7 @@ def test_sobel_of_a_ramp_is_its_slope():
     np.testing.assert_allclose(of(Sobel(), ramp)[:, 1:-1], 3, atol=1e-5)
 
 
-def test_statistics_are_numpys():
+def test_statistics_equal_numpy():
     out = of(ChannelStatistics())
     assert out.shape == (3, 4)
     flat = IMAGE.reshape(-1, 3).astype(float)
@@ -55,7 +55,7 @@ def test_statistics_are_numpys():
     np.testing.assert_allclose(out, expected, rtol=1e-5)
 
 
-def test_mistakes():
+def test_wrong_options_raise():
     for make, message in (
         (lambda: Canny(low=200, high=100), "Canny.high is at least low, got 100; for example 400"),
         (lambda: Canny(aperture=4), "Canny.aperture is 3, 5 or 7"),

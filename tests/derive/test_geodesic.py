@@ -1,4 +1,4 @@
-"""Geodesic distance against Dijkstra's algorithm on the graph of its definition."""
+"""Geodesic distance compared with Dijkstra's algorithm on the graph of its definition."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def by_dijkstra(image, seeds, gamma):
 
 
 def maze(size=31):
-    """A spiral: the way in is far longer than the straight line."""
+    """A spiral, in which the path to the centre is much longer than the straight line."""
     image = np.zeros((size, size, 3), np.uint8)
     for ring in range(0, size // 2, 4):
         image[ring : size - ring, ring : size - ring] = 255
@@ -63,7 +63,7 @@ def sample(points, image=NOISE):
     return {"image": image, "points": np.array(points, np.float32)}
 
 
-def test_the_field():
+def test_the_spec_of_the_field():
     points = [[5.5, 3.5, 1], [20.2, 10.9, 0], [np.nan, 4, 1], [-3, 4, 1], [40, 4, 1]]
     seeds = np.zeros((23, 31), bool)
     seeds[3, 5] = True
@@ -75,25 +75,37 @@ def test_the_field():
     assert other[3, 5] > 0
 
 
-def test_no_point():
+def test_without_a_point():
     out = GeodesicDistance(truncate_px=60)(sample(np.zeros((0, 3))), np.random.default_rng(0))
     assert (out == 60).all()
-    whole = GeodesicDistance(edge_weight_px=0)(sample(np.zeros((0, 3))), np.random.default_rng(0))
-    np.testing.assert_allclose(whole, np.hypot(23, 31), rtol=1e-6)
 
 
-def test_of_clicks_derived_before():
+@pytest.mark.parametrize("gamma", [0, 100])
+def test_without_truncation_no_path_is_cut_and_no_point_is_farther_than_all(gamma):
+    board = (np.indices((9, 40)).sum(0) % 2 * 255).astype(np.uint8)[:, :, None].repeat(3, 2)
+    seeds = np.zeros((9, 40), bool)
+    seeds[0, 0] = True
+    op = GeodesicDistance(edge_weight_px=gamma)
+    out = op(sample([[0.5, 0.5, 1]], board), np.random.default_rng(0))
+    np.testing.assert_allclose(out, by_dijkstra(board, seeds, gamma), rtol=1e-6)
+    absent = op(sample(np.zeros((0, 3)), board), np.random.default_rng(0))
+    assert absent.min() == absent.max() >= out.max() - 1e-3
+    if gamma == 0:
+        assert absent[0, 0] == pytest.approx(out.max())
+
+
+def test_clicks_of_another_derived_input():
     mask = np.zeros((60, 60), np.uint8)
     mask[20:40, 20:40] = 1
     made = {"image": mask[:, :, None].repeat(3, 2) * 255, "mask": mask}
     made["points"] = ClickPoints(target=1)(made, np.random.default_rng(0))
     out = GeodesicDistance(only=1)(made, np.random.default_rng(0))
-    # A path to the clicks crosses the object's edge once: γ = 100 pixels at √3 levels.
+    # A path to the clicks crosses the object's edge once, which costs γ = 100 pixels at √3 levels.
     assert out[mask == 1].max() < 60
     assert out[mask == 0].min() > 100
 
 
-def test_mistakes():
+def test_wrong_options_raise():
     for make, message in (
         (lambda: GeodesicDistance(edge_weight_px=-1), "edge_weight_px is a distance"),
         (lambda: GeodesicDistance(truncate_px=0), "truncate_px is above 0"),

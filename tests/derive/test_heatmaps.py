@@ -1,4 +1,4 @@
-"""Heatmaps against the Gaussian's formula, extreme points against the definition of DEXTR."""
+"""Heatmaps compared with the Gaussian's formula, extreme points with the definition of DEXTR."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def gaussian(x, y, sigma):
 
 @pytest.mark.parametrize("sigma", [0.5, 2.0, 7.3])
 @pytest.mark.parametrize("point", [(20.5, 10.5), (3.2, 38.9), (-4.0, 20.0), (59.9, 0.0), (70.0, 45.0)])
-def test_a_heatmap_is_the_formula(point, sigma):
+def test_a_heatmap_equals_the_formula(point, sigma):
     out = draw([[*point, 1]], sigma_px=sigma)
     assert out.shape == (40, 60, 1)
     assert out.dtype == np.float32
     np.testing.assert_allclose(out[:, :, 0], gaussian(*np.float32(point), sigma), atol=1e-7)
 
 
-def test_a_point_in_a_pixels_centre_is_one_there():
+def test_a_point_in_a_pixels_centre_has_value_one():
     assert draw([[20.5, 10.5, 2]])[10, 20, 0] == 1
 
 
@@ -44,13 +44,13 @@ def test_each_point_has_its_channel_or_shares_one_by_maximum():
     np.testing.assert_allclose(draw(points, sigma_px=3, channels=1)[:, :, 0], np.max(singles, 0), atol=1e-7)
 
 
-def test_invisible_points_leave_no_trace():
+def test_invisible_points_are_not_drawn():
     points = [[10, 10, 0], [20, 20, 1], [30, 30, 2], [np.nan, 5, 2]]
     drawn = draw(points).any((0, 1)).tolist()
     assert drawn == [False, True, True, False]
     assert draw(points, min_visibility=2).any((0, 1)).tolist() == [False, False, True, False]
     assert draw(np.zeros((0, 3)), channels=3).shape == (40, 60, 3)
-    assert draw([[10, 10]]).max() > 0.9  # without a third column all are visible
+    assert draw([[10, 10]]).max() > 0.9  # Without a third column all points are visible.
 
 
 def test_heatmap_in_levels():
@@ -92,13 +92,13 @@ def test_extreme_points_of_nothing_and_of_one_pixel():
 
 
 def test_dextrs_gaussian_is_ten_pixels_wide_at_half_height():
-    """exp(-4 ln 2 d² / 10²) of their code is this σ."""
+    """The expression exp(-4 ln 2 d² / 10²) of their code has this σ."""
     out = draw([[20.5, 10.5, 1]], sigma_px=4.2466, channels=1)[:, :, 0]
     assert out[10, 25] == pytest.approx(0.5, abs=1e-4)
     assert out[15, 20] == pytest.approx(0.5, abs=1e-4)
 
 
-def test_mistakes():
+def test_wrong_options_raise():
     for make, message in (
         (lambda: Heatmaps(sigma_px=0), "Heatmaps.sigma_px is above 0"),
         (lambda: Heatmaps(channels=0), "Heatmaps.channels is a whole number"),

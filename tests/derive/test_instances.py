@@ -1,4 +1,4 @@
-"""Centres and offsets of Panoptic-DeepLab against SciPy's centre of mass."""
+"""Centres and offsets of Panoptic-DeepLab compared with SciPy's centre of mass."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_boxes_and_classes_of_the_instances():
         ((rows, columns),) = ndimage.find_objects((number == MASK).astype(int))
         assert box.tolist() == [columns.start, rows.start, columns.stop, rows.stop]
     classes = np.where(MASK == 900, 5, np.where(MASK == 7, 3, 0)).astype(np.uint8)
-    classes[3:6] = 8  # 3 of 7 rows
+    classes[3:6] = 8  # 3 of 7 rows.
     sample = {"mask": MASK, "classes": classes}
     assert InstanceClasses(void=255)(sample, np.random.default_rng(0)).tolist() == [0, 3, 5]
     large = InstanceBoxes(void=255, min_px=2)(sample, np.random.default_rng(0))
@@ -76,6 +76,6 @@ def test_an_instance_that_covers_all():
     assert out[0, 0].tolist() == [2, 3]
 
 
-def test_mistakes():
+def test_wrong_options_raise():
     with pytest.raises(RecipeError, match=r"InstanceCenters.sigma_px is above 0"):
         InstanceCenters(sigma_px=-1)

@@ -1,4 +1,4 @@
-"""U-Net's weight map against equation 2 of Ronneberger et al. 2015, with SciPy's transform of every cell."""
+"""U-Net's weight map compared with equation 2 of Ronneberger et al. 2015, with SciPy's transform of every cell."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ def scattered(seed, count, size=(90, 110)):
         row, column, radius = generator.uniform(0, size[0]), generator.uniform(0, size[1]), generator.uniform(2, 9)
         rows, columns = np.indices(size)
         disc = (rows - row) ** 2 + (columns - column) ** 2 < radius**2
-        cells[disc & (cells == 0)] = number * 7  # numbers need not be consecutive
+        cells[disc & (cells == 0)] = number * 7  # Numbers need not be consecutive.
     return cells
 
 
 def paper(cells, w0=10.0, sigma=5.0):
-    """Equation 2, second term, with one full transform a cell."""
+    """The second term of equation 2, with a full transform for each cell."""
     numbers = np.unique(cells[cells > 0])
     if len(numbers) < 2:
         return np.zeros(cells.shape)
@@ -46,7 +46,7 @@ def test_the_second_term_is_equation_2(seed, count, w0, sigma):
     np.testing.assert_allclose(background, 1 + paper(cells, w0, sigma) * (cells == 0), atol=1e-5)
 
 
-def test_two_nearest_are_scipys_within_the_reach():
+def test_the_two_nearest_cells_equal_scipy_within_the_reach():
     cells = scattered(3, 12)
     distances = np.sort([ndimage.distance_transform_edt(cells != n) for n in np.unique(cells[cells > 0])], axis=0)
     for ours, exact in zip(two_nearest(cells, 30), distances, strict=False):
@@ -55,7 +55,7 @@ def test_two_nearest_are_scipys_within_the_reach():
         assert (ours[exact > 30.1] == np.inf).all()
 
 
-def test_parts_of_a_foreground_are_the_cells():
+def test_components_of_a_foreground_are_the_cells():
     cells = scattered(4, 6)
     parts, _ = ndimage.label(cells > 0, np.ones((3, 3)))
     np.testing.assert_allclose(
@@ -84,7 +84,7 @@ def test_one_cell_has_no_gap():
     assert (weights(cells, balance=False) == 1).all()
 
 
-def test_mistakes():
+def test_wrong_options_raise():
     with pytest.raises(RecipeError, match=r"UNetWeights.sigma_px is above 0, got 0"):
         UNetWeights(sigma_px=0)
     with pytest.raises(RecipeError, match=r"UNetWeights.w0 is at least 0, got -1"):

@@ -1,4 +1,4 @@
-"""The code in README and docs runs as it stands there: recipes build, the trainer trains."""
+"""The code in README and docs runs as printed: recipes build, and the training script trains."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tfprep.build import BuildOptions, build
-from tfprep.recipe_file import load_recipe
+from tfprep.builder import BuildOptions, build
+from tfprep.recipe.file import load_recipe
 
 ROOT = Path(__file__).parents[2]
 BLOCKS = [
@@ -24,7 +24,7 @@ RECIPES = [block for block in BLOCKS if "RECIPE =" in block.values[0]]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    """Class folders, and images with masks, of photos that are large enough for every recipe."""
+    """Class folders, and images with masks, large enough for every recipe."""
     root = tmp_path_factory.mktemp("docs")
     draws = np.random.default_rng(0)
     for number in range(24):
@@ -55,7 +55,7 @@ def test_every_recipe_builds(block, folder, tmp_path):
 
 
 def small(input_shape, weights, classes):
-    """In place of MobileNetV2, which takes a minute to compile."""
+    """A small model in place of MobileNetV2, which takes a minute to compile."""
     layers = keras.layers
     return keras.Sequential(
         [layers.Input(input_shape), layers.GlobalAveragePooling2D(), layers.Dense(classes, "softmax")]

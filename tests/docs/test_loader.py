@@ -1,15 +1,19 @@
-"""The code of docs/loader.md runs as it stands there, on small images."""
+"""The code in docs/loader.md runs as printed, on small images."""
 
 from __future__ import annotations
 
 import re
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import keras
+import numpy as np
 import pytest
 
 import tfprep
-from tfprep.read import LoaderOptions
+from tfprep.load.options import LoaderOptions
 
 PAGE = (Path(__file__).parents[2] / "docs" / "loader.md").read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.S)
@@ -17,7 +21,7 @@ BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.S)
 
 @pytest.fixture
 def names(make_dataset, tmp_path, monkeypatch):
-    """What the page takes for granted: datasets, and a model."""
+    """The names that the page uses without defining them: datasets and a model."""
     monkeypatch.chdir(tmp_path)
     sizes = {"train": 40, "val": 8}
     photos = tfprep.open(make_dataset("out/photos", samples=sizes, fields=["image", "label"], variants=2).path)
@@ -27,17 +31,71 @@ def names(make_dataset, tmp_path, monkeypatch):
     return {"model": model, "photos": photos, "drawings": drawings, "tfprep": tfprep}
 
 
+RUN = """
+import os, signal, sys
+import keras, numpy as np, tensorflow as tf
+import tfprep
+from tfprep.load.callbacks import SaveLoaderState
+
+dataset, killed_at = sys.argv[1], int(sys.argv[2])
+keras.utils.set_random_seed(0)
+tf.config.experimental.enable_op_determinism()
+data = tfprep.open(dataset)
+options = {"batch_size": 8, "seed": 0, "inputs": "image", "targets": "label"}
+model = keras.Sequential([keras.Input((24, 32, 3)), keras.layers.Flatten(), keras.layers.Dense(3)])
+model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+count_step, ended = SaveLoaderState.on_train_batch_end, []
+
+
+def count_or_die(callback, batch, logs=None):
+    ended.append(batch)
+    if len(ended) == killed_at:
+        os.kill(os.getpid(), signal.SIGKILL)
+    count_step(callback, batch, logs)
+
+
+SaveLoaderState.on_train_batch_end = count_or_die
+#BLOCK
+np.savez("final.npz", *model.get_weights(), steps=len(ended))
+"""
+
+
+@pytest.mark.parametrize("number", range(2))
+def test_a_run_of_the_page_that_is_killed_and_started_again(names, tmp_path, number):
+    """It ends with the weights of a run that was not killed. An epoch has 5 steps; step 18 is in the fourth epoch."""
+    block = [block for block in BLOCKS if "model.fit" in block and "saved_step" in block][number]
+    script = tmp_path / "trainer.py"
+    script.write_text(RUN.replace("#BLOCK", "from tfprep.load.callbacks import saved_step\n" + block))
+    final = {}
+    for folder, kills in {"whole": [0], "killed": [18, 0]}.items():
+        (tmp_path / folder).mkdir()
+        for killed_at in kills:
+            command = [sys.executable, str(script), str(names["photos"].path.absolute()), str(killed_at)]
+            done = subprocess.run(
+                command, check=False, cwd=tmp_path / folder, capture_output=True, text=True, timeout=200
+            )
+            assert done.returncode == (-signal.SIGKILL if killed_at else 0), done.stderr
+        with np.load(tmp_path / folder / "final.npz") as arrays:
+            final[folder] = {name: arrays[name] for name in arrays.files}
+    assert final["whole"].pop("steps") == 50
+    assert final["killed"].pop("steps") == 35
+    assert all(np.array_equal(final["whole"][name], final["killed"][name]) for name in final["whole"])
+
+
+@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # Keras saving weights, with NumPy 2
 def test_the_code_runs(names):
     assert len(BLOCKS) >= 4
+    starts = []
     for block in BLOCKS:
         here = block.replace("gs://bucket/photos", "out/photos").replace("height >= 224", "height >= 24")
         exec(compile(here.replace("epochs=10", "epochs=1, verbose=0, shuffle=False"), "docs/loader.md", "exec"), names)
-    assert names["train"].start_step == 1000
+        starts.append(getattr(names["train"], "start_step", None))
+    assert 1000 in starts  # of the block that resumes from a state
 
 
 def test_every_option_named_there_exists():
     """Words written as `name=value` are options of the loader, of folds, or of Keras and PyTorch."""
-    others = {"num_workers", "stratify", "group", "jit_compile"}
+    others = {"num_workers", "stratify", "group", "jit_compile", "save_freq"}
     named = set(re.findall(r"`(\w+)=[^`]*`", PAGE)) - others
     assert named
     assert named <= {*LoaderOptions.__dataclass_fields__}, named - {*LoaderOptions.__dataclass_fields__}

@@ -1,4 +1,4 @@
-"""The code in docs/training.md runs as it stands there, block after block, as a reader would type it."""
+"""The code in docs/training.md runs as printed, block after block."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ RECIPE = Recipe(
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: Any) -> Path:
     """A built dataset of 24 images of two classes."""
-    from tfprep.build import BuildOptions, build
-    from tfprep.recipe_file import load_recipe
+    from tfprep.builder import BuildOptions, build
+    from tfprep.recipe.file import load_recipe
 
     root: Path = tmp_path_factory.mktemp("training")
     draws = np.random.default_rng(0)
@@ -64,7 +64,7 @@ def _build_classifier() -> Any:
 
 @pytest.fixture
 def page(folder: Path) -> dict[str, Any]:
-    """The names that the page says are there."""
+    """The names that the page uses without defining them."""
     import tensorflow as tf
 
     x, y = np.random.default_rng(0).normal(size=[40, 8]).astype("f"), np.arange(40) % 4
@@ -95,7 +95,7 @@ def test_the_page_runs_from_top_to_bottom(page: dict[str, Any], tmp_path: Path, 
         keras.config.set_dtype_policy("float32")
     told = capsys.readouterr().out
     assert "no GPU: nothing to configure" in told
-    assert "activations (estimated)" in told
+    assert "input buffers" in told
     assert "accuracy" in told
     assert set(page["losses"]) == {4, 8}
     assert (tmp_path / "logs" / "input.jsonl").stat().st_size > 0

@@ -1,6 +1,5 @@
-"""Loaders over datasets at URLs: the same batches as from a folder, by the path that can read them.
-
-`ram://` is a file system of TensorFlow's own, read as `gs://` is; a few lines let fsspec reach it too.
+"""Loaders over datasets at URLs deliver the same batches as from a folder, on the path that can read them. `ram://` is a file
+system of TensorFlow, read like `gs://`; a small adapter lets fsspec read it too.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ OPTIONS = {"seed": 5, "fields": ["image", "lossless", "label", "key"], "variants
 
 
 class RamFileSystem(fsspec.AbstractFileSystem):
-    """As much of TensorFlow's `ram://` as reading a dataset takes."""
+    """The methods of fsspec that reading a dataset needs, over TensorFlow's `ram://`."""
 
     protocol = "ram"
 
@@ -45,7 +44,7 @@ class RamFileSystem(fsspec.AbstractFileSystem):
 
 
 class RamPath(MemoryPath):
-    """A URL of it."""
+    """A URL of this file system."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -70,7 +69,7 @@ def assert_same(one, other, count):
         tf.nest.map_structure(lambda x, y: np.testing.assert_array_equal(x.numpy(), y.numpy()), a, b)
 
 
-def test_a_place_that_tensorflow_reads(photos):
+def test_a_url_that_tensorflow_reads(photos):
     there = tfprep.open(copied(photos, "ram")).loader("train", 8, **OPTIONS)
     assert there.info == {"path": "graph", "reason": "TensorFlow reads ram:// by itself, many records at a time"}
     here = tfprep.open(photos.path).loader("train", 8, **OPTIONS)
@@ -87,7 +86,7 @@ def test_options_that_need_python_take_the_direct_path(photos):
 
 
 @pytest.mark.parametrize("cache", ["auto", "encoded", False])
-def test_a_place_that_only_fsspec_reads(photos, cache):
+def test_a_url_that_only_fsspec_reads(photos, cache):
     there = tfprep.open(copied(photos, "memory")).loader("train", 8, cache=cache, **OPTIONS)
     assert there.info["path"] == "direct"
     assert there.info["reason"] == "TensorFlow does not read memory://: threads fetch the records through fsspec"
@@ -95,7 +94,7 @@ def test_a_place_that_only_fsspec_reads(photos, cache):
     assert_same(there, here, 3 * here.steps_per_epoch)
 
 
-def test_asked_for_the_graph_where_it_cannot_read(photos):
+def test_the_graph_path_refuses_urls_that_tensorflow_cannot_read(photos):
     with pytest.raises(LoaderError, match="TensorFlow does not read memory://; use path='direct'"):
         tfprep.open(copied(photos, "memory")).loader("train", 8, path="graph")
 
@@ -120,11 +119,12 @@ def test_a_request_that_fails_is_a_bad_record(photos, monkeypatch):
     assert "ConnectionError" in bad["reason"]
 
 
-def test_cut_short(photos):
+def test_a_truncated_file(photos):
     folder = copied(photos, "memory")
     data = tfprep.open(folder)
     shard = f"{folder}/{data.file('train', 0, 0).name}"
     content = fsspec.filesystem("memory").cat_file(shard)
+    loader = data.numpy_loader("train", 8, training=False)  # it compares the sizes
     fsspec.filesystem("memory").pipe_file(shard, content[:-10])
     with pytest.raises(RecordError, match="cut short: the file holds"):
-        list(data.numpy_loader("train", 8, training=False))
+        list(loader)

@@ -1,4 +1,6 @@
-"""A trainer killed with -9 in its second epoch and started again ends with the weights of one that ran through."""
+"""A trainer that is killed with -9 in its second epoch and started again ends with the weights of one that ran without a
+break.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +12,7 @@ import sys
 import textwrap
 import time
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -19,13 +22,15 @@ from tfprep.errors import LoaderError
 
 keras = pytest.importorskip("keras")
 
+from tfprep.load.callbacks import SaveLoaderState, saved_step  # noqa: E402 - it imports Keras
+
 TRAINER = """
 import json, os, sys, time
 from pathlib import Path
 import numpy as np
 import keras, tensorflow as tf
 import tfprep
-from tfprep.load.callbacks import SaveLoaderState
+from tfprep.load.callbacks import SaveLoaderState, saved_step
 
 folder, run, slow = Path(sys.argv[1]), Path(sys.argv[2]), float(sys.argv[3])
 keras.utils.set_random_seed(0)
@@ -50,8 +55,7 @@ def loader(step):
 train = loader(0)
 states = sorted(run.glob("*.loader.json"))
 if states:
-    step = train.step_of(json.loads(states[-1].read_text()))
-    train = loader(step)
+    train = loader(saved_step(train, str(states[-1]).removesuffix(".loader.json")))
     model.train_on_batch(*next(iter(loader(0))))  # builds the optimizer, whose state is loaded next
     model.load_weights(str(states[-1]).removesuffix(".loader.json"))
 name = str(run / "{epoch:03d}-{batch:03d}.weights.h5")
@@ -65,8 +69,8 @@ class Slow(keras.callbacks.Callback):
 
 done = train.start_step
 callbacks = [
+    SaveLoaderState(train),
     keras.callbacks.ModelCheckpoint(name, save_freq=3, save_weights_only=True),
-    SaveLoaderState(train, name, save_freq=3),
     Slow(),
 ]
 while done < 24:  # an epoch has 6.25 batches: 24 steps are almost four
@@ -77,7 +81,7 @@ while done < 24:  # an epoch has 6.25 batches: 24 steps are almost four
     )
     done += steps
     train = loader(done)
-    callbacks[1] = SaveLoaderState(train, name, save_freq=3)
+    callbacks[0] = SaveLoaderState(train)
 np.savez(run / "final.npz", *model.get_weights())
 """
 
@@ -111,7 +115,7 @@ def test_killed_and_started_again(photos, trainer, tmp_path):
     finish(start(trainer, photos.path, through))
     process = start(trainer, photos.path, killed, slow=0.2)
     progress, end = killed / "progress", time.monotonic() + 120
-    while not (progress.exists() and int(progress.read_text() or 0) >= 10):  # step 10 is in the second epoch
+    while not (progress.exists() and int(progress.read_text() or 0) >= 10):  # Step 10 is in the second epoch.
         assert process.poll() is None, process.communicate()[1]
         assert time.monotonic() < end
         time.sleep(0.02)
@@ -125,18 +129,107 @@ def test_killed_and_started_again(photos, trainer, tmp_path):
         assert np.array_equal(one, other)
 
 
-@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # Keras saving weights, with NumPy 2
-def test_states_beside_checkpoints(photos, tmp_path):
-    from tfprep.load.callbacks import SaveLoaderState
-
-    train = tfprep.open(photos.path).loader("train", 8, inputs="image", targets="label", start_step=5)
+@pytest.fixture
+def model():
+    keras.utils.set_random_seed(0)
     model = keras.Sequential([keras.Input((24, 32, 3), dtype="uint8"), keras.layers.Flatten(), keras.layers.Dense(3)])
     model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True), steps_per_execution=2)
-    name = str(tmp_path / "{epoch:02d}.weights.h5")
-    saves = [keras.callbacks.ModelCheckpoint(name, save_weights_only=True), SaveLoaderState(train, name)]
-    model.fit(train, steps_per_epoch=4, epochs=2, verbose=0, shuffle=False, callbacks=saves)
-    files = {path.name: json.loads(path.read_text())["step"] for path in tmp_path.glob("*.json")}
-    assert files == {"01.weights.h5.loader.json": 9, "02.weights.h5.loader.json": 13}
-    assert {path.name for path in tmp_path.glob("*.h5")} == {"01.weights.h5", "02.weights.h5"}
-    with pytest.raises(LoaderError, match="'epoch' or a number of steps"):
-        SaveLoaderState(train, name, save_freq=0)
+    return model
+
+
+def steps_in(folder):
+    return {path.name: json.loads(path.read_text())["step"] for path in folder.rglob("*.json") if "loader" in path.name}
+
+
+def fit(model, train, *callbacks, epochs=2):
+    model.fit(train, steps_per_epoch=4, epochs=epochs, verbose=0, shuffle=False, callbacks=list(callbacks))
+
+
+@pytest.fixture
+def train(photos):
+    return tfprep.open(photos.path).loader("train", 8, inputs="image", targets="label", start_step=5)
+
+
+@pytest.mark.filterwarnings(
+    "ignore:__array__ implementation:DeprecationWarning"
+)  # Keras, when it saves weights with NumPy 2.
+class TestSaveLoaderState:
+    def test_states_are_saved_with_checkpoints(self, train, model, tmp_path):
+        name = str(tmp_path / "{epoch:02d}.weights.h5")
+        fit(model, train, SaveLoaderState(train), keras.callbacks.ModelCheckpoint(name, save_weights_only=True))
+        assert steps_in(tmp_path) == {"01.weights.h5.loader.json": 9, "02.weights.h5.loader.json": 13}
+        assert {path.name for path in tmp_path.glob("*.h5")} == {"01.weights.h5", "02.weights.h5"}
+        assert "save_weights" not in vars(model)
+
+    def test_save_best_only(self, train, model, tmp_path):
+        """The first epoch is the best, so its state is kept with its checkpoint."""
+        name = str(tmp_path / "best.weights.h5")
+        best = keras.callbacks.ModelCheckpoint(
+            name, monitor="n", mode="min", save_best_only=True, save_weights_only=True
+        )
+        number = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: logs.update(n=float(epoch)))
+        fit(model, train, SaveLoaderState(train), number, best, epochs=3)
+        assert saved_step(train, name) == 9
+
+    def test_backup_and_restore(self, train, model, tmp_path):
+        backup = keras.callbacks.BackupAndRestore(str(tmp_path), save_freq=6, delete_checkpoint=False)
+        fit(model, train, SaveLoaderState(train), backup)
+        step = saved_step(train, tmp_path / "latest.weights.h5")
+        model.load_weights(tmp_path / "latest.weights.h5")  # With the optimizer's count of steps.
+        assert step == train.start_step + int(model.optimizer.iterations)
+
+    def test_a_second_fit_counts_from_the_start_step_as_the_loader_does(self, train, model, tmp_path):
+        name, saves = str(tmp_path / "last.weights.h5"), SaveLoaderState(train)
+        for _ in range(2):
+            fit(model, train, saves, keras.callbacks.ModelCheckpoint(name, save_weights_only=True), epochs=1)
+            assert saved_step(train, name) == 9
+
+    def test_a_loader_that_ends_begins_again_in_each_epoch(self, photos, model, tmp_path):
+        """50 samples are 7 batches; the last execution of two steps finds one."""
+        loader = tfprep.open(photos.path).loader(
+            "train", 8, inputs="image", targets="label", training=False, start_step=2
+        )
+        name, seen = str(tmp_path / "{epoch}.weights.h5"), str(tmp_path / "within.weights.h5")
+        saves = [keras.callbacks.ModelCheckpoint(name, save_weights_only=True)]
+        saves += [keras.callbacks.ModelCheckpoint(seen, save_freq=4, save_weights_only=True)]
+        model.fit(loader, epochs=3, verbose=0, shuffle=False, callbacks=[SaveLoaderState(loader), *saves])
+        assert {saved_step(loader, name.format(epoch=epoch)) for epoch in (1, 2, 3)} == {2}
+        assert 2 < saved_step(loader, seen) < 7
+
+    def test_orbax_is_refused(self, train, model, monkeypatch):
+        """Keras's own callback, with a stand-in for Orbax."""
+        module = sys.modules[keras.callbacks.OrbaxCheckpoint.__module__]
+        monkeypatch.setattr(module, "ocp", MagicMock())
+        orbax = keras.callbacks.OrbaxCheckpoint("run", save_freq=2)
+        with pytest.raises(LoaderError, match="does not work with OrbaxCheckpoint"):
+            fit(model, train, SaveLoaderState(train), orbax)
+        assert not orbax.checkpointer.save_checkpointables_async.called
+        model.get_state_tree()  # for all others it is as before
+        fit(model, train, keras.callbacks.OrbaxCheckpoint("run", save_freq=2))
+
+    def test_a_callback_after_the_one_that_saves_is_refused(self, train, model, tmp_path):
+        save = keras.callbacks.ModelCheckpoint(str(tmp_path / "a.weights.h5"), save_freq=2, save_weights_only=True)
+        with pytest.raises(LoaderError, match="move it to the front"):
+            fit(model, train, save, SaveLoaderState(train))
+
+    def test_after_control_c_within_a_step(self, train, model, tmp_path):
+        """The model can be saved, without a state; and another fit knows nothing of the callback."""
+        name = str(tmp_path / "a.weights.h5")
+        save = keras.callbacks.ModelCheckpoint(name, save_freq=2, save_weights_only=True)
+
+        def stop(batch, logs=None):
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            fit(model, train, SaveLoaderState(train), save, keras.callbacks.LambdaCallback(on_train_batch_begin=stop))
+        model.save_weights(name)
+        with pytest.raises(LoaderError, match="killed while it was saved"):
+            saved_step(train, name)
+        fit(model, train, save)
+        assert not list(tmp_path.glob("*.json"))
+
+    def test_a_checkpoint_without_a_state_is_refused(self, train, tmp_path):
+        assert saved_step(train, tmp_path / "a.weights.h5") == 0
+        (tmp_path / "a.weights.h5").write_bytes(b"half of it")
+        with pytest.raises(LoaderError, match="killed while it was saved"):
+            saved_step(train, tmp_path / "a.weights.h5")

@@ -1,4 +1,4 @@
-"""`tf.train.Example` bytes: TensorFlow's own message and parser are the reference, both ways."""
+"""`tf.train.Example` bytes, compared with TensorFlow's message class and parser in both directions."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def assert_same(ours, theirs) -> None:
         assert len(ours) == 0
     else:
         assert ours.dtype == theirs.dtype
-        assert ours.tobytes() == theirs.tobytes()  # bit for bit: NaN is equal to itself
+        assert ours.tobytes() == theirs.tobytes()  # Bit for bit: NaN equals itself.
 
 
 @settings(max_examples=150)
@@ -76,7 +76,7 @@ def test_we_read_what_tensorflow_writes(features):
 @settings(max_examples=100)
 @given(FEATURES)
 def test_bytes_are_those_of_a_deterministic_protobuf(features):
-    """Our bytes are protobuf's own, but that its Python runtime sorts a name behind those it is the beginning of."""
+    """The bytes equal protobuf's, except that its Python runtime sorts a name after names that begin with it."""
     names = sorted(features)
     assume(not any(after.startswith(before) for before, after in pairwise(names)) and "" not in features)
     message = to_tensorflow(features)
@@ -85,7 +85,7 @@ def test_bytes_are_those_of_a_deterministic_protobuf(features):
 
 @settings(max_examples=100)
 @given(FEATURES)
-def test_a_span_points_at_the_features_own_bytes(features):
+def test_a_span_covers_the_features_bytes(features):
     payload, spans = encode(features)
     for name, value in features.items():
         content = payload[spans[name].offset : spans[name].offset + spans[name].size]
@@ -121,7 +121,7 @@ def test_edges_survive_parse_single_example(value):
 
 
 def test_unpacked_numbers_are_read():
-    """proto2 writers may leave lists unpacked: field 1 repeated, wire types 0 and 5."""
+    """Writers of proto2 may leave lists unpacked: field 1 is repeated, with wire types 0 and 5."""
     ints = b"\x1a\x04" + b"\x08\x05" + b"\x08\x07"  # Feature{ int64_list { 5, 7 } }
     floats = b"\x12\x05" + b"\x0d" + np.float32(1.5).tobytes()
     entries = b"".join(b"\x0a" + bytes((len(e),)) + e for e in (_entry(b"i", ints), _entry(b"f", floats)))
@@ -139,7 +139,7 @@ def _entry(name: bytes, feature: bytes) -> bytes:
 @pytest.mark.parametrize(
     "value", [np.zeros(2, np.float64), np.zeros((2, 2), np.float32), np.zeros(2, np.int32)], ids=["f8", "2-D", "i4"]
 )
-def test_what_no_feature_can_hold_is_a_type_error(value):
+def test_values_that_no_feature_can_store_raise_type_error(value):
     with pytest.raises(TypeError, match="float32 or int64"):
         encode({"x": value})
 
@@ -151,7 +151,7 @@ def test_garbage_is_a_value_error_or_an_example(data):
         decode(data)
 
 
-def test_an_example_cut_anywhere_never_passes_for_the_whole():
+def test_a_truncated_example_is_never_read_as_the_whole():
     payload, _ = encode({"a": b"0123456789", "b": np.arange(5)})
     whole = decode(payload)
     for end in range(1, len(payload)):

@@ -1,4 +1,4 @@
-"""TFRecord frames: TensorFlow's writer and reader are the reference, and golden bytes hold the format."""
+"""TFRecord frames, compared with TensorFlow's writer and reader, and with golden bytes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def path(tmp_path):
 
 
 def test_golden_bytes():
-    """crc32c("123456789") = 0xE3069283 (RFC 3720, B.4); the mask and the frame are TensorFlow's record_writer.h."""
+    """crc32c("123456789") = 0xE3069283 (RFC 3720, B.4); the mask and the frame are those of TensorFlow's record_writer.h."""
     assert masked_crc(b"123456789") == ((0xE3069283 >> 15 | 0xE3069283 << 17) + 0xA282EAD8) & 0xFFFFFFFF
     assert frame(b"abc").hex() == GOLDEN_ABC
 
@@ -43,7 +43,7 @@ def test_tensorflow_reads_ours(path):
     assert [record.numpy() for record in tf.data.TFRecordDataset(str(path))] == PAYLOADS
 
 
-def test_records_are_read_in_order_and_by_place(path):
+def test_records_are_read_in_order_and_by_offset(path):
     frames = []
     for (place, payload), expected in zip(read_records(path), PAYLOADS, strict=True):
         assert payload == expected
@@ -54,7 +54,7 @@ def test_records_are_read_in_order_and_by_place(path):
 
 
 @pytest.mark.parametrize("bit", [0, 7])
-def test_every_flipped_byte_is_found(tmp_path, bit):
+def test_every_flipped_byte_is_detected(tmp_path, bit):
     payload = b"some payload"
     good = frame(b"first") + frame(payload)
     start = len(frame(b"first"))
@@ -69,7 +69,7 @@ def test_every_flipped_byte_is_found(tmp_path, bit):
         assert f"record 1 at byte {start}" in str(caught.value)
 
 
-def test_every_cut_is_found(tmp_path):
+def test_every_truncation_is_detected(tmp_path):
     good = frame(b"first") + frame(b"second")
     path = tmp_path / "x"
     for end in range(len(frame(b"first")) + 1, len(good)):

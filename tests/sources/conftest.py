@@ -1,4 +1,4 @@
-"""Made-up trees of files."""
+"""Generated trees of files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Callable[..., Path]:
-    """A function that makes the named files below a fresh root, in the order given, and returns the root."""
+    """A function that writes the named files below a new root, in the given order, and returns the root."""
     root = tmp_path / "data"
     root.mkdir()
 

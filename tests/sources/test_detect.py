@@ -1,4 +1,4 @@
-"""Which source is chosen for which layout, and what is said of it."""
+"""Which source is chosen for which layout, and its description."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BY_CLASS = Fractions(train=0.8, val=0.2, stratify="label")
 
 
 def pictures(root: Path, *paths: str, size: tuple[int, int] = (6, 8), mask: tuple[int, ...] = (0, 1, 2)) -> Path:
-    """Real images: colour, or class numbers where the path has a word for masks."""
+    """Writes images: colours, or class numbers if the path contains a word for masks."""
     generator = np.random.default_rng(0)
     for path in paths:
         (root / path).parent.mkdir(parents=True, exist_ok=True)
@@ -111,7 +111,7 @@ def test_layouts(tmp_path, name: str, paths: list[str], source: sources.Source) 
 
 
 def listed_as(source: Paired, path: str) -> str:
-    """`image` or `mask`, by the words in the made-up paths."""
+    """`image` or `mask`, by the words in the generated paths."""
     return (
         "mask" if any(word in path.lower() for word in ("mask", "annot", "segmentation", "gt", "labels")) else "image"
     )
@@ -132,7 +132,7 @@ def listed_as(source: Paired, path: str) -> str:
     ],
 )
 @pytest.mark.parametrize("suffix", ["csv", "jsonl"])
-def test_a_table_beside_images(tmp_path, rows: list[dict[str, object]], expected: Table, suffix: str) -> None:
+def test_a_table_next_to_images(tmp_path, rows: list[dict[str, object]], expected: Table, suffix: str) -> None:
     root = pictures(tmp_path, *(f"pics/{i}.jpg" for i in range(4)))
     if suffix == "csv":
         lines = [",".join(rows[0]), *(",".join(map(str, row.values())) for row in rows)]
@@ -144,21 +144,21 @@ def test_a_table_beside_images(tmp_path, rows: list[dict[str, object]], expected
     assert sum(found.facts.splits.values()) == 4
 
 
-def test_a_table_a_split(tmp_path) -> None:
+def test_a_table_per_split(tmp_path) -> None:
     root = pictures(tmp_path, "pics/0.jpg", "pics/1.jpg")
     (root / "train.csv").write_text("file,label\npics/0.jpg,a\n")
     (root / "val.csv").write_text("file,label\npics/1.jpg,b\n")
     assert detect(root).source == Table("{split}.csv", "file", "label")
 
 
-def test_a_table_that_names_no_images_is_passed_over(tmp_path) -> None:
+def test_a_table_that_names_no_images_is_ignored(tmp_path) -> None:
     root = pictures(tmp_path, "cat/1.jpg", "dog/2.jpg")
     (root / "notes.csv").write_text("who,when\nme,today\n")
     (root / "broken.parquet").write_text("not Parquet")
     assert detect(root).source == Folder(splits=BY_CLASS)
 
 
-def test_what_is_said(tmp_path) -> None:
+def test_the_description_of_a_source(tmp_path) -> None:
     root = pictures(tmp_path, *both("train/{}.png", "trainannot/{}.png", "1", "2"), mask=(0, 1, 2, 7))
     pictures(root, *both("val/{}.png", "valannot/{}.png", "3"), size=(20, 10), mask=(255,))
     (root / "val" / "notes.txt").write_text("x")
@@ -181,7 +181,7 @@ def test_counts_by_class_and_what_cannot_be_opened(tmp_path) -> None:
     assert facts.problems[0].startswith("dog/3.jpg: not a")
 
 
-def test_no_image_at_all(tmp_path) -> None:
+def test_a_folder_without_images(tmp_path) -> None:
     (tmp_path / "a.txt").write_text("x")
     with pytest.raises(SourceError, match="no image below this folder"):
         detect(tmp_path)

@@ -1,4 +1,4 @@
-"""Images with what belongs to them, on trees made for each case and on CamVid's layout."""
+"""Images with their masks and other files, on trees written for each case and on CamVid's layout."""
 
 from __future__ import annotations
 
@@ -98,14 +98,14 @@ def test_fields_without_a_mask(tree) -> None:
     )
 
 
-def test_labels_and_mask_classes_stand_side_by_side(tree) -> None:
+def test_labels_and_mask_classes_together(tree) -> None:
     root = tree("img/dog/1.png", "img/cat/2.png", "seg/dog/1.png", "seg/cat/2.png")
     listing = Paired("img/{label}/*.png", "seg/{label}/*.png", classes=("back", "front")).scan(root)
     assert listing.classes == {"mask": ("back", "front"), "label": ("cat", "dog")}
     assert [e.values for e in listing.entries] == [(0,), (1,)]
 
 
-def test_a_mask_folder_is_no_class(tree) -> None:
+def test_a_mask_folder_is_not_a_class(tree) -> None:
     root = tree("cat/1.png", "cat_masks/1.png")
     listing = Paired("{label}/*.png", "{label}_masks/*.png").scan(root)
     assert listing.classes == {"label": ("cat",)}
@@ -140,7 +140,7 @@ def test_masks_without_an_image_are_counted(tree) -> None:
         (("train/a.png", "trainannot/a_L.png"), "and the first file of '{split}annot/*.png' is 'trainannot/a_L.png'"),
     ],
 )
-def test_where_no_image_has_its_mask_the_pattern_is_wrong(tree, paths: tuple[str, ...], told: str) -> None:
+def test_a_pattern_that_matches_no_mask_raises(tree, paths: tuple[str, ...], told: str) -> None:
     with pytest.raises(SourceError, match=f"no image has its mask: .*{re.escape(told)}"):
         files(CAMVID, tree(*paths))
 
@@ -198,6 +198,6 @@ def test_fractions_and_groups(tree) -> None:
         ({"image": "i/*", "mask": "m/*", "splits": Fractions(train=1.0, stratify="mask")}, "names no label field"),
     ],
 )
-def test_a_mistake_in_the_options(options: dict[str, object], told: str) -> None:
+def test_wrong_options_raise(options: dict[str, object], told: str) -> None:
     with pytest.raises(RecipeError, match=told):
         Paired(**options)

@@ -1,4 +1,4 @@
-"""Patterns against paths written out by hand."""
+"""Patterns, compared with paths that are written out."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ NAMES = st.text(st.characters(blacklist_characters="/\0", blacklist_categories=(
 
 
 @given(st.lists(NAMES, max_size=3), NAMES, NAMES, NAMES)
-def test_whatever_is_filled_in_is_found_again(deep: list[str], split: str, label: str, key: str) -> None:
+def test_a_filled_pattern_matches_again(deep: list[str], split: str, label: str, key: str) -> None:
     pattern = compile_pattern("{split}/x-{label}/**/{key}.png", "image")
     holes = {"split": split, "label": label, "__": "".join(f"{name}/" for name in deep), "key": key}
     assert pattern.match_path(pattern.fill(holes) + ".png") == holes

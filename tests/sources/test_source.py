@@ -1,8 +1,9 @@
-"""Keys, raw bytes, and Python that rebuilds a source."""
+"""Keys, raw bytes, and the `repr` of a source, which rebuilds it."""
 
 from __future__ import annotations
 
 import os
+import tracemalloc
 import unicodedata
 
 import pytest
@@ -36,7 +37,7 @@ def test_read_files_gives_each_field_its_bytes(tree) -> None:
     assert sources.read_files(root, ("image", "mask"), entry) == {"image": b"bytes of a.png", "mask": b"bytes of b.png"}
 
 
-def test_read_files_opens_a_name_that_is_no_unicode(tree) -> None:
+def test_read_files_opens_a_name_that_is_not_unicode(tree) -> None:
     name = os.fsdecode(b"caf\xe9.png")
     root = tree(name)
     assert (
@@ -60,6 +61,17 @@ def test_a_file_that_cannot_be_read_rejects_the_sample_by_name(tmp_path, prepare
     with pytest.raises(SampleError, match=reason) as caught:
         sources.read_files(tmp_path, ("image", "mask"), sources.Entry("k", "train", ("i.png", "m.png")))
     assert (caught.value.stage, caught.value.field, caught.value.path) == ("read", "mask", "m.png")
+
+
+def test_a_file_larger_than_the_limit_is_not_read(tmp_path) -> None:
+    with open(tmp_path / "i.jpg", "wb") as file:
+        file.truncate(200_000_000_000)  # sparse: it takes no space
+    tracemalloc.start()
+    with pytest.raises(SampleError, match=r"200,000,000,000 bytes, more than the limit of 1,073,741,824") as caught:
+        sources.read_files(tmp_path, ("image",), sources.Entry("k", "train", ("i.jpg",)))
+    assert (caught.value.stage, caught.value.field, caught.value.path) == ("read", "image", "i.jpg")
+    assert tracemalloc.get_traced_memory()[1] < 1_000_000
+    tracemalloc.stop()
 
 
 def test_a_path_with_a_null_rejects_the_sample(tmp_path) -> None:

@@ -1,4 +1,4 @@
-"""Fractions: against the rule written out a second time, and what happens when samples come and go."""
+"""Fractions, compared with a second implementation of the rule, and how splits change when samples are added or removed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def scene(key: str) -> str:
 
 
 def split(labels: dict[str, int], fractions: Fractions, groups: dict[str, str] | None = None) -> dict[str, str]:
-    """The split of every key, given its label."""
+    """The split of every key, by its label."""
 
     def rows(tally: Counter[str]) -> Iterator[Row]:
         for key, label in labels.items():
@@ -39,16 +39,16 @@ def samples(count: int, classes: int = 1, prefix: str = "s") -> dict[str, int]:
     return {f"{prefix}{i}_{i % 7}.jpg": i % classes for i in range(count)}
 
 
-def test_a_sample_goes_where_its_hash_falls() -> None:
+def test_the_hash_of_a_sample_sets_its_split() -> None:
     made = split(samples(500), Fractions(**THREE, seed=5))
     for key, name in made.items():
         position = sample_hash(5, f"split\0{key}") / 2**64
         assert name == ("train" if position < 0.7 else "val" if position < 0.9 else "test")
 
 
-def test_shares_are_right_to_within_chance() -> None:
+def test_shares_are_right_within_the_deviation_of_chance() -> None:
     counts = Counter(split(samples(20000), Fractions(**THREE)).values())
-    for name, share in THREE.items():  # five standard deviations of a binomial
+    for name, share in THREE.items():  # Five standard deviations of a binomial.
         assert abs(counts[name] - 20000 * share) < 5 * np.sqrt(20000 * share * (1 - share))
 
 
@@ -57,8 +57,8 @@ def test_another_seed_is_another_split() -> None:
     assert 60 < sum(first[key] != second[key] for key in first) < 140
 
 
-def test_the_split_says_nothing_about_the_shard() -> None:
-    """Shards are `hash(seed, key) mod shards`: with the same seed each must still get its share of each split."""
+def test_split_and_shard_are_independent() -> None:
+    """The shard is `hash(seed, key) mod shards`: with the same seed, each shard must still get its share of each split."""
     made = split(samples(8000), Fractions(train=0.5, val=0.5, seed=0))
     shards = Counter(sample_hash(0, key) % 4 for key, name in made.items() if name == "val")
     assert all(abs(shards[shard] - 1000) < 150 for shard in range(4))
@@ -104,13 +104,13 @@ def test_one_more_sample_moves_at_most_one_other_across_each_border(count: int, 
 
 
 def test_how_much_stratification_moves_on_average() -> None:
-    """The figure in the module's docstring: of two splits, about a third of a sample for each sample added."""
+    """The module's docstring states the figure: for two splits, about a third of a sample per added sample."""
     fractions = Fractions(train=0.8, val=0.2, stratify="label")
     moved = []
     for count in range(100, 400):
         old, new = split(samples(count), fractions), split(samples(count + 1), fractions)
         moved.append(sum(old[key] != new[key] for key in old))
-    assert 0.24 < np.mean(moved) < 0.40  # 2 * 0.8 * 0.2 = 0.32 expected
+    assert 0.24 < np.mean(moved) < 0.40  # 2 * 0.8 * 0.2 = 0.32 is expected.
 
 
 @pytest.mark.parametrize("group_by", [r"^([^_]+)_", scene], ids=["regex", "function"])
@@ -145,7 +145,7 @@ def test_stratified_groups_are_balanced_within_each_class() -> None:
     for c in range(2):
         mine = [key for key in labels if labels[key] == c]
         in_train = sum(made[key] == "train" for key in mine)
-        assert abs(in_train - 0.75 * len(mine)) <= 6 / 2 + 1e-9  # half the largest group
+        assert abs(in_train - 0.75 * len(mine)) <= 6 / 2 + 1e-9  # Half of the largest group.
 
 
 def test_a_group_of_several_classes_stays_together_and_counts_for_its_most_common_one() -> None:
@@ -154,7 +154,7 @@ def test_a_group_of_several_classes_stays_together_and_counts_for_its_most_commo
     fractions = Fractions(train=0.5, val=0.5, group_by=r"^(g\d+)_", stratify="label")
     made = split(mixed, fractions)
     assert len({(scene(key), name) for key, name in made.items()}) == 40
-    for c in range(2):  # groups of class c by the majority: 3 samples, or 4 with the odd one out
+    for c in range(2):  # Groups of class c by majority: 3 samples, or 4 with the odd one.
         groups = sorted({scene(k) for k in alone if alone[k] == c}, key=lambda g: sample_hash(0, f"group\0{g}"))
         sizes = [sum(scene(key) == group for key in mixed) for group in groups]
         middles = (np.cumsum(sizes) - np.array(sizes) / 2) / sum(sizes)
@@ -174,7 +174,7 @@ def test_equal_counts_in_a_group_go_to_the_lower_class() -> None:
 @pytest.mark.parametrize(
     "share", [{"train": 1.0}, {"train": 0.0, "test": 1.0}, {"train": 0.1 + 0.2, "val": 0.3, "test": 0.4}]
 )
-def test_shares_of_nothing_make_no_split(share: dict[str, float]) -> None:
+def test_a_share_of_zero_makes_no_split(share: dict[str, float]) -> None:
     made = split(samples(400), Fractions(**share))
     assert set(made.values()) == {name for name, value in share.items() if value}
 
@@ -205,16 +205,16 @@ def test_stratifying_samples_with_several_classes_is_refused() -> None:
         ({"train": 1.0, "group_by": 3}, "a regular expression, a column or a function; got 3"),
     ],
 )
-def test_a_mistake_in_the_options(options: dict[str, object], told: str) -> None:
+def test_wrong_options_raise(options: dict[str, object], told: str) -> None:
     with pytest.raises(RecipeError, match=told):
         Fractions(**options)
 
 
 @pytest.mark.parametrize("name", ["", "my split", "1st", "train_v2", "a-b", "über"])
-def test_names_that_cannot_stand_in_a_shards_name(name: str) -> None:
+def test_split_names_that_cannot_be_part_of_a_shard_name(name: str) -> None:
     with pytest.raises(SourceError, match="somewhere: expected the name of a split"):
         check_split_name(name, "somewhere")
 
 
-def test_names_that_can() -> None:
+def test_split_names_that_can_be_part_of_a_shard_name() -> None:
     assert [check_split_name(name, "x") for name in ("train", "Val_2", "v1")] == ["train", "Val_2", "v1"]

@@ -1,4 +1,4 @@
-"""Tables in every format, against Python's own csv and json readers, and every mistake with its row."""
+"""Tables in every format, compared with Python's csv and json readers; every error names its row."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_many_batches(tmp_path, monkeypatch, suffix: str) -> None:
     assert [(e.key, *e.values) for e in entries] == [(f"{i:04d}.jpg", i % 5, i / 2) for i in range(400)]
 
 
-def test_only_a_batch_is_held_at_a_time(tmp_path, monkeypatch) -> None:
+def test_only_one_batch_is_in_memory_at_a_time(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(rows, "BATCH_ROWS", 10)
     write_jsonl(tmp_path / "t.jsonl", [{"file": f"{i}.jpg"} for i in range(100)] + [{"file": None}])
     entries = Table("t.jsonl", image="file").scan(tmp_path).entries
@@ -123,7 +123,7 @@ def test_lists(tmp_path) -> None:
         assert all(isinstance(number, float) for entry in entries for number in entry.values[3])
 
 
-def test_a_scalar_is_whole_where_its_whole_column_is(tmp_path) -> None:
+def test_a_scalar_is_an_integer_if_its_whole_column_is(tmp_path) -> None:
     content = [{"file": f"{i}.jpg", "n": i, "m": i} for i in range(9)] + [{"file": "x.jpg", "n": 9, "m": 9.5}]
     for suffix in WRITERS:
         entries = table(tmp_path, content, suffix, fields={"n": ("scalar", "n"), "m": ("scalar", "m")})
@@ -131,7 +131,7 @@ def test_a_scalar_is_whole_where_its_whole_column_is(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
-def test_an_empty_number_is_none_so_that_the_sample_is_rejected_alone(tmp_path, suffix: str) -> None:
+def test_an_empty_number_rejects_only_its_sample(tmp_path, suffix: str) -> None:
     content = [{"file": "a.jpg", "n": 1}, {"file": "b.jpg", "n": None}]
     assert [e.values for e in table(tmp_path, content, suffix, fields={"n": ("scalar", "n")})] == [(1,), (None,)]
 
@@ -167,7 +167,7 @@ def test_several_label_columns(tmp_path) -> None:
     assert [e.values for e in listing.entries] == [(1, 1), (0, 0)]
 
 
-def test_a_table_a_split(tmp_path) -> None:
+def test_a_table_per_split(tmp_path) -> None:
     write_csv(tmp_path / "train.csv", [{"file": "a.jpg", "kind": "x"}])
     write_csv(tmp_path / "val.csv", [{"file": "b.jpg", "kind": "y"}])
     listing = Table("{split}.csv", "file", "kind").scan(tmp_path)
@@ -231,7 +231,7 @@ def test_a_bad_cell_names_table_row_and_column(tmp_path, change: dict[str, Any],
 
 
 @pytest.mark.parametrize("cell", ["three", "1_000", "true", "1,5"])
-def test_a_number_in_csv_that_is_none(tmp_path, cell: str) -> None:
+def test_a_text_in_csv_that_is_not_a_number(tmp_path, cell: str) -> None:
     content = [{"file": "a.jpg", "n": "1"}, {"file": "b.jpg", "n": cell}]
     with pytest.raises(SourceError, match=rf"t\.csv: row 2, 'n': expected a number; got '{cell}'"):
         table(tmp_path, content, "csv", fields={"n": ("scalar", "n")})
@@ -245,12 +245,12 @@ def test_one_key_in_two_tables(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("suffix", WRITERS)
-def test_a_missing_column_is_named_with_those_there_are(tmp_path, suffix: str) -> None:
+def test_a_missing_column_is_named_with_the_existing_ones(tmp_path, suffix: str) -> None:
     with pytest.raises(SourceError, match=rf"t\.{suffix}: there is no column 'path'; the columns are 'file', 'kind'"):
         table(tmp_path, [{"file": "a.jpg", "kind": "x"}], suffix, image="path")
 
 
-def test_json_lines_may_leave_out_what_is_empty(tmp_path) -> None:
+def test_json_lines_may_leave_out_empty_values(tmp_path) -> None:
     content = [{"file": "a.jpg"}, {"file": "b.jpg", "says": "wau"}]
     assert [e.values for e in table(tmp_path, content, fields={"says": ("text", "says")})] == [(None,), ("wau",)]
 
@@ -302,6 +302,22 @@ def test_a_pattern_that_no_table_fits(tmp_path) -> None:
         ({"splits": Fractions(train=1.0, stratify="label")}, "stratify='label' names no label field; those are none"),
     ],
 )
-def test_a_mistake_in_the_options(options: dict[str, Any], told: str) -> None:
+def test_wrong_options_raise(options: dict[str, Any], told: str) -> None:
     with pytest.raises(RecipeError, match=told):
         Table(**{"table": "t.csv", "image": "file", **options})
+
+
+@pytest.mark.parametrize("options", [{"image": object()}, {"image": ""}, {"label": 3}, {"key": b"x"}])
+def test_columns_are_named_by_text(options) -> None:
+    with pytest.raises(RecipeError, match="to be the name of a column"):
+        Table(**{"table": "t.csv", "image": "path", **options})
+
+
+@pytest.mark.parametrize("suffix", ["jsonl"])
+def test_half_surrogates_in_json_are_no_path_and_no_traceback(tmp_path, suffix: str) -> None:
+    (tmp_path / "t.jsonl").write_text('{"path": "a\\ud800.jpg", "id": "a"}\n')
+    with pytest.raises(SourceError, match="the name of no file"):
+        list(Table("t.jsonl", image="path").scan(tmp_path).entries)
+    (tmp_path / "t.jsonl").write_text('{"path": "a.jpg", "id": "\\ud800"}\n')
+    (entry,) = Table("t.jsonl", image="path", key="id").scan(tmp_path).entries
+    entry.key.encode()

@@ -1,4 +1,4 @@
-"""Small models and pipelines that the tests of tfprep.train share."""
+"""Small models and pipelines for the tests of tfprep.train."""
 
 from __future__ import annotations
 
@@ -32,8 +32,7 @@ def dense(tf: Any) -> Any:
 
 @pytest.fixture
 def pairs(tf: Any) -> Callable[..., Any]:
-    """`pairs(count, delay)`: a dataset of `count` (x [8], y [4]); `delay(number)` is the seconds that a sample takes to
-    make."""
+    """`pairs(count, delay)` is a dataset of `count` pairs (x [8], y [4]); sample n takes `delay(n)` seconds."""
 
     def make(count: int, delay: Callable[[int], float] = lambda number: 0.0) -> Any:
         def wait(number: int) -> Any:
@@ -51,7 +50,7 @@ def pairs(tf: Any) -> Callable[..., Any]:
 
 @pytest.fixture(autouse=True)
 def _float32() -> Iterator[None]:
-    """A test that sets a dtype policy leaves none behind."""
+    """Resets the dtype policy after a test that sets it."""
     yield
     import keras
 

@@ -1,4 +1,4 @@
-"""Each thing that can be wrong with a batch is said."""
+"""Each problem of a batch is reported."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ WRONG: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_what_is_wrong_is_said(tf: Any, case: str) -> None:
+def test_each_problem_is_reported(tf: Any, case: str) -> None:
     from tfprep.train import check_batches
 
     batches, message = WRONG[case]
@@ -56,7 +56,7 @@ def test_what_is_wrong_is_said(tf: Any, case: str) -> None:
     assert check_batches(batches, num_classes=3, strict=False).problems
 
 
-def test_an_empty_dataset_is_said(tf: Any) -> None:
+def test_an_empty_dataset_is_reported(tf: Any) -> None:
     from tfprep.train import check_batches
 
     with pytest.raises(TrainError, match="gave no batch"):

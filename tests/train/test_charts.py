@@ -1,4 +1,4 @@
-"""Event files against TensorBoard's own reader and its own message classes."""
+"""Event files, compared with TensorBoard's reader and message classes."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def _read(folder: Path) -> Any:
 
 
 def test_scalars_are_read_back(tf: Any, tmp_path: Path) -> None:
-    from tfprep.train.charts import Charts
+    from tfprep.train.charts import SummaryWriter
 
-    charts = Charts(str(tmp_path))
+    charts = SummaryWriter(str(tmp_path))
     charts.scalars({"a/b": 0.25, "c": 3.0}, step=7)
     charts.scalars({"a/b": 0.5}, step=9)
     charts.close()
@@ -32,13 +32,13 @@ def test_scalars_are_read_back(tf: Any, tmp_path: Path) -> None:
     assert events.SummaryMetadata("c").plugin_data.plugin_name == "scalars"
 
 
-def test_the_layout_is_what_tensorboards_own_message_says() -> None:
+def test_the_layout_equals_tensorboards_message() -> None:
     from tensorboard.plugins.custom_scalar import layout_pb2
 
-    from tfprep.train.charts import Chart, layout_bytes
+    from tfprep.train.charts import ScalarChart, layout_bytes
 
     long = "x" * 300
-    written = layout_bytes("Input", [Chart("one", ("a/.*", "b")), Chart(long, ("c",))])
+    written = layout_bytes("Input", [ScalarChart("one", ("a/.*", "b")), ScalarChart(long, ("c",))])
     multiline = [layout_pb2.MultilineChartContent(tag=["a/.*", "b"]), layout_pb2.MultilineChartContent(tag=["c"])]
     charts = [
         layout_pb2.Chart(title="one", multiline=multiline[0]),

@@ -1,4 +1,4 @@
-"""tfprep's loader under each way to distribute a training: every sample of an epoch comes exactly once."""
+"""tfprep's loader with each way to distribute a training: every sample of an epoch comes exactly once."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ print(json.dumps({"seen": seen, "shares": shares, "step": last.step, "waits": la
 
 
 def _numbers(clicks: Any) -> list[int]:
-    """The samples' numbers, which the test dataset's click maps say; a variant adds 1000."""
+    """The samples' numbers, which the click maps of the test dataset contain; a variant adds 1000."""
     array = np.asarray(clicks)
     return [(int(image[0, 0, 0]) + 256 * int(image[0, 0, 1])) % 1000 for image in array]
 
@@ -96,12 +96,12 @@ def _flat(parts: Iterable[list[int]]) -> list[int]:
 
 
 def test_mirrored_strategy_on_two_devices(photos: Any, tmp_path: Path) -> None:
-    """In a process of its own: devices are made before anything runs, and collectives count from the start."""
-    told = _run([sys.executable, "-c", MIRRORED, str(photos.path), str(tmp_path)])
-    assert all(shares == [5, 5] for shares in told["shares"])
-    assert sorted(number % 1000 for number in told["seen"]) == list(range(50))
-    assert told["step"] == 10
-    assert told["waits"] is None  # not measured here, and said so
+    """Runs in a new process, since devices are created before anything else, and collectives are counted from the start."""
+    result = _run([sys.executable, "-c", MIRRORED, str(photos.path), str(tmp_path)])
+    assert all(shares == [5, 5] for shares in result["shares"])
+    assert sorted(number % 1000 for number in result["seen"]) == list(range(50))
+    assert result["step"] == 10
+    assert result["waits"] is None  # It is not measured here, and a message says so.
 
 
 def _run(command: list[str]) -> Any:
@@ -116,8 +116,8 @@ def test_multi_worker_mirrored_strategy_in_two_processes(photos: Any, tmp_path: 
     cluster = {"worker": [f"127.0.0.1:{port}" for port in ports]}
     running = []
     for index in range(2):
-        told = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": index}})
-        environment = {**os.environ, "TF_CONFIG": told, "TF_CPP_MIN_LOG_LEVEL": "3", "GRPC_ENABLE_FORK_SUPPORT": "0"}
+        config = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": index}})
+        environment = {**os.environ, "TF_CONFIG": config, "TF_CPP_MIN_LOG_LEVEL": "3", "GRPC_ENABLE_FORK_SUPPORT": "0"}
         command = [sys.executable, "-c", WORKER, str(photos.path), str(tmp_path / f"{index}.json")]
         running.append(subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True))
     try:
@@ -131,7 +131,7 @@ def test_multi_worker_mirrored_strategy_in_two_processes(photos: Any, tmp_path: 
     first, second = (json.loads((tmp_path / f"{index}.json").read_text()) for index in range(2))
     assert len(first["seen"]) == len(second["seen"]) == 25
     assert sorted(number % 1000 for number in [*first["seen"], *second["seen"]]) == list(range(50))
-    assert first["weights"] == second["weights"]  # one model, trained together
+    assert first["weights"] == second["weights"]  # One model, trained by both.
     assert any(first["weights"])
 
 
@@ -143,7 +143,7 @@ def _free_port() -> int:
 
 @pytest.fixture
 def service(tf: Any) -> Any:
-    """A dispatcher and two workers of the tf.data service on loopback; its address."""
+    """The address of a dispatcher with two workers of the tf.data service, on loopback."""
     servers = tf.data.experimental.service
     dispatcher = servers.DispatchServer(servers.DispatcherConfig(port=0))
     address = dispatcher.target.split("://")[1]
@@ -155,7 +155,7 @@ def service(tf: Any) -> Any:
 
 
 def test_tf_data_service_with_two_workers(tf: Any, photos: Any, service: str) -> None:
-    """Dynamic sharding hands each part of the order to one worker; which batch comes first is open, what comes is not."""
+    """Dynamic sharding gives each worker parts of the order: the sequence of batches is open, their content is not."""
     import tfprep
 
     loader = tfprep.open(photos.path).loader("val", batch_size=3, training=False, inputs="clicks", path="graph")
@@ -181,7 +181,8 @@ def test_the_monitor_sees_the_service_as_a_stage(tf: Any, service: str, tmp_path
 
 
 def test_cross_validation_over_the_folds_of_a_dataset(tf: Any, photos: Any) -> None:
-    """Each fold's model is measured on what it has not seen: a model that answers with class c scores c's share there."""
+    """Each fold's model is evaluated on samples that it has not seen. The model answers with class c, so its score is the
+    share of c."""
     import keras
 
     import tfprep
@@ -220,7 +221,7 @@ def _tiny_model() -> Any:
 
 
 def test_cross_validation_in_processes_of_their_own(photos: Any, monkeypatch: Any) -> None:
-    """What `isolated` is handed can be sent, and is enough to train a fold. (Its process: test_session.)"""
+    """The arguments of `isolated` can be sent, and suffice to train a fold. (test_session covers its process.)"""
     import tfprep
     from tfprep.train import cross_validate, cross_validation
 
@@ -234,7 +235,7 @@ def test_cross_validation_in_processes_of_their_own(photos: Any, monkeypatch: An
     assert [set(fold) for fold in scores.folds] == [{"loss"}, {"loss"}]
 
 
-def test_the_monitor_tells_the_loaders_counters(tf: Any, photos: Any, tmp_path: Path) -> None:
+def test_the_monitor_reports_the_loaders_counters(tf: Any, photos: Any, tmp_path: Path) -> None:
     import tfprep
     from tfprep.train import InputMonitor, check_batches, memory_report
 

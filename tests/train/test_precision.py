@@ -1,4 +1,4 @@
-"""The policy that fits each device, and a dataset in its dtype."""
+"""The dtype policy for each device, and a dataset in its dtype."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ DEVICES: dict[str, tuple[list[tuple[int, int]], set[str], str, str]] = {
     "volta": ([(7, 0), (8, 6)], set(), "mixed_float16", "7.0"),
     "pascal": ([(6, 1)], {"avx512_bf16"}, "float32", "not faster"),
     "new_cpu": ([], {"avx2", "amx_bf16"}, "mixed_bfloat16", "amx_bf16"),
+    "slow_cpu": ([], {"avx2", "avx512_bf16"}, "float32", "depthwise convolution 0.91, so half precision may be slower"),
     "old_cpu": ([], {"avx2"}, "float32", "no instructions for bfloat16"),
 }
 
@@ -28,13 +29,23 @@ def test_the_policy_fits_the_device(tf: Any, monkeypatch: Any, device: str) -> N
     details = lambda gpu: {"compute_capability": gpu.capability}  # noqa: E731
     monkeypatch.setattr(tf.config.experimental, "get_device_details", details)
     monkeypatch.setattr(precision, "_cpu_flags", lambda: frozenset(flags))
+    speedups = {"convolution": 1.6, "depthwise convolution": 0.91 if device == "slow_cpu" else 1.2}
+    monkeypatch.setattr(precision, "_cpu_speedups", lambda: speedups)
     chosen = mixed_precision()
     assert chosen.policy == policy == keras.config.dtype_policy().name
     assert chosen.dtype == policy.removeprefix("mixed_")
     assert why in chosen.why
 
 
-def test_cast_narrows_float_inputs_alone(tf: Any) -> None:
+def test_both_kinds_of_layers_are_measured(tf: Any) -> None:
+    from tfprep.train import precision
+
+    speedups = precision._cpu_speedups()
+    assert set(speedups) == {"convolution", "depthwise convolution"}
+    assert all(0.001 < speedup < 1000 for speedup in speedups.values())
+
+
+def test_cast_changes_only_float_inputs(tf: Any) -> None:
     from tfprep.train import mixed_precision
 
     chosen = mixed_precision("mixed_bfloat16")

@@ -1,4 +1,4 @@
-"""The profiler's file, read by our own code: a trace that Chrome opens, and shares that tell the cause."""
+"""The profiler's file as read by tfprep: a trace that Chrome opens, and shares that identify the cause."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
+from tests.train.test_trace import check_trace
 from tfprep.errors import TrainError
 
 
-def test_a_slow_input_is_what_the_profile_says(dense: Any, pairs: Any, tmp_path: Path, caplog: Any) -> None:
+def test_the_profile_names_a_slow_input(dense: Any, pairs: Any, tmp_path: Path, caplog: Any) -> None:
     from tfprep.train import profile
 
     callback = profile(tmp_path, steps=(5, 9))
@@ -31,14 +32,15 @@ def test_a_slow_input_is_what_the_profile_says(dense: Any, pairs: Any, tmp_path:
     assert callback.folder is not None
     with gzip.open(callback.folder / "trace.json.gz", "rt") as file:
         trace = json.load(file)
+    check_trace(trace)
     steps = [event for event in trace["traceEvents"] if event["name"] == "train_step"]
     assert len(steps) == 5
-    assert sum(event["dur"] for event in steps) == pytest.approx(shares.total_us)
+    assert sum(event["dur"] for event in steps) == pytest.approx(shares.total_us, abs=1)
     named = {event["args"]["name"] for event in trace["traceEvents"] if event["name"] == "process_name"}
     assert "/host:CPU" in named
 
 
-def test_a_slow_step_is_not_put_down_to_the_input(dense: Any, pairs: Any, tmp_path: Path) -> None:
+def test_a_slow_step_is_not_attributed_to_the_input(dense: Any, pairs: Any, tmp_path: Path) -> None:
     import keras
 
     from tfprep.train import profile
@@ -54,16 +56,16 @@ def test_a_slow_step_is_not_put_down_to_the_input(dense: Any, pairs: Any, tmp_pa
     assert "Python is what limits" in (callback.words or "")
 
 
-def _event(name: str, start: float, duration: float, process: str = "/host:CPU", thread: str = "t") -> Any:
-    from tfprep.train.xplane import Event
+def _event(name: str, start_us: int, duration_us: int, process: str = "/host:CPU", thread: str = "t") -> Any:
+    from tfprep.train.trace import TraceEvent
 
-    return Event(process, thread, 1, name, start, duration)
+    return TraceEvent(process, thread, name, 1000 * start_us, 1000 * (start_us + duration_us))
 
 
 def test_shares_of_a_made_up_gpu_trace(tf: Any) -> None:
-    """Two steps of 100 µs. Kernels 0-60 and 100-130; input 50-80 (10 of it behind a kernel) and 130-190; an op
+    """Two steps of 100 µs: kernels at 0-60 and 100-130, input at 50-80 (10 of it during a kernel) and 130-190, an op at
     150-195."""
-    from tfprep.train.xplane import shares
+    from tfprep.train.shares import shares
 
     gpu = {"process": "/device:GPU:0", "thread": "Stream #7(Compute)"}
     events = [
@@ -77,16 +79,16 @@ def test_shares_of_a_made_up_gpu_trace(tf: Any) -> None:
         _event("IteratorGetNext", 130, 60),
         _event("MatMul", 150, 45, thread="tf_Compute/1"),
     ]
-    found = shares(events)
-    assert (found.steps, found.total_us) == (2, 200)
-    assert found.device == pytest.approx(90 / 200)
-    assert found.input == pytest.approx(80 / 200)
-    assert found.host == pytest.approx(5 / 200)
-    assert found.other == pytest.approx(25 / 200)
-    assert "45% computing on the accelerator" in found.in_words()
+    result = shares(events)
+    assert (result.steps, result.total_us) == (2, 200)
+    assert result.device == pytest.approx(90 / 200)
+    assert result.input == pytest.approx(80 / 200)
+    assert result.host == pytest.approx(5 / 200)
+    assert result.other == pytest.approx(25 / 200)
+    assert "45% computing on the accelerator" in result.in_words()
 
 
-def test_a_training_that_ends_before_is_said(dense: Any, pairs: Any, tmp_path: Path, caplog: Any) -> None:
+def test_a_training_that_ends_too_early_is_reported(dense: Any, pairs: Any, tmp_path: Path, caplog: Any) -> None:
     from tfprep.train import profile
 
     with caplog.at_level(logging.WARNING, "tfprep.train"):

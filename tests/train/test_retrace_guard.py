@@ -1,4 +1,4 @@
-"""Every way to a new trace is told by the argument that changed."""
+"""Every cause of a new trace is named with the argument that changed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_says_which_argument_changed(tf: Any, case: str) -> None:
+def test_the_argument_that_changed_is_named(tf: Any, case: str) -> None:
     from tfprep.train import RetraceGuard
 
     @tf.function
@@ -46,7 +46,7 @@ def test_says_which_argument_changed(tf: Any, case: str) -> None:
     assert str(caught.value).startswith("step was traced again at call 4: ")
     assert expected in str(caught.value)
     call(*ONE)
-    call(*second)  # known by now
+    call(*second)  # Known by now.
 
 
 def test_traces_in_the_warm_up_are_allowed(tf: Any) -> None:
@@ -87,21 +87,21 @@ def test_keras_epochs_with_a_partial_batch_are_one_trace(tf: Any, model: Any) ->
     assert guard.retraces == []
 
 
-def test_keras_another_image_size_is_told(tf: Any, model: Any, caplog: Any) -> None:
+def test_keras_another_image_size_is_named(tf: Any, model: Any, caplog: Any) -> None:
     from tfprep.train import RetraceGuard
 
     guard = RetraceGuard(action="warn")
     model.fit(_images(tf, 8), epochs=2, verbose=0, shuffle=False, callbacks=[guard])
     with caplog.at_level(logging.WARNING, "tfprep.train"):
         model.fit(_images(tf, 16), verbose=0, shuffle=False, callbacks=[guard])
-    (told,) = guard.retraces
-    assert "the train step was traced again at call 9: data[0]: float32 of shape (None, 8, 8, 3) before" in told
-    assert "(None, 16, 16, 3) now" in told
-    assert told in caplog.text
+    (message,) = guard.retraces
+    assert "the train step was traced again at call 9: data[0]: float32 of shape (None, 8, 8, 3) before" in message
+    assert "(None, 16, 16, 3) now" in message
+    assert message in caplog.text
 
 
-def test_keras_a_model_compiled_again_is_told(tf: Any, model: Any) -> None:
-    """`compile` builds the train function anew: the same data is traced a second time."""
+def test_keras_a_model_compiled_again_is_named(tf: Any, model: Any) -> None:
+    """`compile` builds a new train function, so the same data is traced a second time."""
     from tfprep.train import RetraceGuard
 
     guard = RetraceGuard()
@@ -111,7 +111,7 @@ def test_keras_a_model_compiled_again_is_told(tf: Any, model: Any) -> None:
         model.fit(_images(tf, 8), verbose=0, shuffle=False, callbacks=[guard])
 
 
-def test_an_open_batch_under_xla_is_told(tf: Any, model: Any, caplog: Any) -> None:
+def test_an_open_batch_under_xla_is_named(tf: Any, model: Any, caplog: Any) -> None:
     from tfprep.train import RetraceGuard
 
     model.compile("sgd", "mse", jit_compile=True)

@@ -1,4 +1,4 @@
-"""What a wrong call says: the rule, what it got, and what to do instead."""
+"""Errors of wrong calls state the rule, the value received, and the way out."""
 
 from __future__ import annotations
 

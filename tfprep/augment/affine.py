@@ -11,14 +11,21 @@ from typing import Literal
 
 import numpy as np
 
-from tfprep.augment.options import Range, around, require, require_probability, require_range
 from tfprep.augment.transform import Transform, about_centre, identity, translation
+from tfprep.checks import Range, around, require, require_probability, require_range
 from tfprep.fields import Array, Size
 
 
 @dataclass(frozen=True)
 class Flip:
-    """With probability `p`, the mirror image: left and right exchanged, or with `direction="vertical"` top and bottom."""
+    """Mirrors the sample with probability `p`.
+
+    In a mirror image a left hand is a right hand: `Recipe.flip_indices` exchanges the rows of such points.
+
+    Attributes:
+        p: probability, 0 to 1.
+        direction: "horizontal" exchanges left and right, "vertical" top and bottom.
+    """
 
     p: float = 0.5
     direction: Literal["horizontal", "vertical"] = "horizontal"
@@ -37,7 +44,11 @@ class Flip:
 
 @dataclass(frozen=True)
 class Rotate:
-    """A turn by an angle drawn uniformly from ± `degrees`, or from a range (from, to), the size kept."""
+    """Turns the sample about its centre and keeps the size.
+
+    Attributes:
+        degrees: the angle is drawn uniformly from ± this number, or from a range (from, to); counter-clockwise.
+    """
 
     degrees: float | Range = 10.0
 
@@ -53,8 +64,10 @@ class Rotate:
 
 @dataclass(frozen=True)
 class Rotate90:
-    """A turn by 0, 90, 180 or 270 degrees, each as likely, pixels exactly kept. A quarter turn exchanges height and width: put
-    a `Crop` or `Resize` after it where all outputs must have one size."""
+    """Turns the sample by 0, 90, 180 or 270 degrees, each with the same probability, without interpolation.
+
+    A quarter turn exchanges height and width: put a `Crop` or `Resize` after it where all outputs must have one size.
+    """
 
     def __call__(self, size: Size, generator: np.random.Generator | None, /) -> Transform:
         if generator is None:
@@ -72,8 +85,12 @@ class Rotate90:
 
 @dataclass(frozen=True)
 class Scale:
-    """A zoom by a factor drawn uniformly from `factor`, the size kept: above 1 the centre fills the image, below 1 the whole
-    shrinks and the border shows."""
+    """Zooms about the centre and keeps the size.
+
+    Attributes:
+        factor: the factor is drawn uniformly from this range. Above 1 the centre fills the image; below 1 the whole image
+            shrinks and the border shows.
+    """
 
     factor: Range = (0.8, 1.25)
 
@@ -89,9 +106,14 @@ class Scale:
 
 @dataclass(frozen=True)
 class Shear:
-    """Rows (and columns) pushed along by angles drawn uniformly from ± `x_degrees` and ± `y_degrees`, or from ranges: a point
-    at (x, y) from the centre goes to (x + tan(a) · y, y + tan(b) · x). Angles lie between -80 and 80 degrees, and
-    tan(a) · tan(b) stays below 1, beyond which the image would turn over."""
+    """Slants the sample: a point at (x, y) from the centre moves to (x + tan(a) · y, y + tan(b) · x).
+
+    Angles lie between -80 and 80 degrees, and tan(a) · tan(b) stays below 1, beyond which the image would turn over.
+
+    Attributes:
+        x_degrees: a is drawn uniformly from ± this number, or from a range (from, to).
+        y_degrees: b, in the same way.
+    """
 
     x_degrees: float | Range = 10.0
     y_degrees: float | Range = 0.0
@@ -112,8 +134,13 @@ class Shear:
 
 @dataclass(frozen=True)
 class Translate:
-    """A shift by shares of the width and height drawn uniformly from ± `x` and ± `y`, or from ranges; to the right and down
-    where positive. With `whole` (default) by whole pixels, so that no pixel is interpolated."""
+    """Shifts the sample, to the right and down where the shift is positive.
+
+    Attributes:
+        x: the shift as a share of the width, drawn uniformly from ± this number, or from a range (from, to).
+        y: the shift as a share of the height, in the same way.
+        whole: shift by whole pixels, so that no pixel is interpolated.
+    """
 
     x: float | Range = 0.1
     y: float | Range = 0.1
@@ -133,9 +160,14 @@ class Translate:
 
 @dataclass(frozen=True)
 class Perspective:
-    """The corners of the output show points drawn uniformly from inside the image: up to `distortion` / 2 of the width and
-    height away from its own corners, as torchvision's RandomPerspective, but towards the inside only, so that no border
-    shows. `distortion` is from 0 (nothing) to 0.6; from 2/3 on the four points may not span a view."""
+    """Views the sample in a random perspective, as torchvision's RandomPerspective does, but without showing a border.
+
+    The corners of the output show points drawn uniformly from inside the image.
+
+    Attributes:
+        distortion: the greatest distance of these points from the image's corners, as a share of half the width and height;
+            0 (nothing) to 0.6. From 2/3 on the four points may not span a view.
+    """
 
     distortion: float = 0.3
 

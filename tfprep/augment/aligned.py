@@ -1,10 +1,13 @@
 """Warps whose axes stay parallel to the image's: crops, resizes, flips, quarter turns, and any chain of them.
 
-Each axis of the output is planned by itself. Where it shrinks or keeps the scale, the window is *snapped* to whole pixels of
-the source and of the output, at most half a pixel away on either side: then a crop is plain slicing, bit for bit, and
-shrinking is an area average over exactly the window (`cv2.INTER_AREA`). The snapped transform replaces the drawn one for
-every field, so masks, boxes and points follow exactly. Where an axis grows, nothing is snapped and pixels are interpolated
-linearly between pixel centres, the outermost half pixel repeated.
+Each axis of the output is planned separately:
+
+- An axis that is shifted by whole pixels is sliced, bit for bit.
+- An axis that shrinks is *snapped*: the window is moved to whole pixels of the source and of the output, by at most half a pixel
+  at either end, and averaged by area (`cv2.INTER_AREA`). The snapped transform replaces the drawn one for every field, so that
+  masks, boxes and points follow exactly.
+- An axis that grows, or is shifted by part of a pixel, is interpolated linearly between pixel centres; the outermost half pixel
+  is repeated.
 """
 
 from __future__ import annotations
@@ -117,10 +120,13 @@ def plan_aligned(transform: Transform, size: Size) -> Aligned | None:
     return None if rows is None or columns is None else Aligned(rows, columns, transposed)
 
 
-def warp_smooth(array: Array, plan: Aligned, border: Border, fill: Array) -> Array:
-    """An image or a map [H, W] or [H, W, C], of a dtype that OpenCV resizes, resampled."""
+def warp_smooth(array: Array, plan: Aligned, border: Border, fill: Array, reduced: int = 1) -> Array:
+    """An image or a map [H, W] or [H, W, C], of a dtype that OpenCV resizes, resampled.
+
+    With `reduced` = k, pixel i of the array shows the pixels k·i to k·(i + 1) that the plan counts in; both axes shrink.
+    """
     rows, columns = (plan.columns, plan.rows) if plan.transposed else (plan.rows, plan.columns)
-    array = _shrunk(array, rows, columns)
+    array = _shrunk(array, rows, columns) if reduced == 1 else _shrunk_reduced(array, rows, columns, reduced)
     array = _grown(array, rows, columns)
     return _finished(_padded(array, rows, columns, border, fill), plan)
 
@@ -139,7 +145,8 @@ def _axis(slope: float, shift: float, size: int, length: int) -> Axis | None:
     flip = bool(slope < 0)
     scale, shift = abs(slope), length - shift if flip else shift
     if abs(scale - 1) * size < _TINY_PX:
-        return _copied(_round(shift), size, length, flip)
+        whole = abs(shift - _round(shift)) < _TINY_PX
+        return _copied(_round(shift), size, length, flip) if whole else _linear(1.0, shift, size, length, flip)
     return _snapped(scale, shift, size, length, flip) if scale < 1 else _linear(scale, shift, size, length, flip)
 
 
@@ -193,6 +200,34 @@ def _shrunk(array: Array, rows: Axis, columns: Axis) -> Array:
     height = rows.out_to - rows.out_from if rows.shrinks else window.shape[0]
     width = columns.out_to - columns.out_from if columns.shrinks else window.shape[1]
     return same_depth(cv2.resize(window, (width, height), interpolation=cv2.INTER_AREA), array)
+
+
+def _shrunk_reduced(array: Array, rows: Axis, columns: Axis, reduced: int) -> Array:
+    """`_shrunk` of a window that need not begin and end between two pixels of the array."""
+    height, width = rows.out_to - rows.out_from, columns.out_to - columns.out_from
+    if not any(end % reduced for end in (rows.from_, rows.to, columns.from_, columns.to)):
+        window = array[rows.from_ // reduced : rows.to // reduced, columns.from_ // reduced : columns.to // reduced]
+        return same_depth(cv2.resize(window, (width, height), interpolation=cv2.INTER_AREA), array)
+    down = _averaged(array, rows.from_ / reduced, rows.to / reduced, height)
+    both = _averaged(np.ascontiguousarray(down.swapaxes(0, 1)), columns.from_ / reduced, columns.to / reduced, width)
+    exact = both if array.dtype.kind == "f" else np.rint(both, out=both)
+    return np.ascontiguousarray(exact.astype(array.dtype).swapaxes(0, 1))
+
+
+def _averaged(array: Array, start: float, stop: float, count: int) -> Array:
+    """float32: the rows from `start` to `stop` averaged to `count`, a row that is partly inside counting for that part."""
+    edges = np.linspace(start, stop, count + 1)
+    low, high = edges[:-1, None], edges[1:, None]
+    first = np.floor(edges[:-1]).astype(np.intp)
+    index = first[:, None] + np.arange(int((np.ceil(edges[1:]) - first).max()))
+    weights = np.clip(np.minimum(index + 1, high) - np.maximum(index, low), 0, None)
+    weights = (weights / weights.sum(1, keepdims=True)).astype(np.float32)
+    flat = array.reshape(len(array), -1)
+    total = np.zeros((count, flat.shape[1]), np.float32)
+    for number in range(index.shape[1]):
+        # The weight of an index beyond the last row is 0.
+        total += flat[np.minimum(index[:, number], len(flat) - 1)] * weights[:, number, None]
+    return total.reshape(count, *array.shape[1:])
 
 
 def _grown(array: Array, rows: Axis, columns: Axis) -> Array:

@@ -31,11 +31,11 @@ import numpy as np
 from tfprep.augment.affine import Rotate, Shear, Translate
 from tfprep.augment.colour import Brightness, Contrast, Saturation
 from tfprep.augment.optics import Sharpness
-from tfprep.augment.options import require, require_positive_number
 from tfprep.augment.policies import apply_each, children
 from tfprep.augment.tone import AutoContrast, Equalize, Posterize, Solarize
 from tfprep.augment.transform import ColourOp, Transform, identity
 from tfprep.augment.warp import warp_sample
+from tfprep.checks import require, require_positive
 from tfprep.fields import ImageArray, Size
 
 MAGNITUDES = 31
@@ -100,7 +100,13 @@ class Drawn:
 
 @dataclass(frozen=True)
 class RandAugment:
-    """`n` ops with magnitude `m`, from 0 to 30; the paper's best for ImageNet and ResNet-50 are 2 and 9."""
+    """Applies `n` ops of magnitude `m` (Cubuk et al., NeurIPS 2020).
+
+    Attributes:
+        n: the number of ops; 2 is the paper's best for ImageNet and ResNet-50.
+        m: the magnitude of all of them, 0 to 30; the paper's best is 9.
+        magnitudes: how strong each op is at magnitude 30.
+    """
 
     n: int = 2
     m: int = 9
@@ -119,13 +125,17 @@ class RandAugment:
         return identity(size) if generator is None else _geometry(self.draw(generator), self.magnitudes, size)
 
     def colour_ops(self, generator: np.random.Generator) -> tuple[ColourOp, ...]:
-        """The colour ops of the same draws: give it a generator that starts afresh."""
+        """The colour ops of the draws that `__call__` makes with an equal generator in its initial state."""
         return _colours(self.draw(generator), self.magnitudes)
 
 
 @dataclass(frozen=True)
 class TrivialAugment:
-    """One op, its magnitude drawn from 0 to 30; `magnitudes` are the paper's wide ones."""
+    """Applies one op with a magnitude drawn from 0 to 30 (Müller and Hutter, ICCV 2021).
+
+    Attributes:
+        magnitudes: how strong each op is at magnitude 30; the paper's wide ones.
+    """
 
     magnitudes: Magnitudes = WIDE
 
@@ -137,7 +147,7 @@ class TrivialAugment:
         return identity(size) if generator is None else _geometry(self.draw(generator), self.magnitudes, size)
 
     def colour_ops(self, generator: np.random.Generator) -> tuple[ColourOp, ...]:
-        """The colour ops of the same draws: give it a generator that starts afresh."""
+        """The colour ops of the draws that `__call__` makes with an equal generator in its initial state."""
         return _colours(self.draw(generator), self.magnitudes)
 
 
@@ -165,7 +175,7 @@ class AugMix:
         )
         known = self.depth == "random" or (isinstance(self.depth, int) and self.depth >= 1)
         require(known, "AugMix.depth is 'random' (1 to 3) or a count", self.depth, "for example 'random'")
-        require_positive_number("AugMix.alpha", self.alpha)
+        require_positive("AugMix.alpha", self.alpha, 1)
 
     def __call__(self, image: ImageArray, generator: np.random.Generator, /) -> ImageArray:
         weights = generator.dirichlet([self.alpha] * self.width).astype(np.float32)

@@ -29,7 +29,8 @@ class Custom:
 
     It may change any field, rasters of one size provided, and that size may be another; an albumentations pipeline, say. What
     comes before it is resampled first, what comes after it once more. Without a generator, for variant 0 and validation,
-    the sample passes unchanged, unless `always`: then the function is called with a generator of None.
+    the sample passes unchanged, unless `always`: then the function is called with a generator of None. A function that mirrors
+    the sample also exchanges the rows of its points; `Recipe.flip_indices` does so for other ops only.
     """
 
     function: Callable[[Sample, Any], Sample]
@@ -67,7 +68,8 @@ def apply_geometry(
     fill: Mapping[str, Fill] | None = None,
     size: Size | None = None,
     min_visible: float = 0.0,
-    beside: Mapping[str, Sequence[str]] | None = None,
+    row_fields: Mapping[str, Sequence[str]] | None = None,
+    flip_indices: Mapping[str, Sequence[int]] | None = None,
 ) -> Sample:
     """Geometry ops in order, each with its generator: one resampling of every field between two `Custom`s.
 
@@ -79,8 +81,17 @@ def apply_geometry(
     def warped() -> Sample:
         if transform is None:
             return sample
-        options: dict[str, Any] = {"border": border, "fill": fill, "min_visible": min_visible, "beside": beside}
-        return warp_sample(sample, kinds, transform, size=size, **options)
+        return warp_sample(
+            sample,
+            kinds,
+            transform,
+            border=border,
+            fill=fill,
+            size=size,
+            min_visible=min_visible,
+            row_fields=row_fields,
+            flip_indices=flip_indices,
+        )
 
     for op, generator in steps:
         if isinstance(op, Custom):

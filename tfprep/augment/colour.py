@@ -13,22 +13,28 @@ from dataclasses import dataclass
 import cv2
 import numpy as np
 
-from tfprep.augment.options import Range, around, require_probability, require_range
+from tfprep.checks import Range, around, require_probability, require_range
 from tfprep.fields import Array, ImageArray
 
-_MOST = 100.0
+_MOST_FACTOR = 10.0
+"""No published policy exceeds a factor of 2 (AutoAugment, RandAugment and TrivialAugment 1.9, SimCLR 1.8). Brightness 10 turns
+all levels from 26 of 255 on to white. Larger numbers are percentages or levels by mistake, such as `Brightness(20)`."""
 _LUMA = np.array([19595, 38470, 7471], np.float32)
 """Pillow's weights of red, green and blue (ITU-R 601-2) in units of 1/65536; they sum to 65536."""
 
 
 @dataclass(frozen=True)
 class Brightness:
-    """Blended with black: v · factor. A tone curve."""
+    """Changes the brightness: v · factor, which blends the image with black.
+
+    Attributes:
+        amount: the factor is drawn uniformly from 1 ± this number, or from a range (from, to).
+    """
 
     amount: float | Range = 0.2
 
     def __post_init__(self) -> None:
-        require_range("Brightness.amount", _factors(self.amount), 0, _MOST)
+        require_range("Brightness.amount", _factors(self.amount), 0, _MOST_FACTOR)
 
     def curve(self, generator: np.random.Generator) -> Array:
         return blend_curve(0, generator.uniform(*_factors(self.amount)))
@@ -39,12 +45,16 @@ class Brightness:
 
 @dataclass(frozen=True)
 class Contrast:
-    """Blended with one gray, the rounded mean of the image's gray version."""
+    """Changes the contrast: blends the image with one gray, the rounded mean of its gray version.
+
+    Attributes:
+        amount: the factor is drawn uniformly from 1 ± this number, or from a range (from, to).
+    """
 
     amount: float | Range = 0.2
 
     def __post_init__(self) -> None:
-        require_range("Contrast.amount", _factors(self.amount), 0, _MOST)
+        require_range("Contrast.amount", _factors(self.amount), 0, _MOST_FACTOR)
 
     def __call__(self, image: ImageArray, generator: np.random.Generator, /) -> ImageArray:
         factor = generator.uniform(*_factors(self.amount))
@@ -53,12 +63,16 @@ class Contrast:
 
 @dataclass(frozen=True)
 class Saturation:
-    """Blended with its own gray version."""
+    """Changes the saturation: blends the image with its gray version.
+
+    Attributes:
+        amount: the factor is drawn uniformly from 1 ± this number, or from a range (from, to).
+    """
 
     amount: float | Range = 0.2
 
     def __post_init__(self) -> None:
-        require_range("Saturation.amount", _factors(self.amount), 0, _MOST)
+        require_range("Saturation.amount", _factors(self.amount), 0, _MOST_FACTOR)
 
     def __call__(self, image: ImageArray, generator: np.random.Generator, /) -> ImageArray:
         factor = generator.uniform(*_factors(self.amount))
@@ -67,8 +81,12 @@ class Saturation:
 
 @dataclass(frozen=True)
 class Hue:
-    """The hue turned by a share of the full circle drawn uniformly from ± `amount`, or from a range (from, to), at most half
-    the circle either way; in HSV (Smith 1978) with floating hue, rounded to whole levels. Grays stay as they are."""
+    """Turns the hue in HSV (Smith 1978), computed in floats and rounded to whole levels. Grays stay as they are.
+
+    Attributes:
+        amount: the turn as a share of the full circle, drawn uniformly from ± this number, or from a range (from, to); at most
+            half the circle in either direction.
+    """
 
     amount: float | Range = 0.1
 
@@ -81,7 +99,10 @@ class Hue:
 
 @dataclass(frozen=True)
 class Grayscale:
-    """With probability `p` the gray version (ITU-R 601-2, bit for bit Pillow's) in all three channels."""
+    """Replaces the image with its gray version (ITU-R 601-2, bit for bit Pillow's) with probability `p`.
+
+    It keeps three channels.
+    """
 
     p: float = 0.2
 
@@ -96,7 +117,7 @@ class Grayscale:
 
 @dataclass(frozen=True)
 class ChannelShuffle:
-    """With probability `p` the channels in one of their six orders, each as likely, the given one among them."""
+    """Puts the channels into one of their six orders with probability `p`; all orders, the original too, are equally likely."""
 
     p: float = 0.5
 

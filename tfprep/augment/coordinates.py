@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from tfprep.augment.transform import Transform
@@ -20,6 +22,19 @@ def warp_points(points: Array, transform: Transform) -> Array:
     if table.shape[1] == 3:
         moved[~inside(moved[:, :2], transform), 2] = 0
     return moved
+
+
+def exchange_rows(points: Array, flip_indices: Sequence[int]) -> Array:
+    """The points [N, ...] of a mirror image: row i is what row `flip_indices[i]` was, in every `len(flip_indices)` rows.
+
+    Raises SampleError where N is not a multiple of it. Without indices the points keep their rows.
+    """
+    if not flip_indices:
+        return points
+    if len(points) % len(flip_indices):
+        rule = f"flip_indices has {len(flip_indices)} rows for each object"
+        raise SampleError(f"{rule}; {len(points)} points are no multiple of it", stage="geometry")
+    return points.reshape(-1, len(flip_indices), *points.shape[1:])[:, list(flip_indices)].reshape(points.shape)
 
 
 def inside(xy: Array, transform: Transform) -> Array:
@@ -48,6 +63,7 @@ def warp_boxes(boxes: Array, transform: Transform) -> tuple[Array, Array]:
 
 
 _ALONG_BENT_SIDES = 8
+"""Points along each side of a box to which it is refitted after a bend."""
 
 
 def _outline(boxes: Array, count: int) -> Array:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import cv2
 import numpy as np
 
-from tfprep.augment.options import require
 from tfprep.augment.transform import Transform, identity
+from tfprep.checks import require
 from tfprep.fields import Array, Size
 
 _STEPS = 50
@@ -26,8 +26,8 @@ class Elastic:
     two independent numbers uniform in ± 1, smoothed by a Gaussian of `sigma_px`, times `alpha_px`.
 
     Smoothing leaves offsets of about alpha_px / (6 · sigma_px) in standard deviation: 1.5 pixels with the defaults. Offsets
-    are drawn on a grid of one node every `sigma_px` / 4 pixels, at least one, and interpolated linearly in between, which is
-    as smooth and far faster. From about alpha_px = 1.5 · sigma_px² on (Simard et al. took 34 and 4) the image may fold over
+    are drawn on a grid of one node every `sigma_px` / 4 pixels (at least one pixel) and interpolated linearly in between, which
+    is as smooth and far faster. From about alpha_px = 1.5 · sigma_px² on (Simard et al. took 34 and 4) the image may fold over
     itself in places, and points there have no one place to go to; alpha_px is at most 3 · sigma_px².
     """
 
@@ -57,9 +57,15 @@ class Elastic:
 
 @dataclass(frozen=True)
 class GridDistortion:
-    """The image on a rubber sheet: the inner nodes of a grid of `cells` × `cells` are moved by up to `amount` of a cell's
-    width and height, uniformly, and all between them follows bilinearly; the nodes on the edge stay, so no border shows.
-    Below `amount` = 0.25 it cannot fold over itself."""
+    """Distorts the image like a rubber sheet with a grid of `cells` × `cells`.
+
+    The inner nodes are moved and everything between them follows bilinearly. The nodes on the edge stay, so no border shows.
+
+    Attributes:
+        cells: the number of cells in each direction, at least 2.
+        amount: each node is moved by a uniform draw of up to this share of a cell's width and height. Below 0.25 the image
+            cannot fold over itself.
+    """
 
     cells: int = 5
     amount: float = 0.2
@@ -119,13 +125,13 @@ class OffsetGrid:
             np.atleast_2d((np.where(lost, 0, along) if some_lost else along) / step).astype(np.float32, copy=False)
             for along, step in zip((x, y), self.step, strict=True)
         )
-        found = []
+        offsets = []
         for channel in (0, 1):
             plane = np.ascontiguousarray(self.offsets[:, :, channel])
             offset = np.asarray(cv2.remap(plane, right, down, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE))
             offset = offset.reshape(x.shape).astype(x.dtype, copy=False)
-            found.append(np.where(lost, np.nan, offset) if some_lost else offset)
-        return found[0], found[1]
+            offsets.append(np.where(lost, np.nan, offset) if some_lost else offset)
+        return offsets[0], offsets[1]
 
 
 def bent(offsets: Array, step: float | tuple[float, float], size: Size) -> Transform:

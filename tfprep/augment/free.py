@@ -1,4 +1,4 @@
-"""Warps of any other kind: turned, sheared, in perspective, bent. Each output pixel is drawn from the source at its centre."""
+"""Warps that turn, shear, bend or view in perspective. Each output pixel is interpolated at its centre in the source."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tfprep.augment.transform import Transform, is_affine, translation
 from tfprep.fields import Array
 
 _PROBES = 9
-"""Scales of a transform that is not affine are probed on a grid of so many points a side."""
+"""Scales of a transform that is not affine are probed on a grid with this number of points a side."""
 
 
 def draw(
@@ -24,8 +24,9 @@ def draw(
     border: Border,
     fill: Array,
 ) -> Array:
-    """Each output pixel from the source at its centre. OpenCV's coordinates count from the centre of the first pixel."""
+    """Interpolate each output pixel at its centre in the source."""
     height, width = transform.size
+    # OpenCV's coordinates count from the centre of the first pixel.
     matrix = translation(-0.5, -0.5) @ transform.matrix @ translation(0.5, 0.5)
     channels = array.shape[2] if array.ndim == 3 else 1
     value = tuple(float(one) for one in np.broadcast_to(fill, (channels,)))
@@ -53,6 +54,7 @@ def source_maps(transform: Transform) -> tuple[Array, Array]:
 
 
 _NOWHERE_PX = -1e4
+"""A coordinate far outside every image, for output pixels that show nothing."""
 
 
 def _looks_back(transform: Transform) -> bool:

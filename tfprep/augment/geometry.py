@@ -11,8 +11,8 @@ from math import exp, log, sqrt
 
 import numpy as np
 
-from tfprep.augment.options import Range, require, require_pixels, require_range
 from tfprep.augment.transform import Transform, scaling, translation
+from tfprep.checks import Range, require, require_pixels, require_range
 from tfprep.errors import RecipeError
 from tfprep.fields import Size
 
@@ -22,7 +22,7 @@ _ATTEMPTS = 10
 
 @dataclass(frozen=True)
 class Resize:
-    """The whole image at another size, the same for every variant.
+    """Resizes the whole image, in the same way for every variant.
 
     - `Resize(height, width)`: exactly that size; the aspect may change.
     - `Resize(shorter=n)`, `Resize(longer=n)`: that side becomes n, the other follows, rounded, at least 1.
@@ -77,8 +77,10 @@ class Resize:
 
 @dataclass(frozen=True)
 class CenterCrop:
-    """The centre, `height` × `width` pixels, as torchvision's CenterCrop: an image that is smaller is padded on both sides,
-    an odd pixel of padding at the bottom or right."""
+    """Cuts out the centre, `height` × `width` pixels, as torchvision's CenterCrop does.
+
+    An image that is smaller is padded on both sides, with an odd pixel of padding at the bottom or right.
+    """
 
     height: int
     width: int
@@ -94,9 +96,10 @@ class CenterCrop:
 
 @dataclass(frozen=True)
 class Crop:
-    """A window of `height` × `width` whole pixels, every place in the image equally likely; unaugmented, the centre.
+    """Cuts out a window of `height` × `width` pixels at a random position; unaugmented, at the centre.
 
-    Along a side where the image is smaller than the window it is padded on both sides, as by `CenterCrop`.
+    Positions are whole pixels and equally likely. Along a side where the image is smaller than the window it is padded on both
+    sides, as by `CenterCrop`.
     """
 
     height: int
@@ -110,18 +113,19 @@ class Crop:
         if generator is None:
             return CenterCrop(self.height, self.width)(size, None)
         down, right = generator.random(2)
-        top, left = _place(size[0], self.height, down), _place(size[1], self.width, right)
+        top, left = _window_start(size[0], self.height, down), _window_start(size[1], self.width, right)
         return Transform(translation(-left, -top), (self.height, self.width))
 
 
 @dataclass(frozen=True)
 class RandomResizedCrop:
-    """A window of random area and aspect, resized to `height` × `width`: torchvision's RandomResizedCrop, after Szegedy et
-    al., 'Going Deeper with Convolutions', CVPR 2015.
+    """Cuts out a window of random area and aspect and resizes it to `height` × `width`, as torchvision's RandomResizedCrop does.
+
+    After Szegedy et al., 'Going Deeper with Convolutions', CVPR 2015.
 
     Up to ten times, an area is drawn uniformly from `scale` times the image's, an aspect (width / height) log-uniformly
-    from `ratio`; the first window that fits is taken, every place equally likely. If none fits: the largest central window
-    with the nearest aspect allowed. Windows are whole pixels.
+    from `ratio`; the first window that fits is taken, at any position with the same probability. If none fits, the largest
+    central window with the nearest allowed aspect is taken. Windows are whole pixels.
 
     Unaugmented: the central window of the output's aspect whose sides are `eval_fraction` of the largest; 0.875 is the
     usual evaluation, 'resize to 256, crop 224 from the centre'.
@@ -154,7 +158,7 @@ class RandomResizedCrop:
             ratio = exp(low + aspect * (high - low))
             width, height = round(sqrt(pixels * ratio)), round(sqrt(pixels / ratio))
             if 0 < width <= size[1] and 0 < height <= size[0]:
-                return _place(size[0], height, down), _place(size[1], width, right), height, width
+                return _window_start(size[0], height, down), _window_start(size[1], width, right), height, width
         return self._fallback(size)
 
     def _fallback(self, size: Size) -> tuple[int, int, int, int]:
@@ -176,10 +180,10 @@ def _fit(size: Size, box: Size) -> Size:
 
 
 def _centre(length: int, window: int) -> int:
-    """Where a central window begins; negative where it is longer than the image. Rounds as torchvision does."""
+    """Where a central window begins, rounded as torchvision rounds; negative where it is longer than the image."""
     return round((length - window) / 2) if length >= window else -((window - length) // 2)
 
 
-def _place(length: int, window: int, draw: float) -> int:
-    """`draw` from [0, 1) to a place of a window, all equally likely; the centre where it does not fit."""
+def _window_start(length: int, window: int, draw: float) -> int:
+    """Where a window begins for a `draw` from [0, 1): every start is equally likely. It is central where it does not fit."""
     return int(draw * (length - window + 1)) if length >= window else _centre(length, window)

@@ -16,7 +16,7 @@ import numpy as np
 
 from tfprep import images
 from tfprep.augment.colour import blend
-from tfprep.augment.options import Range, around, require, require_pixels, require_probability, require_range
+from tfprep.checks import Range, around, require, require_pixels, require_probability, require_range
 from tfprep.fields import Array, ImageArray
 
 _REACH = 4.0
@@ -25,9 +25,14 @@ _BORDER = cv2.BORDER_REFLECT_101
 
 @dataclass(frozen=True)
 class Sharpness:
-    """Blended with its own smooth version, the factor drawn uniformly from 1 ± `amount` or from a range: 0 smooth, 1 the
-    image, 2 sharpened. Bit for bit Pillow's `ImageEnhance.Sharpness`: a 3 × 3 filter with 5 in the middle and 1 around, the
-    outermost pixels left as they are."""
+    """Blends the image with its smooth version: bit for bit Pillow's `ImageEnhance.Sharpness`.
+
+    The smooth version is a 3 × 3 filter with 5 in the middle and 1 around; the outermost pixels stay as they are.
+
+    Attributes:
+        amount: the factor is drawn uniformly from 1 ± this number, or from a range (from, to); 0 is smooth, 1 the image, 2
+            sharpened.
+    """
 
     amount: float | Range = 0.5
 
@@ -40,8 +45,11 @@ class Sharpness:
 
 @dataclass(frozen=True)
 class Blur:
-    """A Gaussian blur, its standard deviation drawn uniformly from `sigma_px`; the kernel reaches 4 σ, the image is mirrored at
-    the middle of its outermost pixels. Below 0.05 pixels nothing happens."""
+    """Blurs the image with a Gaussian that reaches 4 σ; the image is mirrored at the middle of its outermost pixels.
+
+    Attributes:
+        sigma_px: the standard deviation in pixels is drawn uniformly from this range. Below 0.05 nothing happens.
+    """
 
     sigma_px: Range = (0.1, 2.0)
 
@@ -59,8 +67,12 @@ class Blur:
 
 @dataclass(frozen=True)
 class MotionBlur:
-    """The mean along a line through each pixel, as if the camera moved: its length drawn uniformly from `length_px`, its
-    direction from ± `degrees` to the horizontal. Up to length 1 nothing happens."""
+    """Averages along a line through each pixel, as if the camera moved.
+
+    Attributes:
+        length_px: the line's length in pixels is drawn uniformly from this range. Up to length 1 nothing happens.
+        degrees: its angle to the horizontal is drawn uniformly from ± this number, or from a range (from, to).
+    """
 
     length_px: Range = (3.0, 11.0)
     degrees: float | Range = 180.0
@@ -76,9 +88,14 @@ class MotionBlur:
 
 @dataclass(frozen=True)
 class Noise:
-    """Gaussian noise, its standard deviation in levels drawn uniformly from `sigma`, independent for each pixel and channel, or
-    with `gray` the same in all channels: round(v + σ n), cut at 0 and 255. n is one of the 65,536 quantiles of the standard
-    normal distribution, drawn with 16 bits: within ± 4.3."""
+    """Adds Gaussian noise: round(v + σ n), cut at 0 and 255.
+
+    n is one of the 65,536 quantiles of the standard normal distribution, drawn with 16 bits, and so within ± 4.3.
+
+    Attributes:
+        sigma: the standard deviation in levels is drawn uniformly from this range.
+        gray: add the same noise to all channels instead of independent noise to each.
+    """
 
     sigma: Range = (2.0, 12.0)
     gray: bool = False
@@ -98,7 +115,12 @@ class Noise:
 
 @dataclass(frozen=True)
 class JpegArtefacts:
-    """Written as a JPEG and read again, the quality drawn from `quality` (from, to), 1 to 100, each as likely."""
+    """Writes the image as a JPEG and reads it again.
+
+    Attributes:
+        quality: a whole number from 1 to 100, drawn uniformly from this range, both ends included.
+        subsampling: of the chroma channels.
+    """
 
     quality: tuple[int, int] = (30, 90)
     subsampling: Literal["444", "422", "420"] = "420"
@@ -115,8 +137,16 @@ class JpegArtefacts:
 
 @dataclass(frozen=True)
 class Cutout:
-    """`holes` squares of `size_px` with one level: DeVries and Taylor, 'Improved Regularization of Convolutional Neural
-    Networks with Cutout', 2017. Each pixel is as likely to be the middle, so that squares may reach beyond the edge."""
+    """Fills squares with one level: DeVries and Taylor, 'Improved Regularization of Convolutional Neural Networks with
+    Cutout', 2017.
+
+    Every pixel is equally likely to be the middle of a square, so squares may reach beyond the edge.
+
+    Attributes:
+        size_px: the side of a square in pixels.
+        holes: the number of squares.
+        level: the level that fills them, 0 to 255.
+    """
 
     size_px: int = 32
     holes: int = 1
@@ -128,12 +158,12 @@ class Cutout:
         require(0 <= self.level <= 255, "Cutout.level is from 0 to 255", self.level, "for example 0")
 
     def __call__(self, image: ImageArray, generator: np.random.Generator, /) -> ImageArray:
-        made: ImageArray = image.copy()
+        changed: ImageArray = image.copy()
         for down, right in generator.random((self.holes, 2)):
             top = int(down * image.shape[0]) - self.size_px // 2
             left = int(right * image.shape[1]) - self.size_px // 2
-            made[max(0, top) : max(0, top + self.size_px), max(0, left) : max(0, left + self.size_px)] = self.level
-        return made
+            changed[max(0, top) : max(0, top + self.size_px), max(0, left) : max(0, left + self.size_px)] = self.level
+        return changed
 
 
 @dataclass(frozen=True)
@@ -157,9 +187,11 @@ class Erasing:
         window = self._window(image.shape[0], image.shape[1], draws) if happens else None
         if window is None:
             return image
-        made: ImageArray = image.copy()
-        made[window] = generator.integers(0, 256, made[window].shape, np.uint8) if self.level is None else self.level
-        return made
+        changed: ImageArray = image.copy()
+        changed[window] = (
+            generator.integers(0, 256, changed[window].shape, np.uint8) if self.level is None else self.level
+        )
+        return changed
 
     def _window(self, height: int, width: int, draws: Array) -> tuple[slice, slice] | None:
         low, high = log(self.aspect[0]), log(self.aspect[1])

@@ -1,7 +1,7 @@
-"""Policies: ops made of ops. They stand among geometry ops or among colour ops, with ops of that list inside.
+"""Policies: ops made of ops. A policy belongs to the geometry or to the colour ops of a recipe, and so do the ops inside it.
 
-Each op inside draws from a generator of its own, so that what one draws does not shift what the others draw. Unaugmented, all
-geometry policies do nothing but take the unaugmented form of the ops inside.
+Each op inside draws from its own generator, so that the draws of one op do not change those of another. The colour ops of a
+geometry policy inside (RandAugment, TrivialAugment) are applied too, after the derived inputs.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from tfprep.augment.options import require, require_probability
-from tfprep.augment.transform import Transform, identity
+from tfprep.augment.transform import ColourOp, Transform, identity
+from tfprep.checks import require, require_probability
 
 
 @dataclass(frozen=True)
 class Maybe:
-    """`op` with probability `p`. Unaugmented: the op's own unaugmented form."""
+    """Applies `op` with probability `p`. Unaugmented, it takes the op's unaugmented form."""
 
     op: Any
     p: float = 0.5
@@ -29,13 +29,24 @@ class Maybe:
     def __call__(self, target: Any, generator: np.random.Generator | None, /) -> Any:
         if generator is None:
             return self.op(target, None)
-        happens, (inner,) = generator.random() < self.p, children(generator, 1)
+        happens, (inner,) = self._draw(generator)
         return self.op(target, inner) if happens else _unchanged(target)
+
+    def colour_ops(self, generator: np.random.Generator) -> tuple[ColourOp, ...]:
+        """The colour ops of the op inside, if it is applied; from the same draws as its geometry."""
+        happens, (inner,) = self._draw(generator)
+        return colour_half(self.op, inner) if happens else ()
+
+    def _draw(self, generator: np.random.Generator) -> tuple[bool, list[np.random.Generator]]:
+        return generator.random() < self.p, children(generator, 1)
 
 
 @dataclass(frozen=True)
 class OneOf:
-    """One of `ops`, each as likely, or in proportion to `weights`. Unaugmented: the first one's unaugmented form."""
+    """Applies one of `ops`, drawn uniformly or in proportion to `weights`.
+
+    Unaugmented, it takes the first op's unaugmented form.
+    """
 
     ops: Sequence[Any]
     weights: Sequence[float] | None = None
@@ -46,14 +57,27 @@ class OneOf:
     def __call__(self, target: Any, generator: np.random.Generator | None, /) -> Any:
         if generator is None:
             return self.ops[0](target, None)
+        op, inner = self._draw(generator)
+        return op(target, inner)
+
+    def colour_ops(self, generator: np.random.Generator) -> tuple[ColourOp, ...]:
+        """The colour ops of the op that is applied; from the same draws as its geometry."""
+        return colour_half(*self._draw(generator))
+
+    def _draw(self, generator: np.random.Generator) -> tuple[Any, np.random.Generator]:
         chosen = int(generator.choice(len(self.ops), p=_shares(self.weights)))
-        return self.ops[chosen](target, children(generator, len(self.ops))[chosen])
+        return self.ops[chosen], children(generator, len(self.ops))[chosen]
 
 
 @dataclass(frozen=True)
 class SomeOf:
-    """`count` different ones of `ops`, or a number drawn from (from, to), in the order given or with `shuffle` in any order.
-    Unaugmented: all of them in their unaugmented form."""
+    """Applies several different ops of a list. Unaugmented, it takes all of them in their unaugmented form.
+
+    Attributes:
+        ops: the ops to draw from.
+        count: how many are applied, or a range (from, to) from which their number is drawn.
+        shuffle: apply them in a random order instead of that of the list.
+    """
 
     ops: Sequence[Any]
     count: int | tuple[int, int] = 2
@@ -68,18 +92,25 @@ class SomeOf:
     def __call__(self, target: Any, generator: np.random.Generator | None, /) -> Any:
         if generator is None:
             return apply_each(target, [(op, None) for op in self.ops])
+        return apply_each(target, self._draw(generator))
+
+    def colour_ops(self, generator: np.random.Generator) -> tuple[ColourOp, ...]:
+        """The colour ops of the ops that are applied, in their order; from the same draws as their geometry."""
+        return tuple(colour for op, inner in self._draw(generator) for colour in colour_half(op, inner))
+
+    def _draw(self, generator: np.random.Generator) -> list[tuple[Any, np.random.Generator]]:
         low, high = self._counts()
         chosen = generator.permutation(len(self.ops))[: generator.integers(low, high, endpoint=True)]
         inner = children(generator, len(self.ops))
         order = chosen if self.shuffle else np.sort(chosen)
-        return apply_each(target, [(self.ops[number], inner[number]) for number in order])
+        return [(self.ops[number], inner[number]) for number in order]
 
     def _counts(self) -> tuple[int, int]:
         return self.count if isinstance(self.count, tuple) else (self.count, self.count)
 
 
 def apply_each(target: Any, steps: Sequence[tuple[Any, np.random.Generator | None]]) -> Any:
-    """Ops in order: on a size, their transforms composed; on an image, one after the other."""
+    """Applies ops in order: on a size, their transforms are composed; on an image, they run one after the other."""
     if not isinstance(target, tuple):
         for op, generator in steps:
             target = op(target, generator)
@@ -88,6 +119,12 @@ def apply_each(target: Any, steps: Sequence[tuple[Any, np.random.Generator | Non
     for op, generator in steps:
         whole = whole.then(op(whole.size, generator))
     return whole
+
+
+def colour_half(op: Any, generator: np.random.Generator) -> tuple[ColourOp, ...]:
+    """The colour ops of a geometry op that has any (RandAugment, TrivialAugment, and policies with them inside)."""
+    colour_ops = getattr(op, "colour_ops", None)
+    return tuple(colour_ops(generator)) if callable(colour_ops) else ()
 
 
 def children(generator: np.random.Generator, count: int) -> list[np.random.Generator]:

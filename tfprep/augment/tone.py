@@ -1,4 +1,4 @@
-"""Tone: ops that give each level of a channel another, through one table of 256 entries.
+"""Tone: ops that map each level of a channel to another through one table of 256 entries.
 
 Images are uint8 [H, W, 3] RGB and stay so. Ops with a `curve` method have a table that does not depend on the image; runs of
 them in a recipe collapse into one look-up (`tfprep.augment.chain`). Posterize, Solarize, Invert, Equalize and AutoContrast
@@ -15,19 +15,23 @@ import cv2
 import numpy as np
 
 from tfprep.augment.colour import apply_curve
-from tfprep.augment.options import Range, require, require_probability, require_range
+from tfprep.checks import Range, require, require_probability, require_range
 from tfprep.fields import Array, ImageArray
 
 Curve: TypeAlias = Callable[[Array], Array]
 """From the histogram of a channel, int64 [256], to its table, uint8 [256]."""
 _LEVELS = np.arange(256)
 _FLOAT32_COUNTS = 1 << 24
-"""OpenCV counts in float32, exact up to so many pixels."""
+"""OpenCV counts in float32, which is exact up to this number of pixels."""
 
 
 @dataclass(frozen=True)
 class Gamma:
-    """v → round(255 · (v / 255)^γ), γ drawn log-uniformly from `gamma`: below 1 brighter, above 1 darker."""
+    """Applies v → round(255 · (v / 255)^γ).
+
+    Attributes:
+        gamma: γ is drawn log-uniformly from this range; below 1 the image becomes brighter, above 1 darker.
+    """
 
     gamma: Range = (0.8, 1.25)
 
@@ -44,7 +48,11 @@ class Gamma:
 
 @dataclass(frozen=True)
 class Posterize:
-    """Only the highest bits of each level, their number drawn from `bits` (from, to), 1 to 8, each as likely."""
+    """Keeps only the highest bits of each level.
+
+    Attributes:
+        bits: their number is drawn uniformly from this range of 1 to 8, both ends included.
+    """
 
     bits: tuple[int, int] = (4, 8)
 
@@ -63,7 +71,11 @@ class Posterize:
 
 @dataclass(frozen=True)
 class Solarize:
-    """Levels from a threshold on are inverted (v → 255 - v); the threshold is drawn uniformly from `threshold`, 0 to 256."""
+    """Inverts the levels from a threshold on (v → 255 - v).
+
+    Attributes:
+        threshold: it is drawn uniformly from this range of 0 to 256.
+    """
 
     threshold: Range = (128, 256)
 
@@ -80,7 +92,7 @@ class Solarize:
 
 @dataclass(frozen=True)
 class Invert:
-    """With probability `p` the negative: v → 255 - v."""
+    """Replaces the image with its negative, v → 255 - v, with probability `p`."""
 
     p: float = 0.5
 
@@ -96,8 +108,13 @@ class Invert:
 
 @dataclass(frozen=True)
 class ToneCurve:
-    """Each channel's levels shifted by one number, drawn uniformly from ± `shift` levels for each, as film and white balance
-    do: v → round(v + shift · 4 · v (255 - v) / 255²), black and white kept."""
+    """Bends the tone curve of each channel, as film and white balance do: v → round(v + s · 4 · v (255 - v) / 255²).
+
+    Black and white stay.
+
+    Attributes:
+        shift: s is drawn uniformly from ± this number of levels, for each channel.
+    """
 
     shift: float = 20.0
 
@@ -115,7 +132,7 @@ class ToneCurve:
 
 @dataclass(frozen=True)
 class Equalize:
-    """With probability `p` each channel's histogram made flat: Pillow's `ImageOps.equalize`."""
+    """Flattens the histogram of each channel with probability `p`: Pillow's `ImageOps.equalize`."""
 
     p: float = 1.0
 
@@ -128,7 +145,7 @@ class Equalize:
 
 @dataclass(frozen=True)
 class AutoContrast:
-    """With probability `p` each channel stretched to the full range: Pillow's `ImageOps.autocontrast` without cutoff."""
+    """Stretches each channel to the full range with probability `p`: Pillow's `ImageOps.autocontrast` without cutoff."""
 
     p: float = 1.0
 
@@ -141,8 +158,12 @@ class AutoContrast:
 
 @dataclass(frozen=True)
 class Clahe:
-    """Contrast-limited adaptive histogram equalisation (Zuiderveld 1994), OpenCV's, of the lightness L of CIELAB in `tiles` ×
-    `tiles` tiles; the clip limit is drawn uniformly from `clip`."""
+    """Equalises the lightness L of CIELAB adaptively with limited contrast (CLAHE, Zuiderveld 1994), by OpenCV.
+
+    Attributes:
+        clip: the clip limit is drawn uniformly from this range.
+        tiles: the image is divided into this number of tiles in each direction.
+    """
 
     clip: Range = (1.0, 4.0)
     tiles: int = 8

@@ -15,7 +15,8 @@ from tfprep.fields import Array, ImageArray, Size
 
 
 class Bend(Protocol):
-    """A dense deformation: a smooth map of the plane onto itself, in coordinates of its input, the size unchanged.
+    """A dense deformation: a smooth map of the plane onto itself that does not mirror, in coordinates of its input, the size
+    unchanged.
 
     Coordinates come and go as two arrays, x and y, float32 or float64.
     """
@@ -47,6 +48,13 @@ class Transform:
             return Transform(after.matrix @ self.matrix, after.size, self.bends)
         (first, bend), *rest = after.bends
         return Transform(after.matrix, after.size, (*self.bends, (first @ self.matrix, bend), *rest))
+
+    @property
+    def mirrors(self) -> bool:
+        """Whether the output is a mirror image: what turns to the left in the input turns to the right."""
+        matrices = (self.matrix, *(matrix for matrix, _ in self.bends))
+        # The Jacobian's determinant is det(M) / depth³, and nothing with a depth of 0 or less is seen.
+        return sum(bool(np.linalg.det(matrix) < 0) for matrix in matrices) % 2 == 1
 
     def push(self, xy: Array) -> Array:
         """Input points float64 [..., 2] to output points. A point that a perspective throws behind the eye becomes NaN."""

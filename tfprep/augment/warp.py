@@ -3,15 +3,15 @@
 `warp_sample` takes the one transform that a chain of ops composed to. Chains that keep the axes parallel to the image's
 (crops, resizes, flips) go through `tfprep.augment.aligned`. All others are interpolated linearly at each output pixel's
 centre (`cv2.warpAffine`, `cv2.warpPerspective`, or `cv2.remap` where a bend is in the chain), and antialiased where they
-shrink: the output is drawn k times larger and averaged, k = round(1 / s) for the smallest scale s in it, at most 16
-and 64 million pixels.
+shrink: the output is drawn k times larger and averaged, k = ceil(1 / s) for the smallest scale s in it (1 from s = 0.95 on), at
+most 16 and 64 million pixels.
 
 | kind   | values                                                    | outside the image, `border="constant"` |
 |--------|-----------------------------------------------------------|----------------------------------------|
 | image  | linear, or area average where it shrinks; rounded         | 0, or `fill`                           |
 | mask   | the source pixel that holds the output pixel's centre     | 0, or `fill`: the void class           |
 | map    | as image; floating dtypes are kept unrounded [1]          | 0, or `fill`                           |
-| points | mapped; visibility 0 outside                              |                                        |
+| points | mapped; visibility 0 outside; `flip_indices` in a mirror  |                                        |
 | boxes  | smallest upright box around the mapped corners, clipped   |                                        |
 
 [1] uint8, uint16 and float32 as they are, all other dtypes in float32, so to 24 bits.
@@ -24,14 +24,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import isqrt
+from math import ceil, isqrt
 from typing import Any, TypeAlias
 
 import cv2
 import numpy as np
 
 from tfprep.augment.aligned import CV_DTYPES, Aligned, Border, plan_aligned, same_depth, warp_nearest, warp_smooth
-from tfprep.augment.coordinates import warp_boxes, warp_points
+from tfprep.augment.coordinates import exchange_rows, warp_boxes, warp_points
 from tfprep.augment.free import draw, singular_values, source_maps
 from tfprep.augment.transform import Transform, scaling
 from tfprep.errors import SampleError
@@ -41,11 +41,16 @@ Fill: TypeAlias = float | tuple[float, ...]
 
 _MASK_DTYPES = frozenset({"uint8", "uint16", "int16"})
 _CV_CHANNELS = 4
-"""OpenCV fills and averages at most so many channels at once."""
+"""The most channels that OpenCV fills and averages at once."""
 _MOST_OVERSAMPLING = 16
+_PLAIN_SCALE = 0.95
+"""From this scale on, linear interpolation alone is taken: it loses 5 % of the frequencies, and its aliasing is not visible."""
+_REDUCTIONS = (8, 4, 2)
+"""libjpeg-turbo scales to any eighth, but has fast code for these alone: 3/8 is slower than 1/2, 7/8 slower than the whole."""
 _MOST_SIDE = 32_000
-"""OpenCV warps into images of less than 32,767 pixels a side."""
+"""OpenCV warps only into images of less than 32,767 pixels a side."""
 _MOST_PIXELS = 1 << 26
+"""Of an enlarged image that is averaged: 200 MB of 8-bit RGB."""
 
 
 def warp_sample(
@@ -56,34 +61,55 @@ def warp_sample(
     border: Border = "constant",
     fill: Mapping[str, Fill] | None = None,
     size: Size | None = None,
+    reduced: int = 1,
     min_visible: float = 0.0,
-    beside: Mapping[str, Sequence[str]] | None = None,
+    row_fields: Mapping[str, Sequence[str]] | None = None,
+    flip_indices: Mapping[str, Sequence[int]] | None = None,
 ) -> dict[str, Any]:
     """A new sample with every field of `kinds` warped by `transform`; all other fields are passed on as they are.
 
     `size` is the (height, width) of the input that the transform expects; by default that of the sample's rasters. A raster
-    of another size counts as the same picture at another resolution (a JPEG decoded at a quarter, say).
+    of another size counts as the same picture at another resolution. A raster of ceil(size / `reduced`) was decoded at
+    1 / `reduced` (`tfprep.images.decode_image`): its pixels are exactly `reduced` pixels wide, and the geometry of every field is
+    the same as without.
 
     With `min_visible` above 0, boxes of which a smaller share of the area remains inside the output are dropped, and with
-    them the rows of the fields that `beside` names for their field: `{"boxes": ["labels"]}`.
+    them the rows of the fields that `row_fields` names for their field: `{"boxes": ["labels"]}`.
+
+    Where the transform mirrors, the rows of points that `flip_indices` names are exchanged: `{"points": (0, 2, 1)}` keeps row 0
+    the nose, row 1 the left eye and row 2 the right eye of a face, of every three rows.
+
     Raises SampleError where an array does not fit its kind or cannot be warped.
     """
     size = size or raster_size(sample, kinds)
     if size is None:
-        warp = _Warp(transform, transform.size, border, None)
+        warp = _Warp(transform, transform.size, border, reduced, None)
     else:
-        warp = _snapped(transform, size, _coarsest(sample, kinds, size), border)
-    fills = fill or {}
-    made = {name: _field(name, value, kinds.get(name), warp, fills.get(name, 0)) for name, value in sample.items()}
+        warp = _snapped(transform, size, _coarsest(sample, kinds, size, reduced), border, reduced)
+    fills, flips = fill or {}, flip_indices or {} if transform.mirrors else {}
+    warped = {
+        name: _field(name, value, kinds.get(name), warp, fills.get(name, 0), flips.get(name, ()))
+        for name, value in sample.items()
+    }
     if min_visible > 0:
-        made |= _only_visible(sample, made, kinds, warp.transform, min_visible, beside or {})
-    return made
+        warped |= _only_visible(sample, warped, kinds, warp.transform, min_visible, row_fields or {})
+    return warped
 
 
 def scale_of(transform: Transform) -> float:
     """The largest scale anywhere in the output, in any direction: where it is 0.25 or less, nothing is lost when the source
     is decoded at a quarter of its size."""
     return float(singular_values(transform)[0].max(initial=1e-6))
+
+
+def reduction_for(transform: Transform) -> int:
+    """8, 4, 2 or 1: the most that an image may be reduced when it is decoded, so that `transform` enlarges it nowhere.
+
+    It is the argument `reduced` of `tfprep.images.decode_image` and of `warp_sample`, and depends on the transform alone.
+    """
+    # A scale of exactly 1/k, out of a product of matrices, may come a rounding error above it.
+    scale = scale_of(transform) * (1 - 1e-9)
+    return next((factor for factor in _REDUCTIONS if scale * factor <= 1), 1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,14 +119,19 @@ class _View:
     size: Size
     transform: Transform
     plan: Aligned | None
+    reduced: int = 1
+    """How many pixels of the picture, in which the plan counts, each pixel of the raster shows a side."""
 
     @cached_property
     def oversampling(self) -> int:
         """How many times larger images and maps are drawn before they are averaged."""
         smallest = float(singular_values(self.transform)[1].min(initial=1))
+        if smallest >= _PLAIN_SCALE:
+            return 1
         height, width = self.transform.size
         affordable = min(_MOST_OVERSAMPLING, _MOST_SIDE // max(height, width), isqrt(_MOST_PIXELS // (height * width)))
-        return max(1, min(affordable, round(1 / max(smallest, 1e-6))))
+        # A scale of 1/2 that a rounding error made smaller is not averaged from three.
+        return max(1, min(affordable, ceil(1 / max(smallest, 1e-6) - 1e-6)))
 
     @cached_property
     def larger(self) -> Transform:
@@ -115,7 +146,7 @@ class _View:
 
     @cached_property
     def mask_maps(self) -> tuple[Array, Array]:
-        """The same for masks, which are drawn at the output's own size."""
+        """The same for masks, which are drawn at the output's size."""
         return self.maps if self.oversampling == 1 else source_maps(self.transform)
 
 
@@ -126,19 +157,22 @@ class _Warp:
     transform: Transform
     size: Size
     border: Border
+    reduced: int
     view: _View | None
 
 
-def _snapped(transform: Transform, size: Size, grid: Size, border: Border) -> _Warp:
+def _snapped(transform: Transform, size: Size, grid: Size, border: Border, reduced: int) -> _Warp:
     """The warp of a picture of `size`, snapped to the pixels of a raster of `grid` size."""
     view = _view(transform, size, grid, border)
     if view.plan is None:
-        return _Warp(transform, size, border, view)
+        return _Warp(transform, size, border, reduced, view)
     back = scaling(grid[1] / size[1], grid[0] / size[0])
-    return _Warp(_before(back, view.transform), size, border, view)
+    return _Warp(_before(back, view.transform), size, border, reduced, view)
 
 
-def _view(transform: Transform, size: Size, own: Size, border: Border) -> _View:
+def _view(transform: Transform, size: Size, own: Size, border: Border, reduced: int = 1) -> _View:
+    if own != size and own == _reduced_size(size, reduced):
+        return _reduced_view(transform, size, own, border, reduced)
     local = transform if own == size else _before(scaling(size[1] / own[1], size[0] / own[0]), transform)
     plan = plan_aligned(local, own)
     if plan is None or not plan.mirrors_right(border):
@@ -146,23 +180,37 @@ def _view(transform: Transform, size: Size, own: Size, border: Border) -> _View:
     return _View(own, plan.transform(), plan)
 
 
+def _reduced_view(transform: Transform, size: Size, own: Size, border: Border, reduced: int) -> _View:
+    """The view of a raster decoded at 1 / `reduced`, planned on the pixels of the whole picture."""
+    local = _before(scaling(reduced, reduced), transform)
+    plan = plan_aligned(transform, size)
+    if plan is None or not plan.mirrors_right(border) or not (plan.rows.shrinks and plan.columns.shrinks):
+        return _View(own, local, None)
+    return _View(own, local, plan, reduced)
+
+
+def _reduced_size(size: Size, reduced: int) -> Size:
+    return -(-size[0] // reduced), -(-size[1] // reduced)
+
+
 def _before(matrix: Array, transform: Transform) -> Transform:
     return Transform(matrix, transform.size).then(transform)
 
 
-def _coarsest(sample: Sample, kinds: Mapping[str, Kind], size: Size) -> Size:
+def _coarsest(sample: Sample, kinds: Mapping[str, Kind], size: Size, reduced: int) -> Size:
     """The size of the raster with the fewest pixels: what is snapped to its grid lies on that of the finer ones, or near."""
     shapes = [np.shape(sample[name])[:2] for name, kind in kinds.items() if kind in RASTER_KINDS and name in sample]
-    height, width = min(shapes, key=lambda shape: shape[0] * shape[1], default=size)
+    own = (shape for shape in shapes if shape != _reduced_size(size, reduced))
+    height, width = min(own, key=lambda shape: shape[0] * shape[1], default=size)
     return int(height), int(width)
 
 
-def _field(name: str, value: Any, kind: Kind | None, warp: _Warp, fill: Fill) -> Any:
+def _field(name: str, value: Any, kind: Kind | None, warp: _Warp, fill: Fill, flip_indices: Sequence[int]) -> Any:
     try:
         if kind in RASTER_KINDS:
             return _raster(np.asarray(value), kind == "mask", warp, fill)
         if kind == "points":
-            return warp_points(value, warp.transform)
+            return exchange_rows(warp_points(value, warp.transform), flip_indices)
         return warp_boxes(value, warp.transform)[0] if kind == "boxes" else value
     except SampleError as error:
         raise error.located(stage="geometry", field=name) from error
@@ -173,20 +221,20 @@ def _field(name: str, value: Any, kind: Kind | None, warp: _Warp, fill: Fill) ->
 
 def _only_visible(
     sample: Sample,
-    made: Sample,
+    warped: Sample,
     kinds: Mapping[str, Kind],
     transform: Transform,
     min_visible: float,
-    beside: Mapping[str, Sequence[str]],
+    row_fields: Mapping[str, Sequence[str]],
 ) -> dict[str, Any]:
-    """The boxes that are seen well enough, and the rows of the fields beside them."""
+    """The boxes that are seen well enough, and the rows of the fields that belong to them."""
     kept: dict[str, Any] = {}
     for name in (name for name, kind in kinds.items() if kind == "boxes" and name in sample):
         seen = warp_boxes(sample[name], transform)[1] >= min_visible
-        for field in (name, *beside.get(name, ())):
-            rows = np.asarray(made[field])
+        for field in (name, *row_fields.get(name, ())):
+            rows = np.asarray(warped[field])
             if rows.shape[:1] != seen.shape:
-                rule = f"{field!r} stands beside {name!r} and has as many rows"
+                rule = f"{field!r} has one row for each of {name!r}"
                 raise SampleError(f"{rule}: {len(seen)} boxes, {list(rows.shape)}", stage="geometry", field=field)
             kept[field] = rows[seen]
     return kept
@@ -201,7 +249,7 @@ def _raster(array: Array, mask: bool, warp: _Warp, fill: Fill) -> Array:
         raise SampleError(f"{rule}; this array has the shape {array.shape}")
     own = (array.shape[0], array.shape[1])
     view = warp.view if warp.view is not None and warp.view.size == own else None
-    view = view or _view(warp.transform, warp.size, own, warp.border)
+    view = view or _view(warp.transform, warp.size, own, warp.border, warp.reduced)
     if view.plan is not None and view.plan.is_identity(own):
         return array
     return (_mask if mask else _smooth)(array, view, warp.border, _fill(fill, array))
@@ -218,7 +266,7 @@ def _fill(fill: Fill, array: Array) -> Array:
 
 def _mask(array: Array, view: _View, border: Border, fill: Array) -> Array:
     if view.plan is not None:
-        return warp_nearest(array, view.plan, border, fill)
+        return warp_nearest(array, view.plan, border, fill)  # a mask is never reduced: it is no JPEG
     narrow = array if array.dtype.name in _MASK_DTYPES else array.astype(np.float64)
     drawn = draw(
         narrow, view.transform, view.mask_maps if view.transform.bends else None, cv2.INTER_NEAREST, border, fill
@@ -233,8 +281,8 @@ def _smooth(array: Array, view: _View, border: Border, fill: Array) -> Array:
     if array.ndim == 2 or array.shape[2] <= _CV_CHANNELS:
         return _back(_resampled(wide, view, border, fill), array.dtype)
     fills = np.broadcast_to(fill, array.shape[2:])
-    parts = [slice(c, c + _CV_CHANNELS) for c in range(0, array.shape[2], _CV_CHANNELS)]
-    drawn = [_resampled(np.ascontiguousarray(wide[:, :, part]), view, border, fills[part]) for part in parts]
+    groups = [slice(c, c + _CV_CHANNELS) for c in range(0, array.shape[2], _CV_CHANNELS)]
+    drawn = [_resampled(np.ascontiguousarray(wide[:, :, group]), view, border, fills[group]) for group in groups]
     return _back(np.concatenate(drawn, axis=2), array.dtype)
 
 
@@ -244,7 +292,7 @@ def _resampled(array: Array, view: _View, border: Border, fill: Array) -> Array:
         three = np.concatenate([array, array[:, :, :1]], axis=2)
         return np.ascontiguousarray(_resampled(three, view, border, np.broadcast_to(fill, (2,))[[0, 1, 0]])[:, :, :2])
     if view.plan is not None:
-        return warp_smooth(array, view.plan, border, fill)
+        return warp_smooth(array, view.plan, border, fill, view.reduced)
     maps = view.maps if view.transform.bends else None
     drawn = draw(array, view.larger, maps, cv2.INTER_LINEAR, border, fill)
     if view.oversampling == 1:

@@ -1,4 +1,4 @@
-"""How fast a dataset loads, what limits it, and what to change. Importing this imports no TensorFlow."""
+"""Benchmarks of a dataset's loading: its rate, what limits it, and what would help. Importing this imports no TensorFlow."""
 
 from tfprep.bench.run import Bench, BenchOptions, bench
 

@@ -1,7 +1,7 @@
-"""The loader under a real model: how much longer do its steps take than with a batch that is always there?
+"""The loader under a real model: the additional time of its steps over steps on one batch in memory.
 
-`fit` runs on one batch kept in memory, then on the loader, in turns. What the second takes longer is waiting for input, or
-sharing the processor with it: to a trainer they are the same. On an accelerator the second part is nothing.
+`fit` runs on a batch that is kept in memory and on the loader, in turns. The difference is the wait for input and the share of
+the processor that input takes. On an accelerator the second part is zero.
 """
 
 from __future__ import annotations
@@ -15,18 +15,17 @@ from typing import Any
 
 import numpy as np
 
-from tfprep.bench.loaders import given
-from tfprep.bench.measure import Spread
+from tfprep.bench.measure.loaders import element_text
+from tfprep.bench.measure.measure import Spread
 from tfprep.errors import LoaderError
 from tfprep.load import Data
 
 
 @dataclass(frozen=True)
-class AgainstModel:
-    """`share` of the time of a step in `fit` that it takes longer than on a batch in memory; seconds a step of both.
+class ModelComparison:
+    """Seconds per step in `fit` on a batch in memory and on the loader, and the `share` of the time that input adds.
 
-    The wait for a batch is what a step on the loader takes beyond the median step on a batch in memory: its median and its
-    99th percentile over all steps.
+    The wait for a batch is the time of a step on the loader beyond the median step on a batch in memory.
     """
 
     step_s: float
@@ -38,18 +37,18 @@ class AgainstModel:
 
     def lines(self) -> list[str]:
         return [
-            f"against your model: a step takes {1000 * self.step_s:.1f} ms on a batch in memory, "
+            f"compared with your model: a step takes {1000 * self.step_s:.1f} ms on a batch in memory, "
             f"{1000 * self.step_with_loader_s:.1f} ms on the loader",
             f"  input costs {self.share.median:.1%} of the time ({self.share.least:.1%} to {self.share.greatest:.1%}; "
             f"predicted: {self.predicted:.1%})",
-            f"  wait for a batch: {1000 * self.wait_p50_s:.2f} ms in the median, {1000 * self.wait_p99_s:.2f} ms at the "
+            f"  wait for a batch: {1000 * self.wait_p50_s:.2f} ms median, {1000 * self.wait_p99_s:.2f} ms at the "
             "99th percentile",
         ]
 
 
 @dataclass(frozen=True)
-class Fitted:
-    """One run of `fit`: seconds of each step, and CPU seconds of all of them."""
+class FitTimes:
+    """One run of `fit`: the seconds of each step, and the CPU seconds of all steps."""
 
     steps: tuple[float, ...]
     cpu_s: float
@@ -60,9 +59,10 @@ class Fitted:
 
 
 def ready_model(make_model: Callable[[], Any], data: Data, split: str, batch_size: int, **options: Any) -> Any:
-    """What `make_model` returns, after a step on the loader: what is wrong with it is said before anything is measured.
+    """Make the model and train it for one step, so that mistakes are found before anything is measured.
 
-    LoaderError where that is no compiled Keras model, or the loader's elements are not what its `fit` takes.
+    Raises:
+        LoaderError: If the function does not return a compiled Keras model, or the model does not accept the loader's elements.
     """
     model = compiled(make_model)
     loader = data.loader(split, batch_size=batch_size, **options)
@@ -73,7 +73,7 @@ def ready_model(make_model: Callable[[], Any], data: Data, split: str, batch_siz
     return model
 
 
-def against_model(
+def compare_with_model(
     model: Any,
     data: Data,
     split: str,
@@ -85,9 +85,24 @@ def against_model(
     rounds: int = 3,
     seconds: float = 3.0,
     **options: Any,
-) -> AgainstModel:
-    """Train a compiled Keras model. `batch_s` and `batch_cpu_s` are the loader's own time and CPU time for a batch: with them
-    is predicted. LoaderError where the loader's elements are not what its `fit` takes."""
+) -> ModelComparison:
+    """Train a compiled Keras model on one batch in memory and on the loader, in turns.
+
+    Args:
+        model: A compiled Keras model.
+        data: The dataset.
+        split: The split to train on.
+        batch_size: Samples per batch.
+        batch_s: The loader's own time for a batch, in seconds, for the prediction.
+        batch_cpu_s: The loader's CPU time for a batch, in seconds, for the prediction.
+        cores: Usable cores.
+        rounds: Number of rounds.
+        seconds: Seconds of training per run.
+        **options: Options of the loader.
+
+    Raises:
+        LoaderError: If the model does not accept the loader's elements.
+    """
     loader = data.loader(split, batch_size=batch_size, **options)
     try:
         kept = loader.take(1).cache().repeat()
@@ -101,7 +116,7 @@ def against_model(
 
 
 def compiled(make_model: Callable[[], Any]) -> Any:
-    """The model that the function returns; LoaderError where it returns anything else than a compiled Keras model."""
+    """The model that the function returns. Raises LoaderError if that is not a compiled Keras model."""
     import keras
 
     if not callable(make_model):
@@ -121,15 +136,15 @@ def compiled(make_model: Callable[[], Any]) -> Any:
     return model
 
 
-def compared(pairs: list[tuple[Fitted, Fitted]], batch_s: float, batch_cpu_s: float, cores: int) -> AgainstModel:
-    """What rounds of (on a batch in memory, on the loader) say."""
+def compared(pairs: list[tuple[FitTimes, FitTimes]], batch_s: float, batch_cpu_s: float, cores: int) -> ModelComparison:
+    """The result of rounds of runs on a batch in memory and on the loader."""
     alone = median(one.step_s for one, _ in pairs)
     cpu_s = median(one.cpu_s / len(one.steps) for one, _ in pairs)
     shares = [1 - one.step_s / max(one.step_s, other.step_s) for one, other in pairs]
     usual = [median(one.steps) for one, _ in pairs]
     waits = [max(0.0, step - kept) for kept, (_, other) in zip(usual, pairs, strict=True) for step in other.steps]
     together = max(alone, batch_s, (cpu_s + batch_cpu_s) / cores)
-    return AgainstModel(
+    return ModelComparison(
         alone,
         median(other.step_s for _, other in pairs),
         Spread.of(shares),
@@ -139,8 +154,8 @@ def compared(pairs: list[tuple[Fitted, Fitted]], batch_s: float, batch_cpu_s: fl
     )
 
 
-def _fit(model: Any, dataset: Any, steps: int) -> Fitted:
-    """`steps` steps, the first of an epoch left out: it waits for buffers to fill."""
+def _fit(model: Any, dataset: Any, steps: int) -> FitTimes:
+    """Train for `steps` steps. The first step of an epoch is left out, as it waits for buffers to fill."""
     import keras
 
     class Clock(keras.callbacks.Callback):  # type: ignore[misc]
@@ -160,10 +175,10 @@ def _fit(model: Any, dataset: Any, steps: int) -> Fitted:
         raise
     except Exception as error:  # whatever a model raises when it is given what it does not take
         raise LoaderError(
-            f"the model cannot be fitted on the loader, which gives {given(dataset.element_spec)}: {_first(error)}; "
-            "name what goes in with --inputs and --targets"
+            f"the model does not accept the elements of the loader, {element_text(dataset.element_spec)}: {_first(error)}; "
+            "choose them with --inputs and --targets"
         ) from error
-    return Fitted(tuple(later - earlier for earlier, later in pairwise(clock.ends)), clock.cpu[-1] - clock.cpu[0])
+    return FitTimes(tuple(later - earlier for earlier, later in pairwise(clock.ends)), clock.cpu[-1] - clock.cpu[0])
 
 
 def _kind(value: Any) -> str:
@@ -171,5 +186,5 @@ def _kind(value: Any) -> str:
 
 
 def _first(error: BaseException) -> str:
-    """The first line that says something."""
+    """The first line that is not empty."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

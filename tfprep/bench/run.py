@@ -1,4 +1,4 @@
-"""`tfprep bench` as a call of the library: the loader's rate, the ladder below it, what limits it and what to change."""
+"""`bench()`, the function behind `tfprep bench`: the rate of the loader, the cost of each stage, and the bottleneck."""
 
 from __future__ import annotations
 
@@ -8,28 +8,35 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tfprep.bench.ladder import Ladder, ladder, rungs_of
-from tfprep.bench.limit import Limit, changes_of, explain
-from tfprep.bench.loaders import Map, check_map, loader_candidate, opened
-from tfprep.bench.machine import Machine, cached_share, drop_cache, this_machine
-from tfprep.bench.measure import Budget, Candidate, Rounds, Stretch, compare
-from tfprep.bench.step import Against, against_step
-from tfprep.dataset.place import is_remote
+from tfprep.bench.measure.bottleneck import Bottleneck, changes_of, explain
+from tfprep.bench.measure.loaders import Map, check_map, loader_candidate, opened
+from tfprep.bench.measure.machine import Machine, cached_share, drop_cache, this_machine
+from tfprep.bench.measure.measure import Budget, Candidate, Measurement, Rounds, compare
+from tfprep.bench.measure.stage_costs import StageCosts, stage_candidates, stage_costs
+from tfprep.bench.measure.step import StepComparison, compare_with_step
 from tfprep.errors import DatasetError, LoaderError
 from tfprep.load import Data
+from tfprep.storage.urls import is_remote
 
 LOADER = "loader"
 
 
 @dataclass(frozen=True)
 class BenchOptions:
-    """What is measured, and for how long.
+    """What a benchmark measures, and for how long.
 
-    - `split`: None takes the first. `batch_size`, and `loader`: the options of the loader, as a trainer would give them.
-    - `map_function`: the user's own, put behind the loader with `Dataset.map`.
-    - `rounds` of `seconds` for every rung and every candidate that it is compared with.
-    - `cold`: ask the system to forget the dataset's files before every stretch.
-    - `changes`: also measure other forms of the stored fields.
+    Args:
+        split: The split to load. None takes the first one.
+        batch_size: Samples per batch.
+        loader: Other options of the loader, as a trainer passes them.
+        map_function: A function that is applied to the loader with `Dataset.map`.
+        rounds: Number of rounds. Every candidate runs once per round.
+        seconds: Measured seconds per candidate and round.
+        cold: Drop the dataset's files from the page cache before every measurement.
+        changes: Also measure other storage forms of the fields.
+
+    Raises:
+        LoaderError: If `rounds` or `seconds` is not positive.
     """
 
     split: str | None = None
@@ -54,8 +61,11 @@ class BenchOptions:
 
 @dataclass(frozen=True)
 class Bench:
-    """What was measured. `cached` is the share of the split's files in the file cache at the start, None where the system
-    does not say; `settings` what the loader says that it chose; `baselines` the names of what it was compared with."""
+    """The result of a benchmark.
+
+    `cached` is the share of the split's files in the page cache at the start, or None where the system does not tell.
+    `settings` is the loader's own report of what it chose. `baselines` are the names of the other candidates.
+    """
 
     folder: Path
     split: str
@@ -65,14 +75,14 @@ class Bench:
     cached: float | None
     settings: Mapping[str, Any]
     rounds: Rounds
-    ladder: Ladder
-    limit: Limit
+    stages: StageCosts
+    limit: Bottleneck
     baselines: tuple[str, ...] = ()
-    against: Against | None = None
+    against: StepComparison | None = None
 
     @property
     def batch_s(self) -> float:
-        """How long the loader takes for a batch."""
+        """Seconds that the loader takes for a batch."""
         return self.options.batch_size / self.rounds.images_per_s(LOADER).median
 
     def as_json(self) -> dict[str, Any]:
@@ -89,7 +99,7 @@ class Bench:
             "warning": self.rounds.busy,
             "settings": dict(self.settings),
             "loader": self.rounds.as_json()[LOADER],
-            "ladder": self.ladder.as_json(),
+            "stages": self.stages.as_json(),
             "limit": {**asdict(self.limit), "lines": self.limit.lines()},
             "against": {
                 name: {**self.rounds.as_json()[name], "ratio": asdict(self.rounds.ratio(LOADER, name))}
@@ -105,11 +115,23 @@ def bench(
     *,
     baselines: Sequence[Candidate] = (),
     step_s: float | None = None,
-    on_stretch: Callable[[str, Stretch], None] | None = None,
+    on_measurement: Callable[[str, Measurement], None] | None = None,
 ) -> Bench:
-    """Measure the loader, its ladder and the baselines in turns; then, with `step_s`, against a step of that length.
+    """Measure the loader, its stages and the baselines in turns. Imports TensorFlow.
 
-    Imports TensorFlow. Raises DatasetError, LoaderError.
+    Args:
+        data: An opened dataset, or its folder.
+        options: What to measure, and for how long.
+        baselines: Other candidates to measure in the same rounds.
+        step_s: Length of a training step to compare with, in seconds.
+        on_measurement: Called with the name of a candidate and each of its measurements.
+
+    Returns:
+        All measurements, the cost of each stage and the bottleneck.
+
+    Raises:
+        DatasetError: If the dataset is missing, incomplete or has no sample in the split.
+        LoaderError: If an option cannot be met, or the dataset is at a URL.
     """
     options = options or BenchOptions()
     data = opened(data)
@@ -122,12 +144,12 @@ def bench(
     )
     if options.map_function is not None:
         check_map(loader)
-    rungs = rungs_of(data, split, options.batch_size, options.map_function, **options.loader)
-    candidates = [*rungs, loader, *baselines]
+    stages = stage_candidates(data, split, options.batch_size, options.map_function, **options.loader)
+    candidates = [*stages, loader, *baselines]
     if options.cold:
         candidates = [_colder(candidate, files) for candidate in candidates]
-    rounds = compare(candidates, options.budget, on_stretch)
-    steps = ladder(rounds)
+    rounds = compare(candidates, options.budget, on_measurement)
+    steps = stage_costs(rounds)
     free = machine.cores * (1 - (rounds.others or 0.0))
     changes = changes_of(data, split, steps, free) if options.changes else []
     result = Bench(
@@ -136,25 +158,29 @@ def bench(
     )  # fmt: skip
     if step_s is None:
         return result
-    return Bench(**{**vars(result), "against": against_step(loader, step_s, result.batch_s, seconds=_long(options))})
+    return Bench(
+        **{**vars(result), "against": compare_with_step(loader, step_s, result.batch_s, seconds=_long(options))}
+    )
 
 
 def files_of(data: Data, split: str) -> list[Path]:
-    """The files of a split. DatasetError where one is missing or there is no sample, LoaderError where they lie at a URL."""
+    """The files of a split. Raises DatasetError if one is missing or the split is empty, and LoaderError if they are at a URL."""
     if is_remote(data.path):
-        raise LoaderError(f"{data.path}: bench measures a dataset on a disk of this machine; copy it here first")
+        raise LoaderError(
+            f"{data.path}: bench measures datasets on a local disk; copy the dataset to this machine first"
+        )
     if not data.split(split).samples:
         there = ", ".join(name for name, info in data.splits.items() if info.samples) or "no split with samples"
-        raise DatasetError(f"{data.path}: split {split!r} holds no sample; there is {there} (option --split)")
+        raise DatasetError(f"{data.path}: split {split!r} has no sample; available: {there} (option --split)")
     files = [data.path / file.name for files in data.split(split).files for file in files]
     for path in files:
         if not path.is_file():
-            raise DatasetError(f"{path} is missing; the build's command, run again, makes what is missing")
+            raise DatasetError(f"{path} is missing; run the command of the build again, it rebuilds what is missing")
     return files
 
 
 def settings_of(candidate: Candidate) -> dict[str, Any]:
-    """What a loader says of itself, its counters left out: it has read nothing yet."""
+    """The report of a loader that has read nothing, without its counters."""
     iteration = candidate.open()
     try:
         report = dict(iteration.loader.report())  # type: ignore[attr-defined]

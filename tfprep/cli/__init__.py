@@ -1,10 +1,10 @@
-"""The command line: parse, one call of the library, print. One file a command, imported when it is called."""
+"""The command line. Each command is one module that parses its options, calls the library once and prints the result."""
 
 from __future__ import annotations
 
 import importlib
 import sys
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
@@ -12,21 +12,21 @@ from tfprep._version import __version__
 from tfprep.errors import TfprepError, TooManyRejectsError
 
 COMMANDS = {
-    "build": "turn raw images into a dataset",
-    "info": "what a dataset holds",
-    "verify": "check every file and record against what was built",
-    "show": "draw samples of a dataset, variants, masks and maps",
-    "bench": "how fast a dataset loads, and what limits it",
-    "advise": "what to store, measured before anything is built",
-    "init": "look at a folder and write a recipe for it",
-    "demo": "make data, build it, look at it, train on it",
+    "build": "Build a dataset from raw images.",
+    "info": "Print what a dataset contains.",
+    "verify": "Check every file and record of a dataset.",
+    "show": "Draw samples of a dataset with their variants, masks and maps.",
+    "bench": "Measure how fast a dataset loads and what limits it.",
+    "advise": "Recommend how to store a dataset, from measurements on a sample.",
+    "init": "Inspect a folder and write a recipe for it.",
+    "demo": "Make data, build it, draw it and train on it.",
 }
 
 EXIT_ERROR, EXIT_REJECTS, EXIT_INTERRUPTED = 1, 3, 130
 
 
 class _Lazy(click.Group):
-    """Imports a command's module when it is called, so that `tfprep --help` is there at once."""
+    """Imports a command's module only when the command runs, so that `tfprep --help` is fast."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -47,32 +47,40 @@ class _Lazy(click.Group):
 def tfprep() -> None:
     """Image preprocessing done once, ahead of training.
 
-    Exit status: 0 done, 1 an error (told on standard error), 2 wrong usage, 3 too many bad inputs, 130 interrupted.
+    Exit status: 0 success, 1 error (explained on standard error), 2 wrong usage, 3 too many rejected inputs, 130 interrupted.
     """
 
 
 def main(args: list[str] | None = None) -> Any:
-    """The console script."""
+    """Run the command line and exit. With `--json`, an error is a JSON object on standard output too."""
+    as_json = "--json" in (sys.argv[1:] if args is None else args)
     try:
         status = tfprep.main(args=args, prog_name="tfprep", standalone_mode=False)
         sys.exit(status if isinstance(status, int) else 0)
     except click.ClickException as error:
         error.show()
+        _print_error(error.format_message(), "UsageError", as_json)
         sys.exit(error.exit_code)
-    except click.Abort:
-        _fail("interrupted", EXIT_INTERRUPTED)
+    except (click.Abort, KeyboardInterrupt):
+        _fail("interrupted", "Interrupted", EXIT_INTERRUPTED, as_json)
     except TooManyRejectsError as error:
-        _fail(str(error), EXIT_REJECTS)
-    except TfprepError as error:
-        _fail(str(error), EXIT_ERROR)
-    except KeyboardInterrupt:
-        _fail("interrupted", EXIT_INTERRUPTED)
+        _fail(str(error), type(error).__name__, EXIT_REJECTS, as_json)
     except BrokenPipeError:
         sys.exit(EXIT_ERROR)
-    except OSError as error:
-        _fail(str(error), EXIT_ERROR)
+    except (TfprepError, OSError) as error:
+        _fail(str(error), type(error).__name__, EXIT_ERROR, as_json)
 
 
-def _fail(message: str, status: int) -> None:
-    click.echo(f"tfprep: {message}", err=True)
+def _fail(message: str, kind: str, status: int, as_json: bool) -> NoReturn:
+    from tfprep.cli.text import echo
+
+    echo(f"tfprep: {message}", err=True)
+    _print_error(message, kind, as_json)
     sys.exit(status)
+
+
+def _print_error(message: str, kind: str, as_json: bool) -> None:
+    if as_json:
+        from tfprep.cli.text import print_json
+
+        print_json({"error": {"type": kind, "message": message}})

@@ -1,4 +1,4 @@
-"""`python -m tfprep.cli`: the same as the console script."""
+"""Runs the console script as `python -m tfprep.cli`."""
 
 from tfprep.cli import main
 

@@ -1,4 +1,4 @@
-"""`tfprep bench`."""
+"""The command `tfprep bench`."""
 
 from __future__ import annotations
 
@@ -13,73 +13,97 @@ from tfprep.cli import text
 from tfprep.cli.build import Share
 
 if TYPE_CHECKING:
-    from tfprep.bench.measure import Candidate
-    from tfprep.bench.model import AgainstModel
+    from tfprep.bench.measure.measure import Candidate
+    from tfprep.bench.model import ModelComparison
     from tfprep.bench.run import Bench, BenchOptions
 
 EXIT_WAITING = 4
-_NOT_BESIDE_TUNE = {
+_NOT_WITH_TUNE = {
     "--step-ms": "step_ms", "--images-per-second": "images_per_second", "--model": "model_name", "--map": "map_name",
     "--report": "report", "--profile": "profile", "--shuffle": "shuffle", "--against": "against", "--cold": "cold",
-    "--threads": "threads", "--ahead": "ahead", "--order": "order", "--cache": "cache",
+    "--threads": "threads", "--prefetch": "prefetch", "--order": "order", "--cache": "cache",
 }  # fmt: skip
 
 
 @click.command("bench")
 @click.argument("folder", type=click.Path(path_type=Path))
-@click.option("--split", help="Which split. [default: the first]")
+@click.option("--split", help="Split to load. [default: the first]")
 @click.option("--batch-size", type=click.IntRange(1), default=32, show_default=True)
-@click.option("--map", "map_name", metavar="MODULE:NAME", help="Your own function, put behind the loader with .map.")
-@click.option("--rounds", type=click.IntRange(1), default=3, show_default=True, help="Rounds of measurement.")
-@click.option("--seconds", type=click.FloatRange(0.05), default=1.5, show_default=True, help="Seconds that one counts.")
-@click.option("--cold", is_flag=True, help="Make the system forget the dataset's files before each measurement.")
-@click.option("--threads", type=click.IntRange(0), help="As the loader's option.")
-@click.option("--ahead", type=click.IntRange(1), help="As the loader's option.")
-@click.option("--order", type=click.Choice(["global", "block", "sequential"]), help="As the loader's option.")
-@click.option("--cache", type=click.Choice(["auto", "decoded", "encoded", "none"]), help="As the loader's option.")
-@click.option("--step-ms", type=click.FloatRange(0, min_open=True), help="Against a step that takes this long.")
-@click.option("--images-per-second", type=click.FloatRange(0, min_open=True), help="Against a step at this rate.")
 @click.option(
-    "--model", "model_name", metavar="MODULE:NAME", help="Against your model: returns a compiled Keras model."
+    "--map", "map_name", metavar="MODULE:NAME", help="Function that is applied to the loader with Dataset.map."
 )
-@click.option("--inputs", help="As the loader's option, for --model; several, stacked: image,clicks.")
-@click.option("--targets", help="As the loader's option, for --model.")
-@click.option("--fail-if-waiting", type=Share(), metavar="SHARE", help="Exit with 4 where the step waits more, as 1%.")
-@click.option("--tune", is_flag=True, help="Search the loader's settings; write tuning.json beside the dataset.")
-@click.option("--memory-budget", help="As the loader's option: 2GB.")
+@click.option("--rounds", type=click.IntRange(1), default=3, show_default=True, help="Number of rounds.")
+@click.option(
+    "--seconds", type=click.FloatRange(0.05), default=1.5, show_default=True, help="Measured seconds per round."
+)
+@click.option("--cold", is_flag=True, help="Drop the dataset's files from the page cache before each measurement.")
+@click.option("--threads", type=click.IntRange(0), help="Loader option threads.")
+@click.option("--prefetch", type=click.IntRange(1), help="As the loader's option.")
+@click.option("--order", type=click.Choice(["global", "block", "sequential"]), help="Loader option order.")
+@click.option("--cache", type=click.Choice(["auto", "decoded", "encoded", "none"]), help="Loader option cache.")
+@click.option(
+    "--step-ms",
+    type=click.FloatRange(0, min_open=True),
+    help="Compare with a training step of this length, in milliseconds.",
+)
+@click.option(
+    "--images-per-second",
+    type=click.FloatRange(0, min_open=True),
+    help="Compare with a training step that takes images at this rate.",
+)
+@click.option(
+    "--model",
+    "model_name",
+    metavar="MODULE:NAME",
+    help="Compare with your model: a function that returns a compiled Keras model.",
+)
+@click.option("--inputs", help="Loader option inputs, for --model; comma-separated fields are stacked (image,clicks).")
+@click.option("--targets", help="Loader option targets, for --model.")
+@click.option(
+    "--fail-if-waiting",
+    type=Share(),
+    metavar="SHARE",
+    help="Exit with status 4 if the input wait exceeds SHARE (for example 1%).",
+)
+@click.option(
+    "--tune", is_flag=True, help="Search for the fastest loader settings and write them to tuning.json in the dataset."
+)
+@click.option("--memory-budget", help="Loader option memory_budget, for example 2GB.")
 @click.option(
     "--report",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Write this HTML page, and PNG and JSON beside it.",
+    help="Write an HTML report to this file, and PNG and JSON files with the same name.",
 )
 @click.option(
     "--profile",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Write a profile for TensorBoard and trace.json (Perfetto) into this folder.",
+    help="Write a profile for TensorBoard and trace.json (for Perfetto) to this folder.",
 )
-@click.option("--shuffle", is_flag=True, help="How good orders and shuffle buffers are, and what they take.")
+@click.option("--shuffle", is_flag=True, help="Compare the shuffle quality and memory of orders and shuffle buffers.")
 @click.option(
     "--against",
     multiple=True,
     metavar="NAME",
-    help="Beside on-the-fly, keras-directory, image-data-generator, tfds or tf-guide; may be given often.",
+    help="Baseline to compare with; repeatable: on-the-fly, keras-directory, image-data-generator, tfds, tf-guide.",
 )
-@click.option("--recipe", type=click.Path(path_type=Path), help="The dataset's recipe, for --against on-the-fly.")
-@click.option("--data", type=click.Path(path_type=Path), help="Where its raw files lie. [default: as for build]")
-@click.option("--json", "as_json", is_flag=True, help="All figures as JSON on standard output.")
+@click.option("--recipe", type=click.Path(path_type=Path), help="Recipe of the dataset, for --against on-the-fly.")
+@click.option(
+    "--data", type=click.Path(path_type=Path), help="Folder of the recipe's raw files. [default: as for build]"
+)
+@click.option("--json", "as_json", is_flag=True, help="Print all figures as JSON.")
 def command(folder: Path, as_json: bool, fail_if_waiting: float | None, **given: Any) -> int:
-    """How fast the dataset in FOLDER loads, which stage limits it, and what to change.
+    """Measure how fast the dataset in FOLDER loads, which stage limits the rate, and what would help.
 
-    Exit status 4: with --fail-if-waiting, the step waited more than that.
+    Exit status 4: the input wait exceeded the share of --fail-if-waiting.
     """
     step_s = _step_s(given)
     _check_usage(given, fail_if_waiting)
-    from tfprep.bench.named import named_function
+    from tfprep.bench.compare.named import named_function
     from tfprep.bench.run import BenchOptions, bench
-    from tfprep.bench.words import lines, shuffle_json, shuffle_lines
+    from tfprep.bench.text_report import lines, shuffle_json, shuffle_lines
     from tfprep.cli.quiet import start_tensorflow
 
-    start_tensorflow()
+    start_tensorflow("tfprep bench")
     if given["tune"]:
         return _tune(folder, as_json, given)
     options = BenchOptions(
@@ -104,12 +128,12 @@ def command(folder: Path, as_json: bool, fail_if_waiting: float | None, **given:
         more = {"shuffle": shuffle_json(result)} if given["shuffle"] else {}
         text.print_json({**result.as_json(), **more, **({"model": asdict(trained)} if trained else {})})
     else:
-        told = [
+        output = [
             *lines(result),
             *(trained.lines() if trained else []),
             *(shuffle_lines(result) if given["shuffle"] else []),
         ]
-        click.echo("\n".join(told))
+        text.echo("\n".join(output))
     waited = max(result.against.share if result.against else 0.0, trained.share.median if trained else 0.0)
     return EXIT_WAITING if fail_if_waiting is not None and waited > fail_if_waiting else 0
 
@@ -120,26 +144,26 @@ def _check_usage(given: dict[str, Any], fail_if_waiting: float | None) -> None:
         raise click.UsageError("--fail-if-waiting needs a step: --step-ms, --images-per-second or --model")
     if fail_if_waiting is not None and not 0 <= fail_if_waiting <= 1:
         raise click.UsageError(f"--fail-if-waiting is a share of the time from 0% to 100%, not {fail_if_waiting:.0%}")
-    beside = [option for option, name in _NOT_BESIDE_TUNE.items() if given[name]]
-    if given["tune"] and (beside or fail_if_waiting is not None):
+    excluded = [option for option, name in _NOT_WITH_TUNE.items() if given[name]]
+    if given["tune"] and (excluded or fail_if_waiting is not None):
         raise click.UsageError(
-            f"--tune searches settings and measures nothing else: run {(*beside, '--fail-if-waiting')[0]} afterwards"
+            f"--tune only searches settings; run {(*excluded, '--fail-if-waiting')[0]} in another command"
         )
     if given["report"]:
         given["report"].parent.mkdir(parents=True, exist_ok=True)
 
 
 def _step_s(given: dict[str, Any]) -> float | None:
-    """Seconds of the step to measure against; None where none is asked for."""
+    """The length of the step to compare with, in seconds; None without such an option."""
     if given["step_ms"] is not None and given["images_per_second"] is not None:
-        raise click.UsageError("--step-ms or --images-per-second, not both")
+        raise click.UsageError("--step-ms and --images-per-second exclude each other")
     if given["images_per_second"] is not None:
         return float(given["batch_size"] / given["images_per_second"])
     return None if given["step_ms"] is None else float(given["step_ms"] / 1000)
 
 
 def _loader_options(given: dict[str, Any]) -> dict[str, Any]:
-    names = ("threads", "ahead", "order", "cache", "memory_budget")
+    names = ("threads", "prefetch", "order", "cache", "memory_budget")
     options = {name: given[name] for name in names if given[name] is not None}
     return {name: False if value == "none" else value for name, value in options.items()}
 
@@ -147,11 +171,11 @@ def _loader_options(given: dict[str, Any]) -> dict[str, Any]:
 def _baselines(folder: Path, options: BenchOptions, given: dict[str, Any], scratch: Path) -> list[Candidate]:
     if not given["against"]:
         return []
-    from tfprep.bench.baselines import Work, baseline
-    from tfprep.dataset import Dataset
-    from tfprep.recipe_file import data_root, load_recipe
+    from tfprep.bench.compare.baselines import Work, baseline
+    from tfprep.dataset import open_dataset
+    from tfprep.recipe.file import data_root, load_recipe
 
-    dataset, path = Dataset.open(folder), given["recipe"]
+    dataset, path = open_dataset(folder), given["recipe"]
     work = Work(
         dataset,
         options.split or next(iter(dataset.splits)),
@@ -164,8 +188,8 @@ def _baselines(folder: Path, options: BenchOptions, given: dict[str, Any], scrat
 
 
 def _ready_model(folder: Path, given: dict[str, Any]) -> Any:
+    from tfprep.bench.compare.named import named
     from tfprep.bench.model import ready_model
-    from tfprep.bench.named import named
     from tfprep.load import open as open_data
 
     data = open_data(folder)
@@ -173,12 +197,12 @@ def _ready_model(folder: Path, given: dict[str, Any]) -> Any:
     return ready_model(named(given["model_name"]), data, split, given["batch_size"], **_model_options(given))
 
 
-def _against_model(model: Any, folder: Path, result: Bench, given: dict[str, Any]) -> AgainstModel:
-    from tfprep.bench.model import against_model
+def _against_model(model: Any, folder: Path, result: Bench, given: dict[str, Any]) -> ModelComparison:
+    from tfprep.bench.model import compare_with_model
     from tfprep.bench.run import LOADER
     from tfprep.load import open as open_data
 
-    return against_model(
+    return compare_with_model(
         model,
         open_data(folder),
         result.split,
@@ -196,8 +220,8 @@ def _model_options(given: dict[str, Any]) -> dict[str, Any]:
     return {**_loader_options(given), "inputs": _fields(given["inputs"]), "targets": _fields(given["targets"])}
 
 
-def _fields(told: str | None) -> str | list[str] | None:
-    return told.split(",") if told and "," in told else told
+def _fields(names: str | None) -> str | list[str] | None:
+    return names.split(",") if names and "," in names else names
 
 
 def _write_profile(result: Bench, folder: Path, step_s: float) -> None:
@@ -206,26 +230,26 @@ def _write_profile(result: Bench, folder: Path, step_s: float) -> None:
     path = profile(
         str(result.folder), result.split, result.options.batch_size, folder, step_s=step_s, **result.options.loader
     )
-    click.echo(f"wrote {path} for ui.perfetto.dev; tensorboard --logdir {folder}", err=True)
+    text.echo(f"wrote {path} for ui.perfetto.dev; tensorboard --logdir {folder}", err=True)
 
 
 def _write_report(result: Bench, path: Path) -> None:
-    from tfprep.bench.report import write_report
+    from tfprep.bench.html_report import write_report
 
     written = write_report(result, path)
-    click.echo(f"wrote {', '.join(str(one) for one in written)}", err=True)
+    text.echo(f"wrote {', '.join(str(one) for one in written)}", err=True)
 
 
 def _tune(folder: Path, as_json: bool, given: dict[str, Any]) -> int:
-    from tfprep.bench.measure import Budget
-    from tfprep.bench.tune import tune
-    from tfprep.dataset import Dataset
+    from tfprep.bench.advise.tune import tune
+    from tfprep.bench.measure.measure import Budget
+    from tfprep.dataset import open_dataset
 
-    split = given["split"] or next(iter(Dataset.open(folder).splits))
+    split = given["split"] or next(iter(open_dataset(folder).splits))
     budget = Budget(given["rounds"], given["seconds"], 0.5, 2)
     found = tune(folder, split, given["batch_size"], budget=budget, memory_budget=given["memory_budget"])
     if as_json:
         text.print_json(asdict(found))
     else:
-        click.echo("\n".join([f"{folder}, {split}, batches of {given['batch_size']}", *found.lines()]))
+        text.echo("\n".join([f"{folder}, {split}, batches of {given['batch_size']}", *found.lines()]))
     return 0

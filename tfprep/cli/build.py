@@ -1,4 +1,4 @@
-"""`tfprep build`."""
+"""The command `tfprep build`."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tfprep.cli import text
 from tfprep.cli.progress import BuildBar
 
 if TYPE_CHECKING:
-    from tfprep.build import BuildEvent
+    from tfprep.builder import BuildEvent
 
 
 class Share(click.ParamType[float]):
-    """`1%` or `0.01`."""
+    """A share of a whole, such as `1%` or `0.01`."""
 
     name = "share"
 
@@ -31,114 +31,135 @@ class Share(click.ParamType[float]):
 @click.command("build")
 @click.argument("recipe", type=click.Path(path_type=Path))
 @click.option(
-    "--out", required=True, type=click.Path(path_type=Path), help="The folder of the dataset; made where missing."
+    "--out", required=True, type=click.Path(path_type=Path), help="Folder of the dataset; created if missing."
 )
 @click.option(
     "--data",
     type=click.Path(path_type=Path),
-    help="Where the recipe's raw files lie on this machine. [default: the recipe's DATA, else here]",
+    help="Folder of the raw files. [default: DATA of the recipe, else the current folder]",
 )
-@click.option("--workers", type=click.IntRange(0), help="Processes; 0 builds in this one. [default: one a core]")
-@click.option("--limit", type=click.IntRange(1), help="Build this many samples only, for a first look.")
+@click.option(
+    "--workers",
+    type=click.IntRange(0),
+    help="Number of worker processes; 0 builds in this process. [default: one per core]",
+)
+@click.option("--limit", type=click.IntRange(1), help="Build only this many samples, for a first look.")
 @click.option(
     "--on-bad",
     type=click.Choice(["skip", "fail"]),
     default="skip",
     show_default=True,
-    help="Leave bad inputs out and list them, or stop at the first.",
+    help="Leave bad inputs out and list them in rejects.jsonl, or stop at the first one.",
 )
 @click.option(
-    "--max-bad", type=Share(), default="100%", help="Publish nothing when more than this share is bad, as 1%."
+    "--max-bad",
+    type=Share(),
+    default="100%",
+    help="Publish nothing if more than this share of the inputs is rejected (for example 1%).",
 )
 @click.option(
     "--sample-timeout",
     type=click.FloatRange(min=0, min_open=True),
     default=300.0,
     show_default=True,
-    help="Seconds a sample may take before it is left out.",
+    help="Longest time for one sample, in seconds; a slower sample is rejected.",
 )
-@click.option("--dry-run", is_flag=True, help="Say which shards would be built, and why; write nothing.")
+@click.option(
+    "--replace",
+    is_flag=True,
+    help="Replace a finished dataset in --out, even if it is another one or has more samples.",
+)
+@click.option(
+    "--dry-run",
+    "--explain",
+    "dry_run",
+    is_flag=True,
+    help="Print which shards would be built, and what changed in the recipe, without building.",
+)
 @click.option(
     "--json",
     "as_json",
     is_flag=True,
-    help="The summary as JSON on standard output, events as lines of JSON on standard error.",
+    help="Print the summary as JSON, and events as JSON lines on standard error.",
 )
-@click.option(
-    "--show-workers", is_flag=True, help="Under the progress, what each worker has in hand, and for how long."
-)
-@click.option("--quiet", is_flag=True, help="No progress.")
+@click.option("--show-workers", is_flag=True, help="Show the current sample of each worker below the progress bar.")
+@click.option("--quiet", is_flag=True, help="Show no progress.")
 def command(
     recipe: Path, out: Path, data: Path | None, workers: int | None, limit: int | None,
-    on_bad: Literal["skip", "fail"], max_bad: float, sample_timeout: float, dry_run: bool, as_json: bool, show_workers: bool,
-    quiet: bool,
+    on_bad: Literal["skip", "fail"], max_bad: float, sample_timeout: float, replace: bool, dry_run: bool, as_json: bool,
+    show_workers: bool, quiet: bool,
 ) -> None:  # fmt: skip
-    """Build the dataset that RECIPE describes, a Python file that defines RECIPE.
+    """Build the dataset that the Python file RECIPE defines.
 
-    What is there and up to date is kept, so the same command continues a build that was stopped, and takes up what was
-    added or changed.
+    Shards that are up to date are kept. The same command therefore continues a build that was stopped, and rebuilds only
+    what was added or changed.
     """
-    from tfprep.build import BuildOptions, build
-    from tfprep.recipe_file import data_root
+    from tfprep.builder import BuildOptions, build
+    from tfprep.recipe.file import data_root
 
     root = data or data_root(recipe)
     if dry_run:
-        _dry_run(recipe, out, root, limit, as_json)
+        _dry_run(recipe, out, root, limit, replace, as_json)
         return
-    options = BuildOptions(workers, limit, on_bad, max_bad, sample_timeout)
+    options = BuildOptions(workers, limit, on_bad, max_bad, sample_timeout, replace)
     with BuildBar(quiet or as_json, show_workers) as bar:
         try:
-            told = _tell_json if as_json else None
-            summary = build(recipe, out, root, options=options, on_progress=bar.update, on_event=told)
+            report = _report_json if as_json else _report_warning
+            summary = build(recipe, out, root, options=options, on_progress=bar.update, on_event=report)
         except KeyboardInterrupt:
             raise _interrupted(bar) from None
     if as_json:
         text.print_json(asdict(summary))
     else:
-        click.echo(_told(summary))
+        text.echo(_summary_text(summary))
 
 
-def _tell_json(event: BuildEvent) -> None:
-    click.echo(event.to_json(), err=True)
+def _report_json(event: BuildEvent) -> None:
+    text.echo(event.to_json(), err=True)
+
+
+def _report_warning(event: BuildEvent) -> None:
+    if event.name == "warning":
+        text.echo(f"Warning: {event.text}", err=True)
 
 
 def _interrupted(bar: BuildBar) -> click.Abort:
     bar.close()
-    click.echo("The build was stopped. What is done is kept: the same command continues it.", err=True)
+    text.echo("The build was stopped. Finished shards are kept; the same command continues the build.", err=True)
     return click.Abort()
 
 
-def _told(summary: Any) -> str:
+def _summary_text(summary: Any) -> str:
     rows = [("split", "samples", "variants", "shards", "size")]
     rows += [
         (name, split["samples"], split["variants"], split["shards"], text.size(split["bytes"]))
         for name, split in summary.splits.items()
     ]
     built = summary.built_samples
-    rate = f" ({built / summary.seconds:,.0f} a second)" if built else ""
+    rate = f" ({built / summary.seconds:,.0f} samples/s)" if built else ""
     lines = [
         f"{summary.out}: {text.number(summary.samples, 'sample')}, {text.number(summary.records, 'record')}, "
-        f"{text.number(summary.shards, 'shard')} a variant, {text.size(summary.bytes)}",
+        f"{text.number(summary.shards, 'shard')} per variant, {text.size(summary.bytes)}",
         text.table(rows),
         f"Built {text.number(built, 'sample')} in {text.duration(summary.seconds)}{rate}."
         if built
-        else f"Nothing to do: all of it was up to date ({text.duration(summary.seconds)}).",
+        else f"Nothing to do: the dataset is up to date ({text.duration(summary.seconds)}).",
     ]
     if summary.rejects:
         lines.append(
             f"{text.number(summary.rejects, 'input was', 'inputs were')} rejected; see {summary.out / 'rejects.jsonl'}"
         )
     if built:
-        lines.append(f"What it came to, with samples: {summary.out / 'report.html'}")
+        lines.append(f"Report: {summary.out / 'report.html'}")
     return "\n".join(lines)
 
 
-def _dry_run(recipe: Path, out: Path, root: Path, limit: int | None, as_json: bool) -> None:
-    from tfprep.build import explain, plan_build
+def _dry_run(recipe: Path, out: Path, root: Path, limit: int | None, replace: bool, as_json: bool) -> None:
+    from tfprep.builder import explain, plan_build
 
-    states = plan_build(recipe, out, root, limit=limit)
+    states = plan_build(recipe, out, root, limit=limit, replace=replace)
     if as_json:
         text.print_json([asdict(state) for state in states])
         return
     samples = sum(state.samples for state in states if not state.up_to_date)
-    click.echo(explain(states) + (f" ({text.number(samples, 'sample')} would be built)" if samples else ""))
+    text.echo(explain(states) + (f" ({text.number(samples, 'sample')} would be built)" if samples else ""))

@@ -1,8 +1,7 @@
-"""`tfprep demo`."""
+"""The command `tfprep demo`."""
 
 from __future__ import annotations
 
-import importlib.util
 import time
 from collections.abc import Callable
 from dataclasses import asdict
@@ -13,10 +12,10 @@ import click
 
 from tfprep.cli import text
 from tfprep.cli.quiet import start_tensorflow
-from tfprep.errors import MissingDependencyError
+from tfprep.optional import require_package
 
 if TYPE_CHECKING:
-    from tfprep.build import BuildSummary
+    from tfprep.builder import BuildSummary
     from tfprep.demo.train import Learned
 
 Say: TypeAlias = Callable[[str], Any]
@@ -24,28 +23,33 @@ Say: TypeAlias = Callable[[str], Any]
 
 @click.command("demo")
 @click.option(
-    "--out", type=click.Path(path_type=Path), default="tfprep-demo", show_default=True, help="The folder for all of it."
+    "--out",
+    type=click.Path(path_type=Path),
+    default="tfprep-demo",
+    show_default=True,
+    help="Folder for everything that the demo makes.",
 )
-@click.option("--scenes", type=click.IntRange(20), default=240, show_default=True, help="Training images to make.")
-@click.option("--steps", type=click.IntRange(20), default=400, show_default=True, help="Training steps.")
-@click.option("--json", "as_json", is_flag=True, help="The figures as JSON on standard output.")
+@click.option(
+    "--scenes", type=click.IntRange(20), default=240, show_default=True, help="Number of training images to make."
+)
+@click.option("--steps", type=click.IntRange(20), default=400, show_default=True, help="Number of training steps.")
+@click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
 def command(out: Path, scenes: int, steps: int, as_json: bool) -> None:
-    """Make photos with masks, build them with click maps and variants, draw them, train on them, and compare the rates.
+    """Make photos with masks, build a dataset with click maps and variants, draw it, train on it, and compare loading rates.
 
-    Takes about two minutes on two cores. Everything stays in the folder, to be looked at.
+    The demo takes about two minutes on two cores. All files stay in the output folder.
     """
-    if importlib.util.find_spec("tensorflow") is None:
-        raise MissingDependencyError("the demo trains with TensorFlow: pip install 'tfprep[tensorflow]'")
+    require_package("tensorflow", "tfprep demo")
     raw, built, picture = out / "raw", out / "built", out / "sheet.png"
     started = time.monotonic()
-    say: Say = (lambda told: None) if as_json else click.echo
+    say: Say = (lambda line: None) if as_json else text.echo
     _make(raw, scenes, say)
     summary = _build(raw, built, say)
     _show(built, picture, say)
     start_tensorflow()
     learned = _train(built, steps, say, quiet=as_json)
     rates = _compare(raw, built, say)
-    say(f"All of it took {text.duration(time.monotonic() - started)}. Look at {picture}, then: tfprep init YOUR_FOLDER")
+    say(f"The demo took {text.duration(time.monotonic() - started)}. See {picture}. Next: tfprep init YOUR_FOLDER")
     if as_json:
         text.print_json({"build": asdict(summary), "training": asdict(learned), "rates": rates, "sheet": picture})
 
@@ -59,15 +63,13 @@ def _make(raw: Path, scenes: int, say: Say) -> None:
 
 
 def _build(raw: Path, built: Path, say: Say) -> BuildSummary:
-    from tfprep.build import build
+    from tfprep.builder import build
     from tfprep.demo.recipe import RECIPE
 
-    say(
-        "2. Building: decode, warp, click maps, colour, encode; each photo once, four variants of it (no TensorFlow yet)"
-    )
+    say("2. Building: each photo is decoded once and becomes four variants with click maps (without TensorFlow)")
     summary = build(RECIPE, built, raw)
     if summary.built_samples:
-        how = f"in {text.duration(summary.seconds)}: {summary.records / summary.seconds:,.0f} records a second"
+        how = f"in {text.duration(summary.seconds)}: {summary.records / summary.seconds:,.0f} records/s"
     else:
         how = "were up to date"
     say(f"   {text.number(summary.records, 'record')} ({text.size(summary.bytes)}) {how}")
@@ -75,10 +77,10 @@ def _build(raw: Path, built: Path, say: Say) -> BuildSummary:
 
 
 def _show(built: Path, picture: Path, say: Say) -> None:
-    from tfprep.dataset import Dataset
+    from tfprep.dataset import open_dataset
     from tfprep.dataset.sheet import contact_sheet
 
-    contact_sheet(Dataset.open(built), samples=8).save(picture)
+    contact_sheet(open_dataset(built), samples=8).save(picture)
     say(f"3. Contact sheet: {picture}")
 
 
@@ -88,26 +90,28 @@ def _train(built: Path, steps: int, say: Say, quiet: bool) -> Learned:
     from tfprep.demo.train import BATCH, train
     from tfprep.load import open as open_data
 
-    say(f"4. Training a small network for {steps} steps of {BATCH}: from RGB and two click maps to the leaves' mask")
+    say(
+        f"4. Training a small network for {steps} steps, batch size {BATCH}: RGB and two click maps to the mask of leaves"
+    )
     with tqdm(total=steps, unit=" steps", disable=quiet or None, leave=False) as bar:
         learned = train(open_data(built), steps, lambda step, loss: bar.update())
     say(
         f"   loss {learned.first_loss:.3f} at the start, {learned.last_loss:.3f} at the end; "
-        f"IoU on scenes held out {learned.held_out_iou:.2f}"
+        f"IoU on validation scenes {learned.held_out_iou:.2f}"
     )
     return learned
 
 
 def _compare(raw: Path, built: Path, say: Say) -> dict[str, float]:
-    """Images a second of the loader and of the same recipe computed while training, in turns."""
-    from tfprep.bench.loaders import loader_candidate
-    from tfprep.bench.measure import Budget, Candidate, compare
-    from tfprep.bench.on_the_fly import on_the_fly
+    """Images per second of the loader, and of the same recipe computed during training, measured in turns."""
+    from tfprep.bench.compare.on_the_fly import on_the_fly
+    from tfprep.bench.measure.loaders import loader_candidate
+    from tfprep.bench.measure.measure import Budget, Candidate, compare
     from tfprep.demo.recipe import RECIPE
     from tfprep.demo.train import BATCH
     from tfprep.load import open as open_data
 
-    say("5. The same batches computed on the fly (tf.data and tf.py_function), and loaded from the built dataset")
+    say("5. Comparing: the same batches computed on the fly (tf.data and tf.py_function), and loaded from the dataset")
     on_fly = Candidate("on_the_fly", lambda: iter(on_the_fly(RECIPE, raw, "train", BATCH)))
     rounds = compare([on_fly, loader_candidate(open_data(built), "train", BATCH, seed=0)], Budget(3, 2.0))
     rates = {name: rounds.images_per_s(name).median for name in ("on_the_fly", "tfprep")}

@@ -1,4 +1,4 @@
-"""`tfprep info`."""
+"""The command `tfprep info`."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ _MOST_CLASSES = 20
 
 @click.command("info")
 @click.argument("folder")
-@click.option("--json", "as_json", is_flag=True, help="All of it as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 def command(folder: str, as_json: bool) -> None:
-    """What the dataset in FOLDER (or at a URL) holds: fields, splits, classes, statistics."""
-    from tfprep.dataset import Dataset
+    """Print the fields, splits, classes and statistics of the dataset in FOLDER (a path or a URL)."""
+    from tfprep.dataset import open_dataset
 
-    data = Dataset.open(folder)
+    data = open_dataset(folder)
     manifest = data.manifest
     if as_json:
         text.print_json(asdict(manifest))
         return
     parts = [part(manifest) for part in (_splits, _fields, _classes, _statistics, _versions)]
-    click.echo("\n".join([f"{manifest.name} in {folder}", *filter(None, parts)]))
+    text.echo("\n".join([f"{manifest.name} in {folder}", *filter(None, parts)]))
     if manifest.rejects:
         rejected = text.number(manifest.rejects, "input was", "inputs were")
-        click.echo(f"{rejected} rejected; see {data.path / 'rejects.jsonl'}")
+        text.echo(f"{rejected} rejected; see {data.path / 'rejects.jsonl'}")
 
 
 def _splits(manifest: Manifest) -> str:
@@ -50,7 +50,7 @@ def _fields(manifest: Manifest) -> str:
 
 
 def _classes(manifest: Manifest) -> str:
-    """How often each class occurs: samples of a label, pixels of a mask."""
+    """The number of samples of each class of a label, or of pixels of each class of a mask."""
     tables = []
     for name, counts in manifest.class_counts.items():
         unit = "pixels" if manifest.fields[name].spec.kind == "mask" else "samples"

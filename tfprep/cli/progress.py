@@ -1,4 +1,4 @@
-"""A build's progress on standard error: a bar in a terminal, a line every half minute elsewhere."""
+"""Progress of a build on standard error: a bar in a terminal, otherwise a line every 30 seconds."""
 
 from __future__ import annotations
 
@@ -6,19 +6,17 @@ import sys
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from tfprep.cli import text
 
 if TYPE_CHECKING:
-    from tfprep.build import BuildProgress, WorkerProgress
+    from tfprep.builder import BuildProgress, WorkerProgress
 
 _PLAIN_S = 30.0
 _QUIET_S = 2.0
 
 
 class BuildBar:
-    """Shown only once a build has taken two seconds."""
+    """A progress bar that appears two seconds after the start of a build."""
 
     def __init__(self, quiet: bool, show_workers: bool = False) -> None:
         self._quiet = quiet
@@ -26,7 +24,7 @@ class BuildBar:
         self._lines: list[Any] = []
         self._terminal = sys.stderr.isatty()
         self._bar: Any = None
-        self._told_s = 0.0
+        self._printed_s = 0.0
 
     def __enter__(self) -> BuildBar:
         return self
@@ -46,11 +44,11 @@ class BuildBar:
             return
         if self._terminal:
             self._draw(progress)
-        elif progress.seconds - self._told_s >= _PLAIN_S:
-            self._told_s = progress.seconds
-            click.echo(_line(progress), err=True)
+        elif progress.seconds - self._printed_s >= _PLAIN_S:
+            self._printed_s = progress.seconds
+            text.echo(_line(progress), err=True)
             if self._show_workers:
-                click.echo("\n".join(map(_worker, progress.workers)), err=True)
+                text.echo("\n".join(map(_worker, progress.workers)), err=True)
 
     def _draw(self, progress: BuildProgress) -> None:
         if self._bar is None:
@@ -77,15 +75,15 @@ class BuildBar:
 
 def _worker(worker: WorkerProgress) -> str:
     if worker.shard is None:
-        return f"  process {worker.process}: waits"
+        return f"  process {worker.process}: idle"
     item = f"{worker.key}, for {text.duration(worker.seconds)}" if worker.key is not None else "finishing"
     return f"  process {worker.process}: {worker.split} {worker.shard}: {item}"
 
 
 def _line(progress: BuildProgress) -> str:
     rate = progress.samples_done / progress.seconds
-    left = (progress.samples - progress.samples_done) / rate if rate else 0
+    left = text.duration((progress.samples - progress.samples_done) / rate) if rate else "unknown time"
     return (
-        f"{progress.samples_done:,} of {progress.samples:,} images, {rate:,.0f} a second, {text.duration(left)} left, "
+        f"{progress.samples_done:,} of {progress.samples:,} images, {rate:,.0f} images/s, {left} left, "
         f"shard {progress.shards_done} of {progress.shards}, {progress.rejects} rejected"
     )

@@ -1,4 +1,4 @@
-"""TensorFlow's start, without what its C++ side prints before any setting of Python's can silence it."""
+"""Imports TensorFlow without the lines that its C++ side prints before a Python setting can silence them."""
 
 from __future__ import annotations
 
@@ -6,9 +6,16 @@ import os
 import sys
 import tempfile
 
+from tfprep.optional import require_package
 
-def start_tensorflow() -> None:
-    """Import TensorFlow and look for devices with standard error put aside; it is shown only if that fails."""
+
+def start_tensorflow(feature: str = "this script") -> None:
+    """Import TensorFlow and list its devices with standard error redirected to a file, which is printed only on failure.
+
+    Raises:
+        MissingDependencyError: If TensorFlow is not installed. The message names `feature`.
+    """
+    require_package("tensorflow", feature)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     sys.stderr.flush()
     with tempfile.TemporaryFile() as aside:

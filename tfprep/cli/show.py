@@ -1,4 +1,4 @@
-"""`tfprep show`."""
+"""The command `tfprep show`."""
 
 from __future__ import annotations
 
@@ -6,36 +6,43 @@ from pathlib import Path
 
 import click
 
+from tfprep.cli import text
+
 
 @click.command("show")
 @click.argument("folder")
 @click.option(
     "--out",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="The picture. [default: FOLDER-sheet.png beside the folder; for a URL, here]",
+    help="Image file to write. [default: FOLDER-sheet.png next to the folder; for a URL, in the current folder]",
 )
-@click.option("--split", help="Which split. [default: the first]")
-@click.option("--samples", type=click.IntRange(1), default=8, show_default=True, help="Rows.")
-@click.option("--variants", type=click.IntRange(1), help="Only so many variants. [default: all]")
+@click.option("--split", help="Split to draw. [default: the first]")
+@click.option("--samples", type=click.IntRange(1), default=8, show_default=True, help="Number of rows.")
+@click.option("--variants", type=click.IntRange(1), help="Number of variants to draw. [default: all]")
 @click.option(
-    "--panel", "panel_px", type=click.IntRange(32, 1024), default=144, show_default=True, help="Pixels a panel."
+    "--panel",
+    "panel_px",
+    type=click.IntRange(32, 1024),
+    default=144,
+    show_default=True,
+    help="Side of a panel, in pixels.",
 )
 def command(
     folder: str, out: Path | None, split: str | None, samples: int, variants: int | None, panel_px: int
 ) -> None:
-    """Draw samples of the dataset in FOLDER (or at a URL): rows are samples, columns their variants, masks and maps."""
-    from tfprep.dataset import Dataset
+    """Draw samples of the dataset in FOLDER (a path or a URL): a row per sample, with its variants, masks and maps in columns."""
+    from tfprep.dataset import open_dataset
     from tfprep.dataset.sheet import contact_sheet
 
-    data = Dataset.open(folder)
+    data = open_dataset(folder)
     sheet = contact_sheet(data, split, samples=samples, variants=variants, panel_px=panel_px)
-    path = out or _beside(data.path)
+    path = out or _default_path(data.path)
     sheet.save(path)
-    click.echo(f"{path}: {sheet.width} x {sheet.height} pixels")
+    text.echo(f"{path}: {sheet.width} x {sheet.height} pixels")
 
 
-def _beside(folder: Path) -> Path:
-    from tfprep.dataset.place import is_remote
+def _default_path(folder: Path) -> Path:
+    from tfprep.storage.urls import is_remote
 
     name = f"{folder.resolve().name}-sheet.png"
     return Path(name) if is_remote(folder) else folder.resolve().parent / name

@@ -1,4 +1,4 @@
-"""How numbers are told to people, the same in every command."""
+"""Output of the commands: text that is safe for terminals, tables and JSON."""
 
 from __future__ import annotations
 
@@ -8,13 +8,18 @@ from typing import Any
 
 import click
 
-from tfprep.units import duration, number, size
+from tfprep.units import duration, number, printable, size
 
-__all__ = ["duration", "number", "print_json", "size", "table"]
+__all__ = ["duration", "echo", "number", "print_json", "size", "table"]
+
+
+def echo(text: str, *, err: bool = False) -> None:
+    """Print text that may hold names from files: control characters are escaped."""
+    click.echo(printable(text), err=err)
 
 
 def table(rows: Sequence[Sequence[Any]], indent: str = "  ") -> str:
-    """Columns aligned: text to the left, numbers to the right."""
+    """Rows as aligned columns: text to the left, numbers to the right."""
     cells = [[f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in row] for row in rows]
     widths = [max(len(row[column]) for row in cells) for column in range(len(cells[0]))] if cells else []
     right = [any(isinstance(row[column], int) for row in rows) for column in range(len(widths))]
@@ -26,4 +31,5 @@ def table(rows: Sequence[Sequence[Any]], indent: str = "  ") -> str:
 
 
 def print_json(value: Any) -> None:
-    click.echo(json.dumps(value, indent=1, ensure_ascii=False, default=str))
+    """Print a value as JSON. Control characters are escaped as JSON demands; lone surrogates as `\\udcff`."""
+    echo(json.dumps(value, indent=1, ensure_ascii=False, default=str))

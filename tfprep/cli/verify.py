@@ -1,41 +1,51 @@
-"""`tfprep verify`."""
+"""The command `tfprep verify`."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 import click
 
 from tfprep.cli import text
 
+if TYPE_CHECKING:
+    from tfprep.dataset import FileInfo
+
 
 @click.command("verify")
 @click.argument("folder")
-@click.option("--json", "as_json", is_flag=True, help="The faults as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the faults as JSON.")
 def command(folder: str, as_json: bool) -> int:
-    """Check every file and record of the dataset in FOLDER (or at a URL) against what was built. Exit status 1 where one is
-    at fault."""
+    """Check every file and record of the dataset in FOLDER (a path or a URL) against its checksums.
+
+    Exit status 1: a file or record is damaged or missing.
+    """
     from tqdm import tqdm
 
-    from tfprep.dataset import Dataset
     from tfprep.dataset.verify import verify
 
-    data = Dataset.open(folder)
-    total = sum(split.bytes for split in data.splits.values())
-    with tqdm(total=total, unit="B", unit_scale=True, disable=None, leave=False, delay=2) as bar:
-        faults = list(verify(data, on_file=lambda file: bar.update(file.bytes)))
+    checked = 0
+    with tqdm(unit="B", unit_scale=True, disable=None, leave=False, delay=2) as bar:
+
+        def on_file(file: FileInfo) -> None:
+            nonlocal checked
+            checked += file.bytes
+            bar.update(file.bytes)
+
+        faults = list(verify(folder, on_file))
     if as_json:
         text.print_json([asdict(fault) for fault in faults])
     else:
         for fault in faults:
             where = fault.file if fault.offset is None else f"{fault.file}, byte {fault.offset}"
-            click.echo(f"{where}: {fault.reason}")
-        click.echo(_verdict(len(faults), total, folder))
+            text.echo(f"{where}: {fault.reason}")
+        text.echo(_verdict(len(faults), checked, folder))
     return 1 if faults else 0
 
 
-def _verdict(faults: int, total: int, folder: str) -> str:
+def _verdict(faults: int, checked: int, folder: str) -> str:
     if not faults:
-        return f"{folder}: {text.size(total)} checked, all of it is as it was built"
-    told = text.number(faults, "fault")
-    return f"{told}. Delete the files at fault and run the build again: it makes those shards anew, and no others."
+        return f"{folder}: no fault found ({text.size(checked)} checked)"
+    count = text.number(faults, "fault")
+    return f"{count}. Delete the damaged files and run the build again: it rebuilds those shards and no others."

@@ -1,11 +1,13 @@
-"""What every codec is: one stored field to and from the features of a `tf.train.Example`."""
+"""The protocol of codecs: a codec turns one stored field into features of a `tf.train.Example` and back."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, Protocol, TypeAlias
 
-from tfprep.errors import RecipeError
+import numpy as np
+
+from tfprep.errors import RecipeError, SampleError
 from tfprep.fields import Array, FieldSpec, Kind
 
 Feature: TypeAlias = "bytes | Array"
@@ -26,7 +28,7 @@ class Codec(Protocol):
     def encode(self, value: Any) -> Mapping[str, Feature]: ...
 
     def spec(self, kind: Kind, value: Any) -> FieldSpec:
-        """What one value is once it is stored: its kind, shape and dtype."""
+        """The kind, shape and dtype of one value once it is stored."""
         ...
 
     def decode(self, feature: Any, spec: FieldSpec, shape: tuple[int, ...] | None = None) -> Any: ...
@@ -36,7 +38,7 @@ class Codec(Protocol):
         ...
 
     def tf_decode(self, features: Mapping[str, Any], name: str, spec: FieldSpec) -> Any:
-        """The value as a tensor, from the parsed features: TensorFlow ops alone, the same values as `decode`."""
+        """The value as a tensor, from the parsed features, by TensorFlow ops alone. The values are those of `decode`."""
         ...
 
     def tfds_feature(self, name: str, spec: FieldSpec, num_classes: int | None) -> Mapping[str, Any]:
@@ -47,7 +49,7 @@ class Codec(Protocol):
 
 
 class InPlace(Protocol):
-    """What the codecs of rasters can do besides: decode into memory that is given."""
+    """What the codecs of rasters can also do: decode into existing memory."""
 
     def decode_into(self, feature: Any, spec: FieldSpec, out: Array) -> None:
         """The same values as `decode`, into `out`: C-contiguous, of the right shape and dtype. SampleError where they are not."""
@@ -58,6 +60,19 @@ def require_kind(codec: object, field: str, kind: Kind, allowed: tuple[Kind, ...
     if kind not in allowed:
         name = type(codec).__name__
         raise RecipeError(f"store: {name} holds {', '.join(allowed)}; '{field}' is a {kind}: {way_out}")
+
+
+def cast_float(array: Array, dtype: Any) -> Array:
+    """The array in a floating dtype. SampleError where a finite value is too large for it."""
+    with np.errstate(over="ignore"):
+        narrow = array.astype(dtype)
+    widened = array.dtype.kind in "fc" and narrow.dtype.itemsize >= array.dtype.itemsize
+    if not widened and not np.array_equal(np.isfinite(narrow), np.isfinite(array)):
+        finite = array[np.isfinite(array)]
+        low, high, most = abs(finite).min(), abs(finite).max(), np.finfo(narrow.dtype).max
+        rule = f"magnitudes from {low:.6g} to {high:.6g} do not fit into {narrow.dtype}, which ends at {most:.6g}"
+        raise SampleError(f"{rule}; choose a wider dtype, or bound the values first (truncate_px=...)")
+    return narrow
 
 
 # --- the leaves of features.json (https://www.tensorflow.org/datasets/api_docs/python/tfds/features) ------------------

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-import simplejpeg
 
 from tfprep import images
 from tfprep.codecs.codec import Feature, image_feature, require_kind
@@ -48,13 +47,7 @@ class Jpeg:
 
     def decode_into(self, feature: Any, spec: FieldSpec, out: Array) -> None:
         """`decode` into `out`, uint8 [H, W, C], C-contiguous. SampleError where the image is not of just that size."""
-        height, width, channels = out.shape
-        try:
-            pixels = simplejpeg.decode_jpeg(feature, colorspace="GRAY" if channels == 1 else "RGB", buffer=out)
-        except ValueError as error:
-            raise SampleError(f"not a whole JPEG image of {width} x {height} pixels: {error}") from error
-        if pixels.shape != out.shape:
-            raise SampleError(f"a JPEG of {pixels.shape[1]} x {pixels.shape[0]} pixels, expected {width} x {height}")
+        images.decode_stored_jpeg(feature, channels=out.shape[2], out=out)
 
     def tf_features(self, name: str, spec: FieldSpec) -> Mapping[str, Any]:
         import tensorflow as tf

@@ -81,7 +81,7 @@ class Png:
 
 
 def _copy(stored: Array, out: Array) -> None:
-    wanted = out.shape[:2] if out.shape[2:] == (1,) and stored.ndim == 2 else out.shape
-    if stored.shape != wanted or stored.dtype != out.dtype:
+    expected = out.shape[:2] if out.shape[2:] == (1,) and stored.ndim == 2 else out.shape
+    if stored.shape != expected or stored.dtype != out.dtype:
         raise SampleError(f"a PNG of {stored.dtype} {list(stored.shape)}, expected {out.dtype} {list(out.shape)}")
     np.copyto(out.reshape(stored.shape), stored)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tfprep.codecs.codec import Feature, require_kind, tensor_feature
+from tfprep.codecs.codec import Feature, cast_float, require_kind, tensor_feature
 from tfprep.errors import RecipeError, SampleError
 from tfprep.fields import Array, FieldSpec, Kind
 
@@ -24,8 +24,8 @@ DTYPES = (
 class Raw:
     """Any array as its little-endian bytes in C order, with its shape as `FIELD/shape`.
 
-    With `dtype` the array is cast first: a float to an integer type is rounded to nearest, and values that do not fit are
-    an error, not wrapped.
+    With `dtype` the array is cast first, rounded to the nearest value of that type. A value that does not fit, such as 70,000 in
+    float16, NaN in an integer type, or 2 in bool, is a SampleError: it is neither wrapped nor turned into infinity.
     """
 
     dtype: str | None = None
@@ -58,9 +58,9 @@ class Raw:
         return array.reshape(shape if shape is not None else _shape(spec, array.size))
 
     def decode_into(self, feature: Any, spec: FieldSpec, out: Array) -> None:
-        """`decode` into `out`, C-contiguous. SampleError where the bytes are not as many as `out` has.
+        """`decode` into `out`, C-contiguous. Raises SampleError where the number of bytes is not that of `out`.
 
-        On a little-endian machine a reader may as well read the bytes straight into `out`.
+        On a little-endian machine a reader may read the bytes directly into `out` instead.
         """
         if len(feature) != out.nbytes:
             raise SampleError(f"{len(feature)} bytes, expected {out.nbytes} of {spec.dtype} {list(out.shape)}")
@@ -77,10 +77,10 @@ class Raw:
     def tf_decode(self, features: Mapping[str, Any], name: str, spec: FieldSpec) -> Any:
         import tensorflow as tf
 
-        wanted = tf.dtypes.as_dtype(spec.dtype)
-        readable = {"uint32": tf.int32, "uint64": tf.int64}.get(spec.dtype, wanted)
+        dtype = tf.dtypes.as_dtype(spec.dtype)
+        readable = {"uint32": tf.int32, "uint64": tf.int64}.get(spec.dtype, dtype)
         flat = tf.io.decode_raw(features[name], readable, little_endian=True)
-        flat = flat if readable == wanted else tf.bitcast(flat, wanted)
+        flat = flat if readable == dtype else tf.bitcast(flat, dtype)
         return tf.ensure_shape(tf.reshape(flat, features[f"{name}/shape"]), spec.shape)
 
     def tfds_feature(self, name: str, spec: FieldSpec, num_classes: int | None) -> Mapping[str, Any]:
@@ -96,16 +96,21 @@ class Raw:
 
 
 def _cast(array: Array, dtype: np.dtype[Any]) -> Array:
-    if dtype.kind not in "iu":
-        return array.astype(dtype)
-    limits = np.iinfo(dtype)
-    if array.size and not (array.min() >= limits.min and array.max() <= limits.max):
-        raise SampleError(f"values from {array.min()} to {array.max()} do not fit into {dtype}")
+    """The array in another dtype. SampleError where a value would be wrapped, cut, made infinite or lose its imaginary part."""
+    if array.dtype.kind not in "biufc":
+        raise SampleError(f"Raw holds arrays of numbers, not {array.dtype}")
+    if array.dtype.kind == "c" and dtype.kind != "c":
+        raise SampleError(f"complex numbers do not fit into {dtype}; store them as complex64 or complex128")
+    if dtype.kind in "fc":
+        return cast_float(array, dtype)
+    low, high = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    if array.size and not (array.min() >= low and array.max() <= high):
+        raise SampleError(f"values from {array.min()} to {array.max()} do not fit into {dtype} ({low} to {high})")
     return (np.rint(array) if array.dtype.kind == "f" else array).astype(dtype)
 
 
 def _shape(spec: FieldSpec, size: int) -> tuple[int, ...]:
-    """The spec's shape with its one unknown size worked out."""
+    """The spec's shape, its one unknown size computed from the number of values."""
     if None not in spec.shape:
         return tuple(n for n in spec.shape if n is not None)
     if spec.shape.count(None) > 1:

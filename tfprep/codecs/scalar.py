@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tfprep.codecs.codec import Feature, class_label_feature, require_kind, tensor_feature
+from tfprep.codecs.codec import Feature, cast_float, class_label_feature, require_kind, tensor_feature
 from tfprep.errors import SampleError
 from tfprep.fields import Array, FieldSpec, Kind
 
@@ -17,7 +17,7 @@ from tfprep.fields import Array, FieldSpec, Kind
 class Scalar:
     """A number, or an array of them, as int64 or float32 (an Example has no other): labels, scalars, boxes, points.
 
-    Floats are stored as float32 whatever they were; `Raw()` keeps float64.
+    Floats are stored as float32, rounded; a float64 beyond its range is a SampleError. `Raw()` keeps float64.
     """
 
     def check(self, field: str, kind: Kind) -> None:
@@ -29,7 +29,8 @@ class Scalar:
             raise SampleError(f"expected a number, found {value!r}")
         if array.dtype.kind == "u" and array.size and array.max() > np.iinfo(np.int64).max:
             raise SampleError(f"{array.max()} does not fit into int64")
-        return {"": array.reshape(-1).astype(np.float32 if array.dtype.kind == "f" else np.int64)}
+        flat = array.reshape(-1)
+        return {"": cast_float(flat, np.float32) if array.dtype.kind == "f" else flat.astype(np.int64)}
 
     def spec(self, kind: Kind, value: Any) -> FieldSpec:
         array = np.asarray(value)

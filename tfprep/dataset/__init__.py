@@ -1,21 +1,24 @@
-"""A dataset on disk: manifest, index, the files for TensorFlow Datasets, and reading single records.
+"""A dataset on disk: its manifest, its index, the files for TensorFlow Datasets, and single records.
 
-Names are imported when they are first used: what only needs to know how files are called needs neither NumPy nor Arrow.
+Names are imported when they are first used: code that needs only the names of files imports neither NumPy nor Arrow.
 """
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from tfprep.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from tfprep.dataset.dataset import Dataset
+    from tfprep.dataset.dataset import Dataset, open_dataset, read_manifest
     from tfprep.dataset.manifest import FieldInfo, FileInfo, Manifest, SplitInfo, Statistics
 
-__all__ = ["Dataset", "FieldInfo", "FileInfo", "Manifest", "SplitInfo", "Statistics"]
+__all__ = ["Dataset", "FieldInfo", "FileInfo", "Manifest", "SplitInfo", "Statistics", "open_dataset", "read_manifest"]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module 'tfprep.dataset' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"tfprep.dataset.{'dataset' if name == 'Dataset' else 'manifest'}"), name)
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "dataset": ["Dataset", "open_dataset", "read_manifest"],
+        "manifest": ["FieldInfo", "FileInfo", "Manifest", "SplitInfo", "Statistics"],
+    },
+)

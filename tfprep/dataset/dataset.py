@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -11,82 +12,233 @@ from typing import Any
 import pyarrow as pa
 
 from tfprep.codecs import Codec, from_description
+from tfprep.dataset.digests import crc32c_of
 from tfprep.dataset.index import read_index
-from tfprep.dataset.manifest import FieldInfo, FileInfo, Manifest, SplitInfo
-from tfprep.dataset.place import Place, folder_at
-from tfprep.errors import DatasetError
+from tfprep.dataset.manifest import MANIFEST, FieldInfo, FileInfo, Manifest, SplitInfo
+from tfprep.dataset.names import PRIVATE
+from tfprep.dataset.parse import MOST_BYTES, parse_manifest
+from tfprep.errors import DatasetError, DatasetReplacedError, RecordError, SampleError
 from tfprep.fields import FieldSpec
 from tfprep.records import Frame, decode, read_record
+from tfprep.storage.local import regular_size
+from tfprep.storage.urls import PathOrUrl, folder_at, is_remote, listed_sizes, open_file
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """Opening reads `tfprep.json` alone; the index is read when it is asked for, by split, variant and column."""
+    """An opened dataset. Opening reads `tfprep.json` alone; the index is read by split, variant and column when it is asked for.
+
+    Attributes:
+        path: The folder, or a `UPath` for a URL.
+        manifest: What `tfprep.json` says.
+    """
 
     path: Path
     manifest: Manifest
 
-    @classmethod
-    def open(cls, path: Place) -> Dataset:
-        """The dataset in this folder or at this URL; DatasetError where there is none that this version reads."""
-        folder = folder_at(path)
-        return cls(folder, Manifest.read(folder))
-
     @property
     def name(self) -> str:
+        """The dataset's name, which its shards' names begin with."""
         return self.manifest.name
 
     @property
     def splits(self) -> Mapping[str, SplitInfo]:
+        """The splits by name."""
         return self.manifest.splits
 
     @property
     def fields(self) -> Mapping[str, FieldSpec]:
+        """Kind, shape and dtype of every stored field."""
         return {name: info.spec for name, info in self.manifest.fields.items()}
 
     @cached_property
     def codecs(self) -> Mapping[str, Codec]:
+        """The codec of every stored field."""
         return {name: from_description(info.codec) for name, info in self.manifest.fields.items()}
 
     def split(self, name: str) -> SplitInfo:
-        """The split of this name; DatasetError lists those there are."""
+        """Return the split of this name; DatasetError lists those there are."""
         if name not in self.splits:
             raise DatasetError(f"{self.path} has no split {name!r}; it has {', '.join(self.splits) or 'none'}")
         return self.splits[name]
 
     def file(self, split: str, variant: int, shard: int) -> FileInfo:
+        """Return what the manifest says about one shard file."""
         return self.split(split).files[variant][shard]
 
+    def check_files(self, split: str, variants: Iterable[int], *, sizes: bool = True) -> None:
+        """Check that the shards of a split are regular files of this folder, of the sizes that the manifest gives.
+
+        At a URL only sizes are compared, as far as a listing of the folder gives them: more would cost a request a file.
+
+        Args:
+            split: The split.
+            variants: Its variants.
+            sizes: Whether another size is an error; if not, records that are cut short show when they are read.
+
+        Raises:
+            DatasetError: A file is missing, is no regular file, leads out of the folder, or has another size.
+        """
+        files = [file for variant in variants for file in self.split(split).files[variant]]
+        with self._watch_for_another_build():
+            listed = listed_sizes(self.path) if is_remote(self.path) else None
+            for file in files:
+                size = regular_size(self.path / file.name) if listed is None else listed.get(file.name, file.bytes)
+                if sizes and size != file.bytes:
+                    raise DatasetError(
+                        f"{self.path / file.name} holds {size} bytes, {MANIFEST} says {file.bytes}; copy the file again, "
+                        "or run the build again. tfprep verify lists all damage"
+                    )
+
     def index(self, split: str, variant: int = 0, columns: Sequence[str] | None = None) -> pa.Table:
-        """The rows of `index.parquet` of one split and variant, in the order of the records on disk."""
+        """Return the rows of `index.parquet` of one split and variant, in the order of the records on disk.
+
+        Args:
+            split: The split.
+            variant: The variant, from 0.
+            columns: The columns to read; None reads all. Names that no index has are left out.
+
+        Raises:
+            DatasetError: There is no such split or variant, or the index is damaged or belongs to another build.
+        """
         info = self.split(split)
         if not 0 <= variant < info.variants:
             raise DatasetError(f"split {split!r} has {info.variants} variants, numbered from 0; there is no {variant}")
-        return read_index(self.path, split=split, variant=variant, columns=columns)
+        with self._watch_for_another_build():
+            self._check_index()
+            rows = read_index(self.path, self.manifest, split, variant, columns)
+            self._check_index()  # It may have been replaced after it was compared.
+        return rows
 
     def samples(self, split: str, variant: int = 0, positions: Sequence[int] | None = None) -> Iterator[dict[str, Any]]:
-        """Decoded records as NumPy values, one at a time, checksums checked: all, or those at these positions.
+        """Decode records one at a time, with their checksums compared. This is for inspection; loaders are for training.
 
-        Made for looking and checking; to train, use a loader.
+        Args:
+            split: The split.
+            variant: The variant, from 0.
+            positions: The rows of the index to read; None reads all in order.
+
+        Yields:
+            NumPy values by field.
+
+        Raises:
+            DatasetError: The index or a record cannot be read.
         """
-        places = self.index(split, variant, ["shard", "offset", "size"])
-        wanted = range(len(places)) if positions is None else positions
-        shards, offsets, sizes = (places.column(name).to_numpy() for name in ("shard", "offset", "size"))
-        for position in wanted:
+        self.check_files(split, [variant], sizes=False)
+        columns = ("shard", "offset", "size", "payload_crc")
+        rows = self.index(split, variant, columns)
+        shards, offsets, sizes, crcs = (rows.column(name).to_numpy() for name in columns)
+        for position in range(len(rows)) if positions is None else positions:
             path = self.path / self.file(split, variant, int(shards[position])).name
-            with path.open("rb") as file:
-                place = Frame(int(offsets[position]), int(sizes[position]))
-                yield self.decode(read_record(file, path, place, position))
+            with self._watch_for_another_build(), open_file(path) as file:
+                frame = Frame(int(offsets[position]), int(sizes[position]))
+                payload = read_record(file, path, frame, position, payload_crc=int(crcs[position]))
+            try:
+                yield self.decode(payload)
+            except SampleError as error:
+                raise RecordError(error.reason, path=str(path), record=position, offset=frame.offset) from error
 
     def decode(self, payload: bytes) -> dict[str, Any]:
-        """One record's payload as NumPy values by field."""
-        features = decode(payload)
-        return {name: self._decode_field(name, info, features) for name, info in self.manifest.fields.items()}
+        """Decode one record's payload to NumPy values by field; SampleError if it is no Example of these fields."""
+        try:
+            features = decode(payload)
+            return {name: self._decode_field(name, info, features) for name, info in self.manifest.fields.items()}
+        except (ValueError, TypeError, OverflowError) as error:
+            raise SampleError(str(error)) from error
 
     def _decode_field(self, name: str, info: FieldInfo, features: Mapping[str, Any]) -> Any:
         if name not in features:
-            raise DatasetError(f"{self.path}: a record without the field {name!r}, which tfprep.json names")
+            raise SampleError(f"the record has no field {name!r}, which {MANIFEST} names")
         value = features[name]
         shape = features.get(f"{name}/shape")
         content = value[0] if isinstance(value, list) and value else value
         return self.codecs[name].decode(content, info.spec, None if shape is None else tuple(map(int, shape)))
+
+    @contextmanager
+    def _watch_for_another_build(self) -> Iterator[None]:
+        """Say so if what is wrong inside comes from a build that replaced the dataset since it was opened."""
+        try:
+            yield
+        except DatasetError as error:
+            if self._is_replaced():
+                raise DatasetReplacedError(
+                    f"{self.path} was replaced by another build since it was opened; open it again"
+                ) from error
+            raise
+
+    def _is_replaced(self) -> bool:
+        try:
+            return read_manifest(self.path) != self.manifest
+        except DatasetError:
+            return True
+
+    def _check_index(self) -> None:
+        """Compare the index with the size and CRC-32C in `tfprep.json`, at first use and whenever the file was replaced."""
+        path = self.path / self.manifest.index
+        expected = self.manifest.files[self.manifest.index]
+        state = _file_state(path)
+        if state == self._checked_index.get("state"):
+            return
+        if (crc32c_of(path), path.stat().st_size) != (expected.crc32c, expected.bytes):
+            raise DatasetError(
+                f"{path} is not the index that {MANIFEST} was written with: it is damaged, or comes from another build; "
+                "copy the whole dataset again, or run the build again"
+            )
+        self._checked_index["state"] = state
+
+    @cached_property
+    def _checked_index(self) -> dict[str, object]:
+        """The state of the index's file when it was compared last."""
+        return {}
+
+
+def open_dataset(path: PathOrUrl) -> Dataset:
+    """Open the dataset in this folder or at this URL, for inspection without a loader (`tfprep.open` returns one with loaders).
+
+    Raises:
+        DatasetError: There is no dataset that this version reads.
+    """
+    folder = folder_at(path)
+    return Dataset(folder, read_manifest(folder))
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Read and check the `tfprep.json` of a folder.
+
+    Raises:
+        DatasetError: There is none, or something is wrong with it; the message says what to do.
+    """
+    return parse_manifest(load_manifest(folder), folder / MANIFEST)
+
+
+def load_manifest(folder: Path) -> bytes:
+    """Return the bytes of `tfprep.json`; DatasetError if they cannot be read."""
+    path = folder / MANIFEST
+    try:
+        with open_file(path) as file:
+            return file.read(MOST_BYTES + 1)
+    except DatasetError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            raise DatasetError(f"{folder} holds no {MANIFEST}: {_why_not(folder)}") from None
+        raise
+    except Exception as error:  # OSError, and for URLs what the packages behind fsspec raise
+        raise DatasetError(f"{path} cannot be read ({type(error).__name__}: {error})") from error
+
+
+def _why_not(folder: Path) -> str:
+    if not folder.exists():
+        return "the folder does not exist; `tfprep build RECIPE --out FOLDER` makes one"
+    if (folder / PRIVATE).is_dir():
+        return "a build has begun here and not finished; run the same command again and it continues"
+    return "it is not a dataset built by tfprep"
+
+
+def _file_state(path: Path) -> object:
+    """A value that changes when the file is replaced or written to. Raises DatasetError where there is no file."""
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        raise DatasetError(f"{path} is missing; run the build again, it writes it anew") from None
+    except Exception as error:  # OSError, and for URLs what the packages behind fsspec raise
+        raise DatasetError(f"{path} cannot be read ({type(error).__name__}: {error})") from error
+    return status.st_size, getattr(status, "st_mtime_ns", 0), getattr(status, "st_ino", 0)

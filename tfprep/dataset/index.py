@@ -1,7 +1,8 @@
-"""`index.parquet`: one row a record, in the order split, variant, shard, place in the shard.
+"""`index.parquet`: one row a record, in the order split, variant, shard, position in the shard.
 
 Columns: `key` string, `split` string, `variant` int16, `shard` int32, `offset` and `size` int64 (of the whole frame),
-`label` int64 (or a list of them; where there is one), `height` and `width` int32 (of the first raster stored; null where
+`payload_crc` uint32 (the masked CRC-32C of the record's payload, which ties the row to its record),
+`label` int64 (or a list of them; only if a label is stored), `height` and `width` int32 (of the first raster stored; null if
 there is none), `source_digest` 16 bytes, and for each stored field `FIELD_offset` int64 and `FIELD_size` int32: where in the
 file that field's own bytes begin and how many there are. Offsets count from the start of the file.
 
@@ -10,23 +11,27 @@ Each (split, variant) begins a new row group, so a reader that wants one variant
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tfprep.dataset.names import INDEX
-from tfprep.dataset.place import is_remote
+from tfprep.dataset.manifest import FieldInfo, FileInfo, Manifest
 from tfprep.errors import DatasetError
+from tfprep.records.framing import FOOTER_BYTES, FRAME_BYTES, HEADER_BYTES
+from tfprep.storage.urls import is_remote
 
 ROW_GROUP = 1 << 16
 _REPETITIVE = ["split", "variant", "shard", "label", "height", "width"]
+_NULLABLE = ("height", "width")
 
 
 def schema(fields: Sequence[str], label: pa.DataType | None) -> pa.Schema:
-    """The index's schema for these stored fields; `label` is the label's type, None where there is no label."""
+    """Return the index's schema for these stored fields; `label` is the label's type, None if there is no label."""
     columns = [
         pa.field("key", pa.string()),
         pa.field("split", pa.string()),
@@ -34,6 +39,7 @@ def schema(fields: Sequence[str], label: pa.DataType | None) -> pa.Schema:
         pa.field("shard", pa.int32()),
         pa.field("offset", pa.int64()),
         pa.field("size", pa.int64()),
+        pa.field("payload_crc", pa.uint32()),
         *([pa.field("label", label)] if label is not None else []),
         pa.field("height", pa.int32()),
         pa.field("width", pa.int32()),
@@ -44,29 +50,61 @@ def schema(fields: Sequence[str], label: pa.DataType | None) -> pa.Schema:
     return pa.schema(columns)
 
 
-def write_index(path: Path, columns: pa.Schema, parts: Iterable[pa.Table]) -> None:
+def label_type(fields: Mapping[str, FieldInfo]) -> pa.DataType | None:
+    """Return the type of the index's label column, that of the first label stored; None if no label is stored."""
+    shapes = [info.spec.shape for info in fields.values() if info.spec.kind == "label"]
+    if not shapes:
+        return None
+    return pa.int64() if shapes[0] == () else pa.list_(pa.int64())
+
+
+def write_index(path: Path, columns: pa.Schema, tables: Iterable[pa.Table]) -> None:
     """Write the tables one after another, each as row groups of its own: one is in memory at a time.
 
     Numbers stay uncompressed: a loader reads them before its first batch, a million rows in 10 ms instead of 50.
     """
     compression = {name: "zstd" if name in ("key", "source_digest") else "none" for name in columns.names}
     with pq.ParquetWriter(path, columns, compression=compression, use_dictionary=_REPETITIVE) as writer:
-        for part in parts:
-            writer.write_table(part.select(columns.names).cast(columns), row_group_size=ROW_GROUP)
+        for table in tables:
+            writer.write_table(table.select(columns.names).cast(columns), row_group_size=ROW_GROUP)
 
 
-def read_index(
-    folder: Path, *, split: str | None = None, variant: int | None = None, columns: Sequence[str] | None = None
-) -> pa.Table:
-    """The rows of one split and variant (None: of all), with these columns (None: with all)."""
-    path = folder / INDEX
+def read_index(folder: Path, manifest: Manifest, split: str, variant: int, columns: Sequence[str] | None) -> pa.Table:
+    """Read the rows of one split and variant, and check them against the manifest.
+
+    Args:
+        folder: The dataset's folder.
+        manifest: What the dataset is.
+        split: A split of the manifest.
+        variant: One of its variants.
+        columns: The columns to read; None reads all. Names that no index has are left out.
+
+    Raises:
+        DatasetError: The index cannot be read, or its rows cannot be those of this dataset.
+    """
+    path = folder / manifest.index
+    files = manifest.splits[split].files[variant]
     try:
         with _opened(path) as file:
-            return file.read_row_groups(_row_groups(file.metadata, split, variant), columns=columns)
+            groups = _row_groups(file.metadata, split, variant)
+            rows = sum(file.metadata.row_group(group).num_rows for group in groups)
+            if rows != manifest.splits[split].samples:
+                raise DatasetError(
+                    f"{path} lists {rows} records of split {split!r}, variant {variant}; tfprep.json says "
+                    f"{manifest.splits[split].samples}. Run the build again, it writes both anew"
+                )
+            table = file.read_row_groups(groups, columns=columns)
     except FileNotFoundError:
         raise DatasetError(f"{path} is missing; run the build again, it writes it anew") from None
-    except (pa.ArrowInvalid, OSError) as error:
+    except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
         raise DatasetError(f"{path} is damaged ({error}); run the build again, it writes it anew") from error
+    expected = schema(list(manifest.fields), label_type(manifest.fields))
+    try:
+        _check_columns(table, expected, columns)
+        _check_numbers(table, files, list(manifest.fields))
+    except DatasetError as error:
+        raise DatasetError(f"{path}, split {split!r}, variant {variant}: {error}") from None
+    return table
 
 
 @contextmanager
@@ -79,12 +117,53 @@ def _opened(path: Path) -> Iterator[pq.ParquetFile]:
         yield file
 
 
-def _row_groups(metadata: pq.FileMetaData, split: str | None, variant: int | None) -> list[int]:
+def _row_groups(metadata: pq.FileMetaData, split: str, variant: int) -> list[int]:
     """The row groups of this split and variant, by their statistics: a group holds one of each."""
-    places = {metadata.schema.column(i).name: i for i in range(metadata.num_columns)}
+    numbers = {metadata.schema.column(i).name: i for i in range(metadata.num_columns)}
+    if not {"split", "variant"} <= numbers.keys():
+        raise ValueError("it has no columns split and variant")
 
-    def holds(group: int, column: str, value: str | int | None) -> bool:
-        return value is None or metadata.row_group(group).column(places[column]).statistics.min == value
+    def holds(group: int, column: str, value: str | int) -> bool:
+        statistics = metadata.row_group(group).column(numbers[column]).statistics
+        return statistics is not None and statistics.has_min_max and statistics.min == statistics.max == value
 
     groups = [group for group in range(metadata.num_row_groups) if metadata.row_group(group).num_rows]
     return [group for group in groups if holds(group, "split", split) and holds(group, "variant", variant)]
+
+
+def _check_columns(table: pa.Table, expected: pa.Schema, columns: Sequence[str] | None) -> None:
+    for field in expected:
+        if columns is not None and field.name not in columns:
+            continue
+        if field.name not in table.column_names:
+            raise DatasetError(f"the column {field.name} is missing")
+        column = table.column(field.name)
+        if column.type != field.type:
+            raise DatasetError(f"the column {field.name} is of type {column.type}, not {field.type}")
+        missing = column.null_count + (pc.list_flatten(column).null_count if pa.types.is_list(column.type) else 0)
+        if missing and field.name not in _NULLABLE:
+            raise DatasetError(f"the column {field.name} has {missing} values missing")
+
+
+def _check_numbers(table: pa.Table, files: Sequence[FileInfo], fields: Sequence[str]) -> None:
+    """Check that every record is inside its shard and every field inside its record, for the columns that were read."""
+    if not {"shard", "offset", "size"} <= set(table.column_names) or not len(table):
+        return
+    shard, offset, size = (table.column(name).to_numpy() for name in ("shard", "offset", "size"))
+    if shard.min() < 0 or shard.max() >= len(files):
+        raise DatasetError(f"shards are numbered from 0 to {len(files) - 1}, not {shard.min()} to {shard.max()}")
+    if (
+        np.bincount(shard, minlength=len(files)).tolist() != [file.records for file in files]
+        or (np.diff(shard) < 0).any()
+    ):
+        raise DatasetError("the rows are not in the order of the shards, or a shard has another number of records")
+    ends = np.array([file.bytes for file in files])[shard]
+    if offset.min() < 0 or size.min() < FRAME_BYTES or (size > ends - offset).any():
+        raise DatasetError("a record lies outside its shard")
+    for name in fields:
+        if {f"{name}_offset", f"{name}_size"} <= set(table.column_names):
+            inner = table.column(f"{name}_offset").to_numpy() - offset
+            length = table.column(f"{name}_size").to_numpy()
+            room = size - FOOTER_BYTES
+            if inner.min() < HEADER_BYTES or length.min() < 0 or (length > room - inner).any():
+                raise DatasetError(f"the bytes of '{name}' lie outside their record")

@@ -1,23 +1,24 @@
-"""`tfprep.json`: what a dataset is, as plain JSON that reading never executes.
+"""`tfprep.json`: what a dataset is, as plain JSON that reading never executes. `tfprep.dataset.parse` reads and checks it.
 
-Every name and size is checked on the way in, so that a damaged or hostile file is an error and not a surprise: file names
-are plain names inside the dataset's folder, counts are not negative, every variant has as many shards as variant 0.
+The file ends with the SHA-256 of all bytes before it, in one exact form (`seal`), so that a change of any byte is found.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
+from tfprep.dataset.digests import FileDigest
+from tfprep.dataset.names import INDEX, check_file_name
 from tfprep.errors import DatasetError
-from tfprep.fields import KINDS, FieldSpec
+from tfprep.fields import FieldSpec
 
 FORMAT_VERSION = 1
 MANIFEST = "tfprep.json"
+NOT_SEALED = "was changed after it was written: its own checksum is wrong"
 
 
 @dataclass(frozen=True)
@@ -30,8 +31,7 @@ class FileInfo:
     sha256: str
 
     def __post_init__(self) -> None:
-        if not self.name or self.name != os.path.basename(self.name) or self.name in (".", ".."):
-            raise DatasetError(f"a file of the dataset lies beside {MANIFEST}, its name cannot be {self.name!r}")
+        check_file_name(self.name)
         if self.records < 0 or self.bytes < 0:
             raise DatasetError(f"{self.name}: {self.records} records and {self.bytes} bytes")
 
@@ -48,7 +48,8 @@ class SplitInfo:
             records = [file.records for file in files]
             if records != [file.records for file in self.files[0]] or sum(records) != self.samples:
                 raise DatasetError(
-                    f"variant {variant} holds {records} records a shard; {self.samples} samples are listed"
+                    f"variant {variant} holds {sum(records)} records in {len(records)} shards, or not as many in each shard as "
+                    f"variant 0; {self.samples} samples are listed"
                 )
 
     @property
@@ -82,7 +83,11 @@ class Statistics:
 
 @dataclass(frozen=True)
 class Manifest:
-    """All that `tfprep.json` holds. `classes` and `class_counts` are by field; counts are of variant 0, by split."""
+    """All that `tfprep.json` holds.
+
+    `classes` and `class_counts` are by field; counts are of variant 0, by split. `files` holds the digests of the published files
+    that are no shards, by name: the index (its name is `index`), the files for TensorFlow Datasets, the rejects.
+    """
 
     name: str
     fingerprint: str
@@ -94,76 +99,39 @@ class Manifest:
     statistics: Mapping[str, Statistics] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     rejects: int = 0
+    files: Mapping[str, FileDigest] = field(default_factory=dict)
+
+    @property
+    def index(self) -> str:
+        """The name of the index's file. It is a hidden name while a build replaces an older dataset."""
+        return next((name for name in self.files if name.endswith(INDEX)), INDEX)
 
     def to_json(self) -> str:
-        return json.dumps({"format_version": FORMAT_VERSION, **asdict(self)}, indent=1, ensure_ascii=False) + "\n"
-
-    @classmethod
-    def read(cls, folder: Path) -> Manifest:
-        """The manifest of the dataset in `folder`; DatasetError says what is wrong with it and what to do."""
-        return _parse(_load(folder), folder / MANIFEST)
+        """The text of `tfprep.json`, with its own checksum at the end."""
+        return seal({"format_version": FORMAT_VERSION, **asdict(self)})
 
 
-def _load(folder: Path) -> Any:
-    path = folder / MANIFEST
+def seal(document: Mapping[str, Any]) -> str:
+    """Return the document as JSON text whose last entry, `sha256`, is the SHA-256 of all bytes before that entry."""
+    text = json.dumps(dict(document), indent=1, ensure_ascii=False).removesuffix("\n}")
+    if not _is_unicode(text):  # names of files that are not UTF-8
+        text = json.dumps(dict(document), indent=1).removesuffix("\n}")
+    return text + _ending(text.encode())
+
+
+def _is_unicode(text: str) -> bool:
     try:
-        return json.loads(path.read_bytes())
-    except FileNotFoundError:
-        raise DatasetError(f"{folder} holds no {MANIFEST}: {_why_not(folder)}") from None
-    except ValueError as error:
-        raise DatasetError(f"{path} is damaged ({error}); run the build again, it writes it anew") from error
-    except Exception as error:  # OSError, and for URLs what the packages behind fsspec raise
-        raise DatasetError(f"{path} cannot be read ({type(error).__name__}: {error})") from error
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
-def _why_not(folder: Path) -> str:
-    if not folder.exists():
-        return "the folder does not exist; `tfprep build RECIPE --out FOLDER` makes one"
-    if (folder / ".tfprep").is_dir():
-        return "a build has begun here and not finished; run the same command again and it continues"
-    return "it is not a dataset built by tfprep"
+def is_sealed(content: bytes) -> bool:
+    """Return whether the content ends exactly as `seal` ended it: no byte was changed since."""
+    length = len(_ending(b""))
+    return content[-length:] == _ending(content[:-length]).encode()
 
 
-def _parse(raw: Any, path: Path) -> Manifest:
-    version = raw.get("format_version") if isinstance(raw, dict) else None
-    if version != FORMAT_VERSION:
-        newer = isinstance(version, int) and version > FORMAT_VERSION
-        advice = "upgrade tfprep" if newer else "build it again with this version"
-        raise DatasetError(f"{path}: format version {version!r}, this tfprep reads {FORMAT_VERSION}; {advice}")
-    try:
-        return Manifest(
-            name=str(raw["name"]),
-            fingerprint=str(raw["fingerprint"]),
-            recipe=raw["recipe"],
-            fields={name: _parse_field(info) for name, info in raw["fields"].items()},
-            splits={name: _parse_split(info) for name, info in raw["splits"].items()},
-            classes={name: tuple(map(str, names)) for name, names in raw["classes"].items()},
-            class_counts={
-                name: {split: tuple(map(int, counts)) for split, counts in splits.items()}
-                for name, splits in raw["class_counts"].items()
-            },
-            statistics={
-                name: Statistics(tuple(map(float, info["mean"])), tuple(map(float, info["std"])))
-                for name, info in raw["statistics"].items()
-            },
-            versions=raw["versions"],
-            rejects=int(raw["rejects"]),
-        )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise DatasetError(f"{path} is damaged ({type(error).__name__}: {error}); run the build again") from error
-
-
-def _parse_field(info: Any) -> FieldInfo:
-    kind = info["spec"]["kind"]
-    if kind not in KINDS:
-        raise ValueError(f"unknown kind of field {kind!r}")
-    shape = tuple(None if size is None else int(size) for size in info["spec"]["shape"])
-    return FieldInfo(FieldSpec(kind, shape, str(info["spec"]["dtype"])), info["codec"])
-
-
-def _parse_split(info: Any) -> SplitInfo:
-    files = tuple(
-        tuple(FileInfo(str(f["name"]), int(f["records"]), int(f["bytes"]), str(f["sha256"])) for f in variant)
-        for variant in info["files"]
-    )
-    return SplitInfo(int(info["samples"]), files)
+def _ending(text: bytes) -> str:
+    return f',\n "sha256": "{hashlib.sha256(text).hexdigest()}"\n}}\n'

@@ -1,4 +1,4 @@
-"""The names of a dataset's files, as TensorFlow Datasets wants them: `camvid-train_v1.tfrecord-00000-of-00004`."""
+"""The names of a dataset's files, as TensorFlow Datasets expects them: `camvid-train_v1.tfrecord-00000-of-00004`."""
 
 from __future__ import annotations
 
@@ -11,21 +11,35 @@ REJECTS = "rejects.jsonl"
 PRIVATE = ".tfprep"
 """Receipts and the lock of a build; readers do not look into it."""
 
-_NAME = re.compile(r"[a-zA-Z][a-zA-Z0-9_]*\Z")
+_NAME = re.compile(r"[a-zA-Z][a-zA-Z0-9_]{0,99}\Z")
+_MOST_FILE_NAME_BYTES = 255  # of ext4, XFS, NTFS and APFS
 _VARIANT = re.compile(r"_v[0-9]+\Z")
 
 
 def check_name(what: str, name: str) -> None:
-    """DatasetError where `name` cannot stand in a file name that TensorFlow Datasets parses."""
+    """Raise DatasetError if `name` cannot be part of a file name that TensorFlow Datasets parses."""
     if not _NAME.match(name):
-        raise DatasetError(f"{what} is a letter followed by letters, digits and '_', not {name!r}")
+        raise DatasetError(f"{what} is a letter followed by letters, digits and '_', at most 100, not {name[:120]!r}")
     if _VARIANT.search(name):
         raise DatasetError(f"{what} {name!r} ends like a variant ('_v1'); tfprep adds that ending itself")
 
 
+def check_file_name(name: str) -> None:
+    """Raise DatasetError unless this is the plain name of a file in the dataset's folder."""
+    if name in ("", ".", "..") or any(character in "/\\" or not character.isprintable() for character in name):
+        raise DatasetError(f"a file of the dataset stands in its folder, its name cannot be {name[:120]!r}")
+    if len(name.encode()) > _MOST_FILE_NAME_BYTES:
+        raise DatasetError(f"the name of a file has at most {_MOST_FILE_NAME_BYTES} bytes, not {name[:120]!r}...")
+
+
 def variant_split(split: str, variant: int) -> str:
-    """The split's name to TensorFlow Datasets: `train`, `train_v1`, `train_v2`, ..."""
+    """Return the split's name in TensorFlow Datasets: `train`, `train_v1`, `train_v2`, ..."""
     return split if variant == 0 else f"{split}_v{variant}"
+
+
+def hidden_name(name: str, sha256: str) -> str:
+    """Return a second name for a file of this content, under which a build publishes it before it replaces the usual name."""
+    return f".{sha256[:16]}.{name}"
 
 
 def shard_name(name: str, split: str, variant: int, shard: int, shards: int) -> str:

@@ -1,8 +1,8 @@
 """A contact sheet of a dataset: samples in rows, their variants, masks and maps in columns.
 
-What it draws is read from the records, so a wrong augmentation or a shifted mask is seen at a glance: each variant stands as
-the image, the image under its mask's classes, and one panel for every channel of a map. Boxes and points are drawn on the
-image; labels and texts stand at the left.
+The sheet is drawn from the stored records, so that it shows a wrong augmentation or a shifted mask. Each variant has a panel for
+the image, one for the image under its mask's classes, and one for every channel of a map. Boxes and points are drawn on the
+image; labels and texts are to the left.
 """
 
 from __future__ import annotations
@@ -37,7 +37,21 @@ class Panel:
 def contact_sheet(
     data: Dataset, split: str | None = None, *, samples: int = 8, variants: int | None = None, panel_px: int = 144
 ) -> Image.Image:
-    """Draw `samples` samples, evenly spread over the split, in their first `variants` variants (None: all of them)."""
+    """Draw samples of a split, evenly spread over it.
+
+    Args:
+        data: The dataset.
+        split: The split; None takes the first.
+        samples: The number of samples, each a row (or a row for each variant, if one would be too wide).
+        variants: The number of variants of each sample, from 0 on; None draws all.
+        panel_px: The longer side of a panel in pixels.
+
+    Returns:
+        The sheet as an RGB image.
+
+    Raises:
+        DatasetError: The split holds no sample, the dataset stores no image, mask or map, or a record cannot be read.
+    """
     split = split or next(iter(data.splits))
     info = data.split(split)
     if not info.samples:
@@ -54,7 +68,7 @@ def contact_sheet(
 
 
 def _lines(variants: Sequence[Sequence[Panel]]) -> list[list[Panel]]:
-    """The variants of one sample beside each other, or below each other where that would be too wide to look at."""
+    """Arrange the variants of one sample side by side, or one below the other if the row would be too wide."""
     if sum(map(len, variants)) <= _MOST_COLUMNS:
         return [[panel for panels in variants for panel in panels]]
     return [list(panels) for panels in variants]
@@ -64,7 +78,7 @@ def _lines(variants: Sequence[Sequence[Panel]]) -> list[list[Panel]]:
 
 
 def _panels(data: Dataset, sample: Mapping[str, Any], variant: int) -> Iterator[Panel]:
-    """The panels of one variant; a mask is laid over the first image of its size."""
+    """Yield the panels of one variant; a mask is drawn over the first image of its size."""
     title = f"v{variant} " if variant else ""
     ground: Array | None = None
     for name, spec in data.fields.items():
@@ -84,7 +98,7 @@ def _rgb(image: Array) -> ImageArray:
 
 
 def _marked(image: ImageArray, fields: Mapping[str, FieldSpec], sample: Mapping[str, Any]) -> ImageArray:
-    """The image with its boxes and visible points."""
+    """Return the image with its boxes and visible points drawn on it."""
     marked: ImageArray = image.copy()
     radius = max(2, min(image.shape[:2]) // 60)
     for name, spec in fields.items():
@@ -99,7 +113,7 @@ def _marked(image: ImageArray, fields: Mapping[str, FieldSpec], sample: Mapping[
 
 
 def _over(ground: Array | None, mask: Array) -> ImageArray:
-    """The mask's classes in colours, over the image where they have one size."""
+    """Return the mask's classes in colours, blended with the image if both have the same size."""
     colours: ImageArray = class_colours(int(mask.max()) + 1)[mask]
     if ground is None or ground.shape[:2] != mask.shape:
         return colours
@@ -108,7 +122,7 @@ def _over(ground: Array | None, mask: Array) -> ImageArray:
 
 
 def class_colours(count: int) -> ImageArray:
-    """uint8 [count, 3]: black for class 0, then hues a golden angle apart, which keeps neighbours distinct."""
+    """Return one colour for each class, uint8 [count, 3]: black for class 0, then hues that keep neighbours distinct."""
     hsv = [((n * 137.508 / 360) % 1, 0.78, 1.0 if n % 2 else 0.75) for n in range(count)]
     colours = np.array([hsv_to_rgb(*colour) for colour in hsv]) * 255
     colours[:1] = 0
@@ -117,7 +131,7 @@ def class_colours(count: int) -> ImageArray:
 
 
 def _outline(mask: Array) -> Array:
-    """bool [H, W]: where a pixel's class differs from that of the pixel to the right or below."""
+    """Return where a pixel's class differs from that of the pixel to the right or below, bool [H, W]."""
     edge = np.zeros(mask.shape, bool)
     edge[:, :-1] |= mask[:, :-1] != mask[:, 1:]
     edge[:-1] |= mask[:-1] != mask[1:]
@@ -125,9 +139,9 @@ def _outline(mask: Array) -> Array:
 
 
 def _map_panels(title: str, values: Array, outlines: Sequence[Array]) -> Iterator[Panel]:
-    """A panel for each of the first channels, dark for its smallest value and light for its largest; the title says both.
+    """Yield a panel for each of the first channels, from dark (its smallest value) to light (its largest).
 
-    The outlines of the mask's classes lie over it, so that one sees what the map belongs to.
+    The title gives both values. The outlines of the masks' classes are drawn on top, so that a shifted map shows.
     """
     channels = values[:, :, None] if values.ndim == 2 else values
     for number in range(min(channels.shape[2], _MOST_CHANNELS)):
@@ -144,7 +158,7 @@ def _map_panels(title: str, values: Array, outlines: Sequence[Array]) -> Iterato
 
 
 def _words(data: Dataset, key: str, sample: Mapping[str, Any]) -> list[str]:
-    """What stands beside a row: the key, and every label, number and text that is stored."""
+    """Return the caption of a row: the key, and every stored label, number and text."""
     words = [key]
     for name, spec in data.fields.items():
         if spec.kind == "label":
@@ -165,15 +179,18 @@ def _draw(title: str, rows: Sequence[Sequence[Panel]], words: Sequence[Sequence[
     if columns == 0:
         raise DatasetError("the dataset stores no image, mask or map to draw")
     font = ImageFont.load_default(10)
-    lines = [list(_wrapped(told, font)) for told in words]
-    heights = [max(*(p.height for p in row), _LINE * len(told)) for row, told in zip(pictures, lines, strict=True)]
+    captions = [list(_wrapped(caption, font)) for caption in words]
+    heights = [
+        max(*(picture.height for picture in row), _LINE * len(caption))
+        for row, caption in zip(pictures, captions, strict=True)
+    ]
     width = _LEFT + columns * (panel_px + _GAP) + _MARGIN
     sheet = Image.new("RGB", (width, 2 * _MARGIN + 2 * _LINE + sum(h + _LINE + _GAP for h in heights)), _PAPER)
     pen = ImageDraw.Draw(sheet)
     pen.text((_MARGIN, _MARGIN), title, _INK, ImageFont.load_default(12))
     top = _MARGIN + 2 * _LINE
-    for row, drawn, told, height in zip(rows, pictures, lines, heights, strict=True):
-        for line, word in enumerate(told):
+    for row, drawn, caption, height in zip(rows, pictures, captions, heights, strict=True):
+        for line, word in enumerate(caption):
             pen.text((_MARGIN, top + _LINE * (line + 1)), word, _INK if line == 0 else _FAINT, font)
         for column, (panel, picture) in enumerate(zip(row, drawn, strict=True)):
             left = _LEFT + column * (panel_px + _GAP)
@@ -191,7 +208,7 @@ def _inside(pixels: ImageArray, panel_px: int) -> Image.Image:
 
 
 def _wrapped(words: Sequence[str], font: Any) -> Iterator[str]:
-    """Each word on lines that fit to the left of the panels."""
+    """Yield each word in pieces that fit to the left of the panels."""
     for word in words:
         rest = word
         while rest:

@@ -1,27 +1,51 @@
-"""The three files by which TensorFlow Datasets reads a dataset: `builder_from_directory(folder)`."""
+"""The files from which TensorFlow Datasets reads a dataset, with `tfds.builder_from_directory(folder)`."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from tfprep.codecs import from_description
 from tfprep.dataset.manifest import Manifest
 from tfprep.dataset.names import variant_split
 
-TFDS_FILES = ("dataset_info.json", "features.json")
-
 
 def tfds_files(manifest: Manifest) -> dict[str, str]:
-    """File name to content: `dataset_info.json`, `features.json`, and `FIELD.labels.txt` for a label with class names.
+    """Return the content of `dataset_info.json`, `features.json` and, for a label with class names, `FIELD.labels.txt`, by name.
 
-    A field `dataset_info.json` does not know is a ParseError to TensorFlow Datasets, so it holds the least there is.
+    TensorFlow Datasets raises a ParseError for an entry of `dataset_info.json` that it does not know, so the file holds no more
+    than it needs. The names of the classes are left out if TensorFlow Datasets would read others.
     """
     files = {"dataset_info.json": _json(_info(manifest)), "features.json": _json(_features(manifest))}
     for name, classes in manifest.classes.items():
-        if name in manifest.fields and manifest.fields[name].spec.kind == "label":
+        if _is_label(manifest, name) and _survive(classes):
             files[f"{name}.labels.txt"] = "".join(f"{label}\n" for label in classes)
     return files
+
+
+def misread_classes(manifest: Manifest) -> list[str]:
+    """Return the labels whose class names TensorFlow Datasets would misread, so that `tfds_files` leaves their file out."""
+    return [name for name, classes in manifest.classes.items() if _is_label(manifest, name) and not _survive(classes)]
+
+
+def _is_label(manifest: Manifest, name: str) -> bool:
+    return name in manifest.fields and manifest.fields[name].spec.kind == "label"
+
+
+def _survive(classes: Sequence[str]) -> bool:
+    """Return whether TensorFlow Datasets reads these names from lines: it strips each, drops empty ones, refuses repetitions."""
+    text = "".join(f"{label}\n" for label in classes)
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines == list(classes) and len(set(lines)) == len(lines) and _is_utf8(text)
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _info(manifest: Manifest) -> dict[str, Any]:

@@ -1,86 +1,143 @@
-"""Is a dataset still what was built? Every file against its size and SHA-256, every record against its checksums, its place
-in the index, and its codecs."""
+"""Compare a dataset with what was built: every file with its size and SHA-256, every record with its checksums, its row of the
+index and its codecs."""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
 
-from tfprep.dataset.dataset import Dataset
-from tfprep.dataset.manifest import FileInfo
+from tfprep.dataset.dataset import Dataset, load_manifest
+from tfprep.dataset.digests import digest_of, sha256_of
+from tfprep.dataset.index import read_index
+from tfprep.dataset.manifest import MANIFEST, NOT_SEALED, FileInfo, Manifest, is_sealed
+from tfprep.dataset.parse import parse_manifest
 from tfprep.errors import DatasetError, TfprepError
-from tfprep.records import Frame, check_frame, read_index
+from tfprep.records import Frame, check_frame, format_index
+from tfprep.storage.urls import PathOrUrl, folder_at, open_file
 
-_CHUNK = 1 << 20
+_COLUMNS = ["shard", "offset", "size", "payload_crc"]
 
 
 @dataclass(frozen=True)
 class Fault:
-    """Something that is not as it was built: in which file, at which byte (None: the file as a whole), and what."""
+    """A difference from what was built: the file's name, the byte where it begins (None: the file as a whole), the reason."""
 
     file: str
     offset: int | None
     reason: str
 
 
-def verify(data: Dataset, on_file: Callable[[FileInfo], None] | None = None) -> Iterator[Fault]:
-    """Every fault of the dataset, file by file; none where it is whole. One record is in memory at a time.
+@dataclass(frozen=True)
+class _Row:
+    """A record as the index describes it."""
 
-    Raises DatasetError where the index itself cannot be read.
+    frame: Frame
+    payload_crc: int
+
+
+def verify(path: PathOrUrl, on_file: Callable[[FileInfo], None] | None = None) -> Iterator[Fault]:
+    """Find every fault of a dataset, file by file, with one record in memory at a time.
+
+    Args:
+        path: The dataset's folder or URL.
+        on_file: Called after each shard.
+
+    Yields:
+        The faults; none if every byte of every published file is as it was built.
+
+    Raises:
+        DatasetError: There is no `tfprep.json` that could be read.
     """
+    folder = folder_at(path)
+    content = load_manifest(folder)
+    try:
+        manifest = parse_manifest(content, folder / MANIFEST, sealed=False)
+    except DatasetError as error:
+        yield Fault(MANIFEST, None, str(error))
+        return
+    if not is_sealed(content):
+        yield Fault(MANIFEST, None, f"it {NOT_SEALED}")
+    faults = list(_digest_faults(folder, manifest))
+    yield from faults
+    yield from _shard_faults(Dataset(folder, manifest), manifest.index in {fault.file for fault in faults}, on_file)
+
+
+def _digest_faults(folder: Path, manifest: Manifest) -> Iterator[Fault]:
+    for name, expected in manifest.files.items():
+        try:
+            found = digest_of(folder / name)
+        except DatasetError as error:
+            yield Fault(name, None, _why(error))
+            continue
+        if found.bytes != expected.bytes:
+            yield Fault(name, None, f"{found.bytes} bytes, {expected.bytes} were written")
+        elif found != expected:
+            yield Fault(name, None, "its SHA-256 is not that of the build")
+
+
+def _why(error: DatasetError) -> str:
+    return "the file is missing" if isinstance(error.__cause__, FileNotFoundError) else str(error)
+
+
+def _shard_faults(data: Dataset, no_index: bool, on_file: Callable[[FileInfo], None] | None) -> Iterator[Fault]:
     for split, info in data.splits.items():
-        for variant in range(info.variants):
-            rows = data.index(split, variant, ["shard", "offset", "size"])
-            if len(rows) != info.samples:
-                yield Fault(
-                    "index.parquet", None, f"{len(rows)} rows for {info.samples} samples of {split} variant {variant}"
-                )
-            for shard, file in enumerate(info.files[variant]):
-                yield from _file_faults(data, file, _frames(rows, shard))
+        for variant, files in enumerate(info.files):
+            rows = None
+            if not no_index:
+                try:
+                    rows = read_index(data.path, data.manifest, split, variant, _COLUMNS)
+                except DatasetError as error:
+                    yield Fault(data.manifest.index, None, str(error))
+            for shard, file in enumerate(files):
+                yield from _file_faults(data, file, None if rows is None else _rows_of(rows, shard))
                 if on_file:
                     on_file(file)
 
 
-def _frames(rows: pa.Table, shard: int) -> list[Frame]:
+def _rows_of(rows: pa.Table, shard: int) -> list[_Row]:
     mask = rows["shard"].to_numpy() == shard
-    places = zip(rows["offset"].to_numpy()[mask].tolist(), rows["size"].to_numpy()[mask].tolist(), strict=True)
-    return [Frame(*place) for place in places]
+    columns = (rows[name].to_numpy()[mask].tolist() for name in _COLUMNS[1:])
+    return [_Row(Frame(offset, size), crc) for offset, size, crc in zip(*columns, strict=True)]
 
 
-def _file_faults(data: Dataset, file: FileInfo, frames: list[Frame]) -> Iterator[Fault]:
+def _file_faults(data: Dataset, file: FileInfo, rows: Sequence[_Row] | None) -> Iterator[Fault]:
+    """Yield the faults of a shard and its `.idx`. Records are not checked if there are no rows because the index is damaged."""
     path = data.path / file.name
-    if not path.is_file():
-        yield Fault(file.name, None, "the file is missing")
-        return
-    if path.stat().st_size != file.bytes:
-        yield Fault(file.name, None, f"{path.stat().st_size} bytes, {file.bytes} were written")
-    elif _sha256(path) != file.sha256:
-        yield Fault(file.name, None, "its SHA-256 is not that of the build")
-    yield from _record_faults(data, path, frames)
     try:
-        if read_index(path.with_name(f"{path.name}.idx")) != frames:
-            yield Fault(f"{file.name}.idx", None, "it lists other records than index.parquet")
-    except (OSError, DatasetError) as error:
-        yield Fault(f"{file.name}.idx", None, str(error))
+        with open_file(path):
+            size = path.stat().st_size
+    except DatasetError as error:
+        yield Fault(file.name, None, _why(error))
+        return
+    if size != file.bytes:
+        yield Fault(file.name, None, f"{size} bytes, {file.bytes} were written")
+    elif sha256_of(path) != file.sha256:
+        yield Fault(file.name, None, "its SHA-256 is not that of the build")
+    if rows is not None:
+        yield from _record_faults(data, path, rows)
+        yield from _text_index_faults(path.with_name(f"{path.name}.idx"), rows)
 
 
-def _record_faults(data: Dataset, path: Path, frames: list[Frame]) -> Iterator[Fault]:
-    with path.open("rb") as file:
-        for number, frame in enumerate(frames):
-            file.seek(frame.offset)
+def _text_index_faults(path: Path, rows: Sequence[_Row]) -> Iterator[Fault]:
+    """The `.idx` follows from the index, byte for byte."""
+    try:
+        with open_file(path) as file:
+            expected = format_index(row.frame for row in rows).encode()
+            if file.read(len(expected) + 1) != expected:
+                yield Fault(path.name, None, "it lists other records than the index")
+    except DatasetError as error:
+        yield Fault(path.name, None, str(error))
+
+
+def _record_faults(data: Dataset, path: Path, rows: Sequence[_Row]) -> Iterator[Fault]:
+    with open_file(path) as file:
+        for number, row in enumerate(rows):
+            file.seek(row.frame.offset)
             try:
-                data.decode(check_frame(file.read(frame.size), path, frame, number))
-            except (TfprepError, ValueError) as error:
-                yield Fault(path.name, frame.offset, getattr(error, "reason", str(error)))
-
-
-def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK):
-            digest.update(chunk)
-    return digest.hexdigest()
+                content = file.read(row.frame.size)
+                data.decode(check_frame(content, path, row.frame, number, payload_crc=row.payload_crc))
+            except TfprepError as error:
+                yield Fault(path.name, row.frame.offset, getattr(error, "reason", str(error)))

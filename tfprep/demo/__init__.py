@@ -1,1 +1,1 @@
-"""`tfprep demo`: data that it makes itself, a recipe, a contact sheet, and a model that learns from the built dataset."""
+"""`tfprep demo`: drawn data, a recipe, a contact sheet, and a model that is trained on the built dataset."""

@@ -1,7 +1,7 @@
-"""Made-up photographs with masks: objects of three classes on textured ground, as JPEG and PNG files.
+"""Drawn scenes with masks: objects of three classes on textured ground, as JPEG and PNG files.
 
-Class 1 are leaves, class 2 stars, class 3 stones; the ground is class 0. Colours are drawn anew for every object, so colour
-alone does not tell a class: a model has to use shape, or the user's clicks.
+Class 1 is leaves, class 2 stars, class 3 stones; the ground is class 0. The colour of every object is random, so a model cannot
+tell classes by colour alone: it has to use shape, or the user's clicks.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from tfprep.seeding import generator
 
 CLASSES = ("ground", "leaf", "star", "stone")
 _SOFT_PX = 0.7
-"""Objects are blended in over so many pixels, as a lens would show them."""
+"""Width, in pixels, over which the edge of an object is blended with the ground, as a lens would show it."""
 
 
 def write_scenes(root: Path, counts: dict[str, int], seed: int = 0) -> int:
-    """Write `{split}/images/NNNN.jpg` and `{split}/masks/NNNN.png` below `root`; what is there already stays as it is."""
+    """Write `{split}/images/NNNN.jpg` and `{split}/masks/NNNN.png` below `root`; existing files are kept."""
     for split, count in counts.items():
         for folder in ("images", "masks"):
             (root / split / folder).mkdir(parents=True, exist_ok=True)

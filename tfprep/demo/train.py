@@ -14,7 +14,13 @@ BATCH = 16
 
 @dataclass(frozen=True)
 class Learned:
-    """How training went: the loss at the beginning and at the end (means of ten steps), and the IoU on the held-out scenes."""
+    """The result of training.
+
+    Attributes:
+        steps: Number of training steps.
+        first_loss, last_loss: Mean loss of the first and of the last ten steps.
+        held_out_iou: Intersection over union of leaves on the validation scenes.
+    """
 
     steps: int
     first_loss: float
@@ -23,7 +29,7 @@ class Learned:
 
 
 def train(data: Data, steps: int, on_step: Callable[[int, float], None]) -> Learned:
-    """Train for `steps` steps of 16 scenes; `on_step` hears of each step and its loss."""
+    """Train for `steps` steps of 16 scenes; `on_step` is called with the number of each step and its loss."""
     import keras
 
     keras.utils.set_random_seed(0)
@@ -31,9 +37,11 @@ def train(data: Data, steps: int, on_step: Callable[[int, float], None]) -> Lear
     model = _network(keras)
     model.compile(keras.optimizers.Adam(3e-3), keras.losses.BinaryCrossentropy(from_logits=True))
     losses: list[float] = []
-    told = keras.callbacks.LambdaCallback(on_train_batch_end=lambda step, logs: _note(losses, logs["loss"], on_step))
+    note_loss = keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda step, logs: _note(losses, logs["loss"], on_step)
+    )
     loader = data.loader("train", seed=0, **options)
-    model.fit(loader.map(_leaf), steps_per_epoch=steps, epochs=1, verbose=0, shuffle=False, callbacks=[told])
+    model.fit(loader.map(_leaf), steps_per_epoch=steps, epochs=1, verbose=0, shuffle=False, callbacks=[note_loss])
     losses = [
         after * (n + 1) - before * n for n, (before, after) in enumerate(zip([0.0, *losses], losses, strict=False))
     ]
@@ -75,7 +83,7 @@ def _network(keras: Any) -> Any:
 def _iou(model: Any, batches: Any) -> float:
     both = either = 0
     for x, leaf in batches:
-        found, wanted = model(x, training=False).numpy() > 0, leaf.numpy() > 0
-        both += int((found & wanted).sum())
-        either += int((found | wanted).sum())
+        predicted, target = model(x, training=False).numpy() > 0, leaf.numpy() > 0
+        both += int((predicted & target).sum())
+        either += int((predicted | target).sum())
     return both / either

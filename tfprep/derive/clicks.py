@@ -11,7 +11,7 @@ Section 3.1, transformation: with the clicks S of one kind, u(p) = min over s in
   3. N_neg3 pixels of Gᶜ that surround the object: the first at random, each next one where the distance to G and to all
      clicks so far is largest.
 
-What the paper leaves open is settled so: an object without a pixel d_margin away from its boundary is clicked where it is
+Where the paper is silent: an object without a pixel d_margin away from its boundary is clicked where it is
 thickest; fewer clicks come where no pixel meets the conditions; the image's edge is no boundary; equally far pixels are
 taken in row order.
 """
@@ -25,18 +25,9 @@ from typing import ClassVar, Literal, TypeAlias
 import cv2
 import numpy as np
 
+from tfprep.checks import require, require_class, require_count, require_distance, require_positive
 from tfprep.derive.edt import ERROR_PX, Box, box_of, depth_in, distance_to
-from tfprep.derive.options import (
-    classes_of,
-    mask_of,
-    points_of,
-    require,
-    require_class,
-    require_count,
-    require_distance,
-    require_positive,
-    size_of,
-)
+from tfprep.derive.inputs import classes_of, mask_of, points_of, size_of
 from tfprep.fields import Array, Kind, Sample
 
 ClickDtype: TypeAlias = Literal["uint8", "uint16", "float32"]
@@ -45,17 +36,26 @@ _HIGHEST = {"uint8": 255.0, "uint16": 65535.0, "float32": float("inf")}
 
 @dataclass(frozen=True)
 class ClickPoints:
-    """The clicks as coordinates: float32 [N, 4], x, y of the pixel's centre, 1 for positive or 0 for negative, the set's number.
+    """Draws the clicks as coordinates: float32 [N, 4], x and y of a pixel's centre, 1 for positive or 0 for negative, and the
+    number of the set.
 
-    The object is every pixel of the class `target` in `mask`. Options, with the paper's symbol and value as the default:
-    `n_pos` [1, N_pos] = (1, 5); `n_neg1` [0, N_neg1] = (0, 10); `n_neg2` [0, N_neg2] = (0, 5); `n_neg3` N_neg3 = 10;
-    `step_px` d_step = 10; `margin_px` d_margin = 5; `band_px` d = 40; `strategies`: those among which one is drawn for each
-    set, () for no negative clicks. The paper draws 15 sets an object; `sets` is 1 here, as each variant has sets of its own.
+    Where the target is absent (a crop may lose it) there are no positive clicks, and no band for strategies 1 and 3. The
+    defaults are the paper's, but for `sets`.
 
-    The other objects of strategy 2 are the other classes, but for `background`. Pixels of the class `void` are never
-    clicked and belong to no object.
-
-    Where the target is absent (a crop may lose it) there are no positive clicks, and no band for strategies 1 and 3.
+    Attributes:
+        mask: the field of class numbers.
+        target: the class whose pixels are the object.
+        n_pos: range of the number of positive clicks, [1, N_pos].
+        n_neg1: range of the number of negative clicks of strategy 1, [0, N_neg1].
+        n_neg2: range of the number of negative clicks on each other object in strategy 2, [0, N_neg2].
+        n_neg3: number of negative clicks of strategy 3, N_neg3.
+        step_px: least distance between two clicks, d_step.
+        margin_px: least distance of a click from the boundary, d_margin.
+        band_px: width of the band of background around the object, d.
+        strategies: one of these is drawn for each set; () gives no negative clicks.
+        sets: number of sets. The paper draws 15 for an object; here each variant has its own sets.
+        background: the class that is no object in strategy 2; all other classes are. None makes it one of them.
+        void: pixels of this class are never clicked and belong to no object.
     """
 
     kind: ClassVar[Kind] = "scalar"
@@ -91,12 +91,12 @@ class ClickPoints:
 
     def __call__(self, sample: Sample, generator: np.random.Generator, /) -> Array:
         mask = mask_of(sample, self.mask)
-        parts = [np.zeros((0, 4))]
+        tables = [np.zeros((0, 4))]
         for number in range(self.sets):
             for positive, clicks in zip((1, 0), self.draw(mask, generator), strict=True):
-                parts.append(np.pad(clicks[:, ::-1] + 0.5, ((0, 0), (0, 2)), constant_values=positive))
-                parts[-1][:, 3] = number
-        return np.concatenate(parts).astype(np.float32)
+                tables.append(np.pad(clicks[:, ::-1] + 0.5, ((0, 0), (0, 2)), constant_values=positive))
+                tables[-1][:, 3] = number
+        return np.concatenate(tables).astype(np.float32)
 
     def draw(self, mask: Array, generator: np.random.Generator) -> tuple[Array, Array]:
         """The clicked pixels, positive and negative: (row, column) int64 [N, 2] each."""
@@ -164,11 +164,14 @@ class ClickPoints:
 
 @dataclass(frozen=True)
 class Clicks(ClickPoints):
-    """Two maps a set, [H, W, 2 · sets]: the distance in pixels to the nearest positive and to the nearest negative click.
+    """Draws two maps for each set, [H, W, 2 · sets]: the distance to the nearest positive and to the nearest negative click.
 
-    The clicks and their options are those of `ClickPoints`; distances are cut at `truncate_px`, the paper's 255, and rounded
-    to nearest in whole-number dtypes. A map without clicks is at `truncate_px` everywhere. To store the clicks themselves
-    too, derive `ClickPoints` first and then `ClickMaps` from them.
+    The clicks and their options are those of `ClickPoints`. A map without clicks is at `truncate_px` everywhere. To store the
+    clicks themselves too, derive `ClickPoints` first and then `ClickMaps` from them.
+
+    Attributes:
+        truncate_px: greater distances become this one; the paper's is 255.
+        dtype: "uint8", "uint16" or "float32"; whole numbers are rounded to nearest.
     """
 
     kind: ClassVar[Kind] = "map"
@@ -188,10 +191,15 @@ class Clicks(ClickPoints):
 
 @dataclass(frozen=True)
 class ClickMaps:
-    """The maps of `Clicks`, [H, W, 2 · sets], from clicks that are there: a field of `ClickPoints`, or an annotator's.
+    """Draws the maps of `Clicks`, [H, W, 2 · sets], from existing clicks: a field of `ClickPoints`, or an annotator's.
 
-    `points` are [N, 3] or [N, 4]: x, y, 1 for positive or 0 for negative, and the set's number, 0 where it is left out. Clicks
-    outside the image and NaN are left out. The maps' size is that of the field `like`.
+    Attributes:
+        points: the field of clicks [N, 3] or [N, 4]: x, y, 1 for positive or 0 for negative, and the number of the set, 0 where
+            it is left out. Clicks outside the image and NaN are left out.
+        truncate_px: greater distances become this one.
+        sets: number of sets.
+        like: the field whose size the maps have.
+        dtype: "uint8", "uint16" or "float32"; whole numbers are rounded to nearest.
     """
 
     kind: ClassVar[Kind] = "map"
@@ -239,9 +247,9 @@ def click_map(shape: tuple[int, ...], clicks: Array, truncate_px: float) -> Arra
 
 
 _FEW = 16
-"""Up to so many clicks, the minimum over all of them is faster than a distance transform."""
+"""Up to this number of clicks, the minimum over all of them is faster than a distance transform."""
 _ROWS = 32
-"""Rows are done in blocks that stay in the processor's cache."""
+"""Rows are computed in blocks that stay in the processor's cache."""
 
 
 def _maps(shape: tuple[int, ...], kinds: list[Array], options: Clicks | ClickMaps) -> Array:
@@ -292,7 +300,7 @@ def _apart(free: Array, width: int, clicks: Array, step_px: float, generator: np
 
 
 _TRIES = 8
-"""Most pixels are far enough from the few clicks: only after so many that were not, all are looked at."""
+"""Most pixels are far enough from the few clicks: only after this number of failures are all pixels tested."""
 
 
 def _require_counts(name: str, value: tuple[int, int]) -> None:

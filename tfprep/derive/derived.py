@@ -1,4 +1,4 @@
-"""What every derived input is: an array computed from a warped sample, after geometry and before colour."""
+"""The protocol of derived inputs: arrays computed from a warped sample, after geometry and before colour."""
 
 from __future__ import annotations
 

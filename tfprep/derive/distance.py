@@ -13,8 +13,9 @@ from typing import ClassVar, Literal, TypeAlias, get_args
 
 import numpy as np
 
+from tfprep.checks import require, require_class, require_positive
 from tfprep.derive.edt import depth_in, distance_to, inner_boundary
-from tfprep.derive.options import mask_of, require, require_class, require_positive
+from tfprep.derive.inputs import mask_of
 from tfprep.fields import Array, Kind, Sample
 
 Targets: TypeAlias = int | tuple[int, ...]
@@ -24,20 +25,23 @@ _HIGHEST = {"uint8": 255, "uint16": 65535}
 
 @dataclass(frozen=True)
 class Distance:
-    """The distance of every pixel to a class of a mask: [H, W], or [H, W, K] for a tuple of K classes.
-
-    `to`:
-    - "class": to the nearest pixel of the class; 0 inside.
-    - "inside": from a pixel of the class to the nearest pixel of any other; 0 outside.
-    - "boundary": to the nearest boundary pixel of the class, from both sides; a boundary pixel belongs to the class and has
-      one of its 4 neighbours in another. The image's edge is no boundary.
-
-    Distances above `truncate_px` become `truncate_px`. With `normalise` they are divided by it: 1 is the highest value of
-    the dtype (255, 65535, 1.0). Whole-number dtypes are rounded to nearest. Pixels of the class `void` are neither of the
-    class nor of another: no distance is measured to them and they make no boundary.
+    """Measures the distance of every pixel to a class of a mask: [H, W], or [H, W, K] for a tuple of K classes.
 
     Where there is nothing to measure to (the class is absent, or covers all and has no boundary), every pixel in question
     is at `truncate_px`, or without truncation at the image's diagonal.
+
+    Attributes:
+        mask: the field of class numbers.
+        target: the class, or a tuple of K classes.
+        to: "class" measures to the nearest pixel of the class and gives 0 inside. "inside" measures from a pixel of the class to
+            the nearest pixel of any other and gives 0 outside. "boundary" measures to the nearest boundary pixel from both
+            sides; a boundary pixel belongs to the class and has one of its 4 neighbours in another. The image's edge is no
+            boundary.
+        truncate_px: greater distances become this one; None keeps them.
+        normalise: divide by `truncate_px`, so that it becomes the highest value of the dtype (255, 65535 or 1.0).
+        dtype: "uint8", "uint16", "float16" or "float32"; whole numbers are rounded to nearest.
+        void: pixels of this class belong neither to the class nor to another: no distance is measured to them, and they make
+            no boundary.
     """
 
     kind: ClassVar[Kind] = "map"
@@ -71,22 +75,23 @@ class Distance:
 
 @dataclass(frozen=True)
 class SignedDistance:
-    """The distance of every pixel to the outline of a class: negative inside, positive outside; [H, W], or [H, W, K].
-
-    With d the exact distance of a pixel to the nearest pixel on the other side, `outline` says where zero lies:
-    - "edge" (default): half-way between the pixels, d - 0.5 outside, 0.5 - d inside; the pixels on both sides of the outline
-      are at 0.5 and -0.5.
-    - "inner": on the innermost pixels of the outline that belong to the class, d outside, 1 - d inside; this is φ of
-      Kervadec et al., 'Boundary loss for highly unbalanced segmentation', MIDL 2019 (their `one_hot2dist`), where an absent
-      class gives 0 everywhere, so that its loss vanishes.
-
-    Distances are cut at ± `truncate_px`; with `normalise` they are divided by it. float16 and float32 hold them as they are
-    (`normalise`: -1 to 1); uint8 and uint16 need `truncate_px` and hold 128 + 127 · d / truncate_px and
-    32768 + 32767 · d / truncate_px, rounded: zero is 128 or 32768. Pixels of the class `void` lie on no side: no distance
-    is measured to them, and they are at 0.
+    """Measures the distance of every pixel to the outline of a class: negative inside, positive outside; [H, W], or [H, W, K].
 
     A class that covers all has - `truncate_px` everywhere, an absent one + `truncate_px` ("edge"); without truncation that
     is the image's diagonal.
+
+    Attributes:
+        mask: the field of class numbers.
+        target: the class, or a tuple of K classes.
+        outline: where zero lies, with d the distance of a pixel to the nearest pixel on the other side. "edge" is half-way
+            between the pixels: d - 0.5 outside, 0.5 - d inside. "inner" is on the outermost pixels of the class: d outside,
+            1 - d inside. This is φ of Kervadec et al., 'Boundary loss for highly unbalanced segmentation', MIDL 2019 (their
+            `one_hot2dist`), where an absent class gives 0 everywhere, so that its loss vanishes.
+        truncate_px: distances are cut at ± this; None keeps them.
+        normalise: divide by `truncate_px`, to -1 to 1 in floating dtypes.
+        dtype: "float16" and "float32" hold d. "uint8" and "uint16" need `truncate_px` and hold 128 + 127 · d / truncate_px and
+            32768 + 32767 · d / truncate_px, rounded, so that zero is 128 or 32768.
+        void: pixels of this class lie on no side: no distance is measured to them, and they are at 0.
     """
 
     kind: ClassVar[Kind] = "map"
@@ -125,7 +130,7 @@ class SignedDistance:
     def _signed(self, inside: Array, void: Array | None) -> Array:
         outside = ~inside if void is None else ~(inside | void)
         if not inside.any() or not outside.any():
-            return self._one_sided(inside)
+            return self._one_sided(inside, void)
         # Cut a pixel later than asked, so that the outline's half pixel does not shorten what is cut.
         cut = None if self.truncate_px is None else self.truncate_px + 1
         to_inside = distance_to(inside, within_px=cut)
@@ -134,12 +139,14 @@ class SignedDistance:
         signed = np.where(inside, in_by - to_outside, to_inside - out_by)
         return signed if void is None else np.where(void, np.float32(0), signed)
 
-    def _one_sided(self, inside: Array) -> Array:
+    def _one_sided(self, inside: Array, void: Array | None) -> Array:
         """The class is absent or covers all that is not void."""
         far = hypot(*inside.shape) if self.truncate_px is None else self.truncate_px
-        if inside.any():
-            return np.full(inside.shape, -far, np.float32)
-        return np.full(inside.shape, far if self.outline == "edge" else 0, np.float32)
+        level = -far if inside.any() else far if self.outline == "edge" else 0
+        signed = np.full(inside.shape, level, np.float32)
+        if void is not None:
+            signed[void] = 0
+        return signed
 
 
 def _to_class(inside: Array, void: Array | None, truncate_px: float | None) -> Array:

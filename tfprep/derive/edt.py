@@ -1,10 +1,10 @@
 """The exact Euclidean distance transform, the same bytes each time, with the cases that OpenCV leaves undefined.
 
 `cv2.distanceTransform(DIST_L2, DIST_MASK_PRECISE)` (Felzenszwalb and Huttenlocher, 'Distance Transforms of Sampled
-Functions', 2012) is exact to a few 1e-6 pixels, but its last bits depend on where its output happens to lie in memory.
+Functions', 2012) is exact to a few 1e-6 pixels, but its last bits depend on the address of its output.
 Squared distances are whole numbers, so rounding them and taking the root again gives the float32 nearest to the true
 distance; above 1,024 pixels float32 no longer tells neighbouring distances apart, and the last bit stays open.
-Of an array without a zero OpenCV returns garbage; that never reaches it. Distances are between pixel centres.
+OpenCV returns garbage for an array without a zero, so it is never called with one. Distances are between pixel centres.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def depth_in(region: Array, absent_px: float | None = None) -> Array:
 
 
 def box_of(region: Array, widened: int = 0) -> Box | None:
-    """The smallest window that holds all of a bool [H, W], widened by so many pixels; None where it is empty."""
+    """The smallest window that holds all of a bool [H, W], widened by `widened` pixels; None where it is empty."""
     left, top, width, height = cv2.boundingRect(region.view(np.uint8))
     if not width:
         return None

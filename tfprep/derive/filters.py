@@ -1,4 +1,4 @@
-"""What is read off an image: edges, gradients, statistics. Computed before colour ops."""
+"""Derived inputs of an image: edges, gradients, statistics. They are computed before the colour ops."""
 
 from __future__ import annotations
 
@@ -8,14 +8,23 @@ from typing import ClassVar, Literal
 import cv2
 import numpy as np
 
-from tfprep.derive.options import image_of, require, require_distance
+from tfprep.checks import require, require_distance
+from tfprep.derive.inputs import image_of
 from tfprep.fields import Array, Kind, Sample
 
 
 @dataclass(frozen=True)
 class Canny:
-    """uint8 [H, W], 1 on edges: Canny's detector (PAMI 1986) as OpenCV has it, on the gray image (ITU-R 601-2), with Sobel
-    gradients of size `aperture` (3, 5 or 7), their length as |gx| + |gy|, and hysteresis between `low` and `high`."""
+    """Marks edges: uint8 [H, W], 1 on an edge, else 0.
+
+    Canny's detector (PAMI 1986) by OpenCV, on the gray image (ITU-R 601-2), with |gx| + |gy| as the length of a gradient.
+
+    Attributes:
+        image: the field to look at.
+        low: lower threshold of the hysteresis, in the units of OpenCV's Sobel gradients.
+        high: upper threshold.
+        aperture: size of the Sobel kernels, 3, 5 or 7 pixels.
+    """
 
     kind: ClassVar[Kind] = "mask"
 
@@ -36,8 +45,14 @@ class Canny:
 
 @dataclass(frozen=True)
 class Sobel:
-    """float32 gradients of the gray image by Sobel's 3 × 3 kernels divided by 8, in levels a pixel, the image reflected at
-    its edge: `of="magnitude"` is the Euclidean length [H, W], `of="both"` right and down [H, W, 2]."""
+    """Computes gradients of the gray image by Sobel's 3 × 3 kernels divided by 8: float32, in levels a pixel.
+
+    The image is reflected at its edge.
+
+    Attributes:
+        image: the field to look at.
+        of: "magnitude" gives the Euclidean length [H, W], "both" the derivatives to the right and down [H, W, 2].
+    """
 
     kind: ClassVar[Kind] = "map"
 
@@ -56,7 +71,8 @@ class Sobel:
 
 @dataclass(frozen=True)
 class ChannelStatistics:
-    """float32 [C, 4]: mean, standard deviation (of the population), least and greatest level of each channel."""
+    """Summarises each channel: float32 [C, 4] with its mean, its standard deviation (of the population), and its lowest and
+    highest level."""
 
     kind: ClassVar[Kind] = "scalar"
 

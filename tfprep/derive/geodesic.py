@@ -9,25 +9,29 @@ in pixels. With γ = 0 it is the length of the shortest chain of steps.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import hypot
+from math import hypot, sqrt
 from typing import ClassVar
 
 import numpy as np
 
-from tfprep.derive.options import image_of, points_of, require_count, require_distance, require_positive
+from tfprep.checks import require_count, require_distance, require_positive
+from tfprep.derive.inputs import image_of, points_of
 from tfprep.fields import Array, Kind, Sample
 
 
 @dataclass(frozen=True)
 class GeodesicDistance:
-    """float32 [H, W]: the geodesic distance to the points of the field `points` (an annotation, or clicks derived before
-    this), cut at `truncate_px`; by default a path of edges all across the image's diagonal.
+    """Measures the geodesic distance to the points of the field `points`: float32 [H, W], cut at `truncate_px`.
+
+    The points are an annotation, or clicks derived before this. By default no path is cut.
 
     `edge_weight_px` is γ. Points [N, 3] or wider count where their third column is `only`, or with None wherever it is not 0;
-    points outside the image and NaN do not count. Without a point, every pixel is at `truncate_px`.
+    points outside the image and NaN do not count. Without a point, every pixel is at `truncate_px`, by default at the length that
+    no path exceeds: max(H, W) - 1 steps, each across the strongest edge. With γ = 100 and 1,000 pixels that is 173,000: too large
+    for float16, so give `truncate_px` to store the map in it.
 
     Raster scans (Toivanen 1996) down and up the image, repeated until nothing changes, which is the exact minimum over all
-    paths; `scans` stops earlier, after so many pairs.
+    paths; `scans` stops after that number of pairs.
     """
 
     kind: ClassVar[Kind] = "map"
@@ -49,10 +53,15 @@ class GeodesicDistance:
     def __call__(self, sample: Sample, generator: np.random.Generator, /) -> Array:
         image = image_of(sample, self.image)
         seeds = self._seeds(points_of(sample, self.points), image.shape[:2])
-        longest = hypot(*image.shape[:2]) * hypot(1, 3**0.5 * self.edge_weight_px)
-        most = longest if self.truncate_px is None else self.truncate_px
+        most = self._longest(image) if self.truncate_px is None else self.truncate_px
         distance = geodesic_distance(image, seeds, self.edge_weight_px, self.scans) if seeds.any() else np.inf
         return np.broadcast_to(np.minimum(distance, most), image.shape[:2]).astype(np.float32)
+
+    def _longest(self, image: Array) -> float:
+        """A path of as few steps as possible, with black next to white at each: no shortest path is longer."""
+        long, short = int(max(image.shape[:2])), int(min(image.shape[:2]))
+        edge = self.edge_weight_px * sqrt(float(image.shape[2]))
+        return (long - short) * hypot(1, edge) + (short - 1) * hypot(sqrt(2), edge)
 
     def _seeds(self, points: Array, shape: tuple[int, ...]) -> Array:
         counted = np.isfinite(points[:, :2]).all(1)

@@ -8,24 +8,31 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from tfprep.derive.options import mask_of, points_of, require, require_class, require_count, require_positive, size_of
+from tfprep.checks import require, require_class, require_count, require_positive
+from tfprep.derive.inputs import mask_of, points_of, size_of
 from tfprep.fields import Array, Kind, Sample
 
 REACH = 6
-"""Gaussians are drawn to this many standard deviations; beyond, they are below 2e-8 and taken for 0."""
+"""Gaussians are drawn to this many standard deviations; farther away they are below 2e-8 and count as 0."""
 
 
 @dataclass(frozen=True)
 class Heatmaps:
-    """A Gaussian around each point: [H, W, K], its value at a pixel's centre c being exp(-|c - p|² / 2σ²), 1 at most.
+    """Draws a Gaussian around each point: [H, W, K], with the value exp(-|c - p|² / 2σ²) at a pixel's centre c.
 
-    `channels` is K: point i is drawn in channel i mod K, several in one channel joined by maximum, so that 17 keypoints of
-    several people are `channels=17` and all points in one map are `channels=1`. By default each point has its own channel,
-    and all samples must have as many points.
+    Points that are NaN leave no trace. Where rows stand for left and right (key points of a body), `Recipe.flip_indices`
+    exchanges them in mirror images.
 
-    Points [N, 3] whose visibility is below `min_visibility` (COCO: 0 not labelled, 1 hidden, 2 visible; geometry sets 0 for
-    points outside the image) and points that are NaN leave no trace. float32, or uint8 as round(255 · value).
-    The map's size is that of the field `like`.
+    Attributes:
+        points: the field of points [N, 2] or [N, 3]: x, y and visibility.
+        sigma_px: σ.
+        channels: K. Point i is drawn in channel i mod K, several in one channel joined by maximum, so that 17 key points of
+            several people are `channels=17` and all points in one map are `channels=1`. None gives each point its own channel;
+            all samples must then have as many points.
+        min_visibility: points of less visibility leave no trace (COCO: 0 not labelled, 1 hidden, 2 visible; geometry sets 0 for
+            points outside the image).
+        like: the field whose size the map has.
+        dtype: "float32", or "uint8" as round(255 · value).
     """
 
     kind: ClassVar[Kind] = "map"
@@ -57,10 +64,15 @@ class Heatmaps:
 class ExtremePoints:
     """The leftmost, topmost, rightmost and bottommost pixel of a class: float32 [4, 3], x, y of its centre, visible.
 
-    Maninis et al., 'Deep Extreme Cut', CVPR 2018: of the pixels within `jitter_px` columns (rows) of the extreme one, one is
-    drawn; their training uses 5, their evaluation 0. For their input channel, draw them with
+    Maninis et al., 'Deep Extreme Cut', CVPR 2018. For their input channel, draw them with
     `Heatmaps(points=..., channels=1, sigma_px=4.2466)`: their Gaussian is 10 pixels wide at half its height.
     Where the class is absent all four are (0, 0), invisible.
+
+    Attributes:
+        mask: the field of class numbers.
+        target: the class.
+        jitter_px: one is drawn of the pixels within this number of columns (rows) of the extreme one. Their training uses 5,
+            their evaluation 0.
     """
 
     kind: ClassVar[Kind] = "points"
@@ -88,13 +100,13 @@ class ExtremePoints:
 
 
 def stamp_gaussian(heatmap: Array, x: float, y: float, sigma_px: float) -> None:
-    """Joins a Gaussian around (x, y) into float32 [H, W] by maximum, in place."""
+    """Draws a Gaussian around (x, y) into float32 [H, W] in place, joined by maximum."""
     rows = _window(y, sigma_px, heatmap.shape[0])
     columns = _window(x, sigma_px, heatmap.shape[1])
     down = np.exp(np.square(np.arange(rows.start, rows.stop) + 0.5 - y) / (-2 * sigma_px**2))
     right = np.exp(np.square(np.arange(columns.start, columns.stop) + 0.5 - x) / (-2 * sigma_px**2))
-    part = heatmap[rows, columns]
-    np.maximum(part, np.outer(down, right).astype(np.float32), out=part)
+    window = heatmap[rows, columns]
+    np.maximum(window, np.outer(down, right).astype(np.float32), out=window)
 
 
 def _window(centre: float, sigma_px: float, length: int) -> slice:

@@ -11,14 +11,15 @@ from typing import ClassVar
 
 import numpy as np
 
+from tfprep.checks import require_count, require_positive
 from tfprep.derive.heatmaps import stamp_gaussian
-from tfprep.derive.options import mask_of, require_count, require_positive
+from tfprep.derive.inputs import mask_of
 from tfprep.fields import Array, Kind, Sample
 
 
 @dataclass(frozen=True)
 class InstanceCenters:
-    """float32 [H, W]: a Gaussian around each instance's centre, joined by maximum; the paper's σ is 8 pixels."""
+    """Draws a Gaussian around each instance's centre, joined by maximum: float32 [H, W]. The paper's σ is 8 pixels."""
 
     kind: ClassVar[Kind] = "map"
 
@@ -41,8 +42,8 @@ class InstanceCenters:
 
 @dataclass(frozen=True)
 class InstanceOffsets:
-    """float32 [H, W, 2]: from each pixel of an instance to its centre, down and right in pixels, the order of the paper's
-    code (y, x); 0 where there is no instance."""
+    """Points from each pixel of an instance to its centre: float32 [H, W, 2], down and right in pixels, the order (y, x) of the
+    paper's code; 0 where there is no instance."""
 
     kind: ClassVar[Kind] = "map"
 
@@ -61,9 +62,10 @@ class InstanceOffsets:
 
 @dataclass(frozen=True)
 class InstanceBoxes:
-    """float32 [N, 4]: the smallest box around the pixels of each instance, x0, y0, x1, y1, in the order of their numbers; only
-    instances of at least `min_px` pixels. After geometry this is the tightest refit that there is: a box of mapped corners
-    is larger once it was turned."""
+    """Gives the smallest box around the pixels of each instance: float32 [N, 4], x0, y0, x1, y1, in the order of their numbers.
+
+    Instances of fewer than `min_px` pixels are left out. After a rotation these boxes are tighter than boxes of mapped corners.
+    """
 
     kind: ClassVar[Kind] = "boxes"
 
@@ -80,17 +82,19 @@ class InstanceBoxes:
         rows, columns = np.nonzero(numbered)
         numbers, index, counts = np.unique(numbered[rows, columns], return_inverse=True, return_counts=True)
         boxes = np.empty((len(numbers), 4))
-        for column, values in enumerate((columns, rows)):
+        for column, positions in enumerate((columns, rows)):
             boxes[:, column], boxes[:, column + 2] = np.inf, -np.inf
-            np.minimum.at(boxes[:, column], index, values)
-            np.maximum.at(boxes[:, column + 2], index, values + 1)
+            np.minimum.at(boxes[:, column], index, positions)
+            np.maximum.at(boxes[:, column + 2], index, positions + 1)
         return boxes[counts >= self.min_px].astype(np.float32)
 
 
 @dataclass(frozen=True)
 class InstanceClasses:
-    """int64 [N]: the class that most pixels of each instance have in the mask `classes`, the lower of equals, in the order of
-    `InstanceBoxes` with the same options."""
+    """Gives the class that most pixels of each instance have in the mask `classes`: int64 [N], the lower of equals.
+
+    The order is that of `InstanceBoxes` with the same options.
+    """
 
     kind: ClassVar[Kind] = "label"
 
@@ -108,12 +112,12 @@ class InstanceClasses:
         classes = mask_of(sample, self.classes).astype(np.int64)
         width = int(classes.max(initial=0)) + 1
         pairs, counts = np.unique(numbered * width + classes, return_counts=True)
-        found = []
+        majority = []
         for number in np.unique(pairs // width):
             of_it = pairs // width == number
             if number and counts[of_it].sum() >= self.min_px:
-                found.append(pairs[of_it][counts[of_it].argmax()] % width)
-        return np.array(found, np.int64)
+                majority.append(pairs[of_it][counts[of_it].argmax()] % width)
+        return np.array(majority, np.int64)
 
 
 def centres(numbered: Array) -> Array:

@@ -1,4 +1,4 @@
-"""What is read off a mask pixel by pixel: boundaries, one-hot classes, single objects."""
+"""Derived inputs of a mask, pixel by pixel: boundaries, one-hot classes, single objects."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import ClassVar, Literal
 import cv2
 import numpy as np
 
+from tfprep.checks import require, require_class, require_count, require_distance
 from tfprep.derive.edt import ERROR_PX, distance_to
-from tfprep.derive.options import classes_of, mask_of, require, require_class, require_count, require_distance
+from tfprep.derive.inputs import classes_of, mask_of
 from tfprep.derive.unet import components
 from tfprep.errors import SampleError
 from tfprep.fields import Array, Kind, Sample
@@ -19,14 +20,15 @@ _CROSS = cv2.getStructuringElement(cv2.MORPH_CROSS, (3, 3))
 
 @dataclass(frozen=True)
 class Boundaries:
-    """uint8 [H, W], 1 on the boundaries between a mask's classes (or instances), else 0.
+    """Marks the boundaries between a mask's classes (or instances): uint8 [H, W], 1 on a boundary, else 0.
 
     - "thick": every pixel that has one of its 4 neighbours in another class.
     - "inner": those of them that are not of the class `background`.
     - "outer": the pixels of `background` next to another class, and where two others touch both sides: what
       scikit-image's `find_boundaries(mode="outer")` gives.
 
-    With `width_px` above 0 the boundary grows by all pixels within that distance. Pixels of the class `void` bound nothing.
+    With `width_px` above 0 the boundary grows by all pixels within that distance. Pixels of the class `void` bound nothing and
+    are no object.
     """
 
     kind: ClassVar[Kind] = "mask"
@@ -49,7 +51,7 @@ class Boundaries:
         if self.mode == "inner":
             edge &= mask != self.background
         if self.mode == "outer":
-            edge &= (mask == self.background) | _touching_others(mask, self.background)
+            edge &= (mask == self.background) | _touching_others(mask, self.background, self.void)
         if self.width_px > 0 and edge.any():
             edge = distance_to(edge) < self.width_px + ERROR_PX
         return edge.astype(np.uint8)
@@ -57,7 +59,8 @@ class Boundaries:
 
 @dataclass(frozen=True)
 class OneHot:
-    """uint8 [H, W, classes]: 1 in the channel of the pixel's class. Pixels of the class `ignore` are 0 in all channels.
+    """Gives each class a channel: uint8 [H, W, classes] with 1 in the channel of the pixel's class. Pixels of the class
+    `ignore` are 0 in all channels.
 
     Raises SampleError where the mask holds another number.
     """
@@ -92,11 +95,17 @@ class OneHot:
 
 @dataclass(frozen=True)
 class OneObject:
-    """One object of a class, drawn at random: a mask with 1 for it, 2, 3, … for all others, 0 and 255 for no object.
+    """Draws one object of a class at random: a mask with 1 for it, 2, 3, … for all others, 0 and 255 for no object.
 
-    Objects are the 8-connected parts of each class; those of the class `target` with at least `min_px` pixels are
-    drawn from, each as likely. The class `background` becomes 0 and `void` 255; uint8, or uint16 for more than 254 objects.
-    Where there is none to draw, no pixel is 1. `Clicks(mask=..., target=1)` then simulates a user who selects this object.
+    Objects are the 8-connected parts of each class. uint8, or uint16 for more than 254 objects. Where there is none to draw, no
+    pixel is 1. `Clicks(mask=..., target=1)` then simulates a user who selects this object.
+
+    Attributes:
+        mask: the field of class numbers.
+        target: the class of which one object is drawn, each with the same probability.
+        min_px: smaller objects, in pixels, are not drawn.
+        background: the class that becomes 0.
+        void: the class that becomes 255.
     """
 
     kind: ClassVar[Kind] = "mask"
@@ -119,11 +128,11 @@ class OneObject:
         for label in classes_of(mask):
             if label in (self.background, self.void):
                 continue
-            parts = components(mask == label)
-            sizes = np.bincount(parts.ravel())[1:]
+            objects = components(mask == label)
+            sizes = np.bincount(objects.ravel())[1:]
             if label == self.target:
                 candidates = [count + 1 + number for number, size in enumerate(sizes) if size >= self.min_px]
-            numbered[parts > 0] = parts[parts > 0] + count
+            numbered[objects > 0] = objects[objects > 0] + count
             count += len(sizes)
         if candidates:
             numbered[numbered == candidates[generator.integers(len(candidates))]] = 1
@@ -146,13 +155,14 @@ def thick_boundaries(mask: Array, void: int | None = None) -> Array:
     return edge
 
 
-def _touching_others(mask: Array, background: int) -> Array:
-    """bool [H, W]: pixels with two different classes, neither the background, among themselves and their 8 neighbours."""
-    wide = mask.astype(np.uint16)
-    highest = cv2.dilate(wide, np.ones((3, 3), np.uint8))
-    filled = np.where(mask == background, np.uint16(65535), wide).astype(np.uint16)
-    lowest = cv2.erode(filled, np.ones((3, 3), np.uint8))
-    return np.asarray((mask != background) & (highest != lowest))
+def _touching_others(mask: Array, background: int, void: int | None) -> Array:
+    """bool [H, W]: pixels of an object with two different objects among themselves and their 8 neighbours."""
+    none = mask == background if void is None else (mask == background) | (mask == void)
+    # float32 holds every class, and numbers below and above all of them.
+    numbers, square = mask.astype(np.float32), np.ones((3, 3), np.uint8)
+    highest = cv2.dilate(np.where(none, np.float32(-1), numbers), square)
+    lowest = cv2.erode(np.where(none, np.float32(1 << 16), numbers), square)
+    return np.asarray(~none & (highest != lowest))
 
 
 def _narrow(numbered: Array, void: Array | None) -> Array:

@@ -13,24 +13,29 @@ from typing import ClassVar
 import cv2
 import numpy as np
 
+from tfprep.checks import require_not_negative, require_positive
 from tfprep.derive.edt import distance_to
-from tfprep.derive.options import mask_of, require_not_negative, require_positive
+from tfprep.derive.inputs import mask_of
 from tfprep.fields import Array, Kind, Sample
 
 _REACH = 6.0
-"""Beyond d₁ + d₂ = 6σ the second term is below w₀ · 2e-8 and taken for 0: so each cell needs its surroundings only."""
+"""Beyond d₁ + d₂ = 6σ the second term is below w₀ · 2e-8 and counts as 0, so that each cell needs only its surroundings."""
 
 
 @dataclass(frozen=True)
 class UNetWeights:
-    """float32 [H, W]: `w0` = 10 and `sigma_px` = 5 are the paper's.
+    """Computes the weight of each pixel: float32 [H, W].
 
-    `mask` numbers the cells 1, 2, …, 0 being the background; with `instances=False` all that is not 0 is foreground, and its
-    8-connected parts are the cells. Distances are between pixel centres, 0 inside a cell. The second term is drawn on the
-    background, as published code does it, or with `inside=True` everywhere. With fewer than two cells there is none.
+    Distances are between pixel centres, 0 inside a cell. With fewer than two cells the second term is 0.
 
-    w_c is 1 with `balance=False`; otherwise it balances background and cells: each pixel weighs total / (2 · pixels
-    of its side), so that both sides sum to the same; where one side is empty, 1.
+    Attributes:
+        mask: the field that numbers the cells 1, 2, … on a background of 0.
+        w0: w₀; the paper's is 10.
+        sigma_px: σ; the paper's is about 5 pixels.
+        balance: w_c balances background and cells: each pixel weighs total / (2 · pixels of its side), so that both sides sum to
+            the same, or 1 where one side is empty. False makes w_c 1.
+        instances: False takes all that is not 0 for foreground, and its 8-connected parts for the cells.
+        inside: draw the second term everywhere. False draws it on the background alone, as published code does.
     """
 
     kind: ClassVar[Kind] = "map"
@@ -89,9 +94,9 @@ def _boxes(cells: Array) -> list[tuple[int, tuple[slice, slice]]]:
     numbers, index = np.unique(cells[rows, columns], return_inverse=True)
     low = np.full((len(numbers), 2), np.iinfo(np.intp).max)
     high = np.zeros((len(numbers), 2), np.intp)
-    for axis, values in enumerate((rows, columns)):
-        np.minimum.at(low[:, axis], index, values)
-        np.maximum.at(high[:, axis], index, values + 1)
+    for axis, positions in enumerate((rows, columns)):
+        np.minimum.at(low[:, axis], index, positions)
+        np.maximum.at(high[:, axis], index, positions + 1)
     return [
         (int(number), (slice(int(a[0]), int(b[0])), slice(int(a[1]), int(b[1]))))
         for number, a, b in zip(numbers, low, high, strict=True)

@@ -1,6 +1,18 @@
 """Loaders: tf.data, NumPy and PyTorch over the same reader. Importing this imports none of them."""
 
-from tfprep.load.data import Data, Mix, Part, mix, open
-from tfprep.read.at_load import CutMix, MixUp, RandomCrop, RandomFlip
+from __future__ import annotations
 
-__all__ = ["CutMix", "Data", "Mix", "MixUp", "Part", "RandomCrop", "RandomFlip", "mix", "open"]
+from typing import TYPE_CHECKING
+
+from tfprep.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from tfprep.load.data import Data, Mix, Subset, mix, open
+    from tfprep.load.online.ops import CutMix, MixUp, RandomCrop, RandomFlip
+
+__all__ = ["CutMix", "Data", "Mix", "MixUp", "RandomCrop", "RandomFlip", "Subset", "mix", "open"]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {"data": ["Data", "Mix", "Subset", "mix", "open"], "online.ops": ["CutMix", "MixUp", "RandomCrop", "RandomFlip"]},
+)

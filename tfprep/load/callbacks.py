@@ -2,57 +2,152 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
+import sys
+import traceback
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import keras
 
 from tfprep.errors import LoaderError
+from tfprep.storage.local import write_whole
 
 
 class SaveLoaderState(keras.callbacks.Callback):  # type: ignore[misc] # Keras is untyped
-    """Writes the loader's state beside each checkpoint, as `CHECKPOINT.loader.json`, whole or not at all.
+    """Writes the loader's state with each checkpoint that is saved during `fit`, as `CHECKPOINT.loader.json`.
 
-    `filepath` and `save_freq` are those of the `keras.callbacks.ModelCheckpoint` that stands before it in `callbacks`; the
-    name should tell epochs apart (`"run/{epoch:04d}.weights.h5"`): then a state says that its checkpoint is complete.
+    The state is that of the step at which `model.save` or `model.save_weights` is called, whoever calls it and however often:
+    `ModelCheckpoint`, also with `save_best_only=True`, `BackupAndRestore`, or a callback of the user. A state is removed before
+    its checkpoint is replaced, so that no checkpoint has the state of another step. `fit` reads the loader from its `start_step`
+    on, and steps are counted from there; after the last batch of a loader that ends, the next pass begins at `start_step` again.
 
-        step = train.step_of(json.loads(Path("run/0007.weights.h5.loader.json").read_text()))
-        train = data.loader("train", start_step=step, ...)
+        start = saved_step(data.loader("train", **options), "run/backup/latest.weights.h5")
+        train = data.loader("train", start_step=start, **options)
+        callbacks = [SaveLoaderState(train), keras.callbacks.BackupAndRestore("run/backup", save_freq=500)]
+
+    Args:
+        loader: The loader that `fit` reads, as `Data.loader` returns it.
+
+    Raises:
+        LoaderError: During `fit`: a callback that stands before this one in `callbacks` saves the model at the end of a step, or
+            `OrbaxCheckpoint` saves it, which does not call `model.save`.
     """
 
-    def __init__(
-        self, loader: Any, filepath: str | os.PathLike[str], save_freq: Literal["epoch"] | int = "epoch"
-    ) -> None:
+    def __init__(self, loader: Any) -> None:
         super().__init__()
-        if save_freq != "epoch" and (not isinstance(save_freq, int) or save_freq < 1):
-            raise LoaderError(f"save_freq is 'epoch' or a number of steps, not {save_freq!r}")
         self._loader = loader
-        self._filepath = os.fspath(filepath)
-        self._save_freq = save_freq
-        self._epoch = 0
-        self._first = self._next = int(loader.start_step)
-        self._saved = self._first
+        self._steps = self._steps_before_epoch = 0
+        self._in_step = False
+        self._history: Any = None
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        self._steps = self._steps_before_epoch = 0
+        self._in_step = False
+        self._history = self.model.history  # each `fit` makes one
+        self._restore_methods()  # those of a fit that ended with an error
+        self.model.save = self._with_state(self.model.save)
+        self.model.save_weights = self._with_state(self.model.save_weights)
+        self.model.get_state_tree = self._without_orbax(self.model.get_state_tree)
+
+    def on_train_end(self, logs: Any = None) -> None:
+        self._restore_methods()
+
+    def _restore_methods(self) -> None:
+        for name in ("save", "save_weights", "get_state_tree"):
+            self.model.__dict__.pop(name, None)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        self._epoch, self._first = epoch, self._next
+        self._steps_before_epoch = self._steps
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        self._in_step = True
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """`batch` is the last of those that one execution took."""
-        self._next = self._first + batch + 1
-        if self._save_freq != "epoch" and self._next - self._saved >= self._save_freq:
-            self._saved = self._next
-            self._save(batch=batch + 1, **(logs or {}))
+        self._steps, self._in_step = self._steps_before_epoch + batch + 1, False
+        end_step = self._loader.end_step
+        if end_step is not None and self._loader.start_step + self._steps >= end_step:
+            self._steps = 0  # the next batch is the first one of the next pass
 
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        if self._save_freq == "epoch":
-            self._save(**(logs or {}))
+    def _with_state(self, save: Any) -> Any:
+        @functools.wraps(save)
+        def saving(filepath: str | os.PathLike[str], *args: Any, **options: Any) -> Any:
+            if self._is_of_another_fit():
+                return save(filepath, *args, **options)
+            if self._in_step and _in_batch_end():
+                raise LoaderError(
+                    "SaveLoaderState stands behind a callback that saves the model: move it to the front of `callbacks`"
+                )
+            path = state_path(filepath)
+            path.unlink(missing_ok=True)
+            result = save(filepath, *args, **options)
+            # Where an error ended a step, nobody knows whether the weights are those before or after it: no state then.
+            if not self._in_step:
+                self._write(path)
+            return result
 
-    def _save(self, **values: Any) -> None:
-        checkpoint = self._filepath.format(epoch=self._epoch + 1, **values)
-        path = Path(f"{checkpoint}.loader.json")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-        temporary.write_text(json.dumps(self._loader.state_at(self._next)))
-        temporary.replace(path)
+        return saving
+
+    def _is_of_another_fit(self) -> bool:
+        """Whether the model is in another `fit`, after one with this callback has ended with an error."""
+        return self.model.history is not self._history
+
+    def _without_orbax(self, get_state_tree: Any) -> Any:
+        """The method, with an error for `OrbaxCheckpoint`, which calls it to save.
+
+        Orbax writes in a thread of its own and deletes old checkpoints by itself, so that a state written here could belong to a
+        checkpoint that does not exist.
+        """
+
+        @functools.wraps(get_state_tree)
+        def checked(*args: Any, **options: Any) -> Any:
+            orbax = getattr(keras.callbacks, "OrbaxCheckpoint", None)  # older versions of Keras have none
+            caller = sys._getframe(1).f_globals.get("__name__")
+            if orbax is not None and caller == orbax.__module__ and not self._is_of_another_fit():
+                raise LoaderError(
+                    "SaveLoaderState does not work with OrbaxCheckpoint, which saves the model in the background: use "
+                    "ModelCheckpoint or BackupAndRestore, or save loader.state_at(step) with your own count of steps"
+                )
+            return get_state_tree(*args, **options)
+
+        return checked
+
+    def _write(self, path: Path) -> None:
+        write_whole(path, json.dumps(self._loader.state_at(self._loader.start_step + self._steps)))
+
+
+def _in_batch_end() -> bool:
+    """Whether a callback's `on_train_batch_end` is being called."""
+    return any(frame.f_code.co_name == "on_train_batch_end" for frame, _ in traceback.walk_stack(None))
+
+
+def state_path(checkpoint: str | os.PathLike[str]) -> Path:
+    """The path of the state that `SaveLoaderState` writes with a checkpoint."""
+    return Path(f"{os.fspath(checkpoint)}.loader.json")
+
+
+def saved_step(loader: Any, checkpoint: str | os.PathLike[str]) -> int:
+    """The step that comes after a checkpoint of `SaveLoaderState`; 0 if there is no checkpoint yet.
+
+    Args:
+        loader: A loader with the options of the run that continues.
+        checkpoint: The path of the checkpoint.
+
+    Returns:
+        The step, as the option `start_step` takes it.
+
+    Raises:
+        LoaderError: The checkpoint has no state, because the run was killed while it was saved, or the state is of another run.
+    """
+    path = state_path(checkpoint)
+    if path.exists():
+        return int(loader.step_of(json.loads(path.read_text())))
+    if Path(checkpoint).exists():
+        raise LoaderError(
+            f"{os.fspath(checkpoint)} has no {path.name}: it was saved without SaveLoaderState, or the run was killed while it "
+            "was saved. Continue from an older checkpoint, or begin anew"
+        )
+    return 0

@@ -1,140 +1,128 @@
-"""A dataset as trainers see it: open it, ask it for loaders, for folds, for a normalisation layer."""
+"""Opened datasets: their loaders, folds, mixes and normalisation layer."""
 
 from __future__ import annotations
 
-import difflib
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from tfprep.codecs import Scalar, Text
-from tfprep.dataset import Dataset, Manifest
-from tfprep.dataset.place import Place, folder_at
+from tfprep.dataset import Dataset, read_manifest
 from tfprep.errors import DatasetError, LoaderError
-from tfprep.read import LoaderOptions, Pipeline, Source
-from tfprep.read.folds import fold_of
-from tfprep.read.outputs import names_of
-from tfprep.read.values import mean_and_std
+from tfprep.load.options import LoaderKeywords, LoaderOptions, loader_options
+from tfprep.load.order.folds import fold_of
+from tfprep.load.outputs import names_of
+from tfprep.load.pipeline import Pipeline
+from tfprep.load.split_rows import SplitRows
+from tfprep.load.values import mean_and_std
+from tfprep.optional import require_package
+from tfprep.storage.urls import PathOrUrl, folder_at
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from tfprep.load.keywords import LoaderKeywords
     from tfprep.load.numpy_loader import NumpyLoader
-    from tfprep.load.tfdata import Loader
+    from tfprep.load.tensorflow.loader import Loader
     from tfprep.load.torch_loader import TorchLoader
 
 Group: TypeAlias = "str | Callable[[str], Hashable] | Sequence[Hashable]"
-"""A column of the index or a stored field, a function of the key, or one value a sample."""
-
-
-ELSEWHERE = {
-    "shuffle": "training=True shuffles, order='sequential' does not",
-    "repeat": "training=True repeats, training=False reads once",
-    "drop_remainder": "remainder='drop'",
-    "num_workers": "threads",
-    "num_parallel_calls": "threads",
-    "prefetch": "ahead",
-    "image_size": "geometry=[augment.Resize(224, 224)]",
-    "label": "targets",
-    "class_weight": "balance or weights, or class_weight of model.fit",
-}
-"""Options of other loaders, and what does that here."""
-
-
-def _options(batch_size: int, given: Mapping[str, Any]) -> LoaderOptions:
-    known = [field.name for field in fields(LoaderOptions)]
-    for name in given:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, 1)
-            meant = ELSEWHERE.get(name) or (near[0] if near else "")
-            hint = f"instead: {meant}" if meant else f"there are {', '.join(known)}"
-            raise LoaderError(f"a loader has no option {name!r}; {hint}")
-    return LoaderOptions(batch_size=batch_size, **given)
+"""What keeps samples together in folds: a column of the index or a stored field, a function of the key, or one value a sample."""
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
-    """Samples that loaders can be made of: a split, a fold of one, or a mix. `options` are those of `LoaderOptions`."""
+class Subset:
+    """Samples that a loader reads: a split, a fold of one, or a mix. `options` are the fields of `LoaderOptions`."""
 
-    sources: tuple[Source, ...]
+    sources: tuple[SplitRows, ...]
     class_names: Sequence[str]
 
     def loader(self, batch_size: int = 32, **options: Unpack[LoaderKeywords]) -> Loader:
-        """A `tf.data.Dataset` of batches. Imports TensorFlow."""
-        from tfprep.load.tfdata import make_loader
+        """A `tf.data.Dataset` of batches (see `Data.loader`). Imports TensorFlow."""
+        require_package("tensorflow", "loader()", "numpy_loader() works without it")
+        from tfprep.load.tensorflow.loader import make_loader
 
-        return make_loader(self.pipeline(_options(batch_size, options)))
+        return make_loader(self.pipeline(loader_options(batch_size, options)))
 
     def numpy_loader(self, batch_size: int = 32, **options: Unpack[LoaderKeywords]) -> NumpyLoader:
-        """The same batches as NumPy arrays: for JAX, scikit-learn, or a loop of one's own. Imports no framework."""
+        """The same batches as NumPy arrays: for JAX, scikit-learn or a custom training loop. Imports no framework."""
         from tfprep.load.numpy_loader import NumpyLoader
 
-        return NumpyLoader(self.pipeline(_options(batch_size, options)))
+        return NumpyLoader(self.pipeline(loader_options(batch_size, options)))
 
     def torch_loader(self, batch_size: int = 32, **options: Unpack[LoaderKeywords]) -> TorchLoader:
         """The same batches as a PyTorch `IterableDataset`. Imports PyTorch."""
-        from tfprep.load.torch_loader import make_torch_loader
+        require_package("torch", "torch_loader()", "numpy_loader() works without it")
+        from tfprep.load.torch_loader import TorchLoader
 
-        return make_torch_loader(self, _options(batch_size, options))
+        return TorchLoader(self.pipeline(loader_options(batch_size, options)))
 
     def pipeline(self, options: LoaderOptions) -> Pipeline:
-        """What all of them share."""
+        """The pipeline that all these loaders are made of."""
         return Pipeline(self.sources, options, self.class_names)
 
     def __len__(self) -> int:
-        """Samples, each with all its variants counted once."""
+        """The number of samples; the variants of a sample count as one."""
         return sum(
             source.dataset.split(source.split).samples if source.rows is None else len(source.rows)
             for source in self.sources
         )
 
 
-class HasSplits(ABC):
-    """The loaders of what has a `part` for each split."""
+class SplitLoaders(ABC):
+    """The loaders of a dataset or mix, by split."""
 
     @abstractmethod
-    def part(self, split: str = "train") -> Part:
-        """What a split's loaders are made of."""
+    def subset(self, split: str = "train") -> Subset:
+        """The samples of a split."""
 
     def loader(self, split: str = "train", batch_size: int = 32, **options: Unpack[LoaderKeywords]) -> Loader:
-        """A `tf.data.Dataset` of batches of this split; `options` are those of `tfprep.read.LoaderOptions`.
+        """A `tf.data.Dataset` of batches of this split. Imports TensorFlow.
 
             train = data.loader("train", batch_size=32, seed=0, inputs="image", targets="label")
             model.fit(train, steps_per_epoch=train.steps_per_epoch, epochs=10)
 
-        Imports TensorFlow. Raises LoaderError for options that cannot be met, DatasetError for a split that is not there.
+        Args:
+            split: The split's name.
+            batch_size: Samples a step, of all hosts together.
+            **options: The other fields of `tfprep.load.LoaderOptions`.
+
+        Returns:
+            The loader: images are uint8 [B, H, W, C] unless `dtype` says otherwise.
+
+        Raises:
+            LoaderError: Options that exclude each other, or that this dataset cannot meet.
+            DatasetError: There is no such split.
         """
-        return self.part(split).loader(batch_size, **options)
+        return self.subset(split).loader(batch_size, **options)
 
     def numpy_loader(
         self, split: str = "train", batch_size: int = 32, **options: Unpack[LoaderKeywords]
     ) -> NumpyLoader:
-        """The same batches as NumPy arrays: for JAX, scikit-learn, or a loop of one's own. Imports no framework."""
-        return self.part(split).numpy_loader(batch_size, **options)
+        """The same batches as NumPy arrays: for JAX, scikit-learn or a custom training loop. Imports no framework."""
+        return self.subset(split).numpy_loader(batch_size, **options)
 
     def torch_loader(
         self, split: str = "train", batch_size: int = 32, **options: Unpack[LoaderKeywords]
     ) -> TorchLoader:
         """The same batches as a PyTorch `IterableDataset`, for `DataLoader(..., batch_size=None)`. Imports PyTorch."""
-        return self.part(split).torch_loader(batch_size, **options)
+        return self.subset(split).torch_loader(batch_size, **options)
 
 
 @dataclass(frozen=True, eq=False)
-class Data(HasSplits, Dataset):
-    """An opened dataset. Its metadata is all that is read until a loader asks for more."""
+class Data(SplitLoaders, Dataset):
+    """An opened dataset. Only its metadata is read until a loader needs more. Made by `tfprep.open`."""
 
-    __hash__ = object.__hash__  # opened twice is two: a mix has them as keys
+    __hash__ = object.__hash__  # by identity: datasets are the keys of a mix
     __eq__ = object.__eq__
 
-    def part(self, split: str = "train") -> Part:
+    def subset(self, split: str = "train") -> Subset:
         """All samples of a split."""
         self.split(split)
-        return Part((Source(self, split),), self.class_names)
+        return Subset((SplitRows(self, split),), self.class_names)
 
     def folds(
         self,
@@ -144,26 +132,52 @@ class Data(HasSplits, Dataset):
         stratify: str | None = None,
         group: Group | None = None,
         seed: int = 0,
-    ) -> list[tuple[Part, Part]]:
-        """(train, validation) for each of `count` folds of a split: every sample is in one fold's validation.
+    ) -> list[tuple[Subset, Subset]]:
+        """Folds for cross-validation: every sample is in the validation part of one fold.
 
-        All variants of a sample are on one side, and so are all samples of a group. With `stratify`, such as "label", the
-        classes are spread evenly. The folds depend on the samples and the seed alone.
+        All variants of a sample are on the same side, and so are all samples of a group.
+
+        Args:
+            count: The number of folds, from 2.
+            split: The split that is divided.
+            stratify: A column of the index or a stored field, such as "label", whose values are spread evenly.
+            group: What keeps samples together: a column of the index or a stored field, a function of the key, or one value
+                a sample.
+            seed: The folds depend on the samples and this seed alone.
+
+        Returns:
+            (train, validation) for each fold.
+
+        Raises:
+            LoaderError: There are fewer groups than folds, or no such column.
         """
+        if isinstance(seed, bool) or not isinstance(seed, int | np.integer):
+            raise LoaderError(f"seed is a whole number, not {seed!r}")
         keys = self.index(split, 0, ["key"]).column("key").to_pylist()
-        strata = None if stratify is None else self._values(split, stratify)
-        fold = fold_of(keys if group is None else self._groups(split, keys, group), strata, count, seed)
+        classes = None if stratify is None else self._values(split, stratify)
+        fold = fold_of(keys if group is None else self._groups(split, keys, group), classes, count, seed)
         return [
-            (self._chosen(split, np.flatnonzero(fold != at)), self._chosen(split, np.flatnonzero(fold == at)))
+            (self._subset(split, np.flatnonzero(fold != at)), self._subset(split, np.flatnonzero(fold == at)))
             for at in range(count)
         ]
 
     def normalization(self, inputs: str | Sequence[str] = "image") -> Any:
-        """A `keras.layers.Normalization` for these fields, stacked if several: uint8 goes to the device, floats leave the layer.
+        """A `keras.layers.Normalization` for these fields. Imports Keras.
 
-        Images have the training split's mean and standard deviation a channel. Other fields are scaled to [0, 1] by their
-        type's range if they are whole numbers, and left alone if they are floats. Imports Keras.
+        As a model's first layer it takes uint8, a quarter of the bytes of float32 on the way to the device. Images are
+        normalised by the training split's mean and standard deviation of each channel. Other fields are scaled to [0, 1] by
+        their type's range if they are whole numbers, and left as they are if they are floats.
+
+        Args:
+            inputs: A field's name, or several whose channels are stacked.
+
+        Returns:
+            The layer, for arrays [..., C].
+
+        Raises:
+            LoaderError: There is no such field, or none of them is an image.
         """
+        require_package("keras", "normalization()")
         import keras
 
         names = names_of(inputs)
@@ -171,29 +185,29 @@ class Data(HasSplits, Dataset):
             if name not in self.fields:
                 raise LoaderError(f"there is no field {name!r}; there are {', '.join(self.fields)}")
         if not any(name in self.manifest.statistics for name in names):
-            held = ", ".join(self.manifest.statistics) or "no field"
+            available = ", ".join(self.manifest.statistics) or "no field"
             raise LoaderError(
-                f"tfprep.json holds statistics of {held}, not of {', '.join(names)}: only images have them"
+                f"tfprep.json has statistics of {available}, not of {', '.join(names)}: only images have them"
             )
         mean, std = mean_and_std(names, self.fields, self.manifest.statistics)
         return keras.layers.Normalization(mean=list(mean), variance=[value**2 for value in std])
 
     @property
     def classes(self) -> Mapping[str, Sequence[str]]:
-        """Class names by field."""
+        """The class names by field."""
         return self.manifest.classes
 
     @property
     def class_names(self) -> Sequence[str]:
-        """The class names of the label; without a label those of the mask; empty where there are none."""
+        """The class names of the label, or else of the mask; empty where there are none."""
         for kind in ("label", "mask"):
             for name, spec in self.fields.items():
                 if spec.kind == kind and name in self.classes:
                     return self.classes[name]
         return ()
 
-    def _chosen(self, split: str, rows: Any) -> Part:
-        return Part((Source(self, split, rows.astype(np.int64)),), self.class_names)
+    def _subset(self, split: str, rows: Any) -> Subset:
+        return Subset((SplitRows(self, split, rows.astype(np.int64)),), self.class_names)
 
     def _groups(self, split: str, keys: Sequence[str], group: Group) -> Sequence[Hashable]:
         if callable(group):
@@ -204,7 +218,7 @@ class Data(HasSplits, Dataset):
         return values
 
     def _values(self, split: str, name: str) -> list[Any]:
-        """A column of the index, or a stored number or text, one value a sample."""
+        """The values of a column of the index, or of a stored number or text: one for each sample."""
         index = self.index(split, 0, [name])
         if name in index.column_names:
             return [tuple(value) if isinstance(value, list) else value for value in index.column(name).to_pylist()]
@@ -215,27 +229,36 @@ class Data(HasSplits, Dataset):
 
 
 @dataclass(frozen=True, eq=False)
-class Mix(HasSplits):
-    """Several datasets as one, each with its share of every epoch. Made by `mix`."""
+class Mix(SplitLoaders):
+    """Several datasets as one, each with its share of every epoch. Made by `tfprep.mix`."""
 
-    shares: Mapping[Data | Part, float]
+    shares: Mapping[Data | Subset, float]
 
-    def part(self, split: str = "train") -> Part:
+    def subset(self, split: str = "train") -> Subset:
         sources = []
         for data, share in self.shares.items():
-            part = data if isinstance(data, Part) else data.part(split)
+            part = data if isinstance(data, Subset) else data.subset(split)
             if len(part.sources) > 1:
                 raise LoaderError("a mix of a mix: name all its datasets in one")
-            sources.append(Source(part.sources[0].dataset, part.sources[0].split, part.sources[0].rows, float(share)))
+            sources.append(
+                SplitRows(part.sources[0].dataset, part.sources[0].split, part.sources[0].rows, float(share))
+            )
         first = next(iter(self.shares))
-        return Part(tuple(sources), first.class_names)
+        return Subset(tuple(sources), first.class_names)
 
 
-def mix(shares: Mapping[Data | Part, float]) -> Mix:
-    """Several datasets (or folds) as one: `mix({a: 0.7, b: 0.3})` takes 70 % of every epoch's samples from a, 30 % from b.
+def mix(shares: Mapping[Data | Subset, float]) -> Mix:
+    """Several datasets, or folds, as one: `mix({a: 0.7, b: 0.3})` takes 70 % of every epoch's samples from a, 30 % from b.
 
-    An epoch is as long as all of them together. Each dataset is gone through in one random order after another, so that its
-    own samples come equally often. Only fields that all of them have, alike, are loaded.
+    An epoch is as long as all of them together. The samples of each dataset are drawn in one random order after another, so
+    that they come equally often. Only fields that all datasets have, of the same kind, shape, dtype and codec, are loaded.
+
+    Args:
+        shares: The share of each dataset; they need not add up to 1.
+
+    Raises:
+        LoaderError: There is no dataset, or it is not a dict. Loaders also raise it where the numbers of a field that they
+            use mean different classes in the datasets.
     """
     if not isinstance(shares, Mapping):
         raise LoaderError(
@@ -246,12 +269,13 @@ def mix(shares: Mapping[Data | Part, float]) -> Mix:
     return Mix(dict(shares))
 
 
-def open(path: Place) -> Data:
-    """The dataset in this folder, or at this URL (`gs://bucket/photos`, `s3://...`: `pip install 'tfprep[remote]'`).
+def open(path: PathOrUrl) -> Data:
+    """Open the dataset in this folder, or at this URL (`gs://bucket/photos`, `s3://...`: `pip install 'tfprep[remote]'`).
 
-    DatasetError where there is none that this version reads.
+    Raises:
+        DatasetError: There is none that this version reads.
     """
     if isinstance(path, str | os.PathLike) and os.path.isfile(path):
         raise DatasetError(f"{os.fspath(path)} is a file; open the dataset's folder, {os.path.dirname(path) or '.'}")
     folder = folder_at(path)
-    return Data(folder, Manifest.read(folder))
+    return Data(folder, read_manifest(folder))

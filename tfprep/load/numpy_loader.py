@@ -8,24 +8,25 @@ from typing import Any
 import numpy as np
 
 from tfprep.errors import LoaderError
-from tfprep.read.batch import Batch
-from tfprep.read.pipeline import Pipeline
-from tfprep.read.state import start_step, state_at
-from tfprep.read.stats import report
+from tfprep.load.pipeline import Pipeline
+from tfprep.load.reader.batch import Batch
+from tfprep.load.state import start_step, state_at
+from tfprep.load.stats import report, snapshot
 
 
 class NumpyLoader:
-    """Iterate over it for elements as `fields`, `inputs` and `targets` ask: arrays [B, ...]; text as arrays of str; images of
-    different sizes as lists.
+    """An iterable of elements as `fields`, `inputs` and `targets` describe them. Made by `Data.numpy_loader`.
 
-    Every iteration begins at `start_step` anew. Batches stay as they are for as long as they are kept.
+    Arrays are [B, ...], text comes as arrays of str, images of different sizes as lists of arrays. Every iteration begins at
+    `start_step`. The memory of a batch is not used again while any array or view of it exists.
     """
 
     def __init__(self, pipeline: Pipeline) -> None:
         self.pipeline = pipeline
 
     def __iter__(self) -> Iterator[Any]:
-        return (self.pipeline.outputs.pack(with_text(batch)) for batch in self.pipeline.batches())
+        pack = self.pipeline.outputs.pack
+        return self.pipeline.batches(lambda batch: pack(with_text(batch)))
 
     def __len__(self) -> int:
         """Batches of one iteration; LoaderError in training, which has no end."""
@@ -36,24 +37,24 @@ class NumpyLoader:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Batches that hold one epoch."""
+        """The number of batches that hold one epoch."""
         return self.pipeline.steps_per_epoch
 
     @property
     def stats(self) -> dict[str, Any]:
-        """Counters, as plain numbers (see `tfprep.read.stats.snapshot`)."""
-        return self.pipeline.stats()
+        """Counters as plain numbers (see `tfprep.load.stats.snapshot`)."""
+        return snapshot(self.pipeline)
 
     def report(self) -> dict[str, Any]:
-        """What was chosen and found: memory, cache, bad records."""
+        """What the loader chose and found: memory, cache, bad records."""
         return report(self.pipeline)
 
     def state_at(self, step: int) -> dict[str, Any]:
-        """Where the run stands before this step, as a small JSON object."""
+        """The state before this step, as a small JSON object."""
         return state_at(self.pipeline, step)
 
     def step_of(self, state: Mapping[str, Any]) -> int:
-        """The step that the state says comes next; LoaderError where it belongs to another run."""
+        """The next step of a state; LoaderError where the state belongs to another run."""
         return start_step(self.pipeline, state)
 
     def close(self) -> None:
@@ -62,7 +63,7 @@ class NumpyLoader:
 
 
 def with_text(batch: Batch) -> dict[str, Any]:
-    """The batch's values, text decoded."""
+    """The batch's values, with text decoded."""
     return {name: _decoded(value) for name, value in batch.values.items()}
 
 

@@ -2,56 +2,45 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import torch
+from torch.utils.data import IterableDataset, get_worker_info
 
-from tfprep.cpus import usable_cpus
-from tfprep.errors import LoaderError, MissingDependencyError
+from tfprep.errors import LoaderError
+from tfprep.limits import usable_cpus
 from tfprep.load.numpy_loader import NumpyLoader, with_text
-from tfprep.read.options import LoaderOptions
-
-if TYPE_CHECKING:
-    from tfprep.load.data import Part
-
-try:
-    import torch
-    from torch.utils.data import IterableDataset, get_worker_info
-except ImportError as error:
-    raise MissingDependencyError("torch_loader needs PyTorch: pip install 'tfprep[torch]'") from error
+from tfprep.load.options import LoaderOptions
+from tfprep.load.pipeline import Pipeline
+from tfprep.load.reader.batch import Batch
 
 
 class TorchLoader(IterableDataset[Any]):  # type: ignore[misc] # PyTorch need not be installed
-    """Yields whole batches of tensors: use it as it is, or in `DataLoader(loader, batch_size=None, num_workers=n)`.
+    """Yields whole batches of tensors: use it directly, or in `DataLoader(loader, batch_size=None, num_workers=n)`.
 
-    Worker i of n reads the steps i, i + n, ...; as `DataLoader` takes from its workers in turn, the order is that of a
-    single one. With `torch.distributed` each rank gets its part of every batch. Text comes as lists of str, images of
+    Worker i of n reads the steps i, i + n, ...; `DataLoader` takes batches from its workers in turn, so the order is that of a
+    single process. With `torch.distributed` each rank gets its part of every batch. Text comes as lists of str, images of
     different sizes as lists of tensors.
     """
 
-    def __init__(self, part: Part, options: LoaderOptions) -> None:
+    def __init__(self, pipeline: Pipeline) -> None:
         super().__init__()
-        self._part = part
-        self._options = replace(options, hosts=_rank() if options.hosts is None else options.hosts)
-        self._whole = NumpyLoader(part.pipeline(self._options))
+        options = pipeline.options
+        if options.hosts is None and (rank := _rank()) is not None:
+            pipeline = pipeline.with_options(replace(options, hosts=rank))
+        self._whole = NumpyLoader(pipeline)
 
     def __iter__(self) -> Iterator[Any]:
-        info = get_worker_info()
-        if info is None:
-            pipeline, first, stride = self._whole.pipeline, 0, 1
-        else:
-            pipeline = self._part.pipeline(self._share(info.num_workers))
-            first, stride = info.id, info.num_workers
-        for batch in pipeline.batches(self._options.start_step + first, stride):
-            values = {name: _tensor(value) for name, value in with_text(batch).items()}
-            yield pipeline.outputs.pack(values)
-
-    def _share(self, workers: int) -> LoaderOptions:
-        """The options of one of so many workers: its part of the CPUs and of the memory."""
-        threads = self._options.threads or max(1, usable_cpus() // workers)
-        return replace(self._options, threads=threads, memory_budget=self._whole.pipeline.memory.budget // workers)
+        pipeline, info = self._whole.pipeline, get_worker_info()
+        first, stride = pipeline.options.start_step, 1
+        if info is not None:
+            pipeline = pipeline.with_options(_share(pipeline, info.num_workers))
+            first, stride = first + info.id, info.num_workers
+        return pipeline.batches(functools.partial(_element, pipeline), first, stride)
 
     def __len__(self) -> int:
         """Batches of one iteration; TypeError in training, which has no end."""
@@ -60,32 +49,32 @@ class TorchLoader(IterableDataset[Any]):  # type: ignore[misc] # PyTorch need no
         except LoaderError as error:
             raise TypeError(str(error)) from error
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"part": self._part, "options": self._options}
+    def __getstate__(self) -> Pipeline:
+        return self._whole.pipeline
 
-    def __setstate__(self, state: Mapping[str, Any]) -> None:
-        self.__init__(state["part"], state["options"])  # type: ignore[misc] # a worker builds its own
+    def __setstate__(self, pipeline: Pipeline) -> None:
+        self.__init__(pipeline)  # type: ignore[misc] # a worker makes its own
 
     @property
     def steps_per_epoch(self) -> int:
-        """Batches that hold one epoch."""
+        """The number of batches that hold one epoch."""
         return self._whole.steps_per_epoch
 
     @property
     def stats(self) -> dict[str, Any]:
-        """Counters of this process; those of `DataLoader`'s workers are theirs."""
+        """Counters of this process; each worker of a `DataLoader` has its own."""
         return self._whole.stats
 
     def report(self) -> dict[str, Any]:
-        """What was chosen and found: memory, cache, bad records."""
+        """What the loader chose and found: memory, cache, bad records."""
         return self._whole.report()
 
     def state_at(self, step: int) -> dict[str, Any]:
-        """Where the run stands before this step, as a small JSON object."""
+        """The state before this step, as a small JSON object."""
         return self._whole.state_at(step)
 
     def step_of(self, state: Mapping[str, Any]) -> int:
-        """The step that the state says comes next; LoaderError where it belongs to another run."""
+        """The next step of a state; LoaderError where the state belongs to another run."""
         return self._whole.step_of(state)
 
     def close(self) -> None:
@@ -93,8 +82,15 @@ class TorchLoader(IterableDataset[Any]):  # type: ignore[misc] # PyTorch need no
         self._whole.close()
 
 
-def make_torch_loader(part: Part, options: LoaderOptions) -> TorchLoader:
-    return TorchLoader(part, options)
+def _element(pipeline: Pipeline, batch: Batch) -> Any:
+    return pipeline.outputs.pack({name: _tensor(value) for name, value in with_text(batch).items()})
+
+
+def _share(pipeline: Pipeline, workers: int) -> LoaderOptions:
+    """The options of one of `workers` workers: its part of the CPUs and of the memory."""
+    options = pipeline.options
+    threads = options.threads or max(1, usable_cpus() // workers)
+    return replace(options, workers="threads", threads=threads, memory_budget=pipeline.memory.budget // workers)
 
 
 def _rank() -> tuple[int, int] | None:

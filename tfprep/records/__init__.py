@@ -1,20 +1,31 @@
-"""TFRecord without TensorFlow: Examples, frames, and the text index beside a file."""
+"""TFRecord files without TensorFlow: Examples, frames, and the text index of a file."""
 
-from tfprep.records.example import Span, decode, encode
-from tfprep.records.framing import Frame, RecordWriter, check_frame, frame, masked_crc, read_record, read_records
+from tfprep.records.example import FeatureSpan, decode, encode, unpack
+from tfprep.records.framing import (
+    Frame,
+    RecordWriter,
+    check_frame,
+    footer_crc,
+    frame,
+    masked_crc,
+    read_record,
+    read_records,
+)
 from tfprep.records.index import format_index, read_index
 
 __all__ = [
+    "FeatureSpan",
     "Frame",
     "RecordWriter",
-    "Span",
     "check_frame",
     "decode",
     "encode",
+    "footer_crc",
     "format_index",
     "frame",
     "masked_crc",
     "read_index",
     "read_record",
     "read_records",
+    "unpack",
 ]

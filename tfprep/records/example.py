@@ -18,6 +18,9 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from tfprep.errors import SampleError
+from tfprep.fields import Array
+
 FeatureValue: TypeAlias = "bytes | Sequence[bytes] | npt.NDArray[Any]"
 """bytes or a sequence of bytes (BytesList), a float32 array [N] (FloatList) or an int64 array [N] (Int64List)."""
 Decoded: TypeAlias = "list[bytes] | npt.NDArray[Any]"
@@ -26,18 +29,25 @@ _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _BYTES_LIST, _FLOAT_LIST, _INT64_LIST = 1, 2, 3
 
 
-class Span(NamedTuple):
-    """Where a feature's bytes lie in a payload: the content of a single bytes value, or the packed numbers."""
+class FeatureSpan(NamedTuple):
+    """The position of a feature's bytes in a payload: the content of a single bytes value, or the packed numbers."""
 
     offset: int
     size: int
 
 
-def encode(features: Mapping[str, FeatureValue]) -> tuple[bytes, dict[str, Span]]:
-    """The serialised Example, and the span of every feature in it.
+def encode(features: Mapping[str, FeatureValue]) -> tuple[bytes, dict[str, FeatureSpan]]:
+    """Serialise an Example.
 
-    A feature of several byte strings has the span of the first; one of none, and an empty list, a span of size 0.
-    Raises TypeError for a value that no feature can hold.
+    Args:
+        features: The value of each feature by name.
+
+    Returns:
+        The serialised Example, and the span of every feature in it. A feature of several byte strings has the span of the first;
+        an empty list has a span of size 0.
+
+    Raises:
+        TypeError: No feature can hold a value.
     """
     chunks: list[bytes] = []
     ends: dict[str, tuple[int, int]] = {}
@@ -48,15 +58,24 @@ def encode(features: Mapping[str, FeatureValue]) -> tuple[bytes, dict[str, Span]
         ends[name] = (position + len(head), len(content))
         position += len(head) + len(content) + len(tail)
     prefix = b"\x0a" + _varint(position)
-    spans = {name: Span(len(prefix) + start, size) for name, (start, size) in ends.items()}
+    spans = {name: FeatureSpan(len(prefix) + start, size) for name, (start, size) in ends.items()}
     return b"".join((prefix, *chunks)), spans
 
 
 def decode(payload: bytes) -> dict[str, Decoded]:
-    """The features of a serialised Example: a list of bytes, a float32 array [N] or an int64 array [N] each.
+    """Parse a serialised Example.
 
-    A feature without a value is an empty list. Packed and unpacked numbers are both read, unknown protobuf fields skipped,
-    as the protobuf specification asks. Raises ValueError where the bytes are no Example.
+    Packed and unpacked numbers are both read and unknown protobuf fields skipped, as the protobuf specification asks.
+
+    Args:
+        payload: The serialised Example.
+
+    Returns:
+        By name of the feature a list of bytes, a float32 array [N] or an int64 array [N]; a feature without a value is an empty
+        list.
+
+    Raises:
+        ValueError: The bytes are no Example.
     """
     features: dict[str, Decoded] = {}
     view = memoryview(payload)
@@ -73,7 +92,7 @@ def decode(payload: bytes) -> dict[str, Decoded]:
 
 
 def _entry(name: str, value: FeatureValue) -> tuple[bytes, bytes, bytes]:
-    """One map entry, cut around the bytes that its span points to."""
+    """Encode one map entry, divided at the bytes that its span points to."""
     kind, head, content, tail = _list(value)
     body = len(head) + len(content) + len(tail)
     feature = bytes((kind << 3 | _BYTES,)) + _varint(body)
@@ -84,7 +103,7 @@ def _entry(name: str, value: FeatureValue) -> tuple[bytes, bytes, bytes]:
 
 
 def _list(value: FeatureValue) -> tuple[int, bytes, bytes, bytes]:
-    """(which list, bytes before the content, the content, bytes after it)."""
+    """Return which list it is, and the bytes before the content, of the content and after it."""
     if isinstance(value, bytes):
         return _BYTES_LIST, b"\x0a" + _varint(len(value)), value, b""
     if isinstance(value, np.ndarray):
@@ -106,7 +125,7 @@ def _packed(value: npt.NDArray[Any]) -> tuple[int, bytes, bytes, bytes]:
 
 
 def _varint(value: int) -> bytes:
-    """Base-128, least significant group first; a negative number as its 64-bit two's complement."""
+    """Encode a number in base 128, least significant group first; a negative number as its 64-bit two's complement."""
     if 0 <= value < 0x80:
         return bytes((value,))
     value &= 0xFFFF_FFFF_FFFF_FFFF
@@ -122,7 +141,7 @@ def _varint(value: int) -> bytes:
 
 
 def _fields(view: memoryview) -> Iterator[tuple[int, int | memoryview]]:
-    """The fields of one message: (number, varint or bytes)."""
+    """Yield the fields of one message as (number, varint or bytes)."""
     position = 0
     while position < len(view):
         tag, position = _read_varint(view, position)
@@ -181,17 +200,50 @@ def _decode_feature(feature: memoryview) -> Decoded:
         elif kind == _FLOAT_LIST:
             value = np.frombuffer(b"".join(bytes(_expect_bytes(item)) for item in values), "<f4").astype(np.float32)
         elif kind == _INT64_LIST:
-            numbers = [number for item in values for number in _varints(item)]
-            value = np.array(numbers, np.uint64).astype(np.int64)
+            value = np.concatenate([np.empty(0, np.int64), *map(_numbers, values)])
     return value
 
 
-def _varints(item: int | memoryview) -> Iterator[int]:
-    """The numbers of a packed list, or the one number that stands by itself."""
+def _numbers(item: int | memoryview) -> Array:
+    """Decode the numbers of a packed list, or the single number of an unpacked field."""
     if isinstance(item, int):
-        yield item & 0xFFFF_FFFF_FFFF_FFFF
-        return
-    position = 0
-    while position < len(item):
-        value, position = _read_varint(item, position)
-        yield value & 0xFFFF_FFFF_FFFF_FFFF
+        return np.array([item & 0xFFFF_FFFF_FFFF_FFFF], np.uint64).astype(np.int64)
+    return _varints(np.frombuffer(item, np.uint8))
+
+
+def unpack(content: Array, dtype: str) -> Array:
+    """Decode the packed numbers of one feature, such as an index's span of a `Scalar` gives them.
+
+    Args:
+        content: uint8 [N], the bytes of the feature's list.
+        dtype: "float32" or "int64".
+
+    Returns:
+        The numbers, float32 or int64 [M].
+
+    Raises:
+        SampleError: The bytes end inside a number, or a number has more than ten bytes.
+    """
+    if dtype == "float32":
+        if content.nbytes % 4:
+            raise SampleError(f"{content.nbytes} bytes are no list of float32")
+        return np.frombuffer(content.tobytes(), "<f4").astype(np.float32, copy=False)
+    if content.nbytes == 1 and content[0] < 0x80:  # most labels
+        return content.astype(np.int64)
+    try:
+        return _varints(content)
+    except ValueError as error:
+        raise SampleError(str(error)) from error
+
+
+def _varints(content: Array) -> Array:
+    """Decode numbers of 7-bit groups, least significant first; a byte below 128 ends a number."""
+    last = np.flatnonzero(content < 0x80)
+    if content.nbytes and (not len(last) or last[-1] != content.nbytes - 1):
+        raise ValueError("not packed numbers: the last one has no end")
+    starts = np.concatenate([[0], last[:-1] + 1]) if len(last) else last
+    if len(last) and (last - starts).max() > 9:
+        raise ValueError("not packed numbers: one has more than ten bytes")
+    group = np.arange(content.nbytes) - np.repeat(starts, last - starts + 1)
+    shifted = (content & 0x7F).astype(np.uint64) << (group * 7).astype(np.uint64)
+    return np.add.reduceat(shifted, starts).astype(np.int64) if len(last) else np.empty(0, np.int64)

@@ -1,4 +1,4 @@
-"""The text index beside a TFRecord file, as NVIDIA DALI's `tfrecord2idx` writes it: a line `<offset> <size>` a record."""
+"""The text index of a TFRecord file, as NVIDIA DALI's `tfrecord2idx` writes it: a line `<offset> <size>` for each record."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from tfprep.records.framing import Frame
 
 
 def format_index(frames: Iterable[Frame]) -> str:
+    """Return the content of an `.idx` file."""
     return "".join(f"{frame.offset} {frame.size}\n" for frame in frames)
 
 
 def read_index(path: Path) -> list[Frame]:
-    """The frames that an `.idx` file lists; DatasetError names the line that is not two whole numbers."""
+    """Return the frames that an `.idx` file lists; DatasetError names the line that is not two whole numbers."""
     return [_parse(path, number, line) for number, line in enumerate(path.read_text().splitlines(), 1)]
 
 

@@ -1,4 +1,4 @@
-"""Where samples come from: one file a source."""
+"""Sources: where samples come from. Each source is one module."""
 
 from tfprep.sources.folder import Folder
 from tfprep.sources.paired import Paired

@@ -1,23 +1,25 @@
-"""From the cells of a table to the values of an entry.
+"""Turns the cells of a table into the values of an entry.
 
-Each raises SourceError with the rule and what came; the caller knows table, row and column.
+Each function raises SourceError with the rule and the value; the caller adds table, row and column.
 """
 
 from __future__ import annotations
 
+import os
 import posixpath
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tfprep.errors import SourceError
+from tfprep.sources.labels import class_name_fault
 from tfprep.sources.source import key_of
 
 _WHOLE_NUMBER = re.compile(r"[+-]?[0-9]+")
 
 
 def name_cell(cell: Any) -> str:
-    """A class, a split, a group or a key: text, a whole number or a truth value, as text."""
+    """Return a class, split, group or key as text; the cell is text, a whole number or a truth value."""
     if isinstance(cell, bool):
         return str(cell).lower()
     if isinstance(cell, float) and cell.is_integer():
@@ -30,15 +32,25 @@ def name_cell(cell: Any) -> str:
 
 
 def path_cell(path: str) -> str:
-    """A path relative to the root, without detours."""
+    """Return a path relative to the root, normalised."""
     plain = posixpath.normpath(path)
+    if not _encodes(path):
+        raise SourceError(f"expected a path; got {path!r}, which is the name of no file")
     if path.startswith("/") or plain in ("..", ".") or plain.startswith("../") or "\0" in path:
         raise SourceError(f"expected a path relative to the data's root and below it; got {path!r}")
     return plain
 
 
+def _encodes(path: str) -> bool:
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError:  # a lone surrogate, as "\\ud800" in JSON
+        return False
+    return True
+
+
 def label_cell(cell: Any, numbers: Mapping[str, int]) -> int | list[int]:
-    """The class number of one class, or those of a list of classes.
+    """Return the class number of one class, or those of a list of classes.
 
     A whole number that is no class's name is itself the class number, where the names are given and none is a number.
     """
@@ -48,7 +60,9 @@ def label_cell(cell: Any, numbers: Mapping[str, int]) -> int | list[int]:
 
 
 def sorted_classes(names: set[str]) -> tuple[str, ...]:
-    """Sorted by code points; by value where all are whole numbers, so that 0, 1, …, 10 keep their numbers."""
+    """Return the names sorted by code points; by value if all are whole numbers, so that 0, 1, …, 10 keep their numbers."""
+    if fault := next(filter(None, map(class_name_fault, sorted(names))), ""):
+        raise SourceError(fault)
     if names and all(map(_WHOLE_NUMBER.fullmatch, names)):
         return tuple(sorted(names, key=lambda name: (int(name), name)))
     return tuple(sorted(names))

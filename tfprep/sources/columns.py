@@ -1,4 +1,4 @@
-"""From the rows of a table to entries: which column gives what."""
+"""Turns the rows of a table into entries: which column gives which field."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tfprep.sources.source import Entry, key_of
 from tfprep.sources.splits import Row
 
 FILE_KINDS = ("image", "mask", "map")
-"""The kinds of field whose raw form is a file."""
+"""The kinds of field that are read from files."""
 
 _BRACES = re.compile(r"\{([^{}]+)\}")
 Cells = Mapping[str, Sequence[Any]]
@@ -23,10 +23,10 @@ Cells = Mapping[str, Sequence[Any]]
 
 @dataclass(frozen=True)
 class PathCell:
-    """A path out of a row: one column, or literal text and columns in turn (`images/{id}.jpg`)."""
+    """A path from the cells of a row: one column, or literal text and columns (`images/{id}.jpg`)."""
 
     parts: tuple[str, ...]
-    """Literal text at even places, columns at odd ones."""
+    """Literal text at even positions, columns at odd ones."""
 
     @staticmethod
     def parse(text: str) -> PathCell:

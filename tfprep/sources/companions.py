@@ -1,4 +1,4 @@
-"""Where the mask of an image lies: the file that a pattern names, as the file system spells it."""
+"""Finds the mask of an image: the file that a pattern names, as the file system spells it."""
 
 from __future__ import annotations
 
@@ -12,39 +12,41 @@ from typing import NamedTuple
 from tfprep.errors import SourceError
 from tfprep.sources.patterns import IMAGE_SUFFIXES, Holes, Pattern
 
-FOLDERS_HELD = 4
-"""How many folders' names are kept: images come folder by folder, and so do their masks."""
+_FOLDERS_CACHED = 4
+"""Number of folders whose names are cached: images come folder by folder, and so do their masks."""
 
 
-class Place(NamedTuple):
-    """A path relative to the root, and whether a file is there."""
+class ExpectedFile(NamedTuple):
+    """A path relative to the root, and whether the file exists."""
 
     path: str
-    there: bool
+    exists: bool
 
 
 class Companions:
-    """Looks up files by pattern below one root, a listing of each folder at a time instead of a question a file."""
+    """Looks up files by pattern below one root. It lists each folder once, which is faster than asking for every file."""
 
     def __init__(self, root: Path) -> None:
-        self._names: Callable[[str], frozenset[str]] = lru_cache(FOLDERS_HELD)(lambda folder: _names(root, folder))
+        self._names: Callable[[str], frozenset[str]] = lru_cache(_FOLDERS_CACHED)(lambda folder: _names(root, folder))
 
-    def find(self, pattern: Pattern, holes: Holes) -> Place:
-        """The file of `pattern` with these placeholders, whatever the case of its suffix and its Unicode form.
+    def find(self, pattern: Pattern, holes: Holes) -> ExpectedFile:
+        """Return the file of `pattern` with these placeholders, whatever the case of its suffix and its Unicode form.
 
-        Where there is none, the path at which it is expected. Raises SourceError where there are two.
+        If there is none, its path is the one where it is expected. Raises SourceError if two files fit.
         """
         folder, slash, stem = pattern.fill(holes).rpartition("/")
         names = self._names(folder)
         if pattern.suffix is not None and stem + pattern.suffix in names:
-            return Place(folder + slash + stem + pattern.suffix, True)
-        there = [name for name in _spellings(stem, pattern.suffix) if name in names]
-        if len(there) > 1:
+            return ExpectedFile(folder + slash + stem + pattern.suffix, True)
+        fitting = [name for name in _spellings(stem, pattern.suffix) if name in names]
+        if len(fitting) > 1:
             raise SourceError(
-                f"{folder + slash}: {' and '.join(map(repr, there))} both fit {pattern.text!r} for one image; keep one, or "
+                f"{folder + slash}: {' and '.join(map(repr, fitting))} both fit {pattern.text!r} for one image; keep one, or "
                 "give the pattern a suffix"
             )
-        return Place(folder + slash + (there[0] if there else stem + (pattern.suffix or ".*")), bool(there))
+        return ExpectedFile(
+            folder + slash + (fitting[0] if fitting else stem + (pattern.suffix or ".*")), bool(fitting)
+        )
 
 
 def _names(root: Path, folder: str) -> frozenset[str]:

@@ -1,4 +1,4 @@
-"""What a listing holds: counts by split and class, and a look into a few of its files."""
+"""Facts about a folder of raw data: counts by split and class, and the sizes and classes in a few of its files."""
 
 from __future__ import annotations
 
@@ -17,16 +17,22 @@ from tfprep.seeding import sample_hash
 from tfprep.sources.source import Entry, Listing, Source, read_files
 
 SAMPLES = 24
-"""How many samples are opened: those with the smallest hashes, so a fair and repeatable choice."""
+"""Number of samples that are opened: those with the smallest hashes, which is a fair and repeatable choice."""
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What `look` found.
+    """What `look` returns.
 
-    `splits` counts samples; `labels` counts them by label field and class name; `suffixes` counts image files by suffix;
-    `sizes` are the (height, width) of the images opened, `mask_numbers` the numbers in the masks opened, by field;
-    `problems` says what is wrong with files that were opened, `tally` what the source passed over.
+    Attributes:
+        kinds: Kind of each field.
+        splits: Number of samples by split.
+        labels: Number of samples by label field and class name.
+        suffixes: Number of image files by suffix.
+        sizes: (height, width) of the images that were opened.
+        mask_numbers: Class numbers in the masks that were opened, by field.
+        problems: What is wrong with files that were opened.
+        tally: What the source passed over.
     """
 
     kinds: Mapping[str, Kind]
@@ -39,7 +45,7 @@ class Facts:
     tally: Mapping[str, int]
 
     def lines(self) -> list[str]:
-        """The facts in words, a line each."""
+        """Return the facts in words, one line for each."""
         lines = [f"{sum(self.splits.values())} samples: {_counts(self.splits)}"]
         for name, counts in self.labels.items():
             lines.append(f"{name}: {len(counts)} classes: {_counts(counts)}")
@@ -52,7 +58,7 @@ class Facts:
 
 
 def look(source: Source, root: Path) -> Facts:
-    """Walks the whole listing and opens `SAMPLES` of its samples. Raises SourceError where the source does not fit."""
+    """List all samples and open `SAMPLES` of them. Raises SourceError if the source does not fit the folder."""
     listing = source.scan(root)
     splits, suffixes = Counter[str](), Counter[str]()
     counts = {name: Counter[str]() for name in listing.values if listing.kinds[name] == "label"}

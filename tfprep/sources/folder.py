@@ -1,4 +1,4 @@
-"""Images in folders: one folder a class, with or without one a split above it; or images without classes."""
+"""Images in folders: one folder for each class, with or without a folder for each split above; or images without classes."""
 
 from __future__ import annotations
 
@@ -19,13 +19,17 @@ from tfprep.sources.splits import Row, split_rows
 
 @dataclass(frozen=True, repr=False)
 class Folder:
-    """Fields `image` and, where the pattern has `{label}`, `label`.
+    """Images in class folders. Fields: `image`, and `label` if the pattern has `{label}`.
 
-    `image` is a pattern as `tfprep.sources.patterns` says: `{label}/**` (the default) takes every folder below the root as
-    a class, with all images below it; `{split}/{label}/**` reads train/cat/1.jpg; `**` has no classes. `classes` gives
-    the class names in the order of their numbers; without it they are the folders with an image in them, sorted by code
-    points (so "10" comes before "2", as Keras has it). `splits` are `Fractions`, or the names to take of those that
-    `{split}` finds; with neither, all samples are `train`.
+    Attributes:
+        image: A pattern as `tfprep.sources.patterns` describes. `{label}/**` (the default) takes every folder below the root as a
+            class, with all images below it; `{split}/{label}/**` reads `train/cat/1.jpg`; `**` has no classes.
+        splits: `Fractions`, or the names to take of those that `{split}` finds. With neither, all samples are `train`.
+        classes: The class names in the order of their numbers. By default they are the folders that hold images, sorted by code
+            points, so "10" comes before "2", as in Keras.
+
+    Raises:
+        RecipeError: An option is wrong, or two options contradict each other.
     """
 
     image: str = "{label}/**"
@@ -40,17 +44,21 @@ class Folder:
                 raise RecipeError(f"Folder: classes need {{label}} in the pattern; got image={self.image!r}")
             object.__setattr__(self, "classes", check_classes(self.classes, "Folder: classes"))
 
+    def kinds(self) -> dict[str, Kind]:
+        """The kind of each field."""
+        label: dict[str, Kind] = {"label": "label"} if "label" in self._pattern().holes else {}
+        return {"image": "image", **label}
+
     def scan(self, root: Path) -> Listing:
+        """List the images below `root`; see `Source.scan`."""
         pattern = self._pattern()
-        kinds: dict[str, Kind] = {"image": "image"}
         classes: dict[str, tuple[str, ...]] = {}
         if "label" in pattern.holes:
-            kinds["label"] = "label"
             classes["label"] = self.classes or class_names(root, pattern)
         tally: Counter[str] = Counter()
         rows = partial(_rows, root, pattern, self.splits, classes.get("label"))
         entries = split_rows(rows, tally, self.splits, stratified_by(self.splits))
-        return Listing(kinds, ("image",), tuple(classes), entries, classes, tally)
+        return Listing(self.kinds(), ("image",), tuple(classes), entries, classes, tally)
 
     def _pattern(self) -> Pattern:
         return compile_pattern(self.image, "Folder: image")
@@ -62,5 +70,5 @@ def _rows(
     root: Path, pattern: Pattern, splits: Splits, classes: tuple[str, ...] | None, tally: Counter[str]
 ) -> Iterator[Row]:
     for image in images(root, pattern, splits=splits, classes=classes, tally=tally):
-        path = image.found.path
+        path = image.file.path
         yield Entry(key_of(path), image.split, (path,), image.values), None

@@ -1,4 +1,4 @@
-"""What `Folder` and `Paired` share: images found by a pattern, with a split and a class each."""
+"""What `Folder` and `Paired` share: images that fit a pattern, each with its split and class."""
 
 from __future__ import annotations
 
@@ -8,22 +8,23 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from tfprep.errors import RecipeError, SourceError
+from tfprep.sources.labels import class_name_fault
 from tfprep.sources.patterns import IMAGE_SUFFIXES, Holes, Pattern
 from tfprep.sources.source import key_of
 from tfprep.sources.splits import Fractions, check_split_name
-from tfprep.sources.walk import Found, walk
+from tfprep.sources.walk import MatchedFile, walk
 
 Splits: TypeAlias = "Fractions | tuple[str, ...] | None"
-"""Fractions; or the names to take of the folders that `{split}` stands for; or None, for all of these."""
+"""Fractions; or the names to take of the folders that `{split}` stands for; or None for all of them."""
 
 UNSPLIT = "train"
-"""The split of all samples where nothing splits them."""
+"""The split of all samples if nothing splits them."""
 
 
-class Image(NamedTuple):
-    """A file that fits the image pattern. `values` is its class number alone, or nothing where there are no classes."""
+class ListedImage(NamedTuple):
+    """A file that fits the image pattern. `values` is its class number alone, or empty without classes."""
 
-    found: Found
+    file: MatchedFile
     split: str
     values: tuple[int, ...]
 
@@ -48,7 +49,7 @@ def check_splits(splits: Any, pattern: Pattern, where: str) -> Splits:
 
 
 def stratified_by(splits: Splits) -> int | None:
-    """The place among the values of the field to stratify by: the label is the only one."""
+    """The index, among the values of an entry, of the field to stratify by: the label is the only value."""
     return 0 if isinstance(splits, Fractions) and splits.stratify else None
 
 
@@ -58,7 +59,7 @@ def fitting(
     rivals: Iterable[Pattern],
     tally: Counter[str],
     done: Callable[[Holes], bool] = lambda holes: False,
-) -> Iterator[Found]:
+) -> Iterator[MatchedFile]:
     """The files of `pattern`. One that also fits a pattern of `rivals` with more literal text belongs to that one."""
     stronger = [rival for rival in rivals if rival.literal_length > pattern.literal_length]
     for found in walk(root, pattern, tally, done):
@@ -73,7 +74,10 @@ def class_names(root: Path, pattern: Pattern, rivals: Iterable[Pattern] = ()) ->
     done: Callable[[Holes], bool] = lambda holes: in_folder and holes.get("label") in seen  # noqa: E731
     for found in fitting(root, pattern, rivals, Counter(), done):
         seen.add(found.holes["label"])
-    return tuple(sorted({key_of(name) for name in seen}))
+    names = tuple(sorted({key_of(name) for name in seen}))
+    if fault := next(filter(None, map(class_name_fault, names)), ""):
+        raise SourceError(f"{root}: {fault}; rename the folder or file")
+    return names
 
 
 def images(
@@ -84,8 +88,8 @@ def images(
     classes: tuple[str, ...] | None,
     tally: Counter[str],
     rivals: Iterable[Pattern] = (),
-) -> Iterator[Image]:
-    """Every image, in order. Raises SourceError at the end where there was none."""
+) -> Iterator[ListedImage]:
+    """Yield every image, in order. Raises SourceError at the end if there was none."""
     numbers = None if classes is None else {name: number for number, name in enumerate(classes)}
     found, checked = None, set[str]()
     for found in fitting(root, pattern, rivals, tally):
@@ -95,12 +99,12 @@ def images(
             continue
         if split not in checked:
             checked.add(check_split_name(split, str(root / found.path)))
-        yield Image(found, split, () if numbers is None else (_number(root, found, numbers),))
+        yield ListedImage(found, split, () if numbers is None else (_number(root, found, numbers),))
     if found is None:
         raise SourceError(_nothing(root, pattern))
 
 
-def _number(root: Path, found: Found, numbers: dict[str, int]) -> int:
+def _number(root: Path, found: MatchedFile, numbers: dict[str, int]) -> int:
     name = key_of(found.holes["label"])
     number = numbers.get(name)
     if number is None:

@@ -1,4 +1,4 @@
-"""Images with masks, maps or further images beside them, found by patterns that name the same placeholders."""
+"""Images with masks, maps or further images, which belong together by patterns with the same placeholders."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from tfprep.errors import RecipeError, SourceError
-from tfprep.fields import Kind
+from tfprep.fields import Kind, field_name_fault
 from tfprep.sources.companions import Companions
 from tfprep.sources.labels import check_classes
 from tfprep.sources.layout import Splits, check_splits, class_names, fitting, images, stratified_by
@@ -19,21 +19,28 @@ from tfprep.sources.splits import Row, split_rows
 from tfprep.sources.walk import walk
 
 FILE_KINDS: tuple[Kind, ...] = ("image", "mask", "map")
-"""The kinds of field that a file of their own can hold."""
+"""The kinds of field that are read from files."""
 
 
 @dataclass(frozen=True, repr=False)
 class Paired:
-    """Fields `image`, `mask` and those of `fields`, and `label` where the image's pattern has `{label}`.
+    """Images with masks or other files. Fields: `image`, `mask`, those of `fields`, and `label` if `image` has `{label}`.
 
-    `image` and `mask` are patterns as `tfprep.sources.patterns` says; `fields` gives further ones as
-    `{"depth": ("map", "{split}/depth/*.png")}`. The image's placeholders fill in the others, and `*` and `**` belong
-    together by their order. A file that fits another field's pattern is never an image: `{split}/*.png` and
-    `{split}annot/*.png` read CamVid. `classes` names the mask's class numbers; `splits` are as in `Folder`.
+    The placeholders of `image` fill in the other patterns; `*` and `**` correspond by their order. A file that fits the pattern
+    of another field is never an image, so `{split}/*.png` and `{split}annot/*.png` read CamVid.
 
-    An image whose mask is missing is listed with the path where the mask should be, so that reading rejects it by name;
-    the listing's tally counts these, and masks without an image. Where no image at all has its mask, SourceError says
-    what was expected and what is there.
+    An image without a mask is listed with the path where the mask is expected, and reading it rejects the sample. The listing's
+    tally counts these images, and masks without an image.
+
+    Attributes:
+        image: The pattern of the images, as `tfprep.sources.patterns` describes.
+        mask: The pattern of the masks.
+        fields: Further fields with kind and pattern: `{"depth": ("map", "{split}/depth/*.png")}`.
+        classes: The names of the mask's class numbers.
+        splits: As in `Folder`.
+
+    Raises:
+        RecipeError: An option is wrong, or two options contradict each other.
     """
 
     image: str
@@ -55,15 +62,19 @@ class Paired:
         for name, pattern in self._others().items():
             _check_holes(name, pattern, image)
 
-    def scan(self, root: Path) -> Listing:
-        image = compile_pattern(self.image, "Paired: image")
+    def kinds(self) -> dict[str, Kind]:
+        """The kind of each field: those with a file, then the label."""
         kinds: dict[str, Kind] = {"image": "image"}
         kinds |= {} if self.mask is None else {"mask": "mask"}
         kinds |= {name: kind for name, (kind, _) in self.fields.items()}
-        files = tuple(kinds)
+        return kinds | ({"label": "label"} if "label" in compile_pattern(self.image, "Paired: image").holes else {})
+
+    def scan(self, root: Path) -> Listing:
+        """List the images below `root`; see `Source.scan`. SourceError if no image at all has its mask."""
+        image, kinds = compile_pattern(self.image, "Paired: image"), self.kinds()
+        files = tuple(name for name, kind in kinds.items() if kind != "label")
         classes = {"mask": self.classes} if self.classes else {}
-        if "label" in image.holes:
-            kinds["label"] = "label"
+        if "label" in kinds:
             classes["label"] = class_names(root, image, self._others().values())
         tally: Counter[str] = Counter()
         rows = partial(self._rows, root, classes.get("label"))
@@ -71,7 +82,7 @@ class Paired:
         return Listing(kinds, files, ("label",) if "label" in kinds else (), entries, classes, tally)
 
     def _others(self) -> dict[str, Pattern]:
-        """The patterns besides the image's, by field, in the order of the listing's files."""
+        """The patterns of all fields but the image, in the order of the listing's files."""
         texts = {} if self.mask is None else {"mask": self.mask}
         texts |= {name: text for name, (_, text) in self.fields.items()}
         return {name: compile_pattern(text, f"Paired: {name}") for name, text in texts.items()}
@@ -82,15 +93,15 @@ class Paired:
         first = None
         for image in images(root, pattern, splits=self.splits, classes=classes, tally=tally, rivals=others.values()):
             first = first or image
-            places = {name: companions.find(other, image.found.holes) for name, other in others.items()}
-            with_field.update(name for name, place in places.items() if place.there)
-            tally.update(f"image without its {name}" for name, place in places.items() if not place.there)
-            files = (image.found.path, *(place.path for place in places.values()))
+            expected = {name: companions.find(other, image.file.holes) for name, other in others.items()}
+            with_field.update(name for name, file in expected.items() if file.exists)
+            tally.update(f"image without its {name}" for name, file in expected.items() if not file.exists)
+            files = (image.file.path, *(file.path for file in expected.values()))
             yield Entry(key_of(files[0]), image.split, files, image.values), None
         for name, other in others.items():
             if first is not None and not with_field[name]:
-                expected = companions.find(other, first.found.holes).path
-                raise SourceError(_none_paired(root, name, other, first.found.path, expected))
+                path = companions.find(other, first.file.holes).path
+                raise SourceError(_none_paired(root, name, other, first.file.path, path))
             if orphans := _orphans(root, other, pattern, companions):
                 tally[f"{name} without its image"] = orphans
 
@@ -105,6 +116,8 @@ def _checked_field(name: str, value: object) -> tuple[Kind, str]:
             f"Paired: expected fields[{name!r}] to be (kind, pattern) with a kind of {', '.join(FILE_KINDS)}, such as "
             f"('map', 'depth/*.png'); got {value!r}"
         )
+    if fault := field_name_fault(name):
+        raise RecipeError(f"Paired: {fault}")
     if name in ("image", "mask", "label"):
         raise RecipeError(f"Paired: {name!r} is a field of its own, not one of fields; got fields[{name!r}]={value!r}")
     return value[0], value[1]
@@ -131,8 +144,8 @@ def _none_paired(root: Path, name: str, pattern: Pattern, image: str, expected: 
 
 
 def _orphans(root: Path, other: Pattern, image: Pattern, companions: Companions) -> int:
-    """How many files of `other` have no image, as far as its placeholders say which image that would be."""
+    """Number of files of `other` without an image, if its placeholders say which image that would be."""
     if not image.holes <= other.holes:
         return 0
-    found = fitting(root, other, [image], Counter())
-    return sum(not companions.find(image, file.holes).there for file in found)
+    files = fitting(root, other, [image], Counter())
+    return sum(not companions.find(image, file.holes).exists for file in files)

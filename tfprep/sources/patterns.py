@@ -1,13 +1,13 @@
 """Patterns of paths: `{split}/{label}/**`, `{split}annot/*.png`, `images/{scene}_{frame}.jpg`.
 
-- `{name}` stands for a part of one folder or file name, at least one character, never a slash. `{split}` gives the
-  sample's split, `{label}` its class; any other name only ties the patterns of several fields together.
-- `*` is such a part without a name: the first `*` of one pattern belongs to the first `*` of another.
-- `**` stands for any number of nested folders, none included; at the end it means all files below.
-- Where the last name has no suffix of its own (`images/*`), the files with a suffix of `IMAGE_SUFFIXES` are meant.
+- `{name}` stands for a part of one folder or file name: at least one character, never a slash. `{split}` gives the sample's split
+  and `{label}` its class. Any other name only connects the patterns of several fields.
+- `*` is such a part without a name: the first `*` of one pattern corresponds to the first `*` of another.
+- `**` stands for any number of nested folders, including none; at the end it means all files below.
+- If the last name has no suffix (`images/*`), it matches the files with a suffix of `IMAGE_SUFFIXES`.
 
-Suffixes are compared without regard to case, all else as it is. Where one name could be taken apart in several ways, the
-leftmost placeholder takes as much as it can: `{a}_{b}` takes `x_y_z` as `x_y` and `z`.
+The case of suffixes does not matter; the case of all other text does. If a name can be divided in several ways, the leftmost
+placeholder takes as much as it can: `{a}_{b}` divides `x_y_z` into `x_y` and `z`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ IMAGE_SUFFIXES: tuple[str, ...] = (
     *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".dib", ".gif", ".tif", ".tiff"),
     *(".webp", ".avif", ".jp2", ".ppm", ".pgm", ".pbm", ".pnm"),
 )
-"""What counts as an image where a pattern names no suffix, in lower case."""
+"""The suffixes of images, in lower case, for a pattern that names no suffix."""
 
 Holes: TypeAlias = Mapping[str, str]
 """What each placeholder stands for; `*` and `**` go by `_1`, `_2`, … and `__`."""
@@ -34,8 +34,8 @@ _DEEP = "__"
 
 
 @dataclass(frozen=True)
-class Part:
-    """One folder of a pattern, or its file name without suffix: literal text and placeholders in turn."""
+class PatternPart:
+    """One folder of a pattern, or its file name without suffix: literal text and placeholders."""
 
     tokens: tuple[tuple[bool, str], ...]
     """(is a placeholder, its name or the literal text)"""
@@ -54,7 +54,7 @@ class Part:
         return re.compile("".join(_regex(hole, text, seen) for hole, text in self.tokens), re.DOTALL)
 
     def match(self, name: str, known: Holes) -> Holes | None:
-        """`known` and what `name` adds to it; None where it does not fit."""
+        """Return `known` with what `name` adds to it; None if it does not fit."""
         found = self.regex.fullmatch(name)
         if found is None:
             return None
@@ -71,8 +71,8 @@ class Pattern:
     """A checked pattern: the folders in order, the file's name, and its suffix in lower case (None: any image)."""
 
     text: str
-    folders: tuple[Part, ...]
-    stem: Part
+    folders: tuple[PatternPart, ...]
+    stem: PatternPart
     suffix: str | None
 
     @cached_property
@@ -81,7 +81,7 @@ class Pattern:
 
     @cached_property
     def literal_length(self) -> int:
-        """How many characters it fixes: of two patterns that a file fits, the one with more is meant."""
+        """Number of literal characters: of two patterns that a file fits, the one with more applies."""
         parts = (*self.folders, self.stem)
         return len(self.folders) + sum(len(text) for part in parts for hole, text in part.tokens if not hole)
 
@@ -122,7 +122,7 @@ class Pattern:
         return next((i for i, part in enumerate(self.folders) if part.any_depth), None)
 
     @cached_property
-    def _fixed_folders(self) -> tuple[Part, ...]:
+    def _fixed_folders(self) -> tuple[PatternPart, ...]:
         return tuple(part for part in self.folders if not part.any_depth)
 
     @cached_property
@@ -133,9 +133,9 @@ class Pattern:
 
 
 def compile_pattern(text: str, rule: str) -> Pattern:
-    """The pattern that `text` spells; `rule` names the option in the RecipeError that a mistake raises."""
-    names = text.split("/")
-    if text.startswith("/") or "\\" in text or not text or {"", ".", ".."} & set(names):
+    """Parse a pattern. `rule` names the option in the RecipeError that a mistake raises."""
+    names = text.split("/") if isinstance(text, str) else []
+    if not names or text.startswith("/") or "\\" in text or not text or {"", ".", ".."} & set(names):
         raise RecipeError(
             f"{rule}: expected a path relative to the data's root with single slashes, such as "
             f"'{{split}}/{{label}}/**' or 'images/*.png'; got {text!r}"
@@ -148,8 +148,8 @@ def compile_pattern(text: str, rule: str) -> Pattern:
         )
     stem, suffix = _split_suffix(names[-1])
     stars = iter(range(1, len(text) + 1))
-    folders = tuple(Part(_tokens(name, stars, text, rule)) for name in names[:-1])
-    return Pattern(text, folders, Part(_tokens(stem, stars, text, rule)), suffix)
+    folders = tuple(PatternPart(_tokens(name, stars, text, rule)) for name in names[:-1])
+    return Pattern(text, folders, PatternPart(_tokens(stem, stars, text, rule)), suffix)
 
 
 _IMAGE_ENDINGS = frozenset(IMAGE_SUFFIXES)

@@ -1,4 +1,4 @@
-"""Rows of a CSV, TSV, JSON lines or Parquet file, a batch at a time: never the whole table in memory.
+"""Rows of a CSV, TSV, JSON lines or Parquet file, one batch at a time, so that the whole table is never in memory.
 
 CSV and TSV: UTF-8, a header, RFC 4180 quoting, line breaks inside quotes allowed; every cell comes as text, so `007` and
 `NA` stay what they are. JSON lines: one object a line. Parquet: any layout. Rows are numbered from 1, the header not
@@ -22,8 +22,8 @@ BATCH_ROWS = 8192
 BLOCK_BYTES = 1 << 20
 
 
-class Batch(NamedTuple):
-    """Some rows: their numbers, and for each column asked for its values as plain Python."""
+class RowBatch(NamedTuple):
+    """Some rows: their numbers, and the values of each requested column as plain Python."""
 
     numbers: Sequence[int]
     columns: Mapping[str, Sequence[Any]]
@@ -31,22 +31,17 @@ class Batch(NamedTuple):
 
 class _Format(NamedTuple):
     columns: Callable[[Path], list[str]]
-    batches: Callable[[Path, list[str]], Iterator[Batch]]
-
-
-def is_text_table(path: Path) -> bool:
-    """Its cells come as text, whatever they mean."""
-    return path.suffix.lower() in (".csv", ".tsv")
+    batches: Callable[[Path, list[str]], Iterator[RowBatch]]
 
 
 def column_names(path: Path) -> list[str]:
-    """The names of the table's columns; of JSON lines, those of the first thousands of lines."""
+    """Return the names of the table's columns; of JSON lines, those in the first `BATCH_ROWS` lines."""
     with _arrow_errors(path):
         return _FORMATS[path.suffix.lower()].columns(path)
 
 
-def batches(path: Path, columns: Sequence[str]) -> Iterator[Batch]:
-    """All rows with `columns` alone. Raises SourceError where one is missing or the file is not what its suffix says."""
+def batches(path: Path, columns: Sequence[str]) -> Iterator[RowBatch]:
+    """Yield all rows with `columns` alone. SourceError if a column is missing or the file is not what its suffix says."""
     there = column_names(path)
     for column in columns:
         if there.count(column) != 1:
@@ -83,7 +78,7 @@ def _csv_columns(path: Path) -> list[str]:
         return list(reader.schema.names)
 
 
-def _csv_batches(path: Path, columns: list[str]) -> Iterator[Batch]:
+def _csv_batches(path: Path, columns: list[str]) -> Iterator[RowBatch]:
     with _open_csv(path, columns) as reader:
         yield from _arrow_batches(reader, columns)
 
@@ -95,10 +90,10 @@ def _json_columns(path: Path) -> list[str]:
     return list(dict.fromkeys(name for _, row in islice(_json_rows(path), BATCH_ROWS) for name in row))
 
 
-def _json_batches(path: Path, columns: list[str]) -> Iterator[Batch]:
+def _json_batches(path: Path, columns: list[str]) -> Iterator[RowBatch]:
     rows = _json_rows(path)
     while chunk := list(islice(rows, BATCH_ROWS)):
-        yield Batch([n for n, _ in chunk], {name: [row.get(name) for _, row in chunk] for name in columns})
+        yield RowBatch([n for n, _ in chunk], {name: [row.get(name) for _, row in chunk] for name in columns})
 
 
 def _json_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -126,7 +121,7 @@ def _parquet_columns(path: Path) -> list[str]:
         return list(file.schema_arrow.names)
 
 
-def _parquet_batches(path: Path, columns: list[str]) -> Iterator[Batch]:
+def _parquet_batches(path: Path, columns: list[str]) -> Iterator[RowBatch]:
     with _open_parquet(path) as file:
         yield from _arrow_batches(file.iter_batches(BATCH_ROWS, columns=columns, use_threads=False), columns)
 
@@ -137,10 +132,10 @@ def _open_parquet(path: Path) -> Any:
     return pyarrow.parquet.ParquetFile(path)
 
 
-def _arrow_batches(found: Iterator[Any], columns: list[str]) -> Iterator[Batch]:
+def _arrow_batches(found: Iterator[Any], columns: list[str]) -> Iterator[RowBatch]:
     first = 1
     for batch in found:
-        yield Batch(range(first, first + len(batch)), {name: batch[name].to_pylist() for name in columns})
+        yield RowBatch(range(first, first + len(batch)), {name: batch[name].to_pylist() for name in columns})
         first += len(batch)
 
 

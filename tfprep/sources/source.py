@@ -1,4 +1,4 @@
-"""What every source is: it lists samples without reading a pixel, and hands over the raw parts of one on demand."""
+"""The interface of sources: a source lists samples without reading a pixel, and reads the raw files of one on demand."""
 
 from __future__ import annotations
 
@@ -12,16 +12,20 @@ from typing import Any, Protocol
 
 from tfprep.errors import SampleError
 from tfprep.fields import Kind
+from tfprep.images import check_file_size
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One sample as listed: where its raw parts lie, and the values that stand in the listing itself.
+    """One listed sample: the paths of its raw files, and the values that the listing itself holds.
 
-    `key` is unique in its dataset and survives a move of the data (see `key_of`); `files` are paths relative to the root,
-    spelled as the file system spells them, in the order of `Listing.files`; `values` are plain numbers, strings, None or
-    (nested) lists of them, in the order of `Listing.values`. A file that is missing is listed where it was expected:
-    reading it rejects this sample and no other.
+    A missing file is listed at the path where it is expected, so that reading it rejects this sample and no other.
+
+    Attributes:
+        key: Unique in the dataset; it stays the same when the data is moved (see `key_of`).
+        split: The name of the split.
+        files: Paths relative to the root, spelled as the file system spells them, in the order of `Listing.files`.
+        values: Numbers, strings, None or (nested) lists of them, in the order of `Listing.values`.
     """
 
     key: str
@@ -34,11 +38,13 @@ class Entry:
 class Listing:
     """The samples below one root.
 
-    `kinds` maps every field to its kind; `files` names the fields whose raw form is a file, `values` those that stand in
-    the entry; together they are the keys of `kinds`. `classes` holds the class names of a label or mask field, in the
-    order of their numbers. `entries` may be walked once, and holds nothing but what it has yielded; its order depends on
-    names alone, not on the file system. `tally` counts what was met besides (files passed over, masks missing), by
-    reason; it is complete once `entries` has been walked.
+    Attributes:
+        kinds: Kind of every field.
+        files: The fields that are read from files.
+        values: The fields whose values the entries hold. Together with `files` these are the keys of `kinds`.
+        entries: The samples; the iterator can be consumed once. Their order depends on names alone, not on the file system.
+        classes: Class names of label and mask fields, in the order of their numbers.
+        tally: Number of files passed over or missing, by reason; complete once `entries` is consumed.
     """
 
     kinds: Mapping[str, Kind]
@@ -50,41 +56,55 @@ class Listing:
 
 
 class Source(Protocol):
-    """A frozen dataclass of options that lists the samples below `root`.
+    """A frozen dataclass of options. Its `repr` is Python code that rebuilds it, given `from tfprep import sources`.
 
-    A label in an entry is already its class number. Raises SourceError, which names the folder, the pattern or the row,
-    where the data is not laid out as the options say: from `scan`, or while its entries are walked. Its `repr` is Python
-    that rebuilds it, given `from tfprep import sources`.
+    A source may also have a method `kinds()` that returns the kind of each field as far as the options say. The fields that a
+    recipe names are then checked when the recipe is loaded.
     """
 
-    def scan(self, root: Path) -> Listing: ...
+    def scan(self, root: Path) -> Listing:
+        """List the samples below `root`. A label in an entry is its class number.
+
+        Raises:
+            SourceError: The data is not laid out as the options say; the message names the folder, the pattern or the row. It is
+                raised by this call or while the entries are consumed.
+        """
+        ...
 
 
 def read_files(root: Path, listing_files: tuple[str, ...], entry: Entry) -> dict[str, bytes]:
-    """The raw bytes of every file of `entry`, by field. Raises SampleError (stage `read`) for one that cannot be read."""
+    """Return the raw bytes of every file of `entry`, by field.
+
+    Raises:
+        SampleError: A file cannot be read, or is larger than `tfprep.images.MAX_FILE_BYTES` (stage `read`).
+    """
     return {name: _read(root, name, path) for name, path in zip(listing_files, entry.files, strict=True)}
 
 
 def key_of(path: str) -> str:
-    """The key of a sample whose first file is `path`: the path itself, suffix and all, in Unicode's composed form (NFC).
+    """Return the key of a sample whose first file is `path`: the path with its suffix, in Unicode's composed form (NFC).
 
-    The suffix stays because nothing else keeps keys both unique and still when `a.png` is added beside `a.jpg`. NFC gives
-    a name copied through a Mac (NFD) the key it had before. Bytes that are not UTF-8 appear as `\\xff`, so that a key can
-    always be stored and printed.
+    The suffix is kept because keys must stay unique, and the same, when `a.png` is added next to `a.jpg`. With NFC, a name that
+    was copied through a Mac (NFD) keeps its key. Bytes that are not UTF-8 appear as `\\xff`, so that a key can always be stored
+    and printed.
     """
     if path.isascii():
         return path
-    return unicodedata.normalize("NFC", path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace"))
+    try:
+        data = path.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:  # text of a table may hold half a surrogate pair, which no file name does
+        data = path.encode("utf-8", "surrogatepass")
+    return unicodedata.normalize("NFC", data.decode("utf-8", "backslashreplace"))
 
 
 def constructor_text(options: Any) -> str:
-    """Python that rebuilds a dataclass of this package: the options that are not at their default, by name.
+    """Return Python code that rebuilds a dataclass of this package: its name and the options that are not at their default.
 
-    A function is spelled by its module and name, so a lambda cannot be rebuilt.
+    Functions are written as module and name, so a lambda cannot be rebuilt.
     """
     default = {f.name: f.default_factory() if callable(f.default_factory) else f.default for f in fields(options)}
-    given = {f.name: getattr(options, f.name) for f in fields(options)}
-    spelled = [f"{name}={_spell(value)}" for name, value in given.items() if value != default[name]]
+    values = {f.name: getattr(options, f.name) for f in fields(options)}
+    spelled = [f"{name}={_spell(value)}" for name, value in values.items() if value != default[name]]
     return f"sources.{type(options).__name__}({', '.join(spelled)})"
 
 
@@ -97,9 +117,13 @@ def _read(root: Path, name: str, path: str) -> bytes:
         # O_NONBLOCK: opening a pipe that nobody writes to would wait for ever.
         descriptor = os.open(os.path.join(root, path), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(descriptor, "rb") as file:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise SampleError("not a regular file", stage="read", field=name, path=path)
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                raise SampleError("not a regular file")
+            check_file_size(status.st_size)
             return file.read()
+    except SampleError as error:
+        raise error.located(stage="read", field=name, path=path) from error
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise SampleError(f"cannot read the file: {reason}", stage="read", field=name, path=path) from error

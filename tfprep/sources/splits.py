@@ -1,4 +1,4 @@
-"""Splits by fractions: a function of the key and the seed, so that adding files moves none of the others.
+"""Splits by fractions: a function of the key and the seed, so that adding files moves no other file to another split.
 
 A sample's position in [0, 1) is `sample_hash(seed, "split\\0" + key) / 2**64`; the fractions divide that range in the
 order train, val, test. A group (`group_by`) takes the position of its own name, so all its samples fall together, and
@@ -42,11 +42,17 @@ _VARIANT_NAME = re.compile(r".*_v[0-9]+")
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Fractions:
-    """Shares of the samples for each split, as the module says. A split with share 0 does not exist.
+    """The share of the samples for each split. The shares add up to 1, and a split with share 0 does not exist.
 
-    `stratify` names the label field whose classes each split shall hold in equal shares. `group_by` keeps samples that
-    belong together in one split: a regular expression with a group, searched in the key (`r"^(patient\\d+)_"`), or a
-    function from key to group name, or, for `Table`, the name of a column.
+    Attributes:
+        train, val, test: Shares from 0 to 1.
+        seed: The seed of the assignment.
+        stratify: The label field whose classes have the same shares in every split.
+        group_by: Keeps samples that belong together in one split: a regular expression with a group, searched in the key
+            (`r"^(patient\\d+)_"`), a function from key to group name, or, for `Table`, the name of a column.
+
+    Raises:
+        RecipeError: The shares do not add up to 1, or an option is of another type.
     """
 
     train: float
@@ -70,14 +76,15 @@ class Fractions:
 
     @property
     def by_column(self) -> bool:
-        """`group_by` names a column of a table: it is a string and no regular expression with a group."""
+        """Whether `group_by` names a column of a table: a string that is no regular expression with a group."""
         return isinstance(self.group_by, str) and "(" not in self.group_by
 
     def shares(self) -> dict[str, float]:
+        """Return the share of each split that exists."""
         return {name: getattr(self, name) for name in ("train", "val", "test") if getattr(self, name) > 0}
 
     def borders(self) -> tuple[float, ...]:
-        """The inner borders of the shares in (0, 1): one less than there are splits."""
+        """Return the inner borders of the shares in (0, 1): one fewer than there are splits."""
         return tuple(accumulate(self.shares().values()))[:-1]
 
     __repr__ = constructor_text
@@ -86,10 +93,14 @@ class Fractions:
 def split_rows(
     rows: Callable[[Counter[str]], Iterator[Row]], tally: Counter[str], splits: object, label: int | None
 ) -> Iterator[Entry]:
-    """The entries of `rows`, which have their splits unless `splits` are Fractions. What is passed over goes to `tally`.
+    """Return the entries of `rows`, with splits assigned if `splits` are Fractions.
 
-    `label` is the place among the values of the field to stratify by. Stratified, `rows` is walked twice, and 16 bytes a
-    sample are held in between.
+    Args:
+        rows: Returns an iterator over entries and their groups; what it passes over goes to the tally it receives.
+        tally: Counts what is passed over, by reason.
+        splits: Fractions, or anything else if the entries already have their splits.
+        label: The index, among an entry's values, of the field to stratify by. If given, `rows` is consumed twice, and 16 bytes
+            per sample are kept in memory in between.
     """
     if not isinstance(splits, Fractions):
         return (entry for entry, _ in rows(tally))
@@ -105,11 +116,11 @@ def _assigned(
     for entry, column in rows(tally):
         position = sample_hash(fractions.seed, unit(entry.key, column))
         stratum = None if label is None else entry.values[label]
-        yield Entry(entry.key, names[cuts.place(position, stratum)], entry.files, entry.values)
+        yield Entry(entry.key, names[cuts.index(position, stratum)], entry.files, entry.values)
 
 
 def check_split_name(name: str, where: str) -> str:
-    """`name`, where it can stand in the name of a shard."""
+    """Return `name`; SourceError unless it can be part of a shard's name."""
     if not _SPLIT_NAME.fullmatch(name) or _VARIANT_NAME.fullmatch(name):
         raise SourceError(
             f"{where}: expected the name of a split: a letter, then letters, digits and _, and no ending such as _v1, "
@@ -120,13 +131,13 @@ def check_split_name(name: str, where: str) -> str:
 
 @dataclass(frozen=True)
 class _Cuts:
-    """Where the 64-bit positions are cut: for all, by stratum, and the stratum of each group that has several labels."""
+    """The 64-bit positions at which splits end: for all samples, by stratum, and the stratum of groups with several labels."""
 
     plain: tuple[int, ...]
     strata: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     mixed: Mapping[int, int] = field(default_factory=dict)
 
-    def place(self, position: int, stratum: int | None) -> int:
+    def index(self, position: int, stratum: int | None) -> int:
         if stratum is None:
             return bisect_right(self.plain, position)
         return bisect_right(self.strata.get(self.mixed.get(position, stratum), self.plain), position)
@@ -149,7 +160,7 @@ def _check_group_by(group_by: Any) -> None:
 
 
 def _unit(fractions: Fractions) -> Callable[[str, str | None], str]:
-    """What is hashed for a sample, from its key and its column's value."""
+    """Return the function from a sample's key, and its column's value, to the text that is hashed."""
     group_by = fractions.group_by
     if group_by is None:
         return lambda key, column: f"split\0{key}"
@@ -223,7 +234,7 @@ def _cuts_of(units: _Units, fractions: Fractions) -> _Cuts:
 
 
 def _quantiles(position: Array, weight: Array, borders: tuple[float, ...]) -> tuple[int, ...]:
-    """For each border the position of the first unit behind it: a unit lies where the middle of its samples lies."""
+    """For each border, the position of the first unit after it. A unit counts at the middle of its samples."""
     middle = np.cumsum(weight) - weight / 2
     behind = np.searchsorted(middle, np.array(borders) * weight.sum(), side="left")
     return tuple(int(position[i]) if i < len(position) else _WHOLE for i in behind)

@@ -13,14 +13,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tfprep.errors import RecipeError, SourceError
-from tfprep.fields import KINDS, Array, Kind
+from tfprep.fields import KINDS, Array, Kind, field_name_fault
 from tfprep.seeding import sample_hash
 from tfprep.sources.cells import is_whole, name_cell, sorted_classes
 from tfprep.sources.columns import FILE_KINDS, Columns, PathCell
 from tfprep.sources.labels import check_classes
 from tfprep.sources.layout import UNSPLIT
 from tfprep.sources.patterns import Pattern, compile_pattern
-from tfprep.sources.rows import TABLE_SUFFIXES, Batch, batches
+from tfprep.sources.rows import TABLE_SUFFIXES, RowBatch, batches
 from tfprep.sources.source import Listing, constructor_text, key_of
 from tfprep.sources.splits import Fractions, Row, check_split_name, split_rows
 from tfprep.sources.walk import walk
@@ -28,21 +28,24 @@ from tfprep.sources.walk import walk
 
 @dataclass(frozen=True, repr=False)
 class Table:
-    """Fields `image`, `label` where a column is given for it, and those of `fields`.
+    """The rows of a table. Fields: `image`, `label` if a column is given for it, and those of `fields`.
 
-    - `table`: the file, relative to the root, or a pattern (`tfprep.sources.patterns`): `{split}.csv`, `rows/*.parquet`.
-    - `image`: the column with the image's path relative to the root, or a path with columns in braces:
-      `images/{id}.jpg`.
-    - `label`: the column with the class: a name or a number; in JSON lines and Parquet also a list of them.
-    - `fields`: further fields, `{"age": ("scalar", "age_years"), "mask": ("mask", "masks/{id}.png")}`; files (image, mask,
-      map) as `image`, all else by column. Boxes and points are lists, so not in CSV.
-    - `classes`: the names of a label or mask field, in the order of their numbers. Those of a label are found otherwise:
-      sorted by code points, or by value where all are whole numbers.
-    - `splits`: the column with the split, or `Fractions`; with neither, and no `{split}` in `table`, all are `train`.
-    - `key`: the column with a unique key; by default the image's path is the key.
+    The table is read in batches. It is read twice if class names or the type of a scalar must be found first: a scalar is int if
+    its whole column is, else float. 8 bytes per row are kept in memory, to find a key that comes twice.
 
-    A table is read in batches, and once more beforehand where class names or the type of a scalar must be found: a scalar
-    is int where its whole column is, else float. 8 bytes a row are held, to find a key that comes twice.
+    Attributes:
+        table: The file, relative to the root, or a pattern (`tfprep.sources.patterns`): `{split}.csv`, `rows/*.parquet`.
+        image: The column with the image's path relative to the root, or a path with columns in braces: `images/{id}.jpg`.
+        label: The column with the class, a name or a number; in JSON lines and Parquet also a list of them.
+        fields: Further fields with kind and column: `{"age": ("scalar", "age_years"), "mask": ("mask", "masks/{id}.png")}`. Files
+            (image, mask, map) are given as `image` is. Boxes and points are lists, which CSV cannot hold.
+        classes: The names of a label or mask field, in the order of their numbers. Labels that are not named here get the names
+            in their column, sorted by code points, or by value if all are whole numbers.
+        splits: The column with the split, or `Fractions`. With neither, and no `{split}` in `table`, all samples are `train`.
+        key: The column with a unique key; by default the image's path is the key.
+
+    Raises:
+        RecipeError: An option is wrong, or two options contradict each other.
     """
 
     table: str
@@ -54,6 +57,10 @@ class Table:
     key: str | None = None
 
     def __post_init__(self) -> None:
+        for option in ("image", "label", "key"):
+            value = getattr(self, option)
+            if not (isinstance(value, str) and value) and (option == "image" or value is not None):
+                raise RecipeError(f"Table: expected {option} to be the name of a column; got {value!r}")
         pattern = self._pattern()
         if pattern.suffix not in TABLE_SUFFIXES:
             raise RecipeError(f"Table: expected table to end in {', '.join(TABLE_SUFFIXES)}; got {self.table!r}")
@@ -64,11 +71,12 @@ class Table:
         }
         object.__setattr__(self, "classes", classes)
         for name in classes:
-            if self._kinds().get(name) not in ("label", "mask"):
+            if self.kinds().get(name) not in ("label", "mask"):
                 raise RecipeError(f"Table: classes name the numbers of a label or a mask; {name!r} is neither")
-        _check_splits(self.splits, pattern, self._kinds())
+        _check_splits(self.splits, pattern, self.kinds())
 
     def scan(self, root: Path) -> Listing:
+        """List the rows; see `Source.scan`."""
         tables = self._tables(root)
         survey = _survey(root, tables, self._surveyed())
         classes = {**survey.classes, **self.classes}
@@ -78,7 +86,7 @@ class Table:
         stratify = self.splits.stratify if isinstance(self.splits, Fractions) else None
         label = None if stratify is None else list(columns.values).index(stratify)
         entries = split_rows(rows, tally, self.splits, label)
-        return Listing(self._kinds(), tuple(columns.files), tuple(columns.values), entries, classes, tally)
+        return Listing(self.kinds(), tuple(columns.files), tuple(columns.values), entries, classes, tally)
 
     def _pattern(self) -> Pattern:
         return compile_pattern(self.table, "Table: table")
@@ -88,11 +96,12 @@ class Table:
         label: dict[str, tuple[Kind, str]] = {} if self.label is None else {"label": ("label", self.label)}
         return {"image": ("image", self.image), **label, **self.fields}
 
-    def _kinds(self) -> dict[str, Kind]:
+    def kinds(self) -> dict[str, Kind]:
+        """The kind of each field."""
         return {name: kind for name, (kind, _) in self._sources().items()}
 
     def _surveyed(self) -> dict[str, tuple[Kind, str]]:
-        """The fields that need a look at their whole column first."""
+        """The fields whose whole column must be read first."""
         return {
             name: (kind, column)
             for name, (kind, column) in self._sources().items()
@@ -125,7 +134,7 @@ class Table:
 
 
 class _Survey(NamedTuple):
-    """What a look at whole columns found: class names by label field, and the scalars that are whole numbers."""
+    """Class names by label field, and the scalar fields that are whole numbers: facts about whole columns."""
 
     classes: dict[str, tuple[str, ...]]
     whole: frozenset[str]
@@ -142,7 +151,7 @@ def _survey(root: Path, tables: list[tuple[str, str]], fields: Mapping[str, tupl
     return _Survey({name: sorted_classes(found) for name, found in names.items()}, frozenset(whole))
 
 
-def _class_names(table: Path, batch: Batch, column: str) -> set[str]:
+def _class_names(table: Path, batch: RowBatch, column: str) -> set[str]:
     names: set[str] = set()
     for row, cell in enumerate(batch.columns[column]):
         if not (isinstance(cell, str) and cell in names):
@@ -154,7 +163,7 @@ def _class_names(table: Path, batch: Batch, column: str) -> set[str]:
 
 
 def _rows(root: Path, tables: Sequence[tuple[str, str]], columns: Columns, tally: Counter[str]) -> Iterator[Row]:
-    """A row at a time; SourceError at the end where there was none, or where two have one key."""
+    """Yield one row at a time; SourceError at the end if there was none, or if two rows have one key."""
     del tally  # a table has nothing to pass over
     hashes = array("Q")
     splits: set[str] = set()
@@ -181,17 +190,17 @@ def _numbered_rows(root: Path, tables: Sequence[tuple[str, str]], columns: Colum
 
 
 def _refuse_twins(hashes: Array, rows: Callable[[], Iterator[tuple[Path, int, Row]]]) -> None:
-    """SourceError where two rows have one key. Only where two hashes are equal is the table read again, to name them."""
+    """Raise SourceError if two rows have one key. The table is read again only if two hashes are equal, to name the rows."""
     values, counts = np.unique(hashes, return_counts=True)
     twice = set(values[counts > 1].tolist())
     first: dict[str, str] = {}
     for table, number, (entry, _) in rows() if twice else ():
         if (
             sample_hash(0, entry.key) in twice
-            and first.setdefault(entry.key, place := f"{table}: row {number}") != place
+            and first.setdefault(entry.key, position := f"{table}: row {number}") != position
         ):
             raise SourceError(
-                f"{place} has the key {entry.key!r} of {first[entry.key]}; a sample is one row: merge them, or give a "
+                f"{position} has the key {entry.key!r} of {first[entry.key]}; a sample is one row: merge them, or give a "
                 "column of unique keys (key=)"
             )
 
@@ -203,6 +212,8 @@ def _checked_field(name: str, value: Any) -> tuple[Kind, str]:
             f"Table: expected fields[{name!r}] to be (kind, column) with a kind of {', '.join(KINDS)}, such as "
             f"('scalar', 'age'); got {value!r}"
         )
+    if fault := field_name_fault(name):
+        raise RecipeError(f"Table: {fault}")
     if name in ("image", "label"):
         raise RecipeError(f"Table: {name!r} is an option of its own: {name}={value[1]!r}")
     return value[0], value[1]

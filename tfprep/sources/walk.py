@@ -1,8 +1,9 @@
-"""The files below a root that fit a pattern, in an order that depends on their names alone.
+"""Lists the files below a root that fit a pattern, in an order that depends on their names alone.
 
-Files of a folder come first, then its subfolders, each sorted by code points of the name's key form (`key_of`). Links to
-files and folders are followed; a link to a folder above itself is refused. Names that begin with a dot are passed over.
-No file is opened, and the names of one folder at a time are all that is held.
+The files of a folder come first, then its subfolders, each sorted by code points of the name's key form (`key_of`). Links to
+files and folders are followed, except for a link to a folder above itself, which has no end: it is passed over, and the tally
+names it. Names that begin with a dot are passed over. No file is opened, and only the names of one folder at a time are kept in
+memory.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ HIDDEN = "hidden (the name begins with a dot)"
 SPECIAL = "neither a file nor a folder"
 NO_IMAGE = "not an image by its suffix"
 OUTSIDE = "outside the pattern"
+LOOP = "a link to a folder above itself"
 
 
-class Found(NamedTuple):
+class MatchedFile(NamedTuple):
     """A file: its path relative to the root, and what the pattern's placeholders stand for in it."""
 
     path: str
@@ -32,7 +34,7 @@ class Found(NamedTuple):
 
 
 class _State(NamedTuple):
-    """A folder has matched the first `parts` folders of the pattern, with these placeholders."""
+    """A folder that matches the first `parts` folders of the pattern, with these placeholders."""
 
     parts: int
     holes: Holes
@@ -42,13 +44,13 @@ class _Folder(NamedTuple):
     path: str
     states: tuple[_State, ...]
     above: tuple[tuple[int, int], ...]
-    """(device, inode) of the folders above: how a loop of links is known."""
+    """(device, inode) of the folders above, to recognise a loop of links."""
 
 
 def walk(
     root: Path, pattern: Pattern, tally: Counter[str], done: Callable[[Holes], bool] = lambda holes: False
-) -> Iterator[Found]:
-    """Every file that fits `pattern`, in order. A folder is not entered once its placeholders are `done`."""
+) -> Iterator[MatchedFile]:
+    """Yield every file that fits `pattern`, in order. A folder is not entered if its placeholders are `done`."""
     if not root.is_dir():
         raise SourceError(f"{root}: expected the folder that holds the raw data; there is no such folder")
     pending = [_Folder("", _closure(pattern, _State(0, {})), ())]
@@ -57,6 +59,9 @@ def walk(
         states = tuple(state for state in folder.states if not done(state.holes))
         if states:
             identity = _identity(root, folder)
+            if identity in folder.above:
+                tally[f"{LOOP}: {folder.path.rstrip('/')}"] += 1
+                continue
             files, folders = names_in(root, folder.path, tally)
             yield from _fitting(folder.path, files, pattern, states, tally)
             above = (*folder.above, identity)
@@ -67,15 +72,15 @@ def walk(
 
 
 def names_in(root: Path, folder: str, tally: Counter[str]) -> tuple[list[str], list[str]]:
-    """The names of the files and of the folders in `root/folder`, sorted. A dangling link counts as a file."""
+    """Return the names of the files and of the folders in `root/folder`, sorted. A dangling link counts as a file."""
     files: list[str] = []
     folders: list[str] = []
     try:
-        with os.scandir(os.path.join(root, folder)) as found:
-            for item in found:
+        with os.scandir(os.path.join(root, folder)) as entries:
+            for item in entries:
                 if item.name.startswith("."):
                     tally[HIDDEN] += 1
-                elif item.is_dir():
+                elif _is_folder(item):
                     folders.append(item.name)
                 elif item.is_symlink() or item.is_file():
                     files.append(item.name)
@@ -84,6 +89,13 @@ def names_in(root: Path, folder: str, tally: Counter[str]) -> tuple[list[str], l
     except OSError as error:
         raise SourceError(f"{os.path.join(root, folder)}: cannot list this folder: {error.strerror}") from error
     return _sorted(root, folder, files), _sorted(root, folder, folders)
+
+
+def _is_folder(item: os.DirEntry[str]) -> bool:
+    try:
+        return item.is_dir()
+    except OSError:  # a link to itself: it counts as a file, and reading it rejects that sample alone
+        return False
 
 
 def image_suffix(name: str) -> bool:
@@ -105,18 +117,18 @@ def _sorted(root: Path, folder: str, names: list[str]) -> list[str]:
 
 def _fitting(
     folder: str, names: list[str], pattern: Pattern, states: tuple[_State, ...], tally: Counter[str]
-) -> Iterator[Found]:
+) -> Iterator[MatchedFile]:
     state = next((s for s in states if s.parts == len(pattern.folders)), None)
     for name in names:
         holes = None if state is None else pattern.match_file(name, state.holes)
         if holes is not None:
-            yield Found(folder + name, holes)
+            yield MatchedFile(folder + name, holes)
         else:
             tally[OUTSIDE if image_suffix(name) else NO_IMAGE] += 1
 
 
 def _enter(pattern: Pattern, states: tuple[_State, ...], name: str) -> tuple[_State, ...]:
-    """The states after going down into the folder `name`; none where the pattern does not lead there."""
+    """The states inside the folder `name`; none if the pattern does not lead there."""
     return tuple(after for state in states for after in _step(pattern, state, name))
 
 
@@ -132,7 +144,7 @@ def _step(pattern: Pattern, state: _State, name: str) -> tuple[_State, ...]:
 
 
 def _closure(pattern: Pattern, state: _State) -> tuple[_State, ...]:
-    """The state, and where a `**` comes next also the one that lets it stand for no further folder."""
+    """The state; if a `**` comes next, also the state in which it stands for no further folder."""
     if state.parts < len(pattern.folders) and pattern.folders[state.parts].any_depth:
         holes = {"__": "", **state.holes}
         return (_State(state.parts, holes), _State(state.parts + 1, holes))
@@ -145,10 +157,4 @@ def _identity(root: Path, folder: _Folder) -> tuple[int, int]:
         status = os.stat(path)
     except OSError as error:
         raise SourceError(f"{path}: cannot list this folder: {error.strerror}") from error
-    identity = (status.st_dev, status.st_ino)
-    if identity in folder.above:
-        raise SourceError(
-            f"{path.rstrip('/')} is a link to a folder above itself ({os.path.realpath(path)}): its files would be listed "
-            "again without end; remove the link"
-        )
-    return identity
+    return status.st_dev, status.st_ino

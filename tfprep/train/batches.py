@@ -1,4 +1,4 @@
-"""`check_batches`: what a pipeline really delivers, before a night is spent training on it. The print of old."""
+"""`check_batches`: what a pipeline really delivers, checked before a long training."""
 
 from __future__ import annotations
 
@@ -14,16 +14,29 @@ from PIL import Image
 
 from tfprep.errors import TrainError
 from tfprep.fields import Array, ImageArray
-from tfprep.train.charts import Charts
+from tfprep.train.charts import SummaryWriter
 
-_MANY_VALUES = 1000
-"""An integer component with more different values than this is no label."""
+_MAX_LABELS = 1000
+"""An integer component with more different values than this is no label; ImageNet has 1,000 classes."""
+_SHOWN_LABELS = 20
+_UNSCALED = 20
+"""A float image with values above this was probably not scaled: standardised images reach 3, images in [0, 1] reach 1."""
 
 
 @dataclass(frozen=True)
-class Component:
-    """One part of the batches: `name` is its path in the element; `counts` maps class to how often it came, of integers
-    up to rank 1 (and of masks)."""
+class BatchComponent:
+    """One component of the batches, over all batches seen.
+
+    Attributes:
+        name: Its path in the element, such as `[0]['image']`.
+        dtype: Name of its dtype.
+        shapes: The shapes that came, batch axis included.
+        low: Least finite value.
+        high: Greatest finite value.
+        mean: Mean of the finite values.
+        not_finite: How many values are NaN or infinite.
+        counts: Value to how often it came; of integers up to rank 3 (labels and masks).
+    """
 
     name: str
     dtype: str
@@ -36,19 +49,25 @@ class Component:
 
     def __str__(self) -> str:
         shapes = " or ".join(map(str, self.shapes))
-        told = f"{self.name}: {self.dtype} {shapes}, from {self.low:g} to {self.high:g}, mean {self.mean:.4g}"
+        text = f"{self.name}: {self.dtype} {shapes}, from {self.low:g} to {self.high:g}, mean {self.mean:.4g}"
         if self.counts:
-            counts = ", ".join(f"{label}: {count}" for label, count in sorted(self.counts.items())[:20])
-            told += f"; values {counts}{', ...' if len(self.counts) > 20 else ''}"
-        return told
+            counts = ", ".join(f"{label}: {count}" for label, count in sorted(self.counts.items())[:_SHOWN_LABELS])
+            text += f"; values {counts}{', ...' if len(self.counts) > _SHOWN_LABELS else ''}"
+        return text
 
 
 @dataclass(frozen=True)
 class BatchReport:
-    """What `check_batches` saw in `batches` batches; `problems` is empty where nothing looks wrong."""
+    """What `check_batches` saw.
+
+    Attributes:
+        batches: How many batches.
+        components: Their components.
+        problems: What looks wrong, a sentence each.
+    """
 
     batches: int
-    components: tuple[Component, ...]
+    components: tuple[BatchComponent, ...]
     problems: tuple[str, ...]
 
     def __str__(self) -> str:
@@ -64,13 +83,24 @@ def check_batches(
     log_dir: str | Path | None = None,
     strict: bool = True,
 ) -> BatchReport:
-    """Look at the first `batches` batches of a `tf.data.Dataset` (or of any iterable of arrays in tuples and dicts).
+    """Look at the first batches of a pipeline and report what looks wrong.
 
-    Told of each component: shapes, dtype, range, mean, how many values are NaN or infinite, and for integers how often
-    each value came. A problem is: a shape that changes but for the last batch's size, NaN or infinity, a component that
-    is one constant, labels outside of [0, num_classes), one class only, float images that look unscaled. With `strict`
-    problems raise a `TrainError` that says all of them. With `log_dir` the images of the first batch go to TensorBoard
-    as one picture (tag `batch/<name>`).
+    Problems are: a shape that changes (other than the size of the last batch), NaN or infinity, a component that is one constant,
+    labels outside of [0, num_classes), one class only, and float images that look unscaled.
+
+    Args:
+        dataset: A `tf.data.Dataset`, or any iterable of arrays in tuples and dicts.
+        batches: How many batches to look at.
+        num_classes: Number of classes; None does not check the range of labels.
+        log_dir: Folder for TensorBoard, which shows the images of the first batch as one picture (tag `batch/<name>`).
+        strict: Whether problems raise.
+
+    Returns:
+        Shapes, dtype, range, mean and label counts of each component, and the problems.
+
+    Raises:
+        TrainError: There are problems and `strict` is set (the text has all of them), the dataset is empty, or an argument is
+            wrong.
     """
     if batches < 1:
         raise TrainError(f"batches is how many to look at, at least 1, got {batches!r}")
@@ -116,16 +146,17 @@ def _leaves(path: str, value: Any) -> Iterator[tuple[str, Array]]:
         yield path or "batch", np.asarray(value)
 
 
-def _component(name: str, arrays: list[Array]) -> Component:
+def _component(name: str, arrays: list[Array]) -> BatchComponent:
     flat = np.concatenate([array.ravel() for array in arrays])
+    shapes = tuple(dict.fromkeys(array.shape for array in arrays))
     if flat.dtype.kind in "OSU":
-        return Component(name, "string", tuple(dict.fromkeys(a.shape for a in arrays)), 0.0, 0.0, 0.0, 0)
+        return BatchComponent(name, "string", shapes, 0.0, 0.0, 0.0, 0)
     numbers = flat.astype(np.float64)
     finite = numbers[np.isfinite(numbers)]
-    return Component(
+    return BatchComponent(
         name=name,
         dtype=flat.dtype.name,
-        shapes=tuple(dict.fromkeys(array.shape for array in arrays)),
+        shapes=shapes,
         low=float(finite.min()) if finite.size else 0.0,
         high=float(finite.max()) if finite.size else 0.0,
         mean=float(finite.mean()) if finite.size else 0.0,
@@ -137,11 +168,11 @@ def _component(name: str, arrays: list[Array]) -> Component:
 def _counts(arrays: list[Array], flat: Array) -> dict[int, int]:
     if flat.dtype.kind not in "iub" or arrays[0].ndim > 3:
         return {}
-    values, counts = np.unique(flat, return_counts=True)
-    return dict(zip(map(int, values), map(int, counts), strict=True)) if values.size <= _MANY_VALUES else {}
+    labels, counts = np.unique(flat, return_counts=True)
+    return dict(zip(map(int, labels), map(int, counts), strict=True)) if labels.size <= _MAX_LABELS else {}
 
 
-def _problems(component: Component, arrays: list[Array], num_classes: int | None) -> Iterator[str]:
+def _problems(component: BatchComponent, arrays: list[Array], num_classes: int | None) -> Iterator[str]:
     name = component.name
     if len({array.shape[1:] for array in arrays}) > 1:
         yield f"{name}: shapes differ, {component.shapes}; each new shape is a new trace. Resize or pad in the pipeline"
@@ -153,16 +184,17 @@ def _problems(component: Component, arrays: list[Array], num_classes: int | None
         yield from _label_problems(component, num_classes)
     elif component.low == component.high and arrays[0].size > 1:
         yield f"{name}: all values are {component.low:g}; is the right file read, and is it scaled before it is cast?"
-    if _is_image(arrays[0]) and component.dtype.startswith(("float", "bfloat")) and component.high > 20:
+    is_float = component.dtype.startswith(("float", "bfloat"))
+    if _is_image(arrays[0]) and is_float and component.high > _UNSCALED:
         yield (
             f"{name}: float images up to {component.high:g}; divide by 255 (or keep uint8 and let the model's first layer do it)"
         )
 
 
-def _label_problems(component: Component, num_classes: int | None) -> Iterator[str]:
+def _label_problems(component: BatchComponent, num_classes: int | None) -> Iterator[str]:
     if not component.counts:
         return
-    outside = sorted(value for value in component.counts if num_classes is not None and not 0 <= value < num_classes)
+    outside = sorted(label for label in component.counts if num_classes is not None and not 0 <= label < num_classes)
     if outside:
         yield f"{component.name}: labels {outside[:10]} are outside of [0, {num_classes}); the loss is NaN or wrong for these"
     if len(component.counts) == 1 and sum(component.counts.values()) > 1:
@@ -174,19 +206,26 @@ def _is_image(array: Array) -> bool:
 
 
 def _draw(first: dict[str, Array], log_dir: str) -> None:
-    charts = Charts(log_dir)
+    writer = SummaryWriter(log_dir)
     for name, batch in first.items():
         if _is_image(batch):
             picture = picture_of(batch)
             file = io.BytesIO()
             Image.fromarray(picture).save(file, "PNG")
-            charts.image(f"batch/{name}", file.getvalue(), (picture.shape[0], picture.shape[1]), step=0)
-    charts.close()
+            writer.image(f"batch/{name}", file.getvalue(), (picture.shape[0], picture.shape[1]), step=0)
+    writer.close()
 
 
 def picture_of(batch: Array, most: int = 64) -> ImageArray:
-    """The images of a batch [B, H, W, 1 or 3] side by side, as uint8 [R·H, C·W, 3]. Floats are stretched from their
-    least to their greatest value, over the whole batch."""
+    """Arrange the images of a batch in a grid.
+
+    Args:
+        batch: Images [B, H, W, 1 or 3]. Floats are stretched from the least to the greatest value of the batch.
+        most: How many images to show.
+
+    Returns:
+        uint8 [R·H, C·W, 3].
+    """
     images = batch[:most]
     if images.dtype != np.uint8:
         low, high = float(np.nanmin(images)), float(np.nanmax(images))

@@ -1,4 +1,4 @@
-"""`cross_validate`: one model a fold, each gone before the next."""
+"""`cross_validate`: one model for each fold, each gone before the next one."""
 
 from __future__ import annotations
 
@@ -11,25 +11,30 @@ from typing import Any
 import numpy as np
 
 from tfprep.errors import TrainError
-from tfprep.train.own_process import isolated
-from tfprep.train.session import fresh_session
+from tfprep.train.memory.own_process import isolated
+from tfprep.train.memory.session import fresh_session
 
 _LOG = logging.getLogger("tfprep.train")
 
 
 @dataclass(frozen=True)
 class Scores:
-    """The metrics of each fold's model on the fold it has not seen."""
+    """The metrics of each fold's model on the samples that it has not seen.
+
+    Attributes:
+        folds: For each fold, metric name to value.
+    """
 
     folds: tuple[dict[str, float], ...]
 
     @property
     def mean(self) -> dict[str, float]:
+        """The mean of each metric over the folds."""
         return {name: float(np.mean([fold[name] for fold in self.folds])) for name in self.folds[0]}
 
     @property
     def std(self) -> dict[str, float]:
-        """Over the folds, with n - 1."""
+        """The standard deviation of each metric over the folds, with n - 1."""
         return {name: float(np.std([fold[name] for fold in self.folds], ddof=1)) for name in self.folds[0]}
 
     def __str__(self) -> str:
@@ -50,17 +55,33 @@ def cross_validate(
     loader: dict[str, Any] | None = None,
     isolate: bool = False,
 ) -> Scores:
-    """Train a new model on each of `k` folds of `data` (`tfprep.open(...)`) and measure it on the samples left out.
+    """Train a new model for each of `k` folds and measure it on the samples left out.
 
-    `build_model()` gives a compiled Keras model. `stratify`, `group` and `seed` are those of `data.folds`; `loader` has further
-    options of the loader, such as `{"inputs": "image", "targets": "label"}`. Each fold runs in a `fresh_session`, or with
-    `isolate=True` in a process of its own; then `build_model` is defined at the top of a module.
+    Args:
+        build_model: Returns a new compiled Keras model.
+        data: A tfprep dataset, as `tfprep.open` returns it.
+        k: Number of folds.
+        batch_size: Samples in a batch.
+        epochs: Epochs for each fold.
+        split: The split to divide into folds.
+        stratify: See `data.folds`.
+        group: See `data.folds`.
+        seed: Seed of the folds and of the loader.
+        loader: Further options of the loader, such as `{"inputs": "image", "targets": "label"}`.
+        isolate: Run each fold in a process of its own instead of a `fresh_session`; `build_model` is then a function at the top
+            of a module.
+
+    Returns:
+        The metrics of each fold.
+
+    Raises:
+        TrainError: An argument is wrong.
     """
     if k < 2:
         raise TrainError(f"k is the number of folds, at least 2, got {k}; k=5 is usual")
     if not hasattr(data, "folds"):
         raise TrainError(
-            f"data is a dataset of tfprep's, as tfprep.open(folder) gives it, got {type(data).__name__}; folds of anything "
+            f"data is a tfprep dataset, as tfprep.open(folder) gives it, got {type(data).__name__}; folds of anything "
             "else: a loop over your own indices with `with fresh_session():` inside"
         )
     if not callable(build_model) or hasattr(build_model, "fit"):

@@ -1,7 +1,9 @@
-"""`mixed_precision`: the policy that fits the device, and the dtype that the input should come in."""
+"""`mixed_precision`: the dtype policy that fits the device, and the dtype that the input should have."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,23 +12,34 @@ import keras
 import tensorflow as tf
 
 from tfprep.errors import TrainError
+from tfprep.train.steps import require_backend
 
 _TENSOR_CORES = (7, 0)  # Volta: float16; https://www.tensorflow.org/guide/mixed_precision
 _BFLOAT16_CORES = (8, 0)  # Ampere
 _CPU_BFLOAT16 = frozenset({"avx512_bf16", "amx_bf16"})
+_ROUNDS = 3
 
 
 @dataclass(frozen=True)
 class Precision:
-    """The Keras `policy` that is set now, the `dtype` that layers compute in, and `why` it was chosen."""
+    """The policy that `mixed_precision` has set.
+
+    Attributes:
+        policy: Name of the Keras dtype policy.
+        dtype: The dtype that layers compute in; what the loader's `dtype=` should be.
+        why: Why it was chosen.
+    """
 
     policy: str
     dtype: str
     why: str
 
     def cast(self, dataset: Any) -> Any:
-        """`dataset` with the float inputs in `dtype`: of (x, y, ...) only x. Integers (uint8 images) stay: they are
-        smaller still, and the model casts them on the device."""
+        """Return a `tf.data.Dataset` with its float32 inputs in `dtype`.
+
+        Of elements (x, y, ...) only x is cast. Integers (uint8 images) stay: they are smaller still, and the model casts them on
+        the device.
+        """
         if self.dtype == "float32":
             return dataset
         return dataset.map(self._cast_inputs, num_parallel_calls=tf.data.AUTOTUNE)
@@ -42,10 +55,19 @@ class Precision:
 def mixed_precision(policy: str = "auto") -> Precision:
     """Set Keras's dtype policy for the models built from now on; the weights stay float32.
 
-    "auto": `mixed_bfloat16` on GPUs of compute capability 8.0 and above, on TPUs and on CPUs with bfloat16 instructions;
-    `mixed_float16` from 7.0 (Keras scales the loss by itself then); float32 elsewhere, where half precision is slower. Give the
-    last layer `dtype="float32"`, so that a softmax keeps its digits. `tfprep.train.mixed_precision().dtype` is what the
-    loader's `dtype` wants; any other pipeline goes through `.cast(dataset)`.
+    Give the last layer `dtype="float32"`, so that a softmax keeps its digits. Any pipeline but tfprep's loader, which has
+    `dtype=`, goes through `.cast(dataset)`.
+
+    Args:
+        policy: A policy of Keras, or `"auto"`: `mixed_bfloat16` on GPUs of compute capability 8.0 and above and on TPUs, and on
+            CPUs that have instructions for it and on which it is faster, which takes about a second to measure;
+            `mixed_float16` on GPUs from 7.0 (Keras scales the loss then); float32 elsewhere, where half precision is slower.
+
+    Returns:
+        The policy that is set now, and why.
+
+    Raises:
+        TrainError: Keras does not know the policy, or `"auto"` on a backend other than TensorFlow.
     """
     chosen, why = _fitting() if policy == "auto" else (policy, "as asked")
     try:
@@ -56,25 +78,62 @@ def mixed_precision(policy: str = "auto") -> Precision:
 
 
 def _fitting() -> tuple[str, str]:
+    require_backend('mixed_precision("auto")', "tensorflow")
     if tf.config.list_physical_devices("TPU"):
         return "mixed_bfloat16", "a TPU computes in bfloat16"
     gpus = tf.config.list_physical_devices("GPU")
     if gpus:
         return _for_gpus([tf.config.experimental.get_device_details(gpu).get("compute_capability") for gpu in gpus])
-    found = _CPU_BFLOAT16 & _cpu_flags()
-    if found:
-        return "mixed_bfloat16", f"no GPU; the CPU has {', '.join(sorted(found))}"
-    return "float32", "no GPU, and the CPU has no instructions for bfloat16: half precision would be slower"
+    instructions = _CPU_BFLOAT16 & _cpu_flags()
+    if not instructions:
+        return "float32", "no GPU, and the CPU has no instructions for bfloat16: half precision would be slower"
+    return _for_cpu(", ".join(sorted(instructions)), _cpu_speedups())
 
 
 def _for_gpus(capabilities: list[tuple[int, int] | None]) -> tuple[str, str]:
     least = min((capability or (0, 0)) for capability in capabilities)
-    told = f"the weakest GPU has compute capability {least[0]}.{least[1]}"
+    weakest = f"the weakest GPU has compute capability {least[0]}.{least[1]}"
     if least >= _BFLOAT16_CORES:
-        return "mixed_bfloat16", told
+        return "mixed_bfloat16", weakest
     if least >= _TENSOR_CORES:
-        return "mixed_float16", told
-    return "float32", f"{told}: below 7.0 half precision is not faster"
+        return "mixed_float16", weakest
+    return "float32", f"{weakest}: below 7.0 half precision is not faster"
+
+
+def _for_cpu(instructions: str, speedups: dict[str, float]) -> tuple[str, str]:
+    measured = ", ".join(f"{kind} {speedup:.2f}" for kind, speedup in speedups.items())
+    why = f"no GPU; the CPU has {instructions}; speed in bfloat16 over float32: {measured}"
+    # One kind of layer that is slower is enough: which of them a model spends its time in is not known here.
+    if min(speedups.values()) < 1:
+        return "float32", f"{why}, so half precision may be slower"
+    return "mixed_bfloat16", why
+
+
+def _cpu_speedups() -> dict[str, float]:
+    """How many times as fast two kinds of layers are in bfloat16 as in float32 on this CPU."""
+    images = tf.zeros([8, 56, 56, 64])
+    kernel, depthwise = tf.zeros([3, 3, 64, 64]), tf.zeros([3, 3, 64, 1])
+    layers: dict[str, tuple[Callable[..., Any], Any]] = {
+        "convolution": (lambda x, k: tf.nn.conv2d(x, k, 1, "SAME"), kernel),
+        "depthwise convolution": (lambda x, k: tf.nn.depthwise_conv2d(x, k, [1, 1, 1, 1], "SAME"), depthwise),
+    }
+    with tf.device("CPU:0"):
+        return {
+            kind: _seconds(layer, images, weights)
+            / _seconds(layer, tf.cast(images, tf.bfloat16), tf.cast(weights, tf.bfloat16))
+            for kind, (layer, weights) in layers.items()
+        }
+
+
+def _seconds(layer: Callable[..., Any], *arguments: Any) -> float:
+    compiled = tf.function(layer, autograph=False)
+    compiled(*arguments).numpy()  # traces
+    taken = []
+    for _ in range(_ROUNDS):
+        began = time.perf_counter()
+        compiled(*arguments).numpy()
+        taken.append(time.perf_counter() - began)
+    return min(taken)  # other programs only add time
 
 
 def _cpu_flags() -> frozenset[str]:

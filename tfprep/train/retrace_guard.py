@@ -1,4 +1,4 @@
-"""`RetraceGuard`: after the warm-up no step is traced again, or it says why. The successor of `graph.finalize()`."""
+"""`RetraceGuard`: raises when a step is traced again after the warm-up, and says why. The successor of `graph.finalize()`."""
 
 from __future__ import annotations
 
@@ -13,25 +13,34 @@ import tensorflow as tf
 
 from tfprep.errors import RetraceError, TrainError
 from tfprep.train.signatures import Signature, differences, nearest, signature
-from tfprep.train.steps import TrainSteps, attach, detach
+from tfprep.train.steps import TrainSteps, attach, detach, require_backend
 
 _LOG = logging.getLogger("tfprep.train")
 _RECORDER = "_tfprep_traces"
 
 
 class RetraceGuard(keras.callbacks.Callback):  # type: ignore[misc]
-    """Raises a `RetraceError` (or, with `action="warn"`, logs it once for each) when a step is traced after `warmup_steps` steps.
+    """Raises a `RetraceError` when a step is traced after the warm-up.
 
-    A trace takes from seconds to minutes and its graph stays in memory: a training that traces again and again is slow
-    and grows. The message says which argument changed: its shape, its dtype, a Python value; a partial last batch is
-    told as one.
+    A trace takes seconds to minutes and its graph stays in memory, so a training that traces again and again is slow and grows.
+    The message says which argument changed: its shape, its dtype, a Python value; it names a partial last batch.
 
-    In Keras: `model.fit(..., callbacks=[RetraceGuard()])`. The warm-up is counted over all calls of `fit` with the same
-    guard. For a `tf.function` of one's own: `step = guard.watch(step)`, and call that. `retraces` has what was said.
+    In Keras: `model.fit(..., callbacks=[RetraceGuard()])`. In a custom training loop: `step = guard.watch(step)`, and call that.
+
+    Args:
+        warmup_steps: Steps that may trace, counted over all calls of `fit` with the same guard.
+        action: `"raise"`, or `"warn"` to log each new trace.
+
+    Attributes:
+        retraces: The messages so far.
+
+    Raises:
+        TrainError: An argument is wrong, or Keras does not run on TensorFlow.
     """
 
     def __init__(self, *, warmup_steps: int = 2, action: Literal["raise", "warn"] = "raise") -> None:
         super().__init__()
+        require_backend("RetraceGuard", "tensorflow")
         if warmup_steps < 1:
             raise TrainError(f"warmup_steps counts the steps that may trace, at least 1, got {warmup_steps}")
         if action not in ("raise", "warn"):
@@ -46,45 +55,55 @@ class RetraceGuard(keras.callbacks.Callback):  # type: ignore[misc]
     # --- Keras --------------------------------------------------------------------------------------------------------
 
     def set_model(self, model: Any) -> None:
+        """Record the traces of the model's train step."""
         super().set_model(model)
         if not hasattr(model.train_step, _RECORDER):
             model.train_step = _recording(model.train_step)
             model.train_function = None  # it holds the step without the recorder
 
     def on_train_begin(self, logs: Any = None) -> None:
+        """Attach to the model's train steps."""
         self._steps = attach(self.model, self, timed=False)
-        self._told_of_batches = False
+        self._has_warned = False
 
     def on_train_end(self, logs: Any = None) -> None:
+        """Detach."""
         detach(self.model, self)
 
     def input_changed(self) -> None:
+        """See `tfprep.train.steps.Listener`."""
         source = self._steps.source if self._steps else None
-        if isinstance(source, tf.data.Iterator) and self.model.jit_compile is True and not self._told_of_batches:
-            self._told_of_batches = True
+        if isinstance(source, tf.data.Iterator) and self.model.jit_compile is True and not self._has_warned:
+            self._has_warned = True
             _warn_of_open_batch(source.element_spec)
 
     def step_done(self) -> None:
+        """See `tfprep.train.steps.Listener`."""
         self._done += 1
         traces: list[Signature] = getattr(self.model.train_step, _RECORDER)
-        for call in self._as_given(traces):
+        for call in self._from_data(traces):
             self._traced("the train step", call, late=self._done > self._warmup_steps, number=self._done)
         traces.clear()
 
     def failed(self, error: BaseException) -> BaseException:
+        """See `tfprep.train.steps.Listener`."""
         return error
 
-    def _as_given(self, traces: list[Signature]) -> list[Signature]:
-        """What the data gave: a second trace of Keras has None for every axis that ever differed."""
+    def _from_data(self, traces: list[Signature]) -> list[Signature]:
+        """The specs of the data: a second trace of Keras has None for every axis that ever differed."""
         source = self._steps.source if self._steps else None
         if not traces or source is None or not isinstance(source, tf.data.Iterator):
             return list(traces)
         return [signature({"data": source.element_spec})]
 
-    # --- functions of one's own ---------------------------------------------------------------------------------------
+    # --- custom training loops ----------------------------------------------------------------------------------------
 
     def watch(self, function: Any) -> Callable[..., Any]:
-        """`function`, a `tf.function`, guarded from now on. Costs two look-ups of its trace count for each call."""
+        """Guard a `tf.function`; returns the function to call, which looks up the trace count twice for each call.
+
+        Raises:
+            TrainError: `function` is no `tf.function`.
+        """
         if not hasattr(function, "experimental_get_tracing_count"):
             raise TrainError(f"watch() guards a tf.function, got {function!r}; decorate it with @tf.function")
         name = getattr(function, "__name__", "the function")
@@ -106,28 +125,27 @@ class RetraceGuard(keras.callbacks.Callback):  # type: ignore[misc]
     def _traced(self, name: str, call: Signature, *, late: bool, number: int) -> None:
         known = self._known.setdefault(name, [])
         if late:
-            self._tell(_told(name, call, known, number))
+            self._report(_message(name, call, known, number))
         known.append(call)
 
-    def _tell(self, text: str) -> None:
+    def _report(self, text: str) -> None:
         self.retraces.append(text)
         if self._action == "raise":
             raise RetraceError(text)
         _LOG.warning("RetraceGuard: %s", text)
 
 
-def _told(name: str, call: Signature, known: list[Signature], number: int) -> str:
+def _message(name: str, call: Signature, known: list[Signature], number: int) -> str:
     changed = differences(nearest(call, known), call) if known else []
     because = "; and ".join(changed) or (
-        "no argument changed: the model was compiled again, a layer was frozen or thawed, or a Python value that the function "
-        "reads from outside is another one"
+        "no argument changed: the model was compiled again, a layer was frozen or unfrozen, or a Python value that the function "
+        "reads from outside has changed"
     )
     return f"{name} was traced again at call {number}: {because}"
 
 
 def _recording(train_step: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """`train_step` that notes the signature of each trace; a traced step does not run Python, so it costs nothing
-    there."""
+    """Wrap `train_step` to note the signature of each trace. A traced step runs no Python, so that costs nothing there."""
     traces: list[Signature] = []
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
@@ -151,7 +169,7 @@ def _named(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str
 
 
 def _warn_of_open_batch(element_spec: Any) -> None:
-    """XLA compiles for each batch size; that is no trace, and TensorFlow does not tell."""
+    """XLA compiles for each batch size; that is no trace, and TensorFlow does not report it."""
     shapes = [spec.shape for spec in tf.nest.flatten(element_spec) if hasattr(spec, "shape")]
     if any(shape.rank and shape[0] is None for shape in shapes):
         _LOG.warning(

@@ -1,4 +1,4 @@
-"""What a traced function was called with, leaf by leaf, and how two calls differ."""
+"""The arguments of a traced function, leaf by leaf, and how two calls differ."""
 
 from __future__ import annotations
 
@@ -12,8 +12,13 @@ import tensorflow as tf
 
 @dataclass(frozen=True)
 class Leaf:
-    """One value of a call. Tensors and arrays have a `dtype` and a `shape` (None for an unknown axis or rank); a Python
-    value is told by `value`, of which each new one is a new trace."""
+    """One value of a call.
+
+    Attributes:
+        dtype: Of tensors and arrays.
+        shape: Of tensors and arrays; None for an unknown axis or rank.
+        value: Of Python values, of which each new one is a new trace.
+    """
 
     dtype: str = ""
     shape: tuple[int | None, ...] | None = None
@@ -29,17 +34,17 @@ Signature = Mapping[str, Leaf]
 
 
 def signature(arguments: Mapping[str, Any]) -> Signature:
-    """Path of each leaf (`images`, `labels['class']`, `data[0]`) to what it is."""
+    """Return the path of each leaf (`images`, `labels['class']`, `data[0]`) to its description."""
     return {path: leaf for name, value in arguments.items() for path, leaf in _leaves(name, value)}
 
 
 def nearest(call: Signature, known: list[Signature]) -> Signature:
-    """The known signature that differs from `call` in the fewest leaves, the latest among equals."""
+    """Return the known signature that differs from `call` in the fewest leaves, the latest among equals."""
     return min(reversed(known), key=lambda other: len(differences(other, call)))
 
 
 def differences(before: Signature, now: Signature) -> list[str]:
-    """What changed, a line a leaf, with what to do about it."""
+    """Return what changed, a line for each leaf, with what to do about it."""
     paths = dict.fromkeys([*before, *now])
     return [_difference(path, before.get(path), now.get(path)) for path in paths if before.get(path) != now.get(path)]
 
@@ -63,8 +68,8 @@ def _way_out(before: Leaf, now: Leaf) -> str:
 def _smaller_batch(before: Leaf, now: Leaf) -> bool:
     if not before.shape or not now.shape or before.shape[1:] != now.shape[1:]:
         return False
-    had, has = before.shape[0], now.shape[0]
-    return had is not None and has is not None and has < had
+    size_before, size_now = before.shape[0], now.shape[0]
+    return size_before is not None and size_now is not None and size_now < size_before
 
 
 def _leaves(path: str, value: Any) -> Iterator[tuple[str, Leaf]]:

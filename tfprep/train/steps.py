@@ -1,79 +1,108 @@
-"""The train steps of `model.fit`, seen from callbacks.
+"""The train steps of `model.fit`, as callbacks see them.
 
 Keras tells a callback that a batch begins and ends, but not where the batch comes from. `model.train_function` gets the
-iterator as its argument: `TrainSteps` stands in its place, puts one `Relay` before it for all callbacks together, and
-calls them after each step.
+iterator as its argument, so `TrainSteps` takes its place, puts one `Relay` before it for all callbacks together, and calls them
+after each step.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
+import keras
 import tensorflow as tf
 
-from tfprep.train.relay import Relay
+from tfprep.errors import TrainError
+from tfprep.train.monitor.relay import PythonRelay, Relay
+
+
+def require_backend(name: str, *backends: str) -> None:
+    """Raise a `TrainError` in the name of a function or class unless Keras runs on one of `backends`."""
+    backend = keras.backend.backend()
+    if backend not in backends:
+        raise TrainError(
+            f"{name} needs Keras's backend {' or '.join(backends)}, and Keras runs on {backend} here; set "
+            f"KERAS_BACKEND={backends[0]} before the first import of keras, or leave {name} out"
+        )
 
 
 class Listener(Protocol):
-    """A callback as `TrainSteps` sees it. Only its owner calls it: the thread that trains."""
+    """A callback as `TrainSteps` sees it. Only the thread that trains calls it."""
 
     def input_changed(self) -> None:
-        """`TrainSteps.relay` is another one now, or None; the old one is still readable where it was kept."""
+        """Called when `TrainSteps.relay` is another one, or None; a relay that a listener kept stays readable."""
 
     def step_done(self) -> None:
-        """A call of the train function has returned (`steps_per_execution` steps)."""
+        """Called when the train function has returned, after `steps_per_execution` steps."""
 
     def failed(self, error: BaseException) -> BaseException:
-        """The train function raised `error`; what to raise instead (or the same)."""
+        """Called when the train function raised `error`; returns the error to raise."""
 
 
 class TrainSteps:
     """Stands in for `model.train_function` while callbacks listen.
 
-    `source` is Keras's own iterator. `relay` is None before the first step, where nobody set `timed`, and where the
-    input is no plain `tf.data.Iterator` (under a distribution strategy). `count` is the number of steps made, those of
-    earlier calls of `fit` included; a call that ran fewer than `steps_per_execution`, at the end of the data, counts as
-    if it had run them all.
+    Attributes:
+        function: The train function of Keras.
+        count: Steps so far, those of earlier calls of `fit` included; a call that ran fewer than `steps_per_execution`, at the
+            end of the data, counts as if it had run them all.
+        relay: None before the first step, where no callback set `timed`, and where the input is no plain iterator (under a
+            distribution strategy).
+        source: Keras's own iterator.
+        between_s: Seconds that the trainer spent between steps: in callbacks and in Keras's own loop.
     """
 
-    def __init__(self, function: Callable[[Any], Any], *, steps_per_call: int) -> None:
+    def __init__(self, function: Callable[..., Any], *, steps_per_call: int) -> None:
         self.function = function
         self.count = 0
-        self.relay: Relay | None = None
+        self.relay: Relay | PythonRelay | None = None
         self.source: Any = None
+        self.between_s = 0.0
         self.timed = self.cancellable = False
         self._listeners: list[Listener] = []
         self._steps_per_call = steps_per_call
+        self._clock = _trainer_clock()
+        self._returned_at: float | None = None
 
-    def __call__(self, iterator: Any) -> Any:
+    def __call__(self, *arguments: Any) -> Any:
+        *state, iterator = arguments  # on JAX Keras passes (state, iterator)
         if not self._listeners:
-            return self.function(iterator)
+            return self.function(*state, iterator)
         if iterator is not self.source:
             self._take_input(iterator)
+        if self._returned_at is not None:
+            self.between_s += self._clock() - self._returned_at
         try:
-            result = self.function(iterator if self.relay is None else self.relay.iterator)
+            result = self.function(*state, iterator if self.relay is None else self.relay.iterator)
         except (StopIteration, tf.errors.OutOfRangeError):
             raise
         except BaseException as error:
             explained = self._explained(error)
             self.close()
             raise explained  # noqa: B904  (a listener that replaces it sets the cause)
+        self._returned_at = self._clock()
         self.count += self._steps_per_call
         for listener in self._listeners:
             listener.step_done()
         return result
 
+    def pause(self) -> None:
+        """Do not count the time until the next step: an epoch has ended."""
+        self._returned_at = None
+
     def listen(self, listener: Listener) -> None:
+        """Call `listener` from now on."""
         self._listeners.append(listener)
 
     def leave(self, listener: Listener) -> bool:
-        """Whether somebody still listens."""
+        """Stop calling `listener`; returns whether others still listen."""
         self._listeners = [other for other in self._listeners if other is not listener]
         return bool(self._listeners)
 
     def close(self) -> None:
-        """Let go of the input and of all who listen: a `fit` that failed calls nobody's `on_train_end`."""
+        """Drop the input and all listeners. A `fit` that failed calls no `on_train_end`."""
         self._drop_input()
         self._listeners = []
         self.timed = self.cancellable = False
@@ -81,12 +110,14 @@ class TrainSteps:
     def _drop_input(self) -> None:
         if self.relay is not None:
             self.relay.close()
-        self.relay = self.source = None
+        self.relay = self.source = self._returned_at = None
 
     def _take_input(self, iterator: Any) -> None:
         self._drop_input()
         if self.timed and isinstance(iterator, tf.data.Iterator):
             self.relay = Relay(iterator, cancellable=self.cancellable)
+        elif self.timed and keras.backend.backend() != "tensorflow":
+            self.relay = PythonRelay(iterator, cancellable=self.cancellable)
         self.source = iterator
         for listener in self._listeners:
             listener.input_changed()
@@ -100,31 +131,44 @@ class TrainSteps:
 
 
 def attach(model: Any, listener: Listener, *, timed: bool) -> TrainSteps:
-    """Listen to the train steps of a Keras model; called in `on_train_begin`, where `model.train_function` exists. With
-    `timed` the input goes through a `Relay`."""
+    """Listen to the train steps of a Keras model.
+
+    Args:
+        model: A model in `on_train_begin`, where `model.train_function` exists.
+        listener: What to call.
+        timed: Whether the input goes through a `Relay`.
+
+    Returns:
+        The train steps, which all listeners of the model share.
+    """
     steps = model.train_function
     if not isinstance(steps, TrainSteps):
         steps = TrainSteps(model.train_function, steps_per_call=model.steps_per_execution)
         model.train_function = steps
-    if steps.source is not None:  # the fit before broke off between two steps
+    if steps.source is not None:  # the last fit broke off between two steps
         steps.close()
-    steps.count = _done(model)
+    steps.count = _steps_so_far(model)
     steps.listen(listener)
     steps.timed |= timed
     return steps
 
 
 def detach(model: Any, listener: Listener) -> None:
-    """Stop listening; the last one puts the train function back."""
+    """Stop listening; the last listener puts the train function back."""
     steps = model.train_function
     if isinstance(steps, TrainSteps) and not steps.leave(listener):
         steps.close()
         model.train_function = steps.function
 
 
-def _done(model: Any) -> int:
-    """The steps that a model has made: with gradient accumulation its optimiser counts only those that move the
-    weights."""
+def _steps_so_far(model: Any) -> int:
+    """With gradient accumulation, an optimizer counts only the steps that change the weights."""
     if model.optimizer is None:
         return 0
     return int(model.optimizer.iterations.numpy()) * (model.optimizer.gradient_accumulation_steps or 1)
+
+
+def _trainer_clock() -> Callable[[], float]:
+    # A GPU computes on while the train function has returned, and Keras waits for it when it reads the logs. That wait is no
+    # work of Python, so only the thread's processor time counts there.
+    return time.thread_time if tf.config.list_physical_devices("GPU") else time.perf_counter

@@ -1,0 +1,400 @@
+"""Damaged and malicious dataset folders: mutated manifests, indices, shards and other files are opened, verified and read.
+
+    python benchmarks/fuzz_datasets.py --count 2000 --seed 0 --memory-gb 3 --json fuzz_datasets.json
+
+Each folder is a copy of one small dataset with one to three mutations. The manifests of half of the folders are sealed again, so
+that the checksums agree and only the rules of the format can detect the mutation. Every folder is opened, verified and read for
+one epoch by the NumPy loader. The run counts errors that are not tfprep's, folders that take longer than `--timeout-s` (a hang),
+and files outside the folder that were opened, as reported by Python's audit hook. The address space is limited to `--memory-gb`
+above that of the process at the start.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import os
+import resource
+import shutil
+import signal
+import sys
+import tempfile
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from PIL import Image
+
+import tfprep
+from tfprep import Recipe, codecs, sources
+from tfprep.builder import BuildOptions, build
+from tfprep.dataset.digests import digest_of
+from tfprep.dataset.manifest import seal
+from tfprep.dataset.verify import verify
+from tfprep.errors import TfprepError
+from tfprep.records import masked_crc
+
+VALUES: tuple[Any, ...] = (
+    *(
+        None,
+        True,
+        -1,
+        0,
+        1,
+        2**31,
+        2**40,
+        2**62,
+        2**70,
+        -(2**63),
+        0.5,
+        1e308,
+        float("inf"),
+        [],
+        {},
+        [[]],
+        {"": None},
+        [1] * 50,
+    ),
+    *(
+        "",
+        "x",
+        "a\0b",
+        "../../evil",
+        "/etc/passwd",
+        "\x1b[31m",
+        "\ud800",
+        "x" * 5000,
+        "uint8",
+        "object",
+        "train",
+        "index.parquet",
+    ),
+)
+
+
+def make_dataset(folder: Path) -> Path:
+    """Builds a dataset of 24 small images of two classes, in two splits, with labels."""
+    draws = np.random.default_rng(0)
+    for number in range(24):
+        path = folder / "raw" / ["train", "val"][number % 4 == 0] / ["cat", "dog"][number % 2] / f"{number:02d}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(draws.integers(0, 256, (12, 16, 3), np.uint8)).save(path)
+    recipe = Recipe(
+        name="fuzz",
+        source=sources.Folder("{split}/{label}/**"),
+        store={"image": codecs.Png(), "label": codecs.Scalar()},
+        variants={"train": 2},
+        shards={"train": 2},
+    )
+    build(recipe, folder / "whole", folder / "raw", options=BuildOptions(workers=0))
+    return folder / "whole"
+
+
+# --- mutations ------------------------------------------------------------------------------------------------------
+
+
+def entries(node: Any, above: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The path of every entry of a JSON document: names and positions from the top."""
+    items = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
+    for name, inner in items:
+        yield (*above, name)
+        yield from entries(inner, (*above, name))
+
+
+def change_manifest(folder: Path, draws: np.random.Generator) -> None:
+    """Replaces, removes or renames one entry, and seals the manifest again."""
+    path = folder / "tfprep.json"
+    document = json.loads(path.read_bytes())
+    document.pop("sha256", None)
+    paths = list(entries(document))
+    *above, last = paths[draws.integers(len(paths))]
+    node = document
+    for name in above:
+        node = node[name]
+    action = draws.integers(4)
+    if action == 0 and isinstance(node, dict):
+        del node[last]
+    elif action == 1 and isinstance(node, dict):
+        name = VALUES[draws.integers(len(VALUES))]
+        node[name if isinstance(name, str) else "other"] = node.pop(last)
+    elif action == 2 and isinstance(node, list):
+        node.append(copy.deepcopy(node[last]))
+    else:
+        node[last] = VALUES[draws.integers(len(VALUES))]
+    path.write_text(seal(document), encoding="utf-8", errors="surrogatepass")
+
+
+def change_index(folder: Path, draws: np.random.Generator) -> None:
+    """Changes a value, removes or retypes a column, or reorders rows."""
+    path = folder / "index.parquet"
+    table = pq.read_table(path)
+    column = int(draws.integers(table.num_columns))
+    field, values = table.schema.field(column), table.column(column).to_pylist()
+    action = draws.integers(5)
+    if action == 0:
+        table = table.remove_column(column)
+    elif action == 1:
+        table = table.take(pa.array(draws.permutation(len(table))))
+    elif action == 2:
+        table = table.set_column(column, field.name, pa.array([str(value) for value in values]))
+    elif action == 3:
+        values[draws.integers(len(values))] = None
+        table = table.set_column(column, field.name, pa.array(values, field.type))
+    elif pa.types.is_integer(field.type):
+        limits = np.iinfo(field.type.to_pandas_dtype())
+        choices = [limits.min, limits.max, 0, 1, limits.max // 2]
+        values[draws.integers(len(values))] = int(choices[draws.integers(len(choices))])
+        table = table.set_column(column, field.name, pa.array(values, field.type))
+    pq.write_table(table, path, row_group_size=int(draws.choice([3, 6, 1000])))
+
+
+def change_bytes(folder: Path, draws: np.random.Generator) -> None:
+    """Flips, cuts, repeats or removes the bytes of any file."""
+    path = any_file(folder, draws)
+    content = bytearray(path.read_bytes())
+    action = draws.integers(4)
+    if action == 0 and content:
+        for position in draws.integers(0, len(content), 3):
+            content[position] ^= 1 << draws.integers(8)
+    elif action == 1:
+        content = content[: draws.integers(len(content) + 1)]
+    elif action == 2:
+        content += content[: draws.integers(1, 100)]
+    else:
+        content = bytearray()
+    path.write_bytes(content)
+
+
+def change_record(folder: Path, draws: np.random.Generator) -> None:
+    """Changes a record's payload and corrects its checksum in the shard and in the index."""
+    path = folder / "index.parquet"
+    table = pq.read_table(path)
+    row = int(draws.integers(len(table)))
+    entry = {name: table.column(name)[row].as_py() for name in ("split", "variant", "shard", "offset", "size")}
+    document = json.loads((folder / "tfprep.json").read_bytes())
+    try:
+        shard = folder / document["splits"][entry["split"]]["files"][entry["variant"]][entry["shard"]]["name"]
+        content = bytearray(shard.read_bytes())
+        start, stop = entry["offset"] + 12, entry["offset"] + entry["size"] - 4
+        for position in draws.integers(start, stop, draws.integers(1, 6)):
+            content[position] = draws.integers(256)
+    except Exception:  # an earlier mutation left nothing to change
+        return
+    crc = masked_crc(bytes(content[start:stop]))
+    content[stop : stop + 4] = crc.to_bytes(4, "little")
+    shard.write_bytes(content)
+    crcs = table.column("payload_crc").to_pylist()
+    crcs[row] = crc
+    field = table.schema.get_field_index("payload_crc")
+    pq.write_table(table.set_column(field, "payload_crc", pa.array(crcs, pa.uint32())), path, row_group_size=6)
+
+
+def change_kind(folder: Path, draws: np.random.Generator) -> None:
+    """Replaces a file by a FIFO, a folder, a link or nothing."""
+    path = any_file(folder, draws)
+    path.unlink()
+    action = draws.integers(6)
+    if action == 0:
+        os.mkfifo(path)
+    elif action == 1:
+        path.mkdir()
+    elif action == 2:
+        path.symlink_to("/etc/passwd")
+    elif action == 3:
+        path.symlink_to(path)
+    elif action == 4:
+        path.symlink_to("/dev/zero")
+
+
+def add_tuning(folder: Path, draws: np.random.Generator) -> None:
+    """Adds a `tuning.json` that is a FIFO, an endless file, deeply nested, or contains arbitrary values."""
+    path = folder / "tuning.json"
+    if path.exists() or path.is_symlink():
+        return
+    action = draws.integers(4)
+    if action == 0:
+        os.mkfifo(path)
+    elif action == 1:
+        path.write_text("[" * 100_000)
+    elif action == 2:
+        path.symlink_to("/dev/zero")
+    else:
+        value = VALUES[draws.integers(len(VALUES))]
+        path.write_text(json.dumps({"format_version": 1, "fingerprint": value, "machines": value}))
+
+
+def any_file(folder: Path, draws: np.random.Generator) -> Path:
+    files = sorted(path for path in folder.iterdir() if path.is_file() and not path.is_symlink())
+    return files[draws.integers(len(files))]
+
+
+MUTATIONS: tuple[Callable[[Path, np.random.Generator], None], ...] = (
+    change_manifest, change_manifest, change_index, change_index, change_bytes, change_record, change_kind, add_tuning,
+)  # fmt: skip
+
+
+def mutate(folder: Path, draws: np.random.Generator) -> str:
+    names = []
+    for _ in range(draws.integers(1, 4)):
+        change = MUTATIONS[draws.integers(len(MUTATIONS))]
+        if not are_regular(folder):
+            return "+".join(names)  # this program would hang where tfprep must not
+        try:
+            change(folder, draws)
+            names.append(change.__name__)
+        except (OSError, ValueError, KeyError, TypeError, pa.ArrowException):
+            pass  # what an earlier mutation destroyed cannot be mutated again
+    if draws.integers(2) and are_regular(folder):
+        reseal(folder)
+    return "+".join(names)
+
+
+def are_regular(folder: Path) -> bool:
+    paths = [folder / "tfprep.json", folder / "index.parquet"]
+    return all(path.is_file() and not path.is_symlink() for path in paths)
+
+
+def reseal(folder: Path) -> None:
+    """Writes the files' current sizes and checksums, and the manifest's own checksum, to the manifest."""
+    path = folder / "tfprep.json"
+    try:
+        document = json.loads(path.read_bytes())
+        document.pop("sha256", None)
+        for name in document["files"]:
+            document["files"][name] = asdict(digest_of(folder / name))
+        for split in document["splits"].values():
+            for file in (file for variant in split["files"] for file in variant):
+                digest = digest_of(folder / file["name"])
+                file.update(bytes=digest.bytes, sha256=digest.sha256)
+        path.write_text(seal(document), encoding="utf-8", errors="surrogatepass")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, TfprepError):
+        pass  # the manifest is too damaged to be sealed
+
+
+# --- the run --------------------------------------------------------------------------------------------------------
+
+
+class Hang(BaseException):
+    """Raised by the alarm. It is not an Exception, so that no handler of ordinary errors catches it."""
+
+
+@contextmanager
+def alarm(seconds: int) -> Iterator[None]:
+    def ring(*_: Any) -> None:
+        raise Hang
+
+    signal.signal(signal.SIGALRM, ring)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+
+
+def read_all(folder: Path) -> str:
+    """Opens, verifies and reads the dataset; returns "read", "faults" or the name of tfprep's error."""
+    outcome = "read"
+    try:
+        faults = list(verify(folder))
+        outcome = "faults" if faults else "read"
+    except TfprepError as error:
+        outcome = type(error).__name__
+    try:
+        data = tfprep.open(folder)
+        for split in data.splits:
+            loader = data.numpy_loader(split, 4, training=False, timeout_s=20)
+            for _ in loader:
+                pass
+            loader.close()
+    except TfprepError as error:
+        outcome = type(error).__name__
+    return outcome
+
+
+def main() -> None:
+    options = parse_arguments()
+    outside: list[str] = []
+    counts: Counter[str] = Counter()
+    failures: list[dict[str, str]] = []
+    with tempfile.TemporaryDirectory() as name:
+        root = Path(name).resolve()
+        whole = make_dataset(root)
+        assert read_all(whole) == "read"
+        watch_opened_files(root / "mutated", outside)
+        limit_memory(options.memory_gb)
+        draws = np.random.default_rng(options.seed)
+        for number in range(options.count):
+            folder = root / "mutated"
+            shutil.rmtree(folder, ignore_errors=True)
+            shutil.copytree(whole, folder, ignore=shutil.ignore_patterns(".tfprep", "report.html"))
+            mutations = mutate(folder, draws)
+            outside.clear()
+            try:
+                with alarm(options.timeout_s):
+                    outcome = read_all(folder)
+            except Hang:
+                outcome = "hang"
+            except Exception as error:
+                outcome = f"not tfprep's: {type(error).__name__}"
+                failures.append({"number": str(number), "mutations": mutations, "error": traceback.format_exc()})
+            if outside:
+                failures.append({"number": str(number), "mutations": mutations, "error": f"opened {outside[:3]}"})
+                counts["read outside the folder"] += 1
+            counts[outcome] += 1
+    report(options, counts, failures)
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--count", type=int, default=2000, help="Number of mutated folders")
+    parser.add_argument("--seed", type=int, default=0, help="Seed of all mutations")
+    parser.add_argument("--timeout-s", type=int, default=30, help="Seconds after which a folder counts as a hang")
+    parser.add_argument("--memory-gb", type=float, default=3, help="Limit of the address space above that at the start")
+    parser.add_argument("--json", type=Path, help="File for the counts and the failures")
+    return parser.parse_args()
+
+
+def watch_opened_files(folder: Path, outside: list[str]) -> None:
+    """Notes the files outside the folder that the mutations point to, if Python opens them."""
+    ours = str(folder.parent)
+
+    def hook(event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "open" and isinstance(arguments[0], str | os.PathLike):
+            path = os.path.realpath(arguments[0])  # mutations name /etc/passwd, /dev/zero and ../../evil
+            if path.startswith(("/etc/passwd", "/dev/zero")) or (path.startswith(ours) and "evil" in path):
+                outside.append(path)
+
+    sys.addaudithook(hook)
+
+
+def limit_memory(gigabytes: float) -> None:
+    with open("/proc/self/statm") as file:
+        pages = int(file.read().split()[0])
+    limit = pages * resource.getpagesize() + int(gigabytes * 1e9)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+
+
+def report(options: argparse.Namespace, counts: Counter[str], failures: list[dict[str, str]]) -> None:
+    bad = sum(count for name, count in counts.items() if name.startswith(("not tfprep's", "hang", "read outside")))
+    print(f"{options.count} folders, seed {options.seed}: {bad} bad")
+    for name, count in counts.most_common():
+        print(f"  {count:6} {name}")
+    for failure in failures[:5]:
+        print(failure["number"], failure["mutations"], failure["error"][-800:])
+    if options.json:
+        options.json.write_text(
+            json.dumps({"seed": options.seed, "counts": counts, "failures": failures}, indent=1) + "\n"
+        )
+    sys.exit(1 if bad else 0)
+
+
+if __name__ == "__main__":
+    main()

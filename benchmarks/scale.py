@@ -1,0 +1,159 @@
+"""How the loader scales with its workers, where decoding is replaced by a wait of 250 us outside the interpreter's lock.
+
+    python benchmarks/scale.py --workers 2 16 64 --json scale.json
+
+- `images_per_s`: images a second by the number of workers, in processes, with a consumer that does nothing; `threads_per_s`
+  the same with threads, for comparison.
+- `step_delay`: 0.4 ms of Python in the training loop beside 16 workers, against the same loop with a batch that is there
+  already: the median of the ratio over the rounds.
+- `first_batch_s`: seconds from `iter(loader)` to the first batch, the median over new loaders.
+
+Rounds are interleaved. The batches are 64 images of 224 x 224, so every worker has rows to work on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import loader_data
+from waiting import Waiting
+
+import tfprep
+from tfprep import codecs
+
+BATCH = 64
+STEP_S = 0.4e-3
+DELAY_WORKERS = 16
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--workers", type=int, nargs="+", default=[2, 16, 64], help="Numbers of workers to measure")
+    parser.add_argument("--images", type=int, default=4000, help="Records of the dataset")
+    parser.add_argument("--seconds", type=float, default=3.0, help="Seconds of each measurement")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--data", type=Path, help="Folder where the dataset is made, or lies already")
+    parser.add_argument("--json", type=Path, help="File for the results")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = loader_data.write((options.data or Path(temporary)) / "jpeg", codecs.Jpeg(95), options.images)
+        results = measure(folder, options)
+    print(json.dumps(results, indent=1))
+    if options.json:
+        options.json.write_text(json.dumps(results, indent=1) + "\n")
+
+
+def measure(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
+    rates: dict[tuple[str, int], list[float]] = {}
+    delays: dict[str, list[float]] = {"processes": [], "threads": []}
+    firsts = []
+    for _ in range(options.rounds):
+        for workers in options.workers:
+            for kind in ("processes", "threads"):
+                rates.setdefault((kind, workers), []).append(images_per_s(folder, kind, workers, options.seconds))
+        for kind, values in delays.items():
+            values.append(step_delay(folder, kind, options.seconds))
+        firsts.append(first_batch_s(folder))
+    return {
+        "images_per_s": {str(n): round(statistics.median(rates["processes", n])) for n in options.workers},
+        "threads_per_s": {str(n): round(statistics.median(rates["threads", n])) for n in options.workers},
+        "step_delay": round(statistics.median(delays["processes"]), 3),
+        "step_delay_threads": round(statistics.median(delays["threads"]), 3),
+        "first_batch_s": round(statistics.median(firsts), 3),
+    }
+
+
+def waiting_loader(folder: Path, kind: str, workers: int) -> Any:
+    data = tfprep.open(folder)
+    data.codecs["image"] = Waiting(95)
+    return data.numpy_loader(
+        "train",
+        BATCH,
+        workers=kind,
+        threads=workers,
+        cache=False,
+        verify="never",
+        inputs="image",
+        memory_budget="2GB",
+    )
+
+
+def started(folder: Path, kind: str, workers: int) -> tuple[Any, Any]:
+    """A loader whose workers have all started, and an iterator over it."""
+    loader = waiting_loader(folder, kind, workers)
+    batches = iter(loader)
+    next(batches)
+    while kind == "processes" and not loader.report()["workers"]["started"]:
+        next(batches)
+    for _ in range(2 * workers):  # what threads filled before is behind
+        next(batches)
+    return loader, batches
+
+
+def images_per_s(folder: Path, kind: str, workers: int, seconds: float) -> float:
+    loader, batches = started(folder, kind, workers)
+    count, begin = 0, time.perf_counter()
+    while time.perf_counter() - begin < seconds:
+        next(batches)
+        count += BATCH
+    rate = count / (time.perf_counter() - begin)
+    loader.close()
+    return rate
+
+
+def step_delay(folder: Path, kind: str, seconds: float) -> float:
+    """What the loop's own Python takes beside the loader, against alone. Waits for batches are not counted."""
+    alone = python_seconds(lambda: time.sleep(1e-3), seconds / 2)
+    loader, batches = started(folder, kind, DELAY_WORKERS)
+    beside = python_seconds(lambda: next(batches), seconds / 2)
+    loader.close()
+    return beside / alone
+
+
+def python_seconds(wait: Any, seconds: float) -> float:
+    """The mean of how long the fixed piece of Python takes, with `wait` called in between."""
+    rounds = _rounds()
+    spent, steps, end = 0.0, 0, time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        wait()
+        begin = time.perf_counter()
+        _python(rounds)
+        spent += time.perf_counter() - begin
+        steps += 1
+    return spent / steps
+
+
+def _rounds() -> int:
+    """Rounds of `_python` that take `STEP_S` with nothing else to do."""
+    times = []
+    for _ in range(20):
+        begin = time.perf_counter()
+        _python(1000)
+        times.append(time.perf_counter() - begin)
+    return max(1, round(1000 * STEP_S / min(times)))
+
+
+def _python(rounds: int) -> int:
+    total = 0
+    for number in range(rounds):
+        total += number
+    return total
+
+
+def first_batch_s(folder: Path) -> float:
+    loader = waiting_loader(folder, "processes", DELAY_WORKERS)
+    begin = time.perf_counter()
+    next(iter(loader))
+    seconds = time.perf_counter() - begin
+    loader.close()
+    return seconds
+
+
+if __name__ == "__main__":
+    main()

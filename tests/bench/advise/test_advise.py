@@ -1,0 +1,165 @@
+"""Advice: which strategies are tried, what is predicted for them, and which one is recommended."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tfprep import Recipe, augment, codecs, derive, sources
+from tfprep.bench.advise.advise import Goals, Prediction, advise, choose
+from tfprep.bench.advise.strategies import strategies
+from tfprep.bench.advise.trial import work_of
+from tfprep.bench.measure.measure import Budget
+from tfprep.builder import BuildEvent, BuildOptions, build
+from tfprep.errors import RecipeError, SourceError, TfprepError
+
+PHOTOS = Recipe(
+    name="photos",
+    source=sources.Folder("{label}/*.png"),
+    geometry=[augment.CenterCrop(24, 24), augment.Flip()],
+    variants={"train": 2},
+    store={"image": codecs.Jpeg(95), "label": codecs.Scalar()},
+)
+MAPS = Recipe(
+    name="maps",
+    source=sources.Paired(image="{split}/*.png", mask="{split}mask/*.png"),
+    derive={"distance": derive.Distance(mask="mask", target=1)},
+    store={"image": codecs.Raw(), "mask": codecs.Png(), "distance": codecs.Raw("float16")},
+)
+
+
+def names(recipe: Recipe, **kinds: str) -> list[str]:
+    return [strategy.name for strategy in strategies(recipe, kinds)]  # type: ignore[arg-type]
+
+
+def test_strategies_of_photos_store_each_form_once() -> None:
+    assert names(PHOTOS, image="image", label="label") == [
+        "as the recipe says", "images as JPEG 85", "images as PNG", "images as raw", "original bytes",
+    ]  # fmt: skip
+
+
+def test_original_bytes_are_resized_by_the_loader() -> None:
+    original = strategies(PHOTOS, {"image": "image", "label": "label"})[-1]
+    assert original.recipe.geometry == ()
+    assert original.recipe.variants == {}
+    assert list(original.load_geometry) == PHOTOS.geometry
+
+
+def test_derived_inputs_stored_or_computed() -> None:
+    found = strategies(MAPS, {"image": "image", "mask": "mask", "distance": "map"})
+    computed = [strategy for strategy in found if strategy.computed]
+    assert len(computed) == 2
+    assert all("distance" not in strategy.recipe.store for strategy in computed)
+    assert not any(strategy.load_geometry for strategy in found)  # A mask cannot be stored as original bytes.
+
+
+def prediction(name: str, rate: float, disk: float, build_s: float) -> Prediction:
+    return Prediction(name, "", rate, disk, build_s)
+
+
+FOUND = [prediction("raw", 9000, 9e9, 3600), prediction("jpeg", 3000, 1e9, 1800), prediction("png", 500, 5e9, 7200)]
+
+
+@pytest.mark.parametrize(
+    ("goals", "chosen", "reason"),
+    [
+        (Goals(), "raw", "the fastest strategy"),
+        (Goals(images_per_s=2000), "jpeg", "the smallest strategy that is fast enough"),
+        (Goals(images_per_s=5000), "raw", "the smallest strategy that is fast enough"),
+        (Goals(disk_bytes=2e9), "jpeg", "the fastest strategy within the limits"),
+        (Goals(hours=0.75), "jpeg", "the fastest strategy within the limits"),
+        (Goals(images_per_s=5000, disk_bytes=2e9), "raw", "9 of 2 GB"),
+        (Goals(images_per_s=99_000), "raw", "9,000 of 99,000 images/s"),
+    ],
+)
+def test_the_recommendation_and_its_reason(goals: Goals, chosen: str, reason: str) -> None:
+    found, why = choose(FOUND, goals)
+    assert found.strategy == chosen
+    assert reason in why
+
+
+@pytest.fixture(scope="module")
+def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """48 small images in each of two classes."""
+    root, draws = tmp_path_factory.mktemp("advise"), np.random.default_rng(0)
+    for label in ("a", "b"):
+        (root / label).mkdir(parents=True)
+        for number in range(48):
+            pixels = np.kron(draws.integers(0, 256, (8, 8, 3)), np.ones((4, 4, 1))).astype(np.uint8)
+            Image.fromarray(pixels).save(root / label / f"{number}.png")
+    return root
+
+
+QUICK = Budget(1, 0.05, 0.0, 2)
+
+
+def test_a_single_strategy_can_be_chosen(raw: Path, tmp_path: Path) -> None:
+    found = advise(PHOTOS, raw, tmp_path, samples=16, workers=0, budget=QUICK, only=["images as raw"])
+    assert [one.strategy for one in found.predictions] == ["images as raw"]
+    assert found.chosen == "images as raw"
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "told"),
+    [
+        (
+            {"only": ["zip"]},
+            RecipeError,
+            "no strategy 'zip' for this recipe; available: as the recipe says, images as JPEG 85",
+        ),
+        ({"split": "test"}, SourceError, r"split 'test' has no sample; available: train \(option --split\)"),
+    ],
+)
+def test_unknown_names_raise_before_anything_is_built(
+    raw: Path, tmp_path: Path, options: dict[str, Any], error: type[Exception], told: str
+) -> None:
+    with pytest.raises(error, match=told):
+        advise(PHOTOS, raw, tmp_path / "scratch", budget=QUICK, **options)
+    assert not (tmp_path / "scratch").exists()
+
+
+def test_a_recipe_whose_samples_are_all_rejected_raises(raw: Path, tmp_path: Path) -> None:
+    too_large = replace(PHOTOS, geometry=[boom])
+    with pytest.raises(TfprepError, match=r"no strategy can be (built|loaded): .*boom"):
+        advise(too_large, raw, tmp_path, samples=16, workers=0, budget=QUICK, only=["images as raw", "images as PNG"])
+
+
+def boom(image: Any) -> Any:
+    raise ValueError("boom")
+
+
+def test_the_predicted_work_equals_that_of_the_real_build(raw: Path, tmp_path: Path) -> None:
+    """The shards and their samples are those that a real build reports."""
+    told: list[tuple[str, int]] = []
+
+    def note(event: BuildEvent) -> None:
+        if event.name == "shard":
+            told.append((event.facts["split"], event.facts["samples"]))
+
+    expected = work_of(PHOTOS, raw, tmp_path / "never")
+    build(PHOTOS, tmp_path / "real", raw, options=BuildOptions(workers=0), on_event=note)
+    assert sorted(told) == sorted(expected)
+    assert expected == sorted(expected, key=lambda shard: -shard[1])
+    assert sum(count for _, count in told) == 96
+    assert not (tmp_path / "never").exists()
+
+
+def test_the_predicted_disk_size_is_near_that_of_real_builds(raw: Path, tmp_path: Path) -> None:
+    """Within 20 %, predicted from a third of the images."""
+    found = advise(PHOTOS, raw, tmp_path / "scratch", samples=32, workers=0, budget=QUICK)
+    assert found.samples == 96
+    assert found.measured_on == 32
+    assert not found.left_out
+    for strategy in strategies(PHOTOS, {"image": "image", "label": "label"}):
+        out = tmp_path / strategy.name.replace(" ", "-")
+        real = build(strategy.recipe, out, raw, options=BuildOptions(workers=0))
+        told = next(one for one in found.predictions if one.strategy == strategy.name)
+        assert told.disk_bytes == pytest.approx(real.bytes, rel=0.2), strategy.name
+    disks = [one.disk_bytes for one in found.variants]
+    assert disks == sorted(disks)
+    assert [one.strategy for one in found.variants] == ["1 variant", *(f"{n} variants" for n in (2, 4, 8, 16))]

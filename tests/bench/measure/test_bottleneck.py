@@ -1,0 +1,322 @@
+"""The stage with the bottleneck is named. Each stage is slowed down in turn by a sleep that is far longer than all other
+stages.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import replace
+from itertools import count
+from typing import Any
+
+import pytest
+
+from tfprep.bench.advise.forms import Cost, StorageForm, cost
+from tfprep.bench.measure.bottleneck import Change, _gain, _side_by_side, changes_of, explain
+from tfprep.bench.measure.loaders import loader_candidate
+from tfprep.bench.measure.measure import Budget, Candidate, Measurement, Rounds, Spread, compare, measure
+from tfprep.bench.measure.stage_costs import StageCost, StageCosts, stage_candidates, stage_costs
+from tfprep.bench.measure.step import ReadyBatches, StepComparison, compare_with_step, handover, predicted_share
+from tfprep.bench.measure.usage import Used
+from tfprep.bench.run import Bench, BenchOptions, bench
+from tfprep.bench.text_report import lines
+from tfprep.codecs import Png
+from tfprep.load import Data
+
+SHORT = BenchOptions(batch_size=4, rounds=1, seconds=0.4, changes=False, loader={"threads": 2})
+
+
+def slow_reads(monkeypatch: pytest.MonkeyPatch, sleep_s: float, every: int = 1) -> None:
+    """Makes every `every`-th record take `sleep_s` longer, like a slow or uneven disk. Records are read with one `preadv`
+    each."""
+    number, read = count(1), os.preadv
+
+    def slow(*arguments: Any) -> Any:
+        if next(number) % every == 0:
+            time.sleep(sleep_s)
+        return read(*arguments)
+
+    monkeypatch.setattr(os, "preadv", slow)
+
+
+def test_a_slow_disk_is_named(raw_data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow_reads(monkeypatch, 0.05)
+    result = bench(raw_data, SHORT)
+    assert result.limit.stage == "reading"
+    busy = (result.rounds.others or 0.0) > 0.2  # Then it says nothing that few cores are busy.
+    assert busy or "the disk limits" in result.limit.words
+    assert result.stages.stage("reading").share > 0.5
+
+
+def test_a_slow_decoder_is_named(png_data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
+    decode = Png.decode_into
+
+    def slow(*arguments: Any) -> None:
+        time.sleep(0.1)
+        decode(*arguments)
+
+    monkeypatch.setattr(Png, "decode_into", slow)
+    result = bench(png_data, SHORT)
+    assert result.limit.stage == "decoding"
+    assert "cores busy" in result.limit.words
+
+
+def test_other_forms_are_recommended_for_a_large_png(png_data: Data) -> None:
+    """All CPU time is spent on decoding: raw storage is many times as fast, and takes the bytes of the pixels."""
+    image = next(png_data.samples("train"))["image"]
+    codec = png_data.codecs["image"]
+    decode_ms = cost(StorageForm(codec), "image", [image]).decode_ms
+    size = sum(file.bytes for files in png_data.split("train").files for file in files)
+    record = size / png_data.split("train").samples
+    reading = StageCost(
+        "reading", Spread.of([1e5]), Spread.of([1e5 * record]), Spread.of([0.01]), Spread.of([2.0]), 0.1
+    )
+    top = StageCost("decoding", Spread.of([100.0]), Spread.of([100.0]), Spread.of([decode_ms]), Spread.of([2.0]), 0.9)
+    changes = {change.then: change for change in changes_of(png_data, "train", StageCosts((reading, top)), 2)}
+    assert changes["raw"].speed > 3
+    assert changes["raw"].disk == pytest.approx(384 * 384 * 3 / record, rel=0.01)
+    assert changes["JPEG 95 at 192 x 192"].disk < changes["JPEG 95"].disk < 1
+    assert "PNG" not in changes
+
+
+@pytest.mark.parametrize(
+    ("decoding_ms", "side", "speed"),
+    [
+        (1.1, 1.0, 1.2 / 0.3),  # Decoding costs as much as measured alone.
+        (2.1, 2.0, 2.2 / 0.4),  # It costs twice as much side by side, and so does the saving.
+        (0.5, 1.0, 1.2 / 0.3),  # It never counts as cheaper than alone,
+        (9.1, 3.0, 3.2 / 0.5),  # nor as more than three times as expensive.
+    ],
+)
+def test_the_saving_of_another_form(decoding_ms: float, side: float, speed: float) -> None:
+    """1 ms of decoding on one core becomes 0.1 ms; reading takes 0.1 ms and the rest another 0.1 ms."""
+    reading = replace(stage("reading", 1000), cpu_ms=Spread.of([0.1]), cores=Spread.of([2.0]))
+    decoding = replace(stage("decoding", 500), cpu_ms=Spread.of([decoding_ms]))
+    top = replace(stage("tensorflow", 400), cpu_ms=Spread.of([side + 0.2]))
+    stages = StageCosts((reading, decoding, top))
+    assert _side_by_side(stages, 1.0) == pytest.approx(side)
+    found, disk = _gain(stages, Cost(500, 1.0, 0.0), Cost(1500, 0.1, 0.0), side, 2)
+    assert found == pytest.approx(speed)
+    assert disk == pytest.approx(2.0)
+
+
+def test_a_slow_map_is_named(raw_data: Data) -> None:
+    import tensorflow as tf
+
+    def slow(batch: Any) -> Any:
+        label = tf.py_function(lambda label: time.sleep(0.2) or label, [batch["label"]], tf.int64)
+        return {**batch, "label": label}
+
+    result = bench(
+        raw_data,
+        BenchOptions(batch_size=4, rounds=1, seconds=0.5, changes=False, map_function=slow, loader={"threads": 2}),
+    )
+    assert result.limit.stage == "map"
+    assert "your .map" in result.limit.words
+    assert result.rounds.images_per_s("loader").median < 0.5 * result.rounds.images_per_s("tensorflow").median
+
+
+def test_a_slow_step_is_named(raw_data: Data) -> None:
+    """A step of 300 ms with a loader that takes one or two: even on a busy machine the step hardly waits."""
+    loader = loader_candidate(raw_data, "train", 4, threads=2)
+    against = compare_with_step(loader, 0.3, 0.01, seconds=2.0)
+    assert against.predicted < 0.1
+    assert against.share < 0.3
+    assert against.moments[-1].ready["ready"] >= 1
+    assert against.limit in (
+        "step",
+        "handover",
+    )  # The second verdict occurs on a machine that is too busy to hand over a batch in 15 ms.
+
+
+def test_a_slow_loader_waits_as_predicted(raw_data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One thread, 4 records per batch, 50 ms each: 200 ms per batch with a step of 50 ms."""
+    slow_reads(monkeypatch, 0.05)
+    loader = loader_candidate(raw_data, "train", 4, threads=1, cache=False)
+    batch_s = 4 / measure(loader, Budget(1, 1.5, 0.3)).images_per_s
+    against = compare_with_step(loader, 0.05, batch_s, seconds=3.0)
+    assert against.limit == "loader"
+    assert against.predicted == pytest.approx(1 - 0.05 / batch_s)
+    assert against.predicted >= 0.7
+    assert against.share == pytest.approx(against.predicted, abs=0.2)
+    assert against.p99_s >= against.p50_s > 0.05
+
+
+def test_too_few_prefetched_batches_are_named(raw_data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pause of 1.2 s every 8 batches is 150 ms per batch, less than the step of 200 ms if enough batches are prefetched."""
+    slow_reads(monkeypatch, 1.2, every=32)
+    loader = loader_candidate(raw_data, "train", 4, threads=1, prefetch=1, cache=False)
+    against = compare_with_step(loader, 0.2, 0.15, seconds=5.0)
+    assert against.limit == "prefetch"
+    assert "too few prefetched batches" in against.words()
+    assert 3 <= against.needed_prefetch <= 20
+
+
+def test_enough_prefetched_batches_bridge_a_pause(raw_data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pause of 0.5 s every 32 batches, while 20 batches are prefetched, which last for 2 s."""
+    slow_reads(monkeypatch, 0.5, every=128)
+    loader = loader_candidate(raw_data, "train", 4, threads=1, prefetch=20, cache=False)
+
+    def filled() -> Any:
+        iteration: Any = loader.open()
+        next(iteration)
+        end = time.monotonic() + 30
+        while iteration.ready()["ready"] < 20 and time.monotonic() < end:
+            time.sleep(0.01)
+        return iteration
+
+    against = compare_with_step(Candidate("filled", filled), 0.1, 0.02, seconds=3.0)
+    assert against.moments[0].ready["ready"] >= 10
+    assert against.limit in ("step", "handover")
+    assert against.share < 0.3
+
+
+# --- what is made of figures ----------------------------------------------------------------------------------------
+
+
+def stage(name: str, rate: float, cores: float = 1.0, share: float = 0.0) -> StageCost:
+    return StageCost(name, Spread.of([rate]), Spread.of([1000 * rate]), Spread.of([1.0]), Spread.of([cores]), share)
+
+
+def measurements(rate: float) -> list[Measurement]:
+    return [Measurement(int(rate), 0, 1, 0.1, Used(1.0, 1.0, 0, None, ()))]
+
+
+def test_a_stage_costs_its_additional_time() -> None:
+    rounds = Rounds({"reading": measurements(1000), "decoding": measurements(250), "tensorflow": measurements(200)})
+    shares = {stage.name: stage.share for stage in stage_costs(rounds).costs}
+    assert shares == pytest.approx({"reading": 0.2, "decoding": 0.6, "tensorflow": 0.2})
+    assert stage_costs(rounds).limit.name == "decoding"
+
+
+def test_a_stage_that_is_faster_than_the_one_before_costs_nothing() -> None:
+    rounds = Rounds({"reading": measurements(100), "decoding": measurements(110), "tensorflow": measurements(100)})
+    assert [round(stage.share, 2) for stage in stage_costs(rounds).costs] == [0.92, 0.0, 0.08]
+
+
+@pytest.mark.parametrize(
+    ("name", "cores", "words"),
+    [
+        ("reading", 0.1, "the disk limits"),
+        ("reading", 1.9, "copying the bytes into memory limits"),
+        ("decoding", 1.9, "decoding: 1.9 of 2 cores busy"),
+        ("batching", 1.0, "larger batches"),
+        ("tensorflow", 1.0, "handing batches to TensorFlow"),
+        ("map", 1.0, "your .map"),
+    ],
+)
+def test_every_limit_has_a_text(name: str, cores: float, words: str) -> None:
+    steps = StageCosts((stage("reading", 10, cores), stage(name, 5, cores, share=0.9)))
+    assert words in explain(steps, 2).words
+
+
+def test_a_busy_machine_is_not_called_a_slow_disk() -> None:
+    """Half a core of work means a slow disk on two idle cores, but is all that is available if other programs use 70 % of
+    them."""
+    steps = StageCosts((stage("reading", 10, 0.5, share=1.0),))
+    assert "the disk limits" in explain(steps, 2).words
+    assert "copying the bytes" in explain(steps, 2, others=0.7).words
+
+
+def test_only_changes_that_help_are_listed_with_the_best_first() -> None:
+    changes = [Change("image", "PNG", then, speed, 1.0) for then, speed in (("a", 1.05), ("b", 2.0), ("c", 12.0))]
+    steps = StageCosts((stage("reading", 10), stage("decoding", 5, share=0.9)))
+    told = explain(steps, 2, changes).lines()[1:]
+    assert [line.split(" as ")[1].split(" ")[0] for line in told] == ["c", "b"]
+    assert told[0] == "store 'image' as c instead of PNG: 12 times the speed, 1.0 times the disk"
+    assert not explain(StageCosts((stage("tensorflow", 5, share=1.0),)), 2, changes).changes
+
+
+@pytest.mark.parametrize(
+    ("wait_s", "ready", "batch_s", "limit", "words"),
+    [
+        (0.0, 3.0, 0.01, "step", "the step limits, as it should: the loader could feed a step 2.0 times as fast"),
+        (0.01, 0.0, 0.01, "prefetch", "too few prefetched batches"),
+        (0.01, 3.0, 0.01, "handover", "batches are ready but late"),
+        (0.02, 0.0, 0.04, "loader", "the loader limits: a batch takes 40.0 ms, the step 20.0 ms"),
+    ],
+)
+def test_the_verdict_names_the_cause_of_a_wait(
+    wait_s: float, ready: float, batch_s: float, limit: str, words: str
+) -> None:
+    used = Used(10 * (0.02 + wait_s), 0.0, 0, None, ())
+    moments = tuple(ReadyBatches(0.0, {"ready": ready, "prefetch": 8.0}) for _ in range(10))
+    against = StepComparison(0.02, batch_s, predicted_share(0.02, batch_s), (wait_s,) * 10, used, moments)
+    assert against.limit == limit
+    assert words in against.words()
+    assert against.needed_prefetch == 8 + (1 if wait_s else 0)
+
+
+@pytest.mark.parametrize(
+    ("step_ms", "batch_ms", "handover_ms", "expected"),
+    [(10, 40, 0, 0.75), (40, 10, 0, 0.0), (9, 5, 1, 0.1), (9, 10, 1, 0.1), (9, 18, 1, 0.5), (30, 10, 0.5, 0.5 / 30.5)],
+)
+def test_the_prediction_uses_rate_and_handover(
+    step_ms: float, batch_ms: float, handover_ms: float, expected: float
+) -> None:
+    """The time from step to step is the longer of the batch, and the step with the handover."""
+    assert predicted_share(step_ms, batch_ms, handover_ms) == pytest.approx(expected)
+
+
+def test_a_handover_is_measured_while_batches_are_ready() -> None:
+    """30 ms to hand over a batch of a loader that always has some ready. If no batch is ever ready, there is nothing to
+    measure."""
+
+    class Slow:
+        def __init__(self, ready: float) -> None:
+            self._ready = ready
+
+        def ready(self) -> dict[str, float]:
+            return {"ready": self._ready}
+
+        def __iter__(self) -> Slow:
+            return self
+
+        def __next__(self) -> Any:
+            time.sleep(0.03)
+
+    assert 0.03 <= handover(Candidate("slow", lambda: Slow(3.0)), 0.001, 0.02) < 0.3
+    assert handover(Candidate("never", lambda: Slow(0.0)), 0.001, 0.02) == 0
+
+
+def test_a_short_step_waits_for_the_handover() -> None:
+    used = Used(10 * 0.003, 0.0, 0, None, ())
+    moments = tuple(ReadyBatches(0.0, {"ready": 8.0}) for _ in range(10))
+    against = StepComparison(0.002, 0.001, predicted_share(0.002, 0.001, 0.001), (0.001,) * 10, used, moments, 0.001)
+    assert against.limit == "handover"
+    assert "the hand-over of a batch takes 1.0 ms; larger batches need fewer of them" in against.words()
+
+
+def test_the_result_as_text_and_as_json(jpeg_data: Data) -> None:
+    result: Bench = bench(jpeg_data, SHORT, step_s=0.02)
+    told = "\n".join(lines(result))
+    for part in (
+        "images/s",
+        "kB of memory per image",
+        "MB to the memory of the process",
+        "first batch after",
+        "read and decode",
+        "limit: ",
+        "the accelerator waits",
+        "page cache",
+    ):
+        assert part in told
+    document = result.as_json()
+    assert document["loader"]["memory_bytes"]["image"] == 48 * 48 * 3 + 8
+    assert [step["name"] for step in document["stages"]] == ["reading", "decoding", "batching", "tensorflow"]
+    assert sum(step["share"] for step in document["stages"]) == pytest.approx(1)
+    assert document["step"]["step_ms"] == 20
+    assert document["machine"]["cores"] == len(os.sched_getaffinity(0))
+
+
+def test_all_stages_count_the_same_records(raw_data: Data) -> None:
+    """Every stage delivers all samples of an epoch, so that none is faster because it does less."""
+    candidates = stage_candidates(raw_data, "train", 4, None, threads=2)
+    assert [candidate.name for candidate in candidates] == ["reading", "decoding", "batching", "tensorflow"]
+    rounds = compare(candidates, Budget(1, 0.1, 0.0))
+    record = rounds.bytes_per_s("reading").median / rounds.images_per_s("reading").median
+    files = [file for files in raw_data.split("train").files for file in files]
+    assert record == pytest.approx(sum(file.bytes for file in files) / sum(file.records for file in files), rel=0.02)
+    pixels = rounds.bytes_per_s("tensorflow").median / rounds.images_per_s("tensorflow").median
+    assert pixels == pytest.approx(16 * 16 * 3 + 8)

@@ -1,0 +1,200 @@
+"""Measurements: what is counted, in which order candidates run, and how ratios are taken. No test depends on a rate."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+from tfprep.bench.measure import measure as measuring
+from tfprep.bench.measure.measure import (
+    Budget,
+    Candidate,
+    Measurement,
+    Rounds,
+    Spread,
+    compare,
+    measure,
+    measured_size,
+)
+from tfprep.bench.measure.usage import Used
+from tfprep.errors import LoaderError
+
+SHORT = Budget(rounds=3, seconds=0.05, warm_up_s=0.0, least_batches=2)
+
+
+def measurement(images: int, seconds: float, others: float | None = None) -> Measurement:
+    return Measurement(images, 10 * images, 1, 0.5, Used(seconds, seconds / 2, 7, others, ()))
+
+
+def endless(sleep_s: float = 0.001, rows: int = 4) -> Any:
+    def batches() -> Iterator[Any]:
+        while True:
+            time.sleep(sleep_s)
+            yield {"image": np.zeros((rows, 2, 2, 3), np.uint8), "label": np.zeros(rows, np.int64)}
+
+    return batches
+
+
+@pytest.mark.parametrize(
+    ("batch", "expected"),
+    [
+        ({"image": np.zeros((4, 2, 2), np.uint8), "label": np.zeros(4, np.int64)}, (4, 16 + 32)),
+        ((np.zeros((3, 5), np.float32), np.zeros(3, np.int64)), (3, 60 + 24)),
+        (({"a": np.zeros((2, 1), np.uint8)}, np.zeros(2, np.uint8)), (2, 4)),
+        (np.zeros((6, 2), np.uint8), (6, 12)),
+        ([np.zeros((2, 3), np.uint8), np.zeros((4, 5), np.uint8)], (2, 26)),
+    ],
+)
+def test_size_of_a_batch(batch: Any, expected: tuple[int, int]) -> None:
+    assert measured_size(batch) == expected
+
+
+def test_a_measurement_counts_every_batch_once() -> None:
+    seen = []
+
+    def batches() -> Iterator[Any]:
+        while True:
+            time.sleep(0.002)
+            seen.append(1)
+            yield np.zeros((4, 3), np.uint8)
+
+    result = measure(Candidate("a", batches), SHORT)
+    assert result.batches == len(seen) - 1  # The first batch belongs to the wait, not to the rate.
+    assert result.images == 4 * result.batches
+    assert result.bytes == 12 * result.batches
+    assert result.used.seconds >= SHORT.seconds
+
+
+def test_the_wait_for_the_first_batch_includes_the_opening() -> None:
+    def begin() -> Iterator[Any]:
+        time.sleep(0.2)
+        return endless()()
+
+    assert measure(Candidate("slow to begin", begin), SHORT).first_batch_s >= 0.2
+
+
+def test_slow_batches_are_measured_up_to_the_least_number() -> None:
+    result = measure(Candidate("slow", endless(0.1)), Budget(1, 0.01, 0.0, 3))
+    assert result.batches == 3
+
+
+def test_an_iterator_that_ends_is_opened_again() -> None:
+    opened = []
+
+    def two() -> Iterator[Any]:
+        opened.append(1)
+        return iter([np.zeros((2, 1), np.uint8)] * 2)
+
+    result = measure(Candidate("short", two), Budget(1, 0.0, 0.0, 5))
+    assert result.images == 10
+    assert len(opened) == 3
+
+
+def test_a_candidate_without_batches_raises_with_its_name() -> None:
+    with pytest.raises(LoaderError, match="empty yields no batch"):
+        measure(Candidate("empty", lambda: iter([])), SHORT)
+
+
+def test_iterators_are_closed() -> None:
+    closed = []
+
+    class Batches:
+        def __iter__(self) -> Batches:
+            return self
+
+        def __next__(self) -> Any:
+            return np.zeros((1, 1), np.uint8)
+
+        def close(self) -> None:
+            closed.append(1)
+
+    compare([Candidate("a", Batches)], Budget(2, 0.0, 0.0, 1))
+    assert len(closed) == 2
+
+
+def test_candidates_take_turns_in_changing_order() -> None:
+    order: list[str] = []
+    candidates = [Candidate(name, endless()) for name in "abc"]
+    compare(candidates, Budget(3, 0.0, 0.0, 1), on_measurement=lambda name, _: order.append(name))
+    assert "".join(order) == "abcbcacab"
+
+
+def test_a_ratio_is_the_median_of_the_ratios_within_rounds() -> None:
+    a = [measurement(100, 1.0), measurement(10, 1.0), measurement(300, 1.0)]
+    b = [measurement(50, 1.0), measurement(5, 1.0), measurement(50, 1.0)]
+    rounds = Rounds({"a": a, "b": b})
+    assert rounds.ratio("a", "b") == Spread(2.0, 2.0, 6.0)
+    assert rounds.images_per_s("a") == Spread(100, 10, 300)
+    assert rounds.cpu_ms("b") == Spread(10.0, 10.0, 100.0)
+
+
+@pytest.mark.parametrize(("others", "told"), [(0.02, False), (0.4, True), (None, False)])
+def test_a_busy_machine_is_reported(others: float | None, told: bool) -> None:
+    busy = Rounds({"a": [measurement(1, 1.0, others)]}).busy
+    assert ("40%" in busy) is told
+    assert bool(busy) is told
+
+
+def test_a_faster_candidate_has_a_higher_rate() -> None:
+    """Batches with four times the images in the same time: a difference far above any noise of the machine."""
+    rounds = compare([Candidate("few", endless(0.005, 1)), Candidate("many", endless(0.005, 40))], SHORT)
+    assert rounds.ratio("many", "few").median > 4
+    assert set(rounds.as_json()) == {"few", "many"}
+
+
+def test_memory_that_a_candidate_adds_and_of_an_image() -> None:
+    """One candidate allocates 48 MB and the other none, as counted by the system."""
+    added: list[int] = []
+
+    def heavy() -> Iterator[Any]:
+        before = psutil.Process().memory_info().rss
+        kept = np.ones(48 << 20, np.uint8)
+        added.append(psutil.Process().memory_info().rss - before)
+        while True:
+            time.sleep(0.001)
+            yield {"image": kept[:600].reshape(2, 10, 10, 3), "label": np.zeros(2, np.int64)}
+
+    rounds = compare([Candidate("heavy", heavy), Candidate("light", endless())], Budget(2, 0.2, 0.0, 2))
+    assert rounds.rss_added("heavy") == pytest.approx(max(added), abs=8e6)
+    assert rounds.rss_added("heavy") > 45e6
+    assert rounds.rss_added("light") < 8e6
+    assert rounds.image_bytes("heavy") == 10 * 10 * 3 + 8
+    assert rounds.as_json()["heavy"]["memory_bytes"]["added"] == rounds.rss_added("heavy")
+
+
+class Filling:
+    """Batches that take 2 ms until a cache contains `most` of them, and no time afterwards."""
+
+    def __init__(self, most: float) -> None:
+        self.held, self.most = 0.0, most
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        if self.held < self.most:
+            time.sleep(0.002)
+            self.held += 1
+        return np.zeros((4, 2), np.uint8)
+
+    def cache_bytes(self) -> float:
+        return self.held
+
+
+def test_the_measurement_begins_when_the_cache_is_full() -> None:
+    filling = Filling(300)
+    found = measure(Candidate("cached", lambda: filling), SHORT)
+    assert filling.held == 300
+    assert found.settled
+    assert found.images_per_s > 4 / 0.002
+
+
+def test_a_cache_that_does_not_fill_in_time_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measuring, "MOST_SETTLE_S", 0.3)
+    found = measure(Candidate("cached", lambda: Filling(float("inf"))), SHORT)
+    assert not found.settled

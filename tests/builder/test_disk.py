@@ -1,0 +1,276 @@
+"""Full, read-only and missing disks, and concurrent builds: a clear error, no half-written dataset, and the next build
+continues.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import resource
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+from collections import namedtuple
+
+import pytest
+
+from tfprep.builder import schedule
+from tfprep.builder.layout import Layout, locked
+from tfprep.dataset import open_dataset
+from tfprep.errors import BuildError, BuildLockedError, DatasetError, SourceError
+from tfprep.storage import local as files
+
+Usage = namedtuple("Usage", "f_bavail f_frsize")
+
+
+def limited(site, tools, limit, workers):
+    """Builds in a process whose files cannot grow beyond `limit` bytes, so that a write fails as on a full disk."""
+    code = "import resource, signal\nsignal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+    code += f"resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {resource.RLIM_INFINITY}))"
+    command = tools["driver"](site, workers=workers, code=code)
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_write_that_fails_ends_the_build_and_the_next_one_continues(full, tools, workers):
+    expected = full.from_nothing()
+    done = limited(full, tools, 4000, workers)
+    assert done.returncode != 0
+    assert "BuildError: cannot write " in done.stderr
+    assert ".tfrecord-0000" in done.stderr.splitlines()[-1]
+    assert (
+        "File too large; nothing was published. Make room, then run the same command again: it continues" in done.stderr
+    )
+    with pytest.raises(DatasetError, match=r"a build has begun here and not finished"):
+        open_dataset(full.out)
+    assert not list((full.out / ".tfprep/new").glob(".*"))
+    full.build()
+    assert tools["digests"](full.out) == expected
+
+
+@pytest.mark.skipif(os.getuid() != 0 or sys.platform != "linux", reason="mounting a small disk takes root")
+def test_a_full_disk(full, tools, tmp_path):
+    expected = full.from_nothing()
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=96k", "tmpfs", disk], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip("no permission to mount")
+    try:
+        full.out = disk / "out"
+        with pytest.raises(BuildError, match=r"No space left on device; nothing was published. Make room"):
+            full.build(workers=1, on_event=lambda event: None)  # Another test covers the warning before the build.
+        subprocess.run(["mount", "-o", "remount,size=8m", disk], check=True)
+        full.build(workers=1)
+        assert tools["digests"](full.out) == expected
+    finally:
+        subprocess.run(["umount", disk], check=True)
+
+
+def test_what_may_not_fit_is_a_warning_that_names_the_estimate(full, monkeypatch):
+    """The warning does not stop the build, since the estimate comes from a few samples and may be too high."""
+    monkeypatch.setattr(os, "statvfs", lambda folder: Usage(10, 512))
+    events = []
+    assert full.build(on_event=events.append).samples == 30
+    (warning,) = [event.text for event in events if event.name == "warning"]
+    assert re.search(r"about \d\d.\d kB would be written, estimated from 1 samples, and 5.12 kB are free", warning)
+    with pytest.warns(UserWarning, match="If the disk becomes full, the build ends and the same command continues it"):
+        full.build(full.out.with_name("other"))
+
+
+def test_the_estimate_of_space_is_near_the_real_size(full):
+    events = []
+    full.fill(train=256, val=64)
+    summary = full.build(on_event=events.append)
+    estimate = [event.facts["estimate"] for event in events if event.name == "space"][-1]
+    assert summary.bytes * 0.8 < estimate < summary.bytes * 1.25
+
+
+def test_the_estimate_counts_only_what_is_to_be_built(full, monkeypatch):
+    full.build()
+    needed = {file.name: file.bytes for files in open_dataset(full.out).split("train").files for file in files}
+    full.add("train/cat/000", 500, mask=False)
+    room = 3 * max(needed.values())
+    assert room < sum(needed.values())
+    monkeypatch.setattr(schedule, "free_bytes", lambda folder: room)
+    assert full.build().built_shards == 1
+
+
+def test_free_bytes_are_those_of_the_file_system(tmp_path):
+    assert abs(files.free_bytes(tmp_path) - shutil.disk_usage(tmp_path).free) < 1 << 30
+
+
+def test_a_read_only_disk(full, monkeypatch):
+    monkeypatch.setattr(os, "mkdir", lambda *rest: (_ for _ in ()).throw(OSError(errno.EROFS, "Read-only file system")))
+    with pytest.raises(
+        BuildError, match=r"cannot write .*out: Read-only file system; choose a folder that this user may"
+    ):
+        full.build()
+
+
+def test_a_folder_without_write_permission(full, tools):
+    full.out.mkdir()
+    full.out.chmod(0o555)
+    code = "import ctypes, os\n"  # Root can write everywhere through its capabilities, so the process drops them.
+    code += (
+        "word = ctypes.c_uint32\nif os.getuid() == 0: ctypes.CDLL(None).capset((word * 2)(0x20080522, 0), (word * 6)())"
+    )
+    command = tools["driver"](full, workers=0, code=code)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (
+        f"BuildError: cannot write {full.out}: Permission denied; choose a folder that this user may write to"
+        in done.stderr
+    )
+
+
+@pytest.mark.parametrize(
+    ("out", "message"),
+    [
+        ("file", r"file: .*file is a file; --out names a folder, which is created if it is missing"),
+        ("file/below", r"below: .*file is a file; --out names a folder"),
+        ("data", r"data holds the raw data; choose another folder with --out, such as .*data/built"),
+        ("/proc/tfprep", r"/proc/tfprep: no folder can be made there; choose another with --out"),
+    ],
+)
+def test_an_output_path_that_cannot_be_a_folder(full, out, message):
+    full.out.with_name("file").write_text("mine")
+    before = sorted(full.data.rglob("*"))
+    with pytest.raises(BuildError, match=message):
+        full.build(full.out.parent / out)
+    assert full.out.with_name("file").read_text() == "mine"
+    assert sorted(full.data.rglob("*")) == before
+
+
+def test_an_output_folder_that_disappears(full, tools):
+    expected = full.from_nothing()
+
+    def remove(event):
+        if event.name == "shard":
+            shutil.rmtree(full.out, ignore_errors=True)
+
+    with pytest.raises(BuildError, match=r"the output folder was taken away .* Run the same command again"):
+        full.build(on_event=remove)
+    full.build()
+    assert tools["digests"](full.out) == expected
+
+
+def test_raw_data_that_disappears_rejects_nothing(full, tools):
+    expected = full.from_nothing()
+    away = full.data.with_name("away")
+
+    def unmount(event):
+        if event.name == "shard" and not away.exists():
+            full.data.rename(away)
+            full.data.mkdir()  # An empty mount point.
+
+    with pytest.raises(BuildError, match=r"the raw data is gone: .*data was removed or unmounted while it was read"):
+        full.build(on_event=unmount)
+    with pytest.raises(SourceError):
+        full.build()
+    full.data.rmdir()
+    away.rename(full.data)
+    full.build()
+    assert full.rejects() == []
+    assert tools["digests"](full.out) == expected
+
+
+# --- the lock ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_second_build_into_one_folder_is_refused_by_name(full, tools):
+    refusals = []
+
+    def second(event):
+        if event.name == "planned":
+            command = tools["driver"](full, workers=0)
+            done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+            refusals.append(done.stderr.splitlines()[-1])
+
+    full.build(on_event=second)
+    (refusal,) = refusals
+    assert refusal.startswith(f"tfprep.errors.BuildLockedError: {full.out} is being built by process {os.getpid()} on "
+                              f"{socket.gethostname()}, started 2")  # fmt: skip
+    assert refusal.endswith("; wait for it, or build into another folder")
+    tools["check_whole"](full.out)
+
+
+def test_a_lock_left_by_a_dead_process_is_taken_over(full):
+    layout = Layout(full.out)
+    layout.make()
+    layout.lock.write_text(json.dumps({"process": 1, "host": "elsewhere", "started": "yesterday", "command": "tfprep"}))
+    assert full.build().samples == 30
+    assert layout.lock.read_text() == ""
+
+
+def test_one_process_cannot_build_twice_at_once_either(full):
+    layout = Layout(full.out)
+    with locked(layout):
+        raised = []
+
+        def second():
+            try:
+                full.build()
+            except BuildLockedError as error:
+                raised.append(error)
+
+        thread = threading.Thread(target=second)
+        thread.start()
+        thread.join()
+    assert len(raised) == 1
+
+
+def test_a_file_system_without_locks_is_named(full, monkeypatch):
+    import fcntl
+
+    def refused(file, how):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refused)
+    with pytest.raises(
+        BuildError, match=r"cannot lock .*: No locks available; build into a folder on another file system"
+    ):
+        full.build()
+
+
+# --- order of what is made durable --------------------------------------------------------------------------------------
+
+
+def test_everything_is_synced_before_it_is_renamed_and_its_folder_after(full, monkeypatch):
+    """A power failure may undo a rename whose folder was not synced, and content that was not synced with its file."""
+    steps = []
+    real_replace = os.replace
+
+    def fsync(descriptor):
+        steps.append(("sync", os.readlink(f"/proc/self/fd/{descriptor}")))
+
+    def replace(source, target):
+        steps.append(("rename", str(source), str(target)))
+        real_replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(os, "replace", replace)
+    monkeypatch.setattr("pathlib.Path.replace", replace)
+    full.build()
+    renames = [(place, step[1], step[2]) for place, step in enumerate(steps) if step[0] == "rename"]
+    for place, source, target in renames:
+        synced = {step[1] for step in steps[:place] if step[0] == "sync"}
+        # A finished shard is renamed to its final name after it was synced under an earlier one.
+        earlier = [old for _, old, new in renames if new == source]
+        assert source in synced or any(old in synced for old in earlier), target
+    manifest = next(place for place, _, target in renames if target.endswith("/tfprep.json"))
+    before, after = steps[:manifest], steps[manifest:]
+    last_rename = max(
+        place for place, step in enumerate(before) if step[0] == "rename" and not step[2].count(".tfprep/")
+    )
+    assert ("sync", str(full.out)) in before[last_rename:], "all names are durable before tfprep.json stands"
+    assert ("sync", str(full.out)) in after
+    receipts = [place for place, _, target in renames if "receipts/" in target and "contents" not in target]
+    for place in receipts:
+        staged = max(p for p, step in enumerate(steps[:place]) if step[0] == "rename" and "/new/" in step[2])
+        assert ("sync", str(full.out / ".tfprep/new")) in steps[staged:place], "shards are durable before their receipt"

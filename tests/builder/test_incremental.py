@@ -1,0 +1,436 @@
+"""Only what changed is built again, and the result equals a build from nothing; a reader never sees a mixed dataset."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tfprep.builder import build, explain, plan_build
+from tfprep.dataset import open_dataset
+from tfprep.errors import BuildError
+from tfprep.seeding import sample_hash
+
+
+def shards_of(site):
+    return {path.name: path.stat().st_ino for path in site.out.iterdir() if ".tfrecord-" in path.name}
+
+
+def dry_run(site):
+    return explain(plan_build(site.recipe, site.out, site.data))
+
+
+def test_dry_run_of_nothing_built_writes_nothing(full):
+    assert dry_run(full) == "6 of 6 shards: not built yet"
+    assert not full.out.exists()
+
+
+def _changed(site):
+    site.add("train/cat/000", 77, mask=False)
+    return "1 of 6 shards: 1 sample changed", {"train/cat/000.jpg"}
+
+
+def _mask_changed(site):
+    Image.fromarray(np.full((24, 28), 1, np.uint8)).save(site.data / "train/dog/001.mask.png")
+    return "1 of 6 shards: 1 sample changed", {"train/dog/001.jpg"}
+
+
+def _added(site):
+    site.add("train/dog/new", 5)
+    return "1 of 6 shards: 1 sample added", {"train/dog/new.jpg"}
+
+
+def _removed(site):
+    (site.data / "train/dog/003.jpg").unlink()
+    return "1 of 6 shards: 1 sample removed", {"train/dog/003.jpg"}
+
+
+def _two(site):
+    _changed(site)
+    site.add("val/cat/new", 6)
+    return "2 of 6 shards: 1 sample changed, 1 added", {"train/cat/000.jpg", "val/cat/new.jpg"}
+
+
+@pytest.mark.parametrize("change", [_changed, _mask_changed, _added, _removed, _two])
+def test_only_touched_shards_are_built(full, tools, change):
+    full.build()
+    before = shards_of(full)
+    told, keys = change(full)
+    assert dry_run(full) == told
+    summary = full.build()
+    touched = {(key.split("/")[0], sample_hash(3, key) % (4 if key.startswith("train") else 2)) for key in keys}
+    assert summary.built_shards == len(touched)
+    after = shards_of(full)
+    changed = {name for name in after if after[name] != before.get(name)}
+    assert changed == {
+        f"tiny-{split}{variant}.tfrecord-{shard:05d}-of-{shards:05d}{suffix}"
+        for split, shard in touched
+        for shards, variants in [(4, ("", "_v1")) if split == "train" else (2, ("",))]
+        for variant in variants
+        for suffix in ("", ".idx")
+    }
+    assert tools["digests"](full.out) == full.from_nothing()
+    assert dry_run(full) == "nothing to build: 6 shards up to date"
+
+
+def _replaced(site):
+    """Writes other pixels to a file of the same name."""
+    path = site.data / "train/cat/000.jpg"
+    with Image.open(path) as image:
+        turned = image.rotate(180)
+    turned.save(path, quality=92)
+
+
+def _renamed(site):
+    for suffix in (".jpg", ".mask.png"):
+        (site.data / f"train/cat/000{suffix}").rename(site.data / f"train/cat/zzz{suffix}")
+
+
+def _other_label(site):
+    for suffix in (".jpg", ".mask.png"):
+        (site.data / f"train/cat/000{suffix}").rename(site.data / f"train/dog/000{suffix}")
+
+
+def _another_class(site):
+    site.add("train/ant/000", 900)
+
+
+MATRIX = {
+    "file replaced": (_replaced, 1),
+    "file renamed": (_renamed, None),
+    "label of one sample": (_other_label, None),
+    "one class more": (_another_class, 6),
+    "class name of the masks": (lambda site: site.change_recipe('"void")', '"nothing")'), 6),
+    "seed": (lambda site: site.change_recipe("seed=3", "seed=4"), 6),
+    "an op's option": (lambda site: site.change_recipe("Rotate(degrees=10)", "Rotate(degrees=11)"), 6),
+    "one op less": (lambda site: site.change_recipe("augment.Flip(p=0.5), ", ""), 6),
+    "codec": (lambda site: site.change_recipe("codecs.Jpeg(90)", "codecs.Png()"), 6),
+    "codec's quality": (lambda site: site.change_recipe("codecs.Jpeg(90)", "codecs.Jpeg(91)"), 6),
+    "derived input": (lambda site: site.change_recipe("target=1", "target=2"), 6),
+    "variants": (lambda site: site.change_recipe('"train": 2', '"train": 3'), 4),
+    "fill": (lambda site: site.change_recipe('fill={"mask": 2}', 'fill={"mask": 1}'), 6),
+}
+
+
+@pytest.mark.parametrize("name", MATRIX)
+def test_after_any_change_the_result_equals_a_build_from_nothing(full, tools, name):
+    change, built_shards = MATRIX[name]
+    full.build()
+    before = tools["digests"](full.out)
+    change(full)
+    summary = full.build()
+    assert summary.built_shards == (built_shards or summary.built_shards) > 0
+    assert tools["digests"](full.out) == full.from_nothing() != before
+
+
+def test_a_file_system_without_hard_links_gets_copies(full, tools, monkeypatch):
+    def refused(*arguments, **options):
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    full.build()
+    monkeypatch.setattr(os, "link", refused)
+    full.change_recipe("seed=3", "seed=4")
+    full.build()
+    assert tools["digests"](full.out) == full.from_nothing()
+
+
+def test_after_a_change_of_user_code_the_result_equals_a_build_from_nothing(full, tools, run_python):
+    """The changes are to a class, a constant that it uses, and a helper in another module. Each build runs in a new process."""
+    helper = full.recipe.with_name("its_helper.py")
+    helper.write_text("def scaled(values):\n    return values * 2\n")
+    full.change_recipe(
+        "RECIPE = Recipe(",
+        "import its_helper\n\nOFFSET = 1\n\nclass Marked:\n    kind = 'mask'\n\n    def __call__(self, sample, generator):\n"
+        "        return its_helper.scaled(sample['mask']) + OFFSET\n\nRECIPE = Recipe(",
+    )
+    full.change_recipe("derive={", 'derive={"marked": Marked(), ')
+    full.change_recipe('"label": codecs', '"marked": codecs.Png(), "label": codecs')
+    code = (
+        "import os, sys\nfrom tfprep.builder import build, BuildOptions\nos.fsync = lambda descriptor: None\n"
+        "recipe, data, *folders = sys.argv[1:]\n"
+        "print(*[build(recipe, out, data, options=BuildOptions(workers=0)).built_shards for out in folders])"
+    )
+
+    def built(number):
+        fresh = full.out.with_name(f"fresh{number}")
+        done = run_python(code, str(full.recipe), str(full.data), str(full.out), str(fresh))
+        assert done.returncode == 0, done.stderr
+        assert tools["digests"](full.out) == tools["digests"](fresh)
+        return int(done.stdout.split()[0])
+
+    assert [built(0), built(1)] == [6, 0]
+    full.change_recipe("OFFSET = 1", "OFFSET = 3")
+    assert built(2) == 6
+    full.change_recipe("+ OFFSET", "* 2 + OFFSET")
+    assert built(3) == 6
+    helper.write_text("def scaled(values):\n    return values * 3\n")
+    assert built(4) == 6
+
+
+def test_a_touched_file_of_equal_content_builds_nothing(full):
+    full.build()
+    before = shards_of(full)
+    os.utime(full.data / "train/cat/000.jpg", (5, 5))
+    assert dry_run(full) == "1 of 6 shards: 1 sample changed"
+    assert full.build().built_shards == 0
+    assert shards_of(full) == before
+    assert dry_run(full) == "nothing to build: 6 shards up to date"
+
+
+def test_an_edited_row_of_a_table_builds_its_shard(site, tools):
+    for number in range(12):
+        site.add(f"{number:02d}", number, mask=False)
+    rows = [{"path": f"{number:02d}.jpg", "age": number, "name": f"n{number}"} for number in range(12)]
+    table = site.data / "table.jsonl"
+    table.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    site.recipe.write_text(
+        "from tfprep import Recipe, codecs, sources\n"
+        'RECIPE = Recipe("rows", sources.Table("table.jsonl", image="path", '
+        'fields={"age": ("scalar", "age"), "name": ("text", "name")}), '
+        '{"image": codecs.Jpeg(), "age": codecs.Scalar(), "name": codecs.Text()}, shards={"train": 4})'
+    )
+    site.build()
+    rows[3]["age"] = 99
+    table.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert dry_run(site) == "1 of 4 shards: 1 sample changed"
+    assert site.build().built_shards == 1
+    assert tools["digests"](site.out) == site.from_nothing()
+    ages = {sample["name"]: sample["age"] for sample in open_dataset(site.out).samples("train")}
+    assert ages["n3"] == 99
+
+
+def test_a_changed_recipe_builds_what_it_changes(full, tools):
+    full.build()
+    full.change_recipe("Rotate(degrees=10)", "Rotate(degrees=12)")
+    assert dry_run(full) == "6 of 6 shards: the recipe changed: geometry[1].degrees: 10 -> 12"
+    full.build()
+    assert tools["digests"](full.out) == full.from_nothing()
+
+
+OWN = """
+FACTOR = 2.0
+
+def scaled(image):
+    return image[:, :, 0] * FACTOR
+
+class Lift:
+    LEAST = 1
+
+    def __call__(self, sample, generator):
+        return (scaled(sample["image"]) + self.LEAST).astype(np.float32)
+
+RECIPE = Recipe("""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ("FACTOR = 2.0", "FACTOR = 3.0", "constant FACTOR: 2.0 -> 3.0"),
+        ("LEAST = 1", "LEAST = 5", "class Lift: LEAST: 1 -> 5"),
+        ("image[:, :, 0]", "image[:, :, 1]", "function scaled changed"),
+        ("+ self.LEAST", "- self.LEAST", "function Lift.__call__ changed"),
+        ("Distance(mask", "SignedDistance(mask", "derive['distance']: Distance -> SignedDistance"),
+        ("void", "Void", "the classes of the source"),
+    ],
+)
+def test_changed_user_code_is_built_again(full, tools, old, new, told):
+    full.change_recipe("RECIPE = Recipe(", OWN)
+    full.change_recipe("derive={", 'derive={"lift": Lift(), ')
+    full.change_recipe("store={", 'store={"lift": codecs.Raw(), ')
+    full.build()
+    full.change_recipe(old, new)
+    assert dry_run(full) == f"6 of 6 shards: the recipe changed: {told}"
+    assert full.build().built_shards == 6
+    assert tools["digests"](full.out) == full.from_nothing()
+    assert dry_run(full) == "nothing to build: 6 shards up to date"
+
+
+def test_comments_build_nothing(full):
+    full.change_recipe("RECIPE = Recipe(", OWN)
+    full.change_recipe("derive={", 'derive={"lift": Lift(), ')
+    full.build()
+    full.change_recipe("    LEAST = 1", "    # at least\n    LEAST = 1")
+    assert full.build().built_shards == 0
+
+
+def test_more_variants_build_only_their_split(full, tools):
+    full.build()
+    before = shards_of(full)
+    full.change_recipe('variants={"train": 2}', 'variants={"train": 3}')
+    assert dry_run(full) == "4 of 6 shards: the recipe changed: variants: 2 -> 3"
+    assert full.build().built_shards == 4
+    after = shards_of(full)
+    assert {name: after[name] for name in after if "-val." in name} == {n: before[n] for n in before if "-val." in n}
+    assert tools["digests"](full.out) == full.from_nothing()
+    full.change_recipe('variants={"train": 3}', 'variants={"train": 1}')
+    full.build()
+    assert not [name for name in shards_of(full) if "_v" in name]
+    assert tools["digests"](full.out) == full.from_nothing("fresh again")
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('name="tiny"', 'name="other"'),
+        ('"train": 4, "val": 2', '"train": 3, "val": 1'),
+        (', "label": codecs.Scalar()', ""),
+        ("seed=3", "seed=4"),
+    ],
+)
+def test_files_that_no_longer_belong_to_the_dataset_are_deleted(full, tools, old, new):
+    full.build()
+    full.change_recipe(old, new)
+    full.build(replace=True)
+    assert tools["digests"](full.out) == full.from_nothing()
+    tools["check_whole"](full.out)
+
+
+def _other_name(site):
+    site.change_recipe('name="tiny"', 'name="other"')
+    return {}, "this recipe builds another one, 'other'"
+
+
+def _limit(site):
+    return {"limit": 7}, "the limit would leave 7 samples"
+
+
+def _other_data(site):
+    site.data = site.data.with_name("elsewhere")
+    for number in range(4):
+        site.add(f"train/{('cat', 'dog')[number % 2]}/other{number}", number)
+        site.add(f"val/{('cat', 'dog')[number % 2]}/other{number}", number)
+    return {}, "none of its samples is among those to build; is --data the right folder?"
+
+
+@pytest.mark.parametrize("change", [_other_name, _limit, _other_data])
+def test_another_dataset_is_not_replaced_silently(full, tools, change):
+    full.build()
+    before = tools["digests"](full.out)
+    options, reason = change(full)
+    message = (
+        rf"out holds the finished dataset 'tiny' of 30 samples \(train, val\), and {re.escape(reason)}.* --replace"
+    )
+    with pytest.raises(BuildError, match=message):
+        plan_build(full.recipe, full.out, full.data, **options)
+    with pytest.raises(BuildError, match=message):
+        full.build(**options)
+    assert tools["digests"](full.out) == before
+    assert plan_build(full.recipe, full.out, full.data, replace=True, **options)
+    summary = full.build(replace=True, **options)
+    assert summary.built_samples == summary.samples
+    fresh = full.out.with_name("fresh")
+    full.build(fresh, **options)
+    assert tools["digests"](full.out) == tools["digests"](fresh)
+
+
+def test_a_limited_build_grows_into_the_whole_dataset(full, tools):
+    full.build(limit=5)
+    full.build(limit=9)
+    full.build()
+    assert tools["digests"](full.out) == full.from_nothing()
+
+
+def test_other_library_versions_build_everything_again(full, tools, monkeypatch):
+    full.build()
+    from tfprep.builder import plan, run, state, versions
+
+    installed = versions.maker_versions()
+    newer = {**installed, "pillow": "99.1"}
+    for module in (plan, state, run):
+        monkeypatch.setattr(module, "maker_versions", lambda: newer)
+    assert dry_run(full) == f"6 of 6 shards: built with other versions: pillow {installed['pillow']} -> 99.1"
+    assert full.build().built_shards == 6
+    assert dry_run(full) == "nothing to build: 6 shards up to date"
+
+
+def test_a_missing_or_truncated_shard_is_built_again(full, tools):
+    full.build()
+    expected = tools["digests"](full.out)
+    (full.out / "tiny-train.tfrecord-00001-of-00004").unlink()
+    shard = full.out / "tiny-val.tfrecord-00000-of-00002"
+    shard.write_bytes(shard.read_bytes()[:-1])
+    assert dry_run(full) == "2 of 6 shards: not built yet"
+    full.build()
+    assert tools["digests"](full.out) == expected
+
+
+@pytest.mark.parametrize("name", ["tfprep.json", "index.parquet", "dataset_info.json", "rejects.jsonl"])
+def test_missing_metadata_is_written_again(full, tools, name):
+    full.build()
+    expected = tools["digests"](full.out)
+    (full.out / name).unlink()
+    assert full.build().built_shards == 0
+    assert tools["digests"](full.out) == expected
+
+
+def test_a_change_that_is_taken_back_before_it_is_published(full, tools):
+    """Files of equal size and an older receipt: shards that were built in between must not be used in place of the earlier
+    ones."""
+    full.change_recipe("codecs.Jpeg(90)", "codecs.Raw()")
+    full.change_recipe('"mask": codecs.Png(), ', "")
+    full.build()
+    expected = tools["digests"](full.out)
+    old = (full.data / "train/cat/000.jpg").read_bytes()
+    times = (full.data / "train/cat/000.jpg").stat()
+    full.add("train/cat/000", 99, mask=False)
+    (full.data / "val/cat/broken.jpg").write_text("text")
+    with pytest.raises(Exception, match=r"rejected"):
+        full.build(max_bad=0)
+    (full.data / "val/cat/broken.jpg").unlink()
+    (full.data / "train/cat/000.jpg").write_bytes(old)
+    os.utime(full.data / "train/cat/000.jpg", ns=(times.st_atime_ns, times.st_mtime_ns))
+    full.build()
+    assert tools["digests"](full.out) == expected
+    tools["check_whole"](full.out)
+
+
+def test_a_file_that_could_not_be_read_is_tried_again(full, tools, monkeypatch):
+    from tfprep.sources import source
+
+    real = os.open
+
+    def refused(path, flags, *rest, **options):
+        if str(path).endswith("train/cat/000.jpg"):
+            raise PermissionError(13, "Permission denied")
+        return real(path, flags, *rest, **options)
+
+    monkeypatch.setattr(source.os, "open", refused)
+    full.build()
+    (reject,) = full.rejects()
+    assert (reject["key"], reject["stage"]) == ("train/cat/000.jpg", "read")
+    assert "Permission denied" in reject["error"]
+    assert dry_run(full) == "1 of 6 shards: an input could not be read last time"
+    monkeypatch.undo()
+    assert full.build().rejects == 0
+    assert tools["digests"](full.out) == full.from_nothing()
+
+
+def test_a_build_with_rejects_is_up_to_date_too(full):
+    (full.data / "train/cat/000.mask.png").unlink()
+    (full.data / "train/dog/001.jpg").write_text("not an image")
+    assert full.build().rejects == 2
+    assert dry_run(full) == "nothing to build: 6 shards up to date"
+    assert full.build().built_shards == 0
+
+
+def test_a_shard_left_without_samples(full, tools):
+    full.build()
+    for path in (full.data / "val").rglob("*.jpg"):
+        if sample_hash(3, path.relative_to(full.data).as_posix()) % 2 == 0:
+            path.unlink()
+    full.build()
+    assert next(file.records for file in open_dataset(full.out).split("val").files[0]) == 0
+    tools["check_whole"](full.out)
+    assert tools["digests"](full.out) == full.from_nothing()
+
+
+def test_the_recipe_as_an_object_or_as_a_file_is_one_dataset(full):
+    from tfprep.recipe.file import load_recipe
+
+    full.build()
+    assert build(load_recipe(full.recipe), full.out, full.data).built_shards == 0

@@ -1,0 +1,296 @@
+"""A build that is killed at any moment ends with the same bytes when it is repeated; a reader sees the old or the new dataset."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from dataclasses import replace
+
+import psutil
+import pytest
+
+from tfprep.builder import BuildOptions, build
+from tfprep.dataset import open_dataset
+from tfprep.dataset.verify import verify
+from tfprep.errors import DatasetReplacedError
+
+KILLS = {"parent": 12, "worker": 27, "all": 12}
+SLOW = "def slow(sample, generator):\n    time.sleep(0.004)\n    return sample['mask']\n\nRECIPE = Recipe("
+
+
+def slowed(site):
+    """A build of about a second that mostly waits, so that the kills are spread over all its steps."""
+    site.change_recipe("RECIPE = Recipe(", SLOW)
+    site.change_recipe("derive={", 'derive={"slow": slow, ')
+    return site
+
+
+def start(site, tools):
+    command = tools["driver"](site, workers=2)
+    with site.out.with_name("said").open("a") as said:
+        return subprocess.Popen(command, stdout=said, stderr=said, start_new_session=True)
+
+
+def workers_of(process):
+    try:
+        return [
+            child
+            for child in psutil.Process(process.pid).children()
+            if "tfprep.builder.workers.worker" in child.cmdline()
+        ]
+    except psutil.Error:
+        return []
+
+
+def gone(processes):
+    _, alive = psutil.wait_procs(processes, timeout=10)
+    return not alive
+
+
+def kill(process, victim, rng):
+    """Sends SIGKILL; returns False if the process has ended."""
+    workers = workers_of(process)
+    if process.poll() is not None or (victim == "worker" and not workers):
+        return False
+    if victim == "worker":
+        rng.choice(workers).kill()
+        return True
+    os.killpg(process.pid, signal.SIGKILL) if victim == "all" else process.kill()
+    process.wait()
+    assert gone(workers), "workers end with their parent"
+    return True
+
+
+@pytest.mark.parametrize("victim", KILLS)
+def test_kill_at_random_moments(full, tools, victim):
+    """Builds are killed until one completes. Each round must end with the bytes of a build without a kill."""
+    slowed(full).fill(train=40, val=8)
+    expected = full.from_nothing()
+    rng = random.Random(f"{victim} {os.environ.get('TFPREP_TEST_SEED', '')}")
+    latest_s = 0.3 if victim == "worker" else 0.8
+    kills = rounds = 0
+    while kills < KILLS[victim]:
+        rounds += 1
+        full.out = full.out.with_name(f"round{rounds}")
+        process = start(full, tools)
+        while process.poll() is None and kills < KILLS[victim]:
+            time.sleep(rng.uniform(0.02, latest_s))
+            kills += kill(process, victim, rng)
+            if process.poll() not in (None, 0):
+                process = start(full, tools)
+        if process.wait() != 0:
+            full.build(workers=2)
+        assert tools["digests"](full.out) == expected, (full.out.with_name("said")).read_text()
+        tools["check_whole"](full.out)
+        assert not list((full.out / ".tfprep/new").iterdir())
+
+
+# --- at every step ----------------------------------------------------------------------------------------------------
+
+EVERY_STEP = """
+import os, sys, hashlib
+from pathlib import Path
+import tfprep.builder.run, tfprep.builder.publish, tfprep.builder.shard, cv2
+from tfprep.builder import build, BuildOptions
+
+recipe, out, data, report = sys.argv[1:]
+steps = 0
+
+def counted(function):
+    def step(*arguments, **options):
+        global steps
+        steps += 1
+        if steps == die_at:
+            os._exit(9)
+        return function(*arguments, **options)
+    return step
+
+def child():
+    cv2.setNumThreads(0)
+    os.fsync = lambda descriptor: None  # what a killed process wrote stays: dying before a sync leaves what dying after it does
+    for name in ("replace", "unlink", "rename", "link"):
+        setattr(os, name, counted(getattr(os, name)))
+    Path.replace = lambda self, target: os.replace(self, target)
+    def unlink(self, missing_ok=False):
+        try:
+            os.unlink(self)
+        except FileNotFoundError:
+            if not missing_ok:
+                raise
+    Path.unlink = unlink
+    build(recipe, out, data, options=BuildOptions(workers=0))
+    os._exit(0)
+
+# A fork before any thread is started: each child dies one step later than the one before, in a copy of the same folder.
+die_at = 0
+with open(report, "w") as told:
+    while True:
+        die_at += 1
+        os.system(f"rm -rf {out} && cp -a {out}.before {out}")
+        pid = os.fork()
+        if pid == 0:
+            child()
+        _, status = os.waitpid(pid, 0)
+        code = os.waitstatus_to_exitcode(status)
+        told.write(f"{die_at} {code}\\n")
+        told.flush()
+        if code != 9:
+            break
+        os.rename(out, f"{out}.{die_at}")
+"""
+
+
+def test_kill_at_every_step_of_a_build_over_an_older_dataset(site, tools, tmp_path):
+    """The process exits at each rename, link and removal. Then the folder contains the complete old or new dataset, and the
+    same build ends with the bytes of a build from nothing."""
+    full = site.fill(train=10, val=3)
+    full.change_recipe('{"train": 4, "val": 2}', '{"train": 2, "val": 1}')
+    full.build()
+    old = content(open_dataset(full.out).manifest)
+    full.out.rename(full.out.with_name("out.before"))
+    full.add("train/cat/000", 500, mask=False)
+    full.add("train/cat/new", 501)
+    (full.data / "val/dog/001.jpg").unlink()
+    expected = full.from_nothing()
+    new = content(open_dataset(full.out.with_name("fresh")).manifest)
+    command = [sys.executable, "-c", EVERY_STEP, *map(str, (full.recipe, full.out, full.data, tmp_path / "report"))]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stderr
+    *killed, last = (tmp_path / "report").read_text().splitlines()
+    assert last.endswith(" 0"), done.stderr
+    assert len(killed) > 40
+    seen = set()
+    for step in range(1, len(killed) + 1):
+        full.out = tmp_path / f"out.{step}"
+        found = content(tools["check_whole"](full.out).manifest)
+        assert found in (old, new), f"step {step}"
+        assert not list(verify(full.out)), f"step {step}"
+        seen.add("old" if found == old else "new")
+        full.build()
+        assert tools["digests"](full.out) == expected, f"step {step}"
+    assert seen == {"old", "new"}
+
+
+def content(manifest):
+    """The content of a manifest without the names that files have while they are replaced."""
+    files = {
+        name: [[file.sha256 for file in files] for files in split.files] for name, split in manifest.splits.items()
+    }
+    return files, replace(manifest, files={}, splits={})
+
+
+ALTERNATING = """
+import os, sys
+from pathlib import Path
+import tfprep.builder.run, tfprep.builder.shard, cv2
+from tfprep.builder import build, BuildOptions, publish
+
+recipes, out, data = sys.argv[1:3], sys.argv[3], sys.argv[4]
+cv2.setNumThreads(0)
+steps = 0
+
+def counted(function):
+    def step(*arguments, **options):
+        global steps
+        steps += 1
+        if steps == die_at:
+            os._exit(9)
+        return function(*arguments, **options)
+    return step
+
+def child(recipe):
+    real = publish.publish
+    def published(*arguments):
+        for name in ("replace", "unlink", "link"):
+            setattr(os, name, counted(getattr(os, name)))
+        Path.replace = lambda self, target: os.replace(self, target)
+        return real(*arguments)
+    os.fsync = lambda descriptor: None
+    tfprep.builder.run.publish = published
+    build(recipe, out, data, options=BuildOptions(workers=0))
+    os._exit(0)
+
+die_at, finished = 0, set()
+while len(finished) < 2:
+    die_at += 1
+    for recipe in recipes:
+        pid = os.fork()
+        if pid == 0:
+            child(recipe)
+        _, status = os.waitpid(pid, 0)
+        code = os.waitstatus_to_exitcode(status)
+        assert code in (0, 9), code
+        if code == 0:
+            finished.add(recipe)
+print(die_at)
+"""
+
+
+def test_a_reader_sees_one_of_two_datasets_while_builds_of_both_alternate_and_are_killed(site, tmp_path):
+    """The shards of both recipes have equal names and sizes, so that a mixture cannot be detected by size. Each build is
+    killed at the next rename, link or removal of its publication, while one reader opens and reads the dataset all the time
+    and another keeps it open."""
+    site.fill(train=6, val=2)
+    site.change_recipe('{"train": 4, "val": 2}', '{"train": 2, "val": 1}')
+    site.change_recipe("codecs.Jpeg(90)", "codecs.Raw()")
+    site.change_recipe('"mask": codecs.Png(), ', "")
+    other = site.recipe.with_name("other.py")
+    other.write_text(site.recipe.read_text().replace("Brightness(0.2)", "Brightness(0.4)"))
+    both = []
+    for recipe in (site.recipe, other):
+        build(recipe, tmp_path / "one", site.data, options=BuildOptions(workers=0))
+        both.append(read_all(open_dataset(tmp_path / "one")))
+    assert both[0] != both[1]
+    build(site.recipe, site.out, site.data, options=BuildOptions(workers=0))
+    command = [sys.executable, "-c", ALTERNATING, *map(str, (site.recipe, other, site.out, site.data))]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    seen, kept = Counter(), open_dataset(site.out)
+    while process.poll() is None:
+        time.sleep(0.02)  # The builds need a core as well.
+        data = kept if sum(seen.values()) % 2 else open_dataset(site.out)
+        try:
+            seen[both.index(read_all(data))] += 1
+        except DatasetReplacedError:
+            seen["replaced"] += 1
+            kept = open_dataset(site.out)
+    out, err = process.communicate()
+    assert process.returncode == 0, err
+    assert int(out) > 15, "steps at which builds were killed"
+    assert min(seen[0], seen[1]) > 0, seen
+    assert not list(verify(site.out))
+
+
+def read_all(data):
+    """All pixels of all variants, by split, variant and position."""
+    return {
+        (split, variant, position): (sample["image"].tobytes(), sample["distance"].tobytes())
+        for split, info in data.splits.items()
+        for variant in range(info.variants)
+        for position, sample in enumerate(data.samples(split, variant))
+    }
+
+
+# --- Ctrl-C -----------------------------------------------------------------------------------------------------------
+
+
+def test_kill_by_ctrl_c_leaves_no_process_and_continues(full, tools):
+    slowed(full).fill(train=60, val=12)
+    expected = full.from_nothing()
+    process = start(full, tools)
+    while len(found := workers_of(process)) < 2 or not list(full.out.glob(".tfprep/receipts/*-0000[0-9].json")):
+        time.sleep(0.01)
+        assert process.poll() is None
+    os.killpg(process.pid, signal.SIGINT)
+    assert process.wait(20) != 0
+    assert "KeyboardInterrupt" in full.out.with_name("said").read_text()
+    assert gone(found)
+    assert not (full.out / "tfprep.json").exists()
+    assert "failed: stopped; the same command continues" in (full.out / ".tfprep/build.log").read_text()
+    summary = full.build(workers=2)
+    assert 0 < summary.built_samples < 72
+    assert tools["digests"](full.out) == expected

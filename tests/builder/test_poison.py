@@ -1,0 +1,310 @@
+"""A sample that kills its process is identified, tried once more alone, and rejected by name; the build goes on."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import struct
+import subprocess
+import time
+from pathlib import Path
+
+import cv2
+import numpy as np
+import psutil
+import pytest
+from PIL import Image
+
+from tfprep.builder import explain, plan_build
+from tfprep.dataset import open_dataset
+from tfprep.errors import BuildError, RecipeError, TooManyRejectsError
+
+
+def poison(site, body: str, key: str = "train/cat/000") -> None:
+    """Code that runs `body` for one sample, which it recognises by a mask that is all void; it may count its calls in `TRACE`."""
+    Image.fromarray(np.full((24, 28), 2, np.uint8)).save(site.data / f"{key}.mask.png")
+    trace = site.out.with_name("trace")
+    site.change_recipe(
+        "RECIPE = Recipe(",
+        f"TRACE = {str(trace)!r}\n\n"
+        "def poisoned(sample, generator):\n"
+        "    if (sample['mask'] == 2).all():\n"
+        "        with open(TRACE, 'a') as file:\n"
+        "            file.write(f'{os.getpid()}\\n')\n"
+        f"        {body}\n"
+        "    return sample['mask']\n\nRECIPE = Recipe(",
+    )
+    site.change_recipe("derive={", 'derive={"poisoned": poisoned, ')
+
+
+CRASHES = {
+    "native crash": ("ctypes.string_at(0)", "its process was killed by SIGSEGV (a crash in native code)", 2),
+    "exit": ("os._exit(7)", "its process was ended with exit status 7", 2),
+    "out of memory": ("os.kill(os.getpid(), signal.SIGKILL)", "its process was killed by SIGKILL (out of memory?)", 3),
+    "hang": ("time.sleep(60)", "no end after 1.5 s; its process was killed", 2),
+    "hang in native code": (
+        "ctypes.PyDLL(None).usleep(60_000_000)", "no end after 1.5 s; its process was killed", 2
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CRASHES)
+def test_a_sample_that_crashes_is_rejected_by_name(full, tools, name):
+    body, reason, tries = CRASHES[name]
+    poison(full, body)
+    events = []
+    summary = full.build(workers=1, item_timeout_s=1.5 if name.startswith("hang") else 60, on_event=events.append)
+    assert (summary.samples, summary.rejects) == (29, 1)
+    (reject,) = full.rejects()
+    assert reject == {
+        "key": "train/cat/000.jpg", "split": "train", "stage": "process", "field": "", "error": reason,
+        "file": "train/cat/000.jpg",
+    }  # fmt: skip
+    crashes = [event.facts for event in events if event.name == "crash"]
+    assert [crash["alone"] for crash in crashes] == [False] + [True] * (tries - 1)
+    assert {crash["key"] for crash in crashes} == {"train/cat/000.jpg"}
+    processes = full.out.with_name("trace").read_text().split()
+    assert len(set(processes)) == len(processes) == tries, "each try in a process of its own"
+    tools["check_whole"](full.out)
+    assert full.build().built_shards == 0
+
+
+@pytest.mark.parametrize("name", ["native crash", "out of memory", "hang"])
+def test_a_sample_that_crashed_is_tried_again_by_the_next_build(full, tools, name):
+    """It is tried once, alone; its shard is built again only if that succeeds."""
+    body, _, tries = CRASHES[name]
+    cured = full.out.with_name("cured")
+    poison(full, f"None if os.path.exists({str(cured)!r}) else {body}")
+    options = {"workers": 1, "item_timeout_s": 1.5 if name == "hang" else 60}
+    assert full.build(**options).rejects == 1
+    before = tools["digests"](full.out)
+    assert (
+        explain(plan_build(full.recipe, full.out, full.data))
+        == "1 of 6 shards: a sample crashed or took too long last time"
+    )
+    trace = full.out.with_name("trace")
+    trace.unlink()
+    summary = full.build(**options)
+    assert (summary.rejects, summary.built_shards) == (1, 0)
+    assert len(trace.read_text().split()) == tries - 1, "the tries alone, without the shard's"
+    assert tools["digests"](full.out) == before
+    cured.touch()
+    summary = full.build(**options)
+    assert (summary.rejects, summary.built_shards) == (0, 1)
+    assert tools["digests"](full.out) == full.from_nothing()
+
+
+def test_of_several_rejects_those_that_now_succeed_are_kept(full, tools):
+    full.change_recipe('shards={"train": 4, "val": 2}', 'shards={"train": 1, "val": 1}')
+    cured = full.out.with_name("cured")
+    poison(full, f"os.abort() if sample['mask'].shape == (16, 20) and not os.path.exists({str(cured)!r}) else None")
+    names = ["train/cat/000", "train/dog/001"]
+    for name in names:
+        Image.fromarray(np.full((24, 28), 2, np.uint8)).save(full.data / f"{name}.mask.png")
+    assert full.build(workers=1).rejects == 2
+    text = full.recipe.read_text()
+    cured.touch()
+    assert full.build(workers=1).rejects == 0
+    assert full.recipe.read_text() == text
+    assert tools["digests"](full.out) == full.from_nothing()
+
+
+def test_a_recipe_that_is_edited_during_a_build_is_refused_by_its_workers(full):
+    """A worker that replaces one that died would otherwise build records of another recipe under the receipts of this plan."""
+    poison(full, f"(open({str(full.recipe)!r}, 'a').write('RECIPE = dataclasses.replace(RECIPE, seed=8)'), os.abort())")
+    full.change_recipe("import os,", "import dataclasses, os,")
+    with pytest.raises(RecipeError, match=r"tiny.py changed while the build was running; run the build again"):
+        full.build(workers=1)
+    assert not (full.out / "tfprep.json").exists()
+
+
+def test_nothing_is_left_in_the_temporary_folder_after_a_kill(full, tools, tmp_path):
+    poison(full, "time.sleep(60)")
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    environment = {**os.environ, "TMPDIR": str(folder)}
+    process = subprocess.Popen(tools["driver"](full, workers=1), env=environment, stderr=subprocess.DEVNULL)
+    trace = full.out.with_name("trace")
+    while not trace.exists():
+        assert process.poll() is None
+        time.sleep(0.02)
+    process.kill()
+    process.wait()
+    assert list(folder.iterdir()) == []
+
+
+def test_the_other_samples_equal_a_build_without_the_one_that_crashes(full):
+    poison(full, "os.abort()")
+    full.build(workers=1)
+    held = {key for split in ("train", "val") for key in open_dataset(full.out).index(split)["key"].to_pylist()}
+    (full.data / "train/cat/000.jpg").unlink()
+    other = full.out.with_name("without")
+    full.build(other)
+    without = open_dataset(other)
+    assert held == {key for split in ("train", "val") for key in without.index(split)["key"].to_pylist()}
+    for shard in range(4):
+        name = f"tiny-train.tfrecord-{shard:05d}-of-00004"
+        assert (full.out / name).read_bytes() == (other / name).read_bytes()
+
+
+def test_two_samples_that_crash_in_one_shard(full):
+    full.change_recipe('shards={"train": 4, "val": 2}', 'shards={"train": 1, "val": 1}')
+    poison(full, "os.abort()")
+    Image.fromarray(np.full((24, 28), 2, np.uint8)).save(full.data / "train/dog/001.mask.png")
+    assert full.build(workers=1).rejects == 2
+    assert sorted(reject["key"] for reject in full.rejects()) == ["train/cat/000.jpg", "train/dog/001.jpg"]
+
+
+def test_a_sample_that_crashes_once_is_kept(full):
+    """A process may be killed from outside, or run out of memory because of another sample: alone, the sample succeeds."""
+    poison(full, "os.kill(os.getpid(), 9) if len(open(TRACE).readlines()) == 1 else None")
+    assert full.build(workers=1).rejects == 0
+    assert len(full.out.with_name("trace").read_text().split()) >= 3
+
+
+def test_a_sample_that_crashes_only_among_others_is_left_out_in_the_end(full):
+    """The process crashes at this sample if it has made another one before: in its shard, but not alone in a new process."""
+    full.change_recipe('"train": 4', '"train": 1')
+    poison(full, "os.abort() if OTHERS else None")
+    full.change_recipe("    return sample['mask']\n", "    OTHERS.append(1)\n    return sample['mask']\n")
+    full.change_recipe("RECIPE = Recipe(", "OTHERS = []\nRECIPE = Recipe(")
+    full.change_recipe(
+        "        os.abort() if OTHERS else None\n", "        if OTHERS: os.abort()\n        return sample['mask']\n"
+    )
+    assert full.build(workers=1).rejects == 1
+    assert full.rejects()[0]["error"] == "its process was killed by SIGABRT"
+    crash, alone = 1, 2  # Calls: each crash is one, and a trial alone makes both variants.
+    assert len(full.out.with_name("trace").read_text().split()) == crash + alone + crash + alone + crash
+
+
+def test_a_worker_that_dies_between_samples_is_replaced(full, tools):
+    """Workers that have no task yet, or wait for one, may die as well."""
+    expected = full.from_nothing()
+    killed = []
+
+    def strike(event):
+        if event.name in ("planned", "space") and len(killed) < 3:
+            workers = [c for c in psutil.Process().children() if "tfprep.builder.workers.worker" in c.cmdline()]
+            killed.append(workers[0].pid)
+            workers[0].kill()
+
+    full.build(workers=2, on_event=strike)
+    assert len(killed) >= 2
+    assert tools["digests"](full.out) == expected
+
+
+def test_workers_that_cannot_start_are_an_error(full, monkeypatch):
+    monkeypatch.setattr("sys.executable", shutil.which("false"))
+    with pytest.raises(BuildError, match=r"ended with exit status 1.* output is above"):
+        full.build(workers=2)
+
+
+def test_a_recipe_that_fails_only_in_workers_raises(full):
+    full.change_recipe(
+        "RECIPE = Recipe(", "import sys\nif 'worker' in sys.argv[0]:\n    raise ImportError('no GPU')\nRECIPE = Recipe("
+    )
+    with pytest.raises(Exception, match=r"no GPU"):
+        full.build(workers=1)
+
+
+def test_what_a_users_function_prints_and_reads_disturbs_nothing(full, tools, capfd):
+    expected = full.from_nothing()
+    full.change_recipe(
+        "RECIPE = Recipe(",
+        'import sys\n\ndef noisy(sample, generator):\n    print(\'{"event": "done"}\')\n'
+        "    os.system('echo noise')\n    assert sys.stdin.read() == ''\n    return sample['mask']\n\nRECIPE = Recipe(",
+    )
+    full.change_recipe("derive={", 'derive={"noisy": noisy, ')
+    assert full.build(workers=1).rejects == 0
+    assert '{"event": "done"}' in capfd.readouterr().err
+    assert ".jpg: noise" in (full.out / ".tfprep/build.log").read_text()
+    full.change_recipe('derive={"noisy": noisy, ', "derive={")
+    assert full.from_nothing("again") == expected
+
+
+def test_a_file_that_hangs_when_its_content_is_compared(full, monkeypatch):
+    """The time limit also applies when a touched file is read to compare its content."""
+    full.build(workers=1)
+    path = full.data / "train/cat/000.jpg"
+    os.utime(path, (1, 1))
+    started = time.monotonic()
+    marks = []
+    from tfprep.builder import shard
+
+    real = shard._renew
+    monkeypatch.setattr(shard, "_renew", lambda job, task, old, mark: real(job, task, old, marks.append))
+    assert full.build().built_shards == 0
+    assert marks == [*range(len(marks) - 1), -1]
+    assert time.monotonic() - started < 30
+
+
+def test_signals_have_names():
+    from tfprep.builder.workers.processes import _how
+
+    assert _how(-signal.SIGBUS) == "killed by SIGBUS"
+    assert _how(3) == "ended with exit status 3"
+
+
+def test_warnings_of_native_decoders_go_to_the_log_by_sample(full, capfd):
+    """A 16-bit PNG with a text chunk of a wrong checksum: libpng writes a warning to descriptor 2."""
+    done, png = cv2.imencode(".png", np.zeros((24, 28, 3), np.uint16))
+    assert done
+    chunk = struct.pack(">I", 4) + b"tEXt" + b"a\0b!" + b"\0\0\0\0"
+    end = len(png) - 12
+    (full.data / "train/cat/000.jpg").write_bytes(bytes(png[:end]) + chunk + bytes(png[end:]))
+    assert full.build(workers=1).rejects == 0
+    assert capfd.readouterr().err == ""
+    log = (full.out / ".tfprep/build.log").read_text()
+    assert re.search(r"output: train/cat/000\.jpg: libpng warning: tEXt: CRC error", log), log
+
+
+def test_warnings_of_a_users_function_go_to_the_log_too(full, capfd):
+    full.change_recipe(
+        "RECIPE = Recipe(", "def odd(sample, generator):\n    return np.zeros(1) / np.zeros(1)\n\nRECIPE = Recipe("
+    )
+    full.change_recipe("derive={", 'derive={"odd": odd, ')
+    with pytest.raises(TooManyRejectsError):
+        full.build(workers=1)
+    assert capfd.readouterr().err == ""
+    log = (full.out / ".tfprep/build.log").read_text()
+    assert re.search(r"output: train/cat/\d+\.jpg: .*RuntimeWarning: invalid value encountered in divide", log), log
+
+
+@pytest.fixture
+def small_memory():
+    """A memory cgroup of 700 MB, in which the kernel kills processes that grow beyond it. Needs root and version 1 or 2."""
+    version_2 = Path("/sys/fs/cgroup/cgroup.controllers")
+    root, limit = (version_2.parent, "memory.max") if version_2.exists() else (MEMORY, "memory.limit_in_bytes")
+    group = root / f"tfprep-test-{os.getpid()}"
+    try:
+        group.mkdir()
+        (group / limit).write_text(str(700 << 20))
+    except OSError as error:
+        pytest.skip(f"no memory cgroup can be made here: {error}")
+    yield group
+    group.rmdir()
+
+
+MEMORY = Path("/sys/fs/cgroup/memory")
+
+
+def kernel_kills(group: Path) -> int:
+    """Number of processes of the cgroup that the kernel has killed for memory."""
+    told = group / ("memory.events" if (group / "memory.events").exists() else "memory.oom_control")
+    return int(next(line.split()[1] for line in told.read_text().splitlines() if line.startswith("oom_kill ")))
+
+
+def test_a_sample_that_needs_too_much_memory_is_rejected_by_name(full, tools, small_memory):
+    """The kernel's out-of-memory killer ends the worker and not the build."""
+    poison(full, "HOG = [np.ones(1 << 25, np.uint8) for _ in range(1000)]")
+    command = tools["driver"](full, workers=2)
+    join = f'echo $$ > {small_memory}/cgroup.procs && exec "$@"'
+    done = subprocess.run(["sh", "-c", join, "sh", *command], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert kernel_kills(small_memory) == 3, "once in its shard, twice alone: SIGKILL may come from outside as well"
+    (reject,) = full.rejects()
+    assert (reject["key"], reject["stage"]) == ("train/cat/000.jpg", "process")
+    assert reject["error"] == "its process was killed by SIGKILL (out of memory?)"
+    assert tools["check_whole"](full.out).split("train").samples == 23

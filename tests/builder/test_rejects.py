@@ -1,0 +1,341 @@
+"""Every bad input is rejected by name, with its stage, and affects no other; readable input is converted correctly."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+
+import cv2
+import numpy as np
+import pytest
+from PIL import Image
+
+from tfprep.dataset import open_dataset
+from tfprep.errors import BuildError, TooManyRejectsError
+
+GOOD = 30
+
+
+def jpeg(**options) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(np.full((24, 28, 3), 90, np.uint8)).save(file, "JPEG", **options)
+    return file.getvalue()
+
+
+def saved(image: Image.Image, form: str, **options) -> bytes:
+    file = io.BytesIO()
+    image.save(file, form, **options)
+    return file.getvalue()
+
+
+def noise(form: str) -> bytes:
+    return saved(Image.fromarray(np.random.default_rng(0).integers(0, 256, (24, 28, 3), np.uint8)), form)
+
+
+def frames(form: str) -> bytes:
+    images = [Image.new("RGB", (28, 24), colour) for colour in ("red", "green", "blue")]
+    return saved(images[0], form, save_all=True, append_images=images[1:])
+
+
+def bomb() -> bytes:
+    """A PNG header of 60,000 x 60,000 pixels."""
+    import struct
+    import zlib
+
+    def chunk(name: bytes, body: bytes) -> bytes:
+        return struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
+
+    header = struct.pack(">IIBBBBB", 60_000, 60_000, 8, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
+
+
+def jpeg_bomb() -> bytes:
+    data = bytearray(jpeg())
+    place = data.index(b"\xff\xc0") + 5
+    data[place : place + 4] = b"\xff\x00\xff\x00"
+    return bytes(data)
+
+
+def write_mask(site, array) -> None:
+    Image.fromarray(array).save(site.data / "train/cat/bad.mask.png")
+
+
+BAD_IMAGES = {
+    "empty": (b"", "decode", "the file is empty (0 bytes)"),
+    "text": (b"this is no image at all", "decode", "not an image: no known format begins with the bytes b'this is '"),
+    "cut in the header": (jpeg()[:50], "decode", "not a"),
+    "cut in the middle": (noise("JPEG")[:-60], "decode", "not a whole"),
+    "cut PNG": (noise("PNG")[:900], "decode", "not a whole image: "),
+    "GIF with frames": (frames("GIF"), "decode", "GIF holds 3 frames, expected one image"),
+    "APNG": (frames("PNG"), "decode", "PNG holds 3 frames, expected one image"),
+    "WebP with frames": (frames("WEBP"), "decode", "WEBP holds 3 frames, expected one image"),
+    "TIFF with pages": (frames("TIFF"), "decode", "TIFF holds 3 frames, expected one image"),
+    "bomb": (bomb(), "decode", "Image size (3600000000 pixels) exceeds limit of 178956970 pixels"),
+    "JPEG bomb": (jpeg_bomb(), "decode", "65280 x 65280 pixels are more than the limit of 178,956,970"),
+    "PostScript": (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "decode", "not an image: no known format"),
+    "floats": (saved(Image.fromarray(np.zeros((24, 28), np.float32)), "TIFF"), "decode", "an image of 32-bit floats"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD_IMAGES)
+def test_a_bad_image_is_named(full, name):
+    content, stage, reason = BAD_IMAGES[name]
+    full.add("train/cat/bad", 1).write_bytes(content)
+    summary = full.build()
+    assert (summary.samples, summary.rejects) == (GOOD, 1)
+    (reject,) = full.rejects()
+    assert (reject["key"], reject["split"], reject["file"]) == ("train/cat/bad.jpg", "train", "train/cat/bad.jpg")
+    assert (reject["stage"], reject["field"]) == (stage, "image")
+    assert reject["error"].startswith(reason), reject["error"]
+
+
+def _no_mask(site):
+    (site.data / "train/cat/bad.mask.png").unlink()
+    return "read", "mask", "cannot read the file: No such file or directory", "train/cat/bad.mask.png"
+
+
+def _dangling(site):
+    (site.data / "train/cat/bad.mask.png").unlink()
+    (site.data / "train/cat/bad.mask.png").symlink_to("nowhere.png")
+    return "read", "mask", "cannot read the file: No such file or directory", "train/cat/bad.mask.png"
+
+
+def _dangling_image(site):
+    (site.data / "train/cat/bad.jpg").unlink()
+    (site.data / "train/cat/bad.jpg").symlink_to("nowhere.jpg")
+    return "read", "image", "cannot read the file: No such file or directory", "train/cat/bad.jpg"
+
+
+def _mask_is_a_folder(site):
+    (site.data / "train/cat/bad.mask.png").unlink()
+    (site.data / "train/cat/bad.mask.png").mkdir()
+    return "read", "mask", "cannot read the file: Is a directory", "train/cat/bad.mask.png"
+
+
+def _mask_is_a_pipe(site):
+    (site.data / "train/cat/bad.mask.png").unlink()
+    os.mkfifo(site.data / "train/cat/bad.mask.png")
+    return "read", "mask", "not a regular file", "train/cat/bad.mask.png"
+
+
+def _mask_of_other_size(site):
+    write_mask(site, np.zeros((24, 29), np.uint8))
+    return "decode", "", "images, masks and maps of one sample have one size; image is 28 x 24, mask is 29 x 24", None
+
+
+def _class_outside(site):
+    write_mask(site, np.full((24, 28), 3, np.uint8))
+    return "decode", "mask", "class 3 is outside the list of 3 classes", "train/cat/bad.mask.png"
+
+
+def _colour_mask(site):
+    write_mask(site, np.zeros((24, 28, 3), np.uint8))
+    return "decode", "mask", "a mask has one channel of class numbers, this one is RGB (3 channels)", None
+
+
+def _text_mask(site):
+    (site.data / "train/cat/bad.mask.png").write_text("class 1 everywhere")
+    return "decode", "mask", "not an image", "train/cat/bad.mask.png"
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [_no_mask, _dangling, _dangling_image, _mask_is_a_folder, _mask_is_a_pipe, _mask_of_other_size, _class_outside,
+     _colour_mask, _text_mask],
+)  # fmt: skip
+def test_a_bad_mask_or_link_is_named(full, spoil):
+    full.add("train/cat/bad", 1)
+    stage, field, reason, file = spoil(full)
+    summary = full.build()
+    assert (summary.samples, summary.rejects) == (GOOD, 1)
+    (reject,) = full.rejects()
+    assert (reject["key"], reject["stage"], reject["field"]) == ("train/cat/bad.jpg", stage, field)
+    assert reject["error"].startswith(reason), reject["error"]
+    assert reject["file"] == (file or reject["file"])
+
+
+NO_PRIVILEGES = """
+import ctypes, os
+if os.getuid() == 0:  # root reads everything by its capabilities: give them all up (capset, version 3, two words)
+    header, none = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
+    assert ctypes.CDLL(None, use_errno=True).capset(header, none) == 0
+"""
+
+
+def test_unreadable_permissions_are_named(full, tools):
+    full.add("train/cat/bad", 1).chmod(0)
+    command = tools["driver"](full, workers=0, code=NO_PRIVILEGES)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    (reject,) = full.rejects()
+    assert (reject["stage"], reject["error"]) == ("read", "cannot read the file: Permission denied")
+
+
+USER_FUNCTIONS = {
+    "raises": ("raise ValueError('no luck')", "derive", "made", "ValueError: no luck"),
+    "NaN": ("return np.full((16, 20), np.nan, np.float32)", "derive", "made", "it gave NaN or infinity"),
+    "no array": ("return 5", "derive", "made", "expected a NumPy array, got int"),
+    "other size": ("return np.zeros((3, 3))", "derive", "made", "expected an array of height and width (16, 20), got"),
+    "ends": ("raise SystemExit('stop')", "derive", "made", "SystemExit: stop"),
+    "memory": ("return np.ones((1 << 60,), np.uint8)", "derive", "made", "MemoryError: "),
+    "long": ("raise ValueError('x' * 5000)", "derive", "made", "ValueError: " + "x" * 988 + "... (5012 characters)"),
+    "objects": (
+        "return np.full((16, 20), None)",
+        "derive",
+        "made",
+        "expected a map, numbers [H, W] or [H, W, C], got object",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", USER_FUNCTIONS)
+def test_a_users_function_that_fails_on_one_sample(full, name):
+    body, stage, field, reason = USER_FUNCTIONS[name]
+    Image.fromarray(np.full((24, 28), 2, np.uint8)).save(full.data / "train/cat/000.mask.png")
+    full.change_recipe(
+        "RECIPE = Recipe(",
+        "def made(sample, generator):\n"
+        f"    if (sample['mask'] == 2).all():\n        {body}\n"
+        "    return sample['mask'].astype(np.float32)\n\nRECIPE = Recipe(",
+    )
+    full.change_recipe("derive={", 'derive={"made": made, ')
+    full.change_recipe('"label": codecs.Scalar()', '"label": codecs.Scalar(), "made": codecs.Raw()')
+    assert full.build().rejects == 1
+    (reject,) = full.rejects()
+    assert (reject["key"], reject["stage"], reject["field"]) == ("train/cat/000.jpg", stage, field)
+    assert reject["error"].startswith(reason)
+
+
+def test_a_file_that_does_not_fit_into_memory_is_named(full, monkeypatch):
+    """A sparse file of 200 GB takes no disk space; reading it raises MemoryError or needs more memory than exists."""
+    from tfprep.builder import inputs
+
+    real = inputs.read_files
+
+    def read(root, names, entry):
+        if entry.files[0] == "train/cat/000.jpg":
+            raise MemoryError
+        return real(root, names, entry)
+
+    monkeypatch.setattr(inputs, "read_files", read)
+    assert full.build().rejects == 1
+    (reject,) = full.rejects()
+    assert (reject["key"], reject["stage"]) == ("train/cat/000.jpg", "read")
+    assert reject["error"] == "its files do not fit into memory"
+
+
+def test_rejects_are_utf8_for_any_file_name(full):
+    bad = full.data / "train/cat" / os.fsdecode(b"bad\xff.jpg")
+    bad.write_bytes(b"")
+    assert full.build().rejects == 1
+    (reject,) = [json.loads(line) for line in (full.out / "rejects.jsonl").read_bytes().decode("utf-8").splitlines()]
+    assert reject["key"] == "train/cat/bad\\xff.jpg"
+    assert reject["file"] == "train/cat/bad\\xff.mask.png"
+
+
+def test_a_colour_function_that_changes_the_shape(full):
+    full.change_recipe("RECIPE = Recipe(", "def smaller(image, generator):\n    return image[:5]\n\nRECIPE = Recipe(")
+    full.change_recipe("colour=[", "colour=[smaller, ")
+    summary = full.build(max_bad=1)
+    assert (summary.samples, summary.rejects) == (6, 24)  # Validation has no augmented variants.
+    assert {reject["error"] for reject in full.rejects()} == {
+        "a colour op returns uint8 (16, 20, 3), this one returned uint8 (5, 20, 3)"
+    }
+    assert {(reject["stage"], reject["field"]) for reject in full.rejects()} == {("colour", "colour/smaller/0")}
+
+
+def test_samples_of_another_form_are_rejected_in_every_shard(full, tools):
+    """One 16-bit mask among 8-bit ones: the form of most samples is that of the dataset, and the others are rejected by name."""
+    full.change_recipe('classes=("ground", "thing", "void")', "")
+    full.change_recipe('mask="{split}/{label}/*.mask.png", ', 'mask="{split}/{label}/*.mask.png"')
+    odd = ["train/cat/000", "train/dog/001", "val/cat/000"]
+    for key in odd:
+        Image.fromarray(np.full((24, 28), 7, np.uint16)).save(full.data / f"{key}.mask.png")
+    summary = full.build()
+    assert (summary.samples, summary.rejects) == (27, 3)
+    assert sorted(reject["key"] for reject in full.rejects()) == [f"{key}.jpg" for key in odd]
+    assert {reject["error"] for reject in full.rejects()} == {
+        "it is mask of uint16 [H, W], most samples have mask of uint8 [H, W]; a field has one dtype and rank in a dataset"
+    }
+    tools["check_whole"](full.out)
+    full.build(full.out.with_name("two"), workers=2)
+    assert tools["digests"](full.out) == tools["digests"](full.out.with_name("two"))
+    assert full.build().built_shards == 0
+    for key in odd[:2]:
+        Image.fromarray(np.full((24, 28), 1, np.uint8)).save(full.data / f"{key}.mask.png")
+    assert full.build().rejects == 1
+    assert tools["digests"](full.out) == full.from_nothing()
+    for path in full.data.rglob("*.mask.png"):
+        Image.fromarray(np.full((24, 28), 7, np.uint16)).save(path)
+    Image.fromarray(np.full((24, 28), 1, np.uint8)).save(full.data / "val/cat/000.mask.png")
+    assert [reject["key"] for reject in full.rejects()] == ["val/cat/000.jpg"]
+    full.build()
+    assert [reject["key"] for reject in full.rejects()] == ["val/cat/000.jpg"]
+    assert tools["digests"](full.out) == full.from_nothing("again")
+
+
+def test_on_bad_fail_stops_at_the_first_by_name(full):
+    full.add("train/cat/bad", 1).write_bytes(b"")
+    for workers in (0, 2):
+        with pytest.raises(BuildError, match=r"train/cat/bad.jpg: decode of 'image': the file is empty \(0 bytes\)"):
+            full.build(on_bad="fail", workers=workers)
+    assert not (full.out / "tfprep.json").exists()
+    assert full.build().rejects == 1
+
+
+def test_more_rejects_than_allowed_publish_nothing(full, tools):
+    full.build()
+    before = tools["digests"](full.out)
+    for number in range(3):
+        full.add(f"train/cat/bad{number}", number).write_bytes(b"")
+    with pytest.raises(TooManyRejectsError, match=r"3 of 33 samples were rejected, at most 5% may be; "
+                       r"nothing was published. Most often \(3 times\): decode: the file is empty"):  # fmt: skip
+        full.build(max_bad=0.05)
+    assert len((full.out / ".tfprep/rejects.jsonl").read_text().splitlines()) == 3
+    assert tools["digests"](full.out) == before, "the list of the dataset that stays is not touched"
+    tools["check_whole"](full.out)
+    assert full.build(max_bad=0.1).rejects == 3
+
+
+def test_a_build_with_only_rejects_raises(site):
+    site.change_recipe(', "val": 2', "")
+    for number in range(3):
+        site.add(f"train/cat/{number}", number).write_bytes(b"")
+    with pytest.raises(TooManyRejectsError, match=r"3 of 3 samples were rejected"):
+        site.build()
+
+
+def test_all_readable_formats_are_converted(site):
+    """Several formats with the same suffix: each as Pillow converts it, stored without loss."""
+    site.recipe.write_text(
+        'from tfprep import Recipe, codecs, sources\nRECIPE = Recipe("all", sources.Folder("*"), {"image": codecs.Png()})'
+    )
+    rng = np.random.default_rng(0)
+    rgb = Image.fromarray(rng.integers(0, 256, (24, 28, 3), np.uint8))
+    gray16 = rng.integers(0, 65536, (24, 28)).astype(np.uint16)
+    files = {
+        "gray.png": rgb.convert("L"), "palette.png": rgb.convert("P"), "alpha.png": rgb.convert("RGBA"),
+        "bits.png": rgb.convert("1"), "gray16.png": Image.fromarray(gray16), "bmp.bmp": rgb, "gif.gif": rgb.convert("P"),
+        "tiff.tiff": rgb, "cmyk.tiff": rgb.convert("CMYK"), "ppm.ppm": rgb,
+    }  # fmt: skip
+    for name, image in files.items():
+        image.save(site.data / name)
+    rgb.convert("CMYK").save(site.data / "cmyk.jpg")
+    rgb.save(site.data / "webp.webp", lossless=True)
+    cv2.imwrite(str(site.data / "deep.png"), np.asarray(rgb)[:, :, ::-1].astype(np.uint16) * 257)
+    assert site.build().rejects == 0
+    data = open_dataset(site.out)
+    keys = data.index("train")["key"].to_pylist()
+    stored = dict(zip(keys, (sample["image"] for sample in data.samples("train")), strict=True))
+    assert len(stored) == 13
+    for name, pixels in stored.items():
+        if name == "gray16.png":
+            expected = np.repeat(np.rint(gray16 / 257).astype(np.uint8)[:, :, None], 3, 2)
+        elif name == "deep.png":
+            expected = np.asarray(rgb)
+        else:
+            with Image.open(site.data / name) as image:
+                expected = np.asarray(image.convert("RGB"))
+        np.testing.assert_array_equal(pixels, expected, err_msg=name)

@@ -1,0 +1,98 @@
+"""`report.html` describes the build, opens without a network, and runs no scripts."""
+
+from __future__ import annotations
+
+import base64
+import html.parser
+import io
+import re
+
+import pytest
+from PIL import Image
+
+from tfprep.dataset import open_dataset
+
+
+class Page(html.parser.HTMLParser):
+    """The elements of a page, and whether every element was closed."""
+
+    VOID = frozenset({"meta", "img", "br"})
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.seen, self.words = [], [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.seen.append((tag, dict(attrs)))
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.words.append(data)
+
+
+@pytest.fixture
+def page(full):
+    full.add("train/cat/cut", 1).write_bytes((full.data / "train/cat/000.jpg").read_bytes()[:-80])
+    full.add("train/cat/<script>alert(1)<", 1).write_bytes(b"")
+    (full.data / "train/cat/notes.txt").write_text("x")
+    full.build()
+    text = (full.out / "report.html").read_text()
+    return full, text, Page(text)
+
+
+def test_the_page_is_complete_and_has_no_external_resources(page):
+    _, text, parsed = page
+    assert parsed.open == []
+    tags = {tag for tag, _ in parsed.seen}
+    assert not tags & {"script", "link", "iframe", "object"}
+    for _, attributes in parsed.seen:
+        assert attributes.get("src", "data:").startswith("data:image/jpeg;base64,") or "src" not in attributes
+        assert "href" not in attributes
+        assert not any(name.startswith("on") for name in attributes)
+    assert "prefers-color-scheme:dark" in text
+    assert "&lt;script&gt;alert(1)&lt;" in text
+    assert not re.search(r"(https?:)?//", re.sub(r"base64,[A-Za-z0-9+/=]+", "", text))
+
+
+def test_the_page_shows_counts_classes_rejects_and_time(page):
+    site, _, parsed = page
+    words = " ".join(" ".join(parsed.words).split())
+    data = open_dataset(site.out)
+    assert "24 samples" not in words
+    assert "30 samples 54 records" in words
+    for split in data.splits.values():
+        assert f"{split.samples:,} {split.variants} {split.shards}" in words
+    for name, counts in data.manifest.class_counts["mask"].items():
+        assert name in words
+        assert all(f"{count:,}" in words for count in counts)
+    assert "2 of 32 samples were left out" in words
+    assert "1 decode of image not a whole" in words
+    assert "1 decode of image the file is empty (0 bytes)" in words
+    assert all(stage in words for stage in ("read", "decode", "geometry", "derive", "encode", "write"))
+
+
+def test_pictures_of_rejects_and_samples(page):
+    _, _, parsed = page
+    pictures = [attributes for tag, attributes in parsed.seen if tag == "img"]
+    sizes = []
+    for attributes in pictures:
+        with Image.open(io.BytesIO(base64.b64decode(attributes["src"].split(",")[1]))) as image:
+            image.load()
+            sizes.append(image.size)
+    assert sizes[0] == (28, 24), "the cut file, as far as it goes; the empty one has none"
+    assert [attributes["alt"] for attributes in pictures[1:]] == ["samples of train", "samples of val"]
+
+
+def test_a_report_that_fails_does_not_fail_the_build(full, monkeypatch):
+    from tfprep.builder import run
+
+    monkeypatch.setattr(run, "write_report", lambda *arguments: 1 / 0)
+    events = []
+    assert full.build(on_event=events.append).samples == 30
+    assert "report.html was not written: ZeroDivisionError" in next(e.text for e in events if e.name == "report")
+    assert open_dataset(full.out)

@@ -1,0 +1,611 @@
+"""Decoding of image bytes compared with Pillow and OpenCV, and which files are refused."""
+
+from __future__ import annotations
+
+import io
+import struct
+import subprocess
+import sys
+import zlib
+
+import cv2
+import numpy as np
+import pytest
+import tifffile
+from PIL import Image, ImageOps, features
+
+from tfprep import images
+from tfprep.errors import SampleError
+from tfprep.images.limits import check_pixels
+
+RNG = np.random.default_rng(7)
+RGB = cv2.GaussianBlur(RNG.integers(0, 256, (30, 44, 3)).astype(np.float32), (0, 0), 1.5).astype(np.uint8)
+
+
+def encoded(array_or_image, form, **options):
+    image = array_or_image if isinstance(array_or_image, Image.Image) else Image.fromarray(array_or_image)
+    file = io.BytesIO()
+    image.save(file, form, **options)
+    return file.getvalue()
+
+
+def oriented(number):
+    exif = Image.Exif()
+    exif[0x0112] = number
+    return exif
+
+
+def by_pillow(data):
+    """The reference: Pillow's conversion of the upright image, over white where it is transparent."""
+    image = ImageOps.exif_transpose(Image.open(io.BytesIO(data)))
+    if image.has_transparency_data:
+        rgba = image.convert("RGBA")
+        image = Image.alpha_composite(Image.new("RGBA", rgba.size, "white"), rgba)
+    return np.asarray(image.convert("RGB"))
+
+
+def decoded_or_refused(data):
+    """The pixels, or the reason why the file is refused."""
+    try:
+        return images.decode_image(data)
+    except SampleError as error:
+        return str(error)
+
+
+def png16(array, *, alpha_or_gray="", extra=b""):
+    """A PNG of 16 bits per channel: uint16 [H, W, C] with 1 to 4 channels. Pillow cannot write it."""
+    height, width, channels = array.shape
+    colour = {1: 0, 2: 4, 3: 2, 4: 6}[channels]
+    rows = array.astype(">u2").tobytes()
+    stride = width * channels * 2
+    raw = b"".join(b"\0" + rows[n * stride : (n + 1) * stride] for n in range(height))
+
+    def chunk(name, body):
+        return struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
+
+    header = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 16, colour, 0, 0, 0))
+    return b"\x89PNG\r\n\x1a\n" + header + extra + chunk(b"IDAT", zlib.compress(raw)) + chunk(b"IEND", b"")
+
+
+def pillow_reads(data):
+    try:
+        Image.open(io.BytesIO(data)).load()
+    except OSError:
+        return False
+    return True
+
+
+YCBCR = encoded(Image.fromarray(RGB).convert("YCbCr"), "TIFF")
+FORMATS = {
+    "JPEG": encoded(RGB, "JPEG", quality=90),
+    "progressive JPEG": encoded(RGB, "JPEG", progressive=True),
+    "gray JPEG": encoded(RGB[:, :, 0], "JPEG"),
+    "JPEG 4:4:4": encoded(RGB, "JPEG", subsampling=0),
+    "CMYK JPEG": encoded(Image.fromarray(RGB).convert("CMYK"), "JPEG"),
+    "JPEG kept as RGB": encoded(RGB, "JPEG", keep_rgb=True),
+    "MPO": encoded(RGB, "MPO", save_all=True, append_images=[Image.new("RGB", (20, 10))]),
+    "PNG": encoded(RGB, "PNG"),
+    "gray PNG": encoded(RGB[:, :, 0], "PNG"),
+    "bilevel PNG": encoded(RGB[:, :, 0] > 128, "PNG"),
+    "palette PNG": encoded(Image.fromarray(RGB).quantize(40), "PNG"),
+    "palette with a transparent colour": encoded(Image.fromarray(RGB).quantize(40), "PNG", transparency=3),
+    "palette with alpha": encoded(Image.fromarray(RGB).quantize(40), "PNG", transparency=bytes(range(0, 240, 6))),
+    "RGBA PNG": encoded(np.dstack([RGB, RGB[:, :, 0]]), "PNG"),
+    "gray with alpha": encoded(Image.fromarray(np.dstack([RGB[:, :, 0], RGB[:, :, 1]]), "LA"), "PNG"),
+    "RGB with a transparent colour": encoded(RGB, "PNG", transparency=tuple(int(v) for v in RGB[3, 4])),
+    "GIF": encoded(Image.fromarray(RGB).quantize(60), "GIF"),
+    "transparent GIF": encoded(Image.fromarray(RGB).quantize(60), "GIF", transparency=5),
+    "BMP": encoded(RGB, "BMP"),
+    "TIFF": encoded(RGB, "TIFF"),
+    "TIFF with LZW": encoded(RGB, "TIFF", compression="tiff_lzw"),
+    "CMYK TIFF": encoded(Image.fromarray(RGB).convert("CMYK"), "TIFF"),
+    **(
+        {"YCbCr TIFF": YCBCR} if pillow_reads(YCBCR) else {}
+    ),  # Pillow 12.3, the last one for Python 3.10, treats its own file as truncated.
+    "WebP": encoded(RGB, "WEBP"),
+    "WebP with alpha": encoded(np.dstack([RGB, RGB[:, :, 2]]), "WEBP", lossless=True),
+    "PPM": encoded(RGB, "PPM"),
+    "PGM": encoded(RGB[:, :, 0], "PPM"),
+    **({"AVIF": encoded(RGB, "AVIF")} if features.check("avif") else {}),
+    **({"JPEG 2000": encoded(RGB, "JPEG2000")} if features.check("jpg_2000") else {}),
+}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_decoding_equals_pillow_bit_for_bit(name):
+    data = FORMATS[name]
+    decoded = images.decode_image(data)
+    assert (decoded.dtype, decoded.flags.c_contiguous) == (np.uint8, True)
+    np.testing.assert_array_equal(decoded, by_pillow(data))
+    assert images.image_size(data) == decoded.shape[:2]
+
+
+def test_files_that_pillow_cannot_read_are_refused_with_the_reason():
+    decoded = decoded_or_refused(YCBCR)
+    assert pillow_reads(YCBCR) or "truncated" in decoded
+
+
+@pytest.mark.parametrize("form", ["JPEG", "CMYK", "PNG", "TIFF", "WEBP"])
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_the_exif_orientation_is_applied(form, orientation):
+    image = Image.fromarray(RGB).convert("CMYK") if form == "CMYK" else Image.fromarray(RGB)
+    data = encoded(image, "JPEG" if form == "CMYK" else form, exif=oriented(orientation))
+    decoded = images.decode_image(data)
+    np.testing.assert_array_equal(decoded, by_pillow(data))
+    assert decoded.shape[:2] == images.image_size(data) == ((44, 30) if orientation >= 5 else (30, 44))
+    assert images.keeps_original(data) == (form in ("JPEG", "PNG") and orientation == 1)
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_the_orientation_of_masks_and_16_bit_images(orientation):
+    """The first pixel of the upright image is the one that Pillow puts first."""
+    gray = np.arange(30 * 44, dtype=np.uint16).reshape(30, 44) * 40
+    data = encoded(gray, "PNG", exif=oriented(orientation))
+    expected = np.asarray(ImageOps.exif_transpose(Image.open(io.BytesIO(data))))
+    np.testing.assert_array_equal(images.decode_mask(data), expected)
+    exif = oriented(orientation).tobytes().removeprefix(b"Exif\0\0")
+    chunk = struct.pack(">I", len(exif)) + b"eXIf" + exif + struct.pack(">I", zlib.crc32(b"eXIf" + exif))
+    wide = RGB.astype(np.uint16) * 257
+    np.testing.assert_array_equal(
+        images.decode_image(png16(wide, extra=chunk)), by_pillow(encoded(RGB, "PNG", exif=oriented(orientation)))
+    )
+
+
+def test_the_size_of_a_png_is_read_without_its_pixels(monkeypatch):
+    from PIL import PngImagePlugin
+
+    monkeypatch.setattr(PngImagePlugin.PngImageFile, "load", lambda image: pytest.fail("the pixels were decoded"))
+    data = png16(RGB.astype(np.uint16))
+    assert images.image_size(data) == images.stored_size(data) == RGB.shape[:2]
+    assert not images.keeps_original(data)
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_orientations_of_a_png_before_and_after_its_pixels(before):
+    file = io.BytesIO()
+    Image.fromarray(RGB).save(file, "PNG")
+    data, exif = file.getvalue(), oriented(6).tobytes()[6:]
+    chunk = struct.pack(">I", len(exif)) + b"eXIf" + exif + struct.pack(">I", zlib.crc32(b"eXIf" + exif))
+    at = data.index(b"IDAT" if before else b"IEND") - 4
+    data = data[:at] + chunk + data[at:]
+    with Image.open(io.BytesIO(data)) as image:
+        assert image.getexif()[0x0112] == 6
+    assert images.image_size(data) == RGB.shape[1::-1]
+    np.testing.assert_array_equal(images.decode_image(data), by_pillow(data))
+
+
+def test_an_orientation_after_other_segments_and_in_xmp():
+    data = encoded(RGB, "JPEG", exif=oriented(6), icc_profile=b"p" * 120_000)
+    assert images.exif_orientation(data) == 6
+    xmp = b'http://ns.adobe.com/xap/1.0/\0<x:xmpmeta tiff:Orientation="8"/>'
+    segment = b"\xff\xe1" + struct.pack(">H", len(xmp) + 2) + xmp
+    jpeg = FORMATS["JPEG"]
+    data = jpeg[:2] + segment + jpeg[2:]
+    np.testing.assert_array_equal(images.decode_image(data), by_pillow(data))
+    assert images.image_size(data) == (44, 30)
+
+
+@pytest.mark.parametrize("channels", [1, 2, 3, 4])
+def test_16_bits_become_8_by_rounding(channels):
+    wide = RNG.integers(0, 65536, (9, 11, channels)).astype(np.uint16)
+    wide[0, 0], wide[0, 1] = 65535, 0
+    data = png16(wide)
+    colour = wide if channels in (1, 3) else wide[:, :, :-1]
+    colour = np.repeat(colour, 3, 2) if colour.shape[2] == 1 else colour
+    alpha = np.ones((9, 11, 1)) if channels in (1, 3) else wide[:, :, -1:] / 65535
+    expected = np.floor((colour * alpha + 65535 * (1 - alpha)) / 257 + 0.5)
+    difference = np.abs(images.decode_image(data).astype(int) - expected)
+    assert difference.max() <= (0 if channels in (1, 3) else 1)
+    assert (difference > 0).mean() < 0.02  # Halves, after rounding to 16 bits.
+
+
+def test_a_16_bit_tiff_in_colour():
+    wide = RNG.integers(0, 65536, (9, 11, 3)).astype(np.uint16)
+    data = cv2.imencode(".tiff", wide[:, :, ::-1])[1].tobytes()
+    np.testing.assert_array_equal(images.decode_image(data), np.floor(wide / 257 + 0.5))
+
+
+def tiff16(array, **options):
+    file = io.BytesIO()
+    tifffile.imwrite(file, array, photometric="rgb", **options)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("options", [{}, {"compression": "zlib"}, {"tile": (16, 16)}, {"byteorder": ">"}])
+def test_16_bit_tiffs_of_every_layout_that_is_read(options):
+    wide = RNG.integers(0, 65536, (33, 21, 3)).astype(np.uint16)
+    np.testing.assert_array_equal(images.decode_image(tiff16(wide, **options)), np.floor(wide / 257 + 0.5))
+
+
+@pytest.mark.parametrize("bits", [8, 16])
+def test_tiffs_with_separate_channels(bits):
+    """Those of 16 bits are refused, since OpenCV returns uninitialised memory."""
+    colour = RNG.integers(0, 1 << bits, (3, 33, 21)).astype(f"uint{bits}")
+    data = tiff16(colour, planarconfig="separate")
+    if bits == 8:
+        np.testing.assert_array_equal(images.decode_image(data), colour.transpose(1, 2, 0))
+        return
+    with pytest.raises(SampleError, match=r"one after another \(PlanarConfiguration 2\) cannot be read; save it"):
+        images.decode_image(data)
+
+
+@pytest.mark.parametrize("options", [{}, {"tile": (16, 16)}, {"rowsperstrip": 8}])
+def test_a_16_bit_tiff_whose_blocks_are_too_short_is_refused(options):
+    """OpenCV leaves what they do not hold uninitialised, so that each decode gives other pixels."""
+    wide = RNG.integers(0, 65536, (33, 21, 3)).astype(np.uint16)
+    data = bytearray(tiff16(wide, **options))
+    with tifffile.TiffFile(io.BytesIO(data)) as file:
+        tags = file.pages[0].tags
+        sizes = tags["TileByteCounts" if "tile" in options else "StripByteCounts"]
+        kind, count, offset = sizes.dtype, sizes.count, sizes.valueoffset
+    struct.pack_into("<I" if kind == 4 else "<H", data, offset, 60)
+    assert count >= 1
+    with pytest.raises(SampleError, match="its strips or tiles do not hold all pixels"):
+        images.decode_image(bytes(data))
+
+
+def test_a_planar_16_bit_tiff_without_the_tag_that_says_so_is_refused():
+    """The tag's number was damaged: three strips where the header says that one holds all."""
+    colour = RNG.integers(0, 65536, (3, 33, 21)).astype(np.uint16)
+    data = bytearray(tiff16(colour, planarconfig="separate"))
+    at = data.index(struct.pack("<HHI", 284, 3, 1))
+    struct.pack_into("<H", data, at, 65000)
+    with pytest.raises(SampleError, match="its strips or tiles do not hold all pixels"):
+        images.decode_image(bytes(data))
+
+
+@pytest.mark.parametrize("bits", [8, 16])
+@pytest.mark.parametrize("alpha", ["assocalpha", "unassalpha", "unspecified"])
+def test_the_fourth_channel_of_a_tiff(bits, alpha):
+    """The formula of alpha compositing over white; premultiplied colours are already multiplied."""
+    most = (1 << bits) - 1
+    colour = RNG.integers(0, most + 1, (33, 21, 3)).astype(np.float64)
+    share = RNG.integers(most // 4, most + 1, (33, 21, 1)) / most
+    stored = colour * share if alpha == "assocalpha" else colour
+    array = np.rint(np.concatenate([stored, share * most], axis=2)).astype(f"uint{bits}")
+    expected = colour if alpha == "unspecified" else colour * share + most * (1 - share)
+    decoded = images.decode_image(tiff16(array, extrasamples=[alpha]))
+    # Pillow divides premultiplied 8-bit colours by alpha again, rounded down.
+    np.testing.assert_allclose(decoded, expected / most * 255, atol=2.6 if bits == 8 else 0.51)
+
+
+# --- masks and maps ---------------------------------------------------------------------------------------------------
+
+
+def small_png(levels, bits):
+    """A gray PNG of 1, 2 or 4 bits, which Pillow cannot write."""
+    height, width = levels.shape
+    rows = [np.packbits(np.unpackbits(row[:, None].astype(np.uint8), axis=1)[:, -bits:].reshape(-1)) for row in levels]
+
+    def chunk(name, body):
+        return struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
+
+    header = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, bits, 0, 0, 0, 0))
+    body = zlib.compress(b"".join(b"\0" + row.tobytes() for row in rows))
+    return b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", body) + chunk(b"IEND", b"")
+
+
+@pytest.mark.parametrize("bits", [1, 2, 4])
+def test_masks_of_few_bits_keep_their_numbers(bits):
+    levels = RNG.integers(0, 1 << bits, (6, 9)).astype(np.uint8)
+    data = small_png(levels, bits)
+    np.testing.assert_array_equal(images.decode_mask(data), levels)
+    assert images.decode_mask(data).dtype == np.uint8
+    np.testing.assert_array_equal(images.decode_image(data)[:, :, 0], levels * (255 // ((1 << bits) - 1)))
+
+
+@pytest.mark.parametrize("white", [7, 255, 1000, 65535])
+@pytest.mark.parametrize("binary", [True, False])
+def test_pgm_masks_keep_their_numbers_for_any_maximum(white, binary):
+    numbers = RNG.integers(0, white + 1, (5, 7))
+    head = f"P{5 if binary else 2}\n# a comment\n7 5\n{white}\n".encode()
+    wide = numbers.astype(">u2" if white > 255 else np.uint8)
+    data = head + (wide.tobytes() if binary else " ".join(map(str, numbers.reshape(-1))).encode() + b"\n")
+    np.testing.assert_array_equal(images.decode_mask(data), numbers)
+
+
+MASKS = {
+    "gray PNG": lambda m: encoded(m, "PNG"),
+    "palette PNG": lambda m: encoded(_palette(m), "PNG"),
+    "palette with transparency": lambda m: encoded(_palette(m), "PNG", transparency=0),
+    "GIF": lambda m: encoded(_palette(m), "GIF", optimize=False, palette=_palette(m).getpalette()),
+    "BMP": lambda m: encoded(m, "BMP"),
+    "TIFF": lambda m: encoded(m, "TIFF", compression="tiff_deflate"),
+    "16 bits": lambda m: encoded(m.astype(np.uint16), "PNG"),
+    "16-bit TIFF": lambda m: encoded(m.astype(np.uint16), "TIFF"),
+}
+
+
+def _palette(mask):
+    image = Image.fromarray(mask, "P")
+    image.putpalette([value for number in range(256) for value in (number * 7 % 256, number * 3 % 256, number)])
+    return image
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_masks_keep_their_numbers(name):
+    mask = RNG.integers(0, 200, (12, 17)).astype(np.uint8)
+    mask[0, 0] = 199
+    decoded = images.decode_mask(MASKS[name](mask))
+    np.testing.assert_array_equal(decoded, mask)
+    assert decoded.dtype == (np.uint16 if "16" in name else np.uint8)
+
+
+@pytest.mark.parametrize(
+    "array", [RNG.normal(size=(5, 6)).astype(np.float32), RNG.integers(0, 9, (5, 6, 3)), np.zeros((4, 4), bool)]
+)
+def test_maps_from_numpy_files(array):
+    file = io.BytesIO()
+    np.save(file, array)
+    np.testing.assert_array_equal(images.decode_map(file.getvalue()), array)
+    assert images.image_size(file.getvalue()) == array.shape[:2]
+    for cut in (1, 20, len(file.getvalue()) - 8):
+        with pytest.raises(SampleError, match="not a whole NumPy file"):
+            images.decode_map(file.getvalue()[:-cut])
+
+
+def test_numpy_files_with_wrong_headers_or_code_are_refused():
+    file = io.BytesIO()
+    np.save(file, np.zeros((4, 4)))
+    with pytest.raises(SampleError, match=r"not a whole NumPy file: 128 of 8000000000 bytes of pixels are there"):
+        images.decode_map(_lying(file.getvalue()))
+    file = io.BytesIO()
+    np.save(file, np.array([[print]], dtype=object), allow_pickle=True)
+    with pytest.raises(SampleError, match=r"not a whole NumPy file: .*(allow_pickle|bytes of pixels)"):
+        images.decode_map(file.getvalue())
+    file = io.BytesIO()
+    np.save(file, np.zeros(4))
+    with pytest.raises(SampleError, match=r"a map is \[H, W\] or \[H, W, C\], this NumPy file has shape \(4,\)"):
+        images.decode_map(file.getvalue())
+
+
+def _lying(data):
+    header = data[:128].replace(b"(4, 4), }", b"(100, 100, 100000), }").rstrip(b" \n")
+    return header.ljust(127) + b"\n" + data[128:]
+
+
+# --- what is refused --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [name for name in FORMATS if name not in ("MPO",)])
+def test_a_file_cut_at_any_byte_is_refused_or_has_all_its_pixels(name):
+    data = FORMATS[name]
+    whole = images.decode_image(data)
+    step = 1 if len(data) < 1200 else 7
+    outcomes = [decoded_or_refused(data[:length]) for length in range(0, len(data), step)]
+    refused = [outcome for outcome in outcomes if isinstance(outcome, str)]
+    assert all(reason.startswith(("not a", "the file is empty", "not an image")) for reason in refused)
+    assert all(np.array_equal(outcome, whole) for outcome in outcomes if not isinstance(outcome, str))
+    assert len(refused) >= (len(data) - 20) // step
+
+
+@pytest.mark.parametrize("form", ["GIF", "PNG", "WEBP", "TIFF"])
+def test_several_frames_are_refused(form):
+    frames = [Image.new("RGB", (8, 8), colour) for colour in ("red", "green", "blue")]
+    data = encoded(frames[0], form, save_all=True, append_images=frames[1:])
+    for decode in (images.decode_image, images.decode_mask, images.image_size):
+        with pytest.raises(SampleError, match=f"{form} holds 3 frames, expected one image"):
+            decode(data)
+
+
+def test_decompression_bombs_are_refused_by_their_header(monkeypatch):
+    header = struct.pack(">IIBBBBB", 50_000, 50_000, 8, 2, 0, 0, 0)
+    png = (
+        b"\x89PNG\r\n\x1a\n"
+        + struct.pack(">I", 13)
+        + b"IHDR"
+        + header
+        + struct.pack(">I", zlib.crc32(b"IHDR" + header))
+    )
+    jpeg = bytearray(FORMATS["JPEG"])
+    place = jpeg.index(b"\xff\xc0") + 5
+    jpeg[place : place + 4] = struct.pack(">HH", 50_000, 50_000)
+    bmp = bytearray(FORMATS["BMP"])
+    bmp[18:26] = struct.pack("<ii", 50_000, 50_000)
+    for data in (png + struct.pack(">I", 0) + b"IDAT" + b"\0" * 40, bytes(jpeg), bytes(bmp), b"P6 50000 50000 255\n"):
+        for decode in (images.decode_image, images.image_size):
+            with pytest.raises(SampleError, match=r"limit of 178,?956,?970|not a whole image"):
+                decode(data)
+    just_below = images.MAX_PIXELS // 2
+    assert Image.MAX_IMAGE_PIXELS * 2 == images.MAX_PIXELS
+    check_pixels(2, just_below)
+    with pytest.raises(SampleError, match="more than the limit"):
+        check_pixels(2, just_below + 1)
+
+
+@pytest.mark.parametrize(("channels", "bits", "side"), [(4, 16, 8191), (4, 8, 11585), (3, 16, 9459), (3, 8, 13377)])
+def test_the_limit_counts_channels_and_bits(channels, bits, side):
+    """From a PNG's header: 537 MB of decoded pixels."""
+
+    def header_of(side):
+        body = b"IHDR" + struct.pack(">IIBBBBB", side, side, bits, {3: 2, 4: 6}[channels], 0, 0, 0)
+        return b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + body + struct.pack(">I", zlib.crc32(body)) + PNG_REST
+
+    assert side**2 * channels * bits // 8 <= images.MAX_BYTES < (side + 1) ** 2 * channels * bits // 8
+    assert images.image_size(header_of(side)) == (side, side)
+    with pytest.raises(SampleError, match=r"limit of [0-9]"):
+        images.image_size(header_of(side + 1))
+
+
+PNG_REST = struct.pack(">I", 0) + b"IDAT" + struct.pack(">I", zlib.crc32(b"IDAT")) + FORMATS["PNG"][-12:]
+
+MEMORY = """
+import resource, sys
+from tfprep import images
+data = open(sys.argv[1], "rb").read()
+images.decode_image(open(sys.argv[2], "rb").read())
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+size = images.decode_image(data).nbytes
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * (1 if sys.platform == "darwin" else 1024) / size)
+"""
+
+
+@pytest.mark.parametrize(("dtype", "channels", "most"), [("uint16", 4, 5), ("uint16", 3, 4.5), ("uint8", 4, 3.5)])
+def test_decoding_needs_little_more_than_the_pixels(tmp_path, dtype, channels, most):
+    """Memory in units of the result, which has 3 bytes per pixel: the decoder's array, the result, and some megabytes."""
+    for name, side in (("large", 3000), ("small", 30)):
+        (tmp_path / name).write_bytes(cv2.imencode(".png", np.full((side, side, channels), 99, dtype))[1].tobytes())
+    command = [sys.executable, "-c", MEMORY, str(tmp_path / "large"), str(tmp_path / "small")]
+    share = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert float(share) < most
+
+
+def test_a_text_bomb_in_a_png():
+    """A compressed text chunk of 100 MB."""
+    text = b"Comment\0\0" + zlib.compress(b"\0" * 100_000_000)
+    chunk = struct.pack(">I", len(text)) + b"zTXt" + text + struct.pack(">I", zlib.crc32(b"zTXt" + text))
+    data = FORMATS["PNG"][:33] + chunk + FORMATS["PNG"][33:]
+    outcome = decoded_or_refused(data)
+    assert np.array_equal(outcome, RGB) or outcome.startswith("not a whole image")
+
+
+@pytest.mark.parametrize(
+    "data", [b"%!PS-Adobe-3.0 EPSF-3.0\n", b"", b"GIF", b"<svg/>", b"\0" * 400, b"RIFF\0\0\0\0WAVE"]
+)
+def test_files_that_are_not_images(data):
+    with pytest.raises(SampleError, match=r"not an image: no known format|the file is empty|not a whole image"):
+        images.decode_image(data)
+
+
+def odd_jpegs():
+    """JPEGs that make libjpeg warn, by the kind of warning."""
+    data = FORMATS["JPEG"]
+    frame, scan = data.index(b"\xff\xc0"), data.index(b"\xff\xda")
+    icc = b"\xff\xe2" + struct.pack(">H", 22) + b"ICC_PROFILE\0\x05\x03junk\0\0"
+    profile = encoded(RGB, "JPEG", icc_profile=b"x" * 100)
+    return {
+        "stray bytes before a segment": data[:frame] + b"\0\1\2\3" + data[frame:],
+        "stray bytes before the scan": data[:scan] + b"\0" * 40 + data[scan:],
+        "a colour profile in the wrong order": data[:2] + icc + data[2:],
+        "a colour profile whose first part is missing": profile.replace(b"FILE\0\1\1", b"FILE\0\2\1"),
+        "an unknown JFIF revision": data.replace(b"JFIF\0\1\1", b"JFIF\0\7\1"),
+        "a scan with odd parameters": data.replace(b"\0\x3f\0", b"\0\x3e\0", 1),
+        "stray bytes before the end": data[:-2] + b"\x12\x34\x56" + data[-2:],
+    }
+
+
+@pytest.mark.parametrize("kind", odd_jpegs())
+def test_a_jpeg_that_pillow_reads_is_read_by_build_and_reader(kind):
+    data = odd_jpegs()[kind]
+    expected = by_pillow(data)
+    np.testing.assert_array_equal(images.decode_image(data), expected)
+    np.testing.assert_array_equal(images.decode_stored_jpeg(data, channels=3), expected)
+    out = np.zeros_like(expected)
+    images.decode_stored_jpeg(memoryview(data), channels=3, out=out)
+    np.testing.assert_array_equal(out, expected)
+    assert images.decode_image(data, reduced=2).shape in (expected.shape, (15, 22, 3))
+    with Image.open(io.BytesIO(data)) as image:
+        image.draft("L", image.size)
+        np.testing.assert_array_equal(
+            images.decode_stored_jpeg(data, channels=1)[:, :, 0], np.asarray(image.convert("L"))
+        )
+
+
+def test_a_jpeg_with_a_flipped_bit_decodes_as_in_pillow():
+    """Pillow and TensorFlow ignore warnings of libjpeg; so do a build and a loader."""
+    data = FORMATS["JPEG"]
+    start = data.index(b"\xff\xda") + 14
+    outcomes = []
+    for place in range(start, len(data) - 2, 3):
+        broken = bytearray(data)
+        broken[place] ^= 0xFF
+        outcomes.append(decoded_or_refused(bytes(broken)))
+        if isinstance(outcomes[-1], str):
+            assert not pillow_reads(bytes(broken))
+        else:
+            np.testing.assert_array_equal(outcomes[-1], by_pillow(bytes(broken)))
+    assert any(not isinstance(outcome, str) for outcome in outcomes)
+
+
+def test_bytes_after_the_end_are_ignored():
+    for name in ("JPEG", "PNG"):
+        np.testing.assert_array_equal(
+            images.decode_image(FORMATS[name] + b"trailing"), images.decode_image(FORMATS[name])
+        )
+
+
+def test_a_plain_jpeg_is_certain_to_decode():
+    for options in ({}, {"subsampling": 0}, {"optimize": True}, {"restart_marker_blocks": 1}, {"comment": b"\xff\xd9"}):
+        assert images.certain_to_decode(encoded(RGB, "JPEG", **options))
+    assert images.certain_to_decode(encoded(RGB[:, :, 0], "JPEG"))
+    others = [
+        encoded(RGB, "JPEG", progressive=True),
+        FORMATS["PNG"],
+        FORMATS["JPEG"] + b"trailing",
+        FORMATS["JPEG"][:-1],
+        b"",
+    ]
+    assert not any(map(images.certain_to_decode, others))
+
+
+@pytest.mark.parametrize("options", [{}, {"subsampling": 0, "restart_marker_blocks": 2}, {"progressive": True}])
+def test_what_is_certain_to_decode_does(options):
+    """One byte after the other is damaged: in the tables of the header, and in the scan."""
+    data, certain = encoded(RGB, "JPEG", **options), 0
+    for number in range(2 * len(data)):
+        broken = bytearray(data)
+        broken[number % len(data)] = int(RNG.integers(256))
+        if images.certain_to_decode(bytes(broken)) and images.keeps_original(bytes(broken)):
+            certain += 1
+            assert not isinstance(decoded_or_refused(bytes(broken)), str)
+    assert certain > len(data) or "progressive" in options
+
+
+def test_a_png_with_a_wrong_checksum_is_not_kept_as_it_is():
+    """Pillow does not look at the checksum of pixels; TensorFlow refuses a wrong one."""
+    import tensorflow as tf
+
+    data = FORMATS["PNG"]
+    assert images.keeps_original(data)
+    at = data.index(b"IEND") - 8
+    broken = data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+    np.testing.assert_array_equal(images.decode_image(broken), images.decode_image(data))
+    assert not images.keeps_original(broken)
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        tf.io.decode_png(broken)
+
+
+# --- DCT-domain downscaling -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize(("factor", "expected"), [(1, (60, 88)), (2, (30, 44)), (4, (15, 22)), (8, (8, 11))])
+def test_a_reduced_jpeg_has_the_pixels_of_its_average(factor, expected, orientation):
+    """Pixel i averages pixels k·i to k·(i + 1) of the upright image. If an incomplete block would come first, the whole image
+    is decoded."""
+    smooth = cv2.resize(RGB[:5, :7], (88, 60), interpolation=cv2.INTER_LINEAR)
+    data = encoded(smooth, "JPEG", exif=oriented(orientation), quality=100, subsampling=0)
+    whole = images.decode_image(data)
+    decoded = images.decode_image(data, reduced=factor)
+    if orientation in (1, 5) or factor < 8:
+        assert decoded.shape[:2] == (expected if orientation < 5 else expected[::-1])
+        height, width = (side // factor * factor for side in whole.shape[:2])
+        averages = whole[:height, :width].reshape(height // factor, factor, width // factor, factor, 3).mean((1, 3))
+        inner = decoded[: height // factor, : width // factor].astype(float)
+        assert np.abs(inner - averages).mean() < 2
+    else:
+        np.testing.assert_array_equal(decoded, whole)
+
+
+# --- encoding ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("channels", [1, 2, 3, 4])
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
+def test_png_keeps_every_value(channels, dtype):
+    array = RNG.integers(0, np.iinfo(dtype).max + 1, (9, 7, channels)).astype(dtype)
+    if channels == 2 and dtype == np.uint16:
+        with pytest.raises(SampleError, match="PNG holds two channels as uint8 only, not uint16"):
+            images.encode_png(array, 3)
+        return
+    np.testing.assert_array_equal(images.decode_png(images.encode_png(array, 3)), array)
+
+
+def test_written_jpeg_is_read_by_pillow():
+    for array in (RGB, RGB[:, :, :1], RGB[:, :, 0]):
+        data = images.encode_jpeg(array, 95, "420")
+        channels = 3 if array.ndim == 3 and array.shape[2] == 3 else 1
+        decoded = images.decode_stored_jpeg(data, channels=channels)
+        with Image.open(io.BytesIO(data)) as image:
+            np.testing.assert_array_equal(decoded.squeeze(), np.asarray(image))
+        assert np.abs(decoded.astype(int).squeeze() - array.squeeze()).mean() < 4

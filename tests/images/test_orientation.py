@@ -1,0 +1,109 @@
+"""The orientation read from a JPEG's bytes equals the one that Pillow reads, in intact and damaged files."""
+
+from __future__ import annotations
+
+import io
+import random
+import struct
+import warnings
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tfprep.images import exif_orientation
+from tfprep.images.orientation import orientation_of
+
+PIXELS = Image.fromarray(np.zeros((8, 8, 3), np.uint8))
+
+
+def jpeg(exif=b"", **options):
+    file = io.BytesIO()
+    PIXELS.save(file, "JPEG", exif=exif, **options)
+    return file.getvalue()
+
+
+def directory(entries, order="<", at=8):
+    """An EXIF segment with entries (tag, type, count, value of 4 bytes)."""
+    head = {"<": b"II*\0", ">": b"MM\0*"}[order] + struct.pack(f"{order}I", at)
+    body = b"".join(struct.pack(f"{order}HHI", *entry[:3]) + entry[3] for entry in entries)
+    return b"Exif\0\0" + head + b"\0" * (at - 8) + struct.pack(f"{order}H", len(entries)) + body + b"\0" * 4
+
+
+def by_pillow(data):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return int(Image.open(io.BytesIO(data)).getexif().get(0x0112, 1))
+
+
+MAKE = (0x010F, 2, 4, b"abc\0")
+PLAIN = {
+    "none": (b"", 1),
+    "another tag": (directory([MAKE]), 1),
+    "no entry": (directory([]), 1),
+    "further on": (directory([MAKE, (0x0112, 3, 1, struct.pack("<HH", 6, 0))], at=30), 6),
+    "big-endian": (directory([(0x0112, 3, 1, struct.pack(">HH", 8, 0))], ">"), 8),
+    "out of range": (directory([(0x0112, 3, 1, struct.pack("<HH", 9, 0))]), 9),
+}
+ODD = {
+    "given twice": directory([(0x0112, 3, 1, struct.pack("<HH", n, 0)) for n in (3, 5)]),
+    "beside a value outside": directory([(0x010F, 2, 900, b"abc\0"), (0x0112, 3, 1, struct.pack("<HH", 6, 0))]),
+    "beside an unknown type": directory([(0x010F, 99, 1, b"abc\0"), (0x0112, 3, 1, struct.pack("<HH", 6, 0))]),
+    "as a long": directory([(0x0112, 4, 1, struct.pack("<I", 6))]),
+    "of two values": directory([(0x0112, 3, 2, struct.pack("<HH", 6, 3))]),
+    "cut short": directory([MAKE, (0x0112, 3, 1, struct.pack("<HH", 6, 0))])[:-14],
+    "directory outside": b"Exif\0\0II*\0" + struct.pack("<I", 5000),
+    "no byte order": b"Exif\0\0XX*\0" + bytes(20),
+}
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_a_plain_entry_is_read_without_pillow(name):
+    exif, expected = PLAIN[name]
+    assert orientation_of(jpeg(exif)) == by_pillow(jpeg(exif)) == expected
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_an_unusual_entry_is_left_to_pillow(name):
+    data = jpeg(ODD[name])
+    assert orientation_of(data) is None
+    try:
+        expected = by_pillow(data)
+    except Exception:
+        return  # Pillow does not accept it as an image.
+    assert exif_orientation(data) == expected
+
+
+@pytest.mark.parametrize("number", range(1, 9))
+def test_files_written_by_pillow(number):
+    exif = Image.Exif()
+    exif[0x0112], exif[0x0110] = number, "camera"
+    assert orientation_of(jpeg(exif)) == number
+
+
+def test_xmp_and_repeated_segments_are_left_to_pillow():
+    xmp = b'<x:xmpmeta xmlns:x="adobe:ns:meta/"><rdf:Description tiff:Orientation="3"/></x:xmpmeta>'
+    assert orientation_of(jpeg(xmp=xmp)) is None
+    one = directory([(0x0112, 3, 1, struct.pack("<HH", 6, 0))])
+    segment = b"\xff\xe1" + struct.pack(">H", len(one) + 2) + one
+    data = jpeg()
+    assert orientation_of(data[:2] + segment + segment + data[2:]) is None
+
+
+def test_damaged_headers_give_the_same_orientation_as_pillow():
+    rng = random.Random(0)
+    whole = jpeg(PLAIN["further on"][0])
+    told = 0
+    for _ in range(3000):
+        data = bytearray(whole)
+        for _ in range(rng.randint(1, 3)):
+            data[rng.randrange(2, 110)] = rng.randrange(256)
+        found = orientation_of(bytes(data))
+        try:
+            expected = by_pillow(bytes(data))
+        except Exception:
+            continue
+        if found is not None:
+            told += 1
+            assert found == expected, bytes(data[:110])
+    assert told > 500

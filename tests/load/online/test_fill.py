@@ -1,0 +1,481 @@
+"""Flip, crop, MixUp and CutMix on the direct path, compared with all possible windows, the papers' formulas, and SciPy's beta."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from scipy import stats
+
+import tfprep.load
+from tfprep import Recipe, codecs, derive, sources
+from tfprep.dataset import read_manifest
+from tfprep.errors import LoaderError, SampleError
+from tfprep.load import CutMix, MixUp, RandomCrop, RandomFlip
+from tfprep.load.online.draws import betas
+from tfprep.load.online.fill import blend, mirrored
+from tfprep.load.online.ops import unfit_fields
+
+RASTERS = ["image", "lossless", "mask", "depth", "clicks", "field"]
+MIXED = {"fields": ["image", "label", "key"], "batch_size": 8, "seed": 3}
+
+
+@pytest.fixture(scope="module")
+def data(photos):
+    return tfprep.load.open(photos.path)
+
+
+def batches(data, count, **options):
+    loader = data.numpy_loader("train", **options)
+    try:
+        return list(itertools.islice(loader, count))
+    finally:
+        loader.close()
+
+
+def joined(elements):
+    return {name: np.concatenate([element[name] for element in elements]) for name in elements[0]}
+
+
+def views(array, height, width):
+    """All windows of this size, unchanged and mirrored in each way: ((y, x, upside down, left to right), pixels)."""
+    for y, x in itertools.product(range(array.shape[0] - height + 1), range(array.shape[1] - width + 1)):
+        part = array[y : y + height, x : x + width]
+        for flip_y, flip_x in itertools.product((False, True), repeat=2):
+            yield (y, x, flip_y, flip_x), part[:: -1 if flip_y else 1, :: -1 if flip_x else 1]
+
+
+def found(made, plain):
+    return next(at for at, part in views(plain, *made.shape[:2]) if np.array_equal(part, made))
+
+
+# --- flip and crop ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cache", [False, "encoded", "decoded"])
+@pytest.mark.parametrize(
+    "ops",
+    [
+        [RandomFlip()],
+        [RandomFlip(direction="vertical"), RandomFlip()],
+        [RandomCrop(20, 25)],
+        [RandomFlip(), RandomCrop(20, 25), RandomFlip(direction="vertical")],
+        [RandomCrop(22, 30), RandomFlip(), RandomCrop(20, 25)],
+    ],
+)
+def test_all_rasters_show_the_same_window(data, ops, cache):
+    options = {"batch_size": 10, "seed": 1, "cache": cache}
+    plain, made = (joined(batches(data, 12, at_load=at_load, **options)) for at_load in ([], ops))
+    seen = set()
+    for row in range(0, 120, 7):
+        window = found(made["lossless"][row], plain["lossless"][row])
+        seen.add(window)
+        for name in RASTERS:
+            parts = dict(views(plain[name][row], *made["lossless"].shape[1:3]))
+            np.testing.assert_array_equal(made[name][row], parts[window], err_msg=name)
+    assert len(seen) > 1
+    for name in ("label", "weight", "pose", "caption"):
+        assert made[name].tolist() == plain[name].tolist()
+
+
+def test_every_window_is_equally_likely(data):
+    options = {"batch_size": 50, "fields": ["lossless"], "variants": 0, "seed": 5}
+    plain, made = (
+        joined(batches(data, 24, at_load=ops, **options))["lossless"]
+        for ops in ([], [RandomCrop(22, 31), RandomFlip()])
+    )
+    drawn = [found(image, before) for image, before in zip(made, plain, strict=True)]
+    counts = [drawn.count((y, x, False, flip)) for y in range(3) for x in range(2) for flip in (False, True)]
+    assert sum(counts) == 1200
+    assert stats.chisquare(counts).pvalue > 1e-4
+
+
+@pytest.mark.parametrize("p", [0.0, 0.25, 1.0])
+def test_share_of_flipped_samples(data, p):
+    options = {"batch_size": 50, "fields": ["lossless"], "variants": 0}
+    plain, made = (joined(batches(data, 24, at_load=ops, **options))["lossless"] for ops in ([], [RandomFlip(p)]))
+    flipped = sum(not np.array_equal(a, b) for a, b in zip(made, plain, strict=True))
+    low, high = stats.binom.ppf([1e-5, 1 - 1e-5], 1200, p) if 0 < p < 1 else (1200 * p, 1200 * p)
+    assert low <= flipped <= high
+
+
+def test_stacked_inputs_and_floats(data):
+    options = {
+        "inputs": ["lossless", "clicks"],
+        "targets": "mask",
+        "batch_size": 10,
+        "dtype": "float32",
+        "normalize": True,
+    }
+    (x, y), (cut_x, cut_y) = (
+        batches(data, 1, at_load=ops, **options)[0] for ops in ([], [RandomFlip(), RandomCrop(9, 9)])
+    )
+    assert cut_x.shape == (10, 9, 9, 5)
+    for row in range(10):
+        parts = dict(views(x[row], 9, 9))
+        window = found(cut_x[row], x[row])
+        np.testing.assert_array_equal(cut_x[row], parts[window])
+        np.testing.assert_array_equal(cut_y[row], dict(views(y[row], 9, 9))[window])
+
+
+def test_images_of_different_sizes_become_one_batch(make_dataset):
+    def make(rng, number):
+        size = 20 + number % 7, 30 - number % 5
+        return {
+            "image": rng.integers(0, 256, (*size, 3)).astype(np.uint8),
+            "mask": rng.integers(0, 9, size).astype(np.uint8),
+        }
+
+    kinds, codec = {"image": "image", "mask": "mask"}, {"image": codecs.Png(), "mask": codecs.Png()}
+    made = make_dataset(samples={"train": 30}, fields=("image", "mask"), make=make, kinds=kinds, codec=codec)
+    data = tfprep.load.open(made.path)
+    plain = batches(data, 3, batch_size=10)
+    flipped = batches(data, 3, batch_size=10, at_load=[RandomFlip()])
+    cut = batches(data, 3, batch_size=10, at_load=[RandomFlip(), RandomCrop(18, 18)])
+    for before, mirror, after in zip(plain, flipped, cut, strict=True):
+        assert after["image"].shape == (10, 18, 18, 3)
+        for row in range(10):
+            window = found(after["image"][row], before["image"][row])
+            np.testing.assert_array_equal(after["mask"][row], dict(views(before["mask"][row], 18, 18))[window])
+            assert found(mirror["image"][row], before["image"][row]) == (0, 0, False, window[3])
+    with pytest.raises(
+        SampleError, match=r"2\d x \d+ pixels are fewer than RandomCrop\(22, 26\) leaves; .* \(key 'train/"
+    ):
+        batches(data, 9, batch_size=10, at_load=[RandomCrop(22, 26)])
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.int64, np.float16, np.float64])
+@pytest.mark.parametrize("shape", [(7, 9), (7, 9, 1), (7, 9, 2), (7, 9, 3), (7, 9, 5), (7, 9, 600), (1, 1, 3)])
+@pytest.mark.parametrize("flips", [(True, False), (False, True), (True, True)])
+def test_a_mirrored_array_is_a_reversed_view(dtype, shape, flips):
+    whole = np.random.default_rng(0).integers(0, 200, (shape[0] + 3, shape[1] + 2, *shape[2:])).astype(dtype)
+    for part in (whole[2 : 2 + shape[0], 1 : 1 + shape[1]], np.ascontiguousarray(whole[: shape[0], : shape[1]])):
+        expected = part[:: -1 if flips[0] else 1, :: -1 if flips[1] else 1]
+        np.testing.assert_array_equal(mirrored(part, *flips), expected)
+        out = np.zeros((3, *shape), dtype)
+        mirrored(part, *flips, out=out[1])
+        np.testing.assert_array_equal(out[1], expected)
+        assert not out[0].any()
+        assert not out[2].any()
+
+
+# --- MixUp and CutMix ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("alpha", [0.2, 0.4, 1.0, 3.0, 40.0, 1000.0])
+def test_betas_have_scipys_distribution(alpha):
+    drawn = betas(alpha, 7, np.arange(10**6, 10**6 + 5000))
+    assert stats.kstest(drawn, stats.beta(alpha, alpha).cdf, method="asymp").pvalue > 1e-4
+
+
+def test_betas_are_functions_of_the_position():
+    """They do not depend on the other positions of the same call, as on several hosts or after a resume."""
+    whole = betas(0.4, 7, np.arange(1000))
+    chosen = np.random.default_rng(0).permutation(1000)[:300]
+    np.testing.assert_array_equal(betas(0.4, 7, chosen), whole[chosen])
+    assert not np.isin(betas(0.4, 8, chosen), whole).any()
+
+
+def test_blend_of_bytes_is_exact():
+    """All bytes over all bytes, with every weight, in whole numbers."""
+    a, b = (side.reshape(1, -1) for side in np.indices((256, 256)))
+    for weight in range(257):
+        made = a.astype(np.uint8)
+        blend(made, b.astype(np.uint8), weight)
+        np.testing.assert_array_equal(made, (weight * a + (256 - weight) * b + 128) // 256)
+
+
+@pytest.mark.parametrize(("dtype", "atol"), [(np.uint16, 0.5), (np.int32, 0.5), (np.float32, 1e-2), (np.float16, 32)])
+def test_blend_of_wider_numbers(dtype, atol):
+    a, b = np.random.default_rng(0).integers(0, 60000, (2, 1, 500)).astype(dtype)
+    made = a.copy()
+    blend(made, b, 100)
+    np.testing.assert_allclose(made.astype(float), (100 * a.astype(float) + 156 * b.astype(float)) / 256, atol=atol)
+
+
+def test_mixup_is_the_papers_formula_with_the_next_sample(data):
+    """x = w a + (1 - w) b and y = w one-hot(a) + (1 - w) one-hot(b), with the same w for labels and pixels."""
+    plain, made = (batches(data, 20, at_load=ops, **MIXED) for ops in ([], [MixUp(0.4)]))
+    weights = []
+    for before, after in zip(plain, made, strict=True):
+        assert after["label"].dtype == np.float32
+        assert after["label"].shape == (8, 3)
+        assert after["key"].tolist() == before["key"].tolist()
+        for row in range(8):
+            partner = (row + 1) % 8
+            a, b = before["image"][row].astype(int), before["image"][partner].astype(int)
+            own, others = before["label"][row], before["label"][partner]
+            share = float(after["label"][row][own])
+            label = share * np.eye(3)[own] + (1 - share) * np.eye(3)[others] if own != others else np.eye(3)[own]
+            np.testing.assert_array_equal(after["label"][row], label)
+            candidates = [int(share * 256)] if own != others else range(257)
+            made_of = [(w * a + (256 - w) * b + 128) // 256 for w in candidates]
+            assert any(np.array_equal(pixels, after["image"][row].astype(int)) for pixels in made_of)
+            weights += [share] if own != others else []
+    assert len(weights) > 60
+    assert stats.kstest(weights, stats.beta(0.4, 0.4).cdf, method="asymp").pvalue > 1e-4
+
+
+def test_cutmix_pastes_a_box_of_the_next_sample(data):
+    """Labels are mixed by area; masks and maps are replaced in the same box; its sides are as in the paper unless a border
+    cuts it."""
+    options = {"batch_size": 8, "seed": 3, "fields": ["lossless", "mask", "field", "label"], "variants": 0}
+    plain, made = (batches(data, 40, at_load=ops, **options) for ops in ([], [CutMix()]))
+    shares = []
+    for before, after in zip(plain, made, strict=True):
+        for row in range(8):
+            partner = (row + 1) % 8
+            changed = (after["field"][row] != before["field"][row]).any(axis=-1)
+            ys, xs = np.nonzero(changed)
+            box = np.zeros_like(changed)
+            if len(ys):
+                box[ys.min() : ys.max() + 1, xs.min() : xs.max() + 1] = True
+            np.testing.assert_array_equal(changed, box)
+            for name in ("lossless", "mask", "field"):
+                inside = box.reshape(box.shape + (1,) * (before[name].ndim - 3))
+                np.testing.assert_array_equal(
+                    after[name][row], np.where(inside, before[name][partner], before[name][row])
+                )
+            share = 1 - box.mean()
+            shares.append(share)
+            label = share * np.eye(3)[before["label"][row]] + (1 - share) * np.eye(3)[before["label"][partner]]
+            np.testing.assert_allclose(after["label"][row], label, atol=1e-7)
+    assert stats.kstest(shares, _cutmix_shares(), method="asymp").pvalue > 1e-4
+
+
+def _cutmix_shares():
+    """The remaining share of a 24 x 32 image by the authors' published code, with NumPy's generator."""
+    rng, shares = np.random.default_rng(0), []
+    for weight in rng.beta(1, 1, 20000):
+        sides = [int(length * np.sqrt(1 - weight)) for length in (24, 32)]
+        centres = [rng.integers(length) for length in (24, 32)]
+        kept = [
+            np.clip(centre + side // 2, 0, length) - np.clip(centre - side // 2, 0, length)
+            for centre, side, length in zip(centres, sides, (24, 32), strict=True)
+        ]
+        shares.append(1 - kept[0] * kept[1] / (24 * 32))
+    return np.array(shares)
+
+
+@pytest.mark.parametrize("p", [0.0, 0.3])
+def test_share_of_mixed_samples(data, p):
+    plain, made = (joined(batches(data, 100, at_load=ops, **MIXED)) for ops in ([], [MixUp(50.0, p=p)]))
+    mixed = sum(not np.array_equal(a, b) for a, b in zip(plain["image"], made["image"], strict=True))
+    assert abs(mixed / 800 - p) < (0.08 if p else 1e-9)
+
+
+def test_each_sample_takes_one_of_two_ops(data):
+    plain, made = (joined(batches(data, 50, at_load=ops, **MIXED)) for ops in ([], [MixUp(50.0), CutMix()]))
+    untouched = [(a == b).all(axis=-1).mean() for a, b in zip(plain["image"], made["image"], strict=True)]
+    assert 120 < sum(share > 0.2 for share in untouched) < 250  # A box, or a cut so small that it is empty.
+    assert 150 < sum(share <= 0.2 for share in untouched) < 280
+
+
+# --- exactness ----------------------------------------------------------------------------------------------------------
+
+ALL = [RandomFlip(), RandomCrop(20, 20), MixUp(0.4), CutMix()]
+EXACT = {"fields": ["image", "label", "key", "variant"], "seed": 9, "at_load": ALL, "batch_size": 10}
+
+
+@pytest.mark.parametrize("remainder", ["wrap", "keep", "drop"])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_resume_at_every_step(data, remainder, threads):
+    options = EXACT | {"remainder": remainder, "batch_size": 12}
+    whole = batches(data, 12, **options)
+    for start in range(0, 12, 1 if threads == 3 else 5):
+        rest = batches(data, 12 - start, **options, start_step=start, threads=threads)
+        for expected, element in zip(whole[start:], rest, strict=True):
+            for name, value in expected.items():
+                np.testing.assert_array_equal(element[name], value)
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 10])
+def test_the_parts_of_all_hosts_make_the_batch_of_one_host(data, count):
+    whole = batches(data, 8, **EXACT)
+    parts = [batches(data, 8, **EXACT, hosts=(index, count)) for index in range(count)]
+    for step, expected in enumerate(whole):
+        for name, value in expected.items():
+            np.testing.assert_array_equal(np.concatenate([part[step][name] for part in parts]), value)
+
+
+def test_draws_depend_on_seed_epoch_and_op(data):
+    def drawn(ops, seed=0, epochs=2):
+        options = {"batch_size": 50, "fields": ["lossless", "key"], "variants": 0, "order": "sequential", "seed": seed}
+        plain, made = (batches(data, epochs, at_load=at, **options) for at in ([], ops))
+        return [
+            [found(b, a)[:4] for a, b in zip(one["lossless"], other["lossless"], strict=True)]
+            for one, other in zip(plain, made, strict=True)
+        ]
+
+    flips = drawn([RandomFlip()])
+    assert flips[0] != flips[1]
+    assert drawn([RandomFlip()], seed=1) != flips
+    crops = drawn([RandomCrop(18, 18)])
+    both = drawn([RandomCrop(18, 18), RandomFlip()])
+    assert [[window[:2] for window in epoch] for epoch in both] == [[window[:2] for window in epoch] for epoch in crops]
+    assert [[window[3] for window in epoch] for epoch in both] == [[window[3] for window in epoch] for epoch in flips]
+
+
+def test_bad_records_take_substitutes_that_all_hosts_agree_on(photos, make_dataset):
+    made = make_dataset(samples={"train": 40}, fields=("lossless", "label"))
+    path = next(made.path.glob("*.tfrecord-00000*"))
+    path.write_bytes(path.read_bytes()[:40] + b"\xff" * 300 + path.read_bytes()[340:])
+    data = tfprep.load.open(made.path)
+    options = EXACT | {"fields": ["lossless", "label"], "on_bad": "skip"}
+    whole = batches(data, 12, **options)
+    parts = [batches(data, 12, **options, hosts=(index, 4)) for index in range(4)]
+    for step, expected in enumerate(whole):
+        for name, value in expected.items():
+            np.testing.assert_array_equal(np.concatenate([part[step][name] for part in parts]), value)
+
+
+def test_a_host_without_a_part_in_the_last_batch(data):
+    """50 samples in batches of 8: the seventh batch has two samples for four hosts."""
+    options = EXACT | {"batch_size": 8, "remainder": "keep"}
+    whole = batches(data, 7, **options)
+    parts = [batches(data, 7, **options, hosts=(index, 4)) for index in range(4)]
+    assert sorted(len(part[6]["image"]) for part in parts) == [0, 0, 1, 1]
+    for name, value in whole[6].items():
+        assert {part[6][name].dtype for part in parts} == {value.dtype}
+        np.testing.assert_array_equal(np.concatenate([part[6][name] for part in parts]), value)
+
+
+def test_labels_beyond_the_classes(make_dataset):
+    def make(rng, number):
+        return {"image": np.zeros((8, 8, 3), np.uint8), "grade": 7}
+
+    codec, kinds = {"image": codecs.Png(), "grade": codecs.Scalar()}, {"image": "image", "grade": "label"}
+    made = make_dataset(samples={"train": 4}, fields=("image", "grade"), make=make, kinds=kinds, codec=codec)
+    data = tfprep.load.open(made.path)
+    with pytest.raises(LoaderError, match=r"how many classes 'grade' has is not known; write MixUp\(..., classes=N\)"):
+        data.numpy_loader("train", at_load=[MixUp()])
+    with pytest.raises(LoaderError, match="'grade' is 7, and there are 5 classes"):
+        batches(data, 1, batch_size=4, at_load=[MixUp(classes=5)])
+    assert (
+        batches(data, 1, batch_size=4, at_load=[MixUp(classes=8)])[0]["grade"].tolist() == np.eye(8)[[7] * 4].tolist()
+    )
+
+
+def test_validation_takes_the_centre_and_one_hot_labels(data):
+    plain, made = (
+        [next(iter(data.numpy_loader("val", 11, training=False, at_load=ops, fields=["image", "label"])))]
+        for ops in ([], ALL)
+    )
+    np.testing.assert_array_equal(made[0]["image"], plain[0]["image"][:, 2:22, 6:26])
+    np.testing.assert_array_equal(made[0]["label"], np.eye(3)[plain[0]["label"]])
+
+
+# --- mistakes -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "rule"),
+    [
+        ({"at_load": [RandomCrop(25, 32)]}, r"RandomCrop\(25, 32\) of images of 24 x 32"),
+        ({"at_load": [RandomCrop(10, 10), RandomCrop(11, 5)]}, r"RandomCrop\(11, 5\) of images of 10 x 10"),
+        ({"at_load": [MixUp(), RandomFlip()]}, "put them after flips and crops"),
+        ({"at_load": [MixUp(), MixUp()]}, "one MixUp and one CutMix at most"),
+        ({"at_load": RandomFlip()}, "a list of RandomFlip, RandomCrop, MixUp and CutMix"),
+        ({"at_load": ["flip"]}, "a list of RandomFlip, RandomCrop, MixUp and CutMix"),
+        ({"at_load": [MixUp()]}, "cannot mix the class numbers of 'mask'"),
+        ({"at_load": [RandomFlip()], "fields": ["label"]}, "no image, mask or map is loaded"),
+        ({"at_load": [MixUp(classes=4)], "fields": ["image", "label"]}, r"said differently: \[3, 4\]"),
+    ],
+)
+def test_wrong_uses_raise(data, options, rule):
+    with pytest.raises(LoaderError, match=rule):
+        data.numpy_loader("train", **options)
+
+
+@pytest.mark.parametrize(
+    ("make", "rule"),
+    [
+        (lambda: RandomFlip(1.5), "probability from 0 to 1"),
+        (lambda: RandomFlip(True), "probability from 0 to 1"),
+        (lambda: RandomCrop(0, 5), "whole numbers of pixels from 1"),
+        (lambda: RandomCrop(5, 2.5), "whole numbers of pixels from 1"),
+        (lambda: MixUp(0), "a number above 0"),
+        (lambda: CutMix(float("nan")), "a number above 0"),
+        (lambda: CutMix(p=-0.1), "probability from 0 to 1"),
+        (lambda: MixUp(classes=0), "a whole number from 1"),
+    ],
+)
+def test_wrong_options_raise(make, rule):
+    with pytest.raises(LoaderError, match=rule):
+        make()
+
+
+def test_fields_that_cannot_follow(make_dataset):
+    def make(rng, number):
+        boxes = np.array([[1, 2, 9, 9]], np.float32)
+        return {"image": np.zeros((24, 32, 3), np.uint8), "boxes": boxes, "label": np.array([1, 2])}
+
+    kinds = {"image": "image", "boxes": "boxes", "label": "scalar"}
+    codec = {"image": codecs.Png(), "boxes": codecs.Scalar(), "label": codecs.Scalar()}
+    made = make_dataset(samples={"train": 4}, fields=("image", "boxes"), make=make, kinds=kinds, codec=codec)
+    data = tfprep.load.open(made.path)
+    with pytest.raises(LoaderError, match="does not move boxes and points, such as 'boxes'; leave it out"):
+        data.numpy_loader("train", at_load=[RandomFlip()])
+    assert batches(data, 1, batch_size=4, fields=["image"], at_load=[RandomFlip()])[0]["image"].shape == (4, 24, 32, 3)
+
+
+class OwnClicks(derive.ClickPoints):
+    """A user's class."""
+
+
+class Between(derive.Sobel):
+    """A base of the next."""
+
+
+class OwnSobel(Between):
+    """A user's class of a user's class."""
+
+
+RECIPE = Recipe(
+    "unfit",
+    sources.Paired(image="{split}/*.png", mask="{split}annot/*.png"),
+    derive={
+        "offsets": derive.InstanceOffsets(),
+        "slopes": derive.Sobel(of="both"),
+        "edges": derive.Sobel(of="magnitude"),
+        "clicks": derive.ClickPoints(),
+        "own_clicks": OwnClicks(),
+        "own_sobel": OwnSobel(of="both"),
+        "click_maps": derive.Clicks(),
+        "joints": derive.Heatmaps(points="offsets"),
+        "pose": derive.Heatmaps(points="offsets", channels=17),
+        "spots": derive.Heatmaps(points="offsets", channels=1),
+    },
+    store={"image": codecs.Png()},
+)
+
+
+def test_derived_inputs_that_cannot_follow():
+    """The derived inputs come from a real recipe, as tfprep.json describes them."""
+    unfit = unfit_fields(RECIPE.describe())
+    refused = {
+        op: {name for name, why in unfit.items() if op in why.ops} for op in (RandomFlip, RandomCrop, MixUp, CutMix)
+    }
+    assert refused[RandomFlip] == {"offsets", "slopes", "clicks", "joints", "pose", "own_clicks", "own_sobel"}
+    assert refused[RandomCrop] == refused[MixUp] == refused[CutMix] == {"clicks", "own_clicks"}
+
+
+@pytest.mark.parametrize("op", [RandomFlip(), RandomCrop(8, 8), MixUp(classes=3), CutMix(classes=3)])
+def test_click_points_do_not_move(make_dataset, op):
+    made = make_dataset(samples={"train": 8}, fields=("image", "weight"))
+    made.seal(lambda document: document.update(recipe={"derive": {"weight": {"type": "tfprep.derive.ClickPoints"}}}))
+    with pytest.raises(
+        LoaderError, match="'weight' holds coordinates, which do not move with the pixels; leave it out"
+    ):
+        tfprep.load.open(made.path).numpy_loader("train", 4, at_load=[op])
+    tfprep.load.open(made.path).numpy_loader("train", 4, at_load=[op], fields=["image"])
+
+
+def test_a_dataset_with_directions_refuses_flips(make_dataset):
+    made = make_dataset(samples={"train": 4}, fields=("image", "field"))
+    recipe = {"derive": {"field": {"type": "tfprep.derive.InstanceOffsets"}}}
+    made.seal(lambda document: document.update(recipe=recipe))
+    assert read_manifest(made.path).recipe["derive"]
+    with pytest.raises(LoaderError, match="'field' holds directions"):
+        tfprep.load.open(made.path).numpy_loader("train", at_load=[RandomFlip()])

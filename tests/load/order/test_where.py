@@ -1,0 +1,137 @@
+"""Expressions over the index compared with Python's own evaluation of each row."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from tfprep.errors import LoaderError
+from tfprep.load.order.where import rows_where
+
+KEYS = ["day/a", "night/b", "day/c", "night/d", "dusk/e"]
+LABELS = [0, 1, 2, 1, 0]
+HEIGHTS = [100, 200, 300, 200, 50]
+COLUMNS = {"key": pa.chunked_array([KEYS]), "label": pa.chunked_array([LABELS]), "height": pa.chunked_array([HEIGHTS])}
+NAMES = ("cat", "dog", "owl")
+
+
+def column(name):
+    if name not in COLUMNS:
+        raise LoaderError(f"no column {name!r}")
+    return COLUMNS[name]
+
+
+def rows(where):
+    return rows_where(where, column, NAMES, 5).tolist()
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        "label == 1",
+        "label != 1 and height >= 100",
+        "height < 100 or label == 2",
+        "not (label == 1)",
+        "label in (0, 2)",
+        "label not in [0, 2]",
+        "100 <= height < 300",
+        "key.startswith('day')",
+        "not key.endswith('c') and 'night' not in key",
+        "'d' in key",
+        "height - 50 > 2 * 50",
+        "-height < -150",
+        "2 == label",
+    ],
+)
+def test_expressions_select_the_rows_that_python_selects(where):
+    expected = [
+        row
+        for row in range(5)
+        if eval(
+            where, {"key": KEYS[row], "label": LABELS[row], "height": HEIGHTS[row]}
+        )  # These strings are defined above.
+    ]
+    assert rows(where) == expected
+
+
+@pytest.mark.parametrize(
+    ("where", "same"),
+    [
+        ("label == 'dog'", "label == 1"),
+        ("label in ('cat', 'owl')", "label in (0, 2)"),
+        ("'owl' == label", "label == 2"),
+    ],
+)
+def test_class_names(where, same):
+    assert rows(where) == rows(same) != []
+
+
+def test_expressions_of_pyarrow():
+    assert rows((pc.field("label") == 1) & (pc.field("height") > 100)) == [1, 3]
+
+
+@pytest.mark.parametrize(
+    ("where", "says"),
+    [
+        ("label = 1", "no expression"),
+        ("__import__('os').getcwd()", "cannot stand here"),
+        ("key.__class__", "cannot stand here"),
+        ("label ** 2 == 1", "cannot stand here"),
+        ("(lambda: 1)()", "cannot stand here"),
+        ("1 == 1", "names no column"),
+        ("label == 'fox'", "there is no class 'fox'; there are cat, dog, owl"),
+        ("colour == 1", "no column 'colour'"),
+        ("key > 3", "where='key > 3'"),
+        ("height", "where='height'"),
+    ],
+)
+def test_wrong_expressions_raise(where, says):
+    with pytest.raises(LoaderError, match=says.replace("(", "\\(")):
+        rows(where)
+
+
+HOSTILE = {
+    "text times a number": "key == 'a' * 20000000000",
+    "a number of many digits": "height == " + "9" * 5000,
+    "a product beyond 64 bits": "height == " + "*".join(["9999999"] * 40),
+    "more than 64 bits": f"height == {2**63}",
+    "more than 64 bits, negative": f"height == -{2**64}",
+    "nested too deeply": "(" * 5000 + "height" + ")" * 5000,
+    "signs without end": "-" * 50_000 + "height > 0",
+    "a sum without end": "height" + " + 1" * 20_000 + " > 0",
+    "too long": "key in (" + "'a'," * 100_000 + ")",
+    "a NUL": "key == 'a\0b'",
+    "half a surrogate pair": "key == '\\ud800'",
+    "half a surrogate pair in the text": "key == '\ud800'",
+    "a column that is no truth value": "label + 1",
+    "text that contains nothing": "'a' in 'abc'",
+    "a list in a list": "label in ((1, 2), (3,))",
+    "a number in text": "3 in key",
+    "not of a number": "not 3",
+    "minus text": "height > -'a'",
+    "and of numbers": "label and 3",
+    "a pattern that is a column": "key.startswith(key)",
+    "bytes": "key == b'a'",
+    "a complex number": "label == 1j",
+    "an ellipsis": "key == ...",
+    "a walrus": "(label := 3) == 3",
+    "an f-string": "key == f'{label}'",
+    "a list compared": "label == [1, 2]",
+    "nothing": "",
+    "lines": "label == 1\nimport os",
+    "overflow in the column": f"height * {2**62} > 0",
+}
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+def test_hostile_text_is_a_short_loader_error(what):
+    with pytest.raises(LoaderError) as error:
+        rows(HOSTILE[what])
+    assert len(str(error.value)) < 1500
+
+
+def test_long_chains_are_evaluated():
+    """Arrow evaluates recursively: a chain of ten thousand comparisons would overflow its stack."""
+    assert rows(" or ".join(["height==200"] * 6000)) == [1, 3]
+    assert rows("0 <= height <= 300 or key in (" + "'x'," * 20_000 + ")") == [0, 1, 2, 3, 4]

@@ -1,0 +1,296 @@
+"""Threads that prefetch batches: how they stop, stall and fail."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import tfprep
+from tfprep.errors import LoaderError, StalledPipelineError
+from tfprep.load.reader import rows
+from tfprep.load.reader.reader import PREFETCH_FROM_MEMORY
+
+
+def reading_threads():
+    return [thread for thread in threading.enumerate() if thread.name.startswith("tfprep-read")]
+
+
+def wait_for_the_end_of_threads():
+    gc.collect()
+    end = time.monotonic() + 60
+    while reading_threads() and time.monotonic() < end:
+        time.sleep(0.01)
+    assert not reading_threads()
+
+
+@pytest.fixture(autouse=True)
+def all_threads_end():
+    yield
+    wait_for_the_end_of_threads()
+
+
+@pytest.fixture
+def data(photos):
+    return tfprep.open(photos.path)
+
+
+OPTIONS = {"cache": False, "verify": "always", "fields": ["image", "key"]}
+
+
+@pytest.fixture
+def gate(monkeypatch):
+    """Makes reads wait until the event is set."""
+    opened, real = threading.Event(), rows.read_fields
+
+    def read(*arguments, **options):
+        assert opened.wait(20)
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(rows, "read_fields", read)
+    yield opened
+    opened.set()
+
+
+def test_no_thread_starts_before_the_first_batch(data):
+    iterator = iter(data.numpy_loader("train", 8, threads=2))
+    assert not reading_threads()
+    next(iterator)
+    assert len(reading_threads()) == 2
+    iterator.close()
+    assert not reading_threads()
+
+
+def test_dropping_an_iterator_ends_its_threads(data):
+    next(iter(data.numpy_loader("train", 8)))
+    wait_for_the_end_of_threads()  # A finaliser does not wait.
+
+
+def test_prefetch_stays_within_its_limit(data):
+    loader = data.numpy_loader("train", 8, prefetch=3, threads=4, **OPTIONS)
+    iterator = iter(loader)
+    for _ in range(5):
+        next(iterator)
+        time.sleep(0.02)
+        stats = loader.stats
+        assert stats["batches_ready"] + stats["batches_in_flight"] <= 3
+    assert loader.stats["records_read"] <= 8 * (5 + 3)
+    iterator.close()
+
+
+def test_prefetch_is_shorter_once_all_rows_are_in_memory(data):
+    """Then no delay of a disk has to be bridged, and memory that was just used is still in the processor's cache."""
+    loader = data.numpy_loader("train", 8, variants=0, cache="decoded", prefetch=6, fields=["image", "key"])
+    batches = iter(loader)
+    next(batches)
+    assert loader.stats["prefetch"] == 6
+    for _ in range(30):
+        next(batches)
+    assert loader.report()["cache"]["records"] == 50
+    assert loader.stats["prefetch"] == PREFETCH_FROM_MEMORY
+    for _ in range(20):
+        next(batches)
+        time.sleep(0.01)
+        assert loader.stats["batches_ready"] + loader.stats["batches_in_flight"] <= PREFETCH_FROM_MEMORY
+    end = time.monotonic() + 20
+    while loader.stats["batches_ready"] < PREFETCH_FROM_MEMORY and time.monotonic() < end:
+        time.sleep(0.01)
+    assert loader.stats["batches_ready"] == PREFETCH_FROM_MEMORY
+    batches.close()
+
+
+def test_a_stall_names_the_file_and_the_line(data, gate):
+    loader = data.numpy_loader("train", 8, timeout_s=0.3, threads=2, **OPTIONS)
+    with pytest.raises(StalledPipelineError) as caught:
+        next(iter(loader))
+    told = str(caught.value)
+    assert "no batch for step 0 in 0.3 s" in told
+    assert "tfprep-read-0: read " in told
+    assert "made-train" in told  # The file.
+    assert "opened.wait(20)" in told  # The line of code.
+    gate.set()
+
+
+def test_a_slow_batch_is_not_a_stall(data, gate):
+    iterator = iter(data.numpy_loader("train", 8, timeout_s=10, **OPTIONS))
+    threading.Timer(0.3, gate.set).start()
+    next(iterator)
+    iterator.close()
+
+
+def test_closing_ends_a_wait(data, gate):
+    loader = data.numpy_loader("train", 8, **OPTIONS)
+    threading.Timer(0.2, loader.pipeline.interrupt).start()
+    with pytest.raises(LoaderError, match="interrupted"):
+        next(iter(loader))
+    gate.set()
+
+
+def test_an_error_is_raised_at_its_step_and_not_before(data, monkeypatch):
+    real, seen = rows.read_fields, []
+
+    def read(*arguments, **options):
+        seen.append(None)
+        if len(seen) > 20:
+            raise RuntimeError("the twenty-first record")
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(rows, "read_fields", read)
+    iterator = iter(data.numpy_loader("train", 8, threads=1, prefetch=4, **OPTIONS))
+    next(iterator)
+    next(iterator)
+    with pytest.raises(RuntimeError, match="twenty-first"):
+        next(iterator)
+    with pytest.raises(StopIteration):
+        next(iterator)
+
+
+def test_batches_that_are_kept_keep_their_pixels(data, photos):
+    kept = [
+        batch
+        for _, batch in zip(
+            range(100), data.numpy_loader("train", 8, prefetch=2, fields=["field", "key"], variants=0), strict=False
+        )
+    ]
+    assert len(kept) == 100
+    for batch in kept:
+        for at, key in enumerate(batch["key"]):
+            assert np.array_equal(batch["field"][at], photos.values["train"][0][int(key[-4:])]["field"])
+
+
+def test_memory_is_reused(make_dataset):
+    """Large batches that are released at once use only a few addresses, for any number of batches."""
+
+    def make(rng, number):
+        return {"image": np.full((128, 128, 3), number, np.uint8)}
+
+    from tfprep import codecs
+
+    made = make_dataset(samples={"train": 16}, fields=("image",), make=make, codec={"image": codecs.Raw()})
+    loader = tfprep.open(made.path).numpy_loader("train", 4, prefetch=2)
+    places = set()
+    for _, batch in zip(range(200), loader, strict=False):
+        places.add(batch["image"].__array_interface__["data"][0])
+        assert len({int(image[0, 0, 0]) for image in batch["image"]}) == 4
+        del batch
+    assert len(places) <= 6
+
+
+def test_an_error_in_planning_ends_the_wait_at_once(data, monkeypatch):
+    def fail(self, steps):
+        raise RuntimeError("the plan")
+
+    loader = data.numpy_loader("train", 8, timeout_s=600)
+    monkeypatch.setattr(type(loader.pipeline.schedule), "batch_indices", fail)
+    began = time.monotonic()
+    with pytest.raises(RuntimeError, match="the plan"):
+        next(iter(loader))
+    assert time.monotonic() - began < 300
+
+
+def test_an_error_in_a_later_plan_comes_too(data, monkeypatch):
+    """Batches that were planned earlier may still arrive; no call waits for `timeout_s`."""
+    loader = data.numpy_loader("train", 8, timeout_s=600, prefetch=2)
+    real = type(loader.pipeline.schedule).batch_indices
+
+    def fail(self, steps):
+        if steps[0] > 4:
+            raise MemoryError("no room for a plan")
+        return real(self, steps)
+
+    monkeypatch.setattr(type(loader.pipeline.schedule), "batch_indices", fail)
+    with pytest.raises(MemoryError, match="no room for a plan"):
+        for _ in loader:
+            pass
+
+
+def test_a_thread_that_cannot_be_started_is_named(data, monkeypatch):
+    real, started = threading.Thread.start, []
+
+    def start(self):
+        if self.name.startswith("tfprep-read"):
+            started.append(self)
+            if len(started) == 3:
+                raise RuntimeError("can't start new thread")
+        real(self)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    with pytest.raises(LoaderError, match=r"reading thread 3 of 4 cannot be started \(can't start new thread\)"):
+        next(iter(data.numpy_loader("train", 8, threads=4)))
+
+
+CYCLES = """
+import gc, sys, threading, time
+import tfprep
+loader = tfprep.open(sys.argv[1]).numpy_loader("train", 8, cache=False)
+
+class Trainer:
+    def __init__(self):
+        self.batches = iter(loader)
+        self.callback = self.step  # the cycle: only the garbage collector ends it
+
+    def step(self):
+        return next(self.batches)
+
+gc.set_threshold(100, 5, 5)  # collections in all threads, also in reading threads that have a lock
+for number in range(int(sys.argv[2])):
+    Trainer().step()
+gc.collect()
+end = time.monotonic() + 60
+while threading.active_count() > 1 and time.monotonic() < end:
+    time.sleep(0.01)
+print(threading.active_count(), "thread left")
+"""
+
+
+def test_iterators_in_cycles_are_collected_in_any_thread(photos):
+    """A finaliser that takes the reader's lock would deadlock in a thread that already has it."""
+    command = [sys.executable, "-c", CYCLES, str(photos.path), "300"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.stdout == "1 thread left\n", done.stderr
+
+
+def test_iterations_are_independent(data):
+    loader = data.numpy_loader("train", 8, fields=["key"])
+    one, other = iter(loader), iter(loader)
+    first = [next(one)["key"].tolist() for _ in range(4)]
+    assert [next(other)["key"].tolist() for _ in range(4)] == first
+    assert loader.stats["batches"] == 8
+    one.close()
+    other.close()
+    assert loader.stats["batches"] == 8
+
+
+def test_a_closed_loader_raises(data):
+    loader = data.numpy_loader("train", 8)
+    iterator = iter(loader)
+    next(iterator)
+    loader.close()
+    with pytest.raises(LoaderError, match="closed"):
+        next(iterator)
+
+
+def test_threads_that_are_not_needed_for_copying_end(data, monkeypatch):
+    """Waking them for every batch would cost more than they do."""
+    monkeypatch.setattr("tfprep.load.reader.reader.usable_cpus", lambda: 6)
+    loader = data.numpy_loader("train", 8, variants=0, cache="decoded", seed=3, fields=["image", "key"])
+    batches = iter(loader)
+    next(batches)
+    assert len(loader.pipeline.readers[0].workers) == 6  # Some may have ended already.
+    expected = iter(data.numpy_loader("train", 8, variants=0, cache=False, seed=3, fields=["image", "key"], threads=1))
+    next(expected)
+    for _ in range(40):
+        batch, other = next(batches), next(expected)
+        assert batch["key"].tolist() == other["key"].tolist()
+        assert np.array_equal(batch["image"], other["image"])
+    expected.close()
+    end = time.monotonic() + 20
+    while len(reading_threads()) > 2 and time.monotonic() < end:
+        next(batches)
+    assert len(reading_threads()) == 2
+    batches.close()

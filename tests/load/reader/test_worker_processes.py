@@ -1,0 +1,411 @@
+"""Worker processes: the batches of threads, whatever dies."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+import tfprep
+from tfprep import augment, codecs
+from tfprep.errors import LoaderError, RecordError, StalledPipelineError
+from tfprep.load.reader.worker_pool import MOST_DEATHS, PROGRAM, cause_of_death
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="this system has no memfd_create")
+
+FIELDS = ("image", "lossless", "mask", "depth", "clicks", "field", "label", "weight", "pose")
+PROCESSES = {"workers": "processes", "threads": 4}
+
+
+def workers_of(parent=None):
+    """The worker processes of a process, which have not ended."""
+    children = psutil.Process(parent).children()
+    return [child for child in children if child.status() != psutil.STATUS_ZOMBIE and PROGRAM in child.cmdline()]
+
+
+def wait(condition, seconds=20):
+    end = time.monotonic() + seconds
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.01)
+    assert condition()
+
+
+def descriptors():
+    return len(os.listdir("/proc/self/fd"))
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left():
+    gc.collect()
+    before = descriptors()
+    yield
+    gc.collect()
+    wait(lambda: not workers_of())
+    wait(lambda: gc.collect() >= 0 and descriptors() <= before + 4)
+
+
+@pytest.fixture(scope="module")
+def made(make_dataset_once):
+    return make_dataset_once
+
+
+@pytest.fixture(scope="module")
+def make_dataset_once(tmp_path_factory):
+    from tests.conftest import write_dataset
+
+    return write_dataset(
+        tmp_path_factory.mktemp("workers") / "d", samples={"train": 90, "val": 21}, variants=3, fields=FIELDS
+    )
+
+
+@pytest.fixture
+def data(made):
+    return tfprep.open(made.path)
+
+
+def started(loader):
+    """An iterator whose first batch came, and whose processes have started."""
+    batches = iter(loader)
+    first = next(batches)
+    wait(lambda: loader.pipeline._pool.ready)
+    return first, batches
+
+
+def leaves(batch):
+    if isinstance(batch, dict):
+        return batch
+    return {str(number): part for number, part in enumerate(batch)} if isinstance(batch, tuple) else {"": batch}
+
+
+def assert_same(batch, other):
+    batch, other = leaves(batch), leaves(other)
+    assert batch.keys() == other.keys()
+    for name in batch:
+        assert batch[name].dtype == other[name].dtype
+        assert np.array_equal(batch[name], other[name]), name
+
+
+CASES = {
+    "every field": {"fields": [*FIELDS, "key", "variant"]},
+    "copied": {"fields": ["clicks"], "cache": False},
+    "decoded in place": {"fields": ["image"], "cache": False},
+    "stacked, cast and normalized": {
+        "inputs": ["image", "clicks", "mask"], "targets": "label", "dtype": "float32", "normalize": True,
+    },
+    "warped": {"fields": ["image", "mask"], "geometry": [augment.Resize(20, 20)]},
+    "checked each time": {"fields": ["image"], "verify": "always", "cache": False},
+    "never checked": {"fields": ["image"], "verify": "never", "cache": "decoded"},
+    "a part of the rows in the cache": {"fields": ["field", "image"], "cache": "decoded", "memory_budget": "1200k"},
+    "one host of two": {"fields": ["image", "key"], "hosts": (1, 2)},
+    "balanced blocks": {"fields": ["image", "key"], "balance": "label"},
+    "large batches": {"fields": ["image", "key"], "batch_size": 100},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_batches_of_threads(data, case):
+    options = {"batch_size": 16, "seed": 3, **CASES[case]}
+    threads = iter(data.numpy_loader("train", workers="threads", **options))
+    loader = data.numpy_loader("train", **options, **PROCESSES)
+    first, processes = started(loader)
+    assert_same(first, next(threads))
+    for _ in range(45):  # several epochs: the first, the cached ones
+        assert_same(next(processes), next(threads))
+    assert loader.report()["workers"]["kind"] == "processes"
+    assert loader.pipeline.readers[0].remote.records > 0
+    loader.close()
+    threads.close()
+
+
+def test_any_step_again(data):
+    loader = data.numpy_loader("train", 16, seed=3, fields=["image", "key"], **PROCESSES)
+    _, batches = started(loader)
+    seen = [next(batches) for _ in range(20)]
+    later = data.numpy_loader("train", 16, seed=3, fields=["image", "key"], start_step=11, **PROCESSES)
+    for expected, batch in zip(seen[10:], later, strict=False):
+        assert_same(batch, expected)
+    loader.close()
+    later.close()
+
+
+def test_reading_once(data):
+    """Two iterations of one loader: the processes that the first one started serve the second."""
+    expected = list(data.numpy_loader("val", 8, training=False, workers="threads"))
+    loader = data.numpy_loader("val", 8, training=False, **PROCESSES)
+    first, batches = started(loader)
+    for batch, other in zip([first, *batches], expected, strict=True):
+        assert_same(batch, other)
+    pids = {worker.pid for worker in workers_of()}
+    for batch, other in zip(loader, expected, strict=True):
+        assert_same(batch, other)
+    assert {worker.pid for worker in workers_of()} == pids
+    loader.close()
+
+
+def test_batches_that_are_kept_keep_their_pixels(data):
+    loader = data.numpy_loader("train", 16, seed=1, fields=["field", "label"], prefetch=2, **PROCESSES)
+    first, batches = started(loader)
+    kept = [first, *(next(batches) for _ in range(60))]
+    expected = data.numpy_loader("train", 16, seed=1, fields=["field", "label"], workers="threads")
+    for batch, other in zip(kept, expected, strict=False):
+        assert_same(batch, other)
+    loader.close()
+    other = None
+    for batch, other in zip(kept, expected, strict=False):  # still there when the loader is not
+        assert_same(batch, other)
+    assert other is not None
+
+
+# --- bad records --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def damaged(tmp_path):
+    """Three records whose payloads fail their checksums."""
+    from tests.conftest import write_dataset
+
+    made = write_dataset(tmp_path / "d", samples={"train": 60}, fields=("image", "clicks", "label"))
+    table = tfprep.open(made.path).index("train", 0, ["shard", "image_offset"]).to_pylist()
+    files = tfprep.open(made.path).split("train").files[0]
+    for row in (3, 20, 41):
+        with (made.path / files[table[row]["shard"]].name).open("r+b") as file:
+            file.seek(table[row]["image_offset"] + 30)
+            file.write(b"\x00\xff\x00")
+    return made
+
+
+def test_bad_records_are_replaced_as_by_threads(damaged):
+    data = tfprep.open(damaged.path)
+    options = {"batch_size": 8, "seed": 5, "on_bad": "skip", "fields": ["image", "key"], "cache": False}
+    threads = iter(data.numpy_loader("train", workers="threads", **options))
+    loader = data.numpy_loader("train", **options, **PROCESSES, prefetch=1)
+    first, batches = started(loader)
+    assert_same(first, next(threads))
+    for _ in range(20):
+        assert_same(next(batches), next(threads))
+    assert {bad["key"] for bad in loader.report()["bad_records"]} == {"train/0003", "train/0020", "train/0041"}
+    loader.close()
+    threads.close()
+
+
+def test_a_bad_record_is_an_error_with_its_name(damaged):
+    loader = tfprep.open(damaged.path).numpy_loader("train", 8, prefetch=1, **PROCESSES)
+    with pytest.raises(RecordError, match=r"wrong checksum of the payload \(key 'train/00"):
+        for _ in loader:
+            pass
+    loader.close()
+
+
+# --- processes that die -------------------------------------------------------------------------------------------------
+
+
+def test_a_killed_worker_is_replaced(data):
+    options = {"batch_size": 16, "seed": 3, "fields": ["image", "lossless", "key"], "cache": False}
+    threads = iter(data.numpy_loader("train", workers="threads", **options))
+    loader = data.numpy_loader("train", **options, **PROCESSES)
+    first, batches = started(loader)
+    assert_same(first, next(threads))
+    killed = set()
+    for number in range(60):
+        if number % 12 == 0:
+            wait(workers_of)
+            for worker in workers_of()[: 2 if number == 36 else 1]:
+                worker.kill()
+                killed.add(worker.pid)
+        assert_same(next(batches), next(threads))
+    assert len(killed) >= 5
+    deaths = lambda: loader.report()["workers"]["deaths"]  # noqa: E731
+    wait(lambda: len(deaths()) == len(killed))
+    for pid in killed:
+        assert any(f"(pid {pid}) died of SIGKILL" in death for death in deaths())
+    loader.close()
+    threads.close()
+
+
+@dataclass(frozen=True)
+class Dying(codecs.Raw):
+    """A codec that ends the process at one value."""
+
+    def decode(self, data, spec, shape=None):
+        value = super().decode(data, spec, shape)
+        if value.ravel()[0] == 13:
+            signal.raise_signal(signal.SIGSEGV)
+        return value
+
+
+def test_a_record_that_ends_processes_is_a_bad_record(make_dataset, monkeypatch):
+    made = make_dataset(samples={"train": 40}, fields=("clicks",))
+    data = tfprep.open(made.path)
+    monkeypatch.setitem(data.codecs, "clicks", Dying())
+    loader = data.numpy_loader("train", 8, on_bad="skip", dtype="float32", cache=False, **PROCESSES)
+    pool = loader.pipeline._pool
+    pool.ready = True  # no thread of this process may read the record
+    for _, batch in zip(range(12), loader, strict=False):
+        assert not (batch["clicks"][..., 0] == 13).any()
+    (bad,) = loader.report()["bad_records"]
+    assert bad["key"] == "train/0013"
+    assert "died of SIGSEGV" in bad["reason"]
+    loader.close()
+
+
+def test_workers_that_always_die_are_an_error(data, monkeypatch):
+    loader = data.numpy_loader("train", 8, cache=False, fields=["image"], **PROCESSES)
+    _, batches = started(loader)
+    pool = loader.pipeline._pool
+    monkeypatch.setattr(pool, "_complete", lambda *_: None)
+    monkeypatch.setattr(type(pool), "_start_one", lambda self, number: type(pool).__dict__)
+    for worker in workers_of():
+        worker.kill()
+    monkeypatch.setattr(pool, "_deaths_in_a_row", MOST_DEATHS * pool.processes)
+    with pytest.raises(LoaderError, match=r"worker processes died one after another.*SIGKILL.*workers='threads'"):
+        for _ in batches:
+            pass
+    loader.close()
+
+
+@pytest.mark.parametrize(
+    ("returncode", "text"),
+    [
+        (-9, "died of SIGKILL (killed from outside"),
+        (-7, "died of SIGBUS (a file was cut short"),
+        (3, "ended with status 3"),
+    ],
+)
+def test_causes_of_death(returncode, text):
+    assert cause_of_death(returncode).startswith(text)
+
+
+TRAINER = """
+import signal, sys, tfprep
+signal.signal(signal.SIGINT, signal.default_int_handler)  # pytest in the background ignores it
+loader = tfprep.open(sys.argv[1]).numpy_loader("train", 8, cache=False, workers="processes", threads=4)
+batches = iter(loader)
+for number, batch in enumerate(batches):
+    if number > 20 and loader.pipeline._pool.ready:
+        print("reading", flush=True)
+        break
+for batch in batches:
+    pass
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_nothing_is_left_of_a_trainer_that_ends(made, number):
+    command = [sys.executable, "-c", TRAINER, str(made.path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as trainer:
+        assert trainer.stdout.readline() == "reading\n"
+        workers = workers_of(trainer.pid)
+        assert len(workers) == 2
+        trainer.send_signal(number)
+        _, errors = trainer.communicate(timeout=60)
+    wait(lambda: not any(worker.is_running() for worker in workers))
+    assert "worker" not in errors  # Ctrl-C is not for them
+    assert "KeyboardInterrupt" in errors or number == signal.SIGKILL
+
+
+def test_a_stall_names_the_worker_and_its_stacks(data):
+    loader = data.numpy_loader("train", 8, cache=False, fields=["image"], timeout_s=3, **PROCESSES)
+    _, batches = started(loader)
+    for worker in workers_of():
+        worker.suspend()
+    with pytest.raises(
+        StalledPipelineError, match=r"(?s)worker process 0 \(pid \d+\): made-train.* at byte .*it does not answer"
+    ):
+        for _ in batches:
+            pass
+    loader.close()
+
+
+# --- what is taken ------------------------------------------------------------------------------------------------------
+
+
+def test_few_cpus_have_threads(data, monkeypatch):
+    monkeypatch.setattr("tfprep.load.workers.usable_cpus", lambda: 2)
+    report = data.numpy_loader("train", 8).report()["workers"]
+    assert (report["kind"], report["processes"]) == ("threads", 0)
+    assert "2 CPUs are fewer than 8" in report["because"]
+
+
+def test_many_cpus_have_processes(data, monkeypatch):
+    monkeypatch.setattr("tfprep.load.workers.usable_cpus", lambda: 64)
+    report = data.numpy_loader("train", 8, threads=64, fields=["image"]).report()["workers"]
+    assert (report["kind"], report["processes"], report["threads_each"]) == ("processes", 16, 4)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"fields": ["image", "caption"]}, "'caption' is text"),
+        ({"fields": ["image"], "cache": "encoded"}, "cache='encoded'"),
+        ({"fields": ["key"]}, "the index holds all"),
+        ({"fields": ["image"], "geometry": [lambda size, generator: None]}, "cannot be sent to another process"),
+        ({"inputs": "image", "at_load": [tfprep.load.RandomFlip()]}, "`at_load`"),
+    ],
+)
+def test_what_processes_cannot_do_is_done_by_threads(photos, monkeypatch, options, reason):
+    monkeypatch.setattr("tfprep.load.workers.usable_cpus", lambda: 64)
+    data = tfprep.open(photos.path)
+    if "geometry" not in options:
+        report = data.numpy_loader("train", 8, **options).report()["workers"]
+        assert report["kind"] == "threads"
+        assert reason in report["because"]
+        with pytest.raises(LoaderError, match="workers='processes' is not possible here: "):
+            data.numpy_loader("train", 8, workers="processes", **options)
+
+
+def test_workers_import_neither_tensorflow_nor_pyarrow():
+    code = "import sys, tfprep.load.reader.worker_process; print({'tensorflow', 'pyarrow'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
+
+
+def test_the_memory_of_dropped_batches_goes_back_to_the_system(data):
+    """Blocks of the anonymous file that nobody holds have no pages."""
+    loader = data.numpy_loader("train", 16, fields=["field"], prefetch=2, cache=False, **PROCESSES)
+    first, batches = started(loader)
+    kept = [first, *(next(batches) for _ in range(200))]
+    blocks = os.fstat(loader.pipeline._shared.fd).st_blocks
+    assert blocks * 512 >= sum(batch["field"].nbytes for batch in kept)
+    del kept, first
+    wait(lambda: os.fstat(loader.pipeline._shared.fd).st_blocks < blocks // 8)
+    loader.close()
+
+
+def test_no_files_outside(tmp_path: Path, data):
+    before = set(os.listdir("/dev/shm"))
+    loader = data.numpy_loader("train", 16, fields=["field"], **PROCESSES)
+    started(loader)
+    assert set(os.listdir("/dev/shm")) <= before
+    loader.close()
+
+
+def job_sizes(data, monkeypatch, **options):
+    """The rows of each job that processes are sent for some batches, but for the first batch's."""
+    sizes = []
+    loader = data.numpy_loader("train", 64, inputs="image", cache=False, **PROCESSES, **options)
+    _, batches = started(loader)
+    pool = loader.pipeline._pool
+    message = pool._message
+    monkeypatch.setattr(pool, "_message", lambda job: sizes.append(len(job.rows)) or message(job))
+    for _ in range(40):
+        next(batches)
+    loader.close()
+    return sizes[-10:]
+
+
+def test_jobs_have_many_rows_where_many_batches_are_prefetched(data, monkeypatch):
+    assert set(job_sizes(data, monkeypatch)) == {32}
+
+
+def test_jobs_have_few_rows_where_few_batches_are_prefetched(data, monkeypatch):
+    sizes = job_sizes(data, monkeypatch, prefetch=1)
+    assert max(sizes) < 32  # one batch keeps all threads busy

@@ -1,0 +1,31 @@
+"""A process ends while an iterator is alive."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("tensorflow")
+
+CODE = """
+import tfprep
+iterator = iter(tfprep.open({folder!r}).loader("train", 8, cache=False, verify="always"))
+next(iterator)
+print("done", flush=True)
+"""
+
+
+@pytest.mark.parametrize("attempt", range(3))
+def test_with_batches_on_their_way(photos, attempt):
+    done = subprocess.run(
+        [sys.executable, "-c", CODE.format(folder=str(photos.path))],
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=True,
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
+    )
+    assert done.stdout == "done\n"

@@ -1,0 +1,155 @@
+"""Datasets over Python iterators: which references keep their source alive, and for how long."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+
+import numpy as np
+import psutil
+import pytest
+
+import tfprep
+from tfprep import codecs
+
+tf = pytest.importorskip("tensorflow")
+keras = pytest.importorskip("keras")
+
+from tfprep.load.tensorflow.handover import dataset_of  # noqa: E402 - it imports TensorFlow
+
+SPEC = {"a": tf.TensorSpec((2,), tf.int64), "b": tf.TensorSpec((None,), tf.float32)}
+
+
+def counting(stop=3):
+    return ((np.arange(2) + step, np.full(step, step, np.float32)) for step in range(stop))
+
+
+def numbers(dataset):
+    return [(element["a"].numpy().tolist(), element["b"].numpy().tolist()) for element in dataset]
+
+
+def released(reference):
+    """Whether the object is freed after a garbage collection and a call of TensorFlow, which releases arrays then."""
+    gc.collect()
+    tf.constant(0)
+    return reference() is None
+
+
+def test_elements_are_those_of_the_iterator(names):
+    dataset = dataset_of(counting, SPEC)
+    assert dataset.element_spec == SPEC
+    expected = [([step, step + 1], [float(step)] * step) for step in range(3)]
+    assert numbers(dataset) == numbers(dataset) == expected
+    assert numbers(dataset.repeat(2)) == expected * 2
+    assert numbers(dataset_of(lambda: counting(0), SPEC)) == []
+
+
+def test_each_iterator_of_tensorflow_has_its_own(names):
+    dataset = dataset_of(counting, SPEC)
+    first, second = iter(dataset), iter(dataset)
+    assert [next(it)["a"].numpy()[0] for it in (first, second, first, second)] == [0, 0, 1, 1]
+
+
+def length(dataset):
+    return dataset.reduce(0, lambda count, _: count + 1)
+
+
+class Source:
+    def __call__(self):
+        return counting()
+
+
+def dataset_and_reference():
+    source = Source()
+    return dataset_of(source, SPEC), weakref.ref(source)
+
+
+USES = {
+    "unused": lambda dataset: None,
+    "iterated": list,
+    "an iterator that is in use": lambda dataset: next(iter(dataset)),
+    "mapped": lambda dataset: list(dataset.map(lambda element: element["a"]).prefetch(2)),
+    "in a function": lambda dataset: tf.function(lambda: length(dataset))(),
+    "as an argument": tf.function(length),
+    "inside another": lambda dataset: list(tf.data.Dataset.range(2).flat_map(lambda _: dataset)),
+}
+
+
+@pytest.mark.parametrize("use", USES)
+def test_a_dropped_dataset_releases_its_source(names, use):
+    dataset, reference = dataset_and_reference()
+    USES[use](dataset)
+    assert not released(reference)
+    del dataset
+    assert released(reference)
+
+
+@pytest.mark.parametrize("how", ["flat_map", "interleave"])
+def test_a_dataset_inside_another_keeps_it(names, how):
+    """TensorFlow then has only the variant tensor, and no Python object refers to the dataset."""
+    dataset, reference = dataset_and_reference()
+    outer = getattr(tf.data.Dataset.range(2), how)(lambda _, inner=dataset: inner)
+    del dataset
+    assert not released(reference)
+    assert len(numbers(outer)) == 6
+    del outer
+    assert released(reference)
+
+
+def test_a_dataset_made_inside_a_map(names):
+    source = Source()
+    reference = weakref.ref(source)
+    outer = tf.data.Dataset.range(2).flat_map(lambda _, source=source: dataset_of(source, SPEC))
+    del source
+    assert not released(reference)
+    assert len(numbers(outer)) == 6
+    del outer
+    assert released(reference)
+
+
+def test_a_function_keeps_the_dataset_that_it_uses(names):
+    dataset, reference = dataset_and_reference()
+    total = tf.function(lambda: length(dataset)).get_concrete_function()
+    dataset = None
+    assert not released(reference)
+    assert total().numpy() == 3
+
+
+def test_clear_session_leaves_datasets_as_they_are(names):
+    dataset = dataset_of(counting, SPEC)
+    before = numbers(dataset)
+    keras.utils.clear_session()
+    gc.collect()
+    assert numbers(dataset) == before
+    assert numbers(dataset_of(counting, SPEC)) == before
+
+
+def test_loaders_that_are_dropped_without_close_leave_nothing(make_dataset):
+    """Sixty loaders, each with a full cache of 3 MB and two open files."""
+    made = make_dataset(
+        samples={"train": 64},
+        fields=("image",),
+        make=lambda rng, number: {"image": np.full((128, 128, 3), number % 256, np.uint8)},
+        codec={"image": codecs.Raw()},
+    )
+    data, process, seen = tfprep.open(made.path), psutil.Process(), []
+    before = set(threading.enumerate())
+    for number in range(60):
+        loader = data.loader("train", 16, seed=number, cache="decoded")
+        iterator = iter(loader)
+        for _ in range(5):
+            next(iterator)
+        assert len(list(loader.take(2))) == 2
+        del loader, iterator
+        gc.collect()
+        if number in (9, 59):
+            tf.constant(0)
+            seen.append((process.num_fds(), process.memory_info().rss))
+    # The files of the last loader may still be open: a reading thread closes them. Fifty loaders would hold a hundred.
+    assert seen[1][0] - seen[0][0] < 20
+    assert seen[1][1] - seen[0][1] < 50 << 20  # All caches together have 150 MB.
+    for thread in set(threading.enumerate()) - before:
+        if thread.name.startswith("tfprep-read-"):
+            thread.join(100)  # it has been asked to end, but may be reading
+            assert not thread.is_alive()

@@ -1,0 +1,166 @@
+"""The memory budget, and the caches within it."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+
+import tfprep
+from tfprep import augment, codecs
+from tfprep.errors import LoaderError
+from tfprep.load.memory import parse_bytes, plan_memory
+from tfprep.load.outputs import Output
+from tfprep.load.reader.cache import DecodedCache, EncodedCache
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [(5, 5), ("800M", 800 << 20), ("2GB", 2 << 30), ("1.5 GiB", 3 << 29), ("64k", 64 << 10), ("100", 100)],
+)
+def test_sizes_as_text(text, number):
+    assert parse_bytes(text) == number
+
+
+@pytest.mark.parametrize("text", [0, -1, True, "much", "2 Gx", "", "1.2.3G", None])
+def test_texts_that_are_not_sizes(text):
+    with pytest.raises(LoaderError, match="such as '2GB'"):
+        parse_bytes(text)
+
+
+def test_the_budget_limits_prefetch():
+    assert plan_memory("1GB", 1 << 20, None).prefetch == 8
+    assert plan_memory(20 << 20, 1 << 20, None).prefetch == 6
+    assert plan_memory(5 << 20, 1 << 20, None).prefetch == 1
+    assert plan_memory("1GB", 1 << 20, 3).prefetch == 3
+
+
+def test_batches_that_do_not_fit():
+    with pytest.raises(LoaderError, match="cannot hold 5 batches of 1,048,576"):
+        plan_memory(4 << 20, 1 << 20, None)
+
+
+def test_the_cache_gets_what_batches_leave():
+    plan = plan_memory(100 << 20, 1 << 20, 6)
+    assert plan.cache_bytes == (100 - 10) << 20
+
+
+OUTPUTS = (Output("x", ("x",), (4, 3), "uint8"), Output("t", ("t",), (), "string"))
+
+
+def batch(rows):
+    return {"x": np.zeros((rows, 4, 3), np.uint8), "t": np.empty(rows, object)}
+
+
+def filled(record):
+    return np.full((4, 3), record, np.uint8), b"%d" % record
+
+
+@pytest.mark.parametrize("wanted", [[3, 1, 2], [3, 9, 1], [9, 8]])
+def test_cached_rows_equal_the_stored_ones(wanted):
+    cache = DecodedCache(OUTPUTS, records=20, budget=1 << 20)
+    values = batch(1)
+    for record in (1, 2, 3):
+        values["x"][0], values["t"][0] = filled(record)
+        cache.store(values, 0, record)
+    assert cache.records == 3
+    into = batch(5)
+    held = cache.fetch(into, 1, np.array(wanted))
+    assert held.tolist() == [record in (1, 2, 3) for record in wanted]
+    for row, record in enumerate(wanted, 1):
+        if record in (1, 2, 3):
+            assert (into["x"][row] == record).all()
+            assert into["t"][row] == b"%d" % record
+        else:
+            assert not into["x"][row].any()
+    assert not into["x"][0].any()
+
+
+def test_a_cache_stays_within_its_budget():
+    cache = DecodedCache(OUTPUTS, records=100, budget=128 * 10)
+    assert cache.capacity == 10
+    values = batch(1)
+    for record in range(100):
+        values["x"][0], values["t"][0] = filled(record)
+        cache.store(values, 0, record)
+    assert cache.records == 10
+    assert cache.nbytes <= 128 * 10
+
+
+def test_a_budget_without_room_for_a_cache():
+    cache = DecodedCache(OUTPUTS, records=100, budget=10)
+    assert not cache.fetch(batch(2), 0, np.array([0, 1])).any()
+    cache.store(batch(1), 0, 0)
+    assert cache.records == 0
+
+
+def test_encoded_bytes_stay_within_their_budget():
+    cache = EncodedCache(budget=2 * (100 + EncodedCache.OVERHEAD))
+    for record in range(5):
+        cache.store(record, {"x": np.full(100, record, np.uint8)})
+    assert cache.records == 2
+    assert cache.fetch(1)["x"].tolist() == [1] * 100
+    assert cache.fetch(4) is None
+
+
+def test_a_prefetch_beyond_the_budget_raises():
+    with pytest.raises(LoaderError, match=r"prefetch=97 takes 105,906,176 bytes .* prefetch=96 fits"):
+        plan_memory(100 << 20, 1 << 20, 97)
+    assert plan_memory(100 << 20, 1 << 20, 96).prefetch == 96
+    assert plan_memory(100 << 20, 1 << 20, None, 16).prefetch == 16
+    assert plan_memory(20 << 20, 1 << 20, None, 16).prefetch == 6
+
+
+# --- images of different sizes ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def originals(make_dataset):
+    """Noise of 255 x 382 to 300 x 450 pixels, as PNG."""
+
+    def make(rng, number):
+        scale = 1.0 if number % 13 == 0 else 0.85 + 0.01 * (number % 10)
+        return {
+            "image": rng.integers(0, 256, (int(300 * scale), int(450 * scale), 3)).astype(np.uint8),
+            "label": number % 3,
+        }
+
+    codec, kinds = {"image": codecs.Png(), "label": codecs.Scalar()}, {"image": "image", "label": "label"}
+    return make_dataset(samples={"train": 60}, fields=("image", "label"), make=make, codec=codec, kinds=kinds)
+
+
+def test_batch_bytes_are_those_of_the_largest_images(originals):
+    sizes = sorted((values["image"].nbytes for values in originals.values["train"][0]), reverse=True)
+    report = tfprep.open(originals.path).numpy_loader("train", 8, fields=["image"]).report()["memory"]
+    assert sum(sizes[:8]) <= report["batch_bytes"] <= sum(sizes[:8]) + 8 * 64
+    small = (
+        tfprep.open(originals.path).numpy_loader("train", 8, fields=["image"], where="height < 300").report()["memory"]
+    )
+    assert small["batch_bytes"] <= 8 * (sizes[5] + 64)
+    floats = tfprep.open(originals.path).numpy_loader("train", 8, fields=["image"], dtype="float32").report()["memory"]
+    assert floats["batch_bytes"] >= 4 * sum(sizes[:8])
+
+
+def test_the_budget_bounds_images_of_different_sizes(originals):
+    """The memory of the reader stays within the budget at any moment, and a budget that is too small is refused."""
+    budget = 40 << 20
+    loader = tfprep.open(originals.path).numpy_loader("train", 16, fields=["image"], memory_budget=budget, cache=False)
+    reader_bytes = []
+    for _, _ in zip(range(40), loader, strict=False):
+        time.sleep(0.005)  # Lets the reader prefetch as many batches as it may.
+        for reader in loader.pipeline.readers:
+            held = [image for batch in list(reader._batches.values()) for image in batch.values["image"]]
+            reader_bytes.append(sum(image.nbytes for image in held if image is not None))
+    loader.close()
+    assert 0 < max(reader_bytes) <= budget
+    with pytest.raises(LoaderError, match=r"cannot hold 5 batches of [0-9,]+ and [0-9,]+ bytes for decoding"):
+        tfprep.open(originals.path).numpy_loader("train", 16, fields=["image"], memory_budget="20MB")
+
+
+def test_decoding_large_originals_counts_too(originals):
+    """The batches are small after resizing, but the decoded images before that are not."""
+    options = {"fields": ["image"], "geometry": [augment.Resize(24, 32)], "threads": 4}
+    report = tfprep.open(originals.path).numpy_loader("train", 8, **options).report()["memory"]
+    assert report["batch_bytes"] == 8 * 24 * 32 * 3
+    assert report["batches_bytes"] >= 4 * 300 * 450 * 3

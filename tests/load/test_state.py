@@ -1,0 +1,160 @@
+"""A run's state is small JSON, and is accepted only by a run that would continue as if it had never stopped."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import tfprep
+from tfprep import augment
+from tfprep.errors import LoaderError
+from tfprep.load.online.ops import CutMix, RandomCrop, RandomFlip
+
+RASTERS = {"inputs": "image", "targets": "label"}
+
+
+@pytest.fixture
+def data(photos):
+    return tfprep.open(photos.path)
+
+
+def through_a_file(state):
+    return json.loads(json.dumps(state))
+
+
+def test_a_state_is_read_back_and_small(data):
+    loader = data.numpy_loader("train", 8, seed=4)
+    state = loader.state_at(1234)
+    assert loader.step_of(through_a_file(state)) == 1234
+    assert len(json.dumps(state)) < 700
+
+
+@pytest.mark.parametrize(
+    ("name", "first", "other"),
+    [
+        ("seed", {}, {"seed": 5}),
+        ("batch_size", {}, {"batch_size": 4}),
+        ("dataset", {}, {"split": "val"}),
+        ("order", {}, {"order": "block"}),
+        ("order", {"order": "block"}, {"order": "block", "block": 32}),
+        ("variants", {}, {"variants": "random"}),
+        ("selection", {}, {"where": "label == 1"}),
+        ("selection", {}, {"balance": "label"}),
+        ("selection", {"weights": {0: 1, 1: 1, 2: 1}}, {"weights": {0: 1, 1: 2, 2: 1}}),
+        ("remainder", {}, {"remainder": "drop"}),
+        ("geometry", {}, {"geometry": [augment.Resize(12, 16)]}),
+        ("geometry", {"geometry": [augment.Resize(12, 16)]}, {"geometry": [augment.Resize(16, 12)]}),
+        ("at_load", RASTERS, {**RASTERS, "at_load": [RandomFlip()]}),
+        ("at_load", {**RASTERS, "at_load": [RandomFlip(p=0.25)]}, {**RASTERS, "at_load": [RandomFlip()]}),
+        (
+            "at_load",
+            {**RASTERS, "at_load": [RandomCrop(20, 20), RandomFlip()]},
+            {**RASTERS, "at_load": [RandomFlip(), RandomCrop(20, 20)]},
+        ),
+        ("values", RASTERS, {**RASTERS, "dtype": "float32"}),
+        ("values", {**RASTERS, "dtype": "float32"}, {**RASTERS, "dtype": "float32", "normalize": True}),
+        ("inputs", {"inputs": ["clicks", "mask"]}, {"inputs": ["mask", "clicks"]}),
+        ("inputs", {"inputs": {"a": "clicks"}}, {"inputs": {"a": "mask"}}),
+        ("targets", {"inputs": "image", "targets": "mask"}, {"inputs": "image", "targets": "depth"}),
+    ],
+)
+def test_a_state_of_another_run_is_refused(data, name, first, other):
+    def loader(options):
+        options = {"split": "train", "batch_size": 8, "seed": 4, **options}
+        if "geometry" in options:
+            options["fields"] = ["image", "mask"]
+        return data.numpy_loader(options.pop("split"), **options)
+
+    state = through_a_file(loader(first).state_at(7))
+    assert loader(first).step_of(state) == 7
+    with pytest.raises(LoaderError, match=rf"its {name} is .*, here it is .*\. Make the loader as it was then"):
+        loader(other).step_of(state)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"hosts": (1, 2)},
+        {"threads": 1, "prefetch": 2, "cache": False, "memory_budget": "100MB", "tuning": False, "timeout_s": 9.0},
+        {"verify": "never", "on_bad": "skip"},
+        {"path": "graph"},
+        {"start_step": 3},
+        {"fields": ["key"]},
+        {"at_load": ()},
+        {"at_load": [], "geometry": ()},
+    ],
+)
+def test_options_that_change_no_values_are_not_part_of_it(data, options):
+    state = through_a_file(data.numpy_loader("train", 8, seed=4).state_at(7))
+    assert data.numpy_loader("train", 8, seed=4, **options).step_of(state) == 7
+
+
+def test_equal_options_in_another_form_are_accepted(data):
+    state = data.numpy_loader("train", 8, inputs="image", at_load=[CutMix(classes=None)], targets="label").state_at(7)
+    again = data.numpy_loader("train", 8, inputs=("image",), at_load=(CutMix(alpha=1.0),), targets=["label"])
+    assert again.step_of(through_a_file(state)) == 7
+
+
+class CustomGeometry:
+    """A user's geometry op that does not describe its options."""
+
+    def __call__(self, size, rng):
+        return augment.Resize(12, 16)(size, rng)
+
+
+def test_a_users_geometry_is_identified_by_its_name(data):
+    options = {"fields": ["image"], "geometry": [CustomGeometry()]}
+    state = through_a_file(data.numpy_loader("train", 8, **options).state_at(7))
+    assert data.numpy_loader("train", 8, fields=["image"], geometry=[CustomGeometry()]).step_of(state) == 7
+    with pytest.raises(LoaderError, match="its geometry is \\['CustomGeometry'\\]"):
+        data.numpy_loader("train", 8, fields=["image"]).step_of(state)
+
+
+OLD = {
+    "version": 1,
+    "step": 55,
+    "dataset": ["made/train"],
+    "seed": 4,
+    "batch_size": 8,
+    "order": ["global"],
+    "variants": "rotate",
+    "remainder": "wrap",
+    "training": True,
+}
+"""As the first versions wrote it, but for the two digests."""
+
+
+def test_states_of_older_versions_are_read(data):
+    digests = data.numpy_loader("train", 8, seed=4).state_at(0)
+    state = {**OLD, "fingerprint": digests["fingerprint"], "selection": digests["selection"]}
+    loader = data.numpy_loader("train", 8, seed=4, inputs="image", dtype="float32", at_load=[RandomFlip()])
+    assert loader.step_of(state) == 55
+    with pytest.raises(LoaderError, match="its seed is 4, here it is 5"):
+        data.numpy_loader("train", 8, seed=5).step_of(state)
+
+
+def test_another_version(data):
+    loader = data.numpy_loader("train", 8)
+    with pytest.raises(LoaderError, match="version 9"):
+        loader.step_of({**loader.state_at(1), "version": 9})
+
+
+@pytest.mark.parametrize("state", ["run/0007.loader.json", None, [], {}, {"step": "7"}, {"step": -1}, {"step": True}])
+def test_no_state(data, state):
+    with pytest.raises(LoaderError, match="the JSON object that state_at returned"):
+        data.numpy_loader("train", 8).step_of(state)
+
+
+@pytest.mark.parametrize("step", [-1, 1.5, "3", True, None])
+def test_no_step(data, step):
+    with pytest.raises(LoaderError, match="a step is a whole number from 0"):
+        data.numpy_loader("train", 8).state_at(step)
+
+
+def test_another_dataset_of_the_same_name(make_dataset):
+    one, other = (
+        tfprep.open(make_dataset(n, samples={"train": c}, fields=("label",)).path) for n, c in (("a", 6), ("b", 7))
+    )
+    with pytest.raises(LoaderError, match=r"its fingerprint is .* built anew"):
+        other.numpy_loader("train", 2).step_of(one.numpy_loader("train", 2).state_at(3))

@@ -1,0 +1,121 @@
+"""Errors of wrong uses say what to do next."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+import tfprep
+from tfprep import augment
+from tfprep.errors import DatasetError, LoaderError
+from tfprep.load import mix
+from tfprep.load.online.ops import MixUp, RandomCrop, RandomFlip
+from tfprep.load.options import LoaderOptions
+
+WRONG = [
+    ({"split": "training"}, "has no split 'training'; it has train, val"),
+    ({"batch_size": 0}, "batch_size is a whole number from 1, not 0"),
+    ({"batch_size": "32"}, "batch_size is a whole number from 1, not '32'"),
+    ({"batch_size": True}, "batch_size is a whole number from 1, not True"),
+    ({"fields": ["img"]}, "no field 'img'; it has image, lossless"),
+    ({"inputs": "images", "targets": "label"}, "no field 'images'; it has image"),
+    ({"targets": "label"}, "targets without inputs: name both"),
+    ({"inputs": "image", "fields": ["label"]}, "fields or inputs"),
+    ({"inputs": ["image", "label"]}, "'label' is a label: use a dict"),
+    ({"shuffle": True}, "no option 'shuffle'; instead: training=True shuffles"),
+    ({"drop_remainder": True}, "instead: remainder='drop'"),
+    ({"num_workers": 4}, "instead: threads"),
+    ({"batchsize": 4}, "no option 'batchsize'; instead: batch_size"),
+    ({"zzz": 4}, "no option 'zzz'; there are batch_size, training"),
+    ({"where": "lable == 1"}, "no column 'lable'; it has key, label, shard, height, width; did you mean 'label'?"),
+    ({"where": "label = 1"}, "write it as in \"label in ('cat', 'owl')"),
+    ({"where": ""}, "write it as in"),
+    ({"where": "key > 3"}, "text in quotes with text"),
+    ({"where": "label == 'cow'"}, "no class 'cow'; there are cat, dog, owl"),
+    ({"where": "label == 99"}, "leaves none of the 50 samples"),
+    ({"where": len}, 'where is text such as "label == 3"'),
+    ({"balance": "caption"}, "no column 'caption'; it has key, label"),
+    ({"weights": {"cat": 1}}, "do not name the classes 'dog', 'owl'; name every class, 0 leaves one out"),
+    ({"weights": "label"}, "a dict by class, or one number a sample of the split (50), not 'label'"),
+    ({"weights": {"cat": 1, "dog": 1, "owl": 1}, "balance": "label"}, "both say how often a sample comes; choose one"),
+    ({"split": "val", "training": False, "balance": "label"}, "balance is for training"),
+    ({"order": "random"}, "order is 'global', 'block' or 'sequential'"),
+    ({"order": "block", "block": 0}, "block is a whole number from 1"),
+    ({"order": "block", "window": "a"}, "window is a whole number from 1, not 'a'"),
+    ({"variants": 5}, "variants 0 to 2; there is no variant 5"),
+    ({"split": "val", "training": False, "remainder": "wrap"}, "use 'keep' or 'drop'"),
+    ({"split": "val", "batch_size": 64, "remainder": "drop"}, "11 samples are fewer than batch_size=64"),
+    ({"hosts": (2, 2)}, "0 <= index < count, not (2, 2)"),
+    ({"hosts": 2}, "hosts is (index, count)"),
+    ({"hosts": ("a", "b")}, "hosts is (index, count)"),
+    ({"hosts": (0.5, 2)}, "hosts is (index, count)"),
+    ({"hosts": (3, 4), "batch_size": 2}, "give each of the 4 hosts one sample at least"),
+    ({"seed": None}, "seed is a whole number, not None"),
+    ({"seed": 1.5}, "seed is a whole number, not 1.5"),
+    ({"training": "no"}, "training is True or False, not 'no'"),
+    ({"timeout_s": None}, "a number of seconds above 0, not None; inf waits for ever"),
+    ({"timeout_s": float("nan")}, "a number of seconds above 0"),
+    ({"normalize": True}, "name their dtype as well"),
+    ({"dtype": "float64"}, "dtype is float32, float16, bfloat16, or None"),
+    ({"geometry": augment.Resize(8, 8)}, "a list of ops such as augment.Resize(224, 224)"),
+    ({"memory_budget": "10KB"}, "Allow more, or make batch_size smaller"),
+    ({"memory_budget": "lots"}, "such as '2GB'"),
+    ({"prefetch": 10**9}, "fits, or allow more"),
+    ({"inputs": "image", "at_load": RandomFlip()}, "at_load is a list of RandomFlip"),
+    ({"inputs": "image", "at_load": [RandomCrop(500, 500)]}, "24 x 32 pixels: crop less, or store larger images"),
+    ({"inputs": "image", "targets": "mask", "at_load": [MixUp()]}, "use CutMix, or leave it out"),
+    ({"inputs": "image", "sample_weight": "weight"}, "name all three"),
+    ({"inputs": "image", "targets": "label", "sample_weight": "caption"}, "the name of one stored number, or of a map"),
+    (
+        {"inputs": "image", "targets": "label", "sample_weight": ["weight"]},
+        "the name of one stored number, or of a map",
+    ),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), WRONG)
+def test_the_message_says_what_to_do_next(photos, options, message):
+    options = {"split": "train", **options}
+    with pytest.raises((LoaderError, DatasetError), match=re.escape(message)):
+        tfprep.open(photos.path).numpy_loader(options.pop("split"), **options)
+
+
+def test_numbers_of_numpy_are_numbers(photos):
+    options = LoaderOptions(batch_size=np.int64(4), seed=np.uint8(3), hosts=(np.int64(0), np.int32(2)))
+    assert type(options.batch_size) is type(options.seed) is int
+    batch = next(iter(tfprep.open(photos.path).numpy_loader("train", np.int64(4), fields=["label"])))
+    assert len(batch["label"]) == 4
+
+
+def test_infinity_is_a_timeout(photos):
+    loader = tfprep.open(photos.path).numpy_loader("train", 4, timeout_s=float("inf"))
+    assert len(next(iter(loader))["label"]) == 4
+
+
+def test_mixes(photos, make_dataset):
+    data, other = tfprep.open(photos.path), tfprep.open(make_dataset(samples={"train": 4}, fields=["label"]).path)
+    with pytest.raises(LoaderError, match=r"a dict of datasets and their shares, mix\(.*\), not a list"):
+        mix([data, other])  # type: ignore[arg-type]
+    with pytest.raises(LoaderError, match="A mix loads fields that all its datasets have, alike: label"):
+        mix({data: 1, other: 2}).numpy_loader("train", fields=["image"])
+
+
+def test_a_file_of_the_dataset_is_opened_instead_of_its_folder(photos):
+    with pytest.raises(DatasetError, match=f"is a file; open the dataset's folder, {photos.path}"):
+        tfprep.open(photos.path / "tfprep.json")
+
+
+def test_fields_without_statistics(photos):
+    with pytest.raises(LoaderError, match="has statistics of image, not of depth: only images have them"):
+        tfprep.open(photos.path).normalization("depth")
+
+
+@pytest.mark.parametrize("seed", ["x", None, 1.5, True, [1]])
+def test_seeds_are_whole_numbers(photos, seed):
+    data = tfprep.open(photos.path)
+    with pytest.raises(LoaderError, match="seed is a whole number, not"):
+        data.numpy_loader("train", seed=seed)
+    with pytest.raises(LoaderError, match="seed is a whole number, not"):
+        data.folds(3, seed=seed)

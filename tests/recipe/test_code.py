@@ -1,0 +1,503 @@
+"""User code in the fingerprint: every change of behaviour is detected, and equal code gives equal fingerprints."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import json
+import os
+import re
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pytest
+
+from tfprep import Recipe, augment, codecs, derive, sources
+from tfprep.recipe import Recipe as Same
+from tfprep.recipe.changes import what_changed
+from tfprep.recipe.file import load_recipe
+
+RECIPE = '''
+import enum
+import functools
+import logging
+import threading
+from collections import namedtuple
+from dataclasses import dataclass
+from pathlib import Path
+
+import cv2
+import numpy as np
+
+import blurring
+from package import tools
+from package.tools import clip as limited
+from tfprep import Recipe, augment, codecs, derive, sources
+
+STRENGTH = 2.0
+KERNEL = np.ones((3, 3), np.float32)
+WORDS = {"sky": 1, "road": 2}
+NAMES = {"tree", "car", "sign", "fence", "pole"}
+FOLDER = Path("lists")
+UNUSED = 1
+LOCK = threading.Lock()
+LOG = logging.getLogger("recipe")
+RULES = [("a", {"b": {1, 2, 3}})]
+Point = namedtuple("Point", "x y")
+model = None
+
+
+class Mode(enum.Enum):
+    NEAR = 1
+    FAR = 2
+
+
+@dataclass(frozen=True)
+class Options:
+    sigma: float = 1.0
+
+
+OPTIONS = Options(2.0)
+
+
+class Base:
+    SCALE = 3
+
+    def level(self):
+        return 1
+
+    @property
+    def doubled(self):
+        return 2 * self.SCALE
+
+    @staticmethod
+    def fixed():
+        return 4
+
+    @classmethod
+    def named(cls):
+        return 5
+
+
+class Lift(Base):
+    def __init__(self, number):
+        self.number = number
+        self.lock = None
+
+    def __call__(self, sample, generator):
+        """Lift the image."""
+        # a comment
+        return sample["image"][:, :, 0] + self.number + self.level() + self.doubled + self.fixed() + self.named()
+
+
+@functools.cache
+def cached(number):
+    return number + 10
+
+
+def loaded():
+    global model
+    if model is None:
+        model = 3
+    return model
+
+
+def lazily():
+    from package.tools import late
+
+    return late()
+
+
+def deep(n):
+    return [STRENGTH * (lambda: cached(n))() for _ in range(2)]
+
+
+def ping(n):
+    return pong(n - 1) if n else 0
+
+
+def pong(n):
+    return ping(n - 1) if n else 1
+
+
+def weights(sample, generator, power=1, *, offset=0):
+    with LOCK:
+        LOG.debug("weights")
+    image = cv2.filter2D(sample["image"], -1, KERNEL)
+    return blurring.blur(image) + limited(3) + tools.SCALE + sum(deep(1)) + loaded() + lazily() + ping(3) + len(RULES)
+
+
+def by_options(sample, generator):
+    number = OPTIONS.sigma + len(NAMES) + WORDS["sky"] + (Mode.NEAR is Mode.FAR)
+    return sample["image"] * number + Point(1, 2).x + len(str(FOLDER))
+
+
+def adder(number):
+    return lambda sample, generator: sample["image"] + number
+
+
+def twice(function):
+    @functools.wraps(function)
+    def call(sample, generator):
+        return function(sample, generator) * 2
+
+    return call
+
+
+@twice
+def halved(sample, generator):
+    return sample["image"] / 2
+
+
+halved.kind = "map"
+
+
+class MyFlip(augment.Flip):
+    def __call__(self, size, generator, /):
+        return super().__call__(size, generator)
+
+
+RECIPE = Recipe(
+    name="r",
+    source=sources.Folder(),
+    geometry=[MyFlip(0.5)],
+    derive={
+        "lift": Lift(1),
+        "weights": weights,
+        "options": by_options,
+        "adder": adder(7),
+        "partial": functools.partial(weights, power=2),
+        "method": Lift(2).__call__,
+        "halved": halved,
+    },
+    store={"image": codecs.Jpeg()},
+)
+'''
+
+BLURRING = """
+import numpy as np
+
+SIZE = 3
+
+def blur(image):
+    return np.mean(image) * SIZE
+
+def other():
+    return 1
+"""
+TOOLS = """
+from package.base import LEAST
+
+SCALE = 2
+
+def clip(n):
+    return max(n, LEAST)
+
+def late():
+    return clip(9)
+"""
+FILES = {
+    "recipe.py": RECIPE,
+    "blurring.py": BLURRING,
+    "package/__init__.py": "",
+    "package/tools.py": TOOLS,
+    "package/base.py": "LEAST = 1\n",
+}
+
+
+@pytest.fixture
+def described(tmp_path, monkeypatch) -> Iterator[Callable[..., dict]]:
+    """Loads the files in a new process, after a replacement of `old` by `new` in one of them, and describes the recipe."""
+    numbers = itertools.count()
+    path = list(sys.path)
+
+    def load(name: str = "recipe.py", old: str = "", new: str = "", recipe: str = "recipe.py") -> dict:
+        sys.path[:] = path
+        for module in list(sys.modules):
+            if module.partition(".")[0] in ("blurring", "package") or module.startswith("tfprep_recipe"):
+                del sys.modules[module]
+        root = tmp_path / str(next(numbers))
+        for file, text in FILES.items():
+            assert file != name or old in text
+            target = root / (recipe if file == "recipe.py" else file)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(text.replace(old, new) if file == name else text)
+        return load_recipe(root / recipe).describe("train")
+
+    yield load
+    sys.path[:] = path
+
+
+CHANGES = [
+    ("recipe.py", 'sample["image"][:, :, 0]', 'sample["image"][:, :, 1]', "function Lift.__call__"),
+    ("recipe.py", "self.lock = None", "self.lock = False", "lock"),
+    ("recipe.py", "Lift(1)", "Lift(3)", "derive['lift'].attributes.number: 1 -> 3"),
+    ("recipe.py", "SCALE = 3", "SCALE = 4", "class Base: SCALE: 3 -> 4"),
+    ("recipe.py", "return 1\n\n    @property", "return 2\n\n    @property", "function Base.level"),
+    ("recipe.py", "return 2 * self.SCALE", "return 3 * self.SCALE", "function Base.doubled"),
+    ("recipe.py", "return 4", "return 5", "function Base.fixed"),
+    ("recipe.py", "return 5", "return 6", "function Base.named"),
+    ("recipe.py", "class Lift(Base)", "class Lift(Base, Options)", "class Lift"),
+    ("recipe.py", "STRENGTH = 2.0", "STRENGTH = 2", "constant STRENGTH: 2.0 -> 2"),
+    ("recipe.py", "np.ones((3, 3)", "np.ones((3, 5)", "constant KERNEL"),
+    ("recipe.py", "np.ones((3, 3)", "np.zeros((3, 3)", "constant KERNEL"),
+    ("recipe.py", '"sky": 1', '"sky": 3', "constant WORDS"),
+    ("recipe.py", '{"sky": 1, "road": 2}', '{"road": 2, "sky": 1}', "constant WORDS"),
+    ("recipe.py", '"pole"}', '"post"}', "constant NAMES"),
+    ("recipe.py", 'Path("lists")', 'Path("list")', "constant FOLDER"),
+    ("recipe.py", "{1, 2, 3}", "{1, 2, 4}", "constant RULES"),
+    ("recipe.py", '"x y"', '"x z"', "class Point"),
+    ("recipe.py", "FAR = 2", "FAR = 3", "class Mode"),
+    ("recipe.py", "Options(2.0)", "Options(3.0)", "constant OPTIONS"),
+    ("recipe.py", "number + 10", "number + 11", "function cached"),
+    ("recipe.py", "model = 3", "model = 4", "function loaded"),
+    ("recipe.py", "model = None", "model = 5", "constant model changed"),
+    ("recipe.py", "lambda: cached(n)", "lambda: cached(n + 1)", "function deep"),
+    ("recipe.py", "if n else 1", "if n else 2", "function pong"),
+    ("recipe.py", "power=1", "power=3", "function weights"),
+    ("recipe.py", "offset=0", "offset=1", "function weights"),
+    ("recipe.py", "adder(7)", "adder(8)", "function adder.<lambda>: number: 7 -> 8"),
+    ("recipe.py", 'sample["image"] + number', 'sample["image"] - number', "function adder.<lambda>"),
+    ("recipe.py", "weights, power=2", "weights, power=3", "derive['partial'].keywords.power: 2 -> 3"),
+    ("recipe.py", "Lift(2).__call__", "Lift(4).__call__", "derive['method']"),
+    ("recipe.py", '["image"] / 2', '["image"] / 3', "function halved"),
+    ("recipe.py", 'halved.kind = "map"', 'halved.kind = "image"', "kind: 'map' -> 'image'"),
+    ("recipe.py", "@twice\n", "", "halved"),
+    ("recipe.py", "return super().__call__(size, generator)", "return super().__call__(size, None)", "function MyFlip.__call__"),
+    ("recipe.py", "MyFlip(0.5)", "MyFlip(0.4)", "geometry[0].attributes.p: 0.5 -> 0.4"),
+    ("recipe.py", 'name="r"', 'name="q"', "name: 'r' -> 'q'"),
+    ("recipe.py", "import cv2", "import numpy as cv2", "function weights"),
+    ("blurring.py", "SIZE = 3", "SIZE = 4", "constant SIZE: 3 -> 4"),
+    ("blurring.py", "np.mean", "np.max", "function blur"),
+    ("package/tools.py", "SCALE = 2", "SCALE = 3", "constant SCALE: 2 -> 3"),
+    ("package/tools.py", "max(n", "min(n", "function clip"),
+    ("package/tools.py", "clip(9)", "clip(8)", "function late"),
+    ("package/base.py", "LEAST = 1", "LEAST = 2", "constant LEAST: 1 -> 2"),
+]  # fmt: skip
+
+NO_CHANGES = [
+    ("recipe.py", "# a comment", "# another comment\n\n        # of two lines"),
+    ("recipe.py", "Lift the image.", "Lift all of the image."),
+    ("recipe.py", '        """Lift the image."""\n', ""),
+    ("recipe.py", "def level(self):", "def level(self) -> int:"),
+    ("recipe.py", "return 2 * self.SCALE", "return (\n            2\n            * self.SCALE\n        )"),
+    ("recipe.py", "UNUSED = 1", "UNUSED = 2\n\n\ndef unused():\n    return UNUSED"),
+    ("recipe.py", '"tree", "car", "sign"', '"sign", "tree", "car"'),
+    ("blurring.py", "def other():\n    return 1", "def other():\n    return 2"),
+]  # fmt: skip
+
+
+SMALL = {
+    "method of a named tuple": (
+        "class W(typing.NamedTuple):\n    low: float = 1\n    def run(self): return self.low * 2\n"
+        "P = W(3)\ndef FN(s, g): return P.run()",
+        ("* 2", "* 3"),
+    ),
+    **{
+        f"method of a subclass of {kind}": (
+            f"class S({kind}):\n    def run(self): return len(str(self)) + 1\nP = S({value})\ndef FN(s, g): return P.run()",
+            ("+ 1", "+ 2"),
+        )
+        for kind, value in (
+            ("dict", "a=1"),
+            ("list", "[1]"),
+            ("set", "'ab'"),
+            ("float", "2"),
+            ("int", "2"),
+            ("str", "'a'"),
+        )
+    },
+    "subclass of ndarray": (
+        "class S(np.ndarray):\n    def run(self): return self.sum() + 1\nP = np.ones(3).view(S)\ndef FN(s, g): return P.run()",
+        ("+ 1", "+ 2"),
+    ),
+    "masked array": ("P = np.ma.array([1, 2, 999999], mask=[0, 0, 1])\ndef FN(s, g): return P", ("0, 1]", "0, 0]")),
+    "default of a dict": ("P = collections.defaultdict(lambda: 5)\ndef FN(s, g): return P['z']", (": 5", ": 6")),
+    "tuple or list": ("P = [0, 1]\ndef FN(s, g): return s['image'][P]", ("[0, 1]", "(0, 1)")),
+    "keywords of a call": ("def f(a=1, b=2): return a\ndef FN(s, g): return f(a=5)", ("f(a=5)", "f(b=5)")),
+    "compiled pattern": ("P = re.compile('a')\ndef FN(s, g): return P.sub('', 'ab')", ("'a')\n", "'b')\n")),
+    "decorator that is a class": (
+        "class times:\n    def __init__(self, f): functools.update_wrapper(self, f); self.f = f\n"
+        "    def __call__(self, s, g): return self.f(s, g) * 2\n@times\ndef FN(s, g): return 1",
+        ("* 2", "* 3"),
+    ),
+    "wrapped function": (
+        "def deco(f):\n    def call(s, g): return call.__wrapped__(s, g)\n    call.__wrapped__ = f\n    return call\n"
+        "@deco\ndef FN(s, g): return 3",
+        ("return 3", "return 4"),
+    ),
+    "__call__ that is no function": (
+        "class E:\n    @functools.lru_cache\n    def __call__(self, s, g): return 3\nFN = E()",
+        ("return 3", "return 4"),
+    ),
+    "__class_getitem__": (
+        "class E:\n    def __class_getitem__(cls, k): return k + 1\ndef FN(s, g): return E[2]",
+        ("+ 1", "+ 2"),
+    ),
+    "subclass of property": (
+        "class own(property):\n    def __get__(self, o, t=None): return super().__get__(o, t) + 3\n"
+        "class E:\n    @own\n    def d(self): return 1\n    def __call__(self, s, g): return self.d\nFN = E()",
+        ("+ 3", "+ 4"),
+    ),
+    "method of an enum": (
+        "class M(enum.Enum):\n    A = 1\n    def __mul__(self, other): return 3\ndef FN(s, g): return M.A * 2",
+        ("return 3", "return 4"),
+    ),
+    "single dispatch": (
+        "@functools.singledispatch\ndef f(x): return 1\n@f.register\ndef _(x: int): return 3\ndef FN(s, g): return f(2)",
+        ("return 3", "return 4"),
+    ),
+    "object of an extension": ("C = cv2.createCLAHE(2.0)\ndef FN(s, g): return C.apply(s['image'])", ("2.0", "3.0")),
+    "what an object of an extension is made of": (
+        "N = 2.0\nC = cv2.createCLAHE(N)\ndef FN(s, g): return C.apply(s['image'])",
+        ("N = 2.0", "N = 3.0"),
+    ),
+    "seed of a generator": ("G = np.random.default_rng(3)\ndef FN(s, g): return G.random()", ("(3)", "(4)")),
+}
+"""Small recipes, each with a change that changes what FN returns."""
+_SMALL = """
+import collections, enum, functools, re, typing
+import cv2
+import numpy as np
+from tfprep import Recipe, codecs, sources
+{code}
+RECIPE = Recipe(name="r", source=sources.Folder(), derive={{"x": FN}}, store={{"image": codecs.Jpeg(), "x": codecs.Raw()}})
+"""
+
+
+@pytest.mark.parametrize("code", SMALL)
+def test_small_changes_are_detected(tmp_path, code):
+    text, (old, new) = SMALL[code]
+    assert text.count(old) == 1
+    described = []
+    for number, variant in enumerate((text, text, text.replace(old, new))):
+        path = tmp_path / f"recipe_{number}.py"
+        path.write_text(_SMALL.format(code=variant))
+        described.append(load_recipe(path).describe("train"))
+    assert described[0] == described[1]
+    assert described[0] != described[2]
+    assert what_changed(described[0], described[2])
+
+
+def test_a_module_is_followed_after_many_constants(tmp_path):
+    constants = ", ".join(f"s[{number}.5]" for number in range(300))
+    code = f"def FN(s, g):\n    x = [{constants}]\n    from recipe_helper import K\n    return K\n"
+    described = []
+    for value in (1, 1, 2):
+        sys.modules.pop("recipe_helper", None)
+        (tmp_path / "recipe_helper.py").write_text(f"K = {value}" + " " * (value == 2))
+        (tmp_path / "recipe.py").write_text(_SMALL.format(code=code))
+        described.append(load_recipe(tmp_path / "recipe.py").describe("train"))
+    sys.modules.pop("recipe_helper", None)
+    sys.path.remove(str(tmp_path))
+    assert described[0] == described[1] != described[2]
+
+
+@pytest.mark.parametrize(("name", "old", "new", "told"), CHANGES)
+def test_every_change_of_user_code_is_detected_and_named(described, name, old, new, told):
+    before, after = described(), described(name, old, new)
+    assert json.dumps(before, sort_keys=True) != json.dumps(after, sort_keys=True)
+    assert told in "; ".join(what_changed(before, after))
+
+
+@pytest.mark.parametrize(("name", "old", "new"), NO_CHANGES)
+def test_a_change_without_effect_keeps_the_fingerprint(described, name, old, new):
+    assert described() == described(name, old, new)
+
+
+def test_another_file_name_or_folder_keeps_the_fingerprint(described):
+    assert described() == described(recipe="renamed.py")
+
+
+def test_running_the_code_keeps_the_fingerprint(tmp_path, described):
+    described()
+    recipe = load_recipe(tmp_path / "0/recipe.py")
+    before = recipe.fingerprint()
+    sys.modules["tfprep_recipe_recipe"].loaded()
+    sys.modules["tfprep_recipe_recipe"].cached(3)
+    assert recipe.fingerprint() == before
+
+
+def test_the_fingerprint_is_the_same_in_every_process(tmp_path, described):
+    here = described()
+    code = f"""
+        import json, sys
+        from pathlib import Path
+        from tfprep.recipe.file import load_recipe
+        recipe = load_recipe(Path({str(tmp_path / "0/recipe.py")!r}))
+        print(json.dumps([recipe.describe("train"), recipe.fingerprint()]))
+    """
+    outputs = set()
+    for seed in ("1", "2", "77"):
+        done = subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(code)],
+            env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        outputs.add(done.stdout)
+    assert len(outputs) == 1
+    assert json.loads(outputs.pop())[0] == json.loads(json.dumps(here))
+
+
+def test_a_pickled_recipe_has_the_same_fingerprint():
+    """A recipe is pickled for workers; equal constants that were one object become two."""
+    import pickle
+
+    words = ["a", "b"]
+    recipe = Recipe(
+        "r",
+        sources.Folder(),
+        {"image": codecs.Jpeg()},
+        derive={"d": functools.partial(shared, words, words, Held(words))},
+    )
+    assert pickle.loads(pickle.dumps(recipe)).fingerprint() == recipe.fingerprint()
+
+
+class Held:
+    def __init__(self, words):
+        self.words = words
+
+
+def shared(words, same, held, sample, generator):
+    return len(words) + len(same)
+
+
+def test_classes_of_tfprep_are_described_by_package_not_by_module():
+    recipe = Same(
+        "r", sources.Folder(splits=sources.Fractions(train=0.8, val=0.2)), {"image": codecs.Jpeg()},
+        geometry=[augment.OneOf([augment.Flip(), augment.Elastic(10, 3)]), augment.RandAugment()],
+        colour=[augment.Maybe(augment.Blur((1, 2)), 0.5)],
+        derive={"offsets": derive.InstanceOffsets(mask="mask"), "own": derive.Canny()},
+    )  # fmt: skip
+    text = json.dumps(recipe.describe())
+    for name in (
+        "sources.Folder",
+        "sources.Fractions",
+        "augment.Flip",
+        "augment.Elastic",
+        "derive.InstanceOffsets",
+        "codecs.Jpeg",
+    ):
+        assert f'"tfprep.{name}"' in text
+    names = re.findall(r'"(tfprep[^"]*)"', text)
+    assert len(names) > 10
+    assert all(name.count(".") == 2 for name in names), names
+
+
+def test_the_hand_brake():
+    recipe = Recipe("r", sources.Folder(), {"image": codecs.Jpeg()})
+    newer = replace(recipe, version=1)
+    assert newer.fingerprint("train") != recipe.fingerprint("train")
+    assert what_changed(recipe.describe(), newer.describe()) == ["version: 0 -> 1"]
+
+
+def test_the_order_of_derived_inputs_counts():
+    one, two = derive.Canny(), derive.Sobel()
+    recipes = [
+        Recipe("r", sources.Folder(), {"image": codecs.Jpeg()}, derive=dict(items))
+        for items in ([("a", one), ("b", two)], [("b", two), ("a", one)])
+    ]
+    assert len({recipe.fingerprint("train") for recipe in recipes}) == 2
+    assert what_changed(*(recipe.describe() for recipe in recipes)) == ["the order of derive: a, b -> b, a"]

@@ -1,0 +1,113 @@
+"""Each recipe in `pipelines/` loads, makes samples of generated scenes, and treats void and sky as its task needs."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from PIL import Image
+from scipy import ndimage
+
+from tfprep.builder.make_sample import SampleMaker
+from tfprep.recipe.file import load_recipe
+
+PIPELINES = Path(__file__).parents[2] / "pipelines"
+RECIPES = sorted(path.stem for path in PIPELINES.glob("*.py") if "RECIPE" in path.read_text())
+SKY, BUILDING, ROAD, CAR, VOID = 0, 1, 3, 8, 11
+
+
+def street(number: int) -> np.ndarray:
+    """Class numbers as in CamVid, uint8 [360, 480]: sky, buildings, a road with two cars, and void between them."""
+    rng = np.random.default_rng(number)
+    mask = np.full((360, 480), SKY, np.uint8)
+    mask[120:220] = BUILDING
+    mask[220:] = ROAD
+    mask[210:226] = VOID
+    for x in rng.integers(80, 400, 2):
+        cv2.ellipse(mask, (int(x), 250), (52, 36), 0, 0, 360, VOID, -1)
+        cv2.ellipse(mask, (int(x), 250), (46, 30), 0, 0, 360, CAR, -1)
+    return mask
+
+
+def encoded(pixels: np.ndarray, form: str) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, form)
+    return file.getvalue()
+
+
+def samples(name: str, count: int = 8):
+    """Three variants of each of `count` scenes, as the recipe makes them."""
+    recipe = load_recipe(PIPELINES / f"{name}.py")
+    kinds = {"image": "image", "label": "label"} if name == "photos" else {"image": "image", "mask": "mask"}
+    maker = SampleMaker(recipe, kinds, {})
+    for number in range(count):
+        mask = street(number)
+        image = np.random.default_rng(number).integers(0, 256, (*mask.shape, 3), np.uint8)
+        values = {
+            "image": encoded(image, "JPEG"),
+            "mask": encoded(mask % 4 if name == "demo" else mask, "PNG"),
+            "label": 0,
+        }
+        for stored in maker.variants(f"{number}", {field: values[field] for field in kinds}, 3):
+            yield stored.values
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_recipe_of_the_project_makes_samples(name):
+    recipe = load_recipe(PIPELINES / f"{name}.py")
+    made = list(samples(name, 2))
+    assert len(made) == 6
+    assert all(set(recipe.store) <= set(sample) for sample in made)
+
+
+def test_the_folder_contains_recipes():
+    assert {"camvid", "camvid_clicks", "camvid_everything", "photos"} <= set(RECIPES)
+
+
+def test_the_distance_to_the_roads_boundary_ignores_void():
+    """Neither the void of the annotation nor the fill of a rotation counts as an edge: compared with SciPy's distance to
+    known other classes."""
+    rotated = 0
+    for sample in samples("camvid"):
+        mask, signed = sample["mask"], sample["road"]
+        road = mask == ROAD
+        others = ~road & (mask != VOID)
+        expected = 0.5 - ndimage.distance_transform_edt(~others)
+        np.testing.assert_allclose(signed[road], expected[road], atol=0.01)
+        rotated += bool((mask[0] == VOID).any())
+    assert rotated
+
+
+@pytest.mark.parametrize(("name", "field"), [("camvid_everything", "mask"), ("camvid_clicks", "mask")])
+def test_no_click_falls_into_void(name, field):
+    clicks = 0
+    for sample in samples(name):
+        for row, column, _ in clicks_of(sample):
+            assert sample[field][row, column] != VOID
+            clicks += 1
+    assert clicks > 100
+
+
+def test_clicks_fall_into_the_sky_too():
+    """Sky has class number 0, which is the background by default, an object on which strategy 2 never clicks."""
+    classes = [
+        int(sample["mask"][row, column])
+        for sample in samples("camvid_clicks", 24)
+        for row, column, _ in clicks_of(sample)
+    ]
+    assert classes.count(SKY) > 0.2 * classes.count(BUILDING) > 0
+    positive = [
+        int(sample["mask"][r, c]) for sample in samples("camvid_clicks", 4) for r, c, kind in clicks_of(sample) if kind
+    ]
+    assert set(positive) == {CAR}
+
+
+def clicks_of(sample):
+    """(row, column, positive) of each click, from its coordinates or from the zeros of its distance map."""
+    if "points" in sample:
+        return [(int(y), int(x), bool(positive)) for x, y, positive, _ in sample["points"]]
+    zeros = np.argwhere(sample["clicks"] == 0)
+    return [(row, column, channel == 0) for row, column, channel in zeros]

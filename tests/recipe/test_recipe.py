@@ -1,0 +1,360 @@
+"""Recipes: what they accept, how they describe themselves, and their error messages."""
+
+from __future__ import annotations
+
+import functools
+import textwrap
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tfprep import Recipe, augment, codecs, derive, sources
+from tfprep.errors import RecipeError
+from tfprep.recipe.file import data_root, load_recipe, locate
+from tfprep.sources import Listing
+
+PIPELINES = sorted((Path(__file__).parents[2] / "pipelines").glob("*.py"))
+
+
+def recipe(**options) -> Recipe:
+    return Recipe(**{"name": "r", "source": sources.Folder(), "store": {"image": codecs.Jpeg()}, **options})
+
+
+class WrongKind:
+    kind = "picture"
+
+    def __call__(self, sample, generator):
+        return sample["image"]
+
+
+def listing(**kinds) -> Listing:
+    return Listing(kinds or {"image": "image", "label": "label"}, ("image",), ("label",), iter(()))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"name": "my data"}, "a letter followed by letters, digits and '_', at most 100, not 'my data'"),
+        ({"name": "x_v2"}, "ends like a variant"),
+        ({"source": "photos"}, r"source: expected a source such as sources\.Folder\(\), not 'photos'"),
+        ({"store": {}}, "store: nothing would be stored"),
+        ({"store": [codecs.Jpeg()]}, "store: expected a dict"),
+        ({"store": {"image": codecs.Jpeg}}, r"store\['image'\]: expected a codec .* call it: Jpeg\(\)"),
+        ({"store": {1: codecs.Jpeg()}}, "a name is a string, not 1"),
+        ({"geometry": augment.Flip()}, r"geometry: expected a list of ops, not Flip\("),
+        ({"geometry": [augment.Flip]}, r"geometry\[0\]: expected an op or a function, .* call it: Flip\(\)"),
+        ({"colour": [0.2]}, r"colour\[0\]: expected an op or a function, not 0\.2"),
+        ({"derive": {"d": 3}}, r"derive\['d'\]: expected a derived input or a function, not 3"),
+        ({"variants": 4}, "variants: expected a dict"),
+        ({"variants": {"train": 0}}, r"variants\['train'\]: expected a whole number from 1, not 0"),
+        ({"shards": {"train": True}}, "not True"),
+        ({"fill": {"mask": "void"}}, "one a channel, not 'void'"),
+        ({"fill": {"image": (0, "black")}}, "a number, or a tuple of one a channel"),
+        ({"min_visible": 2}, "min_visible: expected a share from 0 to 1, not 2"),
+        ({"row_fields": {"boxes": "labels"}}, r"row_fields\['boxes'\]: expected a list of field names, not 'labels'"),
+        *[({"seed": seed}, "seed: expected a whole number, not") for seed in ("x", None, 1.5, True)],
+        ({"version": 1.5}, "version: expected a whole number or text"),
+        ({"min_visible": "much"}, "min_visible: expected a share from 0 to 1, not 'much'"),
+        ({"dct_downscale": "yes"}, "dct_downscale: expected True or False"),
+        ({"name": 3}, "a letter followed by letters"),
+        ({"source": sources.Folder}, r"source: expected a source such as sources\.Folder\(\), .*; call it: Folder\(\)"),
+        ({"store": {"image": "jpeg"}}, r"store\['image'\]: expected a codec such as codecs\.Jpeg\(\), not 'jpeg'"),
+        (
+            {"store": {"../../evil": codecs.Jpeg()}},
+            r"store: the name of a field is a letter or '_', .*not '\.\./\.\./evil'",
+        ),
+        ({"derive": {"a/b": np.copy}}, "derive: the name of a field is"),
+        ({"derive": {"key": np.copy}}, "the loader itself adds the field 'key'"),
+        ({"store": {"x" * 200: codecs.Jpeg()}}, "at most 100 characters"),
+        ({"derive": {"d": WrongKind()}}, r"derive\['d'\]: the attribute kind is one of image, .*, not 'picture'"),
+        ({"row_fields": {"boxes": [3]}}, r"row_fields\['boxes'\]: expected a list of field names, not \[3\]"),
+        ({"colour": [augment.Flip()]}, r"colour\[0\]: Flip\(.*\) moves pixels; it belongs in geometry=\[\.\.\.\]"),
+        (
+            {"geometry": [augment.Flip(), augment.Hue(0.1)]},
+            r"geometry\[1\]: Hue.* changes colours; it belongs in colour=",
+        ),
+        ({"geometry": [augment.Maybe(augment.OneOf([augment.Blur((1, 2))]))]}, "it belongs in colour="),
+        ({"colour": [augment.RandAugment()]}, "it belongs in geometry="),
+        ({"colour": [augment.Custom(np.copy)]}, "it belongs in geometry="),
+        ({"border": "wrap"}, "'constant', 'reflect' or 'replicate', not 'wrap'"),
+        (
+            {"store": {"image": codecs.Original()}, "geometry": [augment.Flip()]},
+            "Original keeps the source's bytes, but",
+        ),
+        ({"store": {"image": codecs.Original()}, "variants": {"train": 2}}, "Original keeps the source's bytes, but"),
+    ],
+)
+def test_a_wrong_option_raises_with_rule_value_and_way_out(options, message):
+    with pytest.raises(RecipeError, match=message):
+        recipe(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"store": {"imgae": codecs.Jpeg()}}, "there is no field 'imgae'; there are image, label"),
+        ({"store": {"label": codecs.Jpeg()}}, "'label' is a label: JPEG changes values"),
+        ({"derive": {"image": np.copy}}, "the source already has a field 'image'"),
+        ({"row_fields": {"boxes": ["labels"]}}, "row_fields: there is no field"),
+        ({"fill": {"label": 3}}, "no image, mask or map named 'label'"),
+        (
+            {"derive": {"clicks": derive.Clicks(mask="mask")}},
+            r"derive\['clicks'\]: Clicks\(mask='mask'\) names no field that is there; there are image, label",
+        ),
+        ({"derive": {"d": derive.Distance(mask="image")}}, "needs a field of the kind map or mask; 'image' is a image"),
+        (
+            {"derive": {"maps": derive.ClickMaps(points="p", like="image"), "p": derive.ClickPoints(mask="m")}},
+            r"ClickMaps\(points='p'\) names no field that is there; derive it first",
+        ),
+    ],
+)
+def test_fields_are_checked_against_the_source(options, message):
+    with pytest.raises(RecipeError, match=message):
+        recipe(**options).check_fields(listing())
+
+
+def pose(**options) -> None:
+    recipe(**options).check_fields(listing(image="image", pose="points"))
+
+
+SWAP = {"pose": (0, 2, 1)}
+FLIPS = [
+    augment.Flip(),
+    augment.Maybe(augment.OneOf([augment.Rotate(), augment.Flip()]), 0.5),
+    lambda size, draws: None,
+]
+ORDERED = [
+    {"store": {"pose": codecs.Scalar()}},
+    {"derive": {"maps": derive.Heatmaps(points="pose")}},
+    {"derive": {"maps": derive.Heatmaps(points="pose", channels=17)}},
+    {"derive": {"bones": lambda sample, generator: sample["pose"]}},
+]
+
+
+@pytest.mark.parametrize("flip", FLIPS)
+@pytest.mark.parametrize("options", ORDERED)
+def test_points_in_order_that_geometry_may_mirror_need_their_partners(flip, options):
+    with pytest.raises(
+        RecipeError, match=r"may mirror 'pose', .*flip_indices=\{'pose': \(0, 2, 1\)\} .*'pose': \(\)\}"
+    ):
+        pose(geometry=[augment.Resize(64, 64), flip], **options)
+    pose(geometry=[flip], flip_indices=SWAP, **options)
+    pose(geometry=[flip], flip_indices={"pose": ()}, **options)
+
+
+@pytest.mark.parametrize("options", ORDERED)
+def test_points_need_no_partners_where_nothing_mirrors(options):
+    turns = [augment.Rotate90(), augment.RandAugment(), augment.Perspective(), augment.Elastic()]
+    pose(geometry=[*turns, augment.Custom(lambda sample, draws: sample)], **options)
+
+
+@pytest.mark.parametrize(
+    "derived", [derive.Heatmaps(points="pose", channels=1), derive.GeodesicDistance(points="pose")]
+)
+def test_points_without_order_need_no_partners(derived):
+    pose(geometry=[augment.Flip()], derive={"maps": derived})
+
+
+@pytest.mark.parametrize("rows", [(1, 2, 0), (0, 0, 1), (1, 2), (0.0, 1), 3, "ab"])
+def test_flip_indices_exchange_rows(rows):
+    with pytest.raises(
+        RecipeError, match=r"flip_indices\['pose'\]: expected for each row the one that it changes places"
+    ):
+        recipe(flip_indices={"pose": rows})
+
+
+def test_flip_indices_are_only_for_points():
+    with pytest.raises(RecipeError, match="flip_indices: the source has no points named 'image'; there are pose"):
+        pose(flip_indices={"image": (1, 0)})
+
+
+def test_derived_inputs_can_be_stored_by_their_kind():
+    made = recipe(derive={"d": lambda sample, generator: sample["image"]}, store={"d": codecs.Raw()})
+    made.check_fields(listing())
+    with pytest.raises(RecipeError, match="there is no split 'trian'; there are train, val"):
+        recipe(variants={"trian": 2}).check_splits(["train", "val"])
+
+
+# --- fingerprint ----------------------------------------------------------------------------------------------------
+
+
+def plus(number: float, sample, generator):
+    return sample["image"] + number
+
+
+class Plus:
+    def __init__(self, number: float) -> None:
+        self.number = number
+
+    def __call__(self, sample, generator):
+        return sample["image"] + self.number
+
+
+def closure(number: float):
+    return lambda sample, generator: sample["image"] + number
+
+
+CHANGES = [
+    {"seed": 1},
+    {"name": "q"},
+    {"border": "reflect"},
+    {"fill": {"image": 1}},
+    {"min_visible": 0.3},
+    {"flip_indices": {"points": (1, 0)}},
+    {"geometry": [augment.Flip(p=0.4)]},
+    {"geometry": [augment.Flip(p=0.5)]},
+    {"colour": [augment.Brightness(0.1)]},
+    {"store": {"image": codecs.Jpeg(94)}},
+    {"store": {"image": codecs.Png()}},
+    {"variants": {"train": 2}},
+    {"dct_downscale": False},
+    {"derive": {"d": derive.Distance(mask="mask", target=1)}},
+    *[{"derive": {"d": functools.partial(plus, number)}} for number in (1, 2)],
+    *[{"derive": {"d": Plus(number)}} for number in (1, 2)],
+    *[{"derive": {"d": closure(number)}} for number in (1, 2)],
+]
+
+
+def test_every_change_that_changes_bytes_changes_the_fingerprint():
+    fingerprints = [recipe(**change).fingerprint("train") for change in ({}, *CHANGES)]
+    assert len(set(fingerprints)) == len(fingerprints)
+
+
+def test_a_fingerprint_is_the_same_for_the_same_recipe_and_per_split():
+    for change in CHANGES:
+        assert recipe(**change).fingerprint() == recipe(**change).fingerprint()
+    two, three = recipe(variants={"train": 2}), recipe(variants={"train": 3})
+    assert two.fingerprint("val") == three.fingerprint("val") != two.fingerprint("train")
+
+
+def test_what_cannot_be_described_is_refused():
+    with pytest.raises(RecipeError, match="cannot be described in JSON"):
+        recipe(derive={"d": functools.partial(plus, threading.Lock())}).fingerprint()
+
+
+# --- files ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def write(tmp_path) -> Iterator:
+    def write(text: str) -> Path:
+        path = tmp_path / "recipe.py"
+        path.write_text(textwrap.dedent(text))
+        return path
+
+    return write
+
+
+GOOD = """
+    from tfprep import Recipe, augment, codecs, derive, sources
+    DATA = "raw"
+    RECIPE = Recipe(
+        name="r",
+        source=sources.Folder(),
+        geometry=[
+            augment.Flip(),
+        ],
+        store={
+            "image": codecs.Jpeg(),
+            "label": codecs.Scalar(),
+        },
+    )
+"""
+
+
+def test_a_file_is_loaded_with_its_data_root(write):
+    path = write(GOOD)
+    assert load_recipe(path).name == "r"
+    assert data_root(path) == path.parent / "raw"
+    assert data_root(write(GOOD.replace('DATA = "raw"', ""))) == Path.cwd()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "message"),
+    [
+        ("augment.Flip()", "augment.Flip(p=2)", 8, "augment.Flip(p=2)"),
+        ("augment.Flip()", "augment.Flop()", 8, "AttributeError"),
+        ("codecs.Jpeg()", "codecs.Jpeg(0)", 11, "from 1 to 100, not 0"),
+        ("codecs.Jpeg()", "codecs.Jpeg", 11, "call it: Jpeg()"),
+        ('name="r"', 'name="r r"', 5, "letters, digits"),
+        ("augment.Flip()", "augment.Flip(),\n            augment.Hue(0.1)", 9, "geometry[1]: Hue("),
+        ("codecs.Jpeg()", "'jpeg'", 11, "expected a codec such as codecs.Jpeg(), not 'jpeg'"),
+        ("store={", "derive={'d': derive.Clicks(mask='mask')},\n        store={", 10, "there are image, label"),
+        ("sources.Folder()", "sources.Folder", 6, "call it: Folder()"),
+        ("geometry=[", "geometri=[", 4, "TypeError"),
+        ("store={", "store={,", 10, "not Python"),
+    ],
+)
+def test_a_mistake_in_a_file_says_which_line(write, old, new, line, message):
+    path = write(GOOD.replace(old, new))
+    with pytest.raises(RecipeError) as caught:
+        load_recipe(path)
+    assert f"line {line}:" in str(caught.value)
+    assert message in str(caught.value)
+
+
+def test_a_mistake_found_later_says_its_line_too(write):
+    path = write(GOOD.replace('"label"', '"lable"'))
+    with pytest.raises(RecipeError) as caught:
+        load_recipe(path).check_fields(listing())
+    assert "line 12: store: there is no field 'lable'" in str(locate(path, caught.value))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", r"expected RECIPE = tfprep\.Recipe\(\.\.\.\), found no RECIPE"),
+        ("RECIPE = 3", "found RECIPE = 3"),
+        (GOOD.replace("RECIPE =", "photos ="), "found photos; call the one to build RECIPE"),
+        ("RECIPE = [1, 2]", "found a list of 2; a file holds one recipe, put each into a file of its own"),
+        ("raise SystemExit('bye')", "line 1: SystemExit: bye"),
+    ],
+)
+def test_a_file_without_a_recipe(write, text, message):
+    with pytest.raises(RecipeError, match=message):
+        load_recipe(write(text))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("codecs.Jpeg()", "codecs.Jpg()", "has no attribute 'Jpg'; did you mean 'Jpeg'?"),
+        ("codecs.Jpeg()", "codecs.Jpeg(qualty=5)", "its options are quality, subsampling; did you mean 'quality'?"),
+        ("name=", "nmae=", "its options are name, source, store,"),
+        (
+            "from tfprep import",
+            "from math import sin  #",
+            "the file should begin with: from tfprep import Recipe, augment,",
+        ),
+    ],
+)
+def test_a_misspelt_name_raises_with_a_suggestion(write, old, new, message):
+    assert old in GOOD
+    with pytest.raises(RecipeError) as caught:
+        load_recipe(write(GOOD.replace(old, new)))
+    assert message in str(caught.value)
+
+
+def test_no_file_and_not_a_python_file(tmp_path):
+    with pytest.raises(RecipeError, match="is a folder; give the recipe's file, or let 'tfprep init"):
+        load_recipe(tmp_path)
+    with pytest.raises(RecipeError, match="no such recipe; 'tfprep init FOLDER' writes one"):
+        load_recipe(tmp_path / "none.py")
+    (tmp_path / "recipe.txt").write_text("")
+    with pytest.raises(RecipeError, match=r"ends in \.py"):
+        load_recipe(tmp_path / "recipe.txt")
+
+
+@pytest.mark.parametrize("path", [p for p in PIPELINES if "RECIPE" in p.read_text()], ids=lambda path: path.stem)
+def test_every_recipe_of_the_project_loads_and_documents_its_command(path):
+    assert load_recipe(path).fingerprint()
+    assert f"Run: tfprep build pipelines/{path.name} --data " in path.read_text()
+
+
+def test_replace_keeps_checking():
+    with pytest.raises(RecipeError):
+        replace(recipe(), border="x")

@@ -1,0 +1,99 @@
+"""Files of a dataset that may come from a stranger: only regular files of its own folder are opened."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+
+import pytest
+
+from tfprep.errors import DatasetError
+from tfprep.storage.local import open_regular, regular_descriptor, regular_size
+
+
+def make_socket(path):
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(path))
+
+
+def link_outside(path):
+    secret = path.parent.parent / "secret"
+    secret.write_bytes(b"secret")
+    path.symlink_to(secret)
+
+
+def link_through_a_folder(path):
+    link_outside(path.with_name("step"))
+    path.symlink_to("step")
+
+
+REFUSED = {
+    "a FIFO": (os.mkfifo, "is no regular file"),
+    "a link to a FIFO": (lambda p: (os.mkfifo(p.with_name("fifo")), p.symlink_to("fifo")), "is no regular file"),
+    "a folder": (os.mkdir, "is no regular file"),
+    "a device": (lambda path: path.symlink_to("/dev/zero"), "leads out of its folder, to /dev/zero"),
+    "a link out of the folder": (link_outside, "leads out of its folder"),
+    "a link to a link out of it": (link_through_a_folder, "leads out of its folder"),
+    "a relative link out of it": (lambda p: ((p.parent.parent / "up").touch(), p.symlink_to("../up")), "leads out"),
+    "a link to nothing": (lambda path: path.symlink_to("nowhere"), "cannot be opened"),
+    "a link to itself": (lambda path: path.symlink_to(path.name), "cannot be opened"),
+    "nothing": (lambda path: None, "cannot be opened"),
+}
+
+
+@pytest.mark.parametrize("function", [regular_descriptor, regular_size, open_regular])
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused(tmp_path, case, function):
+    make, message = REFUSED[case]
+    folder = tmp_path / "dataset"
+    folder.mkdir()
+    make(folder / "file")
+    with pytest.raises(DatasetError, match=message):
+        function(folder / "file")
+
+
+def test_a_socket_is_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # the path of a socket has at most 107 bytes
+    make_socket("file")
+    with pytest.raises(DatasetError, match="is no regular file"):
+        regular_size(tmp_path / "file")
+    with pytest.raises(DatasetError, match="cannot be opened"):
+        regular_descriptor(tmp_path / "file")
+
+
+def test_a_device_node_is_refused(tmp_path):
+    path = tmp_path / "file"
+    try:
+        os.mknod(path, stat.S_IFCHR | 0o600, os.makedev(1, 5))  # /dev/zero
+    except PermissionError:
+        pytest.skip("only root makes device nodes")
+    with pytest.raises(DatasetError, match="is no regular file"):
+        regular_size(path)
+    with pytest.raises(DatasetError):  # which one depends on whether the file system is mounted with nodev
+        regular_descriptor(path)
+
+
+def test_a_name_with_nul_is_refused(tmp_path):
+    for function in (regular_descriptor, regular_size):
+        with pytest.raises(DatasetError, match="cannot be opened"):
+            function(tmp_path / "a\0b")
+
+
+def test_a_link_inside_the_folder_is_followed(tmp_path):
+    (tmp_path / "content").write_bytes(b"12345")
+    (tmp_path / "file").symlink_to("content")
+    (tmp_path / "absolute").symlink_to(tmp_path / "content")
+    for name in ("content", "file", "absolute"):
+        assert regular_size(tmp_path / name) == 5
+        with open_regular(tmp_path / name) as file:
+            assert file.read() == b"12345"
+
+
+def test_the_folder_itself_may_be_a_link(tmp_path):
+    """A user's own link to a folder is no stranger's."""
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "disk" / "file").write_bytes(b"1")
+    (tmp_path / "dataset").symlink_to("disk")
+    assert regular_size(tmp_path / "dataset" / "file") == 1
+    os.close(regular_descriptor(tmp_path / "dataset" / "file"))

@@ -1,0 +1,202 @@
+"""The architecture, as tests: which package may import which, what a fresh process has imported, and how names are chosen."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1] / "tfprep"
+
+LEVELS = [
+    {"checks", "errors", "fields", "images", "lazy", "limits", "optional", "pages", "python_file", "seeding", "units"}
+    | {"_version"},
+    {"sources", "derive", "augment", "codecs", "records", "storage"},
+    {"dataset", "recipe"},
+    {"builder", "load", "train"},
+    {"bench", "demo"},
+    {"cli", "__main__"},
+]
+"""From the ground up. A package imports from the levels below it, and from its own level only where APART does not forbid it."""
+APART = [{"sources", "derive", "augment", "codecs", "records"}, {"builder", "load"}, {"builder", "train"}]
+"""Packages of one level that never import each other."""
+PLUGINS = {"augment", "bench.compare", "cli", "codecs", "derive", "demo", "sources"}
+"""Packages whose modules are one idea each, listed in the package's `__init__`: these may be short."""
+SKIPPED_BY_TOOLS = {"build", "dist", "out", "venv", "env", "node_modules", "__pycache__"}
+"""Folders that pytest, git templates and packaging tools leave out by default."""
+
+
+@cache
+def modules() -> dict[str, Path]:
+    """Every module of the package by its dotted name."""
+    named = {}
+    for path in ROOT.rglob("*.py"):
+        parts = path.relative_to(ROOT.parent).with_suffix("").parts
+        named[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return named
+
+
+def imported(node: ast.AST) -> Iterator[str]:
+    """The modules of tfprep that an import statement names."""
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names if alias.name in modules())
+    if isinstance(node, ast.ImportFrom) and node.module:
+        assert node.level == 0, "imports are absolute"
+        for alias in node.names:
+            full = f"{node.module}.{alias.name}"
+            if full in modules():
+                yield full
+            elif node.module in modules():
+                yield node.module
+
+
+@cache
+def imports() -> dict[str, dict[str, int]]:
+    """By module the modules that it imports, wherever in the file, and in which line. `tfprep/__init__.py` is left out."""
+    found: dict[str, dict[str, int]] = defaultdict(dict)
+    for module, path in modules().items():
+        for node in ast.walk(ast.parse(path.read_text())):
+            for name in imported(node):
+                if "tfprep" not in (module, name) and name != module:
+                    found[module][name] = getattr(node, "lineno", 0)
+    return found
+
+
+def package(module: str) -> str:
+    return module.split(".")[1]
+
+
+def level(name: str) -> int:
+    return next(number for number, packages in enumerate(LEVELS) if name in packages)
+
+
+def test_every_package_has_a_level():
+    packages = {path.stem for path in ROOT.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
+    assert packages - {"__init__"} == set().union(*LEVELS)
+
+
+def test_imports_point_down():
+    def allowed(importer: str, name: str) -> bool:
+        apart = any(importer in group and name in group for group in APART)
+        return importer == name or (level(name) <= level(importer) and not apart)
+
+    wrong = [
+        f"{module}:{line} imports {name}"
+        for module, names in imports().items()
+        for name, line in names.items()
+        if not allowed(package(module), package(name))
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_imports_have_no_circles():
+    """Imports of type checkers count too: a reader follows them. A package's face is not one of the modules it lists."""
+    edges = {
+        module: {name for name in names if not module.startswith(f"{name}.")} for module, names in imports().items()
+    }
+    reaches: dict[str, set[str]] = {}
+
+    def reach(module: str) -> set[str]:
+        if module not in reaches:
+            reaches[module] = seen = set()
+            waiting = list(edges.get(module, ()))
+            while waiting:
+                name = waiting.pop()
+                if name not in seen:
+                    seen.add(name)
+                    waiting.extend(edges.get(name, ()))
+        return reaches[module]
+
+    faces = {name for name, path in modules().items() if path.name == "__init__.py"}
+    circles = {
+        tuple(sorted({module, name}))
+        for module, names in edges.items()
+        for name in names
+        if module in reach(name) and not {module, name} & faces
+    }
+    assert not circles, "\n".join(" <-> ".join(circle) for circle in sorted(circles))
+
+
+def test_class_names_are_unique():
+    homes = defaultdict(list)
+    for module, path in modules().items():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                homes[node.name].append(module)
+    twice = {name: where for name, where in homes.items() if len(where) > 1}
+    assert not twice
+
+
+def test_no_short_module_with_one_user():
+    """A module under 60 lines that only one other imports belongs into that one.
+
+    Plug-ins are exempt, and so are modules whose names the face of their package exports.
+    """
+    users = defaultdict(set)
+    for module, names in imports().items():
+        for name in names:
+            users[name].add(module)
+    short = []
+    for module, path in modules().items():
+        lines = path.read_text().count("\n")
+        plugin = any(module.startswith(f"tfprep.{name}.") for name in PLUGINS)
+        exported = users[module] == {module.rpartition(".")[0]} or module == "tfprep._version"  # setup.cfg reads it
+        if exported:
+            continue
+        if lines < 60 and len(users[module]) == 1 and path.name != "__init__.py" and not plugin:
+            short.append(f"{module}: {lines} lines, imported by {users[module].pop()}")
+    assert not short, "\n".join(short)
+
+
+def test_no_package_is_named_like_what_tools_skip():
+    folders = {path.name for top in (ROOT, ROOT.parent / "tests") for path in top.rglob("*") if path.is_dir()}
+    assert not (folders - {"__pycache__"}) & SKIPPED_BY_TOOLS
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import tfprep",
+        "import tfprep.builder; tfprep.build",
+        "import tfprep.load; tfprep.open",
+        "import tfprep.train",
+        "import tfprep.bench",
+        "import tfprep.builder.shard, tfprep.builder.workers.worker",
+        "import pkgutil, importlib, tfprep.load.order as package; [importlib.import_module(f'{package.__name__}.{m.name}')"
+        " for m in pkgutil.iter_modules(package.__path__)]",
+        "import pkgutil, importlib, tfprep.load.reader as package; [importlib.import_module(f'{package.__name__}.{m.name}')"
+        " for m in pkgutil.iter_modules(package.__path__)]",
+        "from tfprep.cli import main, COMMANDS; import importlib; [importlib.import_module('tfprep.cli.' + c) for c in COMMANDS]",
+    ],
+)
+def test_a_fresh_process_has_no_tensorflow(statement):
+    """TensorFlow takes seconds and hundreds of megabytes to import: only code that trains imports it, when it trains."""
+    heavy = ["tensorflow", "keras", "torch", "jax", "tensorflow_datasets", "matplotlib", "pandas", "scipy"]
+    code = f"import sys; {statement}; print([name for name in {heavy} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_a_build_worker_has_no_arrow():
+    """Arrow costs each worker tens of megabytes and a tenth of a second; only planning and publication need it."""
+    code = "import sys, tfprep.builder.workers.worker, tfprep.builder.shard\n"
+    code += "from tfprep import Recipe, augment, codecs, derive, sources\n"
+    code += "print([name for name in ('pyarrow', 'tqdm', 'click', 'tensorflow') if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_help_imports_next_to_nothing():
+    """`tfprep --help` answers at once: not even NumPy is needed."""
+    code = (
+        "import sys; sys.argv = ['tfprep', '--help']\nimport tfprep.cli as c\ntry: c.main()\nexcept SystemExit: pass\n"
+    )
+    code += "print('numpy' in sys.modules, 'pyarrow' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip().endswith("False False")

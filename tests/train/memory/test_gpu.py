@@ -1,0 +1,214 @@
+"""GPU options, compared with TensorFlow's bookkeeping of devices. Two GPUs are simulated, and the tests read the `GPUOptions`
+that TensorFlow would pass to its runtime.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from tfprep.errors import TrainError
+
+VARIABLES = ("CUDA_VISIBLE_DEVICES", "TF_GPU_ALLOCATOR", "TF_FORCE_GPU_ALLOW_GROWTH")
+
+
+@pytest.fixture
+def machine(tf: Any, monkeypatch: Any) -> Any:
+    """TensorFlow's bookkeeping of devices, not initialised, on a machine with two GPUs."""
+    from tensorflow.python.eager import context
+
+    from tfprep.train.memory import gpu
+
+    devices = [b"/physical_device:CPU:0", b"/physical_device:GPU:0", b"/physical_device:GPU:1"]
+    monkeypatch.setattr(context.pywrap_tfe, "TF_ListPhysicalDevices", lambda: devices)
+    fresh = context.Context()
+    monkeypatch.setattr(context, "_context", fresh)
+    monkeypatch.setattr(gpu._Applied, "options", None)
+    for name in VARIABLES:  # Set first, so that the value that the call sets is undone after the test.
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    return fresh
+
+
+CASES: dict[str, tuple[dict[str, Any], tuple[str, bool, list[list[int]]], str]] = {
+    "growth": ({"growth": True}, ("0,1", True, []), "GPU:0 (grows as needed), GPU:1 (grows as needed); allocator bfc"),
+    "limit": ({"visible": [1], "memory_limit_mb": 4096}, ("1", False, [[4096]]), "GPU:1 (up to 4,096 MB); allocator bfc"),
+    "order": ({"visible": [1, 0], "growth": True}, ("0,1", True, []), "GPU:0 (grows as needed), GPU:1 (grows"),
+    "none_visible": ({"visible": []}, ("", False, []), "no GPU"),
+    "nothing": ({}, ("0,1", False, []), "GPU:0 (all of it), GPU:1 (all of it); allocator bfc"),
+    "allocator": ({"allocator": "cuda_malloc_async"}, ("0,1", False, []), "GPU:1 (grows as needed); allocator cuda_malloc_async"),
+}  # fmt: skip
+
+
+def _told(machine: Any) -> tuple[str, bool, list[list[int]]]:
+    options = machine._compute_gpu_options()
+    split = [list(device.memory_limit_mb) for device in options.experimental.virtual_devices]
+    return options.visible_device_list, options.allow_growth, split
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_options_take_effect(machine: Any, capsys: Any, case: str) -> None:
+    from tfprep.train import configure_gpu
+
+    options, expected, printed = CASES[case]
+    configure_gpu(**options)
+    assert _told(machine) == expected
+    assert printed in capsys.readouterr().out
+    assert os.environ.get("TF_GPU_ALLOCATOR") == options.get("allocator")
+
+
+def test_the_allocator_is_set_before_tensorflow_lists_gpus(machine: Any, monkeypatch: Any) -> None:
+    from tensorflow.python.eager import context
+
+    from tfprep.train import configure_gpu
+
+    seen = []
+
+    def look() -> list[bytes]:
+        seen.append(os.environ.get("TF_GPU_ALLOCATOR"))
+        return [b"/physical_device:CPU:0", b"/physical_device:GPU:0"]
+
+    monkeypatch.setattr(context.pywrap_tfe, "TF_ListPhysicalDevices", look)
+    with pytest.raises(TrainError, match="from 0 to 0"):
+        configure_gpu([7], allocator="cuda_malloc_async")
+    assert seen == ["cuda_malloc_async"]
+    assert "TF_GPU_ALLOCATOR" not in os.environ  # A call that fails changes nothing.
+
+
+class Driver:
+    """CUDA's driver with GPUs of 8 and 16 GB."""
+
+    def cuInit(self, flags: int) -> int:
+        return 0
+
+    def cuDeviceGet(self, device: Any, number: int) -> int:
+        ctypes.cast(device, ctypes.POINTER(ctypes.c_int))[0] = 40 + number
+        return 0 if number < 2 else 101
+
+    def cuDeviceTotalMem_v2(self, size: Any, device: Any) -> int:
+        ctypes.cast(size, ctypes.POINTER(ctypes.c_size_t))[0] = {40: 8 << 30, 41: 16 << 30}[device.value]
+        return 0
+
+
+def test_a_fraction_is_of_the_memory_that_the_driver_reports(machine: Any, monkeypatch: Any) -> None:
+    from tfprep.train import configure_gpu
+    from tfprep.train.memory import gpu
+
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-8f2a,MIG-77c0")
+    monkeypatch.setattr(gpu, "_driver", Driver)
+    assert configure_gpu(fraction=0.25).limits_mb == (2048, 4096)
+    assert _told(machine) == ("0,1", False, [[2048], [4096]])
+
+
+def test_a_fraction_without_a_driver_names_the_alternative(machine: Any, monkeypatch: Any) -> None:
+    from tfprep.train import configure_gpu
+    from tfprep.train.memory import gpu
+
+    def missing() -> Any:
+        raise OSError("libcuda.so.1: cannot open shared object file")
+
+    monkeypatch.setattr(gpu, "_driver", missing)
+    with pytest.raises(TrainError, match=r"GPU:0, and CUDA's driver did not report it \(libcuda.*give memory_limit_mb"):
+        configure_gpu(fraction=0.5)
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "growth_and_limit": ({"growth": True, "memory_limit_mb": 100}, "growth and a memory limit exclude each other"),
+    "growth_and_fraction": ({"growth": True, "fraction": 0.5}, "growth and a memory limit exclude each other"),
+    "two_limits": ({"memory_limit_mb": 100, "fraction": 0.5}, "both set the limit"),
+    "fraction": ({"fraction": 1.5}, "above 0 and up to 1, got 1.5"),
+    "limit": ({"memory_limit_mb": 0}, "at least 1, got 0"),
+    "allocator": ({"allocator": "tcmalloc"}, "got 'tcmalloc'"),
+    "number": ({"visible": [2]}, r"from 0 to 1, got \[2\]"),
+    "twice": ({"visible": [1, 1]}, r"names each GPU once, got \[1, 1\]"),
+    "limit_of_a_pool": ({"memory_limit_mb": 100, "allocator": "cuda_malloc_async"}, "keeps no memory limit"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_contradictions_are_refused(machine: Any, case: str) -> None:
+    from tfprep.train import configure_gpu
+
+    options, message = REFUSED[case]
+    with pytest.raises(TrainError, match=message):
+        configure_gpu(**options)
+    assert _told(machine) == ("0,1", False, [])
+    assert "TF_GPU_ALLOCATOR" not in os.environ
+
+
+def test_an_environment_variable_that_overrides_an_option_is_reported(
+    machine: Any, monkeypatch: Any, capsys: Any
+) -> None:
+    """`GPUBFCAllocator` gives TF_FORCE_GPU_ALLOW_GROWTH precedence over the option."""
+    from tfprep.train import configure_gpu
+
+    monkeypatch.setenv("TF_FORCE_GPU_ALLOW_GROWTH", "false")
+    with pytest.raises(TrainError, match=r"TF_FORCE_GPU_ALLOW_GROWTH=false in the environment overrules growth=True"):
+        configure_gpu(growth=True)
+    monkeypatch.setenv("TF_FORCE_GPU_ALLOW_GROWTH", "true")
+    configure_gpu(memory_limit_mb=100)
+    assert "GPU:0 (up to 100 MB, as needed)" in capsys.readouterr().out
+    monkeypatch.setenv("TF_GPU_ALLOCATOR", "cuda_malloc_async")
+    with pytest.raises(TrainError, match="keeps no memory limit"):
+        configure_gpu(memory_limit_mb=200)
+
+
+def test_growth_together_with_a_split_cpu_is_refused(tf: Any, machine: Any) -> None:
+    """TensorFlow drops the growth silently in that case, as the second half of the test shows."""
+    from tfprep.train import configure_gpu
+
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+    with pytest.raises(TrainError, match="growth has no effect while /physical_device:CPU:0 is split"):
+        configure_gpu(growth=True)
+    for gpu in tf.config.list_physical_devices("GPU"):
+        tf.config.experimental.set_memory_growth(gpu, True)
+    assert not machine._compute_gpu_options().allow_growth
+
+
+def test_a_second_call_that_contradicts_the_first_is_refused(machine: Any) -> None:
+    from tfprep.train import configure_gpu
+
+    configure_gpu(memory_limit_mb=100)
+    with pytest.raises(TrainError, match="contradicts what was configured before: Cannot set memory growth"):
+        configure_gpu(growth=True)
+
+
+def test_a_late_call_raises_unless_it_changes_nothing(machine: Any, monkeypatch: Any) -> None:
+    from tfprep.train import configure_gpu
+
+    configure_gpu(growth=True)
+    monkeypatch.setattr(machine, "_context_handle", object())
+    assert configure_gpu(growth=True).growth
+    with pytest.raises(TrainError, match="too late: TensorFlow has initialised its devices already"):
+        configure_gpu(memory_limit_mb=100)
+    monkeypatch.setattr(machine, "_context_handle", None)
+
+
+def test_without_a_gpu_nothing_changes_and_a_message_says_so(tf: Any, capsys: Any) -> None:
+    from tfprep.train import configure_gpu
+
+    if tf.config.list_physical_devices("GPU"):
+        pytest.skip("this machine has a GPU")
+    settings = configure_gpu([3], memory_limit_mb=100)
+    assert settings.gpus == ()
+    assert "no GPU: nothing to configure, training runs on the CPU" in capsys.readouterr().out
+
+
+def test_importing_the_package_imports_no_tensorflow() -> None:
+    code = "import tfprep.train, sys; assert 'tensorflow' not in sys.modules and 'keras' not in sys.modules; dir(tfprep.train)"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_every_public_name_is_there(tf: Any) -> None:
+    import tfprep.train
+
+    for name in tfprep.train.__all__:
+        assert getattr(tfprep.train, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
+        tfprep.train.Nothing  # noqa: B018

@@ -1,0 +1,235 @@
+"""What the monitor reports about a slow input, a fast one, and a buffer that fills, and that it writes it to its files."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tfprep.errors import TrainError
+
+
+def _lines(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "input.jsonl").read_text().splitlines()]
+
+
+def _steady(monitor: Any) -> list[Any]:
+    """The windows between the one with the trace and the last, which is shorter."""
+    with_batches = [sample.waits for sample in monitor.samples if sample.waits and sample.waits.batches]
+    assert len(with_batches) > 3
+    return with_batches[1:-1]
+
+
+def test_a_slow_input_is_reported_once_with_its_stage(dense: Any, pairs: Any, tmp_path: Path, caplog: Any) -> None:
+    from tfprep.train import InputMonitor
+
+    dataset = pairs(160, lambda number: 0.005).shuffle(2).batch(4).prefetch(2)
+    monitor = InputMonitor(tmp_path, every_s=0.2)
+    with caplog.at_level(logging.WARNING, "tfprep.train"):
+        dense.fit(dataset, verbose=0, shuffle=False, callbacks=[monitor])
+    # Another warning may name the other programs of a busy machine.
+    reported = [warned for warned in monitor.warnings if warned.cause != "processors"]
+    assert [warned.kind for warned in reported] == ["input"]
+    text = reported[0].text
+    assert "Map (" in text
+    assert "tfprep build" in text
+    assert sum(text in record.getMessage() for record in caplog.records) == 1
+    steady = _steady(monitor)
+    # The step takes longer on a busy machine; the wait is 20 ms and more on every machine.
+    assert sorted(waits.share for waits in steady)[len(steady) // 2] > 0.4
+    assert all(waits.quantile_ms(50) > 12 for waits in steady)
+    warned = [line["warning"] for line in _lines(tmp_path) if "warning" in line]
+    assert [line["kind"] for line in warned if line["text"] == text] == ["input"]
+
+
+def test_a_fast_input_gives_no_warning(tf: Any, dense: Any, tmp_path: Path) -> None:
+    import keras
+
+    from tfprep.train import InputMonitor, Thresholds
+
+    class SlowStep(keras.callbacks.Callback):  # type: ignore[misc]
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            time.sleep(0.03)
+
+    # On a busy machine threads wait for each other, but for far less than a slow input does.
+    monitor = InputMonitor(tmp_path, every_s=0.1, thresholds=Thresholds(wait_share=0.5))
+    batch = tf.data.Dataset.from_tensors((tf.ones([4, 8]), tf.ones([4, 4]))).repeat(24).map(lambda x, y: (x + 1, y))
+    dense.fit(batch.prefetch(4), verbose=0, shuffle=False, callbacks=[monitor, SlowStep()])
+    assert monitor.warnings == []
+    assert monitor.samples[-1].step == 24
+    assert sorted(waits.share for waits in _steady(monitor))[len(_steady(monitor)) // 2] < 0.3
+    in_the_middle = [sample.stages[0] for sample in monitor.samples if 0 < sample.step < 24]
+    assert {stage.kind for stage in in_the_middle} == {"Prefetch"}
+    assert max(stage.elements for stage in in_the_middle) >= 3
+
+
+def test_a_shuffle_buffer_that_fills_is_reported(pairs: Any, tmp_path: Path) -> None:
+    from tfprep.train import InputMonitor, Thresholds
+
+    dataset = pairs(200, lambda number: 0.005).shuffle(160).batch(4)
+    with InputMonitor(tmp_path, every_s=0.1, thresholds=Thresholds(fill_s=0.25)) as monitor:
+        next(monitor.watch(dataset))
+    (warned,) = (warned for warned in monitor.warnings if warned.kind == "shuffle")
+    assert "/Shuffle) fills, " in warned.text
+    pending = [sample.waits.pending_s for sample in monitor.samples if sample.waits]
+    assert max(pending) > 0.5
+
+
+def test_validation_time_does_not_count(dense: Any, pairs: Any, tmp_path: Path) -> None:
+    from tfprep.train import InputMonitor
+
+    monitor = InputMonitor(tmp_path, every_s=60.0)
+    slow = pairs(4, lambda number: 0.1).batch(4)
+    began = time.monotonic()
+    dense.fit(pairs(8).batch(4), validation_data=slow, epochs=2, verbose=0, shuffle=False, callbacks=[monitor])
+    took_s = time.monotonic() - began
+    (sample,) = monitor.samples
+    assert sample.waits is not None
+    assert sample.waits.images == 16
+    # Two validations of four samples, 0.1 s each.
+    assert sample.waits.window_s < took_s - 2 * 4 * 0.1
+
+
+def test_several_steps_in_one_call_are_counted_one_by_one(tf: Any, pairs: Any, tmp_path: Path) -> None:
+    import keras
+
+    from tfprep.train import InputMonitor
+
+    model = keras.Sequential([keras.layers.Dense(4)])
+    model.compile("sgd", "mse", steps_per_execution=5)
+    monitor = InputMonitor(tmp_path, every_s=60.0)
+    model.fit(pairs(80).batch(4), steps_per_epoch=20, verbose=0, shuffle=False, callbacks=[monitor])
+    (sample,) = monitor.samples
+    assert sample.step == 20
+    assert sample.waits is not None
+    assert sample.waits.images == 80
+
+
+@pytest.mark.filterwarnings("ignore:Your input ran out of data")  # Keras, at the end of each epoch of unknown length.
+def test_epochs_of_unknown_length(tf: Any, dense: Any, tmp_path: Path) -> None:
+    """Such an epoch ends with an error inside the step, which must not end anything else."""
+    from tfprep.train import InputMonitor, RetraceGuard, Watchdog
+
+    scalar = tf.TensorSpec([], tf.int64)
+    numbers = tf.data.Dataset.from_generator(lambda: iter(range(10)), output_signature=scalar)
+    dataset = numbers.map(lambda number: (tf.ones([8]), tf.ones([4]))).batch(4)
+    monitor = InputMonitor(tmp_path, every_s=60)
+    dense.fit(dataset, epochs=3, verbose=0, shuffle=False, callbacks=[monitor, Watchdog(20), RetraceGuard()])
+    assert monitor.samples[-1].step == 9
+    assert monitor.samples[-1].waits is not None
+    assert monitor.samples[-1].waits.images == 30
+
+
+@pytest.mark.filterwarnings("ignore:__array__ implementation")  # Keras, when it saves weights.
+@pytest.mark.parametrize("eagerly", [False, True])
+def test_numpy_arrays_and_a_custom_train_step(tf: Any, tmp_path: Path, eagerly: bool) -> None:
+    import keras
+    import numpy as np
+
+    from tfprep.train import InputMonitor, RetraceGuard, Watchdog
+
+    class Model(keras.Model):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.dense = keras.layers.Dense(2)
+
+        def call(self, x: Any) -> Any:
+            return self.dense(x)
+
+        def train_step(self, data: Any) -> Any:
+            x, y = data
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((self(x) - y) ** 2)
+            gradients = tape.gradient(loss, self.trainable_variables)
+            self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+            return {"loss": loss}
+
+    model = Model()
+    model.compile("sgd", run_eagerly=eagerly)
+    monitor = InputMonitor(tmp_path, every_s=60)
+    x, y = np.ones([40, 8], "f"), np.zeros([40, 2], "f")
+    before = float(tf.reduce_mean(model(x) ** 2))
+    model.fit(x, y, epochs=3, verbose=0, callbacks=[monitor, Watchdog(20), RetraceGuard()])
+    assert float(tf.reduce_mean(model(x) ** 2)) < before
+    assert monitor.samples[-1].step == 6
+    model.save_weights(tmp_path / "model.weights.h5")
+
+
+def test_the_model_is_restored_after_training(dense: Any, pairs: Any, tmp_path: Path) -> None:
+    import keras
+
+    from tfprep.train import InputMonitor
+    from tfprep.train.steps import TrainSteps
+
+    class Fails(keras.callbacks.Callback):  # type: ignore[misc]
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            raise RuntimeError("in the middle")
+
+    monitor = InputMonitor(tmp_path, every_s=0.2)
+    dense.fit(pairs(8).batch(4), verbose=0, shuffle=False, callbacks=[monitor])
+    assert not isinstance(dense.train_function, TrainSteps)
+    with pytest.raises(RuntimeError, match="in the middle"):
+        dense.fit(pairs(8).batch(4), verbose=0, shuffle=False, callbacks=[monitor, Fails()])
+    dense.fit(pairs(8).batch(4), verbose=0, shuffle=False, callbacks=[monitor])
+    assert monitor.samples[-1].step == 2 + 1 + 2
+    assert not isinstance(dense.train_function, TrainSteps)
+
+
+def test_training_is_the_same_with_and_without_a_monitor(tf: Any, tmp_path: Path) -> None:
+    import keras
+
+    from tfprep.train import InputMonitor, RetraceGuard, Watchdog
+
+    def losses(callbacks: list[Any]) -> list[float]:
+        keras.utils.set_random_seed(1)
+        model = keras.Sequential([keras.Input([8]), keras.layers.Dense(4)])
+        model.compile("sgd", "mse")
+        x = tf.random.stateless_normal([60, 8], [1, 2])
+        dataset = tf.data.Dataset.from_tensor_slices((x, x[:, :4])).shuffle(60, seed=5).batch(8)
+        history = model.fit(dataset, epochs=3, verbose=0, shuffle=False, callbacks=callbacks)
+        return [float(loss) for loss in history.history["loss"]]
+
+    watched = losses([InputMonitor(tmp_path, every_s=0.2), Watchdog(60), RetraceGuard()])
+    assert watched == losses([])
+
+
+def test_the_readers_counters_are_written_too(tf: Any, tmp_path: Path) -> None:
+    from tfprep.train import InputMonitor
+
+    with InputMonitor(tmp_path, every_s=60, reader=lambda: {"batches_ready": 3}) as monitor:
+        sample = monitor.sample()
+    assert sample.readers == {"batches_ready": 3.0}
+    assert _lines(tmp_path)[0]["readers"] == {"batches_ready": 3.0}
+
+
+def test_options_are_checked(tmp_path: Path) -> None:
+    from tfprep.train import InputMonitor
+
+    with pytest.raises(TrainError, match=r"every_s is a number of seconds above 0, got 0; for example 5"):
+        InputMonitor(tmp_path, every_s=0)
+    with pytest.raises(TrainError, match="inside `with InputMonitor"):
+        InputMonitor(tmp_path).watch([])
+
+
+def test_swapping_is_reported_with_the_largest_buffer() -> None:
+    from tfprep.train.monitor.alerts import Thresholds, warnings_of
+    from tfprep.train.monitor.machine import MachineState
+    from tfprep.train.monitor.samples import Sample
+    from tfprep.train.monitor.stages import Stage
+
+    def sample(second: float, swapped_out: int) -> Sample:
+        stage = Stage("3/Shuffle", 1000, 9_000_000_000, 0, 0.0, 0, 1, 1.0)
+        machine = MachineState(
+            rss=12_000_000_000, available=50_000_000, swap_used=0, swapped_in=0, swapped_out=swapped_out
+        )
+        return Sample(second, 0, None, machine, (stage,))
+
+    (warned,) = warnings_of(sample(10.0, 40_000_000), sample(0.0, 0), Thresholds())
+    assert warned.kind == "swap"
+    assert "4.0 MB/s" in warned.text
+    assert "3/Shuffle with 9,000 MB" in warned.text
+    assert list(warnings_of(sample(10.0, 40_000), sample(0.0, 0), Thresholds())) == []

@@ -1,0 +1,257 @@
+"""Advice on how to store a dataset before it is built: every strategy is built and loaded on a sample.
+
+A sample is built by as many workers as the whole would be. The time of the workers on their shards is the time of the samples;
+the rest (starting, listing, publishing) is fixed. The samples are then loaded in turns. The predictions for the whole dataset are
+
+- images/s: the measured rate; if the dataset does not fit into memory, at most the rate of the disk;
+- disk: the bytes per sample times the number of samples;
+- build: the fixed time, plus the time to process all shards with the workers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from tfprep.bench.advise.strategies import VARIANTS, Strategy, stored_as, strategies
+from tfprep.bench.advise.trial import Built, Sampling, Work, build_all, more_variants, work_of
+from tfprep.bench.measure.loaders import loader_candidate
+from tfprep.bench.measure.machine import cached_share, drop_cache
+from tfprep.bench.measure.measure import Budget, Candidate, Rounds, compare, measure
+from tfprep.bench.measure.read_decode import reading
+from tfprep.errors import DatasetError, LoaderError, RecipeError, SourceError
+from tfprep.limits import memory_limit, usable_cpus
+from tfprep.load import Data
+from tfprep.recipe import Recipe
+
+IN_MEMORY = 0.6
+"""A dataset below this share of the memory is assumed to stay in the page cache."""
+
+
+@dataclass(frozen=True)
+class Goals:
+    """Requirements of a dataset; None where there is none."""
+
+    images_per_s: float | None = None
+    disk_bytes: float | None = None
+    hours: float | None = None
+
+    def missed(self, found: Prediction) -> list[str]:
+        """The requirements that a prediction misses, in words."""
+        missed = []
+        if self.images_per_s is not None and found.images_per_s < self.images_per_s:
+            missed.append(f"{found.images_per_s:,.0f} of {self.images_per_s:,.0f} images/s")
+        if self.disk_bytes is not None and found.disk_bytes > self.disk_bytes:
+            missed.append(f"{found.disk_bytes / 1e9:.3g} of {self.disk_bytes / 1e9:.3g} GB")
+        if self.hours is not None and found.build_s / 3600 > self.hours:
+            missed.append(f"{found.build_s / 3600:.2g} of {self.hours:.2g} hours")
+        return missed
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The whole dataset under one strategy. An `estimated` rate is computed from CPU times, not measured."""
+
+    strategy: str
+    stored: str
+    images_per_s: float
+    disk_bytes: float
+    build_s: float
+    estimated: bool = False
+
+
+@dataclass(frozen=True)
+class Advice:
+    """All predictions, the recommended strategy with the reason, and the strategies that were left out with the reasons."""
+
+    samples: int
+    measured_on: int
+    predictions: tuple[Prediction, ...]
+    variants: tuple[Prediction, ...]
+    chosen: str
+    reason: str
+    left_out: Mapping[str, str]
+    busy: str
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def advise(
+    recipe: Recipe,
+    root: Path,
+    scratch: Path,
+    goals: Goals | None = None,
+    *,
+    samples: int = 200,
+    split: str = "train",
+    budget: Budget | None = None,
+    workers: int | None = None,
+    only: Sequence[str] = (),
+    on_progress: Callable[[str], None] | None = None,
+) -> Advice:
+    """Measure strategies on a sample and recommend one. Imports TensorFlow.
+
+    Args:
+        recipe: The recipe whose fields are stored.
+        root: The folder of its raw files.
+        scratch: A folder for the datasets of the sample.
+        goals: Requirements of the dataset.
+        samples: Number of samples to build.
+        split: The split to load.
+        budget: Rounds and seconds of loading.
+        workers: Worker processes, as for a build.
+        only: Names of the strategies to measure; all if empty.
+        on_progress: Called with a line of text for each step.
+
+    Returns:
+        Predictions for the whole dataset, and the recommended strategy.
+
+    Raises:
+        RecipeError: If there is no strategy of such a name, or none can be built.
+        LoaderError: If no strategy can be loaded.
+        SourceError: If the split has no sample.
+    """
+    tell = on_progress or (lambda line: None)
+    listing = recipe.source.scan(root)
+    recipe.check_fields(listing)
+    counts = Counter(entry.split for entry in listing.entries)
+    _check_split(root, split, counts)
+    sampling = Sampling(root, scratch, min(samples, counts.total()), counts, workers)
+    wanted = _named(strategies(recipe, {**listing.kinds, **recipe.derived_kinds()}), only)
+    built, left_out = build_all(wanted, sampling, tell)
+    if not built:
+        raise RecipeError(f"no strategy can be built: {'; '.join(f'{name}: {why}' for name, why in left_out.items())}")
+    candidates = {item.strategy.name: _candidate(item, split) for item in built}
+    measurable, unreadable = _readable(candidates)
+    if not measurable:
+        raise LoaderError(
+            f"no strategy can be loaded: {'; '.join(f'{name}: {why}' for name, why in unreadable.items())}"
+        )
+    tell(f"loading {len(measurable)} samples in turns")
+    rounds = compare(measurable, budget or Budget(3, 1.0, 0.5, 2))
+    work = work_of(recipe, root, scratch / "whole")
+    found = [_predict(item, rounds, counts, work) for item in built if item.strategy.name not in unreadable]
+    chosen, reason = choose(found, goals or Goals())
+    winner = next(item for item in built if item.strategy.name == chosen.strategy)
+    variants = _variants(winner, chosen, split, sampling)
+    return Advice(
+        counts.total(), sampling.samples, tuple(found), tuple(variants), chosen.strategy, reason,
+        {**left_out, **unreadable}, rounds.busy,
+    )  # fmt: skip
+
+
+def _check_split(root: Path, split: str, there: Collection[str]) -> None:
+    if split not in there:
+        available = f"available: {', '.join(sorted(there))}" if there else "the source finds no sample at all"
+        raise SourceError(f"{root}: split {split!r} has no sample; {available} (option --split)")
+
+
+def _named(found: Sequence[Strategy], only: Sequence[str]) -> list[Strategy]:
+    names = [strategy.name for strategy in found]
+    if unknown := [name for name in only if name not in names]:
+        raise RecipeError(f"there is no strategy {unknown[0]!r} for this recipe; available: {', '.join(names)}")
+    return [strategy for strategy in found if not only or strategy.name in only]
+
+
+def choose(found: Sequence[Prediction], goals: Goals) -> tuple[Prediction, str]:
+    """The smallest strategy that meets all goals or, without a goal for the rate, the fastest that meets the others.
+
+    If none meets all goals, the one that misses the fewest, and the fastest of these.
+    """
+    meeting = [one for one in found if not goals.missed(one)]
+    if not meeting:
+        least = min(found, key=lambda one: (len(goals.missed(one)), -one.images_per_s))
+        return least, f"no strategy meets all requirements; this one comes closest ({', '.join(goals.missed(least))})"
+    if goals.images_per_s is not None:
+        return min(meeting, key=lambda one: one.disk_bytes), "the smallest strategy that is fast enough"
+    return max(meeting, key=lambda one: one.images_per_s), "the fastest strategy" + (
+        " within the limits" if goals != Goals() else ""
+    )
+
+
+# --- loading the sample ---------------------------------------------------------------------------------------------
+
+
+def _candidate(item: Built, split: str) -> Candidate:
+    options: dict[str, Any] = {"cache": False, "tuning": False, "geometry": item.strategy.load_geometry}
+    return loader_candidate(item.data, split, 32, name=item.strategy.name, **options)
+
+
+def _readable(candidates: Mapping[str, Candidate]) -> tuple[list[Candidate], dict[str, str]]:
+    """The candidates that yield a batch, and the errors of the others."""
+    good: list[Candidate] = []
+    bad: dict[str, str] = {}
+    for name, candidate in candidates.items():
+        try:
+            measure(candidate, Budget(1, 0.0, 0.0, 1))
+            good.append(candidate)
+        except (LoaderError, DatasetError) as error:
+            bad[name] = str(error).splitlines()[0]
+    return good, bad
+
+
+def _predict(item: Built, rounds: Rounds, counts: Counter[str], work: Work) -> Prediction:
+    name = item.strategy.name
+    disk = sum(_sample_bytes(item, split) * count for split, count in counts.items())
+    record = item.bytes / _records(item.data)
+    seconds = max(1 / rounds.images_per_s(name).median + item.derive_s / usable_cpus(), _read_s(item, record, disk))
+    return Prediction(name, stored_as(item.strategy), 1 / seconds, disk, item.build_s(work), item.derive_s > 0)
+
+
+def _read_s(item: Built, record_bytes: float, disk_bytes: float) -> float:
+    """Seconds to read an image from the disk; 0 if the dataset will stay in memory."""
+    if disk_bytes < IN_MEMORY * memory_limit():
+        return 0.0
+    files = [item.data.path / file.name for info in item.data.splits.values() for of in info.files for file in of]
+    drop_cache(files)
+    if cached_share(files) not in (None, 0.0):
+        return 0.0  # the system keeps the files in memory, so the disk cannot be measured
+    cold = measure(reading(item.data, next(iter(item.data.splits))), Budget(1, 0.2, 0.0, 2))
+    return record_bytes / cold.bytes_per_s
+
+
+def _sample_bytes(item: Built, split: str) -> float:
+    """Bytes of a sample of this split with all its variants, or of any split if the drawn samples have none of this one."""
+    info = item.data.splits.get(split)
+    return info.bytes / info.samples if info is not None and info.samples else item.bytes / item.samples
+
+
+def _records(data: Data) -> int:
+    return sum(info.samples * info.variants for info in data.splits.values())
+
+
+# --- variants -------------------------------------------------------------------------------------------------------
+
+
+def _variants(winner: Built, chosen: Prediction, split: str, sampling: Sampling) -> list[Prediction]:
+    """The disk and build time of 1 to 16 variants of the chosen strategy.
+
+    Both grow linearly with the number of variants; one more sample, built with another number, gives the slope.
+    """
+    have = winner.strategy.recipe.variants_of(split)
+    if winner.strategy.load_geometry:
+        return []  # unchanged files have no variants
+    other = have + 4
+    recipe = dataclasses.replace(winner.strategy.recipe, variants={**winner.strategy.recipe.variants, split: other})
+    more = more_variants(winner, recipe, sampling)
+    bytes_each = (_sample_bytes(more, split) - _sample_bytes(winner, split)) / (other - have)
+    seconds_each = (
+        max(0.0, more.sample_s.get(split, 0.0) - winner.sample_s.get(split, 0.0))
+        / (other - have)
+        / max(1, winner.workers)
+    )
+    return [
+        Prediction(
+            f"{count} variant{'s' if count > 1 else ''}",
+            chosen.stored,
+            chosen.images_per_s,
+            chosen.disk_bytes + (count - have) * bytes_each * sampling.counts[split],
+            max(0.0, chosen.build_s + (count - have) * seconds_each * sampling.counts[split]),
+        )
+        for count in VARIANTS
+    ]

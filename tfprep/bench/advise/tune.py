@@ -1,0 +1,249 @@
+"""`tfprep bench --tune`: a search for the loader settings that suit this machine and this dataset.
+
+The search changes one setting after another, and each change takes turns with the best settings so far. It is judged twice: with
+the cache full, as in later epochs, and without a cache, as in the first epoch, in evaluation and for data that does not fit. A
+change is kept if it gains a margin in one of the two and loses nothing in the other. At the end the best settings are compared
+with the defaults once more, and are written only if this confirms the gain.
+
+An order other than the global permutation changes what an epoch delivers. It is tried too, but only suggested, never written.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from tfprep.bench.measure.loaders import loader_candidate, opened
+from tfprep.bench.measure.measure import Budget, Candidate, Spread, compare, measure
+from tfprep.errors import DatasetError, LoaderError
+from tfprep.limits import usable_cpus
+from tfprep.load import Data
+from tfprep.load.tuning import Tuning, set_allocator, write_tuning
+from tfprep.storage.urls import is_remote
+
+MARGIN = 1.03
+"""A change is kept only if its median ratio is at least this: smaller gains are within the noise of a shared machine."""
+ORDER_MARGIN = 1.1
+"""Another order shuffles less well than the global permutation, so it must gain more to be suggested."""
+BLOCKS = (64, 256)
+
+Compare = Callable[[Sequence[Candidate], Budget], Any]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One change on top of the best settings so far: its ratio with a full cache, and without a cache where that differs."""
+
+    change: Mapping[str, Any]
+    ratio: Spread
+    kept: bool
+    uncached: Spread | None = None
+
+    @property
+    def gains(self) -> bool:
+        """Whether one of the ratios gains the margin in the median and loses in no round, and the other loses nothing."""
+        ratios = [self.ratio] if self.uncached is None else [self.ratio, self.uncached]
+        gain = any(ratio.median >= MARGIN and ratio.least >= 1.0 for ratio in ratios)
+        return gain and all(ratio.median > 1 / MARGIN for ratio in ratios)
+
+    @property
+    def score(self) -> float:
+        """The product of the ratios, by which changes of one setting are ranked."""
+        return self.ratio.median * (1.0 if self.uncached is None else self.uncached.median)
+
+    def line(self) -> str:
+        uncached = "" if self.uncached is None else f"; without a cache {_spread_text(self.uncached)}"
+        return (
+            f"  {'kept ' if self.kept else 'tried'} {_settings_text(self.change)}: {_spread_text(self.ratio)}{uncached}"
+        )
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """The trials, what was written, and the final comparison of the best settings with the defaults.
+
+    `suggestion` names an order that would be faster, or is empty.
+    """
+
+    trials: tuple[Trial, ...]
+    tuning: Tuning
+    path: Path
+    check: Trial
+    suggestion: str = ""
+
+    def lines(self) -> list[str]:
+        settings = _settings_text({**self.tuning.options, **({"allocator": True} if self.tuning.allocator else {})})
+        uncached = "" if self.check.uncached is None else f", {self.check.uncached.median:.2f} times without a cache"
+        verdict = f"compared with the defaults at the end: {self.check.ratio.median:.2f} times{uncached}"
+        return [
+            *(trial.line() for trial in self.trials),
+            f"  {settings or 'the defaults are best'}; {verdict}",
+            *([f"  {self.suggestion}"] if self.suggestion else []),
+            f"  written to {self.path}",
+        ]
+
+
+def tune(
+    data: Data | str | os.PathLike[str],
+    split: str,
+    batch_size: int,
+    *,
+    budget: Budget | None = None,
+    memory_budget: str | int | None = None,
+    compare_with: Compare = compare,
+    allocator: bool = True,
+) -> Tuned:
+    """Search for settings, check them, and write `tuning.json` to the dataset. Imports TensorFlow.
+
+    Args:
+        data: An opened dataset, or its folder.
+        split: The split to load.
+        batch_size: Samples per batch.
+        budget: Rounds and seconds of each comparison.
+        memory_budget: The loader's option `memory_budget`.
+        compare_with: The function that compares candidates.
+        allocator: Also try the allocator's thresholds, in fresh processes.
+
+    Raises:
+        DatasetError: If the dataset's folder is not writable.
+        LoaderError: If the dataset is at a URL.
+    """
+    data, budget = opened(data), budget or Budget(3, 1.0, 0.5, 2)
+    if is_remote(data.path):
+        raise LoaderError(
+            f"{data.path}: bench measures datasets on a local disk; copy the dataset to this machine first"
+        )
+    if not os.access(data.path, os.W_OK):
+        raise DatasetError(f"{data.path} is not writable, and tuning.json belongs there; tune a copy, or ask its owner")
+    search = _Search(data, split, batch_size, budget, memory_budget, compare_with)
+    for changes in grid(usable_cpus()):
+        search.try_each(changes)
+    kept = allocator and search.try_allocator()
+    check = search.check(kept)
+    tuning = Tuning(search.best, kept, search.gain, check.ratio.median) if check.gains else Tuning()
+    path = write_tuning(data.path, data.manifest.fingerprint, tuning)
+    suggestion = search.suggested_order()
+    return Tuned(tuple(search.trials), tuning, path, check, suggestion)
+
+
+def grid(count: int) -> list[list[dict[str, Any]]]:
+    """The changes to try on `count` cores, grouped by setting."""
+    threads = sorted({max(1, count // 2), count + 1, 2 * count} - {count})
+    return [
+        [{"cache": "decoded"}, {"cache": "encoded"}, {"cache": False}],
+        [{"threads": number} for number in threads],
+        [{"prefetch": number} for number in (2, 4, 16)],
+    ]
+
+
+class _Search:
+    """The best settings so far, and all trials."""
+
+    def __init__(
+        self, data: Data, split: str, batch_size: int, budget: Budget, memory: str | int | None, compare_with: Compare
+    ) -> None:
+        self._data, self._split, self._batch_size, self._budget = data, split, batch_size, budget
+        # With tuning, the settings that an earlier search wrote would be taken for the defaults.
+        self._fixed: dict[str, Any] = {"tuning": False}
+        self._fixed |= {} if memory is None else {"memory_budget": memory}
+        self._compare = compare_with
+        self.best: dict[str, Any] = {}
+        self.gain = 1.0
+        self.trials: list[Trial] = []
+
+    def try_each(self, changes: Sequence[Mapping[str, Any]]) -> None:
+        """Try each change on top of the best settings so far, and keep the best one if it gains."""
+        ranked = sorted((self._try(change) for change in changes), key=lambda trial: -trial.score)
+        best = ranked[0]
+        self.trials += [replace(trial, kept=trial is best and trial.gains) for trial in ranked]
+        if best.gains:
+            self.best = {**self.best, **best.change}
+            self.gain *= best.ratio.median
+
+    def try_allocator(self) -> bool:
+        """Try the allocator's thresholds in fresh processes, as they cannot be reset."""
+        plain, changed = [], []
+        for _ in range(self._budget.rounds):
+            plain.append(self._in_process(False))
+            changed.append(self._in_process(True))
+        ratio = Spread.of([one / other for one, other in zip(changed, plain, strict=True)])
+        trial = Trial({"allocator": True}, ratio, False)
+        self.trials.append(replace(trial, kept=trial.gains))
+        self.gain *= ratio.median if trial.gains else 1.0
+        return trial.gains
+
+    def suggested_order(self) -> str:
+        """Try block orders on top of the best settings, and describe the fastest if it gains much."""
+        orders = [{"order": "block", "block": block} for block in BLOCKS]
+        trials = [Trial(order, self._ratio({**self.best, **order}, self.best), False) for order in orders]
+        ranked = sorted(trials, key=lambda trial: -trial.ratio.median)
+        self.trials += ranked
+        fastest = ranked[0]
+        if fastest.ratio.median < ORDER_MARGIN or fastest.ratio.least < 1.0:
+            return ""
+        return (
+            f"{_settings_text(fastest.change)} would read {fastest.ratio.median:.1f} times faster here: pass it to loader() "
+            "yourself, as it changes what an epoch delivers"
+        )
+
+    def check(self, allocator: bool) -> Trial:
+        """Compare the best settings with the defaults again, with a full cache and without a cache."""
+        if not self.best and not allocator:
+            return Trial({}, Spread(1.0, 1.0, 1.0), False)
+        if not allocator:
+            return Trial(self.best, self._ratio(self.best, {}), True, self._uncached(self.best, {}))
+        pairs = [(self._in_process(True), self._in_process(False, defaults=True)) for _ in range(self._budget.rounds)]
+        uncached = self._uncached(self.best, {}) if self.best else None
+        return Trial(self.best, Spread.of([one / other for one, other in pairs]), True, uncached)
+
+    def _try(self, change: Mapping[str, Any]) -> Trial:
+        changed = {**self.best, **change}
+        uncached = None if "cache" in change else self._uncached(changed, self.best)
+        return Trial(change, self._ratio(changed, self.best), False, uncached)
+
+    def _uncached(self, one: Mapping[str, Any], other: Mapping[str, Any]) -> Spread:
+        return self._ratio({**one, "cache": False}, {**other, "cache": False})
+
+    def _ratio(self, one: Mapping[str, Any], other: Mapping[str, Any]) -> Spread:
+        candidates = [
+            loader_candidate(self._data, self._split, self._batch_size, name=name, **{**self._fixed, **options})
+            for name, options in (("one", one), ("other", other))
+        ]
+        ratio: Spread = self._compare(candidates, self._budget).ratio("one", "other")
+        return ratio
+
+    def _in_process(self, allocator: bool, *, defaults: bool = False) -> float:
+        """Images per second of the best settings, or of the defaults, in a fresh process."""
+        work = {
+            "folder": str(self._data.path), "split": self._split, "batch_size": self._batch_size,
+            "options": {**self._fixed, **({} if defaults else self.best)}, "allocator": allocator,
+            "seconds": self._budget.seconds, "warm_up_s": self._budget.warm_up_s,
+        }  # fmt: skip
+        command = [sys.executable, "-m", "tfprep.bench.advise.tune", json.dumps(work)]
+        ran = subprocess.run(command, capture_output=True, text=True, check=True)
+        return float(ran.stdout.strip().splitlines()[-1])
+
+
+def _settings_text(settings: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={value!r}" for name, value in settings.items())
+
+
+def _spread_text(ratio: Spread) -> str:
+    return f"{ratio.median:.2f} times ({ratio.least:.2f} to {ratio.greatest:.2f})"
+
+
+def _one_process(work: Mapping[str, Any]) -> float:
+    if work["allocator"]:
+        set_allocator()
+    candidate = loader_candidate(opened(work["folder"]), work["split"], work["batch_size"], **work["options"])
+    return measure(candidate, Budget(1, work["seconds"], work["warm_up_s"])).images_per_s
+
+
+if __name__ == "__main__":
+    print(_one_process(json.loads(sys.argv[1])))

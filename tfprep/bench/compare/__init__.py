@@ -1,0 +1,1 @@
+"""Baselines: other ways to load the same images."""

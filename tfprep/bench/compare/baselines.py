@@ -1,0 +1,209 @@
+"""Baselines: other ways to load the same images, in batches of the same size and pixels.
+
+- `on-the-fly`: the recipe in a tf.data pipeline with `tf.py_function`.
+- `keras-directory`: `keras.utils.image_dataset_from_directory` over the dataset's images as files in class folders.
+- `image-data-generator`: Keras's `ImageDataGenerator.flow_from_directory` over the same files.
+- `tfds`: `tensorflow_datasets.builder_from_directory`, shuffled, batched and prefetched.
+- `tf-guide`: the TFRecords as in TensorFlow's guide: interleave, shuffle buffer, parallel parsing, batch, prefetch.
+
+The two baselines of Keras read variant 0 only, since files have no variants. All others read what the loader reads in an epoch.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tfprep.bench.compare.on_the_fly import on_the_fly
+from tfprep.bench.measure.measure import Candidate
+from tfprep.dataset import Dataset
+from tfprep.errors import LoaderError
+from tfprep.optional import require_package
+from tfprep.recipe import Recipe
+
+SHUFFLE = 1000
+"""Records in a shuffle buffer, as in the guides of TensorFlow and TFDS."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """The data that all baselines load. Only `on-the-fly` needs `recipe` and `root`, the folder of its raw data.
+
+    Images are written as files to the folder `scratch`.
+    """
+
+    dataset: Dataset
+    split: str
+    batch_size: int
+    scratch: Path
+    recipe: Recipe | None = None
+    root: Path | None = None
+
+
+def baseline(name: str, work: Work) -> Candidate:
+    """The baseline of this name as a candidate.
+
+    Raises:
+        LoaderError: If there is no such baseline, or the dataset lacks what it needs.
+        MissingDependencyError: If a package of the baseline is not installed.
+    """
+    if name not in BASELINES:
+        raise LoaderError(f"there is no baseline {name!r}; available: {', '.join(BASELINES)}")
+    return Candidate(name, BASELINES[name](work))
+
+
+# --- the recipe itself ----------------------------------------------------------------------------------------------
+
+
+def _on_the_fly(work: Work) -> Callable[[], Iterator[Any]]:
+    if work.recipe is None or work.root is None:
+        raise LoaderError("on-the-fly computes the recipe from the raw files: give both --recipe and --data")
+    recipe, root = work.recipe, work.root
+    return lambda: iter(on_the_fly(recipe, root, work.split, work.batch_size))
+
+
+# --- TFRecords in plain TensorFlow ----------------------------------------------------------------------------------
+
+
+def _tf_guide(work: Work) -> Callable[[], Iterator[Any]]:
+    """https://www.tensorflow.org/guide/data_performance"""
+
+    def begin() -> Iterator[Any]:
+        import tensorflow as tf
+
+        files = tf.data.Dataset.from_tensor_slices(_paths(work)).shuffle(len(_paths(work)))
+        records = files.interleave(tf.data.TFRecordDataset, num_parallel_calls=tf.data.AUTOTUNE).repeat()
+        made = records.shuffle(SHUFFLE).map(parser(work.dataset), num_parallel_calls=tf.data.AUTOTUNE)
+        return iter(made.batch(work.batch_size, drop_remainder=True).prefetch(tf.data.AUTOTUNE))
+
+    return begin
+
+
+def parser(dataset: Dataset) -> Callable[[Any], Mapping[str, Any]]:
+    """A function from a record to its fields, with `tf.io.parse_single_example` and TensorFlow's decoders."""
+    import tensorflow as tf
+
+    features: dict[str, Any] = {}
+    for name, spec in dataset.fields.items():
+        features |= dataset.codecs[name].tf_features(name, spec)
+
+    def parse(record: Any) -> dict[str, Any]:
+        parsed = tf.io.parse_single_example(record, features)
+        return {name: dataset.codecs[name].tf_decode(parsed, name, spec) for name, spec in dataset.fields.items()}
+
+    function: Callable[[Any], Mapping[str, Any]] = tf.autograph.experimental.do_not_convert(parse)
+    return function
+
+
+def _paths(work: Work) -> list[str]:
+    files = work.dataset.split(work.split).files
+    return [str(work.dataset.path / file.name) for variant in files for file in variant]
+
+
+def _tfds(work: Work) -> Callable[[], Iterator[Any]]:
+    require_package("tensorflow_datasets", "the baseline tfds")
+    import tensorflow_datasets as tfds
+
+    logging.getLogger("absl").setLevel(logging.ERROR)  # TFDS logs a deprecation of its own code for every shard
+    variants = work.dataset.split(work.split).variants
+    splits = "+".join(work.split if n == 0 else f"{work.split}_v{n}" for n in range(variants))
+
+    def begin() -> Iterator[Any]:
+        import tensorflow as tf
+
+        builder = tfds.builder_from_directory(str(work.dataset.path))
+        data = builder.as_dataset(split=splits, shuffle_files=True).repeat().shuffle(SHUFFLE)
+        return iter(data.batch(work.batch_size, drop_remainder=True).prefetch(tf.data.AUTOTUNE))
+
+    return begin
+
+
+# --- image files in class folders -----------------------------------------------------------------------------------
+
+
+def _keras_directory(work: Work) -> Callable[[], Iterator[Any]]:
+    folder, size = export_images(work)
+
+    def begin() -> Iterator[Any]:
+        import keras
+        import tensorflow as tf
+
+        data = keras.utils.image_dataset_from_directory(
+            str(folder), image_size=size, batch_size=work.batch_size, shuffle=True, verbose=False
+        )
+        return iter(data.repeat().prefetch(tf.data.AUTOTUNE))
+
+    return begin
+
+
+def _image_data_generator(work: Work) -> Callable[[], Iterator[Any]]:
+    folder, size = export_images(work)
+
+    def begin() -> Iterator[Any]:
+        import contextlib
+        import io
+
+        from keras.src.legacy.preprocessing.image import ImageDataGenerator
+
+        with contextlib.redirect_stdout(io.StringIO()):  # Keras prints how many images it found
+            return iter(
+                ImageDataGenerator().flow_from_directory(str(folder), target_size=size, batch_size=work.batch_size)
+            )
+
+    return begin
+
+
+def export_images(work: Work) -> tuple[Path, tuple[int, int]]:
+    """Write the first image field of variant 0 as files in class folders, as it is encoded in the dataset (PNG if it is raw).
+
+    Returns:
+        The folder, and (height, width) of the images.
+
+    Raises:
+        LoaderError: If the dataset has no image field of one size.
+    """
+    fields = work.dataset.fields
+    image = next((name for name, spec in fields.items() if spec.kind == "image"), None)
+    label = next((name for name, spec in fields.items() if spec.kind == "label" and spec.shape == ()), None)
+    if image is None or None in fields[image].shape:
+        raise LoaderError("Keras reads folders of images, but the dataset has no image field of one size")
+    height, width = fields[image].shape[:2]
+    assert height is not None
+    assert width is not None
+    folder = work.scratch / f"{work.split}-files"
+    if not folder.exists():
+        _write_images(work, folder, image, label)
+    return folder, (height, width)
+
+
+def _write_images(work: Work, folder: Path, image: str, label: str | None) -> None:
+    from tfprep.codecs import Jpeg, Png
+
+    codec = work.dataset.codecs[image]
+    kept = codec if isinstance(codec, Jpeg | Png) else Png()
+    ending = "jpg" if isinstance(kept, Jpeg) else "png"
+    index = work.dataset.index(work.split, 0, ["shard", f"{image}_offset", f"{image}_size"]).to_pylist()
+    for number, (row, sample) in enumerate(zip(index, work.dataset.samples(work.split), strict=True)):
+        below = folder / (f"class_{int(sample[label]):05d}" if label else "all")
+        below.mkdir(parents=True, exist_ok=True)
+        content = _bytes_on_disk(work, row, image) if kept is codec else kept.encode(sample[image])[""]
+        (below / f"{number:08d}.{ending}").write_bytes(content)  # type: ignore[arg-type]
+
+
+def _bytes_on_disk(work: Work, row: Mapping[str, int], image: str) -> bytes:
+    path = work.dataset.path / work.dataset.file(work.split, 0, row["shard"]).name
+    with path.open("rb") as file:
+        file.seek(row[f"{image}_offset"])
+        return file.read(row[f"{image}_size"])
+
+
+BASELINES: Mapping[str, Callable[[Work], Callable[[], Iterator[Any]]]] = {
+    "on-the-fly": _on_the_fly,
+    "keras-directory": _keras_directory,
+    "image-data-generator": _image_data_generator,
+    "tfds": _tfds,
+    "tf-guide": _tf_guide,
+}

@@ -1,0 +1,1 @@
+"""Rates, and what they are made of."""

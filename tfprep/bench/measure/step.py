@@ -1,0 +1,204 @@
+"""The loader compared with a training step: the share of the time for which the accelerator would wait.
+
+The step is a sleep, which takes time but no CPU, like a step on an accelerator. The wait for each batch is measured. The
+prediction uses two figures that are measured separately: the loader needs `batch_s` for a batch, and the hand-over of a batch
+that is ready takes `handover_s`. The loader and the step run in parallel, and the hand-over happens between steps. The time from
+step to step is therefore the larger of `batch_s` and `step_s + handover_s`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from tfprep.bench.measure.measure import Candidate, settle
+from tfprep.bench.measure.usage import Meter, Used
+
+SETTLE_STEPS = 5
+"""Steps that do not count, during which the loader prefetches batches."""
+UNEXPLAINED = 0.05
+"""Waiting that exceeds the prediction by more than this share has another cause."""
+
+
+@dataclass(frozen=True)
+class ReadyBatches:
+    """The batches that were ready in each stage, `seconds` after the first counted step."""
+
+    seconds: float
+    ready: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class StepComparison:
+    """The wait of every counted step in seconds, and the predicted share of the time that is spent waiting."""
+
+    step_s: float
+    batch_s: float
+    predicted: float
+    waits: tuple[float, ...]
+    used: Used
+    moments: tuple[ReadyBatches, ...]
+    handover_s: float = 0.0
+
+    @property
+    def share(self) -> float:
+        return sum(self.waits) / self.used.seconds
+
+    @property
+    def p50_s(self) -> float:
+        return float(np.percentile(self.waits, 50))
+
+    @property
+    def p99_s(self) -> float:
+        return float(np.percentile(self.waits, 99))
+
+    @property
+    def limit(self) -> str:
+        """What the accelerator waits for.
+
+        - "step": nothing, or hardly anything.
+        - "loader": the rate of the loader is too low.
+        - "prefetch": the rate suffices but is uneven, and no batch was ready.
+        - "handover": batches were ready but late: the step is short compared with the hand-over of a batch, or something else
+          keeps the processor busy.
+        """
+        by_rate = predicted_share(self.step_s, self.batch_s)
+        if by_rate > UNEXPLAINED:
+            return "loader"
+        if self.share <= by_rate + UNEXPLAINED:
+            return "step"
+        return "prefetch" if self.empty_share > 0.5 else "handover"
+
+    @property
+    def empty_share(self) -> float:
+        """The share of the waiting that began with no batch ready; 1 if unknown."""
+        empty = [moment.ready.get("ready", 0.0) == 0 for moment in self.moments]
+        waited = sum(self.waits)
+        if len(empty) != len(self.waits) or not waited:
+            return 1.0
+        return sum(wait for wait, nothing in zip(self.waits, empty, strict=True) if nothing) / waited
+
+    @property
+    def needed_prefetch(self) -> int:
+        """The prefetched batches that would have covered the longest wait: the current number, and one for each step in it."""
+        prefetch = self.moments[0].ready.get("prefetch", 0.0) if self.moments else 0.0
+        return int(prefetch + np.ceil(max(self.waits) / self.step_s))
+
+    def words(self) -> str:
+        spare = self.step_s / self.batch_s
+        if self.limit == "step":
+            return f"the step limits, as it should: the loader could feed a step {spare:.1f} times as fast"
+        if self.limit == "prefetch":
+            return (
+                f"too few prefetched batches: on average the loader is {spare:.1f} times as fast as the step, but it is uneven; "
+                f"prefetch={self.needed_prefetch} would cover its longest pause"
+            )
+        if self.limit == "handover":
+            return (
+                f"batches are ready but late: the loader is {spare:.1f} times as fast as the step, but {self._late()}"
+            )
+        return f"the loader limits: a batch takes {1000 * self.batch_s:.1f} ms, the step {1000 * self.step_s:.1f} ms"
+
+    def _late(self) -> str:
+        if predicted_share(self.step_s, self.batch_s, self.handover_s) > UNEXPLAINED:
+            return f"the hand-over of a batch takes {1000 * self.handover_s:.1f} ms; larger batches need fewer of them"
+        return "the processor is busy with the step itself or with another program"
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "step_ms": 1000 * self.step_s,
+            "batch_ms": 1000 * self.batch_s,
+            "handover_ms": 1000 * self.handover_s,
+            "waiting_predicted": self.predicted,
+            "waiting_measured": self.share,
+            "wait_ms_p50": 1000 * self.p50_s,
+            "wait_ms_p99": 1000 * self.p99_s,
+            "steps": len(self.waits),
+            "limit": self.limit,
+            "verdict": self.words(),
+            "needed_prefetch": self.needed_prefetch,
+            "moments": [{"seconds": moment.seconds, **moment.ready} for moment in self.moments],
+        }
+
+
+def predicted_share(step_s: float, batch_s: float, handover_s: float = 0.0) -> float:
+    """The share of the time for which a step of `step_s` waits for a loader that yields a batch every `batch_s`."""
+    return 1 - step_s / max(step_s + handover_s, batch_s)
+
+
+def handover(candidate: Candidate, batch_s: float, seconds: float = 1.5) -> float:
+    """Seconds to hand over a batch that is ready: a median over steps that leave the loader time for two batches.
+
+    Returns 0 if no batch was ever ready.
+    """
+    pause = min(max(2 * batch_s, 0.002), 0.2)
+    iterator = candidate.open()
+    ready: Callable[[], Mapping[str, float]] = getattr(iterator, "ready", lambda: {"ready": 1.0})
+    waits = []
+    try:
+        for number in range(max(10, min(50, int(seconds / pause)))):
+            time.sleep(pause)
+            waiting = ready()["ready"] > 0
+            asked = time.perf_counter()
+            next(iterator)
+            if number >= SETTLE_STEPS and waiting:
+                waits.append(time.perf_counter() - asked)
+    finally:
+        _close(iterator)
+    return float(np.median(waits)) if waits else 0.0
+
+
+def compare_with_step(
+    candidate: Candidate,
+    step_s: float,
+    batch_s: float,
+    *,
+    seconds: float = 5.0,
+) -> StepComparison:
+    """Run a training loop whose step sleeps.
+
+    Args:
+        candidate: The loader. An iterator with a method `ready()` reports the batches that are ready.
+        step_s: Length of the step, in seconds.
+        batch_s: The loader's time for a batch, in seconds, measured before.
+        seconds: Length of the loop.
+    """
+    handover_s = handover(candidate, batch_s)
+    iterator = candidate.open()
+    try:
+        next(iterator)
+        settle(iterator)
+        for _ in islice(iterator, SETTLE_STEPS):
+            time.sleep(step_s)
+        waits, moments, used = _loop(iterator, step_s, seconds)
+    finally:
+        _close(iterator)
+    predicted = predicted_share(step_s, batch_s, handover_s)
+    return StepComparison(step_s, batch_s, predicted, tuple(waits), used, tuple(moments), handover_s)
+
+
+def _close(iterator: Iterator[Any]) -> None:
+    close = getattr(iterator, "close", None)
+    if close is not None:
+        close()
+
+
+def _loop(iterator: Iterator[Any], step_s: float, seconds: float) -> tuple[list[float], list[ReadyBatches], Used]:
+    waits: list[float] = []
+    moments: list[ReadyBatches] = []
+    ready: Callable[[], Mapping[str, float]] | None = getattr(iterator, "ready", None)
+    with Meter() as meter:
+        started = time.perf_counter()
+        while time.perf_counter() - started < seconds or len(waits) < 10:
+            asked = time.perf_counter()
+            if ready is not None:
+                moments.append(ReadyBatches(asked - started, dict(ready())))
+            next(iterator)
+            waits.append(time.perf_counter() - asked)
+            time.sleep(step_s)
+    return waits, moments, meter.used

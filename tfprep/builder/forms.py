@@ -1,0 +1,88 @@
+"""The form of a stored field: its kind, dtype and rank. A dataset has one form for each field.
+
+Records may differ all the same: for example one mask of 16 bits among thousands of 8 bits. No shard can know which of them is
+the exception, so each shard counts its samples by form. When all shards are built, the most common form becomes the dataset's,
+and the shards that hold another one are built again without those samples.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from tfprep.errors import SampleError
+from tfprep.fields import FieldSpec
+
+
+@dataclass(frozen=True)
+class FieldForm:
+    """How many samples of a shard have a form, and the spec that holds for all that were written (None if none was)."""
+
+    samples: int
+    spec: FieldSpec | None
+
+
+FieldForms: TypeAlias = Mapping[str, Mapping[str, FieldForm]]
+"""By field, then by the form's name."""
+
+
+def form_of(spec: FieldSpec) -> str:
+    """Return the form's name, such as `image of uint8 [H, W, C]`."""
+    axes = ("H", "W", "C", *(f"D{axis}" for axis in range(3, len(spec.shape))))[: len(spec.shape)]
+    return f"{spec.kind} of {spec.dtype} [{', '.join(axes)}]"
+
+
+def merge(before: FieldSpec | None, after: FieldSpec | None) -> FieldSpec | None:
+    """Return the spec that holds for two specs of one form: a side that differs becomes None."""
+    if before is None or after is None or before == after:
+        return before or after
+    shape = tuple(a if a == b else None for a, b in zip(before.shape, after.shape, strict=True))
+    return FieldSpec(before.kind, shape, before.dtype)
+
+
+def of_variants(variants: Iterable[Mapping[str, FieldSpec]]) -> dict[str, FieldSpec]:
+    """Return the specs that hold for all variants of one sample. Raises SampleError if their forms differ."""
+    whole: dict[str, FieldSpec] = {}
+    for specs in variants:
+        for name, spec in specs.items():
+            if form_of(whole.setdefault(name, spec)) != form_of(spec):
+                reason = f"its variants differ: {form_of(whole[name])} and {form_of(spec)}"
+                raise SampleError(reason, stage="encode", field=name)
+            whole[name] = merge(whole[name], spec) or spec
+    return whole
+
+
+def check_expected(specs: Mapping[str, FieldSpec], expected: Mapping[str, str]) -> None:
+    """Raise SampleError if a field does not have the form that most of the dataset's records have."""
+    for name, form in expected.items():
+        if name in specs and form_of(specs[name]) != form:
+            reason = (
+                f"it is {form_of(specs[name])}, most samples have {form}; a field has one dtype and rank in a dataset"
+            )
+            raise SampleError(reason, stage="encode", field=name)
+
+
+def counted(forms: FieldForms, specs: Mapping[str, FieldSpec], *, written: bool) -> dict[str, dict[str, FieldForm]]:
+    """Return `forms` with one more sample counted."""
+    after = {name: dict(of_field) for name, of_field in forms.items()}
+    for name, spec in specs.items():
+        of_field = after.setdefault(name, {})
+        before = of_field.get(form_of(spec), FieldForm(0, None))
+        of_field[form_of(spec)] = FieldForm(before.samples + 1, merge(before.spec, spec) if written else before.spec)
+    return after
+
+
+def most_common(shards: Iterable[FieldForms]) -> dict[str, str]:
+    """Return the form that most samples have, by field; of two that are equally common, the first by name."""
+    totals: dict[str, Counter[str]] = {}
+    for forms in shards:
+        for name, of_field in forms.items():
+            totals.setdefault(name, Counter()).update({form: one.samples for form, one in of_field.items()})
+    return {name: min(total, key=lambda form: (-total[form], form)) for name, total in totals.items()}
+
+
+def expected_of(forms: FieldForms, common: Mapping[str, str]) -> dict[str, str]:
+    """Return what a shard with these forms must expect: the common form of each field in which it holds another."""
+    return {name: common[name] for name, of_field in forms.items() if set(of_field) != {common[name]}}

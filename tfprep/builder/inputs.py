@@ -1,0 +1,113 @@
+"""Reads the raw parts of a sample, and digests their content."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from PIL import Image, ImageFile
+
+from tfprep.errors import BuildError, SampleError
+from tfprep.sources import Entry, read_files
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The raw files below a folder.
+
+    Attributes:
+      root: The folder.
+      files, values: The names of the fields, as in the source's `Listing`.
+    """
+
+    root: Path
+    files: tuple[str, ...]
+    values: tuple[str, ...]
+    _folder: tuple[int, int] | None = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_folder", _identity(self.root))
+
+    def read(self, files: Sequence[str], values: Sequence[Any]) -> tuple[dict[str, Any], bytes]:
+        """Return the raw sample by field, and 16 bytes of SHA-256 of its files' content and its values.
+
+        Raises:
+          SampleError: A file cannot be read, or does not fit into memory.
+          BuildError: The folder itself is gone, so that no file can be read.
+        """
+        try:
+            raw: dict[str, Any] = {**read_files(self.root, self.files, Entry("", "", tuple(files)))}
+        except MemoryError as error:
+            raise SampleError("its files do not fit into memory", stage="read") from error
+        except SampleError as error:
+            if _identity(self.root) != self._folder:
+                raise BuildError(
+                    f"the raw data is gone: {self.root} was removed or unmounted while it was read. Bring it back, then "
+                    "run the same command again: it continues"
+                ) from error
+            raise
+        sha256 = hashlib.sha256()
+        for data in raw.values():
+            sha256.update(len(data).to_bytes(8, "little"))
+            sha256.update(data)
+        sha256.update(json.dumps(values).encode())
+        return {**raw, **dict(zip(self.values, values, strict=True))}, sha256.digest()[:16]
+
+    def digest(self, files: Sequence[str], values: Sequence[Any]) -> bytes:
+        """Return the digest of `read` alone; it is empty if a file cannot be read."""
+        try:
+            return self.read(files, values)[1]
+        except SampleError:
+            return b""
+
+    def path_of(self, name: str, files: Sequence[str]) -> str:
+        """Return the file of a field, or the first file of the sample."""
+        return files[self.files.index(name)] if name in self.files else next(iter(files), "")
+
+
+def _identity(folder: Path) -> tuple[int, int] | None:
+    """Return what tells a folder from an empty mount point of the same name."""
+    try:
+        status = os.stat(folder)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+# --- pictures of rejected files --------------------------------------------------------------------------------------
+
+THUMBNAIL_PX = 96
+_MOST_THUMBNAIL_PIXELS = 25_000_000
+"""Larger files get no picture: it would cost more than the rest of the report."""
+_THUMBNAIL_FORMATS = ("PNG", "GIF", "BMP", "PPM", "JPEG")
+
+
+def thumbnail(data: bytes) -> bytes:
+    """Return a JPEG of at most `THUMBNAIL_PX` a side, gray where the file is cut short; empty if nothing can be read."""
+    whole = ImageFile.LOAD_TRUNCATED_IMAGES
+    ImageFile.LOAD_TRUNCATED_IMAGES = True
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with Image.open(io.BytesIO(data), formats=_THUMBNAIL_FORMATS) as image:
+                return b"" if image.width * image.height > _MOST_THUMBNAIL_PIXELS else _small(image)
+    except Exception:  # the reject says what is wrong with the file; it just has no picture
+        return b""
+    finally:
+        ImageFile.LOAD_TRUNCATED_IMAGES = whole
+
+
+def _small(image: Image.Image) -> bytes:
+    image.draft("RGB", (THUMBNAIL_PX, THUMBNAIL_PX))
+    picture = image.convert("RGB")
+    picture.thumbnail((THUMBNAIL_PX, THUMBNAIL_PX))
+    file = io.BytesIO()
+    picture.save(file, "JPEG", quality=80)
+    return file.getvalue()

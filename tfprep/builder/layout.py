@@ -1,0 +1,139 @@
+"""Where a build keeps its files, and the lock that keeps a second build out.
+
+Finished shards wait in `.tfprep/new` until the whole dataset is published.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tfprep.dataset.names import PRIVATE, REJECTS
+from tfprep.errors import BuildError, BuildLockedError
+from tfprep.storage.local import writing
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The folders of one build. `out` is the dataset itself."""
+
+    out: Path
+
+    @property
+    def private(self) -> Path:
+        return self.out / PRIVATE
+
+    @property
+    def staged(self) -> Path:
+        return self.private / "new"
+
+    @property
+    def receipts(self) -> Path:
+        return self.private / "receipts"
+
+    @property
+    def plan(self) -> Path:
+        return self.private / "plan.json"
+
+    @property
+    def recipes(self) -> Path:
+        """The recipes that were built, as JSON by fingerprint, from which a later build says what changed."""
+        return self.private / "recipes"
+
+    @property
+    def files(self) -> Path:
+        """The list of all shards that may be in `out`, so that none is ever forgotten there."""
+        return self.private / "files.json"
+
+    @property
+    def log(self) -> Path:
+        return self.private / "build.log"
+
+    @property
+    def report(self) -> Path:
+        return self.out / "report.html"
+
+    @property
+    def rejects(self) -> Path:
+        return self.out / REJECTS
+
+    @property
+    def failed_rejects(self) -> Path:
+        """The rejects of a build that published nothing because of them."""
+        return self.private / REJECTS
+
+    @property
+    def lock(self) -> Path:
+        return self.private / "lock"
+
+    def receipt(self, split: str, shard: int) -> Path:
+        return self.receipts / f"{split}-{shard:05d}.json"
+
+    def contents(self, split: str, shard: int) -> Path:
+        return self.receipts / f"{split}-{shard:05d}.contents.json"
+
+    def find(self, name: str) -> Path | None:
+        """Return the path of a shard's file, which waits to be published or is published; None if it does not exist."""
+        return next((path for path in (self.staged / name, self.out / name) if path.exists()), None)
+
+    def make(self) -> None:
+        """Create the folders. Raises BuildError if that is not possible."""
+        above = next(path for path in (self.out, *self.out.absolute().parents) if path.exists())
+        if not above.is_dir():
+            raise BuildError(f"{self.out}: {above} is a file; --out names a folder, which is created if it is missing")
+        try:
+            with writing(self.out):
+                for folder in (self.staged, self.receipts, self.recipes):
+                    folder.mkdir(parents=True, exist_ok=True)
+        except BuildError as error:
+            # In /proc, for example; elsewhere the missing parents would have been created.
+            if isinstance(error.__cause__, FileNotFoundError):
+                raise BuildError(f"{self.out}: no folder can be made there; choose another with --out") from error
+            raise
+
+
+@contextmanager
+def locked(layout: Layout) -> Iterator[None]:
+    """Hold the folder's lock. Raises BuildLockedError, which names the process, host and start of the build that has it.
+
+    The lock is one of the operating system (`flock`). It ends with its process, however that ends.
+    """
+    layout.make()
+    with writing(layout.lock):
+        opened = layout.lock.open("a+")
+    with opened as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError) as error:
+            file.seek(0)
+            raise BuildLockedError(_refusal(layout, file.read())) from error
+        except OSError as error:
+            reason = f"cannot lock {layout.lock}: {error.strerror}; build into a folder on another file system"
+            raise BuildError(reason) from error
+        file.truncate(0)
+        started = time.strftime("%Y-%m-%d %H:%M:%S")
+        command = " ".join(sys.argv)
+        holder = {"process": os.getpid(), "host": socket.gethostname(), "started": started, "command": command}
+        file.write(json.dumps(holder))
+        file.flush()
+        try:
+            yield
+        finally:
+            file.truncate(0)
+
+
+def _refusal(layout: Layout, holder: str) -> str:
+    try:
+        build = json.loads(holder)
+        who = f"process {build['process']} on {build['host']}, started {build['started']}: {build['command']}"
+    except (ValueError, KeyError):
+        who = "another process"
+    return f"{layout.out} is being built by {who}; wait for it, or build into another folder"

@@ -1,0 +1,368 @@
+"""Turns one raw sample into its variants: decode, then geometry, derived inputs, colour and codecs for each variant.
+
+Every stage is a pure function from mapping to mapping. An error, in tfprep or in a user's function, becomes a SampleError that
+names the stage and the field, so that the sample is rejected and the build goes on.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from time import perf_counter
+from types import MappingProxyType
+from typing import Any, Protocol, TypeGuard, TypeVar
+
+import numpy as np
+
+from tfprep import images
+from tfprep.augment.chain import Custom, apply_colours, apply_geometry
+from tfprep.augment.transform import ColourOp, Transform, identity
+from tfprep.augment.warp import Fill, reduction_for, warp_sample
+from tfprep.codecs import Feature, Original
+from tfprep.errors import SampleError
+from tfprep.fields import RASTER_KINDS, Array, FieldSpec, ImageArray, Kind, Sample, Size, raster_size
+from tfprep.recipe import Recipe
+from tfprep.recipe.checks import derived_kind
+from tfprep.seeding import generator
+
+T = TypeVar("T")
+
+
+class PolicyOp(Protocol):
+    """A geometry op that has a colour half, of the same draws: RandAugment and TrivialAugment."""
+
+    def colour_ops(self, generator: np.random.Generator) -> tuple[ColourOp, ...]: ...
+
+
+@dataclass(frozen=True)
+class Stored:
+    """One variant, ready to be written: its features, what each stored field is, and the values behind them."""
+
+    features: Mapping[str, Feature]
+    specs: Mapping[str, FieldSpec]
+    values: Sample
+
+
+@dataclass(frozen=True)
+class SampleMaker:
+    """A recipe applied to the samples of one source; `kinds` and `classes` are those of its listing.
+
+    `seconds` adds up the time spent, by stage.
+    """
+
+    recipe: Recipe
+    kinds: Mapping[str, Kind]
+    classes: Mapping[str, Sequence[str]]
+    seconds: dict[str, float] = dataclasses.field(default_factory=dict, compare=False)
+
+    def variants(self, key: str, raw: Mapping[str, Any], count: int, *, pixels: bool = True) -> Iterator[Stored]:
+        """The first `count` variants of a raw sample, one at a time, encoded. Raises SampleError.
+
+        Without `pixels`, an image that is stored by its own bytes and needed for nothing else is not decoded: its value
+        stays bytes.
+        """
+        for made in self.made(key, raw, range(count), pixels=pixels):
+            yield self._encode(made, raw)
+
+    def made(
+        self, key: str, raw: Mapping[str, Any], variants: Sequence[int], *, pixels: bool = True
+    ) -> Iterator[Sample]:
+        """These variants of a raw sample as values, one at a time. Raises SampleError.
+
+        `raw` holds a file's bytes, or a value, by field. Each variant decides by itself at which scale its image is decoded, so
+        that it does not depend on the number of variants; variants of one scale share one decode.
+        """
+        size = self._upright_size(raw)
+        decoded: dict[int, Sample] = {}
+        for variant in variants:
+            transform = self._transform(key, variant, size)
+            reduced = self._reduction(raw, transform)
+            if reduced not in decoded:
+                decoded[reduced] = self._decode(raw, reduced, pixels)
+            if self._custom:
+                made = self._customised(decoded[reduced], key, variant)
+            else:
+                made = self._warp(decoded[reduced], transform, size, reduced)
+            made = self._derive(_read_only(made), key, variant)
+            yield self._stack(self._colour(made, key, variant) if variant else made)
+
+    @property
+    def _custom(self) -> bool:
+        """Whether a function of whole samples stands among the geometry, so that transforms are not known ahead."""
+        return any(isinstance(op, Custom) for op in self.recipe.geometry)
+
+    def _upright_size(self, raw: Mapping[str, Any]) -> Size | None:
+        """(height, width) that all rasters of the sample share, from their headers; SampleError where they do not."""
+        sizes: dict[str, Size] = {}
+        for name, value in raw.items():
+            if self.kinds[name] in RASTER_KINDS:
+                with self._stage("decode", name):
+                    sizes[name] = images.image_size(value) if isinstance(value, bytes) else np.shape(value)[:2]
+        if len(set(sizes.values())) > 1:
+            told = ", ".join(f"{name} is {width} x {height}" for name, (height, width) in sizes.items())
+            raise SampleError(f"images, masks and maps of one sample have one size; {told}", stage="decode")
+        return next(iter(sizes.values()), None)
+
+    def _reduction(self, raw: Mapping[str, Any], transform: Transform | None) -> int:
+        """How much a JPEG is reduced when it is decoded for a variant.
+
+        1 where masks or maps belong to the image, because they lie on the pixels of the whole image.
+        """
+        rasters = [name for name, kind in self.kinds.items() if kind in RASTER_KINDS]
+        if not self.recipe.dct_downscale or transform is None or len(rasters) != 1:
+            return 1
+        value = raw[rasters[0]]
+        return reduction_for(transform) if isinstance(value, bytes) and images.is_jpeg(value) else 1
+
+    def _decode(self, raw: Mapping[str, Any], reduced: int, pixels: bool) -> Sample:
+        sample = {}
+        for name, value in raw.items():
+            with self._stage("decode", name):
+                own = not pixels and isinstance(value, bytes) and self._own_bytes_do(name, value)
+                sample[name] = value if own else _decode_field(value, self.kinds[name], reduced)
+                if name in self.classes and self.kinds[name] in ("mask", "label"):
+                    _check_classes(sample[name], self.classes[name], self.recipe.fill.get(name))
+        return sample
+
+    def _own_bytes_do(self, name: str, data: bytes) -> bool:
+        """Whether the file can be stored without looking at its pixels."""
+        stored = isinstance(self.recipe.store.get(name), Original) and not self.recipe.derive and not self.recipe.stack
+        return stored and images.certain_to_decode(data) and images.keeps_original(data)
+
+    def _transform(self, key: str, variant: int, size: Size | None) -> Transform | None:
+        """All geometry of a variant as one transform; None where there is nothing to do, or it is not known ahead."""
+        if size is None or not self.recipe.geometry or self._custom:
+            return None
+        whole = identity(size)
+        for step, op in _steps("geometry", self.recipe.geometry):
+            with self._stage("geometry", step):
+                draws = generator(self.recipe.seed, key, variant, step) if variant else None
+                whole = whole.then(op(whole.size, draws))
+        return whole
+
+    def _warp(self, sample: Sample, transform: Transform | None, size: Size | None, reduced: int) -> Sample:
+        if transform is None:
+            return sample
+        with self._stage("geometry"):
+            return warp_sample(sample, self.kinds, transform, size=size, reduced=reduced, **self._warp_options())
+
+    def _customised(self, sample: Sample, key: str, variant: int) -> Sample:
+        """Geometry with whole-sample functions in it: one resampling between two of them."""
+        draws = self._draws("geometry", self.recipe.geometry, key, variant)
+        with self._stage("geometry"):
+            steps = [(op, draw if variant else None) for _, op, draw in draws]
+            # A function may write into its sample; the next variant begins with the same decoded one.
+            own = {name: value.copy() if isinstance(value, np.ndarray) else value for name, value in sample.items()}
+            return apply_geometry(own, self.kinds, steps, **self._warp_options())
+
+    def _warp_options(self) -> dict[str, Any]:
+        """The recipe's options for what comes to lie outside the image, and for the rows of boxes and points."""
+        recipe = self.recipe
+        options = ("border", "fill", "min_visible", "row_fields", "flip_indices")
+        return {name: getattr(recipe, name) for name in options}
+
+    def _draws(self, stage: str, ops: Sequence[T], key: str, variant: int) -> list[tuple[str, T, np.random.Generator]]:
+        """Each op with its step and a generator that starts afresh."""
+        return [(step, op, generator(self.recipe.seed, key, variant, step)) for step, op in _steps(stage, ops)]
+
+    def _derive(self, sample: Sample, key: str, variant: int) -> Sample:
+        made = dict(sample)
+        for name, derived in self.recipe.derive.items():
+            with self._stage("derive", name):
+                value = derived(MappingProxyType(made), generator(self.recipe.seed, key, variant, f"derive/{name}"))
+                _check_value(value, derived_kind(derived), raster_size(sample, self.kinds))
+                made |= _read_only({name: value})
+        return made
+
+    def _colour(self, sample: Sample, key: str, variant: int) -> Sample:
+        if not self.recipe.colour and not any(_is_policy(op) for op in self.recipe.geometry):
+            return sample
+        changed = {}
+        for name, image in sample.items():
+            if self.kinds.get(name) == "image":
+                with self._stage("colour", name):
+                    changed[name] = apply_colours(image, self._colour_steps(key, variant))
+        return {**sample, **changed}
+
+    def _stack(self, sample: Sample) -> Sample:
+        if not self.recipe.stack:
+            return sample
+        stacks = {}
+        for name, fields in self.recipe.stack.items():
+            with self._stage("stack", name):
+                stacks[name] = _stacked([sample[field] for field in fields])
+        return {**sample, **stacks}
+
+    def _colour_steps(self, key: str, variant: int) -> Iterator[tuple[ColourOp, np.random.Generator]]:
+        """The colour halves of policies among the geometry, with the draws they had there, then the recipe's own ops."""
+        for step, op in _steps("geometry", self.recipe.geometry):
+            if _is_policy(op):
+                for number, colour in enumerate(op.colour_ops(generator(self.recipe.seed, key, variant, step))):
+                    yield colour, generator(self.recipe.seed, key, variant, f"{step}/{number}")
+        for step, colour, draws in self._draws("colour", self.recipe.colour, key, variant):
+            yield colour if _is_tone(colour) else self._checked(step, colour), draws
+
+    def _checked(self, step: str, op: ColourOp) -> ColourOp:
+        """The op, its step named in whatever it raises, and what it returns looked at."""
+
+        def call(image: ImageArray, draws: np.random.Generator, /) -> ImageArray:
+            with self._stage("colour", step):
+                return _check_colour(op(image, draws), image)
+
+        return call
+
+    def _encode(self, sample: Sample, raw: Mapping[str, Any]) -> Stored:
+        features: dict[str, Feature] = {}
+        specs: dict[str, FieldSpec] = {}
+        kinds = {**self.kinds, **self.recipe.derived_kinds()}
+        for name, codec in self.recipe.store.items():
+            with self._stage("encode", name):
+                value = _original(raw[name], sample[name]) if isinstance(codec, Original) else sample[name]
+                features |= {name + suffix: feature for suffix, feature in codec.encode(value).items()}
+                specs[name] = codec.spec(kinds[name], value)
+        return Stored(features, specs, sample)
+
+    @contextmanager
+    def _stage(self, stage: str, field: str = "") -> Iterator[None]:
+        """Whatever is raised inside becomes a SampleError that names the stage and the field."""
+        started = perf_counter()
+        try:
+            yield
+        except SampleError as error:
+            raise error.located(stage=stage, field=field) from error
+        except (Exception, SystemExit) as error:  # A user's function may call sys.exit().
+            raise SampleError(f"{type(error).__name__}: {error}", stage=stage, field=field) from error
+        finally:
+            self.seconds[stage] = self.seconds.get(stage, 0.0) + perf_counter() - started
+
+
+# --- decoding -------------------------------------------------------------------------------------------------------
+
+
+def _decode_field(value: Any, kind: Kind, reduced: int) -> Any:
+    """A file's bytes as the array of its kind; a value of the listing as an array."""
+    if isinstance(value, bytes):
+        if kind == "image":
+            return images.decode_image(value, reduced=reduced)
+        return {"mask": images.decode_mask, "map": images.decode_map}[kind](value)
+    if kind == "text":
+        return value
+    if value is None:
+        raise SampleError("the listing has no value for it")
+    dtype = {"label": np.int64, "boxes": np.float32, "points": np.float32}.get(kind)
+    array = np.asarray(value, dtype)
+    return array.reshape(-1, 4) if kind == "boxes" else array
+
+
+def _original(raw: Any, decoded: Any) -> Any:
+    """The file's bytes where they can be stored as they are; they can where nobody looked at the pixels."""
+    if isinstance(decoded, bytes):
+        return decoded
+    return raw if isinstance(raw, bytes) and images.keeps_original(raw) else decoded
+
+
+def _stacked(rasters: Sequence[Array]) -> Array:
+    """Images, masks and maps [H, W] or [H, W, C] as the channels of one array."""
+    if len({raster.dtype for raster in rasters}) > 1:
+        dtypes = ", ".join(str(raster.dtype) for raster in rasters)
+        raise SampleError(f"the fields of a stack have one dtype, not {dtypes}; derive them with the same dtype")
+    channels = [raster[..., np.newaxis] if raster.ndim == 2 else raster for raster in rasters]
+    return np.concatenate(channels, axis=-1)
+
+
+def _read_only(sample: Sample) -> Sample:
+    """The sample with arrays that a user's function cannot write into: other variants and stored fields share them."""
+    views = {name: value.view() for name, value in sample.items() if isinstance(value, np.ndarray)}
+    for view in views.values():
+        view.flags.writeable = False
+    return {**sample, **views}
+
+
+# --- checks ---------------------------------------------------------------------------------------------------------
+
+
+def _check_classes(numbers: Array, classes: Sequence[str], fill: Fill | None) -> None:
+    """A label's or a mask's numbers are those of the class names, or the number that fills what lies outside the image."""
+    if not numbers.size or (numbers.max() < len(classes) and numbers.min() >= 0):
+        return
+    strange = [int(value) for value in np.unique(numbers) if not 0 <= value < len(classes) and value != fill]
+    if strange:
+        raise SampleError(f"class {strange[0]} is outside the list of {len(classes)} classes")
+
+
+def _check_value(value: Any, kind: Kind, size: Size | None) -> None:
+    """What a function returned has the form of its kind, as `tfprep.fields` says."""
+    value = np.asarray(value) if isinstance(value, np.generic) else value
+    rule, test = _FORMS[kind]
+    if kind != "text" and not isinstance(value, np.ndarray):
+        raise SampleError(f"expected a NumPy array, got {type(value).__name__}: it is {rule}")
+    if not test(value):
+        got = f"{value.dtype} {list(value.shape)}" if isinstance(value, np.ndarray) else type(value).__name__
+        raise SampleError(f"expected {rule}, got {got}")
+    if kind in RASTER_KINDS and size is not None and value.shape[:2] != size:
+        raise SampleError(f"expected an array of height and width {size}, got shape {value.shape}")
+    if isinstance(value, np.ndarray) and value.dtype.kind == "f" and not np.isfinite(value).all():
+        raise SampleError("it gave NaN or infinity")
+
+
+def _form(rule: str, dtypes: str, *dimensions: int) -> tuple[str, Callable[[Any], bool]]:
+    """A rule in words and as a test: an array of one of these kinds of dtype, with one of these numbers of dimensions."""
+    return (
+        rule,
+        lambda value: (
+            isinstance(value, np.ndarray)
+            and value.dtype.kind in dtypes
+            and (not dimensions or value.ndim in dimensions)
+        ),
+    )
+
+
+_FORMS: Mapping[Kind, tuple[str, Callable[[Any], bool]]] = {
+    "image": (
+        "an image, uint8 [H, W, C]",
+        lambda v: _is_array(v) and v.dtype == np.uint8 and v.ndim == 3,
+    ),
+    "mask": _form("a mask, whole numbers [H, W]", "iu", 2),
+    "map": _form("a map, numbers [H, W] or [H, W, C]", "biuf", 2, 3),
+    "boxes": ("boxes, numbers [N, 4]", lambda v: _is_array(v) and v.ndim == 2 and v.shape[1] == 4),
+    "points": (
+        "points, numbers [N, 2] or [N, 3]",
+        lambda v: _is_array(v) and v.ndim == 2 and v.shape[1] in (2, 3),
+    ),
+    "label": _form("a label, whole numbers: one class, or [K]", "iu", 0, 1),
+    "scalar": _form("numbers", "biuf"),
+    "text": ("a str", lambda value: isinstance(value, str)),
+}
+
+
+def _is_array(value: Any) -> bool:
+    return isinstance(value, np.ndarray) and value.dtype.kind in "iuf"
+
+
+def _check_colour(changed: Any, image: Array) -> ImageArray:
+    if not isinstance(changed, np.ndarray) or changed.dtype != np.uint8 or changed.shape != image.shape:
+        got = f"{changed.dtype} {changed.shape}" if isinstance(changed, np.ndarray) else type(changed).__name__
+        raise SampleError(f"a colour op returns uint8 {image.shape}, this one returned {got}")
+    return changed
+
+
+def _is_policy(op: Any) -> TypeGuard[PolicyOp]:
+    """Not `isinstance`, which for a Protocol costs more than some ops, at every step of every sample."""
+    return callable(getattr(type(op), "colour_ops", None))
+
+
+def _is_tone(op: ColourOp) -> bool:
+    """A `ToneOp`: tables are checked where they are joined."""
+    return callable(getattr(type(op), "curve", None))
+
+
+def _steps(stage: str, ops: Sequence[T]) -> Iterator[tuple[str, T]]:
+    """Each op with the name of its draws, such as `geometry/Rotate/0`: ops of other types do not change it."""
+    seen: Counter[str] = Counter()
+    for op in ops:
+        name = getattr(op, "__name__", type(op).__name__)
+        yield f"{stage}/{name}/{seen[name]}", op
+        seen[name] += 1

@@ -1,0 +1,94 @@
+"""The content of `tfprep.json` and of `index.parquet`, added up from the receipts of all shards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import reduce
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from tfprep.builder.accumulate import add_counts
+from tfprep.builder.forms import merge
+from tfprep.builder.layout import Layout
+from tfprep.builder.plan import Plan
+from tfprep.builder.receipts import Moments, Receipt, read_contents
+from tfprep.builder.versions import recorded_versions
+from tfprep.dataset import FieldInfo, Manifest, SplitInfo, Statistics
+from tfprep.fields import FieldSpec
+
+
+def manifest_of(plan: Plan, receipts: Sequence[Receipt], common: Mapping[str, str]) -> Manifest:
+    """Return the manifest, without the digests of the files that are no shards; `common` is the form of each field."""
+    specs = {name: spec for name, form in common.items() if (spec := _spec(name, form, receipts))}
+    splits = {split: [r for r in receipts if r.split == split] for split in plan.splits}
+    codecs = {name: codec.describe() for name, codec in plan.recipe.store.items()}
+    return Manifest(
+        name=plan.recipe.name,
+        fingerprint=plan.fingerprint,
+        recipe=plan.description,
+        fields={name: FieldInfo(specs[name], codecs[name]) for name in codecs if name in specs},
+        splits={split: _split(plan, split, of_split) for split, of_split in splits.items()},
+        classes=plan.classes,
+        class_counts=_class_counts(splits),
+        statistics=_statistics(receipts),
+        versions=recorded_versions(),
+        rejects=sum(len(receipt.rejects) for receipt in receipts),
+    )
+
+
+def _spec(name: str, form: str, receipts: Sequence[Receipt]) -> FieldSpec | None:
+    written = [receipt.forms[name].get(form) for receipt in receipts if name in receipt.forms]
+    return reduce(merge, (one.spec for one in written if one), None)
+
+
+def _split(plan: Plan, split: str, receipts: Sequence[Receipt]) -> SplitInfo:
+    variants = range(plan.recipe.variants_of(split))
+    files = tuple(tuple(receipt.files[variant] for receipt in receipts) for variant in variants)
+    return SplitInfo(sum(receipt.records for receipt in receipts), files)
+
+
+def _class_counts(splits: Mapping[str, Sequence[Receipt]]) -> dict[str, dict[str, tuple[int, ...]]]:
+    counts: dict[str, dict[str, tuple[int, ...]]] = {}
+    for split, receipts in splits.items():
+        for receipt in receipts:
+            for name, of_shard in receipt.class_counts.items():
+                before = counts.setdefault(name, {}).get(split, ())
+                counts[name][split] = add_counts(before, of_shard)
+    return counts
+
+
+def _statistics(receipts: Sequence[Receipt]) -> dict[str, Statistics]:
+    names = {name for receipt in receipts for name in receipt.moments}
+    totals = {n: reduce(Moments.plus, (r.moments[n] for r in receipts if n in r.moments)) for n in sorted(names)}
+    return {name: _mean_and_std(total) for name, total in totals.items()}
+
+
+def _mean_and_std(total: Moments) -> Statistics:
+    mean = np.array(total.sums, np.float64) / total.pixels
+    variance = np.array(total.squares, np.float64) / total.pixels - mean**2
+    return Statistics(tuple(mean.tolist()), tuple(np.sqrt(np.maximum(variance, 0)).tolist()))
+
+
+def index_tables(
+    layout: Layout, manifest: Manifest, receipts: Sequence[Receipt], columns: pa.Schema
+) -> Iterator[pa.Table]:
+    """Yield the rows of the index, one variant of one shard at a time."""
+    for split, info in manifest.splits.items():
+        for variant in range(info.variants):
+            for receipt in (r for r in receipts if r.split == split and r.records):
+                rows = read_contents(layout, split, receipt.shard).rows[variant]
+                yield _table(rows, split, variant, receipt.shard, list(manifest.fields), columns)
+
+
+def _table(
+    rows: Sequence[Any], split: str, variant: int, shard: int, fields: Sequence[str], columns: pa.Schema
+) -> pa.Table:
+    names = ["key", "offset", "size", "payload_crc", "label", "height", "width", "source_digest"]
+    names += [f"{name}_{what}" for name in fields for what in ("offset", "size")]
+    by_name: dict[str, Sequence[Any]] = dict.fromkeys(names, ())
+    by_name |= zip(names, zip(*rows, strict=True), strict=False)
+    by_name["source_digest"] = [bytes.fromhex(digest) for digest in by_name["source_digest"]]
+    by_name |= {"split": [split] * len(rows), "variant": [variant] * len(rows), "shard": [shard] * len(rows)}
+    return pa.table({column.name: pa.array(by_name[column.name], column.type) for column in columns}, schema=columns)

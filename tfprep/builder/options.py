@@ -1,0 +1,86 @@
+"""Options of a build, and what a build returns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from tfprep.errors import BuildError
+from tfprep.limits import usable_cpus
+
+ITEM_TIMEOUT_S = 300.0
+"""Default of `item_timeout_s`: the slowest samples seen (16-bit PNGs of 13,000 x 13,000 pixels) took 90 s."""
+
+
+@dataclass(frozen=True)
+class BuildSummary:
+    """What a build did, and what the dataset holds now.
+
+    Attributes:
+      out: The folder of the dataset.
+      samples: Number of samples in the dataset.
+      records: Number of records: a sample has one for each variant of its split.
+      shards: Number of shards; each shard has one file for each variant.
+      bytes: Size of all shard files.
+      rejects: Number of samples that were left out; `rejects.jsonl` lists them.
+      splits: By split, its `samples`, `variants`, `shards` and `bytes`.
+      built_samples: Number of samples in the shards that this build made; the others were up to date.
+      built_shards: Number of shards that this build made.
+      seconds: Duration of the build.
+    """
+
+    out: Path
+    samples: int
+    records: int
+    shards: int
+    bytes: int
+    rejects: int
+    splits: Mapping[str, Mapping[str, int]]
+    built_samples: int
+    built_shards: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class BuildOptions:
+    """How a build runs. Except for `limit`, no option changes what is built.
+
+    Attributes:
+      workers: Number of worker processes; 0 builds in this process, None takes one for each usable core.
+      limit: Build only this many samples, the same ones every time, for a first look.
+      on_bad: "skip" leaves bad samples out and lists them in `rejects.jsonl`; "fail" ends the build at the first one.
+      max_bad: Publish nothing if a larger share of the samples (0 to 1) is bad.
+      item_timeout_s: Seconds that one sample may take. Its process is then killed; the sample is tried once more, alone, and
+        rejected if that takes too long as well.
+      replace: Allow the build to replace a finished dataset in `out` that is another one: of another name, of other samples,
+        or of more samples than `limit`.
+
+    Raises:
+      BuildError: An option is out of range.
+    """
+
+    workers: int | None = None
+    limit: int | None = None
+    on_bad: Literal["skip", "fail"] = "skip"
+    max_bad: float = 1.0
+    item_timeout_s: float = ITEM_TIMEOUT_S
+    replace: bool = False
+
+    def __post_init__(self) -> None:
+        for name, least in (("workers", 0), ("limit", 1)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise BuildError(f"{name} is at least {least}, not {value}")
+        if self.item_timeout_s <= 0:
+            raise BuildError(f"item_timeout_s is more than 0 seconds, not {self.item_timeout_s}")
+        if self.on_bad not in ("skip", "fail"):
+            raise BuildError(f"on_bad is 'skip' or 'fail', not {self.on_bad!r}")
+        if not 0 <= self.max_bad <= 1:
+            raise BuildError(f"max_bad is a share from 0 to 1, not {self.max_bad}")
+
+
+def worker_count(options: BuildOptions) -> int:
+    """Return the number of worker processes; 0 means that this process builds."""
+    return usable_cpus() if options.workers is None else options.workers

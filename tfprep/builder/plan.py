@@ -1,0 +1,192 @@
+"""The plan of a build: which samples stand in which shard, and in which order.
+
+The plan keeps samples as packed columns (`tfprep.builder.samples`); the task of a shard is cut out of them when its turn comes.
+The shard of a sample is `sample_hash(seed, key) mod shards`; the samples of a shard are sorted by that hash.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tfprep.builder.layout import Layout
+from tfprep.builder.samples import COLUMNS, SampleTable, collect_samples, limit_samples, parse_values, split_files
+from tfprep.builder.task import ShardTask
+from tfprep.builder.versions import maker_versions
+from tfprep.errors import SourceError
+from tfprep.fields import Array, Kind
+from tfprep.recipe import Recipe
+from tfprep.sources import Listing
+from tfprep.storage.local import write_whole
+
+SHARD_BYTES = 64 << 20
+"""Largest number of raw bytes in a shard by default."""
+_EVEN_SHARDS = 16
+_LEAST_SAMPLES = 32
+"""A small dataset gets up to 16 shards, so that all cores have work, with 32 samples or more each. A larger one gets a multiple
+of 16, which 2, 4, 8 or 16 workers share without one of them building a last shard alone."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be built.
+
+    Attributes:
+      recipe: The recipe, with its `description` (plain JSON) and `fingerprint` as they were when the plan was made: the
+        globals of a user's module may change while it runs.
+      kinds, files, values, classes: As in the source's `Listing`.
+      shards: Number of shards by split.
+      samples: All samples.
+      order: int64 [N], the rows of `samples` sorted by split, shard and hash.
+      starts: By split and shard, the first and the last row (exclusive) in `order`.
+      fingerprints: By split, the digest of everything but the samples that decides the bytes of a shard.
+      described: By split, what the fingerprint covers, as plain JSON.
+      tally: How many files the source passed over, by reason.
+    """
+
+    recipe: Recipe
+    description: Mapping[str, Any]
+    fingerprint: str
+    kinds: Mapping[str, Kind]
+    files: tuple[str, ...]
+    values: tuple[str, ...]
+    classes: Mapping[str, tuple[str, ...]]
+    shards: Mapping[str, int]
+    samples: SampleTable
+    order: Array
+    starts: Mapping[tuple[str, int], tuple[int, int]]
+    fingerprints: Mapping[str, str]
+    described: Mapping[str, Mapping[str, Any]]
+    tally: Mapping[str, int]
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        return self.samples.names
+
+    def size(self, split: str, shard: int) -> int:
+        """Return the number of samples of a shard."""
+        start, stop = self.starts[split, shard]
+        return stop - start
+
+    def task(self, split: str, shard: int) -> ShardTask:
+        """Return the task that builds a shard."""
+        start, stop = self.starts[split, shard]
+        rows = self.order[start:stop]
+        keys, files, values, stats = (self.samples.columns[name].take(rows) for name in COLUMNS)
+        columns = [k.decode() for k in keys], map(split_files, files), parse_values(values), [s.decode() for s in stats]
+        samples = list(zip(*columns, strict=True))
+        fingerprint = self.fingerprints[split]
+        signature = hashlib.sha256(json.dumps([fingerprint, samples]).encode()).hexdigest()
+        return ShardTask(split, shard, self.shards[split], fingerprint, signature, samples)
+
+
+def make_plan(recipe: Recipe, root: Path, layout: Layout, *, limit: int | None = None) -> Plan:
+    """List the source and lay out the shards; nothing is written.
+
+    Raises:
+      RecipeError: The recipe names a field or a split that the source does not have.
+      SourceError: The raw data is not laid out as the source expects, or there is none.
+    """
+    listing = recipe.source.scan(root)
+    recipe.check_fields(listing)
+    samples = collect_samples(listing, root, recipe.seed)
+    if not len(samples):
+        raise SourceError(f"{root}: {recipe.source!r} finds no sample there; is --data the right folder?")
+    recipe.check_splits(samples.names)
+    samples = limit_samples(samples, limit)
+    shards = _shards(recipe, samples, {} if limit else _remembered(layout))
+    order, starts = _order(samples, shards)
+    described = {split: _described(recipe, listing, split, samples.names[0]) for split in samples.names}
+    fingerprints = {split: _fingerprint(recipe, split, described[split]) for split in samples.names}
+    return Plan(
+        recipe, recipe.describe(), recipe.fingerprint(), listing.kinds, listing.files, listing.values,
+        dict(listing.classes), shards, samples, order, starts,
+        fingerprints, described, dict(listing.tally),
+    )  # fmt: skip
+
+
+def remember_shards(plan: Plan, layout: Layout) -> None:
+    """Note the number of shards: later builds of the dataset keep it, whatever is added."""
+    known = _remembered(layout)
+    if known != {**known, **plan.shards}:
+        write_whole(layout.plan, json.dumps({"shards": {**known, **plan.shards}}))
+
+
+def remember_recipes(plan: Plan, layout: Layout) -> None:
+    """Keep what is built, by its fingerprint, as long as receipts may refer to it."""
+    for split, fingerprint in plan.fingerprints.items():
+        path = layout.recipes / f"{fingerprint}.json"
+        if not path.exists():
+            write_whole(path, json.dumps(plan.described[split]))
+
+
+def forget_recipes(plan: Plan, layout: Layout) -> None:
+    """Remove the recipes of earlier builds, once all shards are those of this one."""
+    for path in layout.recipes.glob("*.json"):
+        if path.stem not in plan.fingerprints.values():
+            path.unlink(missing_ok=True)
+
+
+def _described(recipe: Recipe, listing: Listing, split: str, train: str) -> dict[str, Any]:
+    """Return what decides how a sample of `split` becomes bytes, except for the versions of the libraries."""
+    classes = {name: list(names) for name, names in listing.classes.items()}
+    return {
+        "recipe": recipe.describe(split),
+        "kinds": dict(listing.kinds),
+        "classes": classes,
+        "statistics": split == train,
+    }
+
+
+def _fingerprint(recipe: Recipe, split: str, described: Mapping[str, Any]) -> str:
+    rest = {name: item for name, item in described.items() if name != "recipe"}
+    return hashlib.sha256(json.dumps([recipe.fingerprint(split), rest, maker_versions()]).encode()).hexdigest()
+
+
+# --- shards ---------------------------------------------------------------------------------------------------------
+
+
+def _shards(recipe: Recipe, samples: SampleTable, known: Mapping[str, int]) -> dict[str, int]:
+    """Return the number of shards by split: the recipe's, else that of the dataset's first build, else one by size."""
+    return {
+        name: recipe.shards.get(name) or known.get(name) or _default_shards(samples, number)
+        for number, name in enumerate(samples.names)
+    }
+
+
+def _remembered(layout: Layout) -> dict[str, int]:
+    try:
+        shards: dict[str, int] = json.loads(layout.plan.read_bytes())["shards"]
+    except (OSError, ValueError, KeyError):
+        return {}
+    return shards
+
+
+def _default_shards(samples: SampleTable, split: int) -> int:
+    here = samples.splits == split
+    # One huge file, such as a sparse one of 200 GB, does not make thousands of shards: it lies in one of them.
+    by_size = -(-int(np.minimum(samples.bytes[here], SHARD_BYTES).sum()) // SHARD_BYTES)
+    if by_size > _EVEN_SHARDS:
+        return -(-by_size // _EVEN_SHARDS) * _EVEN_SHARDS
+    return max(1, by_size, min(_EVEN_SHARDS, int(here.sum()) // _LEAST_SAMPLES))
+
+
+def _order(samples: SampleTable, shards: Mapping[str, int]) -> tuple[Array, dict[tuple[str, int], tuple[int, int]]]:
+    counts = np.array([shards[name] for name in samples.names], np.uint64)
+    shard = (samples.hashes % counts[samples.splits]).astype(np.int32)
+    order = np.lexsort((samples.hashes, shard, samples.splits))
+    starts: dict[tuple[str, int], tuple[int, int]] = {}
+    for number, name in enumerate(samples.names):
+        in_split = np.searchsorted(samples.splits[order], [number, number + 1])
+        edges = np.searchsorted(shard[order[slice(*in_split)]], np.arange(shards[name] + 1)) + in_split[0]
+        starts |= {(name, n): (int(edges[n]), int(edges[n + 1])) for n in range(shards[name])}
+    return order, starts

@@ -1,0 +1,124 @@
+"""What a build reports while it runs: numbers for a progress bar, and events for people, machines and the log."""
+
+from __future__ import annotations
+
+import json
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any, TextIO, TypeAlias
+
+from tfprep.builder.layout import Layout
+
+_LOG_BYTES = 10 << 20
+"""A longer log is renamed to `build.log.1`, and a new one begins."""
+
+
+@dataclass(frozen=True)
+class WorkerProgress:
+    """What one worker process does.
+
+    Attributes:
+      process: Its process id.
+      split, shard, key: The shard and the sample that it makes; None if it waits.
+      seconds: How long it has been making that sample.
+    """
+
+    process: int
+    split: str | None
+    shard: int | None
+    key: str | None
+    seconds: float
+
+
+@dataclass(frozen=True)
+class BuildProgress:
+    """How far a build is.
+
+    Attributes:
+      samples_done, samples: Number of samples made, of those in shards that have to be built.
+      shards_done, shards: The same in shards.
+      rejects: Number of rejects in the shards that are done.
+      seconds: Time since the build began.
+      workers: What each worker process does.
+    """
+
+    samples_done: int
+    samples: int
+    shards_done: int
+    shards: int
+    rejects: int
+    seconds: float
+    workers: tuple[WorkerProgress, ...] = ()
+
+
+@dataclass(frozen=True)
+class BuildEvent:
+    """One step of a build, or one problem.
+
+    Attributes:
+      name: `planned`, `space` (the estimated size), `shard`, `crash`, `output` (what native code wrote, by sample), `differing`
+        (shards hold records of different forms), `warning`, `published`, `report` (it could not be written) or `failed`.
+      text: One line for people.
+      seconds: Time since the build began.
+      facts: The same as plain JSON.
+    """
+
+    name: str
+    text: str
+    seconds: float
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        """Return the event as one line of JSON."""
+        return json.dumps({"event": self.name, "seconds": round(self.seconds, 3), **self.facts, "text": self.text})
+
+
+OnProgress: TypeAlias = Callable[[BuildProgress], None]
+OnEvent: TypeAlias = Callable[[BuildEvent], None]
+Tell: TypeAlias = Callable[..., None]
+"""A function that reports an event: `tell(name, text, **facts)`."""
+
+
+@contextmanager
+def telling(layout: Layout, on_event: OnEvent | None) -> Iterator[Tell]:
+    """Yield a function that sends events to `on_event` and to `.tfprep/build.log`. A build that fails ends with `failed`.
+
+    A warning that no `on_event` receives becomes a Python warning.
+    """
+    started = time.monotonic()
+    log = _open_log(layout)
+
+    def tell(name: str, text: str, **facts: Any) -> None:
+        event = BuildEvent(name, text, time.monotonic() - started, facts)
+        with suppress(OSError):  # A log that cannot be written stops no build.
+            if log is not None:
+                log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {event.name}: {event.text}\n")
+                log.flush()
+        if on_event is not None:
+            on_event(event)
+        elif name == "warning":
+            warnings.warn(text, stacklevel=2)
+
+    try:
+        yield tell
+    except BaseException as error:
+        stopped = isinstance(error, KeyboardInterrupt)
+        text = "stopped; the same command continues" if stopped else f"{type(error).__name__}: {error}"
+        tell("failed", text, error=type(error).__name__)
+        raise
+    finally:
+        if log is not None:
+            with suppress(OSError):
+                log.close()
+
+
+def _open_log(layout: Layout) -> TextIO | None:
+    try:
+        if layout.log.exists() and layout.log.stat().st_size > _LOG_BYTES:
+            layout.log.replace(layout.log.with_name(f"{layout.log.name}.1"))
+        return layout.log.open("a", encoding="utf-8", errors="backslashreplace")
+    except OSError:
+        return None

@@ -1,0 +1,249 @@
+"""From finished shards to the dataset that readers see: at every moment either the old dataset or the new one, whole.
+
+TensorFlow Datasets prescribes the names of the shards, so a new shard has the name of the old one, and they cannot all be
+replaced in one step. A publication over an older dataset therefore gives the new files a second, hidden name (a hard link), and
+goes through two manifests:
+
+1. The waiting shards and the new index get their hidden names. Nothing that a reader sees has changed.
+2. `tfprep.json` is replaced in one step by a manifest with the hidden names. From now on readers see the new dataset.
+3. The usual names are replaced one by one; nobody uses them meanwhile. `dataset_info.json` is taken away for that time, because
+   TensorFlow Datasets finds the shards by their usual names alone.
+4. `tfprep.json` is replaced in one step by the final manifest, and the hidden names go.
+
+The same build, started again after it was killed at any point, does the rest.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from tfprep.builder.layout import Layout
+from tfprep.builder.metadata import index_tables, manifest_of
+from tfprep.builder.plan import Plan
+from tfprep.builder.receipts import Receipt
+from tfprep.dataset import FileInfo, Manifest, read_manifest
+from tfprep.dataset.digests import digest_of, matches
+from tfprep.dataset.index import label_type, schema, write_index
+from tfprep.dataset.manifest import MANIFEST
+from tfprep.dataset.names import INDEX, hidden_name
+from tfprep.dataset.tfds import tfds_files
+from tfprep.errors import DatasetError, TooManyRejectsError
+from tfprep.storage.local import remove_leftovers, sync_folder, whole_file, write_whole, writing
+
+_TFDS_INFO = "dataset_info.json"
+_COPY_BYTES = 1 << 20
+
+
+def publish(plan: Plan, layout: Layout, receipts: Sequence[Receipt], common: Mapping[str, str]) -> Manifest:
+    """Make the built shards the dataset, and return its manifest.
+
+    Args:
+      plan: The plan of the build.
+      layout: The folders of the build.
+      receipts: The receipts of all shards, by split and shard.
+      common: The form of each field (`tfprep.builder.forms`).
+    """
+    manifest = manifest_of(plan, receipts, common)
+    published = find_published(layout, manifest)
+    if published is None:
+        index = _write_index(layout, manifest, receipts)
+        _switch_to_hidden_names(layout, manifest, index)
+        _note_files(layout, _noted(layout) | _belonging(manifest))
+        _take_away(layout.out / _TFDS_INFO)
+        _place(layout, manifest, index)
+        names = _write_others(layout, manifest, receipts)
+        published = replace(manifest, files={name: digest_of(layout.out / name) for name in (INDEX, *names)})
+        _write_manifest(layout, published)
+    _remove_rest(layout, manifest)
+    return published
+
+
+def find_published(layout: Layout, manifest: Manifest) -> Manifest | None:
+    """Return the manifest in the folder if it says the same as this one and the files that it names are as they were written."""
+    published = _read_manifest(layout)
+    if published is None:
+        return None
+    same = replace(published, files={}).to_json() == manifest.to_json()
+    if not same or any(layout.staged.iterdir()):
+        return None
+    return published if all(matches(layout.out / name, digest) for name, digest in published.files.items()) else None
+
+
+def check_rejects(layout: Layout, receipts: Sequence[Receipt], samples: int, max_bad: float) -> None:
+    """Raise TooManyRejectsError if more samples were rejected than allowed, or all; `.tfprep/rejects.jsonl` then lists them.
+
+    The `rejects.jsonl` of the dataset itself stays: it belongs to what was published before.
+    """
+    rejects = [reject for receipt in receipts for reject in receipt.rejects]
+    if len(rejects) < samples and len(rejects) <= max_bad * samples:
+        return
+    write_whole(layout.failed_rejects, "".join(_reject_lines(receipts)))
+    (reason, often), *_ = Counter(f"{reject.stage}: {reject.error}" for reject in rejects).most_common(1)
+    allowed = f"at most {100 * max_bad:.3g}% may be" if max_bad < 1 else "a dataset holds at least one"
+    raise TooManyRejectsError(
+        f"{len(rejects)} of {samples} samples were rejected, {allowed}; nothing was published. Most often ({often} times): "
+        f"{reason}. All are in {layout.failed_rejects}"
+    )
+
+
+# --- files ----------------------------------------------------------------------------------------------------------
+
+
+def _read_manifest(layout: Layout) -> Manifest | None:
+    try:
+        return read_manifest(layout.out)
+    except DatasetError:
+        return None
+
+
+def _write_manifest(layout: Layout, manifest: Manifest) -> None:
+    """Replace `tfprep.json` in one step. All names in the folder are durable before it, and it is durable at the end."""
+    sync_folder(layout.out)
+    write_whole(layout.out / MANIFEST, manifest.to_json())
+    sync_folder(layout.out)
+
+
+def _switch_to_hidden_names(layout: Layout, manifest: Manifest, index: Path) -> None:
+    """Steps 1 and 2 above. Without an older dataset that could be read there is nothing to protect."""
+    if _read_manifest(layout) is None:
+        _take_away(layout.out / MANIFEST)
+        return
+    digest = digest_of(index)
+    hidden = replace(_with_hidden_names(layout, manifest), files={hidden_name(INDEX, digest.sha256): digest})
+    _note_files(layout, _noted(layout) | set(_names(hidden)) | set(hidden.files))
+    for name, alias in zip(_names(manifest), _names(hidden), strict=True):
+        source = layout.find(name)
+        if alias != name and source is not None:
+            _link(source, layout.out / alias)
+    _link(index, layout.out / hidden.index)
+    _write_manifest(layout, hidden)
+
+
+def _with_hidden_names(layout: Layout, manifest: Manifest) -> Manifest:
+    """Return the manifest with the hidden names of the shards that wait to be published; the others keep theirs."""
+
+    def renamed(file: FileInfo) -> FileInfo:
+        waiting = (layout.staged / file.name).exists()
+        return replace(file, name=hidden_name(file.name, file.sha256)) if waiting else file
+
+    splits = {
+        name: replace(split, files=tuple(tuple(map(renamed, files)) for files in split.files))
+        for name, split in manifest.splits.items()
+    }
+    return replace(manifest, splits=splits)
+
+
+def _link(source: Path, alias: Path) -> None:
+    """Give a file a second name; a file system without hard links gets a copy. An alias that exists has the same content."""
+    if alias.exists():
+        return
+    try:
+        os.link(source, alias)
+    except OSError:
+        with source.open("rb") as content, whole_file(alias) as copy:
+            shutil.copyfileobj(content, copy, _COPY_BYTES)
+
+
+def _take_away(path: Path) -> None:
+    with writing(path):
+        path.unlink(missing_ok=True)
+    sync_folder(path.parent)
+
+
+def _place(layout: Layout, manifest: Manifest, index: Path) -> None:
+    with writing(layout.out):
+        # The .idx files come first: a shard that has left `.tfprep/new` is complete.
+        for name in sorted(_names(manifest), key=lambda name: not name.endswith(".idx")):
+            if (layout.staged / name).exists():
+                os.replace(layout.staged / name, layout.out / name)
+        os.replace(index, layout.out / INDEX)
+    sync_folder(layout.out)
+
+
+def _write_others(layout: Layout, manifest: Manifest, receipts: Sequence[Receipt]) -> list[str]:
+    """Write the rejects and the files for TensorFlow Datasets, and return their names.
+
+    `dataset_info.json` comes last: without it TensorFlow Datasets finds no dataset.
+    """
+    files = {layout.rejects.name: "".join(_reject_lines(receipts)), **tfds_files(manifest)}
+    for name in sorted(files, key=lambda name: name == _TFDS_INFO):
+        write_whole(layout.out / name, files[name])
+    return list(files)
+
+
+def _names(manifest: Manifest) -> Iterator[str]:
+    for split in manifest.splits.values():
+        for files in split.files:
+            for file in files:
+                yield file.name
+                yield f"{file.name}.idx"
+
+
+def _belonging(manifest: Manifest) -> set[str]:
+    """Return the names of the files that depend on what the dataset holds."""
+    return {*_names(manifest), *tfds_files(manifest)}
+
+
+def _noted(layout: Layout) -> set[str]:
+    try:
+        return set(json.loads(layout.files.read_bytes()))
+    except (OSError, ValueError):
+        return set()
+
+
+def _note_files(layout: Layout, names: set[str]) -> None:
+    if names != _noted(layout):
+        write_whole(layout.files, json.dumps(sorted(names)))
+
+
+def _remove_rest(layout: Layout, manifest: Manifest) -> None:
+    """Remove hidden names, and shards of another name, variant, split or number of shards than the dataset now has."""
+    kept = _belonging(manifest)
+    for name in _noted(layout) - kept:
+        (layout.out / name).unlink(missing_ok=True)
+    for path in layout.staged.iterdir():
+        path.unlink()
+    receipts = {
+        path
+        for split, info in manifest.splits.items()
+        for shard in range(info.shards)
+        for path in (layout.receipt(split, shard), layout.contents(split, shard))
+    }
+    for path in layout.receipts.iterdir():
+        if path not in receipts:
+            path.unlink()
+    _note_files(layout, kept)
+    for folder in (layout.out, layout.private):
+        remove_leftovers(folder)
+
+
+# --- index and rejects ----------------------------------------------------------------------------------------------
+
+
+def _write_index(layout: Layout, manifest: Manifest, receipts: Sequence[Receipt]) -> Path:
+    """Write the index under a temporary name; the rows of one variant of one shard are in memory at a time."""
+    columns = schema(list(manifest.fields), label_type(manifest.fields))
+    temporary = layout.out / f".{INDEX}.{os.getpid()}.tmp"
+    with writing(temporary):
+        write_index(temporary, columns, index_tables(layout, manifest, receipts, columns))
+        with temporary.open("rb+") as file:
+            os.fsync(file.fileno())
+    return temporary
+
+
+def _reject_lines(receipts: Sequence[Receipt]) -> Iterator[str]:
+    for receipt in receipts:
+        for reject in receipt.rejects:
+            printable = {name: _printable(text) for name, text in asdict(reject).items()}
+            yield json.dumps(printable, ensure_ascii=False) + "\n"
+
+
+def _printable(text: str) -> str:
+    """Show bytes of a file name that are not UTF-8 as `\\xff`, as a sample's key does."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")

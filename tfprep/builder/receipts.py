@@ -1,0 +1,167 @@
+"""Receipts: what became of a shard. One is written when all files of the shard are complete, and a build continues from them.
+
+A receipt holds two digests of the plan for its shard. `digest` covers the recipe's fingerprint and, for each sample, its key and
+the content of its sources: equal digests mean equal bytes. `signature` covers size and modification time of each source instead
+of its content, so it is compared without reading a file. If it is equal, the shard is up to date; if not, the content decides.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from hashlib import blake2b
+from typing import Any
+
+from tfprep.builder.forms import FieldForm, FieldForms
+from tfprep.builder.layout import Layout
+from tfprep.dataset.manifest import FileInfo
+from tfprep.fields import FieldSpec
+from tfprep.storage.local import sync_folder, write_whole
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Exact sums over the pixels of an image field, by channel. They are integers, so the order of adding does not matter."""
+
+    pixels: int = 0
+    sums: tuple[int, ...] = ()
+    squares: tuple[int, ...] = ()
+
+    def plus(self, other: Moments) -> Moments:
+        if not self.pixels or not other.pixels:
+            return self if self.pixels else other
+        sums = tuple(a + b for a, b in zip(self.sums, other.sums, strict=True))
+        squares = tuple(a + b for a, b in zip(self.squares, other.squares, strict=True))
+        return Moments(self.pixels + other.pixels, sums, squares)
+
+
+@dataclass(frozen=True)
+class Reject:
+    """A sample that was left out: in which stage it failed, and why."""
+
+    key: str
+    split: str
+    stage: str
+    field: str
+    error: str
+    file: str
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """What one shard holds.
+
+    Attributes:
+      split, shard, shards: Which shard of how many.
+      fingerprint, versions, expected: What decided the bytes, except for the samples: recipe, libraries, forms of fields.
+      signature, digest: See above.
+      files: The shard's file of each variant.
+      forms, moments, class_counts: By field.
+      rejects: The samples that were left out.
+      thumbnails: Small JPEG pictures of some rejects, by key, in base 64.
+      seconds: Time spent, by stage.
+    """
+
+    split: str
+    shard: int
+    shards: int
+    fingerprint: str
+    versions: Mapping[str, str]
+    signature: str
+    digest: str
+    files: tuple[FileInfo, ...]
+    forms: FieldForms
+    expected: Mapping[str, str]
+    moments: Mapping[str, Moments]
+    class_counts: Mapping[str, tuple[int, ...]]
+    rejects: tuple[Reject, ...]
+    thumbnails: Mapping[str, str]
+    seconds: Mapping[str, float]
+
+    @property
+    def records(self) -> int:
+        return self.files[0].records
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+
+@dataclass(frozen=True)
+class Contents:
+    """The part of a receipt that is too large to have in memory for all shards at once.
+
+    Attributes:
+      rows: The rows of the index, by variant.
+      stats: By key, the text that `stat_of` returned.
+    """
+
+    rows: Sequence[Sequence[Sequence[Any]]]
+    stats: Mapping[str, str]
+
+
+def read_receipt(layout: Layout, split: str, shard: int) -> Receipt | None:
+    """Return the shard's receipt. None if there is none that can be read, or a file that it names is gone or of another size."""
+    try:
+        receipt = _parse(json.loads(layout.receipt(split, shard).read_bytes()))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    there = layout.contents(split, shard).exists() and all(_is_there(layout, file) for file in receipt.files)
+    return receipt if there else None
+
+
+def write_receipt(layout: Layout, receipt: Receipt, contents: Contents) -> None:
+    """Write the contents first and the receipt last: if it exists, everything else does."""
+    rows_and_stats = {"rows": contents.rows, "stats": contents.stats}  # asdict() would copy every row.
+    write_whole(layout.contents(receipt.split, receipt.shard), json.dumps(rows_and_stats))
+    write_whole(layout.receipt(receipt.split, receipt.shard), receipt.to_json())
+    sync_folder(layout.receipts)
+
+
+def withdraw_receipt(layout: Layout, split: str, shard: int) -> None:
+    """Remove a receipt before the shard's files change, so that it does not describe them, even after a power failure."""
+    path = layout.receipt(split, shard)
+    if path.exists():
+        path.unlink()
+        sync_folder(layout.receipts)
+
+
+def read_contents(layout: Layout, split: str, shard: int) -> Contents:
+    return Contents(**json.loads(layout.contents(split, shard).read_bytes()))
+
+
+def stat_of(stat: str, values: Sequence[Any]) -> str:
+    """Return what shows without opening a file whether a sample may have changed: size and time of its files, and its values."""
+    return f"{stat} {blake2b(json.dumps(values).encode(), digest_size=8).hexdigest()}" if values else stat
+
+
+def _is_there(layout: Layout, file: FileInfo) -> bool:
+    path = layout.find(file.name)
+    return path is not None and path.stat().st_size == file.bytes and layout.find(f"{file.name}.idx") is not None
+
+
+def _parse(raw: Any) -> Receipt:
+    return Receipt(
+        split=raw["split"],
+        shard=raw["shard"],
+        shards=raw["shards"],
+        fingerprint=raw["fingerprint"],
+        versions=raw["versions"],
+        signature=raw["signature"],
+        digest=raw["digest"],
+        files=tuple(FileInfo(**file) for file in raw["files"]),
+        forms={name: {form: _parse_form(one) for form, one in forms.items()} for name, forms in raw["forms"].items()},
+        expected=raw["expected"],
+        moments={
+            name: Moments(m["pixels"], tuple(m["sums"]), tuple(m["squares"])) for name, m in raw["moments"].items()
+        },
+        class_counts={name: tuple(counts) for name, counts in raw["class_counts"].items()},
+        rejects=tuple(Reject(**reject) for reject in raw["rejects"]),
+        thumbnails=raw["thumbnails"],
+        seconds=raw["seconds"],
+    )
+
+
+def _parse_form(raw: Any) -> FieldForm:
+    spec = raw["spec"]
+    return FieldForm(raw["samples"], spec and FieldSpec(spec["kind"], tuple(spec["shape"]), spec["dtype"]))

@@ -1,0 +1,255 @@
+"""A build from beginning to end: plan, shards, publication."""
+
+from __future__ import annotations
+
+import base64
+import os
+import pickle
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from tfprep.builder.forms import expected_of, most_common
+from tfprep.builder.layout import Layout, locked
+from tfprep.builder.options import BuildOptions, BuildSummary, worker_count
+from tfprep.builder.plan import Plan, forget_recipes, make_plan, remember_recipes, remember_shards
+from tfprep.builder.progress import OnEvent, OnProgress, Tell, telling
+from tfprep.builder.publish import check_rejects, publish
+from tfprep.builder.receipts import Receipt, read_receipt
+from tfprep.builder.report.page import BuildFacts, write_report
+from tfprep.builder.schedule import PendingShard, ShardScheduler, SpaceCheck, measure_tasks
+from tfprep.builder.state import ShardState, check_replacement, explain, shard_states
+from tfprep.builder.versions import maker_versions
+from tfprep.builder.workers import Engine
+from tfprep.builder.workers.engine import Json
+from tfprep.dataset import Manifest
+from tfprep.dataset.tfds import misread_classes
+from tfprep.errors import BuildError, RecipeError, SourceError
+from tfprep.recipe import Recipe
+from tfprep.recipe.file import load_recipe, locate
+from tfprep.storage.local import remove_leftovers, write_whole
+
+_MOST_ROUNDS = 4
+"""Rounds until all records of a field have one form. The second is the last, unless an input changes meanwhile."""
+
+
+def run_build(
+    recipe: Recipe | str | os.PathLike[str], out: str | os.PathLike[str], data: str | os.PathLike[str],
+    options: BuildOptions, engine: Engine, on_progress: OnProgress | None, on_event: OnEvent | None, started: float,
+) -> BuildSummary:  # fmt: skip
+    """Run `tfprep.build` with this engine; `started` is `time.monotonic()` at its beginning."""
+    layout, root = Layout(Path(out)), Path(data)
+    loaded, file = _loaded(recipe)
+    _check_folders(root, layout.out)
+    with locked(layout), telling(layout, on_event) as tell:
+        return _Build(layout, root, file, options, engine, tell, on_progress, started).run(loaded)
+
+
+def plan_build(
+    recipe: Recipe | str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    data: str | os.PathLike[str] = ".",
+    *,
+    limit: int | None = None,
+    replace: bool = False,
+) -> list[ShardState]:
+    """Plan a build without writing anything.
+
+    Args:
+      recipe: The recipe, or the path of the Python file that defines `RECIPE`.
+      out: The folder of the dataset.
+      data: The folder of the raw files.
+      limit: As in `BuildOptions`.
+      replace: As in `BuildOptions`.
+
+    Returns:
+      The state of every shard: up to date, or why it would be built. `explain` says it in one line.
+
+    Raises:
+      RecipeError: The recipe is wrong, or does not fit the raw data.
+      SourceError: The raw data is not laid out as the source expects.
+      BuildError: The build would refuse to start, for example because `out` holds another dataset.
+    """
+    layout, root = Layout(Path(out)), Path(data)
+    loaded, file = _loaded(recipe)
+    _check_folders(root, layout.out)
+    plan = _plan(loaded, file, root, layout, limit)
+    if not replace:
+        check_replacement(plan, layout, limit)
+    return list(shard_states(plan, layout))
+
+
+class _Build:
+    """One build, and what its steps share."""
+
+    def __init__(
+        self, layout: Layout, root: Path, file: Path | None, options: BuildOptions, engine: Engine, tell: Tell,
+        on_progress: OnProgress | None, started: float,
+    ) -> None:  # fmt: skip
+        self._layout, self._root, self._file, self._options = layout, root, file, options
+        self._engine, self._tell, self._on_progress, self._started = engine, tell, on_progress, started
+
+    def run(self, recipe: Recipe) -> BuildSummary:
+        remove_leftovers(self._layout.staged)
+        plan = _plan(recipe, self._file, self._root, self._layout, self._options.limit)
+        if not self._options.replace:
+            check_replacement(plan, self._layout, self._options.limit)
+        if self._options.limit is None:
+            remember_shards(plan, self._layout)
+        states = list(shard_states(plan, self._layout))
+        self._tell("planned", explain(states), samples=len(plan), shards=len(states))
+        remember_recipes(plan, self._layout)
+        built = self._build_shards(plan, [state for state in states if self._is_due(state)])
+        receipts = _receipts(plan, self._layout)
+        check_rejects(self._layout, receipts, len(plan), self._options.max_bad)
+        manifest = publish(plan, self._layout, receipts, most_common(receipt.forms for receipt in receipts))
+        forget_recipes(plan, self._layout)
+        if built or not self._layout.report.exists():
+            self._report(plan, manifest, receipts, built)
+        if built:
+            self._warn_of_class_names(manifest)
+        summary = _summary(manifest, self._layout, built, time.monotonic() - self._started)
+        text = f"{summary.records} records of {summary.samples} samples, {summary.rejects} rejected"
+        self._tell("published", text, records=summary.records, samples=summary.samples, rejects=summary.rejects)
+        return summary
+
+    def _warn_of_class_names(self, manifest: Manifest) -> None:
+        for name in misread_classes(manifest):
+            self._tell(
+                "warning",
+                f"{name}.labels.txt was not written: TensorFlow Datasets would misread the class names of {name!r}, of which "
+                "one is empty, occurs twice, holds a line break, or begins or ends with a space. It shows numbers instead",
+                field=name,
+            )
+
+    def _is_due(self, state: ShardState) -> bool:
+        """A sample that crashed is not tried again in this process, which it would take down."""
+        in_this_process = worker_count(self._options) == 0
+        return not state.up_to_date and not (state.retry and in_this_process)
+
+    def _build_shards(self, plan: Plan, waiting: Sequence[ShardState]) -> list[ShardState]:
+        """Build the shards that wait, then those in which a field has another form than in most records.
+
+        Returns:
+          All shards that were written, each once.
+        """
+        workers = worker_count(self._options)
+        scheduler = ShardScheduler(plan, self._engine, workers, self._tell, self._on_progress, self._started)
+        pending = [PendingShard(state) for state in waiting] or self._differing(plan)
+        if pending:
+            self._engine.start()
+            self._engine.open(self._argument(plan))
+            space = SpaceCheck(self._layout, waiting, self._tell)
+            scheduler.measure(measure_tasks(plan, [state for state in waiting if not state.retry]), space.measured)
+        for _ in range(_MOST_ROUNDS):
+            if not pending:
+                return list(scheduler.built.values())
+            try:
+                scheduler.run(pending)
+            finally:
+                remove_leftovers(self._layout.staged)
+            pending = self._differing(plan)
+        raise BuildError("fields keep changing their form while they are built; are the raw files being rewritten?")
+
+    def _report(self, plan: Plan, manifest: Manifest, receipts: Sequence[Receipt], built: Sequence[ShardState]) -> None:
+        samples = sum(state.samples for state in built)
+        facts = BuildFacts(time.monotonic() - self._started, samples, len(built), len(plan), plan.tally)
+        try:
+            write_whole(self._layout.report, write_report(self._layout.out, manifest, receipts, facts))
+        except Exception as error:  # The dataset is published: a report that fails must not make the build fail.
+            self._tell("report", f"report.html was not written: {type(error).__name__}: {error}")
+
+    def _differing(self, plan: Plan) -> list[PendingShard]:
+        """Return the shards in which a field has another form than in most records."""
+        receipts = _receipts(plan, self._layout)
+        common = most_common(receipt.forms for receipt in receipts)
+        pending = []
+        for receipt in receipts:
+            expected = expected_of(receipt.forms, common)
+            if expected != receipt.expected:
+                samples = plan.size(receipt.split, receipt.shard)
+                state = ShardState(receipt.split, receipt.shard, samples, "fields differ")
+                pending.append(PendingShard(state, expected))
+        if pending:
+            forms = ", ".join(f"{name} is {form}" for name, form in common.items())
+            self._tell("differing", f"{len(pending)} shards hold records of another form; most: {forms}", forms=common)
+        return pending
+
+    def _argument(self, plan: Plan) -> Json:
+        """Return the argument of `open_work`. A recipe that came from a file is loaded from it again, others are pickled."""
+        recipe = None if self._file else plan.recipe
+        return {
+            "recipe_file": str(self._file.absolute()) if self._file else None,
+            "recipe": recipe if recipe is None or worker_count(self._options) == 0 else _pickled(recipe),
+            "fingerprint": plan.fingerprint,
+            "out": str(self._layout.out.absolute()),
+            "root": str(self._root.absolute()),
+            "kinds": dict(plan.kinds),
+            "files": list(plan.files),
+            "values": list(plan.values),
+            "classes": dict(plan.classes),
+            "versions": maker_versions(),
+            "train": plan.splits[0],
+            "stop_at_reject": self._options.on_bad == "fail",
+        }
+
+
+def _loaded(recipe: Recipe | str | os.PathLike[str]) -> tuple[Recipe, Path | None]:
+    return (recipe, None) if isinstance(recipe, Recipe) else (load_recipe(Path(recipe)), Path(recipe))
+
+
+def _check_folders(root: Path, out: Path) -> None:
+    if not root.is_dir():
+        raise SourceError(f"{root}: no such folder of raw data; say where it is with --data")
+    if out.is_dir() and os.path.samefile(root, out):
+        raise BuildError(f"{out} holds the raw data; choose another folder with --out, such as {out / 'built'}")
+
+
+def _plan(recipe: Recipe, file: Path | None, root: Path, layout: Layout, limit: int | None) -> Plan:
+    try:
+        return make_plan(recipe, root, layout, limit=limit)
+    except RecipeError as error:
+        raise (locate(file, error) if file else error) from error
+
+
+def _receipts(plan: Plan, layout: Layout) -> list[Receipt]:
+    receipts = []
+    for split, shard in plan.starts:
+        receipt = read_receipt(layout, split, shard)
+        if receipt is None:
+            vanished = f"shard {shard} of {split!r} vanished from {layout.out} while it was built"
+            raise BuildError(f"{vanished}; run the build again")
+        receipts.append(receipt)
+    return receipts
+
+
+def _summary(manifest: Manifest, layout: Layout, built: Sequence[ShardState], seconds: float) -> BuildSummary:
+    splits = {
+        name: {"samples": info.samples, "variants": info.variants, "shards": info.shards, "bytes": info.bytes}
+        for name, info in manifest.splits.items()
+    }
+    return BuildSummary(
+        out=layout.out,
+        samples=sum(info.samples for info in manifest.splits.values()),
+        records=sum(info.samples * info.variants for info in manifest.splits.values()),
+        shards=sum(info.shards for info in manifest.splits.values()),
+        bytes=sum(info.bytes for info in manifest.splits.values()),
+        rejects=manifest.rejects,
+        splits=splits,
+        built_samples=sum(state.samples for state in built),
+        built_shards=len(built),
+        seconds=seconds,
+    )
+
+
+def _pickled(recipe: Recipe) -> str:
+    way_out = "put the recipe into a file of its own and build from its path, or build with workers=0"
+    try:
+        pickled = pickle.dumps(recipe)
+    except Exception as error:
+        raise RecipeError(f"the recipe holds what cannot be sent to a worker process ({error}): {way_out}") from error
+    if b"__main__" in pickled:
+        raise RecipeError(
+            f"the recipe holds a function of the script that was started, which no worker imports: {way_out}"
+        )
+    return base64.b64encode(pickled).decode()

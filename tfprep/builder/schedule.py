@@ -1,0 +1,318 @@
+"""Runs shard tasks through an engine, and decides what to do when one of them takes its worker down.
+
+A crash is attributed to the sample that the worker was making. That sample is tried once more, alone. If it crashes again, it is
+rejected by name and the shard is built without it. Otherwise the shard is tried again as it was; a sample that takes a worker
+down every time, although it succeeds alone, is rejected at the third crash.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import count
+from typing import Any
+
+from tfprep import units
+from tfprep.builder.layout import Layout
+from tfprep.builder.plan import Plan
+from tfprep.builder.progress import BuildProgress, OnProgress, Tell, WorkerProgress
+from tfprep.builder.state import ShardState
+from tfprep.builder.task import ShardTask
+from tfprep.builder.workers import Engine, TaskCrashed, TaskDone, TaskProgress, WorkerOutput
+from tfprep.errors import BuildError
+from tfprep.storage.local import free_bytes
+
+TASKS_PER_WORKER = 4
+"""Tasks that the engine gets for each worker before it asks for more. Their lists of samples are in memory."""
+_MOST_CRASHES = 3
+_AMBIGUOUS = "SIGKILL", "SIGTERM"
+"""Signals that may come from outside: a sample alone is tried twice before it is blamed for one."""
+_MOST_OUTPUTS = 1000
+"""Number of samples whose native warnings are logged: a warning for each of a million files must not fill the disk."""
+_MOST_MEASURED = 8
+_MEASURED_SHARE = 32
+"""One of 32 samples is measured to estimate the size on disk, but at most 8 of a split."""
+
+OnMeasured = Callable[[ShardTask, int], None]
+
+
+@dataclass(frozen=True)
+class PendingShard:
+    """A shard to build, and the form that each field is expected to have, where records of the dataset differ."""
+
+    state: ShardState
+    expected: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class _Attempt:
+    """A task that an engine runs.
+
+    Attributes:
+      task: The task.
+      in_shard, alone: How often each sample (by position) took a worker down: in its shard, and when it was tried alone.
+      retry: The samples rejected by an earlier build that are tried again before the shard is built; else empty.
+      item: The position of the sample that the worker makes now.
+    """
+
+    task: ShardTask
+    in_shard: Counter[int] = field(default_factory=Counter)
+    alone: Counter[int] = field(default_factory=Counter)
+    retry: tuple[int, ...] = ()
+    item: int = 0
+
+
+class ShardScheduler:
+    """Runs shard tasks.
+
+    Attributes:
+      built: The shards that were written, by split and shard.
+    """
+
+    def __init__(
+        self, plan: Plan, engine: Engine, workers: int, tell: Tell, on_progress: OnProgress | None, started: float
+    ) -> None:
+        self._plan, self._engine, self._tell, self._started = plan, engine, tell, started
+        self._most_tasks = TASKS_PER_WORKER * max(1, workers)
+        self._on_progress = on_progress or (lambda progress: None)
+        self._todo: deque[PendingShard] = deque()
+        self._running: dict[int, _Attempt] = {}
+        self._numbers = count()
+        self._outputs = 0
+        self._totals = _Totals()
+        self._on_measured: OnMeasured = lambda task, size: None
+        self.built: dict[tuple[str, int], ShardState] = {}
+
+    def measure(self, tasks: Sequence[ShardTask], on_measured: OnMeasured) -> None:
+        """Submit tasks that measure samples; `on_measured` gets each task and the number of bytes its samples become."""
+        self._on_measured = on_measured
+        for task in tasks:
+            self._submit(_Attempt(task))
+
+    def run(self, pending_shards: Sequence[PendingShard]) -> None:
+        """Build the shards, and return when all are done. Raises BuildError."""
+        # The largest come first: the shards that are left at the end, when some workers have nothing to do, are then small.
+        self._todo.extend(sorted(pending_shards, key=lambda pending: -pending.state.samples))
+        for pending in pending_shards:
+            self._totals.expect(pending.state)
+        while self._todo and len(self._running) < self._most_tasks:
+            self._next_shard()
+        for event in self._engine.events():
+            if isinstance(event, TaskProgress):
+                self._running[event.task].item = event.item
+            elif isinstance(event, TaskDone):
+                self._done(self._running.pop(event.task), event.result)
+            elif isinstance(event, TaskCrashed):
+                self._crashed(self._running.pop(event.task), event)
+            elif isinstance(event, WorkerOutput):
+                self._tell_output(event)
+            self._on_progress(self._progress())
+
+    def _next_shard(self) -> None:
+        if self._todo:
+            # The task is made only now: its list of samples is in memory.
+            pending = self._todo.popleft()
+            task = replace(self._plan.task(pending.state.split, pending.state.shard), expected=pending.expected)
+            retry = pending.state.retry
+            if retry:
+                task = replace(task, purpose="probe", positions=retry)
+            self._submit(_Attempt(task, retry=retry))
+
+    def _submit(self, attempt: _Attempt, *, urgent: bool = False) -> None:
+        number = next(self._numbers)
+        self._running[number] = attempt
+        self._engine.submit(number, vars(attempt.task), urgent=urgent)
+
+    # --- what became of a task ---------------------------------------------------------------------------------------
+
+    def _done(self, attempt: _Attempt, result: Mapping[str, Any]) -> None:
+        task = attempt.task
+        if task.purpose == "measure":
+            self._on_measured(task, result["bytes"])
+        elif task.purpose == "probe":
+            self._build_again(attempt)
+        else:
+            if result["built"]:
+                self.built[task.split, task.shard] = ShardState(task.split, task.shard, len(task.samples), "")
+            what = "built" if result["built"] else "unchanged in content"
+            self._finish(task, what, result["rejects"], result["built"], result["seconds"])
+
+    def _finish(self, task: ShardTask, what: str, rejects: int, built: bool, seconds: float) -> None:
+        self._totals.finish(task, rejects)
+        text = f"{task.split} {task.shard} of {task.shards}: {what}, {len(task.samples)} samples, "
+        text += f"{rejects} rejected, {seconds:.2f} s"
+        facts = {"rejects": rejects, "built": built, "shard_seconds": seconds}
+        self._tell("shard", text, split=task.split, shard=task.shard, samples=len(task.samples), **facts)
+        self._next_shard()
+
+    def _crashed(self, attempt: _Attempt, event: TaskCrashed) -> None:
+        task, item = attempt.task, event.item
+        if task.purpose == "measure":
+            return  # The shard that the sample belongs to will crash as well, and name it.
+        if item is None:
+            self._crashed_between_samples(attempt, event.reason)
+            return
+        probe = task.purpose == "probe"
+        (attempt.alone if probe else attempt.in_shard)[item] += 1
+        self._tell_crash(task, item, event.reason, probe)
+        most_alone = 2 if any(signal in event.reason for signal in _AMBIGUOUS) else 1
+        if attempt.alone[item] < most_alone and attempt.in_shard[item] < _MOST_CRASHES:
+            self._probe(attempt, (item,) if not attempt.retry else _from(attempt, item))
+        elif attempt.retry:
+            self._blame_again(attempt, item, event.reason)
+        else:
+            self._build_again(attempt, {str(item): event.reason})
+
+    def _crashed_between_samples(self, attempt: _Attempt, reason: str) -> None:
+        attempt.in_shard[-1] += 1
+        if attempt.in_shard[-1] > _MOST_CRASHES:
+            where = f"shard {attempt.task.shard} of {attempt.task.split!r}"
+            raise BuildError(
+                f"{where}: {reason}, {_MOST_CRASHES} times, at no sample; its output is above, or in the build's log"
+            )
+        self._submit(attempt, urgent=True)
+
+    def _blame_again(self, attempt: _Attempt, item: int, reason: str) -> None:
+        """A sample that an earlier build rejected failed again. If all of them did, the shard stays as it is."""
+        skip = {**attempt.task.skip, str(item): reason}
+        attempt = replace(attempt, task=replace(attempt.task, skip=skip))
+        rest = _from(attempt, item)[1:]
+        if rest:
+            self._probe(attempt, rest)
+        elif len(skip) == len(attempt.retry):
+            self._finish(attempt.task, "its rejects failed again", len(skip), False, 0.0)
+        else:
+            self._build_again(attempt)
+
+    def _probe(self, attempt: _Attempt, positions: tuple[int, ...]) -> None:
+        task = replace(attempt.task, purpose="probe", positions=positions)
+        self._submit(replace(attempt, task=task), urgent=True)
+
+    def _build_again(self, attempt: _Attempt, skip: Mapping[str, str] | None = None) -> None:
+        """Build the shard from its beginning, without the samples to skip."""
+        task = replace(attempt.task, purpose="build", positions=(), skip={**attempt.task.skip, **(skip or {})})
+        self._submit(_Attempt(task, attempt.in_shard, attempt.alone), urgent=True)
+
+    # --- messages ----------------------------------------------------------------------------------------------------
+
+    def _tell_crash(self, task: ShardTask, item: int, reason: str, alone: bool) -> None:
+        key = task.samples[item][0]
+        text = f"{key}: {reason}{', tried alone' if alone else ''}"
+        self._tell("crash", text, split=task.split, shard=task.shard, key=key, reason=reason, alone=alone)
+
+    def _tell_output(self, event: WorkerOutput) -> None:
+        """Log warnings of native decoders, with the sample that caused them."""
+        self._outputs += 1
+        if self._outputs > _MOST_OUTPUTS:
+            return
+        attempt = self._running.get(event.task) if event.task is not None else None
+        key = attempt.task.samples[event.item][0] if attempt is not None and event.item is not None else ""
+        text = "; ".join(line for line in event.text.splitlines() if line.strip())
+        more = " (further output is not logged)" if self._outputs == _MOST_OUTPUTS else ""
+        self._tell("output", f"{key}: {text}{more}" if key else text + more, key=key, output=event.text)
+
+    def _progress(self) -> BuildProgress:
+        running = sum(attempt.item for attempt in self._running.values() if attempt.task.purpose == "build")
+        totals = self._totals
+        return BuildProgress(
+            samples_done=totals.samples_done + running,
+            samples=totals.samples,
+            shards_done=len(totals.rejects),
+            shards=len(totals.expected),
+            rejects=sum(totals.rejects.values()),
+            seconds=time.monotonic() - self._started,
+            workers=self._workers(),
+        )
+
+    def _workers(self) -> tuple[WorkerProgress, ...]:
+        states = []
+        for worker in self._engine.workers():
+            attempt = self._running.get(worker.task) if worker.task is not None else None
+            if attempt is None:
+                states.append(WorkerProgress(worker.process, None, None, None, 0.0))
+                continue
+            task = attempt.task
+            key = task.samples[worker.item][0] if worker.item is not None else None
+            states.append(WorkerProgress(worker.process, task.split, task.shard, key, worker.seconds))
+        return tuple(states)
+
+
+def _from(attempt: _Attempt, item: int) -> tuple[int, ...]:
+    """Return the samples to try again from this one on; a probe makes them in order, so those before it succeeded."""
+    return attempt.retry[attempt.retry.index(item) :]
+
+
+@dataclass
+class _Totals:
+    """Samples and shards of a run, each counted once, however often its shard is built.
+
+    Attributes:
+      expected: Number of samples of every shard to build.
+      rejects: Number of rejects of every shard that is done.
+    """
+
+    expected: dict[tuple[str, int], int] = field(default_factory=dict)
+    rejects: dict[tuple[str, int], int] = field(default_factory=dict)
+    samples: int = 0
+    samples_done: int = 0
+
+    def expect(self, state: ShardState) -> None:
+        shard = state.split, state.shard
+        if shard not in self.expected:
+            self.samples += state.samples
+        if self.rejects.pop(shard, None) is not None:
+            self.samples_done -= state.samples
+        self.expected[shard] = state.samples
+
+    def finish(self, task: ShardTask, rejects: int) -> None:
+        self.samples_done += len(task.samples)
+        self.rejects[task.split, task.shard] = rejects
+
+
+# --- disk space -----------------------------------------------------------------------------------------------------
+
+
+def measure_tasks(plan: Plan, waiting: Sequence[ShardState]) -> list[ShardTask]:
+    """Return a task for each split with shards to build, which measures some samples of the first of them.
+
+    A shard is a random part of the data in random order, so these samples are a random part too.
+    """
+    tasks = []
+    for split in dict.fromkeys(state.split for state in waiting if state.samples):
+        first = next(state for state in waiting if state.split == split and state.samples)
+        samples = sum(state.samples for state in waiting if state.split == split)
+        positions = range(min(_MOST_MEASURED, first.samples, max(1, samples // _MEASURED_SHARE)))
+        task = plan.task(split, first.shard)
+        measured = [task.samples[position] for position in positions]
+        tasks.append(replace(task, purpose="measure", samples=measured, positions=tuple(positions)))
+    return tasks
+
+
+class SpaceCheck:
+    """Adds up the estimated size as the measurements come in, and warns if the disk has less room.
+
+    It is no more than a warning: an estimate from a few samples may be wrong by any factor. A disk that is really full ends the
+    build with an error, and the same command continues it.
+    """
+
+    def __init__(self, layout: Layout, waiting: Sequence[ShardState], tell: Tell) -> None:
+        self._layout, self._waiting, self._tell = layout, waiting, tell
+        self._estimate = 0
+        self._warned = False
+
+    def measured(self, task: ShardTask, size: int) -> None:
+        """Add the measurement of one split: `size` is the number of bytes that the task's samples become."""
+        samples = sum(state.samples for state in self._waiting if state.split == task.split)
+        self._estimate += size * samples // len(task.positions)
+        free = free_bytes(self._layout.out)
+        needed, room = units.size(self._estimate), units.size(free)
+        self._tell("space", f"about {needed} to write, {room} free", estimate=self._estimate, free=free)
+        if self._estimate > free and not self._warned:
+            self._warned = True
+            self._tell(
+                "warning",
+                f"{self._layout.out}: about {needed} would be written, estimated from {len(task.positions)} samples, and "
+                f"{room} are free. If the disk becomes full, the build ends and the same command continues it",
+            )

@@ -1,0 +1,380 @@
+"""A shard task: a pure function of the recipe and a list of samples. It decodes each sample once, and writes a file per variant.
+
+Memory is bounded by one sample and its encoded variants: records go to disk as they are made. The results of a task appear in
+this order: the files and their `.idx`, the contents, the receipt. A task that dies leaves nothing but temporary files.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import pickle
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from time import perf_counter
+from typing import Any, BinaryIO
+
+import cv2
+import numpy as np
+
+from tfprep.builder.accumulate import class_counts, image_moments
+from tfprep.builder.forms import FieldForm, check_expected, counted, of_variants
+from tfprep.builder.inputs import Inputs, thumbnail
+from tfprep.builder.layout import Layout
+from tfprep.builder.make_sample import SampleMaker, Stored
+from tfprep.builder.receipts import (
+    Contents,
+    Moments,
+    Receipt,
+    Reject,
+    read_contents,
+    read_receipt,
+    stat_of,
+    withdraw_receipt,
+    write_receipt,
+)
+from tfprep.builder.task import ShardTask
+from tfprep.builder.workers.engine import NO_ITEM, Json, Mark, Work
+from tfprep.codecs import Original
+from tfprep.dataset.manifest import FileInfo
+from tfprep.dataset.names import shard_name
+from tfprep.errors import BuildError, RecipeError, SampleError
+from tfprep.fields import FieldSpec
+from tfprep.recipe import Recipe
+from tfprep.recipe.file import load_recipe
+from tfprep.records import RecordWriter, encode, format_index
+from tfprep.records.framing import FRAME_BYTES, HEADER_BYTES
+from tfprep.storage.local import sync_folder, whole_file, write_whole
+
+STATISTICS_OF_ORIGINALS = 128
+_LEAST_A_SHARD, _MOST_A_SHARD = 2, 16
+"""Some of the images that are stored by their own bytes are decoded for the pixel statistics: the first 2 to 16 of each shard, so
+that a dataset has about 128 or more. A shard holds a random part of the data in random order, so these are a random part of it,
+and always the same one."""
+MOST_THUMBNAILS = 8
+"""Number of rejects of a shard that get a picture in the report."""
+_MOST_REASON = 1000
+"""Characters of a reject's reason that are kept: an exception's text may hold a whole array."""
+
+
+@dataclass(frozen=True)
+class BuildContext:
+    """What all shard tasks of a build share.
+
+    Attributes:
+      maker: Makes the variants of a sample.
+      layout: The folders of the build.
+      inputs: Reads the raw files.
+      versions: The libraries' versions, which the receipts name.
+      train: The split whose pixels make the statistics.
+      stop_at_reject: Whether the first bad sample ends the build.
+    """
+
+    maker: SampleMaker
+    layout: Layout
+    inputs: Inputs
+    versions: Mapping[str, str]
+    train: str
+    stop_at_reject: bool
+
+    @property
+    def recipe(self) -> Recipe:
+        return self.maker.recipe
+
+
+def open_work(argument: Json) -> Work:
+    """Return the function that runs the tasks of a worker. Raises RecipeError if the recipe is not the one of the plan."""
+    cv2.setNumThreads(0)
+    context = BuildContext(
+        maker=SampleMaker(_recipe(argument), argument["kinds"], argument["classes"]),
+        layout=Layout(Path(argument["out"])),
+        inputs=Inputs(Path(argument["root"]), tuple(argument["files"]), tuple(argument["values"])),
+        versions=argument["versions"],
+        train=argument["train"],
+        stop_at_reject=argument["stop_at_reject"],
+    )
+    return lambda task, mark: run_task(context, ShardTask(**task), mark)
+
+
+def _recipe(argument: Json) -> Recipe:
+    """Load the recipe from its file, or unpickle it; within one process it comes as it is."""
+    recipe = argument["recipe"]
+    if isinstance(recipe, Recipe):
+        return recipe
+    file = argument["recipe_file"]
+    recipe = load_recipe(Path(file)) if file else pickle.loads(base64.b64decode(recipe))
+    # A worker that replaces one that died starts minutes after the plan was made: the file may have been edited meanwhile.
+    if recipe.fingerprint() != argument["fingerprint"]:
+        changed = file or "the code of the recipe"
+        raise RecipeError(
+            f"{changed} changed while the build was running; run the build again, with the recipe as it is now"
+        )
+    return recipe
+
+
+def run_task(context: BuildContext, task: ShardTask, mark: Mark) -> Json:
+    """Build the shard, or find that it is up to date by the content of its sources; the result says which."""
+    if task.purpose != "build":
+        return {"bytes": _sizes(context, task, mark)}
+    started = perf_counter()
+    old = read_receipt(context.layout, task.split, task.shard)
+    built = old is None or not _renew(context, task, old, mark)
+    receipt = _build(context, task, mark) if built else old
+    assert receipt is not None
+    return {"rejects": len(receipt.rejects), "built": built, "seconds": perf_counter() - started}
+
+
+def _sizes(context: BuildContext, task: ShardTask, mark: Mark) -> int:
+    """Make the samples at `positions` without writing them, and return the size of their records."""
+    total = 0
+    for position in task.positions:
+        mark(position)
+        key, files, values, _ = task.samples[position]
+        with suppress(SampleError):  # The build of the shard will name it.
+            raw, _ = context.inputs.read(files, values)
+            for stored in context.maker.variants(key, raw, context.recipe.variants_of(task.split)):
+                total += len(encode(stored.features)[0]) + FRAME_BYTES
+    return total
+
+
+def _renew(context: BuildContext, task: ShardTask, old: Receipt, mark: Mark) -> bool:
+    """Return whether the shard is up to date by the content of its inputs, and renew its receipt if it is."""
+    if task.skip or (old.fingerprint, old.expected) != (task.fingerprint, task.expected):
+        return False
+    digest = _start_digest(task)
+    for position, (key, files, values, _) in enumerate(task.samples):
+        mark(position)
+        digest.update(_digest_entry(key, context.inputs.digest(files, values)))
+    mark(NO_ITEM)
+    if digest.hexdigest() != old.digest:
+        return False
+    rows = read_contents(context.layout, task.split, task.shard).rows
+    write_receipt(context.layout, replace(old, signature=task.signature), Contents(rows, _stats(task)))
+    return True
+
+
+# --- building -------------------------------------------------------------------------------------------------------
+
+
+def _build(context: BuildContext, task: ShardTask, mark: Mark) -> Receipt:
+    withdraw_receipt(context.layout, task.split, task.shard)
+    context.maker.seconds.clear()
+    with ExitStack() as stack:
+        shard = _Shard(context, task, stack)
+        for position, sample in enumerate(task.samples):
+            mark(position)
+            shard.add(position, *sample[:3])
+        mark(NO_ITEM)
+    shard.write_indexes()
+    sync_folder(context.layout.staged)
+    receipt = shard.receipt()
+    write_receipt(context.layout, receipt, Contents([file.rows for file in shard.files], _stats(task)))
+    return receipt
+
+
+class _VariantFile:
+    """The file of one variant while it is written, and its rows of the index."""
+
+    def __init__(self, path: Path, file: BinaryIO) -> None:
+        self.path = path
+        self.rows: list[list[Any]] = []
+        self._file = file
+        self._sha256 = hashlib.sha256()
+        self.writer = RecordWriter(self)  # type: ignore[arg-type]
+
+    def write(self, data: bytes) -> None:
+        self._sha256.update(data)
+        self._file.write(data)
+
+    def info(self) -> FileInfo:
+        frames = self.writer.frames
+        size = frames[-1].offset + frames[-1].size if frames else 0
+        return FileInfo(self.path.name, len(frames), size, self._sha256.hexdigest())
+
+
+@dataclass(frozen=True)
+class _Record:
+    """One encoded variant.
+
+    Attributes:
+      payload: The bytes of the Example.
+      facts: Label, height and width for the index.
+      spans: Offset in the payload and size of each stored field.
+      specs: What each stored field is.
+    """
+
+    payload: bytes
+    facts: Sequence[Any]
+    spans: Sequence[tuple[int, int]]
+    specs: Mapping[str, FieldSpec]
+
+
+@dataclass(frozen=True)
+class _Sums:
+    """What one sample adds to the shard's statistics."""
+
+    moments: Mapping[str, Moments]
+    counts: Mapping[str, Counter[int]]
+
+
+class _Shard:
+    """The files of one shard, and the sums over its samples."""
+
+    def __init__(self, context: BuildContext, task: ShardTask, stack: ExitStack) -> None:
+        self._context, self._task = context, task
+        self._count = context.recipe.variants_of(task.split)
+        self._sampled = sampled_originals(task.shards)
+        self.files = [_VariantFile(path, stack.enter_context(whole_file(path))) for path in self._paths()]
+        self._digest = _start_digest(task)
+        self._forms: Mapping[str, Mapping[str, FieldForm]] = {}
+        self._moments: dict[str, Moments] = {}
+        self._counts: dict[str, Counter[int]] = {}
+        self._rejects: list[Reject] = []
+        self._thumbnails: dict[str, str] = {}
+
+    def _paths(self) -> list[Path]:
+        task = self._task
+        names = [
+            shard_name(self._context.recipe.name, task.split, v, task.shard, task.shards) for v in range(self._count)
+        ]
+        return [self._context.layout.staged / name for name in names]
+
+    def add(self, position: int, key: str, files: Sequence[str], values: Sequence[Any]) -> None:
+        """Write all variants of the sample, or a reject."""
+        digest = b""
+        raw: dict[str, Any] = {}
+        try:
+            with self._timed("read"):
+                raw, digest = self._context.inputs.read(files, values)
+            if str(position) in self._task.skip:
+                raise SampleError(self._task.skip[str(position)], stage="process")
+            records, sums = self._make(position, key, raw)
+        except SampleError as error:
+            self._reject(key, files, raw, error)
+        else:
+            with self._timed("write"):
+                self._write(key, digest, records)
+            self._add_up(sums)
+        self._digest.update(_digest_entry(key, digest))
+
+    def _make(self, position: int, key: str, raw: Mapping[str, Any]) -> tuple[list[_Record], _Sums]:
+        """Return the sample's records; the pixels of one variant at a time are in memory."""
+        records: list[_Record] = []
+        sums = _Sums({}, {})
+        for stored in self._context.maker.variants(key, raw, self._count, pixels=position < self._sampled):
+            if not records:
+                sums = self._sums(stored, position)
+            payload, spans = encode(stored.features)
+            stored_spans = [(spans[name].offset, spans[name].size) for name in self._context.recipe.store]
+            records.append(_Record(payload, _facts(stored), stored_spans, stored.specs))
+        specs = of_variants(record.specs for record in records)
+        try:
+            check_expected(specs, self._task.expected)
+        except SampleError:
+            self._forms = counted(self._forms, specs, written=False)
+            raise
+        self._forms = counted(self._forms, specs, written=True)
+        return records, sums
+
+    def _sums(self, stored: Stored, position: int) -> _Sums:
+        """Sum up variant 0: class counts of every split, pixels of the training split alone."""
+        moments, counts, classes = {}, {}, self._context.maker.classes
+        for name, spec in stored.specs.items():
+            value = stored.values[name]
+            sampled = position < self._sampled or not isinstance(self._context.recipe.store[name], Original)
+            if spec.kind == "image" and self._task.split == self._context.train and sampled:
+                moments[name] = image_moments(value)
+            if name in classes and spec.kind in ("label", "mask"):
+                counts[name] = class_counts(value, len(classes[name]))
+        return _Sums(moments, counts)
+
+    def _add_up(self, sums: _Sums) -> None:
+        for name, moments in sums.moments.items():
+            self._moments[name] = self._moments.get(name, Moments()).plus(moments)
+        for name, counts in sums.counts.items():
+            self._counts.setdefault(name, Counter()).update(counts)
+
+    def _write(self, key: str, digest: bytes, records: Sequence[_Record]) -> None:
+        for file, record in zip(self.files, records, strict=True):
+            frame = file.writer.write(record.payload)
+            start = frame.offset + HEADER_BYTES
+            spans = [number for offset, size in record.spans for number in (start + offset, size)]
+            crc = file.writer.payload_crcs[-1]
+            file.rows.append([key, frame.offset, frame.size, crc, *record.facts, digest.hex(), *spans])
+
+    def _reject(self, key: str, files: Sequence[str], raw: Mapping[str, Any], error: SampleError) -> None:
+        path = error.path or self._context.inputs.path_of(error.field, files)
+        if self._context.stop_at_reject:
+            where = f"{error.stage} of '{error.field}'" if error.field else error.stage
+            raise BuildError(f"{path}: {where}: {error.reason} (sample {key!r}; --on-bad skip would leave it out)")
+        self._rejects.append(Reject(key, self._task.split, error.stage, error.field, _shortened(error.reason), path))
+        if len(self._thumbnails) < MOST_THUMBNAILS and error.stage != "process":
+            images = [data for name, data in raw.items() if self._context.maker.kinds[name] == "image"]
+            if picture := thumbnail(images[0]) if images else b"":
+                self._thumbnails[key] = base64.b64encode(picture).decode()
+
+    def write_indexes(self) -> None:
+        for file in self.files:
+            write_whole(file.path.with_name(f"{file.path.name}.idx"), format_index(file.writer.frames))
+
+    def receipt(self) -> Receipt:
+        task = self._task
+        return Receipt(
+            split=task.split, shard=task.shard, shards=task.shards, fingerprint=task.fingerprint,
+            versions=self._context.versions, signature=task.signature, digest=self._digest.hexdigest(),
+            files=tuple(file.info() for file in self.files), forms=self._forms, expected=task.expected,
+            moments=self._moments, class_counts=self._class_counts(), rejects=tuple(self._rejects),
+            thumbnails=self._thumbnails, seconds=dict(self._context.maker.seconds),
+        )  # fmt: skip
+
+    def _class_counts(self) -> dict[str, tuple[int, ...]]:
+        classes = self._context.maker.classes
+        return {name: tuple(counts[n] for n in range(len(classes[name]))) for name, counts in self._counts.items()}
+
+    @contextmanager
+    def _timed(self, stage: str) -> Iterator[None]:
+        started, seconds = perf_counter(), self._context.maker.seconds
+        try:
+            yield
+        finally:
+            seconds[stage] = seconds.get(stage, 0.0) + perf_counter() - started
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _MOST_REASON else f"{text[:_MOST_REASON]}... ({len(text)} characters)"
+
+
+def sampled_originals(shards: int) -> int:
+    """Return how many of a shard's images are decoded although their own bytes are stored."""
+    return min(_MOST_A_SHARD, max(_LEAST_A_SHARD, -(-STATISTICS_OF_ORIGINALS // shards)))
+
+
+def _facts(stored: Stored) -> list[Any]:
+    """Return the index's label, height and width: those of the first label and of the first raster stored."""
+    labels = [stored.values[name] for name, spec in stored.specs.items() if spec.kind == "label"]
+    sizes = [spec.shape[:2] for spec in stored.specs.values() if spec.kind in ("image", "mask", "map")]
+    height, width = sizes[0] if sizes else (None, None)
+    return [np.asarray(labels[0]).tolist() if labels else None, height, width]
+
+
+# --- digests --------------------------------------------------------------------------------------------------------
+
+
+def _start_digest(task: ShardTask) -> Any:
+    digest = hashlib.sha256(task.fingerprint.encode())
+    for number, reason in sorted(task.skip.items()):
+        digest.update(f"{number} {reason}\n".encode())
+    for name, form in sorted(task.expected.items()):
+        digest.update(f"{name} {form}\n".encode())
+    return digest
+
+
+def _digest_entry(key: str, digest: bytes) -> bytes:
+    return key.encode("utf-8", "surrogateescape") + b"\0" + digest + b"\n"
+
+
+def _stats(task: ShardTask) -> dict[str, str]:
+    return {key: stat_of(stat, values) for key, _, values, stat in task.samples}

@@ -1,0 +1,193 @@
+"""Compares the plan with what is in the folder: which shards are up to date, and whether the dataset is another one."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from tfprep.builder.layout import Layout
+from tfprep.builder.plan import Plan
+from tfprep.builder.receipts import Receipt, read_contents, read_receipt, stat_of
+from tfprep.builder.task import ShardTask
+from tfprep.builder.versions import maker_versions
+from tfprep.dataset import Dataset, open_dataset
+from tfprep.errors import BuildError, DatasetError
+from tfprep.recipe.changes import what_changed
+
+NOT_BUILT = "not built yet"
+UNREAD = "an input could not be read last time"
+CRASHED = "a sample crashed or took too long last time"
+_CHANGES_SHOWN = 3
+"""Number of changed options and functions that `explain` names."""
+
+
+@dataclass(frozen=True)
+class ShardState:
+    """One shard of the plan compared with its receipt.
+
+    Attributes:
+      split, shard: Which shard.
+      samples: Number of samples in the plan.
+      why: Why the shard must be built; empty if it is up to date.
+      changed, added, removed: Number of samples that differ from those of the receipt.
+      retry: Positions of the samples that crashed or took too long, if nothing else is to be done: the shard is built again
+        only if one of them now succeeds.
+    """
+
+    split: str
+    shard: int
+    samples: int
+    why: str
+    changed: int = 0
+    added: int = 0
+    removed: int = 0
+    retry: tuple[int, ...] = ()
+
+    @property
+    def up_to_date(self) -> bool:
+        return not self.why
+
+
+def shard_states(plan: Plan, layout: Layout) -> Iterator[ShardState]:
+    """Compare every shard of the plan with its receipt."""
+    for split, shard in plan.starts:
+        receipt = read_receipt(layout, split, shard)
+        if receipt is None:
+            yield ShardState(split, shard, plan.size(split, shard), NOT_BUILT)
+        else:
+            yield _state(plan, plan.task(split, shard), receipt, layout)
+
+
+def explain(states: Sequence[ShardState]) -> str:
+    """Say in one line what would be built, and why: "3 of 64 shards: 2 samples changed, 1 added"."""
+    due = [state for state in states if not state.up_to_date]
+    if not due:
+        return f"nothing to build: {_count(len(states), 'shard')} up to date"
+    whys = Counter(state.why for state in due if not _samples_differ(state))
+    reasons = [f"{_count(often, 'shard')} {why}" if len(whys) > 1 else why for why, often in whys.most_common()]
+    if differing := _differences(
+        sum(state.changed for state in due), sum(state.added for state in due), sum(state.removed for state in due)
+    ):
+        reasons.append(differing)
+    return f"{len(due)} of {_count(len(states), 'shard')}: {'; '.join(reasons)}"
+
+
+def _state(plan: Plan, task: ShardTask, receipt: Receipt, layout: Layout) -> ShardState:
+    state = ShardState(task.split, task.shard, len(task.samples), "")
+    if receipt.signature == task.signature:
+        return _worth_another_try(state, task, receipt)
+    if receipt.versions != maker_versions():
+        return _because(state, _newer(receipt))
+    if receipt.fingerprint != task.fingerprint:
+        return _because(state, _recipe_change(plan, layout, task.split, receipt.fingerprint))
+    return _differing(state, task, layout)
+
+
+def _differing(state: ShardState, task: ShardTask, layout: Layout) -> ShardState:
+    new = {key: stat_of(stat, values) for key, _, values, stat in task.samples}
+    old = read_contents(layout, task.split, task.shard).stats
+    changed = sum(new[key] != old[key] for key in new.keys() & old.keys())
+    added, removed = len(new.keys() - old.keys()), len(old.keys() - new.keys())
+    why = _differences(changed, added, removed) or "samples changed places"
+    return ShardState(state.split, state.shard, state.samples, why, changed, added, removed)
+
+
+def _recipe_change(plan: Plan, layout: Layout, split: str, old_fingerprint: str) -> str:
+    """Return what differs between the recipe of a receipt and the plan's."""
+    try:
+        old = json.loads((layout.recipes / f"{old_fingerprint}.json").read_bytes())
+    except (OSError, ValueError):
+        return "the recipe or the classes changed"
+    new = plan.described[split]
+    changes = what_changed(old["recipe"], new["recipe"])
+    changes += [f"the {name} of the source" for name in ("kinds", "classes") if old[name] != new[name]]
+    if not changes:
+        return "another split is the first"
+    more = f" and {len(changes) - _CHANGES_SHOWN} more" if len(changes) > _CHANGES_SHOWN else ""
+    return f"the recipe changed: {', '.join(changes[:_CHANGES_SHOWN])}{more}"
+
+
+def _worth_another_try(state: ShardState, task: ShardTask, receipt: Receipt) -> ShardState:
+    """Rejects whose cause may have passed without a trace in any time stamp: unreadable files, crashes, timeouts."""
+    missing = {key for key, _, _, stat in task.samples if "Error" in stat}
+    if any(reject.stage == "read" and reject.key not in missing for reject in receipt.rejects):
+        return _because(state, UNREAD)
+    crashed = {reject.key for reject in receipt.rejects if reject.stage == "process"}
+    retry = tuple(position for position, (key, *_) in enumerate(task.samples) if key in crashed)
+    return ShardState(state.split, state.shard, state.samples, CRASHED, retry=retry) if retry else state
+
+
+def _newer(receipt: Receipt) -> str:
+    new = maker_versions()
+    differing = [name for name in new if receipt.versions.get(name) != new[name]]
+    changes = [f"{name} {receipt.versions.get(name)} -> {new[name]}" for name in differing]
+    return f"built with other versions: {', '.join(changes)}"
+
+
+def _because(state: ShardState, why: str) -> ShardState:
+    return ShardState(state.split, state.shard, state.samples, why)
+
+
+def _samples_differ(state: ShardState) -> bool:
+    return bool(state.changed or state.added or state.removed)
+
+
+def _differences(changed: int, added: int, removed: int) -> str:
+    counts = [(count, verb) for count, verb in ((changed, "changed"), (added, "added"), (removed, "removed")) if count]
+    return ", ".join(
+        f"{_count(count, 'sample')} {verb}" if n == 0 else f"{count} {verb}" for n, (count, verb) in enumerate(counts)
+    )
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+# --- another dataset --------------------------------------------------------------------------------------------------
+
+
+def check_replacement(plan: Plan, layout: Layout, limit: int | None) -> None:
+    """Raise BuildError if `layout.out` holds a finished dataset that this build would replace by another one.
+
+    Usually a build continues the dataset that is there: samples were added or changed, or the recipe was edited. It replaces the
+    dataset by another one if the name differs, if no sample is the same, or if a limit would leave fewer samples.
+    """
+    try:
+        published = open_dataset(layout.out)
+    except DatasetError:
+        return  # There is no finished dataset, or none that anybody could read.
+    reason = _other_dataset(plan, published, limit)
+    if reason:
+        samples = sum(split.samples for split in published.splits.values())
+        splits = ", ".join(published.splits)
+        raise BuildError(
+            f"{layout.out} holds the finished dataset {published.name!r} of {samples} samples ({splits}), and {reason}. "
+            "Choose another folder with --out, or replace it with --replace (BuildOptions(replace=True))"
+        )
+
+
+def _other_dataset(plan: Plan, published: Dataset, limit: int | None) -> str:
+    """Return why the plan is of another dataset; an empty string if it is not."""
+    if published.name != plan.recipe.name:
+        return f"this recipe builds another one, {plan.recipe.name!r}"
+    samples = published.manifest.rejects + sum(split.samples for split in published.splits.values())
+    if limit is not None and samples > len(plan):
+        return f"the limit would leave {len(plan)} samples"
+    if not _share_samples(plan, published):
+        return "none of its samples is among those to build; is --data the right folder?"
+    return ""
+
+
+def _share_samples(plan: Plan, published: Dataset) -> bool:
+    keys = plan.samples.columns["key"]
+    new = {keys[row] for row in range(len(keys))}
+    try:
+        for split in published.splits:
+            column = published.index(split, columns=["key"])["key"]
+            if any(key.encode() in new for key in column.to_pylist()):
+                return True
+    except DatasetError:
+        return True  # The index is damaged: the build writes it again.
+    return not any(split.samples for split in published.splits.values())

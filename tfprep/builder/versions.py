@@ -1,0 +1,37 @@
+"""Versions of the software that decides what bytes a build makes."""
+
+from __future__ import annotations
+
+from functools import cache
+from platform import python_version
+
+import cv2
+import numpy as np
+import PIL
+import simplejpeg
+
+from tfprep import __version__
+
+MAKER = 2
+"""Raised whenever tfprep itself makes other bytes of the same recipe and inputs, so that older shards are built again."""
+
+
+@cache
+def maker_versions() -> dict[str, str]:
+    """Return the versions of the libraries that turn files into pixels and back; a shard's fingerprint covers them."""
+    return {
+        "maker": str(MAKER),
+        "numpy": np.__version__,
+        "opencv": cv2.__version__,
+        "pillow": PIL.__version__,
+        "simplejpeg": simplejpeg.__version__,
+    }
+
+
+@cache
+def recorded_versions() -> dict[str, str]:
+    """Return the versions that `tfprep.json` names."""
+    import pyarrow as pa  # Not at the top: worker processes import this module and need no Arrow.
+
+    libraries = {name: number for name, number in maker_versions().items() if name != "maker"}
+    return {"tfprep": __version__, "python": python_version(), **libraries, "pyarrow": pa.__version__}

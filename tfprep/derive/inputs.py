@@ -1,0 +1,57 @@
+"""The fields that derived inputs read: each is taken from a sample and checked."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tfprep.errors import RecipeError, SampleError
+from tfprep.fields import Array, Sample, Size
+
+
+def mask_of(sample: Sample, name: str) -> Array:
+    """The mask [H, W] called `name`."""
+    mask = field_of(sample, name)
+    if mask.ndim != 2 or mask.dtype.kind not in "ui":
+        raise SampleError(
+            f"a mask is whole numbers [H, W]; {name!r} is {mask.dtype} {list(mask.shape)}", stage="derive", field=name
+        )
+    return mask
+
+
+def classes_of(mask: Array) -> list[int]:
+    """The class numbers that occur in a mask, ascending."""
+    return [int(number) for number in np.flatnonzero(np.bincount(mask.ravel()))]
+
+
+def image_of(sample: Sample, name: str) -> Array:
+    """The image uint8 [H, W, 3] called `name`."""
+    image = field_of(sample, name)
+    if image.ndim != 3 or image.dtype != np.uint8 or image.shape[2] not in (1, 3):
+        raise SampleError(
+            f"an image is uint8 [H, W, 3]; {name!r} is {image.dtype} {list(image.shape)}", stage="derive", field=name
+        )
+    return image
+
+
+def points_of(sample: Sample, name: str) -> Array:
+    """The points [N, 2] or more columns called `name`."""
+    points = field_of(sample, name)
+    if points.ndim != 2 or points.shape[1] < 2:
+        raise SampleError(f"points are [N, 2] or [N, 3]; {name!r} is {list(points.shape)}", stage="derive", field=name)
+    return points
+
+
+def size_of(sample: Sample, name: str) -> Size:
+    """(height, width) of the raster called `name`."""
+    shape = field_of(sample, name).shape
+    if len(shape) < 2:
+        raise SampleError(f"{name!r} has the shape {list(shape)}, not a height and width", stage="derive", field=name)
+    return int(shape[0]), int(shape[1])
+
+
+def field_of(sample: Sample, name: str) -> Array:
+    if name not in sample:
+        raise RecipeError(
+            f"a derived input asks for the field {name!r}, the sample has {sorted(sample)}; name one of them"
+        )
+    return np.asarray(sample[name])

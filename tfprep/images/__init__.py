@@ -1,0 +1,51 @@
+"""Image bytes to and from arrays, and the limits that protect against hostile files.
+
+What is converted, and how:
+
+- The EXIF orientation is applied.
+- Images become uint8 [H, W, 3] RGB: grayscale is repeated, a palette is looked up, CMYK is converted as Pillow does it,
+  16 bits become 8 by round(v / 257), transparency is laid over white.
+- Masks keep their numbers: a palette image gives its indices, 1 bit gives 0 and 1, 16 bits stay uint16.
+
+What is refused, with a SampleError: bytes that are not a whole image, several frames, more pixels than `MAX_PIXELS` or more
+bytes of pixels than `MAX_BYTES`, a mask of several channels, formats that run programs or have no signature, and 16-bit TIFFs
+whose channels are stored one after another. A file of more than `MAX_FILE_BYTES` is not read at all. Only the first image of a
+JPEG with several (MPO: a preview, the other eye) is read.
+
+JPEG goes through simplejpeg (libjpeg-turbo, bit-identical to Pillow) and everything else through Pillow; 16-bit colour PNG and
+TIFF, which Pillow would cut to 8 bits, go through OpenCV. Decoding holds an image at most three times: as the library decodes it,
+as the result, and once more while it is turned upright. A conversion in between works on strips.
+"""
+
+from tfprep.images.decode import (
+    decode_image,
+    decode_map,
+    decode_mask,
+    image_size,
+    keeps_original,
+    stored_size,
+)
+from tfprep.images.jpeg import certain_to_decode, decode_stored_jpeg, encode_jpeg, exif_orientation
+from tfprep.images.limits import MAX_BYTES, MAX_FILE_BYTES, MAX_PIXELS, check_file_size
+from tfprep.images.pillow import is_jpeg
+from tfprep.images.png import decode_png, encode_png
+
+__all__ = [
+    "MAX_BYTES",
+    "MAX_FILE_BYTES",
+    "MAX_PIXELS",
+    "certain_to_decode",
+    "check_file_size",
+    "decode_image",
+    "decode_map",
+    "decode_mask",
+    "decode_png",
+    "decode_stored_jpeg",
+    "encode_jpeg",
+    "encode_png",
+    "exif_orientation",
+    "image_size",
+    "is_jpeg",
+    "keeps_original",
+    "stored_size",
+]

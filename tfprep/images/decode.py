@@ -1,0 +1,138 @@
+"""Raw files to arrays, by kind of field, and what a file's header says about it."""
+
+from __future__ import annotations
+
+import io
+from math import prod
+
+import numpy as np
+from PIL import Image
+
+from tfprep.errors import SampleError
+from tfprep.fields import Array, ImageArray, Size
+from tfprep.images.deep import deep_pixels
+from tfprep.images.jpeg import decode_jpeg, exif_orientation, jpeg_header
+from tfprep.images.limits import check_pixels
+from tfprep.images.orientation import upright
+from tfprep.images.pillow import (
+    PNG_START,
+    as_class_numbers,
+    bits_per_channel,
+    is_jpeg,
+    opened,
+    pillow_orientation,
+    rgb_pixels,
+    upright_size,
+    white_level,
+)
+from tfprep.images.png import has_right_checksums
+
+_NPY_START = b"\x93NUMPY"
+
+
+def image_size(data: bytes) -> Size:
+    """(height, width) of the upright image (or `.npy` array), from its header alone. Raises SampleError."""
+    if data.startswith(_NPY_START):
+        shape = _npy_shape(data)
+        return shape[0], shape[1]
+    if is_jpeg(data) and (header := jpeg_header(data)):
+        height, width, _ = header
+        return (width, height) if exif_orientation(data) >= 5 else (height, width)
+    with opened(data) as image:
+        return upright_size(image, data)
+
+
+def stored_size(data: bytes) -> Size:
+    """(height, width) as the pixels lie in the file, before any orientation is applied. Raises SampleError."""
+    if is_jpeg(data) and (header := jpeg_header(data)):
+        return header[:2]
+    with opened(data) as image:
+        return image.height, image.width
+
+
+def decode_image(data: bytes, *, reduced: int = 1) -> ImageArray:
+    """The upright image as uint8 [H, W, 3] RGB.
+
+    Args:
+        data: the file's bytes.
+        reduced: k of 2, 4 or 8 decodes a JPEG at 1/k in the DCT domain: ceil(H / k) by ceil(W / k) pixels, of which pixel i
+            shows the original's pixels k·i to k·(i + 1). All other formats are decoded whole, and so is a JPEG that is
+            turned upright so that an incomplete last pixel would come first. `warp_sample(reduced=k)` takes either.
+
+    Raises:
+        SampleError: the bytes are not a whole image, or one of those that are refused (see `tfprep.images`).
+    """
+    header = jpeg_header(data) if is_jpeg(data) else None
+    if header and header[2] not in ("CMYK", "YCCK"):
+        return decode_jpeg(data, header[:2], reduced)
+    with opened(data) as image:
+        deep = image.mode in ("RGB", "RGBA", "LA") and bits_per_channel(image, data) == 16
+        pixels = deep_pixels(image, data) if deep else rgb_pixels(image)
+        return upright(pixels, pillow_orientation(image, data))
+
+
+def decode_mask(data: bytes) -> Array:
+    """The class numbers of a mask as uint8 or uint16 [H, W]. Raises SampleError."""
+    with opened(data) as image:
+        if image.mode not in ("1", "L", "P", "I;16", "I;16B", "I;16L", "I"):
+            raise SampleError(
+                f"a mask has one channel of class numbers, this one is {image.mode} "
+                f"({len(image.getbands())} channels); convert it to class numbers first"
+            )
+        return as_class_numbers(_numbers(image, data))
+
+
+def decode_map(data: bytes) -> Array:
+    """A map as [H, W] or [H, W, C]: a NumPy file (`.npy`), or an image of one channel, its 8, 16 or 32 bits kept. Raises
+    SampleError."""
+    if data.startswith(_NPY_START):
+        _npy_shape(data)
+        try:
+            return np.asarray(np.load(io.BytesIO(data), allow_pickle=False))
+        except (ValueError, EOFError, OSError) as error:
+            raise SampleError(f"not a whole NumPy file: {error}") from error
+    with opened(data) as image:
+        return _numbers(image, data)
+
+
+def keeps_original(data: bytes) -> bool:
+    """Whether these bytes, untouched, decode to the same pixels everywhere: an upright JPEG of gray or YCbCr, or a PNG of
+    8-bit gray or RGB without transparency. TensorFlow reads no other format as `decode_image` does."""
+    if is_jpeg(data):
+        header = jpeg_header(data)
+        return header is not None and header[2] in ("Gray", "YCbCr") and exif_orientation(data) == 1
+    if not data.startswith(PNG_START):
+        return False
+    with opened(data) as image:
+        plain = image.mode in ("L", "RGB") and not image.has_transparency_data and bits_per_channel(image, data) == 8
+        # TensorFlow (libpng) refuses a wrong checksum of pixels, which Pillow does not look at.
+        return plain and pillow_orientation(image, data) == 1 and has_right_checksums(data)
+
+
+def _numbers(image: Image.Image, data: bytes) -> Array:
+    """The upright pixels with the numbers that stand in the file: Pillow spreads gray of few levels over 0 to 255."""
+    image.load()
+    array = upright(np.asarray(image), pillow_orientation(image, data))
+    levels, white = white_level(image, data), 255 if array.dtype == np.uint8 else 65535
+    if image.mode not in ("L", "I") or levels in (None, white):
+        return array
+    numbers = np.rint(np.arange(white + 1) * (levels / white)).astype(array.dtype)
+    return np.asarray(numbers[array])
+
+
+def _npy_shape(data: bytes) -> tuple[int, ...]:
+    """The shape of a NumPy file whose bytes are all there."""
+    file = io.BytesIO(data)
+    try:
+        version = np.lib.format.read_magic(file)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, _, dtype = read(file)
+    except (ValueError, EOFError) as error:
+        raise SampleError(f"not a whole NumPy file: {error}") from error
+    if len(shape) not in (2, 3):
+        raise SampleError(f"a map is [H, W] or [H, W, C], this NumPy file has shape {shape}")
+    check_pixels(shape[0], shape[1])
+    present, expected = len(data) - file.tell(), prod(shape) * dtype.itemsize
+    if present < expected:
+        raise SampleError(f"not a whole NumPy file: {present} of {expected} bytes of pixels are there")
+    return tuple(shape)

@@ -1,0 +1,168 @@
+"""Images opened by Pillow: which formats, what is checked before their pixels are decoded, and what their headers say."""
+
+from __future__ import annotations
+
+import io
+import re
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+from PIL import Image, UnidentifiedImageError
+
+from tfprep.errors import SampleError
+from tfprep.fields import Array, ImageArray, Size
+from tfprep.images.limits import check_pixels
+
+FORMATS = ("PNG", "GIF", "BMP", "PPM", "JPEG", "TIFF", "WEBP", "AVIF", "JPEG2000", "DIB")
+"""The formats that Pillow may open. EPS, which starts Ghostscript, and formats without a signature, which take text for an
+image, are left out. The first five are loaded already; Pillow imports all its plugins for the others."""
+JPEG_START, JPEG_END = b"\xff\xd8\xff", b"\xff\xd9"
+PNG_START, PNG_END = b"\x89PNG\r\n\x1a\n", b"IEND\xaeB`\x82"
+_PNG_ORIENTATION_MARKS = (b"eXIf", b"Raw profile type", b"XML:com.adobe.xmp")
+_EXIF_ORIENTATION = 0x0112
+_TIFF_WIDTH, _TIFF_HEIGHT, _TIFF_BITS = 256, 257, 258
+_CHANNELS = {
+    "RGB": 4,
+    "RGBA": 4,
+    "RGBX": 4,
+    "CMYK": 4,
+    "YCbCr": 4,
+    "LAB": 4,
+    "LA": 4,
+    "PA": 4,
+    "I": 4,
+    "F": 4,
+    "I;16": 2,
+}
+"""Bytes a pixel in Pillow's memory, which keeps four channels for three."""
+_STRIP_PIXELS = 1 << 20
+"""Pixels that are converted at once, so that copies for the conversion need a few megabytes whatever the image's size."""
+
+
+def is_jpeg(data: bytes) -> bool:
+    """Whether the bytes begin as a JPEG does."""
+    return data[:3] == JPEG_START
+
+
+@contextmanager
+def opened(data: bytes) -> Iterator[Image.Image]:
+    """The image, its header read and checked. Whatever Pillow raises while it is read becomes a SampleError."""
+    if not data:
+        raise SampleError("the file is empty (0 bytes)")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with Image.open(io.BytesIO(data), formats=FORMATS) as image:
+                check_pixels(image.height, image.width, _bytes_per_pixel(image, data))
+                if not is_jpeg(data):
+                    _check_frames(image)
+                _check_end(image, data)
+                yield image
+    except UnidentifiedImageError as error:
+        raise SampleError(f"not an image: no known format begins with the bytes {data[:8]!r}") from error
+    except Image.DecompressionBombError as error:
+        raise SampleError(f"{error}") from error
+    except (OSError, ValueError, SyntaxError, EOFError, ArithmeticError, LookupError, TypeError, RuntimeError) as error:
+        raise SampleError(f"not a whole image: {error or type(error).__name__}") from error
+
+
+def upright_size(image: Image.Image, data: bytes) -> Size:
+    """(height, width) of the image turned upright, from its header."""
+    # Some versions of Pillow turn a TIFF upright themselves: its tags say how it is stored.
+    tags = getattr(image, "tag_v2", {})
+    width, height = tags.get(_TIFF_WIDTH, image.width), tags.get(_TIFF_HEIGHT, image.height)
+    return (width, height) if pillow_orientation(image, data) >= 5 else (height, width)
+
+
+def pillow_orientation(image: Image.Image, data: bytes) -> int:
+    """The EXIF orientation that is still to be applied, 1 to 8."""
+    # Pillow decodes a whole PNG to look for EXIF behind its pixels: three quarters of the time of decoding it.
+    if image.format == "PNG" and not any(mark in data for mark in _PNG_ORIENTATION_MARKS):
+        return 1
+    return int(image.getexif().get(_EXIF_ORIENTATION, 1))
+
+
+def bits_per_channel(image: Image.Image, data: bytes) -> int:
+    """Bits a channel of a PNG or TIFF; 8 for all other formats."""
+    if image.format == "PNG":
+        return data[24] if len(data) > 24 else 8
+    bits = getattr(image, "tag_v2", {}).get(_TIFF_BITS, (8,))
+    return int(max(bits, default=8)) if isinstance(bits, tuple) else int(bits)
+
+
+def white_level(image: Image.Image, data: bytes) -> int | None:
+    """The number that stands for white in a gray image's file; None where it is the highest of the array's type."""
+    if image.format == "PPM":
+        header = re.match(rb"P[25](?:\s+|#[^\n]*\n)+\d+(?:\s+|#[^\n]*\n)+\d+(?:\s+|#[^\n]*\n)+(\d+)", data)
+        return int(header[1]) if header else None
+    bits = bits_per_channel(image, data)
+    return (1 << bits) - 1 if bits < 8 else None
+
+
+def rgb_pixels(image: Image.Image) -> ImageArray:
+    """uint8 [H, W, 3] as the pixels lie in the file: transparency is laid over white, 16-bit gray is rounded to 8 bits."""
+    if image.mode == "F":
+        raise SampleError("an image of 32-bit floats has no defined range; convert it to 8 or 16 bits first")
+    image.load()
+    transparent = image.has_transparency_data
+    if image.mode == "RGB" and not transparent:
+        return np.asarray(image)
+    if image.height * image.width <= _STRIP_PIXELS:
+        return _rgb_strip(image, transparent)
+    pixels = np.empty((image.height, image.width, 3), np.uint8)
+    for rows in strips(image.height, image.width):
+        pixels[rows] = _rgb_strip(image.crop((0, rows.start, image.width, rows.stop)), transparent)
+    return pixels
+
+
+def strips(height: int, width: int) -> Iterator[slice]:
+    """The rows of an image in parts of about a million pixels."""
+    step = max(1, _STRIP_PIXELS // width)
+    return (slice(top, min(top + step, height)) for top in range(0, height, step))
+
+
+def as_class_numbers(array: Array) -> Array:
+    """uint8 or uint16. Raises SampleError where a number does not fit into 16 bits."""
+    if array.dtype in (np.bool_, np.uint8):
+        return array.astype(np.uint8, copy=False)
+    if array.min() < 0 or array.max() > 65535:
+        raise SampleError(f"values from {array.min()} to {array.max()} do not fit into 16 bits")
+    return array.astype(np.uint16, copy=False)
+
+
+def narrowed(wide: Array) -> ImageArray:
+    """16 bits to 8: round(v / 257), which maps 65535 to 255."""
+    return ((wide.astype(np.uint32) + 128) // 257).astype(np.uint8)
+
+
+def _rgb_strip(image: Image.Image, transparent: bool) -> ImageArray:
+    if image.mode.startswith("I"):
+        return np.repeat(narrowed(as_class_numbers(np.asarray(image)).astype(np.uint16))[:, :, None], 3, axis=2)
+    if transparent:
+        rgba = image.convert("RGBA")
+        image = Image.alpha_composite(Image.new("RGBA", rgba.size, "white"), rgba)
+    return np.asarray(image.convert("RGB"))
+
+
+def _bytes_per_pixel(image: Image.Image, data: bytes) -> int:
+    """The larger of what the pixels take in the file's depth and what they take as Pillow holds them."""
+    if is_jpeg(data):
+        return 3
+    deep = len(image.getbands()) * bits_per_channel(image, data) // 8
+    return max(deep, _CHANNELS.get(image.mode, 1) if image.mode != "RGB" else 3)
+
+
+def _check_frames(image: Image.Image) -> None:
+    frames = getattr(image, "n_frames", 1)
+    if frames > 1:
+        raise SampleError(f"{image.format} holds {frames} frames, expected one image")
+
+
+def _check_end(image: Image.Image, data: bytes) -> None:
+    """Refuses what Pillow would show although it is cut short: a PNG without its last chunk (which TensorFlow refuses), a JPEG
+    2000 with the coarse part of its data alone."""
+    ends = {"PNG": PNG_END in data[-65536:], "JPEG2000": data.endswith(JPEG_END)}
+    if not ends.get(image.format or "", True):
+        raise SampleError(f"not a whole image: the end of the {image.format} is missing")

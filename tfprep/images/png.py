@@ -1,0 +1,75 @@
+"""PNG of arrays with 1 to 4 channels of 8 or 16 bits."""
+
+from __future__ import annotations
+
+import io
+import zlib
+
+import cv2
+import numpy as np
+from PIL import Image
+
+from tfprep.errors import SampleError
+from tfprep.fields import Array
+
+_GRAY_ALPHA = 4
+"""The colour type of gray and alpha in a PNG's header, byte 25."""
+
+
+def encode_png(array: Array, level: int) -> bytes:
+    """uint8 [H, W] or [H, W, C] with 1 to 4 channels, or uint16 with 1, 3 or 4, as a PNG. Two channels are stored as gray and
+    alpha. `level` is zlib's, 0 to 9. Raises SampleError for any other array."""
+    if array.ndim == 3 and array.shape[2] == 2:
+        return _encode_pair(array, level)
+    try:
+        written, data = cv2.imencode(
+            ".png", np.ascontiguousarray(_swap_rgb(array)), [cv2.IMWRITE_PNG_COMPRESSION, level]
+        )
+    except cv2.error:
+        written = False
+    if not written or array.dtype not in (np.uint8, np.uint16):
+        raise SampleError(
+            f"PNG holds uint8 or uint16 with 1 to 4 channels, not {array.dtype} {list(array.shape)}; use Raw"
+        )
+    return bytes(data)
+
+
+def decode_png(data: bytes) -> Array:
+    """uint8 or uint16 [H, W, C] of what `encode_png` wrote. Raises SampleError."""
+    pair = len(data) > 25 and data[25] == _GRAY_ALPHA
+    array = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED) if data else None
+    if array is None:
+        raise SampleError("not a whole PNG image")
+    if pair:
+        return array[:, :, [0, 3]]
+    return _swap_rgb(array if array.ndim == 3 else array[:, :, None])
+
+
+def has_right_checksums(data: bytes) -> bool:
+    """Whether each chunk of a PNG, up to its last one, is followed by the CRC-32 of its type and content."""
+    view, at = memoryview(data), 8
+    while at + 12 <= len(data):  # length, type and checksum have four bytes each
+        end = at + 8 + int.from_bytes(data[at : at + 4], "big")
+        if zlib.crc32(view[at + 4 : end]) != int.from_bytes(data[end : end + 4], "big"):
+            return False
+        if data[at + 4 : at + 8] == b"IEND":
+            return True
+        at = end + 4
+    return False
+
+
+def _encode_pair(array: Array, level: int) -> bytes:
+    if array.dtype != np.uint8:
+        raise SampleError(f"PNG holds two channels as uint8 only, not {array.dtype}; use Raw, or one field a channel")
+    file = io.BytesIO()
+    Image.fromarray(np.ascontiguousarray(array), "LA").save(file, "PNG", compress_level=level)
+    return file.getvalue()
+
+
+def _swap_rgb(array: Array) -> Array:
+    """RGB to OpenCV's BGR and back; other channel counts are left alone."""
+    if array.ndim == 3 and array.shape[2] == 3:
+        return array[:, :, ::-1]
+    if array.ndim == 3 and array.shape[2] == 4:
+        return array[:, :, [2, 1, 0, 3]]
+    return array

@@ -1,0 +1,164 @@
+"""The memory budget of a loader: how many batches, and how much cache, fit into it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from tfprep.errors import LoaderError
+from tfprep.fields import RASTER_KINDS, FieldSpec
+from tfprep.limits import available_memory
+from tfprep.load.order.schedule import Numbers
+from tfprep.load.outputs import Output, row_bytes
+from tfprep.load.reader.table import RecordTable
+
+DEFAULT_SHARE = 0.25
+"""The default budget, as a share of the memory that is free when the loader is made."""
+PREFETCH = 8
+"""Batches that are prefetched where the budget allows: more would hide no delay of a disk, and cost processor cache."""
+HELD_ELSEWHERE = 4
+"""Batches that TensorFlow prefetches or that the consumer works on."""
+
+SMALLEST_ROW = 64
+"""Bytes of a label or a text, counted roughly."""
+MOST_CHANNELS = 4
+"""Of a raster whose samples differ in their channels: RGBA."""
+
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """The budget, what one batch takes, and what the threads take to decode, in bytes; and the number of batches to prefetch."""
+
+    budget: int
+    batch_bytes: int
+    prefetch: int
+    working_bytes: int = 0
+
+    @property
+    def batches_bytes(self) -> int:
+        return self.batch_bytes * (self.prefetch + HELD_ELSEWHERE) + self.working_bytes
+
+    @property
+    def cache_bytes(self) -> int:
+        return max(0, self.budget - self.batches_bytes)
+
+
+def plan_memory(
+    budget: int | str | None, batch_bytes: int, prefetch: int | None, most: int | None = None, working_bytes: int = 0
+) -> MemoryPlan:
+    """How many batches to prefetch: `prefetch`, or else `most` (`PREFETCH`) batches, but within half the budget.
+
+    Args:
+        budget: Bytes, or text such as "2GB"; None for `DEFAULT_SHARE` of the free memory.
+        batch_bytes: What the largest batch takes.
+        prefetch: The number asked for.
+        most: The most batches where no number is asked for.
+        working_bytes: What the threads take while they decode.
+
+    Raises:
+        LoaderError: That number of batches, or not even one, fits into the budget.
+    """
+    total = parse_bytes(budget) if budget is not None else int(available_memory() * DEFAULT_SHARE)
+    free = total - working_bytes
+    if batch_bytes * (1 + HELD_ELSEWHERE) > free:
+        working = f" and {working_bytes:,} bytes for decoding" if working_bytes else ""
+        raise LoaderError(
+            f"memory_budget={total:,} bytes cannot hold {1 + HELD_ELSEWHERE} batches of {batch_bytes:,}{working}; a batch is "
+            "filled, one waits, and TensorFlow and the trainer hold the others. Allow more, or make batch_size smaller"
+        )
+    fits = max(1, (free - total // 2) // max(batch_bytes, 1) - HELD_ELSEWHERE)
+    plan = MemoryPlan(total, batch_bytes, prefetch or min(most or PREFETCH, fits), working_bytes)
+    if plan.batches_bytes > total:
+        raise LoaderError(
+            f"prefetch={prefetch} takes {plan.batches_bytes:,} bytes with the {HELD_ELSEWHERE} batches that TensorFlow and "
+            f"the trainer hold, memory_budget is {total:,}; prefetch={free // batch_bytes - HELD_ELSEWHERE} fits, or allow more"
+        )
+    return plan
+
+
+def batch_bytes(
+    outputs: Sequence[Output],
+    specs: Mapping[str, FieldSpec],
+    table: RecordTable,
+    rows: Numbers | None,
+    batch_rows: int,
+) -> int:
+    """Bytes of the largest batch of `batch_rows` samples out of `rows` (None: all).
+
+    Where samples differ in size, it is the batch of the largest ones, by the index.
+    """
+    fixed = batch_rows * sum(max(row_bytes(output), SMALLEST_ROW) for output in outputs)
+    varying = _varying_bytes(outputs, specs, table, rows)
+    if varying is None:
+        return fixed
+    largest = np.partition(varying, -batch_rows)[-batch_rows:] if batch_rows < len(varying) else varying
+    return fixed + int(largest.sum())
+
+
+def working_bytes(
+    outputs: Sequence[Output], specs: Mapping[str, FieldSpec], table: RecordTable, rows: Numbers | None, at_once: int
+) -> int:
+    """Bytes of `at_once` decoded samples, where their stored sizes differ: of other samples the memory is not counted."""
+    stored = [
+        Output(name, (name,), specs[name].shape, specs[name].dtype)
+        for name in dict.fromkeys(field for output in outputs for field in output.fields)
+        if name in specs
+    ]
+    varying = _varying_bytes(stored, specs, table, rows)
+    return 0 if varying is None or not len(varying) else at_once * int(varying.max())
+
+
+def _varying_bytes(
+    outputs: Sequence[Output], specs: Mapping[str, FieldSpec], table: RecordTable, rows: Numbers | None
+) -> Numbers | None:
+    """Bytes of each row's arrays that have no fixed size, int64 [N], in the largest of its variants; None without any."""
+    varying = [output for output in outputs if None in output.shape and output.dtype != "string"]
+    if not varying:
+        return None
+    total: Numbers = np.stack([_decoded_bytes(output, specs, table) for output in varying]).sum(axis=0)
+    return total if rows is None else total[rows]
+
+
+def _decoded_bytes(output: Output, specs: Mapping[str, FieldSpec], table: RecordTable) -> Numbers:
+    itemsize = np.dtype(output.dtype).itemsize
+    name = output.fields[0]
+    if specs[name].kind not in RASTER_KINDS:
+        stored = (
+            1 if np.dtype(specs[name].dtype).kind in "iu" else np.dtype(specs[name].dtype).itemsize
+        )  # varints, floats
+        return _largest(table, f"{name}_size") * itemsize // stored
+    height, width = (
+        _largest(table, column) if size is None else np.int64(size)
+        for column, size in zip(("height", "width"), output.shape[:2], strict=True)
+    )
+    channels = prod(MOST_CHANNELS if size is None else size for size in output.shape[2:])
+    return np.asarray(height * width * channels * itemsize)
+
+
+def _largest(table: RecordTable, column: str) -> Numbers:
+    """A column of the index, for each row the largest of the variants that are read: int64 [N]."""
+    parts = []
+    for part in table.parts:
+        values = [part.dataset.index(part.split, variant, [column]).column(column) for variant in part.variants]
+        parts.append(np.max([value.fill_null(0).to_numpy() for value in values], axis=0).astype(np.int64))
+    return np.concatenate(parts)
+
+
+def parse_bytes(value: int | str) -> int:
+    """A number of bytes, or text such as "800M", "2GB" or "1.5 GiB" (units of 1,024)."""
+    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+        return value
+    match = re.fullmatch(r"\s*([0-9.]+)\s*([kmgt]?)i?b?\s*", str(value).lower())
+    try:
+        amount = float(match[1]) * _UNITS[match[2]] if match else 0
+    except ValueError:
+        amount = 0
+    if amount < 1:
+        raise LoaderError(f"memory_budget is a number of bytes or text such as '2GB', not {value!r}")
+    return int(amount)

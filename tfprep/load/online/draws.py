@@ -1,0 +1,165 @@
+"""The random numbers of the ops at load, element by element for positions of the run.
+
+A position counts the samples of all epochs, so it stands for (epoch, position in the epoch).
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from tfprep.load.online.ops import AtLoad, Cut, CutMix, MixUp, RandomFlip
+from tfprep.load.order.permutation import Words, below, mix, subkey, words
+from tfprep.load.order.schedule import Numbers
+
+BLOCK = 256
+"""Positions whose beta draws come from one generator."""
+PARTS = 256
+"""The weights of MixUp are whole multiples of 1 / 256: an 8-bit image cannot show more."""
+
+
+class Window(NamedTuple):
+    """The window of each sample's rasters: rows [y, y + height), columns [x, x + width), and whether it is mirrored."""
+
+    y: Numbers
+    x: Numbers
+    height: Numbers
+    width: Numbers
+    flip_y: npt.NDArray[np.bool_]
+    flip_x: npt.NDArray[np.bool_]
+
+    @property
+    def rows(self) -> list[tuple[int, int, int, int, bool, bool]]:
+        """The windows, sample by sample."""
+        return list(zip(*(column.tolist() for column in self), strict=True))
+
+
+class Mixed(NamedTuple):
+    """How each sample is mixed with its partner.
+
+    In MixUp the sample has the weight `weight` / 256 (256: it is not mixed). In CutMix the rows [top, bottom) and columns
+    [left, right) are the partner's (none where top = bottom). `share` is the sample's weight in the labels.
+    """
+
+    weight: Numbers
+    top: Numbers
+    bottom: Numbers
+    left: Numbers
+    right: Numbers
+    share: npt.NDArray[np.float32]
+
+
+def bits(key: int, position: Any, number: int) -> Words:
+    """64 random bits, the `number`-th of this key at each position."""
+    return mix(subkey(subkey(key, position), number))
+
+
+def threshold(p: float) -> int:
+    """The upper 32 bits of a draw are below this with probability p."""
+    return round(p * 2**32)
+
+
+def happens(draw: Words, p: float) -> npt.NDArray[np.bool_]:
+    chosen: npt.NDArray[np.bool_] = (draw >> np.uint64(32)) < np.uint64(threshold(p))
+    return chosen
+
+
+# --- flips and crops ------------------------------------------------------------------------------------------------
+
+
+def windows(plan: AtLoad, position: Numbers, height: Any, width: Any) -> Window:
+    """The windows after all flips and crops, of rasters with this height and width (one number, or one for each sample)."""
+    count = len(position)
+    window = Window(
+        np.zeros(count, np.int64),
+        np.zeros(count, np.int64),
+        np.broadcast_to(np.asarray(height, np.int64), count),
+        np.broadcast_to(np.asarray(width, np.int64), count),
+        np.zeros(count, np.bool_),
+        np.zeros(count, np.bool_),
+    )
+    for op, key in zip(plan.cuts, plan.keys.cuts, strict=True):
+        window = _cut(op, key, position, window, plan.training)
+    return window
+
+
+def _cut(op: Cut, key: int, position: Numbers, window: Window, training: bool) -> Window:
+    if isinstance(op, RandomFlip):
+        flip = happens(bits(key, position, 0), op.p if training else 0.0)
+        if op.direction == "vertical":
+            return window._replace(flip_y=window.flip_y ^ flip)
+        return window._replace(flip_x=window.flip_x ^ flip)
+    room_y, room_x = window.height - op.height, window.width - op.width
+    if training:
+        down = below(bits(key, position, 0), words(room_y + 1)).astype(np.int64)
+        right = below(bits(key, position, 1), words(room_x + 1)).astype(np.int64)
+    else:
+        down, right = room_y // 2, room_x // 2
+    return window._replace(
+        y=window.y
+        + np.where(window.flip_y, room_y - down, down),  # in a mirrored image the offset counts from the other side
+        x=window.x + np.where(window.flip_x, room_x - right, right),
+        height=np.full_like(window.height, op.height),
+        width=np.full_like(window.width, op.width),
+    )
+
+
+# --- mixing ---------------------------------------------------------------------------------------------------------
+
+
+def mixtures(plan: AtLoad, position: Numbers, height: int, width: int) -> Mixed:
+    """How the samples at these positions are mixed, in images of this size."""
+    drawn = plan.keys
+    chosen = below(bits(drawn.choice, position, 0), words(len(plan.mixes)))
+    mixed = _unmixed(len(position))
+    for number, (op, key) in enumerate(zip(plan.mixes, drawn.mixes, strict=True)):
+        does = (chosen == number) & happens(bits(key, position, 0), op.p if plan.training else 0.0)
+        chosen_mix = _weighed(op, key, position) if isinstance(op, MixUp) else _boxed(op, key, position, height, width)
+        mixed = _where(does, chosen_mix, mixed)
+    return mixed
+
+
+def _unmixed(count: int) -> Mixed:
+    nothing = np.zeros(count, np.int64)
+    return Mixed(np.full(count, PARTS), nothing, nothing, nothing, nothing, np.ones(count, np.float32))
+
+
+def _where(does: npt.NDArray[np.bool_], new: Any, old: Any) -> Mixed:
+    return Mixed(*(np.where(does, one, other) for one, other in zip(new, old, strict=True)))
+
+
+def _weighed(op: MixUp, key: int, position: Numbers) -> Mixed:
+    weight = np.rint(betas(op.alpha, key, position) * PARTS).astype(np.int64)
+    return _unmixed(len(position))._replace(weight=weight, share=(weight / PARTS).astype(np.float32))
+
+
+def _boxed(op: CutMix, key: int, position: Numbers, height: int, width: int) -> Mixed:
+    ratio = np.sqrt(1 - betas(op.alpha, key, position))
+    top, bottom = _side(bits(key, position, 2), ratio, height)
+    left, right = _side(bits(key, position, 3), ratio, width)
+    area = (bottom - top) * (right - left)
+    share = (1.0 - area / (height * width)).astype(np.float32)
+    return Mixed(np.full(len(position), PARTS), top, bottom, left, right, share)
+
+
+def _side(draw: Words, ratio: npt.NDArray[np.float64], length: int) -> tuple[Numbers, Numbers]:
+    """Where a box of this share of the side begins and ends, its centre anywhere: as in the authors' code."""
+    side = np.floor(length * ratio).astype(np.int64)
+    centre = below(draw, words(length)).astype(np.int64)
+    return np.clip(centre - side // 2, 0, length), np.clip(centre + side // 2, 0, length)
+
+
+def betas(alpha: float, key: int, position: Numbers) -> npt.NDArray[np.float64]:
+    """A draw from Beta(alpha, alpha) for each position, by NumPy's generator.
+
+    A generator draws for `BLOCK` consecutive positions at once: making one takes as long as some hundred draws.
+    """
+    drawn = np.empty(len(position))
+    blocks = position // BLOCK
+    for block in np.unique(blocks):
+        here = blocks == block
+        generator = np.random.Generator(np.random.Philox(key=[key, int(block)]))
+        drawn[here] = generator.beta(alpha, alpha, BLOCK)[position[here] % BLOCK]
+    return drawn

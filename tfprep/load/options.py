@@ -1,0 +1,246 @@
+"""The options of a loader, the same for TensorFlow, NumPy and PyTorch: checked once, in one place."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Literal, TypeAlias, TypedDict, get_args
+
+from tfprep.augment.transform import GeometryOp
+from tfprep.errors import LoaderError
+from tfprep.load.online.ops import AtLoadOp, check_ops
+from tfprep.load.order.epoch_order import OrderName
+from tfprep.load.order.schedule import Hosts, Remainder
+from tfprep.load.order.variants import VariantChoice
+from tfprep.load.order.where import Where
+from tfprep.load.outputs import FieldChoice
+from tfprep.load.reader.bad_records import OnBad
+from tfprep.load.values import FloatType, check_geometry
+
+Verify: TypeAlias = Literal["always", "first_epoch", "never"]
+CacheChoice: TypeAlias = Literal["auto", "encoded", "decoded", False]
+Path: TypeAlias = Literal["auto", "direct", "graph"]
+WorkersChoice: TypeAlias = Literal["auto", "threads", "processes"]
+
+
+@dataclass(frozen=True)
+class LoaderOptions:
+    """The options of `loader`, `numpy_loader` and `torch_loader`.
+
+    What an element is:
+
+    Args:
+        fields: The fields of an element, which is a dict; None for all that are stored.
+        inputs: The model's inputs, and `targets` its targets: an element is `x` or `(x, y)` (see `tfprep.load.outputs`).
+        targets: See `inputs`.
+        sample_weight: A stored number or map by which Keras multiplies the loss: an element is `(x, y, w)`.
+        dtype: "float32", "float16" or "bfloat16" for images and maps; None for the stored type.
+        normalize: Whether to subtract the training split's mean and divide by its standard deviation; needs `dtype`.
+        geometry: Ops such as `augment.Resize(224, 224)` and `augment.CenterCrop(224, 224)` in their unaugmented form, for
+            images that are stored in their original sizes.
+        at_load: Ops drawn anew in every epoch: `RandomFlip`, `RandomCrop`, `MixUp`, `CutMix` (see `tfprep.load.online.ops`).
+
+    Which samples, in which order:
+
+        batch_size: Samples a step, of all hosts together.
+        training: True repeats for ever, with another order and another variant each epoch. False reads once, in the order on
+            disk, without augmentation, with the last, smaller batch.
+        seed: The seed of the order, the variants and the ops at load.
+        order: "global", "block" or "sequential"; None for "global" in training and "sequential" otherwise.
+        block: Samples of a block, with order="block".
+        window: Blocks that are mixed with one another, with order="block".
+        variants: "rotate", "random", "all" or a number; None for "rotate" in training and 0 otherwise.
+        remainder: "wrap", "keep" or "drop", where `batch_size` does not divide the samples; None for "wrap" in training and
+            "keep" otherwise.
+        start_step: The first step: the loader delivers what an uninterrupted run delivers from this step on.
+        hosts: (index, count) or a `tf.distribute.InputContext`: this host's part of every batch.
+        where: An expression over the index that selects samples (see `tfprep.load.order.where`).
+        balance: A column of the index such as "label": each of its values equally often in every epoch.
+        weights: How often samples are drawn, by class ({"cat": 2, "dog": 1}) or one number a sample.
+
+    How it is read; none of this changes what is delivered:
+
+        on_bad: "raise", or "skip": another sample replaces one that cannot be read, drawn by the same rule (with
+            training=False the row is left out).
+        verify: Compare checksums "always", the first time that a record is read ("first_epoch"), or "never".
+        memory_budget: Bytes, or text such as "2GB", for batches and cache; None for a quarter of the free memory.
+        cache: "decoded", "encoded", False, or "auto": decoded rows where samples are read more than once and all of them fit,
+            or half of them where that saves decoding.
+        workers: "threads" of this process fill the batches, or worker "processes", which training does not slow down; "auto"
+            takes processes on machines of many CPUs, where they can read the dataset. `report()` says which, and why.
+        threads: Threads that read and decode, in all processes together; 0 for one a usable CPU (16 where records come from
+            a URL).
+        prefetch: Batches kept ready in host memory; None for as many as are of use within the budget. `prefetch_to_device`
+            is another thing: it copies finished batches to the accelerator.
+        tuning: Whether `threads`, `prefetch` and `cache`, where they have their defaults, are taken from the dataset's
+            `tuning.json`, if `tfprep bench --tune` wrote it on a machine of this kind.
+        timeout_s: Seconds without a batch after which StalledPipelineError is raised.
+        path: "direct", "graph" (TensorFlow ops alone) or "auto". TensorFlow's loader only.
+        prefetch_to_device: A device such as "/GPU:0". TensorFlow's loader only.
+
+    Raises:
+        LoaderError: A value is not one of these, or two options exclude each other.
+    """
+
+    batch_size: int = 32
+    training: bool = True
+    seed: int = 0
+    fields: Sequence[str] | None = None
+    inputs: FieldChoice | None = None
+    targets: FieldChoice | None = None
+    sample_weight: str | None = None
+    order: OrderName | None = None
+    block: int = 64
+    window: int = 16
+    variants: VariantChoice | None = None
+    remainder: Remainder | None = None
+    start_step: int = 0
+    hosts: Any = None
+    where: Where | None = None
+    balance: str | None = None
+    weights: Any = None
+    dtype: FloatType | None = None
+    normalize: bool = False
+    geometry: Sequence[GeometryOp] = ()
+    at_load: Sequence[AtLoadOp] = ()
+    on_bad: OnBad = "raise"
+    verify: Verify = "first_epoch"
+    memory_budget: int | str | None = None
+    cache: CacheChoice = "auto"
+    workers: WorkersChoice = "auto"
+    threads: int = 0
+    prefetch: int | None = None
+    tuning: bool = True
+    timeout_s: float = 300.0
+    path: Path = "auto"
+    prefetch_to_device: str | None = None
+
+    def __post_init__(self) -> None:
+        _whole(self, "batch_size", 1)
+        _whole(self, "start_step", 0)
+        _whole(self, "threads", 0)
+        _whole(self, "block", 1)
+        _whole(self, "window", 1)
+        _whole(self, "seed")
+        if self.prefetch is not None:
+            _whole(self, "prefetch", 1)
+        for name in ("training", "normalize", "tuning"):
+            if not isinstance(getattr(self, name), bool):
+                raise LoaderError(f"{name} is True or False, not {getattr(self, name)!r}")
+        if isinstance(self.timeout_s, bool) or not isinstance(self.timeout_s, int | float) or not self.timeout_s > 0:
+            raise LoaderError(f"timeout_s is a number of seconds above 0, not {self.timeout_s!r}; inf waits for ever")
+        for name, allowed in (
+            ("verify", Verify),
+            ("on_bad", OnBad),
+            ("cache", CacheChoice),
+            ("path", Path),
+            ("workers", WorkersChoice),
+        ):
+            _one_of(self, name, get_args(allowed))
+        if not self.training and self.remainder == "wrap":
+            rule = "remainder='wrap' goes on with the next epoch; with training=False there is none"
+            raise LoaderError(f"{rule}: use 'keep' or 'drop'")
+        if self.host.count > self.batch_size:
+            rule = f"batch_size={self.batch_size} is that of all hosts together"
+            raise LoaderError(f"{rule}: give each of the {self.host.count} hosts one sample at least")
+        check_geometry(self.geometry)
+        check_ops(self.at_load)
+
+    @property
+    def host(self) -> Hosts:
+        return hosts_of(self.hosts)
+
+
+class LoaderKeywords(TypedDict, total=False):
+    """The keywords of the loaders, for type checkers and editors: the fields of `LoaderOptions` other than `batch_size`."""
+
+    training: bool
+    seed: int
+    fields: Sequence[str] | None
+    inputs: FieldChoice | None
+    targets: FieldChoice | None
+    sample_weight: str | None
+    order: OrderName | None
+    block: int
+    window: int
+    variants: VariantChoice | None
+    remainder: Remainder | None
+    start_step: int
+    hosts: Any
+    where: Where | None
+    balance: str | None
+    weights: Any
+    dtype: FloatType | None
+    normalize: bool
+    geometry: Sequence[GeometryOp]
+    at_load: Sequence[AtLoadOp]
+    on_bad: OnBad
+    verify: Verify
+    memory_budget: int | str | None
+    cache: CacheChoice
+    workers: WorkersChoice
+    threads: int
+    prefetch: int | None
+    tuning: bool
+    timeout_s: float
+    path: Path
+    prefetch_to_device: str | None
+
+
+ELSEWHERE = {
+    "shuffle": "training=True shuffles, order='sequential' does not",
+    "repeat": "training=True repeats, training=False reads once",
+    "drop_remainder": "remainder='drop'",
+    "num_workers": "threads",
+    "num_parallel_calls": "threads",
+    "image_size": "geometry=[augment.Resize(224, 224)]",
+    "label": "targets",
+    "class_weight": "balance or weights, or class_weight of model.fit",
+}
+"""Options of other loaders, and what has that effect here."""
+
+
+def loader_options(batch_size: int, keywords: Mapping[str, Any]) -> LoaderOptions:
+    """The options from the keywords of `loader(...)`; LoaderError with a suggestion for a keyword that does not exist."""
+    known = [field.name for field in fields(LoaderOptions)]
+    for name in keywords:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            instead = ELSEWHERE.get(name) or (near[0] if near else "")
+            hint = f"instead: {instead}" if instead else f"there are {', '.join(known)}"
+            raise LoaderError(f"a loader has no option {name!r}; {hint}")
+    return LoaderOptions(batch_size=batch_size, **keywords)
+
+
+def hosts_of(hosts: Any) -> Hosts:
+    """The host from (index, count), from a `tf.distribute.InputContext`, or from None for a single host."""
+    if hosts is None:
+        return Hosts()
+    if hasattr(hosts, "input_pipeline_id"):
+        return Hosts(int(hosts.input_pipeline_id), int(hosts.num_input_pipelines))
+    try:
+        index, count = hosts
+        return Hosts(operator.index(index), operator.index(count))
+    except (TypeError, ValueError):
+        raise LoaderError(f"hosts is (index, count) or a tf.distribute.InputContext, not {hosts!r}") from None
+
+
+def _whole(options: LoaderOptions, name: str, least: int | None = None) -> None:
+    """Check that the option is a whole number, and store it as a Python int: it may be one of NumPy's."""
+    value = getattr(options, name)
+    number = None
+    with contextlib.suppress(TypeError):
+        number = None if isinstance(value, bool) else operator.index(value)
+    if number is None or (least is not None and number < least):
+        rule = "a whole number" if least is None else f"a whole number from {least}"
+        raise LoaderError(f"{name} is {rule}, not {value!r}")
+    object.__setattr__(options, name, number)
+
+
+def _one_of(options: LoaderOptions, name: str, allowed: tuple[object, ...]) -> None:
+    value = getattr(options, name)
+    if not any(value is choice or (isinstance(value, str) and value == choice) for choice in allowed):
+        raise LoaderError(f"{name} is {', '.join(map(repr, allowed))}, not {value!r}")

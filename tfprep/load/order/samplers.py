@@ -1,0 +1,186 @@
+"""Samplers: which sample each item of an epoch is, and how often that sample was drawn before.
+
+A sampler has a `size`, the number of items of one epoch. `samples(item, epoch)` returns the sample's number in the selection and
+its pass: how many times the sample was drawn earlier in the run, so that a sample drawn twice in an epoch shows two variants.
+`substitute(sample, draw)` returns another sample that could have been drawn instead: it replaces one that cannot be read. No
+sampler keeps state: every result is computed from (seed, epoch).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from math import fsum
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from tfprep.errors import LoaderError
+from tfprep.load.order.permutation import GOLDEN, Words, below, permute, seed_key, subkey, words
+
+UNIT_BITS = 32
+UNIT = 1 << UNIT_BITS
+"""Expected counts are multiples of 2^-32, so that NumPy and TensorFlow count alike."""
+STEP = GOLDEN >> 32
+"""The golden ratio as a multiple of 2^-32: multiples of it, modulo 1, spread more evenly than those of any other number."""
+
+
+class Sampler(Protocol):
+    @property
+    def size(self) -> int: ...
+
+    def samples(self, item: Words, epoch: Words) -> tuple[Words, Words]:
+        """(sample, pass) of these items of these epochs: uint64 [N] each."""
+        ...
+
+    def substitute(self, sample: Words, draw: Words) -> Words:
+        """For each sample another that could stand for it, chosen by 64 random bits; it may be the same again."""
+        ...
+
+
+@dataclass(frozen=True)
+class UniformSampler:
+    """Every sample once."""
+
+    size: int
+
+    def samples(self, item: Words, epoch: Words) -> tuple[Words, Words]:
+        return item, epoch
+
+    def substitute(self, sample: Words, draw: Words) -> Words:
+        return below(draw, words(self.size))
+
+
+@dataclass(frozen=True, eq=False)
+class StratifiedSampler:
+    """Each stratum has a quota of every epoch's items: `quotas[i]` for the `sizes[i]` samples that come i-th in the selection.
+
+    A stratum's samples are drawn in one random order after another, which do not end where epochs end: after any number of
+    epochs each of its samples was drawn equally often, or once more.
+    """
+
+    sizes: tuple[int, ...]
+    quotas: tuple[int, ...]
+    seed: int
+
+    def __post_init__(self) -> None:
+        for size, quota in zip(self.sizes, self.quotas, strict=True):
+            if size == 0 and quota > 0:
+                raise LoaderError(f"a stratum of no samples cannot give {quota} an epoch")
+
+    @property
+    def size(self) -> int:
+        return sum(self.quotas)
+
+    @cached_property
+    def ends(self) -> Words:
+        """Where each stratum's items of an epoch end."""
+        return words(np.cumsum(self.quotas))
+
+    @cached_property
+    def columns(self) -> tuple[Words, Words, Words]:
+        """(first sample, samples, quota) by stratum."""
+        return words(np.cumsum([0, *self.sizes[:-1]])), words(self.sizes), words(self.quotas)
+
+    @property
+    def key(self) -> int:
+        return seed_key(self.seed, "strata")
+
+    def samples(self, item: Words, epoch: Words) -> tuple[Words, Words]:
+        stratum = np.searchsorted(self.ends, item, "right")
+        first, size, quota = (column[stratum] for column in self.columns)
+        position = epoch * quota + item - (self.ends[stratum] - quota)
+        passes, inside = position // size, position % size
+        return first + permute(inside, size, subkey(subkey(self.key, stratum), passes)), passes
+
+    def substitute(self, sample: Words, draw: Words) -> Words:
+        """A sample of the same stratum."""
+        first, size, _ = self.columns
+        stratum = np.searchsorted(np.cumsum(size), sample, "right")
+        chosen: Words = first[stratum] + below(draw, size[stratum])
+        return chosen
+
+
+@dataclass(frozen=True, eq=False)
+class WeightedSampler:
+    """`size` items an epoch, each sample in proportion to its weight.
+
+    Systematic sampling (Madow, 'On the theory of systematic sampling', 1949): with an expected count of 2.3, a sample is drawn
+    2 or 3 times in every epoch, 2.3 times on average. The start moves by the golden ratio from epoch to epoch, which spreads
+    the samples of small weight evenly over the epochs.
+    """
+
+    weights: npt.NDArray[np.float64]
+    seed: int
+
+    def __post_init__(self) -> None:
+        weights = self.weights
+        if not np.isfinite(weights).all() or (weights < 0).any() or not weights.any():
+            raise LoaderError("weights are finite numbers from 0 on, not all of them 0")
+
+    @property
+    def size(self) -> int:
+        return len(self.weights)
+
+    @cached_property
+    def ends(self) -> Words:
+        """The expected counts of an epoch in units of 2^-32, added up: `size` at the end, exactly."""
+        total = np.cumsum(self.weights * (self.size / fsum(self.weights)))
+        last = int(np.flatnonzero(self.weights)[-1])
+        total[last:] = self.size
+        return words(np.rint(total * UNIT))
+
+    @property
+    def start(self) -> int:
+        return seed_key(self.seed, "weights") >> 32
+
+    def samples(self, item: Words, epoch: Words) -> tuple[Words, Words]:
+        unit = np.uint64(UNIT)
+        offset = (words(self.start) + epoch * np.uint64(STEP)) % unit
+        sample = np.searchsorted(self.ends, item * unit + offset, "right")
+        begin = np.where(sample > 0, self.ends[sample - 1], np.uint64(0))
+        first_item = (begin + unit - np.uint64(1) - offset) // unit
+        passes = self._drawn_before(begin, self.ends[sample], epoch) + item - first_item
+        return sample.astype(np.uint64), passes
+
+    def _drawn_before(self, begin: Words, end: Words, epoch: Words) -> Words:
+        """How often the sample with the counts [begin, end) was drawn in the epochs before this one.
+
+        An epoch with this offset draws ceil((end - offset) / unit) - ceil((begin - offset) / unit) of it. Summed over
+        epochs, the offset's own wraps cancel, and what is left are sums of floor((a k + b) / unit).
+        """
+        shift = np.uint64(UNIT - 1 - self.start)
+        return floor_sums(epoch, UNIT, UNIT - STEP, end + shift) - floor_sums(epoch, UNIT, UNIT - STEP, begin + shift)
+
+    def substitute(self, sample: Words, draw: Words) -> Words:
+        """Any sample, in proportion to the weights."""
+        position = below(draw, words(self.size)) * np.uint64(UNIT) + (draw & np.uint64(UNIT - 1))
+        chosen: Words = np.searchsorted(self.ends, position, "right").astype(np.uint64)
+        return chosen
+
+
+def floor_sums(count: Words, modulus: int, factor: int, offset: Words) -> Words:
+    """The sum of floor((factor i + offset) / modulus) over i < count, modulo 2^64, element by element.
+
+    Euclid's algorithm on (factor, modulus), as in the AtCoder Library's `floor_sum`: each step swaps the two axes of the
+    lattice points under a line. The steps are the same for all elements; those that have ended add nothing.
+    """
+    total = np.zeros_like(offset)
+    for whole, rest, divisor in euclid_steps(modulus, factor):
+        total = total + count * (count - np.uint64(1)) // np.uint64(2) * np.uint64(whole)
+        total, offset = total + count * (offset // np.uint64(divisor)), offset % np.uint64(divisor)
+        top = np.uint64(rest) * count + offset
+        count, offset = top // np.uint64(divisor), top % np.uint64(divisor)
+        if not count.any():
+            break
+    return total
+
+
+def euclid_steps(modulus: int, factor: int) -> list[tuple[int, int, int]]:
+    """(factor // modulus, factor % modulus, modulus) of each step of Euclid's algorithm."""
+    steps = []
+    while modulus:
+        steps.append((factor // modulus, factor % modulus, modulus))
+        factor, modulus = modulus, factor % modulus
+    return steps

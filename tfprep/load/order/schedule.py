@@ -1,0 +1,166 @@
+"""Which rows of the index each step's batch holds, for any step, in constant time.
+
+The positions of a run are those of epoch 0, then those of epoch 1, and so on. A step takes the next `batch_size` of them, and
+each host a consecutive part of every step, so that the parts of all hosts together are the batch of a single host.
+
+`remainder` decides what happens where an epoch does not end with a full batch:
+
+- "wrap": the batch continues with the next epoch. All batches are full, and every epoch still holds each sample once.
+- "keep": the epoch's last batch is smaller.
+- "drop": the epoch's last samples are left out; each epoch leaves out other ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, TypeAlias, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from tfprep.errors import LoaderError
+from tfprep.load.order.epoch_order import EpochOrder
+from tfprep.load.order.permutation import mix, seed_key, subkey, words
+from tfprep.load.order.samplers import Sampler
+from tfprep.load.order.variants import Variants
+
+Remainder: TypeAlias = Literal["wrap", "keep", "drop"]
+Numbers: TypeAlias = npt.NDArray[np.int64]
+
+
+class BatchIndices(NamedTuple):
+    """What to read: for each sample of a batch its `row` in the table, its `variant`, and its `position` in the run."""
+
+    row: Numbers
+    variant: Numbers
+    position: Numbers
+
+
+@dataclass(frozen=True)
+class Hosts:
+    """This host's number, from 0, and how many there are."""
+
+    index: int = 0
+    count: int = 1
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.index < self.count:
+            raise LoaderError(f"hosts=(index, count) with 0 <= index < count, not ({self.index}, {self.count})")
+
+    def part(self, start: int, stop: int) -> tuple[int, int]:
+        """This host's consecutive part of the positions [start, stop); the parts differ in size by at most one."""
+        positions = stop - start
+        return start + positions * self.index // self.count, start + positions * (self.index + 1) // self.count
+
+
+@dataclass(frozen=True)
+class BatchSchedule:
+    """Maps steps to batch indices.
+
+    `rows` maps a number of the sampler to its row in the table, and `groups` a row to the group that shares its variant; None
+    stands for the number itself. `counts` is the number of variants, of all rows or of each. `epochs` is None for a run
+    without an end.
+    """
+
+    sampler: Sampler
+    order: EpochOrder
+    variants: Variants
+    batch_size: int
+    remainder: Remainder = "wrap"
+    hosts: Hosts = Hosts()
+    epochs: int | None = None
+    rows: Numbers | None = None
+    groups: Numbers | None = None
+    counts: int | Numbers = 1
+
+    def __post_init__(self) -> None:
+        if self.batch_size < 1:
+            raise LoaderError(f"batch_size is at least 1, not {self.batch_size}")
+        if self.remainder not in get_args(Remainder):
+            raise LoaderError(f"remainder is 'wrap', 'keep' or 'drop', not {self.remainder!r}")
+        if self.variants.choice == "all" and not isinstance(self.counts, int):
+            raise LoaderError("variants='all' with datasets of different numbers of variants; use 'rotate'")
+        if self.size == 0:
+            raise LoaderError("no sample is left to load; widen `where`, or choose another split")
+        if self.steps_per_epoch == 0:
+            raise LoaderError(
+                f"remainder='drop' leaves no batch: {self.size} samples are fewer than batch_size={self.batch_size}"
+            )
+
+    @property
+    def size(self) -> int:
+        """Items of one epoch."""
+        return self.sampler.size * self.times
+
+    @property
+    def times(self) -> int:
+        """Items of an epoch for each sample: with "all" as many as it has variants."""
+        return self.counts if self.variants.choice == "all" and isinstance(self.counts, int) else 1
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Batches that hold one epoch, rounded up; with "drop" rounded down."""
+        whole = self.size // self.batch_size
+        return whole if self.remainder == "drop" else -(-self.size // self.batch_size)
+
+    @property
+    def steps(self) -> int | None:
+        """Batches of the whole run; None where it has no end."""
+        if self.epochs is None:
+            return None
+        if self.remainder == "wrap":
+            return -(-self.size * self.epochs // self.batch_size)
+        return self.steps_per_epoch * self.epochs
+
+    def global_span(self, step: int) -> tuple[int, int]:
+        """The positions [start, stop) of the run that this step holds, on all hosts together."""
+        if self.remainder == "wrap":
+            start = step * self.batch_size
+            end = start + self.batch_size if self.epochs is None else self.size * self.epochs
+            return start, min(start + self.batch_size, end)
+        epoch, inside = divmod(step, self.steps_per_epoch)
+        start = epoch * self.size + inside * self.batch_size
+        return start, min(start + self.batch_size, (epoch + 1) * self.size)
+
+    def span(self, step: int) -> tuple[int, int]:
+        """This host's part of `global_span`."""
+        return self.hosts.part(*self.global_span(step))
+
+    def batch_indices(self, steps: Sequence[int]) -> list[BatchIndices]:
+        """The batch indices of these steps on this host. Several steps at once cost hardly more than one."""
+        spans = [self.span(step) for step in steps]
+        whole = self.at(np.concatenate([np.arange(start, stop) for start, stop in spans]))
+        ends = np.cumsum([stop - start for start, stop in spans]).tolist()
+        row, variant, position = whole
+        return [
+            BatchIndices(row[start:end], variant[start:end], position[start:end])
+            for start, end in zip([0, *ends[:-1]], ends, strict=True)
+        ]
+
+    def at(self, position: Numbers) -> BatchIndices:
+        """The batch indices at these positions of the run."""
+        epoch, inside = np.divmod(position, self.size)
+        item = self.order.items(inside, epoch, self.size)
+        if self.times > 1:
+            samples = words(self.sampler.size)
+            sample, _ = self.sampler.samples(item % samples, words(epoch))
+            return BatchIndices(self._row(sample), (item // samples).astype(np.int64), position)
+        sample, passes = self.sampler.samples(item, words(epoch))
+        row = self._row(sample)
+        group = row if self.groups is None else self.groups[row]
+        count = self.counts if isinstance(self.counts, int) else self.counts[row]
+        variant = self.variants.of(group, passes, count) if self.variants.choice != "all" else np.zeros_like(row)
+        return BatchIndices(row, variant.astype(np.int64), position)
+
+    def substitute(self, position: int, attempt: int) -> int:
+        """Another row for this position, drawn as the sampler draws: of the same class, dataset or weight."""
+        epoch, inside = divmod(position, self.size)
+        item = self.order.items(inside, epoch, self.size)
+        sample, _ = self.sampler.samples(item % words(self.sampler.size), words(epoch))
+        key = subkey(subkey(seed_key(self.order.seed, "substitute"), position), attempt)
+        return int(self._row(self.sampler.substitute(sample, mix(key)))[0])
+
+    def _row(self, sample: np.ndarray[tuple[int], np.dtype[np.uint64]]) -> Numbers:
+        number = sample.astype(np.int64)
+        return number if self.rows is None else self.rows[number]

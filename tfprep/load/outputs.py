@@ -1,0 +1,183 @@
+"""What a loader delivers: which fields, in which arrays, of which shape and type.
+
+An element is a dict of fields, or with `inputs` (and `targets`) what Keras takes: `x`, or `(x, y)`, where each is
+
+- the name of a field: its array;
+- a list of names: those rasters stacked along the channels, [H, W, sum of C]; a field [H, W] is one channel;
+- a dict from name to one of these: a dict, for models of several inputs.
+
+With `sample_weight`, the name of a field, it is `(x, y, w)`.
+
+Beside the stored fields there are "key" (the sample's key, text) and "variant" (int64).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from tfprep.errors import LoaderError
+from tfprep.fields import RASTER_KINDS, FieldSpec
+
+FieldChoice: TypeAlias = "str | Sequence[str] | Mapping[str, str | Sequence[str]]"
+"""What `inputs` and `targets` accept."""
+Structure: TypeAlias = Any
+"""How outputs form an element: the names of outputs in a dict, in a tuple, or a single name."""
+
+WEIGHT = "sample_weight"
+EXTRA = {"key": FieldSpec("text", (), "string"), "variant": FieldSpec("scalar", (), "int64")}
+"""Fields that every sample has in addition to those stored; a stored field of the same name takes precedence."""
+
+
+@dataclass(frozen=True)
+class Output:
+    """One array of an element: the fields that it consists of, and its shape and dtype without the batch's axis.
+
+    `shape` has None where samples differ; `dtype` is "string" for text. With `mean` and `std`, one number a channel, values
+    are normalised: (value - mean) / std.
+    """
+
+    name: str
+    fields: tuple[str, ...]
+    shape: tuple[int | None, ...]
+    dtype: str
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+
+    @property
+    def stacked(self) -> bool:
+        return len(self.fields) > 1
+
+
+def row_bytes(output: Output) -> int:
+    """Bytes of one sample's array; 0 where that differs or is text."""
+    if None in output.shape or output.dtype == "string":
+        return 0
+    return prod(size for size in output.shape if size is not None) * np.dtype(output.dtype).itemsize
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """All arrays of an element, and the structure that they form."""
+
+    outputs: tuple[Output, ...]
+    structure: Structure
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The names of all fields that are read, each once."""
+        return tuple(dict.fromkeys(name for output in self.outputs for name in output.fields))
+
+    @property
+    def ragged(self) -> bool:
+        """Whether samples differ in shape in some output, whose batches are then lists instead of arrays."""
+        return any(None in output.shape for output in self.outputs)
+
+    def pack(self, values: Mapping[str, Any]) -> Any:
+        """The element with these values, given by output."""
+        return _pack(self.structure, values)
+
+
+def resolve(
+    specs: Mapping[str, FieldSpec],
+    fields: Sequence[str] | None,
+    inputs: FieldChoice | None,
+    targets: FieldChoice | None,
+    sample_weight: str | None = None,
+) -> Outputs:
+    """The outputs that the options name; LoaderError where a name is unknown or fields cannot be stacked."""
+    if sample_weight is not None and (inputs is None or targets is None):
+        raise LoaderError("sample_weight is the third of (inputs, targets, sample_weight): name all three")
+    if inputs is None:
+        if targets is not None:
+            raise LoaderError("targets without inputs: name both, or neither for a dict of all fields")
+        names = tuple(specs) if fields is None else names_of(fields)
+        return Outputs(tuple(_single(specs, name, name) for name in names), {name: name for name in names})
+    if fields is not None:
+        raise LoaderError("fields or inputs: with `inputs` and `targets` only the fields named there are read")
+    outputs: dict[str, Output] = {}
+    x = _chosen(specs, inputs, "inputs", outputs)
+    if targets is None:
+        return Outputs(tuple(outputs.values()), x)
+    structure: Structure = (x, _chosen(specs, targets, "targets", outputs))
+    if sample_weight is not None:
+        outputs[WEIGHT] = _weight(specs, sample_weight)
+        structure = (*structure, WEIGHT)
+    return Outputs(tuple(outputs.values()), structure)
+
+
+def _weight(specs: Mapping[str, FieldSpec], name: str) -> Output:
+    """The output of the sample weights: a number for each sample, or a map with one for each pixel."""
+    if (
+        not isinstance(name, str)
+        or _spec(specs, name).dtype == "string"
+        or _spec(specs, name).kind in ("boxes", "points")
+    ):
+        raise LoaderError(f"sample_weight is the name of one stored number, or of a map, not {name!r}")
+    return _single(specs, WEIGHT, name)
+
+
+def _chosen(specs: Mapping[str, FieldSpec], choice: FieldChoice, path: str, outputs: dict[str, Output]) -> Structure:
+    if isinstance(choice, Mapping):
+        return {name: _chosen(specs, part, f"{path}/{name}", outputs) for name, part in choice.items()}
+    names = names_of(choice)
+    output = _single(specs, path, names[0]) if len(names) == 1 else _stack(specs, path, names)
+    outputs[path] = output
+    return path
+
+
+def names_of(choice: str | Sequence[str]) -> tuple[str, ...]:
+    """One name or several as a tuple; LoaderError where there is none."""
+    names = (choice,) if isinstance(choice, str) else tuple(choice)
+    if not names:
+        raise LoaderError("an empty list of fields; name at least one")
+    return names
+
+
+def _spec(specs: Mapping[str, FieldSpec], name: str) -> FieldSpec:
+    known = {**EXTRA, **specs}
+    if name not in known:
+        raise LoaderError(f"the dataset has no field {name!r}; it has {', '.join(specs)} (and key, variant)")
+    return known[name]
+
+
+def _single(specs: Mapping[str, FieldSpec], path: str, name: str) -> Output:
+    spec = _spec(specs, name)
+    return Output(path, (name,), spec.shape, spec.dtype)
+
+
+def _stack(specs: Mapping[str, FieldSpec], path: str, names: tuple[str, ...]) -> Output:
+    parts = {name: _spec(specs, name) for name in names}
+    for name, spec in parts.items():
+        if spec.kind not in RASTER_KINDS:
+            raise LoaderError(
+                f"only images, masks and maps can be stacked; '{name}' is a {spec.kind}: use a dict instead"
+            )
+    sizes = {spec.shape[:2] for spec in parts.values()}
+    if len(sizes) > 1:
+        shapes = ", ".join(f"'{name}' is {spec.shape}" for name, spec in parts.items())
+        raise LoaderError(f"fields of one height and width can be stacked; {shapes}")
+    channels = sum(channels_of(spec) for spec in parts.values())
+    dtype = np.result_type(*(spec.dtype for spec in parts.values()))
+    return Output(path, names, (*sizes.pop(), channels), dtype.name)
+
+
+def channels_of(spec: FieldSpec) -> int:
+    """The number of channels of a raster: 1 for [H, W]."""
+    if len(spec.shape) == 2:
+        return 1
+    if spec.shape[2] is None:
+        raise LoaderError("a raster whose samples differ in their channels cannot be stacked")
+    return spec.shape[2]
+
+
+def _pack(structure: Structure, values: Mapping[str, Any]) -> Any:
+    if isinstance(structure, str):
+        return values[structure]
+    if isinstance(structure, tuple):
+        return tuple(_pack(part, values) for part in structure)
+    return {name: _pack(part, values) for name, part in structure.items()}

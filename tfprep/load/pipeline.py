@@ -1,0 +1,356 @@
+"""From datasets and options to batches, without TensorFlow: what the loaders of all frameworks share."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any, TypeAlias, TypeVar
+
+import numpy as np
+
+from tfprep.errors import LoaderError
+from tfprep.fields import FieldSpec
+from tfprep.limits import available_memory, usable_cpus
+from tfprep.load.memory import PREFETCH, MemoryPlan, batch_bytes, plan_memory, working_bytes
+from tfprep.load.online.fill import STAGED_ROWS, AtLoadFiller
+from tfprep.load.online.ops import AtLoad, plan_at_load, unfit_fields
+from tfprep.load.options import LoaderOptions
+from tfprep.load.order.epoch_order import EpochOrder
+from tfprep.load.order.schedule import BatchSchedule, Numbers
+from tfprep.load.order.selection import columns_of, select
+from tfprep.load.order.variants import Variants
+from tfprep.load.outputs import EXTRA, Outputs, resolve
+from tfprep.load.reader.bad_records import BadRecords
+from tfprep.load.reader.batch import Batch, BatchMemory
+from tfprep.load.reader.cache import DecodedCache, EncodedCache
+from tfprep.load.reader.fill import Filler, Policy
+from tfprep.load.reader.parts import FieldPart, field_parts
+from tfprep.load.reader.reader import Batches, Pace, Reader
+from tfprep.load.reader.shared import SharedMemory
+from tfprep.load.reader.table import RecordTable
+from tfprep.load.reader.worker_pool import WorkerPool
+from tfprep.load.split_rows import SplitRows, check_class_names, common_specs, table_of, table_rows
+from tfprep.load.tuning import set_allocator, settings_for
+from tfprep.load.values import convert, warped_spec
+from tfprep.load.workers import WorkersPlan, make_pool, most_prefetch, plan_workers
+
+T = TypeVar("T")
+
+PARTLY = 0.5
+"""The least share of decoded records for which a cache is made: at one half, keeping them doubles the rate."""
+
+
+Counts: TypeAlias = dict[str, Any]
+"""Counters of readers by name, as `stats.snapshot` returns them."""
+
+_CONSUMER = ("batches", "samples", "bytes_delivered", "waits", "wait_s")
+_WORKER = {
+    "records": "records",
+    "records_cached": "cached",
+    "bytes_read": "bytes",
+    "read_s": "read_s",
+    "decode_s": "decode_s",
+    "idle_s": "idle_s",
+}
+NOTHING: Counts = dict.fromkeys((*_CONSUMER, "longest_wait_s", "records_read", *_WORKER), 0)
+
+
+class Pipeline:
+    """Splits under one set of options. `batches` may be called many times; every call makes a reader of its own."""
+
+    def __init__(self, sources: Sequence[SplitRows], options: LoaderOptions, class_names: Sequence[str] = ()) -> None:
+        self.sources, self.options, self.class_names = tuple(sources), options, tuple(class_names)
+        self.dataset = sources[0].dataset
+        self._check_files()
+        self.settings = settings_for(options, [source.dataset for source in sources])
+        self.specs = common_specs(sources)
+        self.read_outputs = self._resolve_outputs()  # as records give them
+        self.at_load = self._plan_at_load()
+        self.outputs = self.at_load.delivered(self.read_outputs) if self.at_load else self.read_outputs
+        self.indexed = self._find_indexed()
+        self.table = self._make_table()
+        self.schedule = self._make_schedule()
+        self._parts = self._make_parts()
+        self.workers = self._plan_workers()
+        self._shared = SharedMemory() if self.workers.processes else None
+        self.memory = self._plan_memory()
+        self.bad = BadRecords(options.on_bad)
+        self.cache = self._make_cache()
+        self._filler = self._make_filler()
+        self._pool = self._make_pool()
+        self._lock = threading.Lock()
+        self._readers: list[Reader] = []
+        self._ended: Counts = NOTHING
+        self.interruption: LoaderError | None = None
+        """The error with which Ctrl-C ended the waits for batches, the last time."""
+        self._error: Exception | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A pickle holds the options: another process opens files and starts threads of its own."""
+        return Pipeline, (self.sources, self.options, self.class_names)
+
+    def with_options(self, options: LoaderOptions) -> Pipeline:
+        """The same samples under other options."""
+        return Pipeline(self.sources, options, self.class_names)
+
+    # --- what it is -------------------------------------------------------------------------------------------------
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return self.schedule.steps_per_epoch
+
+    @cached_property
+    def variants(self) -> Variants:
+        """The variants that are read: by default all in turn in training, and otherwise the unaugmented one."""
+        choice = self.options.variants
+        if choice is None:
+            choice = "rotate" if self.options.training else 0
+        return Variants(choice, self.options.seed)
+
+    # --- reading ----------------------------------------------------------------------------------------------------
+
+    def batches(self, convert: Callable[[Batch], T], start: int | None = None, stride: int = 1) -> Batches[T]:
+        """The batches of the steps `start` (None: `options.start_step`), `start + stride`, ..., each converted."""
+        return Batches(self._reader(start, stride), convert, self._failed)
+
+    def _reader(self, start: int | None, stride: int) -> Reader:
+        if self.settings.allocator:
+            set_allocator()
+        filled = self.at_load.filled(self.read_outputs) if self.at_load else self.read_outputs
+        memory = BatchMemory(filled.outputs, self._batch_rows, self.memory.prefetch + 2, self._shared)
+        pace = Pace(self.memory.prefetch, self.settings.threads, self.options.timeout_s)
+        first = self.options.start_step if start is None else start
+        pool = None if self._pool is None or self._pool.failure else self._pool
+        reader = Reader(self.schedule, self._filler, memory, pace, start=first, stride=stride, pool=pool)
+        with self._lock:
+            self._fold_ended()
+            self._readers.append(reader)
+        return reader
+
+    def _failed(self, error: Exception) -> None:
+        self._error = error
+
+    @property
+    def readers(self) -> list[Reader]:
+        """The readers that are at work."""
+        with self._lock:
+            self._fold_ended()
+            return list(self._readers)
+
+    @property
+    def counts(self) -> Counts:
+        """Counters over all readers, those at work and those that have ended."""
+        with self._lock:
+            self._fold_ended()
+            counts = self._ended
+            for reader in self._readers:
+                counts = add_counts(counts, reader)
+            return counts
+
+    def _fold_ended(self) -> None:
+        """Replace readers that have ended by their counts. Runs under the lock."""
+        for reader in [reader for reader in self._readers if reader.ended]:
+            self._ended = add_counts(self._ended, reader)
+            self._readers.remove(reader)
+
+    def take_error(self) -> Exception | None:
+        """The error that ended an iteration, once: for a framework that passes errors on as text alone."""
+        error, self._error = self._error, None
+        return error
+
+    def interrupt(self) -> None:
+        """End all waits for batches at once, with an error."""
+        self.interruption = LoaderError("interrupted (Ctrl-C); make a new iterator to continue")
+        for reader in list(self._readers):
+            reader.stop(self.interruption)
+
+    def close(self) -> None:
+        """Stop all threads and give the memory back."""
+        for reader in list(self._readers):
+            reader.close()
+        if self._pool is not None:
+            self._pool.close()
+        self._filler.close()
+        self.cache = None
+
+    def __del__(self) -> None:
+        pool = getattr(self, "_pool", None)
+        if pool is not None:
+            pool.stop()
+
+    # --- the steps of putting it together, in their order -----------------------------------------------------------
+
+    def _check_files(self) -> None:
+        """Refuse shards of other sizes before the first batch. With on_bad="skip" what is cut short counts as bad records."""
+        for source in self.sources:
+            variants = self.variants.used(source.dataset.split(source.split).variants)
+            source.dataset.check_files(source.split, variants, sizes=self.options.on_bad == "raise")
+
+    def _resolve_outputs(self) -> Outputs:
+        options, geometry = self.options, tuple(self.options.geometry)
+        specs = {name: warped_spec(spec, geometry) for name, spec in self.specs.items()}
+        try:
+            outputs = resolve(specs, options.fields, options.inputs, options.targets, options.sample_weight)
+        except LoaderError as error:
+            if len(self.sources) == 1:
+                raise
+            raise LoaderError(
+                f"{error}. A mix loads fields that all its datasets have, alike: {', '.join(specs)}"
+            ) from None
+        check_class_names(self.sources, outputs.fields)
+        statistics = self.dataset.manifest.statistics
+        return convert(outputs, self.specs, statistics, options.dtype, options.normalize)
+
+    def _plan_at_load(self) -> AtLoad | None:
+        recipes = [source.dataset.manifest.recipe for source in self.sources]
+        unfit = {name: why for recipe in recipes for name, why in unfit_fields(recipe).items()}
+        options, classes = self.options, self.dataset.manifest.classes
+        return plan_at_load(
+            options.at_load,
+            self.read_outputs,
+            self.specs,
+            classes,
+            unfit,
+            seed=options.seed,
+            training=options.training,
+        )
+
+    def _find_indexed(self) -> dict[str, str]:
+        """The outputs that the index itself holds, and what they are: "key", "variant", or "label" for the first label."""
+        labels = {source.label for source in self.sources}
+        plain = labels == {"label"} and self.specs.get("label") == FieldSpec("label", (), "int64")
+        indexed = {name for name in EXTRA if name not in self.specs} | ({"label"} if plain else set())
+        outputs = self.read_outputs.outputs
+        return {output.name: output.fields[0] for output in outputs if output.fields[0] in indexed}
+
+    def _make_table(self) -> RecordTable:
+        indexed = set(self.indexed.values())
+        stored = [name for name in self.read_outputs.fields if name not in indexed]
+        return table_of(self.sources, self.variants, stored, with_label="label" in indexed)
+
+    def _make_schedule(self) -> BatchSchedule:
+        options, training = self.options, self.options.training
+        order = options.order or ("global" if training else "sequential")
+        shares = [source.share for source in self.sources if source.share is not None] or None
+        if "label" in columns_of(options):
+            check_class_names(self.sources, {source.label for source in self.sources if source.label is not None})
+        selection = select(self.table, options, self.class_names, table_rows(self.sources, self.table), shares)
+        variants = [source.variants for source in self.sources]
+        return BatchSchedule(
+            sampler=selection.sampler,
+            order=EpochOrder(order, options.seed, options.block, options.window),
+            variants=self.variants,
+            batch_size=options.batch_size,
+            remainder=options.remainder or ("wrap" if training else "keep"),
+            hosts=options.host,
+            epochs=None if training else 1,
+            rows=selection.rows,
+            groups=_groups(order, options.block, self.table),
+            counts=variants[0] if len(set(variants)) == 1 else np.repeat(variants, [s.samples for s in self.sources]),
+        )
+
+    def _plan_memory(self) -> MemoryPlan:
+        rows, outputs, schedule = self._batch_rows, self.outputs.outputs, self.schedule
+        batch = batch_bytes(outputs, self.specs, self.table, schedule.rows, rows)
+        threads = (self.settings.threads or usable_cpus()) * (STAGED_ROWS if self.at_load else 1)
+        working = working_bytes(self.read_outputs.outputs, self.specs, self.table, schedule.rows, threads)
+        if self.outputs.ragged:
+            working += batch  # TensorFlow's ragged tensors are put together from the arrays of a batch
+        options, settings = self.options, self.settings
+        most = settings.most_prefetch or max(PREFETCH, most_prefetch(self.workers, rows))
+        return plan_memory(options.memory_budget, batch, options.prefetch, most, working)
+
+    def _plan_workers(self) -> WorkersPlan:
+        options, threads = self.options, self.settings.threads or usable_cpus()
+        other = "ops of `at_load` are done by threads" if self.at_load else ""
+        if self.settings.cache == "encoded":
+            other = "cache='encoded' lies in the memory of this process"
+        return plan_workers(
+            options.workers, threads, parts=self._parts, geometry=options.geometry, files=self.table.files, other=other
+        )
+
+    @property
+    def _batch_rows(self) -> int:
+        """Samples of this host's largest batch."""
+        start, stop = self.schedule.span(0)
+        return stop - start
+
+    def _make_parts(self) -> list[FieldPart]:
+        parts = field_parts(self.read_outputs, self.specs, self.dataset.codecs, warped=bool(self.options.geometry))
+        return [part for part in parts if part.output.name not in self.indexed]
+
+    def _make_cache(self) -> DecodedCache | EncodedCache | None:
+        """By default none that holds too little to be worth its memory."""
+        choice, left = self.settings.cache, self.memory.cache_bytes
+        if choice is False or choice == "encoded":
+            return EncodedCache(left) if choice else None
+        if self.read_outputs.ragged:
+            if self.options.cache == "decoded":
+                raise LoaderError(
+                    "cache='decoded' keeps arrays of one size; these images differ: use 'encoded', or geometry"
+                )
+            return None
+        decodes = not all(part.direct for part in self._parts)  # a hit then saves more than a read
+        outputs = [output for output in self.read_outputs.outputs if output.name not in self.indexed]
+        cache = DecodedCache(outputs, self.table.records, left, self._shared)
+        least = math.ceil(self.table.records * (PARTLY if decodes else 1))
+        if choice == "auto" and (cache.capacity < least or not self.options.training):
+            return None
+        return cache
+
+    def _make_filler(self) -> Filler | AtLoadFiller:
+        substitute = self.schedule.substitute if self.options.training else None
+        policy = Policy(self.options.verify, self.bad, substitute, self.options.geometry)
+        filler = Filler(self.table, self._parts, self.indexed, policy, self.cache, cold=self._is_cold())
+        if self.at_load is None:
+            return filler
+        return AtLoadFiller(filler, self.at_load, self.read_outputs.outputs, self.schedule, self.table.key)
+
+    def _make_pool(self) -> WorkerPool | None:
+        if self._shared is None or not isinstance(self._filler, Filler):
+            return None
+        outputs, cached_rows = self.read_outputs.outputs, self._filler.cached_rows
+        return make_pool(self.workers, self._shared, self._filler.reading, outputs, cached_rows)
+
+    def workers_report(self) -> dict[str, Any]:
+        """What fills batches, why, and which worker processes died of what."""
+        failure = "" if self._pool is None else self._pool.failure
+        processes = 0 if failure else self.workers.processes
+        return {
+            "kind": "processes" if processes else "threads",
+            "processes": processes,
+            "threads_each": self.workers.threads,
+            "started": self._pool is not None and self._pool.ready,
+            "because": failure or self.workers.because,
+            "deaths": [] if self._pool is None else list(self._pool.deaths),
+        }
+
+    def _is_cold(self) -> bool:
+        """Whether the page cache cannot hold all files, so that most reads go to the disk."""
+        return sum(file.bytes for source in self.sources for file in source.files(self.variants)) > available_memory()
+
+
+def add_counts(counts: Counts, reader: Reader) -> Counts:
+    """The counts with those of one reader added."""
+    total = dict(counts)
+    for name in _CONSUMER:
+        total[name] += getattr(reader.counts, name)
+    for worker in [*reader.workers, reader.remote]:
+        for name, attribute in _WORKER.items():
+            total[name] += getattr(worker, attribute)
+    total["longest_wait_s"] = max(counts["longest_wait_s"], reader.counts.longest_wait_s)
+    total["records_read"] = total["records"] - total["records_cached"]
+    return total
+
+
+def _groups(order: str, block: int, table: RecordTable) -> Numbers | None:
+    """What each row takes its variant with: its block, or its file; None where that is the row itself."""
+    if order == "global":
+        return None
+    if order == "block":
+        return np.arange(table.samples) // block
+    rows = np.arange(table.samples)
+    first_variant = np.concatenate([np.full(part.samples, part.variants[0]) for part in table.parts])
+    return table.offsets.file[table.record(rows, first_variant)].astype(np.int64)

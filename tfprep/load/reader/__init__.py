@@ -1,0 +1,1 @@
+"""From the bytes of records to filled batches. Imports no TensorFlow."""

@@ -1,0 +1,100 @@
+"""A batch while it is being filled, and the memory that batches are made in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tfprep.fields import Array
+from tfprep.load.order.schedule import BatchIndices
+from tfprep.load.outputs import Output, row_bytes
+from tfprep.load.reader.buffers import Buffers
+from tfprep.load.reader.rows import Rows
+from tfprep.load.reader.shared import SharedMemory
+
+LEASED_BYTES = 1 << 16
+"""Arrays from this size on lie in recycled memory. Smaller ones are new each time: keeping the labels of every batch must not
+keep the pixels' memory busy."""
+
+
+@dataclass
+class Batch:
+    """One step's arrays by output: [B, ...] where all samples have one shape, else a list of B arrays.
+
+    While it is filled, `pending` rows are missing; rows in `lost` will stay empty; `attempts` counts
+    the samples that were tried in place of a row's own. For worker processes, `located` says where all its records lie, and
+    `offsets` where its arrays do. `done` says that it may be delivered.
+    """
+
+    step: int
+    indices: BatchIndices
+    values: dict[str, Any]
+    pending: int = 0
+    lost: list[int] = field(default_factory=list)
+    attempts: dict[int, int] = field(default_factory=dict)
+    located: Rows | None = None
+    offsets: bytes = b""
+    error: BaseException | None = None
+    done: bool = False
+
+    @property
+    def rows(self) -> int:
+        return len(self.indices.row)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(value.nbytes for value in self.values.values() if isinstance(value, np.ndarray))
+
+    def drop_lost(self) -> None:
+        """Move the rows behind lost ones up; arrays become as much shorter."""
+        kept = np.setdiff1d(np.arange(self.rows), self.lost)
+        for name, value in self.values.items():
+            if isinstance(value, list):
+                self.values[name] = [value[row] for row in kept]
+                continue
+            for to, row in enumerate(kept):
+                if to != row:
+                    value[to] = value[row]
+            self.values[name] = value[: len(kept)]
+        self.indices = BatchIndices(*(column[kept] for column in self.indices))
+        self.lost = []
+
+
+class BatchMemory:
+    """Arrays for batches of at most `batch_rows` samples; `keep` batches' memory is kept for their next use."""
+
+    def __init__(
+        self, outputs: Sequence[Output], batch_rows: int, keep: int, shared: SharedMemory | None = None
+    ) -> None:
+        """`shared`: where arrays lie that worker processes fill."""
+        self._outputs = outputs
+        least = 1 if shared else LEASED_BYTES
+        sizes = {output.name: batch_rows * row_bytes(output) for output in outputs}
+        self._pools = {name: Buffers(size, keep, shared) for name, size in sizes.items() if size >= least}
+        self._small = [name for name in self._pools if sizes[name] < LEASED_BYTES]
+
+    def arrays(self, rows: int) -> dict[str, Any]:
+        """Arrays of arbitrary content for a batch of `rows` rows."""
+        return {output.name: self._array(output, rows) for output in self._outputs}
+
+    def finish(self, batch: Batch) -> None:
+        """Move the small arrays of a full batch into memory of their own, which may be kept for long."""
+        for name in self._small:
+            batch.values[name] = np.array(batch.values[name])
+
+    def close(self) -> None:
+        for pool in self._pools.values():
+            pool.close()
+
+    def _array(self, output: Output, rows: int) -> Array | list[Any]:
+        if None in output.shape:
+            return [None] * rows
+        shape = (rows, *(size for size in output.shape if size is not None))
+        if output.dtype == "string":
+            return np.empty(shape, object)
+        if output.name in self._pools:
+            return self._pools[output.name].lease(shape, output.dtype)
+        return np.empty(shape, output.dtype)

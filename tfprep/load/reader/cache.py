@@ -1,0 +1,148 @@
+"""Records kept in memory, so that later epochs read or decode nothing.
+
+- `DecodedCache` keeps the finished rows of a batch; a hit is one copy.
+- `EncodedCache` keeps the fields' bytes as they are on disk: a hit saves the read, not the decoding.
+
+Both keep the records that come first, as many as fit, and never drop one: under a permutation every record is read equally
+often, so no other choice is better.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tfprep.fields import Array
+from tfprep.load.outputs import Output, row_bytes
+from tfprep.load.reader.buffers import allocate
+from tfprep.load.reader.shared import SharedMemory
+
+FREE, BEING_WRITTEN = -1, -2
+"""Sentinel values of a slot."""
+
+
+class DecodedCache:
+    """Rows of every output, for as many records as fit, in the order in which they come: the cache takes memory from the
+    system bit by bit, and in large pages."""
+
+    def __init__(
+        self, outputs: Sequence[Output], records: int, budget: int, shared: SharedMemory | None = None
+    ) -> None:
+        """`shared`: where the rows lie if worker processes are to read and write them."""
+        self.record_bytes = sum(max(row_bytes(output), 64) for output in outputs)
+        self.capacity = min(records, budget // max(self.record_bytes, 1))
+        self._slots = np.full(records, FREE, np.int64)  # by record
+        self.rows: dict[str, Array] = {output.name: _rows(output, self.capacity, shared) for output in outputs}
+        self._returned: list[int] = []  # slots that were reserved and not filled
+        self._lock = threading.Lock()
+        self._taken = 0
+
+    @property
+    def records(self) -> int:
+        """How many records it holds by now."""
+        return self._taken
+
+    @property
+    def nbytes(self) -> int:
+        return self._taken * self.record_bytes
+
+    def fetch(self, values: Mapping[str, Any], start: int, records: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Copy what is held into the batch's rows from `start` on; which of the records that were."""
+        slots = self._slots[records]
+        held: npt.NDArray[np.bool_] = slots >= 0
+        if held.all():
+            for name, rows in self.rows.items():
+                np.take(rows, slots, axis=0, out=values[name][start : start + len(records)], mode="clip")
+            return held
+        for at in np.flatnonzero(held):
+            for name, rows in self.rows.items():
+                values[name][start + at] = rows[slots[at]]
+        return held
+
+    @property
+    def full(self) -> bool:
+        """Whether every record is held: nothing will be read or decoded any more."""
+        return self._taken == len(self._slots) and not self._returned
+
+    def store(self, values: Mapping[str, Any], row: int, record: int) -> None:
+        """Keep a batch's row, if there is room and it is not held already."""
+        with self._lock:
+            if self._slots[record] != FREE or self._taken == self.capacity:
+                return
+            slot, self._taken = self._taken, self._taken + 1
+            self._slots[record] = BEING_WRITTEN
+        for name, rows in self.rows.items():
+            rows[slot] = values[name][row]
+        self._slots[record] = slot  # last: another thread may look at any time
+
+    # --- for rows that a worker process copies -------------------------------------------------------------------------
+
+    def reserve(self, records: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+        """The slot of each record, -1 for none, and whether its row is there; a row that is not is to be written there."""
+        slots = self._slots[records]
+        cached = slots >= 0
+        if not cached.all() and (self._taken < self.capacity or self._returned):
+            with self._lock:
+                for number in np.flatnonzero(~cached).tolist():
+                    slots[number] = self._take(int(records[number]))
+        return np.maximum(slots, -1), cached
+
+    def _take(self, record: int) -> int:
+        """A free slot for a record that has none; -1 where there is none."""
+        if self._slots[record] != FREE or (self._taken == self.capacity and not self._returned):
+            return -1
+        self._slots[record] = BEING_WRITTEN
+        if self._returned:
+            return self._returned.pop()
+        self._taken += 1
+        return self._taken - 1
+
+    def commit(self, records: npt.NDArray[np.int64], slots: npt.NDArray[np.int64]) -> None:
+        """The rows of these records have been written."""
+        self._slots[records] = slots
+
+    def give_back(self, record: int, slot: int) -> None:
+        """The row of this record will not be written."""
+        with self._lock:
+            self._slots[record] = FREE
+            self._returned.append(slot)
+
+
+class EncodedCache:
+    """The fields' bytes by record, up to `budget` bytes."""
+
+    OVERHEAD = 200
+    """Bytes of Python's objects around one record's."""
+
+    def __init__(self, budget: int) -> None:
+        self._budget = budget
+        self._held: dict[int, dict[str, bytes]] = {}
+        self.nbytes = 0
+
+    @property
+    def records(self) -> int:
+        return len(self._held)
+
+    def fetch(self, record: int) -> dict[str, Array] | None:
+        held = self._held.get(record)
+        return None if held is None else {name: np.frombuffer(data, np.uint8) for name, data in held.items()}
+
+    def store(self, record: int, contents: Mapping[str, Array]) -> None:
+        size = sum(content.nbytes for content in contents.values()) + self.OVERHEAD
+        if self.nbytes + size <= self._budget and record not in self._held:
+            self._held[record] = {name: content.tobytes() for name, content in contents.items()}
+            self.nbytes += size
+
+
+def _rows(output: Output, capacity: int, shared: SharedMemory | None) -> Array:
+    shape = (capacity, *(size for size in output.shape if size is not None))
+    if output.dtype == "string":
+        return np.empty(shape, object)
+    nbytes = capacity * row_bytes(output)
+    memory = shared.allocate(nbytes) if shared else allocate(nbytes)
+    typed: Array = memory[:nbytes].view(output.dtype)
+    return typed.reshape(shape)

@@ -1,0 +1,134 @@
+"""Bytes of records, by offset, from shard files held open."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tfprep.errors import RecordError
+from tfprep.fields import Array
+from tfprep.storage.local import regular_descriptor
+from tfprep.storage.urls import is_remote
+
+OPEN_FILES = 256
+"""Shards held open at a time; the usual limit of a process is 1,024 descriptors."""
+
+
+class _LocalFile:
+    """A descriptor that closes when its last user lets go: a file may leave the cache while a thread reads from it."""
+
+    def __init__(self, path: Path) -> None:
+        self.fd = -1  # for `__del__`, if the next line raises
+        self.fd = regular_descriptor(path)
+
+    def __del__(self) -> None:
+        if self.fd >= 0:
+            os.close(self.fd)
+
+
+class _RemoteFile:
+    """A file at a URL: each reading is a request of its own."""
+
+    fd = -1
+
+    def __init__(self, path: Any) -> None:
+        self._fs, self._path = path.fs, path.path
+
+    def read(self, start: int, stop: int) -> bytes:
+        return bytes(self._fs.cat_file(self._path, start=start, end=stop))
+
+
+class Files:
+    """Shard files by their number in `paths`, opened when first asked for. Safe to use from any thread."""
+
+    def __init__(self, paths: Sequence[Path], *, limit: int = OPEN_FILES) -> None:
+        self.paths = paths
+        self._limit = limit
+        self._open: OrderedDict[int, _LocalFile | _RemoteFile] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, number: int) -> _LocalFile | _RemoteFile:
+        """The open file; the least recently used is closed where there are too many."""
+        with self._lock:
+            if number in self._open:
+                self._open.move_to_end(number)
+                return self._open[number]
+            path = self.paths[number]
+            file = self._open[number] = _RemoteFile(path) if is_remote(path) else _LocalFile(path)
+            if len(self._open) > self._limit:
+                self._open.popitem(last=False)
+            return file
+
+    def will_need(self, number: int, offset: int, size: int) -> None:
+        """Let the system begin to read these bytes; it does not wait for them."""
+        file = self.get(number)
+        if isinstance(file, _LocalFile) and hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(file.fd, offset, size, os.POSIX_FADV_WILLNEED)
+
+    def close(self) -> None:
+        """Close all files as soon as nobody reads from them."""
+        with self._lock:
+            self._open.clear()
+
+
+def read_at(descriptor: int, target: Array, offset: int) -> bool:
+    """Fill a uint8 array with the file's bytes from `offset` on, without the GIL; False where one `preadv` does not."""
+    try:
+        return os.preadv(descriptor, (target,), offset) == target.nbytes  # type: ignore[arg-type] # NumPy's stubs
+    except OSError:
+        return False
+
+
+def read_into(file: _LocalFile | _RemoteFile, path: Path, offset: int, pieces: list[Array], wanted: int) -> None:
+    """Fill the uint8 arrays, `wanted` bytes together, with the file's from `offset` on: one `preadv`, without the GIL.
+
+    RecordError where the file ends early, or the disk fails.
+    """
+    if isinstance(file, _RemoteFile):
+        _fetch_into(file, path, offset, pieces, wanted)
+        return
+    got = 0
+    while got < wanted:  # a signal or a network file system may give less at a time
+        try:
+            more = os.preadv(file.fd, _behind(pieces, got), offset + got)  # type: ignore[arg-type] # before 3.12
+        except OSError as error:
+            reason = f"cannot be read: {error.strerror} (errno {error.errno})"
+            raise RecordError(reason, path=str(path), record=None, offset=offset) from error
+        if more == 0:
+            raise _cut_short(path, offset, got, wanted)
+        got += more
+
+
+def _fetch_into(file: _RemoteFile, path: Path, offset: int, pieces: list[Array], wanted: int) -> None:
+    try:
+        content = np.frombuffer(file.read(offset, offset + wanted), np.uint8)
+    except Exception as error:  # the packages behind fsspec have errors of their own
+        reason = f"cannot be fetched ({type(error).__name__}: {error})"
+        raise RecordError(reason, path=str(path), record=None, offset=offset) from error
+    if len(content) < wanted:
+        raise _cut_short(path, offset, len(content), wanted)
+    start = 0
+    for piece in pieces:
+        piece[:] = content[start : start + len(piece)]
+        start += len(piece)
+
+
+def _cut_short(path: Path, offset: int, got: int, wanted: int) -> RecordError:
+    return RecordError(f"cut short: the file holds {got} of {wanted} bytes", path=str(path), record=None, offset=offset)
+
+
+def _behind(pieces: list[Array], skip: int) -> list[Array]:
+    if not skip:
+        return pieces
+    rest = []
+    for piece in pieces:
+        if skip < piece.nbytes:
+            rest.append(piece[skip:])
+        skip = max(0, skip - piece.nbytes)
+    return rest

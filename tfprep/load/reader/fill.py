@@ -1,0 +1,253 @@
+"""Filling the rows of a batch: which records they take, what the index and the cache know, and what happens to bad ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tfprep.augment.transform import GeometryOp
+from tfprep.errors import RecordError
+from tfprep.fields import Array
+from tfprep.load.options import Verify
+from tfprep.load.order.schedule import BatchIndices, Numbers
+from tfprep.load.reader.bad_records import ATTEMPTS, BadRecords, too_many
+from tfprep.load.reader.batch import Batch
+from tfprep.load.reader.cache import DecodedCache, EncodedCache
+from tfprep.load.reader.parts import FieldPart
+from tfprep.load.reader.rows import RowFiller, Rows, UnreadRow
+from tfprep.load.reader.table import RecordTable
+from tfprep.load.reader.worker import Worker
+
+Substitute = Callable[[int, int], int]
+"""(position in the run, attempt) to the row that replaces one that cannot be read."""
+
+
+CACHED_ROWS = 2
+"""Rows that are read before they are put into the cache."""
+
+
+@dataclass(frozen=True)
+class Policy:
+    """How records are read: which checksums are compared, what happens to bad ones, and the geometry on the way in."""
+
+    verify: Verify
+    bad: BadRecords
+    substitute: Substitute | None
+    geometry: Sequence[GeometryOp] = ()
+
+
+class Filler:
+    """Fills batches from one table. Called by many threads at once, each with a worker of its own.
+
+    The first time that a record is read its checksums are compared, unless the policy says otherwise.
+    """
+
+    def __init__(
+        self,
+        table: RecordTable,
+        parts: Sequence[FieldPart],
+        indexed: Mapping[str, str],
+        policy: Policy,
+        cache: DecodedCache | EncodedCache | None,
+        *,
+        cold: bool = False,
+    ) -> None:
+        """`indexed` names the outputs that come from the index, and what they are: "key", "variant" or "label". `cold`: the
+        page cache cannot hold all files, so the system is told in every epoch what comes next."""
+        self._table, self._parts, self._indexed, self._policy = table, parts, indexed, policy
+        self._cold = cold
+        self._decoded = cache if isinstance(cache, DecodedCache) else None
+        encoded = cache if isinstance(cache, EncodedCache) else None
+        self._reading = RowFiller(table.files, parts, policy.geometry, encoded, announce=cold)
+        self._verified = np.full(table.records, policy.verify == "never", np.uint8)
+
+    @property
+    def all_cached(self) -> bool:
+        """Whether every row is in the decoded cache: nothing will be read any more."""
+        cache = self._decoded  # `close` may take it away at any time
+        return cache is not None and cache.full
+
+    @property
+    def cheap(self) -> bool:
+        """Whether rows are copied from memory, the page cache's or ours, and nothing is decoded."""
+        in_place = self._reading.in_place and self._policy.verify != "always"
+        return self.all_cached or (in_place and not self._cold and all(part.direct for part in self._parts))
+
+    @property
+    def reading(self) -> RowFiller:
+        """What reads the rows, here or in a worker process."""
+        return self._reading
+
+    @property
+    def cached_rows(self) -> Mapping[str, Array]:
+        """The decoded cache's rows by output; empty without one."""
+        return {} if self._decoded is None else self._decoded.rows
+
+    def close(self) -> None:
+        """Close the files and let go of the cache."""
+        self._reading.close()
+        self._decoded = None
+
+    def fill(self, batch: Batch, start: int, stop: int, worker: Worker) -> None:
+        """Fill the rows [start, stop)."""
+        records = self._records(batch, start, stop)
+        worker.records += len(records)
+        self._look_up(batch, start, records)
+        if not self._reading.fields:  # the index has it all
+            return
+        missing = self._missing(batch, start, records, worker)
+        if len(missing):
+            rows = self._locate(start + missing, records[missing])
+            # With a cache, in small parts: other threads find there what was just read.
+            size = CACHED_ROWS if self._decoded is not None and not self._reading.in_place else len(rows)
+            for first in range(0, len(rows), size):
+                self._read(batch, rows.take(slice(first, first + size)), worker)
+
+    def locate(self, batches: Sequence[BatchIndices]) -> list[Rows]:
+        """Where all records of these batches lie. Many batches at once cost hardly more than one."""
+        sizes = [len(indices.row) for indices in batches]
+        row, variant, _ = (np.concatenate(column) for column in zip(*batches, strict=True))
+        whole = self._locate(np.concatenate([np.arange(size) for size in sizes]), self._table.record(row, variant))
+        ends = np.cumsum(sizes).tolist()
+        return [whole.take(slice(start, end)) for start, end in zip([0, *ends[:-1]], ends, strict=True)]
+
+    def prepare(self, batch: Batch, start: int, stop: int) -> Rows:
+        """What a worker process needs to fill the rows [start, stop); what the index knows of them is filled in here."""
+        if batch.located is None:
+            batch.located = self.locate([batch.indices])[0]
+        rows = batch.located.take(slice(start, stop))
+        self._look_up(batch, start, rows["record"])
+        if self._decoded is not None:
+            rows["slot"][:], rows["cached"][:] = self._decoded.reserve(rows["record"])
+        return rows
+
+    def release(self, rows: Rows) -> None:
+        """Give back what `prepare` reserved, for rows that will not be filled."""
+        if self._decoded is not None:
+            for number in np.flatnonzero((rows["slot"] >= 0) & (rows["cached"] == 0)).tolist():
+                self._decoded.give_back(int(rows["record"][number]), int(rows["slot"][number]))
+
+    def complete(self, batch: Batch, rows: Rows, unread: Sequence[UnreadRow], worker: Worker) -> list[Rows]:
+        """Take over rows that a worker process has filled, but for the `unread` ones; what is to be read instead of those."""
+        worker.records += len(rows)
+        if self._decoded is not None:
+            worker.cached += int(rows["cached"].sum())
+            failed = [failure.number for failure in unread]
+            self.release(rows.take(failed))
+            written = (rows["slot"] >= 0) & (rows["cached"] == 0)
+            written[failed] = False
+            self._decoded.commit(rows["record"][written], rows["slot"][written])
+        return self._settle(batch, rows, unread)
+
+    def finish(self, batch: Batch) -> None:
+        """Complete a batch all of whose rows are filled: close the gaps of those that were lost."""
+        if batch.lost:
+            batch.drop_lost()
+
+    def _records(self, batch: Batch, start: int, stop: int) -> Numbers:
+        return self._table.record(batch.indices.row[start:stop], batch.indices.variant[start:stop])
+
+    def _missing(self, batch: Batch, start: int, records: Numbers, worker: Worker) -> Numbers:
+        """Which of the records are not in the decoded cache; what is there is copied into the batch."""
+        if self._decoded is None:
+            return np.arange(len(records))
+        worker.enter("read")
+        missing = np.flatnonzero(~self._decoded.fetch(batch.values, start, records))
+        worker.cached += len(records) - len(missing)
+        return missing
+
+    def _locate(self, rows: Numbers, records: Numbers) -> Rows:
+        """Where the records of these rows of the batch lie."""
+        offsets, count = self._table.offsets, len(records)
+        verify = np.ones(count, np.int64)
+        if self._policy.verify != "always":
+            verify -= self._verified[records]
+        columns: list[Any] = [rows, records, offsets.file[records], offsets.offset[records], offsets.size[records]]
+        columns += [offsets.payload_crc[records], verify, -1, 0]
+        for name in self._reading.fields:
+            columns += [offsets.field_offset[name][records], offsets.field_size[name][records]]
+        table = np.empty((len(columns), count), np.int64)
+        for number, column in enumerate(columns):
+            table[number] = column
+        return Rows(table)
+
+    def _look_up(self, batch: Batch, start: int, records: Numbers) -> None:
+        """Fill in what the index knows of the rows from `start` on."""
+        rows = slice(start, start + len(records))
+        for name, what in self._indexed.items():
+            if what == "variant":
+                batch.values[name][rows] = batch.indices.variant[rows]
+            elif what == "label":
+                labels = self._table.offsets.label
+                assert labels is not None
+                batch.values[name][rows] = labels[records]
+            else:
+                keys = self._table.column("key").take(batch.indices.row[rows]).to_pylist()
+                batch.values[name][rows] = [key.encode("utf-8", "surrogateescape") for key in keys]
+
+    # --- rows that were read, and those that cannot be ------------------------------------------------------------------
+
+    def _read(self, batch: Batch, rows: Rows, worker: Worker) -> None:
+        """Read rows, or what the policy puts in their place."""
+        waiting = [rows]
+        while waiting:
+            rows = waiting.pop()
+            unread = self._reading.fill(batch.values, rows, worker)
+            waiting += self._settle(batch, rows, unread, keep=True)
+
+    def _settle(self, batch: Batch, rows: Rows, unread: Sequence[UnreadRow], *, keep: bool = False) -> list[Rows]:
+        """Note which rows were read, `keep` them in the cache, and say what is to be read instead of the others."""
+        if not unread and not (keep and self._decoded is not None):  # as a rule, and once for every job
+            self._verified[rows["record"]] = 1
+            return []
+        read = np.ones(len(rows), bool)
+        read[[failure.number for failure in unread]] = False
+        self._verified[rows["record"][read]] = 1
+        if keep and self._decoded is not None:
+            for row, record in zip(rows["row"][read].tolist(), rows["record"][read].tolist(), strict=True):
+                self._decoded.store(batch.values, row, record)
+        replacements = []
+        for failure in unread:
+            row, record = int(rows["row"][failure.number]), int(rows["record"][failure.number])
+            self._note(batch, row, record, failure.reason)
+            replacements.append(self._replacement(batch, row))
+        return [rows for rows in replacements if rows is not None]
+
+    def _note(self, batch: Batch, row: int, record: int, reason: str) -> None:
+        """Raise the error of a record that cannot be read, or note it."""
+        sample = int(batch.indices.row[row])
+        error = self._error(reason, record, sample)
+        if self._policy.bad.on_bad == "raise":
+            raise error
+        self._policy.bad.note(record, self._table.key(sample), error)
+
+    def _replacement(self, batch: Batch, row: int) -> Rows | None:
+        """Another sample for a row that cannot be read; None where by the policy the row is lost."""
+        bad, substitute = self._policy.bad, self._policy.substitute
+        if row not in batch.attempts:
+            bad.lost()
+        if substitute is None:
+            batch.lost.append(row)
+            return None
+        position = int(batch.indices.position[row])
+        while (attempt := batch.attempts.get(row, 0)) < ATTEMPTS:
+            batch.attempts[row] = attempt + 1
+            batch.indices.row[row] = substitute(position, attempt)
+            records = self._records(batch, row, row + 1)
+            if not bad.known(int(records[0])):
+                self._look_up(batch, row, records)
+                return self._locate(np.array([row]), records)
+        raise too_many(position)
+
+    def _error(self, reason: str, record: int, sample: int) -> RecordError:
+        """The error with the file, the record's number in it, and the sample's key."""
+        offsets = self._table.offsets
+        return RecordError(
+            f"{reason} (key {self._table.key(sample)!r})",
+            path=str(self._table.files[offsets.file[record]]),
+            record=self._table.number_in_file(record),
+            offset=int(offsets.offset[record]),
+        )

@@ -1,0 +1,483 @@
+"""Batches are filled ahead of their use, by threads or worker processes, and delivered in order."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import sys
+import threading
+import time
+import traceback
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from typing import TypeVar
+
+from tfprep.errors import LoaderError, StalledPipelineError
+from tfprep.limits import usable_cpus
+from tfprep.load.online.fill import AtLoadFiller
+from tfprep.load.order.schedule import BatchIndices, BatchSchedule
+from tfprep.load.reader.batch import Batch, BatchMemory
+from tfprep.load.reader.fill import Filler
+from tfprep.load.reader.rows import Rows
+from tfprep.load.reader.worker import Worker
+from tfprep.load.reader.worker_pool import WorkerPool
+
+T = TypeVar("T")
+
+PLAN_ROWS, PLAN_STEPS = 4096, 16
+"""Rows, or at least this many steps, whose indices are computed at once: some thousand cost hardly more than one."""
+COPYING_THREADS = 2
+"""Threads that copy rows where nothing is decoded; each fills half of the batch. More are no faster, and so fewer batches are in
+the processor's cache at a time than if each thread filled one. The other threads end: rows that are in memory stay there."""
+PREFETCH_FROM_MEMORY = 2
+"""Batches ahead where rows are copied from memory. There is no delay of a disk to hide, and memory that was used a moment ago is
+still in the processor's cache: with eight batches in turn, copying takes a third longer."""
+JOIN_S = 1.0
+"""How long `close` waits for a thread: one that hangs in a read ends by itself when the read does."""
+LEAVE_S, QUIET_S = 5.0, 0.2
+"""At exit: how long to wait for consumers to leave, and how long none may have been seen before it counts as left."""
+LONGEST_WAIT_S = 1e6
+"""Waits take no infinity; twelve days stand for it."""
+MOST_ROWS, LEAST_ROWS = 32, 16
+"""Rows that a thread takes at a time. Each time costs some 20 µs of Python, and many threads share one GIL."""
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How many batches are filled ahead, by how many threads (0: one a usable CPU), and how long a wait may take."""
+
+    prefetch: int = 8
+    threads: int = 0
+    timeout_s: float = 300.0
+
+    @property
+    def workers(self) -> int:
+        return self.threads or usable_cpus()
+
+
+@dataclass
+class Counts:
+    """What the consumer of a reader has received, and how long it waited."""
+
+    batches: int = 0
+    samples: int = 0
+    bytes_delivered: int = 0
+    waits: int = 0
+    wait_s: float = 0.0
+    longest_wait_s: float = 0.0
+
+
+class Batches(Iterator[T]):
+    """An iterator over the batches of a reader, each converted by `convert`. Use it in one thread.
+
+    `close` stops the reader and waits for its threads. An iterator that is dropped only asks them to stop: the garbage
+    collector may drop it in any thread at any allocation, also in a reading thread that has a lock.
+    """
+
+    def __init__(self, reader: Reader, convert: Callable[[Batch], T], failed: Callable[[Exception], None]) -> None:
+        """`failed` is called with the error that ends the iteration, if one does."""
+        self._reader, self._convert, self._failed = reader, convert, failed
+        self._ended = False
+
+    def __iter__(self) -> Batches[T]:
+        return self
+
+    def __next__(self) -> T:
+        if self._ended:
+            raise StopIteration
+        try:
+            batch = self._reader.next()
+        except BaseException as error:
+            if isinstance(error, Exception):
+                self._failed(error)
+            self.close()
+            raise
+        if batch is None:
+            self.close()
+            raise StopIteration
+        return self._convert(batch)
+
+    def close(self) -> None:
+        """Stop the reading threads and give the memory back; batches that were delivered stay as they are."""
+        self._ended = True
+        self._reader.close()
+
+    def __del__(self) -> None:
+        self._reader.stop(LoaderError("the iterator was dropped"))
+
+
+class Reader:
+    """Reads the batches of the steps `start`, `start + stride`, ... in order.
+
+    At most `pace.prefetch` batches are filled or being filled beyond the one delivered last. Threads start with the first batch
+    that is asked for; with a pool of worker processes, they fill the first batches and end when the processes have started.
+    `next` is for one thread; all else may be called from any thread.
+
+    `stop` takes no lock, so a finaliser and a signal handler may call it. It sets a flag and wakes all threads through
+    `queue.SimpleQueue`, whose `put` is reentrant.
+    """
+
+    def __init__(
+        self,
+        schedule: BatchSchedule,
+        filler: Filler | AtLoadFiller,
+        memory: BatchMemory,
+        pace: Pace,
+        *,
+        start: int = 0,
+        stride: int = 1,
+        pool: WorkerPool | None = None,
+    ) -> None:
+        """`pool`: worker processes that fill batches in place of the threads, as soon as they have started."""
+        self._schedule, self.filler, self._memory, self._pace = schedule, filler, memory, pace
+        self._pool = pool
+        self.remote = Worker("tfprep-workers")
+        """What the worker processes have done, all together."""
+        self._stride = stride
+        self._lock = threading.Lock()
+        self._work: SimpleQueue[None] = SimpleQueue()  # one item wakes one waiting worker
+        self._ready: SimpleQueue[None] = SimpleQueue()  # one item wakes the consumer
+        self._idle = 0  # workers that wait for an item of `_work`
+        self._consumer_waits = False
+        self._started = False
+        self._threads: list[threading.Thread] = []
+        self.workers = [Worker(f"tfprep-read-{number}") for number in range(pace.workers)]
+        self._copiers = pace.threads or min(COPYING_THREADS, pace.workers)
+        self.counts = Counts()
+        self.consumed_at = 0.0
+        """When the consumer last left with a batch, by `time.monotonic`; infinity while it waits for one."""
+        self._stopped: BaseException | None = None
+        self._first = start
+        self._wanted = start  # the next step to deliver
+        self._opened = start  # the next step to fill
+        self._plans: dict[int, tuple[BatchIndices, Rows | None]] = {}
+        self._filling: Batch | None = None
+        self._next_row = 0
+        self._batches: dict[int, Batch] = {}
+
+    def next(self) -> Batch | None:
+        """The next batch, when it is full; None behind the last one.
+
+        Raises:
+            StalledPipelineError: No batch came within `timeout_s`.
+            Exception: What filling the batch, or planning it, raised.
+        """
+        if self._at_end(self._wanted):
+            return None
+        self._start()
+        self.consumed_at = float("inf")
+        try:
+            batch = self._wait()
+        finally:
+            self.consumed_at = time.monotonic()
+        with self._lock:
+            self._batches.pop(batch.step, None)
+            self._wanted += self._stride
+            self._wake_workers()
+        if batch.error is not None:
+            raise batch.error
+        self.counts.batches += 1
+        self.counts.samples += batch.rows
+        self.counts.bytes_delivered += batch.nbytes
+        return batch
+
+    @property
+    def ready(self) -> int:
+        """Batches that wait for the consumer."""
+        return sum(batch.done for batch in list(self._batches.values()))
+
+    @property
+    def in_flight(self) -> int:
+        """Batches that are being filled."""
+        return len(self._batches) - self.ready
+
+    @property
+    def prefetch(self) -> int:
+        """How many batches may be filled beyond the one delivered last."""
+        from_memory = self.filler.all_cached and not self._has_processes
+        return min(self._pace.prefetch, PREFETCH_FROM_MEMORY) if from_memory else self._pace.prefetch
+
+    @property
+    def step(self) -> int:
+        """The next step to be delivered."""
+        return self._wanted
+
+    @property
+    def ended(self) -> bool:
+        """Whether it was stopped and none of its threads runs any more."""
+        return self.stopped and not any(thread.is_alive() for thread in self._threads)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether no batch will be filled any more."""
+        return self._stopped is not None
+
+    def stop(self, reason: BaseException) -> None:
+        """End the consumer's wait, and every later one, with this error; threads stop after the rows that they work on."""
+        self._stopped = self._stopped or reason
+        self._batches, self._plans = {}, {}  # new ones: another thread may be at work on the old
+        self._ready.put(None)
+        for _ in self.workers:
+            self._work.put(None)
+        if self._pool is not None:
+            self._pool.wake()
+
+    def close(self) -> None:
+        """Stop the threads, wait for them and give the memory back; what the consumer keeps stays as it is."""
+        self.stop(LoaderError("the loader is closed; make a new one"))
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(timeout=JOIN_S)
+        self._memory.close()
+
+    # --- the consumer's side ----------------------------------------------------------------------------------------
+
+    def _at_end(self, step: int) -> bool:
+        return self._schedule.steps is not None and step >= self._schedule.steps
+
+    def _start(self) -> None:
+        if self._started or self._stopped is not None:
+            return
+        self._started = True
+        _close_at_exit(self)
+        if self._pool is not None:
+            self._pool.attach(self)
+            if self._pool.ready:
+                return
+        for worker in self.workers:
+            thread = threading.Thread(target=self._fill_batches, args=(worker,), name=worker.name, daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:
+                reason = f"reading thread {len(self._threads) + 1} of {len(self.workers)} cannot be started ({error})"
+                self.stop(LoaderError(f"{reason}; use fewer `threads`, or raise the limit of processes (ulimit -u)"))
+                return
+            self._threads.append(thread)
+
+    def _wait(self) -> Batch:
+        batch = self._batches.get(self._wanted)
+        if batch is not None and batch.done and self._stopped is None:
+            return batch
+        began = time.monotonic()
+        try:
+            return self._wait_until(began + self._pace.timeout_s)
+        finally:
+            waited = time.monotonic() - began
+            self.counts.waits += 1
+            self.counts.wait_s += waited
+            self.counts.longest_wait_s = max(self.counts.longest_wait_s, waited)
+
+    def _wait_until(self, end: float) -> Batch:
+        while True:
+            with self._lock:
+                if self._stopped is not None:
+                    raise self._stopped
+                batch = self._batches.get(self._wanted)
+                if batch is not None and batch.done:
+                    return batch
+                self._consumer_waits = True
+            left = end - time.monotonic()
+            if left <= 0:
+                self.stop(StalledPipelineError(self._stall()))
+            with contextlib.suppress(Empty):
+                self._ready.get(timeout=max(0.0, min(left, LONGEST_WAIT_S)))
+
+    def _wake_consumer(self, batch: Batch) -> None:
+        """Wake the consumer if it waits for this batch. Runs under the lock."""
+        if self._consumer_waits and batch.step == self._wanted:
+            self._consumer_waits = False
+            self._ready.put(None)
+
+    def _wake_workers(self) -> None:
+        """Wake all workers that wait. Runs under the lock."""
+        for _ in range(self._idle):
+            self._work.put(None)
+        self._idle = 0
+        if self._pool is not None and self._pool.hungry:
+            self._pool.wake()
+
+    def job_rows(self, batch: Batch) -> int:
+        """Rows of the batch that a worker process takes at a time.
+
+        As many as prefetched batches have for each job, at most `MOST_ROWS`; of the first batch few, so that it comes soon.
+        """
+        assert self._pool is not None
+        jobs, rows = self._pool.processes * self._pool.most_jobs, self.prefetch * self._schedule.batch_size
+        if batch.step == self._first:
+            jobs, rows = self._pool.processes * self._pool.threads, batch.rows
+        return min(max(rows // jobs, 1), MOST_ROWS)
+
+    @property
+    def _has_processes(self) -> bool:
+        return self._pool is not None and self._pool.ready
+
+    def _stall(self) -> str:
+        """Which stage moved last, and the stage and stack of each thread."""
+        last = max(self.workers, key=lambda worker: worker.since)
+        lines = [
+            f"no batch for step {self._wanted} in {self._pace.timeout_s:g} s (timeout_s). {self.ready} batches are ready, "
+            f"{self.in_flight} in flight. Last to move: {last.describe()}"
+        ]
+        frames = sys._current_frames()
+        for thread, worker in zip(self._threads, self.workers, strict=False):
+            lines.append(worker.describe())
+            frame = frames.get(thread.ident or 0)
+            lines += [line.rstrip() for line in traceback.format_stack(frame)] if frame else ["  (it has ended)"]
+        lines += self._pool.describe() if self._pool is not None else []
+        return "\n".join(lines)
+
+    # --- the threads' side ------------------------------------------------------------------------------------------
+
+    def _fill_batches(self, worker: Worker) -> None:
+        """What a reading thread does. An error in planning, which belongs to no batch, ends the whole reader."""
+        try:
+            while (work := self._take(worker)) is not None:
+                self._fill(*work, worker)
+                del work
+        except BaseException as error:
+            self.stop(error)
+
+    def _fill(self, batch: Batch, start: int, stop: int, worker: Worker) -> None:
+        error: BaseException | None = None
+        try:
+            self.filler.fill(batch, start, stop, worker)
+        except BaseException as caught:
+            error = caught
+        worker.enter("waiting for work")
+        self.filled(batch, stop - start, error)
+
+    def filled(self, batch: Batch, rows: int, error: BaseException | None) -> None:
+        """Note that so many rows of the batch are filled, or why they are not."""
+        with self._lock:
+            batch.pending -= rows
+            batch.error = batch.error or error
+            last = batch.pending == 0
+        if last and batch.error is None:
+            try:
+                self._finish(batch)
+            except BaseException as caught:
+                batch.error = caught
+        if last or batch.error is not None:
+            with self._lock:
+                batch.done = True
+                self._wake_consumer(batch)
+
+    def _finish(self, batch: Batch) -> None:
+        self.filler.finish(batch)
+        self._memory.finish(batch)
+
+    def _take(self, worker: Worker) -> tuple[Batch, int, int] | None:
+        """The next rows to fill; None when there will be none any more for this thread."""
+        while True:
+            with self._lock:
+                if self._stopped is not None or not self._is_useful(worker):
+                    return None
+                if (rows := self._next_rows()) is not None:
+                    return rows
+                if self._at_end(self._opened):
+                    return None
+                worker.enter("waiting for room" if not self._may_open() else "waiting for work")
+                self._idle += 1
+            self._work.get()
+
+    def take_now(self) -> tuple[Batch, int, int] | None:
+        """The rest of a batch, if there is any at this moment. An error in planning ends the whole reader."""
+        try:
+            with self._lock:
+                if self._stopped is not None or (batch := self._next_batch()) is None:
+                    return None
+                self._filling = None
+                return batch, self._next_row, batch.rows
+        except BaseException as error:
+            self.stop(error)
+            return None
+
+    def wake(self) -> None:
+        """Let waiting threads look again whether they are of use."""
+        with self._lock:
+            self._wake_workers()
+
+    def _next_rows(self) -> tuple[Batch, int, int] | None:
+        """A part of the batch that is being filled, or of a new one; None without either. Runs under the lock."""
+        batch = self._next_batch()
+        return None if batch is None else self._chunk(batch)
+
+    def _next_batch(self) -> Batch | None:
+        while self._filling is None and not self._at_end(self._opened) and self._may_open():
+            self._open()
+        return self._filling
+
+    def _is_useful(self, worker: Worker) -> bool:
+        """Whether this thread is of use: more threads than `COPYING_THREADS` copy memory no faster."""
+        return not self._has_processes and (not self.filler.cheap or worker in self.workers[: self._copiers])
+
+    def _may_open(self) -> bool:
+        return (self._opened - self._wanted) // self._stride < self.prefetch
+
+    def _open(self) -> None:
+        """Begin the next batch. Runs under the lock: the plan of many steps at once makes it short."""
+        step = self._opened
+        if step not in self._plans:
+            self._plan(step)
+        indices, located = self._plans.pop(step)
+        rows = len(indices.row)
+        batch = Batch(step, indices, self._memory.arrays(rows), pending=rows, located=located, done=not rows)
+        self._batches[step] = batch
+        self._opened += self._stride
+        if batch.done:  # an empty one: this host has no part in the last batch
+            self._finish(batch)
+            self._wake_consumer(batch)
+        else:
+            self._filling, self._next_row = batch, 0
+
+    def _plan(self, step: int) -> None:
+        """Plan the first batch alone, so that it comes soon; then many at once."""
+        many = max(PLAN_STEPS, PLAN_ROWS // self._schedule.batch_size)
+        steps = [step + i * self._stride for i in range(1 if step == self._wanted else many)]
+        steps = [number for number in steps if not self._at_end(number)]
+        indices = self._schedule.batch_indices(steps)
+        located: Sequence[Rows | None] = [None] * len(steps)
+        if self._has_processes and isinstance(self.filler, Filler):
+            located = self.filler.locate(indices)
+        self._plans = dict(zip(steps, zip(indices, located, strict=True), strict=True))
+
+    def _chunk(self, batch: Batch) -> tuple[Batch, int, int]:
+        """Take a part of the batch: of the first one small, so that all threads share its work and end at about the same time."""
+        if self.filler.cheap and not self._has_processes:
+            size = -(-batch.rows // self._copiers)
+        elif batch.step == self._first:
+            size = min(-(-batch.rows // (2 * len(self.workers))), MOST_ROWS)
+        else:
+            size = min(max(-(-batch.rows // len(self.workers)), LEAST_ROWS), MOST_ROWS)
+        start, self._next_row = self._next_row, min(self._next_row + size, batch.rows)
+        if self._next_row == batch.rows:
+            self._filling = None
+        self._wake_workers()
+        return batch, start, self._next_row
+
+
+_open_readers: weakref.WeakSet[Reader] = weakref.WeakSet()
+
+
+def _close_at_exit(reader: Reader) -> None:
+    if not _open_readers:
+        atexit.register(_close_all)
+    _open_readers.add(reader)
+
+
+def _close_all() -> None:
+    """Close all readers, and let TensorFlow's threads leave Python before the interpreter ends.
+
+    A thread that wants the GIL after that never gets it, and TensorFlow, which ends its iterators then, waits for the thread
+    for ever.
+    """
+    readers = list(_open_readers)
+    for reader in readers:
+        reader.close()
+    end = time.monotonic() + LEAVE_S
+    while readers and time.monotonic() < end:
+        if time.monotonic() - max(reader.consumed_at for reader in readers) > QUIET_S:
+            return
+        time.sleep(0.01)

@@ -1,0 +1,264 @@
+"""Reading and decoding rows of a batch: what reading threads and worker processes have in common.
+
+`Rows` says where the records lie, as one array of numbers, so that it can be sent to another process as it is. `RowFiller`
+reads and decodes them into the arrays of a batch, and returns the rows that cannot be read. What happens to those is decided
+by `tfprep.load.reader.fill`, in the process that trains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+
+from tfprep.augment.transform import GeometryOp
+from tfprep.augment.warp import warp_sample
+from tfprep.codecs import InPlace
+from tfprep.errors import RecordError, SampleError
+from tfprep.fields import RASTER_KINDS, Array, Kind, raster_size
+from tfprep.load.order.schedule import Numbers
+from tfprep.load.reader.cache import EncodedCache
+from tfprep.load.reader.files import Files, read_at
+from tfprep.load.reader.parts import FieldPart
+from tfprep.load.reader.record import FieldSpan, Record, read_fields
+from tfprep.load.reader.worker import Worker
+from tfprep.load.values import transform_of
+from tfprep.storage.urls import is_remote
+
+COLUMNS = ("row", "record", "file", "offset", "size", "payload_crc", "verify", "slot", "cached")
+"""The columns of `Rows` before those of the fields."""
+
+GROUP_BYTES = 256 << 10
+"""Bytes that are read before they are decoded: they stay in the processor's cache, and the clock is read twice a group."""
+
+Piece = tuple[int, int, int, int]
+"""A row of the batch, and where a field's bytes for it lie: an open descriptor, the offset in that file, the number of bytes."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Some rows of a batch and where their records lie: int64 [columns, rows].
+
+    The columns are those of `COLUMNS`, then the offset and the size of each field. `verify` is 1 where checksums are to be
+    compared; `slot` is the row of the decoded cache or -1; `cached` is 1 where that row is to be copied, 0 where it is to be
+    written.
+    """
+
+    table: Numbers
+
+    def __len__(self) -> int:
+        return int(self.table.shape[1])
+
+    def __getitem__(self, name: str) -> Numbers:
+        column: Numbers = self.table[COLUMNS.index(name)]
+        return column
+
+    def field(self, number: int) -> tuple[Numbers, Numbers]:
+        """The offsets in the file and the sizes of a field's bytes; fields are numbered as `field_names` does."""
+        first = len(COLUMNS) + 2 * number
+        return self.table[first], self.table[first + 1]
+
+    def take(self, which: Any) -> Rows:
+        """Some of the rows."""
+        return Rows(self.table[:, which])
+
+
+class UnreadRow(NamedTuple):
+    """A row that cannot be read: its number among `Rows`, and why."""
+
+    number: int
+    reason: str
+
+
+def _groups(sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Ranges of consecutive pieces of `GROUP_BYTES` together, at least one each."""
+    first, total = 0, 0
+    for number, size in enumerate(sizes):
+        if total and total + size > GROUP_BYTES:
+            yield first, number
+            first, total = number, 0
+        total += size
+    yield first, len(sizes)
+
+
+def field_names(parts: Sequence[FieldPart]) -> list[str]:
+    """The fields of the parts, once each, in the order of an Example's bytes."""
+    return sorted({part.field for part in parts}, key=lambda name: name.encode())
+
+
+class RowFiller:
+    """Reads and decodes records into rows. Called by many threads at once, each with a worker of its own.
+
+    Rows whose checksums need no comparing are read field by field, many at a time with little Python between them, where
+    every field is decoded in place.
+
+    Files are read, never mapped into memory: a map of a file that is cut short, or on a disk that fails, ends the process.
+    """
+
+    def __init__(
+        self,
+        paths: Sequence[Any],
+        parts: Sequence[FieldPart],
+        geometry: Sequence[GeometryOp] = (),
+        encoded: EncodedCache | None = None,
+        *,
+        announce: bool = False,
+    ) -> None:
+        """`announce`: the page cache cannot hold all files, so the system is told which bytes come next."""
+        self.paths, self.parts, self.geometry, self.announced = paths, parts, tuple(geometry), announce
+        self._files, self._encoded = Files(paths), encoded
+        self.fields = field_names(parts)
+        self._numbers = {name: number for number, name in enumerate(self.fields)}
+        self._whole = any(part.whole_example for part in parts)
+        self._direct = {part.field: part for part in parts if part.direct and not self._whole}
+        self._kinds: dict[str, Kind] = {part.field: part.spec.kind for part in parts}
+        self.in_place = (
+            not geometry
+            and encoded is None
+            and all(part.in_place for part in parts)
+            and not any(is_remote(path) for path in paths)
+        )
+
+    def close(self) -> None:
+        """Close the files and let go of the cache."""
+        self._files.close()
+        self._encoded = None
+
+    def fill(self, values: Mapping[str, Any], rows: Rows, worker: Worker) -> list[UnreadRow]:
+        """Fill the rows of the arrays in `values`; return those that cannot be read."""
+        verify = rows["verify"] != 0
+        if self.announced or verify.any():
+            self._announce(rows)
+        if not self.in_place:
+            return self._one_by_one(values, rows, range(len(rows)), worker)
+        unread = self._one_by_one(values, rows, np.flatnonzero(verify).tolist(), worker)
+        together = np.flatnonzero(~verify)
+        if len(together):
+            failed = together[self._many(values, rows.take(together), worker)]
+            unread += self._one_by_one(values, rows, failed.tolist(), worker)  # once more, for the reason
+        return unread
+
+    def _announce(self, rows: Rows) -> None:
+        """Let the system begin to read these records, all at once: a thread that waits for one after the other would not."""
+        for file, offset, size in zip(*(rows[name].tolist() for name in ("file", "offset", "size")), strict=True):
+            self._files.will_need(file, offset, size)
+
+    # --- many rows ----------------------------------------------------------------------------------------------------
+
+    def _many(self, values: Mapping[str, Any], rows: Rows, worker: Worker) -> list[int]:
+        """Fill rows whose checksums were compared before, field by field; the numbers of those that failed."""
+        numbers = rows["file"].tolist()
+        worker.path, worker.offset = self._files.paths[numbers[0]], int(rows["offset"][0])
+        files = {number: self._files.get(number) for number in set(numbers)}
+        descriptors = [files[number].fd for number in numbers]
+        failed: set[int] = set()
+        for part in self.parts:
+            offsets, sizes = rows.field(self._numbers[part.field])
+            worker.bytes += int(sizes.sum())
+            pieces = list(zip(rows["row"].tolist(), descriptors, offsets.tolist(), sizes.tolist(), strict=True))
+            fill = self._read_rows if part.direct else self._decode_rows
+            failed.update(fill(part, pieces, values[part.output.name], worker))
+        return sorted(failed)
+
+    def _read_rows(self, part: FieldPart, pieces: Sequence[Piece], values: Array, worker: Worker) -> list[int]:
+        """Read bytes that are the rows; the numbers of the pieces that failed."""
+        worker.enter("read")
+        target = values.reshape(len(values), -1).view(np.uint8)
+        row_bytes = target.shape[1]
+        return [
+            number
+            for number, (row, file, offset, size) in enumerate(pieces)
+            if size != row_bytes or not read_at(file, target[row], offset)
+        ]
+
+    def _decode_rows(self, part: FieldPart, pieces: Sequence[Piece], values: Array, worker: Worker) -> list[int]:
+        """Read and decode straight into the rows; the numbers of the pieces that failed."""
+        decode, spec, failed = cast(InPlace, part.codec).decode_into, part.spec, []
+        for first, last in _groups([size for *_, size in pieces]):
+            group = pieces[first:last]
+            worker.enter("read")
+            worker.scratch.reset(sum(size for *_, size in group))
+            contents = [worker.scratch.take(size) for *_, size in group]
+            complete = [
+                read_at(file, content, offset) for (_, file, offset, _), content in zip(group, contents, strict=True)
+            ]
+            worker.enter("decode")
+            for number, (row, *_) in enumerate(group):
+                try:
+                    if complete[number]:
+                        decode(contents[number], spec, values[row])
+                        continue
+                except SampleError:
+                    pass
+                failed.append(first + number)
+        return failed
+
+    # --- one row ------------------------------------------------------------------------------------------------------
+
+    def _one_by_one(
+        self, values: Mapping[str, Any], rows: Rows, numbers: Sequence[int], worker: Worker
+    ) -> list[UnreadRow]:
+        unread = []
+        for number in numbers:
+            try:
+                self._fill(values, rows, number, worker)
+            except (RecordError, SampleError) as error:
+                unread.append(UnreadRow(number, error.reason))
+        return unread
+
+    def _fill(self, values: Mapping[str, Any], rows: Rows, number: int, worker: Worker) -> None:
+        file, offset, size, crc = (int(rows[name][number]) for name in ("file", "offset", "size", "payload_crc"))
+        worker.path, worker.offset = self._files.paths[file], offset
+        worker.enter("read")
+        contents = self._contents(values, rows, number, Record(file, offset, size, crc), worker)
+        worker.enter("decode")
+        row = int(rows["row"][number])
+        if self.geometry:
+            self._store_warped(contents, values, row, worker)
+            return
+        for part in self.parts:
+            if part.field not in self._direct:
+                part.store(contents["" if part.whole_example else part.field], values, row, worker)
+
+    def _contents(
+        self, values: Mapping[str, Any], rows: Rows, number: int, frame: Record, worker: Worker
+    ) -> Mapping[str, Array]:
+        row, record = int(rows["row"][number]), int(rows["record"][number])
+        if self._encoded is not None and (cached := self._encoded.fetch(record)) is not None:
+            worker.cached += 1
+            for name, part in self._direct.items():
+                part.store(cached[name], values, row, worker)
+            return cached
+        spans = []
+        for position, name in enumerate(self.fields):
+            offsets, sizes = rows.field(position)
+            size = int(sizes[number])
+            target = self._target(name, values, row, size) if name in self._direct else None
+            spans.append(FieldSpan(name, int(offsets[number]), size, target))
+        verify = bool(rows["verify"][number])
+        contents = read_fields(self._files, frame, spans, worker.scratch, verify=verify, whole=self._whole)
+        worker.bytes += frame.size if verify or self._whole else sum(span.size for span in spans)
+        if self._encoded is not None:
+            self._encoded.store(record, contents)
+        return contents
+
+    def _target(self, name: str, values: Mapping[str, Any], row: int, size: int) -> Array:
+        """The row itself, as bytes."""
+        target: Array = values[self._direct[name].output.name][row : row + 1].reshape(-1).view(np.uint8)
+        if len(target) != size:
+            raise SampleError(f"'{name}' holds {size} bytes, expected {len(target)}")
+        return target
+
+    def _store_warped(self, contents: Mapping[str, Array], values: Mapping[str, Any], row: int, worker: Worker) -> None:
+        sample = {
+            part.field: part.decode(contents["" if part.whole_example else part.field], worker) for part in self.parts
+        }
+        size = raster_size(sample, self._kinds)
+        if size is not None:
+            transform = transform_of(self.geometry, size)
+            kinds = {name: kind for name, kind in self._kinds.items() if kind in RASTER_KINDS | {"boxes", "points"}}
+            sample = warp_sample(sample, kinds, transform, size=size)
+        for part in self.parts:
+            part.place(sample[part.field], values, row)

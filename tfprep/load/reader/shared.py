@@ -1,0 +1,109 @@
+"""Memory that worker processes write and this process reads: an anonymous file (`memfd_create`), so no limit of /dev/shm applies.
+
+The file is sparse: its size is a range of addresses, and a page takes memory from when it is first written until it is freed.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import threading
+from collections import defaultdict, deque
+from typing import Any
+
+import numpy as np
+
+from tfprep.fields import Array
+
+SEGMENT_BYTES = 1 << 36
+"""Bytes that are mapped at a time, 64 GiB of addresses. Each mapping takes one file descriptor."""
+LEAST_SEGMENT_BYTES = 1 << 28
+"""Where the system allows no larger mapping (`ulimit -v`)."""
+
+
+class SharedMemory:
+    """Blocks of memory in a file without a name. Any thread may call `allocate`; `free` takes no lock, for finalisers."""
+
+    def __init__(self) -> None:
+        """OSError where the system has no such files, or allows none so large."""
+        if not hasattr(os, "memfd_create"):
+            raise OSError("this system has no memfd_create")
+        self.fd = os.memfd_create("tfprep", os.MFD_CLOEXEC)
+        self._lock = threading.Lock()
+        self._segments: list[_Segment] = []
+        self._used = 0  # of the last segment
+        self._spare: dict[int, deque[Array]] = defaultdict(deque)
+
+    def allocate(self, nbytes: int) -> Array:
+        """Page-aligned memory, uint8 [nbytes rounded up to pages]: zeros, or what was freed."""
+        size = -(-max(nbytes, 1) // mmap.PAGESIZE) * mmap.PAGESIZE
+        with self._lock:
+            if self._spare[size]:
+                return self._spare[size].pop()
+            if not self._segments or self._used + size > self._segments[-1].nbytes:
+                self._segments.append(self._new_segment(size))
+                self._used = 0
+            start, self._used = self._used, self._used + size
+            return self._segments[-1].memory[start : start + size]
+
+    def offset(self, array: Array) -> int:
+        """Where an array that lies in this memory begins, in bytes from the beginning of the file."""
+        address = array.__array_interface__["data"][0]
+        for segment in self._segments:
+            if segment.address <= address < segment.address + segment.nbytes:
+                return int(segment.offset + address - segment.address)
+        raise ValueError("the array does not lie in this memory")
+
+    def free(self, memory: Array) -> None:
+        """Give the pages of a block back to the system; its addresses are used again."""
+        address = memory.__array_interface__["data"][0]
+        for segment in self._segments:
+            if segment.address <= address < segment.address + segment.nbytes:
+                segment.pages.madvise(mmap.MADV_REMOVE, address - segment.address, len(memory))
+        self._spare[len(memory)].append(memory)
+
+    def _new_segment(self, nbytes: int) -> _Segment:
+        offset = self._segments[-1].offset + self._segments[-1].nbytes if self._segments else 0
+        size = max(SEGMENT_BYTES, nbytes)
+        while True:
+            try:
+                os.ftruncate(self.fd, offset + size)
+                return _Segment(self.fd, offset, size)
+            except OSError:
+                if size // 2 < max(nbytes, LEAST_SEGMENT_BYTES):
+                    raise
+                size //= 2
+
+    def __del__(self) -> None:
+        if hasattr(self, "fd"):
+            os.close(self.fd)
+
+
+class MappedMemory:
+    """The same memory in a worker process, by offset."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._segments: list[_Segment] = []
+
+    def array(self, offset: int, shape: tuple[int, ...], dtype: Any) -> Array:
+        """The array that lies there."""
+        for segment in self._segments:
+            if segment.offset <= offset < segment.offset + segment.nbytes:
+                kind = np.dtype(dtype)
+                start, nbytes = offset - segment.offset, int(np.prod(shape)) * kind.itemsize
+                typed: Array = segment.memory[start : start + nbytes].view(kind)
+                return typed.reshape(shape)
+        end = self._segments[-1].offset + self._segments[-1].nbytes if self._segments else 0
+        self._segments.append(_Segment(self._fd, end, os.fstat(self._fd).st_size - end))
+        return self.array(offset, shape, dtype)
+
+
+class _Segment:
+    """A mapped range of the file."""
+
+    def __init__(self, fd: int, offset: int, nbytes: int) -> None:
+        self.offset, self.nbytes = offset, nbytes
+        self.pages = mmap.mmap(fd, nbytes, flags=mmap.MAP_SHARED, offset=offset)
+        self.memory: Array = np.frombuffer(self.pages, np.uint8)
+        self.address = self.memory.__array_interface__["data"][0]

@@ -1,0 +1,81 @@
+"""The state of a reading thread: its scratch memory, what it is doing, and what it has done."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from tfprep.fields import Array
+
+
+class Scratch:
+    """Memory that grows as it is needed and is handed out from the start for each record."""
+
+    def __init__(self) -> None:
+        self._memory = np.empty(1 << 16, np.uint8)
+        self._used = 0
+
+    def reset(self, nbytes: int) -> None:
+        """Make room for `nbytes` bytes; memory that was handed out before is no longer valid."""
+        self._used = 0
+        if nbytes > len(self._memory):
+            self._memory = np.empty(nbytes + nbytes // 4, np.uint8)
+
+    def take(self, nbytes: int) -> Array:
+        self._used += nbytes
+        return self._memory[self._used - nbytes : self._used]
+
+
+@dataclass(eq=False)
+class Worker:
+    """The counters and the stage of one thread. Only that thread writes them; others may read them a moment late."""
+
+    name: str = ""
+    scratch: Scratch = field(default_factory=Scratch)
+    stage: str = "waiting for work"
+    path: Path | None = None
+    offset: int = 0
+    since: float = field(default_factory=time.monotonic)
+    records: int = 0
+    bytes: int = 0
+    cached: int = 0
+    read_s: float = 0.0
+    decode_s: float = 0.0
+    idle_s: float = 0.0
+    ended: list[tuple[str, float, float]] | None = None
+    """A list while somebody collects stages: (stage, beginning, end) of each that has ended, by `time.monotonic`."""
+    _arrays: dict[tuple[tuple[int, ...], str], Array] = field(default_factory=dict)
+
+    def enter(self, stage: str) -> None:
+        """Note what comes next; the time since the last note goes to the stage that ends."""
+        now = time.monotonic()
+        spent = now - self.since
+        if self.stage == "read":
+            self.read_s += spent
+        elif self.stage == "decode":
+            self.decode_s += spent
+        else:
+            self.idle_s += spent
+        ended = self.ended  # another thread may take it away at any time
+        if ended is not None:
+            ended.append((self.stage, self.since, now))
+        self.stage, self.since = stage, now
+
+    def array(self, shape: tuple[int, ...], dtype: str) -> Array:
+        """An array of its own, the same for every call with this shape and dtype."""
+        if (shape, dtype) not in self._arrays:
+            self._arrays[shape, dtype] = np.empty(shape, dtype)
+        return self._arrays[shape, dtype]
+
+    def add(self, nbytes: int, read_s: float, decode_s: float) -> None:
+        """Add what another worker has read, in bytes, and how many seconds it has read and decoded."""
+        self.bytes += nbytes
+        self.read_s += read_s
+        self.decode_s += decode_s
+
+    def describe(self) -> str:
+        where = f" {self.path} at byte {self.offset}" if self.path is not None else ""
+        return f"{self.name}: {self.stage}{where} for {time.monotonic() - self.since:.1f} s"

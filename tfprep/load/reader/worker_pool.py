@@ -1,0 +1,532 @@
+"""Worker processes that fill batches in shared memory, so that decoding does not share one interpreter with training.
+
+A thread of this process, the dispatcher, takes rows from the readers as reading threads do, sends them to the processes as
+packed numbers, and hands full batches over. Each process is a fresh Python that runs `tfprep.load.reader.worker_process`: never
+a fork of this one, which may have TensorFlow's threads, and a script needs no `if __name__ == "__main__"`.
+
+A process that dies is replaced, and only the rows that it worked on are read again.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import io
+import os
+import pickle
+import selectors
+import signal
+import struct
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from types import FunctionType
+from typing import Any, Protocol
+
+from tfprep.errors import LoaderError
+from tfprep.load.reader.batch import Batch
+from tfprep.load.reader.rows import Rows, UnreadRow
+from tfprep.load.reader.shared import SharedMemory
+from tfprep.load.reader.worker import Worker
+from tfprep.load.reader.worker_process import READY, REPLY, Outcome, Setup
+
+PROGRAM = "from tfprep.load.reader.worker_process import main; main()"
+MOST_DEATHS = 5
+"""Give up after this many deaths for each process without a finished job in between."""
+PIPE_BYTES = 32_000
+"""No further job for a process that has this many bytes of jobs: a pipe takes 64 KiB, and writing must not block."""
+JOBS_WAITING = 2
+"""Jobs that a process has beyond one for each of its threads, so that none of them waits for the dispatcher's next turn."""
+GRACE_S = 1.0
+"""How long a process whose pipe was closed may take to end before it is killed."""
+ANSWER_S = 1.0
+"""How long a process may take to write its stacks down."""
+LISTED_DEATHS = 100
+
+
+SUCCESS = Outcome()
+Reply = tuple[int, int, float, float, Outcome]
+"""Number of the job, bytes read, seconds of reading, seconds of decoding, and what else is to be said."""
+
+
+class RowsSource(Protocol):
+    """A reader, as the dispatcher sees it (see `tfprep.load.reader.reader.Reader`)."""
+
+    filler: Any
+    remote: Worker
+
+    def job_rows(self, batch: Batch) -> int: ...
+
+    @property
+    def stopped(self) -> bool: ...
+
+    def take_now(self) -> tuple[Batch, int, int] | None: ...
+
+    def filled(self, batch: Batch, rows: int, error: BaseException | None) -> None: ...
+
+    def stop(self, reason: BaseException) -> None: ...
+
+    def wake(self) -> None: ...
+
+
+@dataclass(eq=False, slots=True)
+class FillJob:
+    """Some rows of a reader's batch. One whose process died of a fault is tried again row by row, with `deaths` 1."""
+
+    number: int
+    reader: RowsSource
+    batch: Batch
+    rows: Rows
+    deaths: int = 0
+    nbytes: int = 0
+
+
+class _WorkerProcess:
+    """One process, its pipes, and the jobs that are with it."""
+
+    def __init__(self, number: int, setup: int, memory: int) -> None:
+        self.number = number
+        self.jobs: dict[int, FillJob] = {}
+        self._in_pipe = 0  # bytes of those jobs
+        self._suspect = False  # whether one of them is
+        self.ready = False
+        self._received = b""
+        self.log = os.memfd_create("tfprep-log", os.MFD_CLOEXEC)
+        jobs, self._send = os.pipe()
+        self.receive, replies = os.pipe()
+        command = [sys.executable, "-c", PROGRAM, *map(str, (setup, jobs, replies, self.log, os.getpid()))]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        try:
+            self.process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                env=environment,
+                pass_fds=(setup, jobs, replies, self.log, memory),
+                start_new_session=True,  # a terminal's Ctrl-C goes to this process alone
+            )
+        finally:
+            os.close(jobs)
+            os.close(replies)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether it takes another job. A suspect is alone with a process, so that its death is no other job's."""
+        return self.ready and self._in_pipe < PIPE_BYTES and not self._suspect
+
+    def add(self, job: FillJob) -> None:
+        """Note a job that is sent to it next."""
+        self.jobs[job.number] = job
+        self._in_pipe += job.nbytes
+        self._suspect = job.deaths > 0
+
+    def done(self, number: int) -> FillJob:
+        """Take out a job that it has finished."""
+        job = self.jobs.pop(number)
+        self._in_pipe -= job.nbytes
+        self._suspect = False  # a suspect is alone
+        return job
+
+    def send(self, messages: bytes) -> None:
+        data = memoryview(messages)
+        with contextlib.suppress(BrokenPipeError):  # its death is found where its replies are read
+            while data:
+                data = data[os.write(self._send, data) :]
+
+    def replies(self) -> list[Reply] | None:
+        """The replies that have come; None when the process has ended."""
+        data = os.read(self.receive, 1 << 16)
+        if not data:
+            return None
+        self._received += data
+        replies, start, end = [], 0, len(self._received)
+        while end - start >= REPLY.size:
+            job, nbytes, read_s, decode_s, size = REPLY.unpack_from(self._received, start)
+            if end - start < REPLY.size + size:
+                break
+            start += REPLY.size + size
+            outcome = pickle.loads(self._received[start - size : start]) if size else SUCCESS
+            replies.append((job, nbytes, read_s, decode_s, outcome))
+        self._received = self._received[start:]
+        return replies
+
+    def stacks(self) -> str:
+        """The Python stacks of its threads at this moment."""
+        before = os.fstat(self.log).st_size
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.process.pid, signal.SIGUSR1)
+        end = time.monotonic() + ANSWER_S
+        while time.monotonic() < end:
+            time.sleep(0.05)
+            size = os.fstat(self.log).st_size
+            if size > before and size == os.fstat(self.log).st_size:
+                return os.pread(self.log, size - before, before).decode(errors="replace")
+        return "  (it does not answer)"
+
+    def close_jobs(self) -> None:
+        os.close(self._send)
+
+    def end(self) -> None:
+        """Kill it where it still runs, and close what belongs to it."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(GRACE_S)
+        self.process.kill()
+        self.process.wait()
+        os.close(self.receive)
+        os.close(self.log)
+
+
+class WorkerPool:
+    """`processes` worker processes of `threads` threads each. Readers attach themselves; `stop` takes no lock."""
+
+    def __init__(self, setup: Setup, memory: SharedMemory, processes: int, threads: int) -> None:
+        """Raises an error where the setup cannot be sent to another process."""
+        self.memory, self.processes, self.threads = memory, processes, threads
+        self.most_jobs = threads + JOBS_WAITING
+        """Jobs that a process has at a time."""
+        self._setup = _file_of(sendable(setup))
+        self._paths = setup.paths
+        self._outputs = [array.output for array in setup.outputs]
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+        self._readers: list[RowsSource] = []
+        self._workers: list[_WorkerProcess] = []
+        self._selector = selectors.DefaultSelector()
+        self._jobs: deque[FillJob] = deque()
+        self._retry: deque[FillJob] = deque()
+        self._suspects: deque[FillJob] = deque()
+        self._bell = _Bell()
+        self._numbers = 0
+        self._deaths_in_a_row = 0
+        self._stopping = False
+        self.hungry = False
+        """Whether a process could take work that no reader had."""
+        self.ready = False
+        """Whether all processes have started: from then on, reading threads leave the work to them."""
+        self.failure = ""
+        """Why the processes were given up."""
+        self.deaths: deque[str] = deque(maxlen=LISTED_DEATHS)
+        """What processes died of."""
+
+    def attach(self, reader: RowsSource) -> None:
+        """Fill the batches of this reader until it is stopped."""
+        with self._lock:
+            self._readers.append(reader)
+            if self._thread is None and not self._stopping:
+                _close_at_exit(self)
+                self._thread = threading.Thread(target=self._run, name="tfprep-workers", daemon=True)
+                self._thread.start()
+        self.wake()
+
+    def wake(self) -> None:
+        """Let the dispatcher look for work. Takes no lock."""
+        self._bell.ring()
+
+    def stop(self) -> None:
+        """Ask the dispatcher to end the processes. Takes no lock and waits for nothing."""
+        self._stopping = True
+        self._bell.ring()
+
+    def close(self) -> None:
+        """End the processes and wait for that."""
+        self.stop()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def describe(self) -> list[str]:
+        """What each process works on, and the stacks of its threads."""
+        lines = []
+        for worker in list(self._workers):
+            jobs = [job.rows for job in list(worker.jobs.values())]
+            first = [f"{self._paths[int(rows['file'][0])].name} at byte {rows['offset'][0]}" for rows in jobs]
+            lines.append(f"worker process {worker.number} (pid {worker.process.pid}): {', '.join(first) or 'no work'}")
+            lines += worker.stacks().splitlines()
+        return lines
+
+    # --- the dispatcher -----------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            self._selector.register(self._bell.fd, selectors.EVENT_READ)
+            for number in range(self.processes):
+                self._start_one(number)
+            while not self._stopping:
+                if self.ready:
+                    self._hand_out()
+                self._wait()
+        except BaseException as error:
+            self._give_up(f"the worker processes cannot go on ({type(error).__name__}: {error})")
+        finally:
+            self.ready = False
+            self._end_all()
+
+    def _start_one(self, number: int) -> None:
+        worker = _WorkerProcess(number, self._setup, self.memory.fd)
+        self._workers.append(worker)
+        self._selector.register(worker.receive, selectors.EVENT_READ, worker)
+
+    def _wait(self) -> None:
+        for key, _ in self._selector.select():
+            if key.data is None:
+                self._bell.answer()
+                continue
+            replies = key.data.replies()
+            if replies is None:
+                self._bury(key.data)
+                continue
+            for number, nbytes, read_s, decode_s, outcome in replies:
+                if number == READY:
+                    self._note_ready(key.data, outcome)
+                    continue
+                job = key.data.done(number)
+                job.reader.remote.add(nbytes, read_s, decode_s)
+                self._complete(job, outcome)
+
+    def _note_ready(self, worker: _WorkerProcess, outcome: Outcome) -> None:
+        if outcome.refusal:
+            raise LoaderError(outcome.refusal)
+        worker.ready = True
+        if not self.ready and all(worker.ready for worker in self._workers):
+            self.ready = True
+            for reader in list(self._readers):
+                reader.wake()  # its threads leave
+
+    def _hand_out(self) -> None:
+        """Give every process a job for each of its threads, and some that wait, in one write: each write may wake a process."""
+        self.hungry = True  # before the readers are asked: what they get from now on rings the bell
+        workers = sorted(self._workers, key=lambda worker: len(worker.jobs))
+        messages: dict[_WorkerProcess, list[bytes]] = {}
+        while workers := [worker for worker in workers if worker.has_room and len(worker.jobs) < self.most_jobs]:
+            if not self._give_one_each(workers, messages):
+                break
+        else:
+            self.hungry = False  # they have all that they take; a reply is the next occasion
+        for worker, jobs in messages.items():
+            worker.send(b"".join(jobs))
+
+    def _give_one_each(self, workers: Sequence[_WorkerProcess], messages: dict[_WorkerProcess, list[bytes]]) -> bool:
+        """Give a job to each of them; False when there is no further work."""
+        for worker in workers:
+            job = (None if worker.jobs else self._next_suspect()) or self._next_job()
+            if job is None:
+                return False
+            message = self._message(job)
+            job.nbytes = len(message)
+            worker.add(job)
+            messages.setdefault(worker, []).append(message)
+        return True
+
+    def _next_suspect(self) -> FillJob | None:
+        return next(self._of_readers(self._suspects), None)
+
+    def _of_readers(self, jobs: deque[FillJob]) -> Iterator[FillJob]:
+        """Take out jobs one by one, but for those of readers that were stopped."""
+        while jobs:
+            job = jobs.popleft()
+            if not job.reader.stopped:
+                yield job
+            else:
+                job.reader.filler.release(job.rows)
+
+    def _next_job(self) -> FillJob | None:
+        if self._suspects:  # processes that become free are for these
+            return None
+        for jobs in (self._retry, self._jobs):
+            if (job := next(self._of_readers(jobs), None)) is not None:
+                return job
+        for reader in list(self._readers):
+            if reader.stopped:
+                with self._lock:
+                    self._readers.remove(reader)
+                continue
+            while (taken := reader.take_now()) is not None:
+                if self._split(reader, *taken):
+                    return self._jobs.popleft()
+        return None
+
+    def _split(self, reader: RowsSource, batch: Batch, start: int, stop: int) -> bool:
+        """Make jobs of these rows; False where they cannot be found."""
+        try:
+            rows = reader.filler.prepare(batch, start, stop)
+        except BaseException as error:
+            reader.filled(batch, stop - start, error)
+            return False
+        size = reader.job_rows(batch)
+        for first in range(0, len(rows), size):
+            part = rows.take(slice(first, first + size))
+            self._jobs.append(self._job(reader, batch, part))
+        return True
+
+    def _message(self, job: FillJob) -> bytes:
+        batch = job.batch
+        if not batch.offsets:
+            offsets = [self.memory.offset(batch.values[name]) for name in self._outputs]
+            batch.offsets = struct.pack(f"<{len(offsets)}q", *offsets)
+        table = job.rows.table.tobytes()
+        head = struct.pack("<4q", 24 + len(batch.offsets) + len(table), job.number, batch.rows, len(job.rows))
+        return head + batch.offsets + table
+
+    def _complete(self, job: FillJob, outcome: Outcome) -> None:
+        self._deaths_in_a_row = 0
+        error = outcome.error
+        replacements: list[Rows] = []
+        if error is None:
+            try:
+                replacements = job.reader.filler.complete(job.batch, job.rows, outcome.unread, job.reader.remote)
+            except BaseException as caught:
+                error = caught
+        self._retry.extend(self._job(job.reader, job.batch, rows) for rows in replacements)
+        job.reader.filled(job.batch, len(job.rows) - len(replacements), error)
+
+    def _job(self, reader: RowsSource, batch: Batch, rows: Rows, deaths: int = 0) -> FillJob:
+        self._numbers += 1
+        return FillJob(self._numbers, reader, batch, rows, deaths)
+
+    # --- processes that die -------------------------------------------------------------------------------------------
+
+    def _bury(self, worker: _WorkerProcess) -> None:
+        """Note what a process died of, give its jobs to others, and start another one."""
+        self._forget(worker)
+        cause = cause_of_death(worker.process.returncode)
+        self.deaths.append(f"worker process {worker.number} (pid {worker.process.pid}) {cause}")
+        self._deaths_in_a_row += 1
+        if self._deaths_in_a_row > MOST_DEATHS * self.processes:
+            self._give_up(f"{self._deaths_in_a_row} worker processes died one after another, the last one: it {cause}")
+            return
+        for job in worker.jobs.values():
+            if is_fault(worker.process.returncode):
+                self._suspect(job, cause)
+            else:
+                self._retry.append(job)
+        self._start_one(worker.number)
+
+    def _suspect(self, job: FillJob, cause: str) -> None:
+        """One of the rows may have ended the process: they are tried one by one, and one that ends a process again is bad."""
+        if job.deaths:
+            self._complete(job, Outcome([UnreadRow(0, f"a worker process that read it {cause}")]))
+            return
+        for number in range(len(job.rows)):
+            part = job.rows.take(slice(number, number + 1))
+            self._suspects.append(self._job(job.reader, job.batch, part, deaths=1))
+
+    def _forget(self, worker: _WorkerProcess) -> None:
+        self._selector.unregister(worker.receive)
+        self._workers.remove(worker)
+        worker.close_jobs()
+        worker.end()
+
+    def _give_up(self, reason: str) -> None:
+        self.failure = reason
+        self._stopping = True
+        if self.ready:
+            hint = "workers='threads' reads without processes"
+            for reader in list(self._readers):
+                reader.stop(LoaderError(f"{reason}; {hint}"))
+
+    def _end_all(self) -> None:
+        for worker in self._workers:
+            worker.close_jobs()
+        for worker in self._workers:
+            worker.end()
+        self._workers.clear()
+        self._jobs.clear()
+        self._retry.clear()
+        self._readers.clear()
+        self._selector.close()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_setup"):
+            os.close(self._setup)
+
+
+class _Bell:
+    """Wakes a thread that waits in `select`. `ring` is one system call at most, and takes no lock."""
+
+    def __init__(self) -> None:
+        self.fd, self._ring = os.pipe()
+        os.set_blocking(self._ring, False)
+        self._rung = False
+        self._closed = False  # the garbage collector may finalise this before what rings it
+
+    def ring(self) -> None:
+        if not self._rung and not self._closed:
+            self._rung = True
+            with contextlib.suppress(BlockingIOError):
+                os.write(self._ring, b"!")
+
+    def answer(self) -> None:
+        """Whoever rings from now on is heard again."""
+        os.read(self.fd, 64)
+        self._rung = False
+
+    def __del__(self) -> None:
+        self._closed = True
+        os.close(self.fd)
+        os.close(self._ring)
+
+
+class _Sender(pickle.Pickler):
+    """Refuses what another process cannot import."""
+
+    def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, type | FunctionType) and value.__module__ == "__main__":
+            raise pickle.PicklingError(
+                f"{value.__qualname__} is defined in the script that runs; move it into a module"
+            )
+        return NotImplemented
+
+
+def sendable(value: Any) -> bytes:
+    """The value as bytes; an error where it holds what another process cannot load."""
+    target = io.BytesIO()
+    _Sender(target).dump(value)
+    return target.getvalue()
+
+
+def _file_of(content: bytes) -> int:
+    """The descriptor of a file without a name that holds this."""
+    file = os.memfd_create("tfprep-setup", os.MFD_CLOEXEC)
+    with open(file, "wb", closefd=False) as target:
+        target.write(content)
+    return file
+
+
+def is_fault(returncode: int) -> bool:
+    """Whether a process ended by what it did itself; other signals than these come from outside."""
+    return returncode >= 0 or -returncode in (
+        signal.SIGSEGV,
+        signal.SIGBUS,
+        signal.SIGABRT,
+        signal.SIGFPE,
+        signal.SIGILL,
+    )
+
+
+def cause_of_death(returncode: int) -> str:
+    """What a process died of, in words."""
+    if returncode >= 0:
+        return f"ended with status {returncode}"
+    name = signal.Signals(-returncode).name
+    hints = {
+        "SIGKILL": "killed from outside, or for want of memory",
+        "SIGBUS": "a file was cut short, or a disk failed, while it was read",
+    }
+    return f"died of {name}{f' ({hints[name]})' if name in hints else ''}"
+
+
+_open_pools: weakref.WeakSet[WorkerPool] = weakref.WeakSet()
+
+
+def _close_at_exit(pool: WorkerPool) -> None:
+    if not _open_pools:
+        atexit.register(_close_all)
+    _open_pools.add(pool)
+
+
+def _close_all() -> None:
+    for pool in list(_open_pools):
+        pool.close()

@@ -1,0 +1,194 @@
+"""The program of a worker process: it reads and decodes rows into memory that it shares with the process that trains.
+
+Arguments: SETUP JOBS REPLIES LOG PARENT (four file descriptors and a process id).
+
+SETUP is a file with a pickled `Setup`. Messages in JOBS are a length (int64) and as many bytes, an array of int64:
+
+    number of the job, rows of the batch, rows of the job, offset of each output's array in the shared memory, the table of `Rows`
+
+A reply is one `REPLY`, then a pickled `Outcome` where it says that one follows.
+
+It ends when its pipe does, so when the process that trains is gone, however it ended; on Linux the kernel ends it then too.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import os
+import pickle
+import signal
+import struct
+import sys
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tfprep.augment.transform import GeometryOp
+from tfprep.fields import Array
+from tfprep.load.reader.parts import FieldPart
+from tfprep.load.reader.rows import COLUMNS, RowFiller, Rows, UnreadRow
+from tfprep.load.reader.shared import MappedMemory
+from tfprep.load.reader.worker import Worker
+
+REPLY = struct.Struct("<qqddq")
+"""Number of the job, bytes read, seconds of reading, seconds of decoding, bytes of the `Outcome` that follows."""
+PIPE_BYTES = 1 << 16
+READY = -1
+"""The number of the job in a worker's first reply."""
+_PR_SET_PDEATHSIG = 1
+
+
+@dataclass(frozen=True)
+class SharedArray:
+    """An array in the shared memory: its output, the shape of a row, the dtype; `offset` and `rows` where they are fixed."""
+
+    output: str
+    shape: tuple[int, ...]
+    dtype: str
+    offset: int = 0
+    rows: int = 0
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a worker process needs beside the jobs. `memory` is a file descriptor."""
+
+    paths: Sequence[Any]
+    parts: Sequence[FieldPart]
+    geometry: Sequence[GeometryOp]
+    announce: bool
+    memory: int
+    outputs: Sequence[SharedArray]
+    cache: Sequence[SharedArray]
+    threads: int
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a job, or the start, had beside success: rows that cannot be read, an error, why it cannot work at all."""
+
+    unread: Sequence[UnreadRow] = ()
+    error: BaseException | None = None
+    refusal: str = ""
+
+
+class _Program:
+    def __init__(self, setup: int, jobs: int, replies: int) -> None:
+        self._setup_file, self._jobs, self._replies = setup, jobs, replies
+        self._lock = threading.Lock()
+        self._receiving = threading.Lock()
+        self._received = bytearray()
+
+    def run(self) -> None:
+        try:
+            size = os.fstat(self._setup_file).st_size
+            self._prepare(pickle.loads(os.pread(self._setup_file, size, 0)))
+        except Exception as error:
+            self._reply(READY, Worker(), Outcome(refusal=f"{type(error).__name__}: {error}"))
+            return
+        self._reply(READY, Worker(), Outcome())
+        for number in range(1, self._setup.threads):
+            threading.Thread(target=self._fill_jobs, name=f"fill-{number}", daemon=True).start()
+        self._fill_jobs()
+
+    def _prepare(self, setup: Setup) -> None:
+        self._setup = setup
+        self._memory = MappedMemory(setup.memory)
+        self._filler = RowFiller(setup.paths, setup.parts, setup.geometry, announce=setup.announce)
+        self._cache = {array.output: self._array(array, array.offset, array.rows) for array in setup.cache}
+        self._columns = len(COLUMNS) + 2 * len(self._filler.fields)
+        if "tensorflow" in sys.modules:
+            raise ImportError("a codec or an op of this dataset imports TensorFlow, which worker processes do without")
+
+    def _array(self, array: SharedArray, offset: int, rows: int) -> Array:
+        return self._memory.array(offset, (rows, *array.shape), array.dtype)
+
+    def _fill_jobs(self) -> None:
+        worker = Worker()
+        while True:
+            job = self._receive()
+            worker.bytes, worker.read_s, worker.decode_s = 0, 0.0, 0.0
+            try:
+                outcome = Outcome(self._fill(job, worker))
+            except BaseException as error:
+                outcome = Outcome(error=_sendable(error))
+            worker.enter("waiting for work")
+            self._reply(int(job[0]), worker, outcome)
+
+    def _fill(self, job: Array, worker: Worker) -> list[UnreadRow]:
+        outputs = self._setup.outputs
+        offsets, table = np.split(job[3:], [len(outputs)])
+        values = {
+            array.output: self._array(array, int(offset), int(job[1]))
+            for array, offset in zip(outputs, offsets, strict=True)
+        }
+        rows = Rows(table.reshape(self._columns, int(job[2])))
+        cached = rows["cached"] != 0
+        self._copy(self._cache, values, rows["slot"][cached], rows["row"][cached], worker)
+        others = np.flatnonzero(~cached)
+        if not len(others):
+            return []
+        part = rows.take(others)
+        unread = self._filler.fill(values, part, worker)
+        kept = part["slot"] >= 0
+        kept[[failure.number for failure in unread]] = False
+        self._copy(values, self._cache, part["row"][kept], part["slot"][kept], worker)
+        return [UnreadRow(int(others[failure.number]), failure.reason) for failure in unread]
+
+    def _copy(self, source: Any, target: Any, rows_from: Array, rows_to: Array, worker: Worker) -> None:
+        if not len(rows_from):
+            return
+        worker.enter("read")
+        for name in self._cache:
+            for row_from, row_to in zip(rows_from.tolist(), rows_to.tolist(), strict=True):
+                target[name][row_to] = source[name][row_from]
+
+    def _receive(self) -> Array:
+        """The next job. The thread that waits for it reads the pipe itself: another one would have to be woken twice."""
+        with self._receiving:
+            while len(self._received) < 8 or len(self._received) < 8 + struct.unpack_from("<q", self._received)[0]:
+                piece = os.read(self._jobs, PIPE_BYTES)
+                if not piece:
+                    os._exit(0)  # the process that trains has ended, or wants this one to
+                self._received += piece
+            end = 8 + struct.unpack_from("<q", self._received)[0]
+            job = np.frombuffer(bytes(self._received[8:end]), np.int64)
+            del self._received[:end]
+        return job
+
+    def _reply(self, job: int, worker: Worker, outcome: Outcome) -> None:
+        extra = pickle.dumps(outcome) if outcome != Outcome([]) and outcome != Outcome() else b""
+        reply = REPLY.pack(job, worker.bytes, worker.read_s, worker.decode_s, len(extra)) + extra
+        with self._lock:  # replies of two threads must not mix
+            while reply:
+                reply = reply[os.write(self._replies, reply) :]
+
+
+def _sendable(error: BaseException) -> BaseException:
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    return error
+
+
+def _end_with(parent: int) -> None:
+    """Let the kernel end this process when the one that started it ends, where it can."""
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "prctl"):
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(0)
+
+
+def main() -> None:
+    setup, jobs, replies, log, parent = (int(argument) for argument in sys.argv[1:])
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that trains
+    _end_with(parent)
+    faulthandler.enable(log)
+    faulthandler.register(signal.SIGUSR1, log)
+    _Program(setup, jobs, replies).run()

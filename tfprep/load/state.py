@@ -1,0 +1,121 @@
+"""The state of a run: its next step, and what identifies the run, as a small JSON object.
+
+A run that resumes from a state delivers the same samples in the same steps, with the same values. So the state holds, and
+`start_step` compares, the dataset's files, the options that decide the order and the selection, and those that change values:
+`geometry`, `at_load`, `dtype` and `normalize`, `inputs` and `targets`. It leaves out `fields`, because a dict of other fields
+shows the same samples, and the options that change only how batches are made, such as hosts, threads, cache and path.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tfprep.errors import LoaderError
+
+if TYPE_CHECKING:
+    from tfprep.load.pipeline import Pipeline
+
+VERSION = 1
+OPTIONAL = frozenset({"geometry", "at_load", "values", "inputs", "targets", "sample_weight"})
+"""Entries that older states of this version do not have: they are compared only where they are present."""
+
+
+def state_at(pipeline: Pipeline, step: int) -> dict[str, Any]:
+    """The state before this step. It does not hold the number of hosts, which may change."""
+    if isinstance(step, bool) or not isinstance(step, int | np.integer) or step < 0:
+        raise LoaderError(f"a step is a whole number from 0, not {step!r}")
+    return {"version": VERSION, "step": int(step), **identity(pipeline)}
+
+
+def identity(pipeline: Pipeline) -> dict[str, Any]:
+    """What decides which samples a step holds, and their values; in the types that JSON returns."""
+    options, schedule = pipeline.options, pipeline.schedule
+    return {
+        "dataset": [f"{source.dataset.name}/{source.split}" for source in pipeline.sources],
+        "fingerprint": _digest([_files(source) for source in pipeline.sources]),
+        "seed": options.seed,
+        "batch_size": options.batch_size,
+        "order": [schedule.order.name, schedule.order.block, schedule.order.window]
+        if schedule.order.name == "block"
+        else [schedule.order.name],
+        "variants": pipeline.variants.choice,
+        "remainder": schedule.remainder,
+        "training": options.training,
+        "selection": _selection(pipeline),
+        "geometry": [_op_text(op) for op in options.geometry],
+        "at_load": [_op_text(op) for op in options.at_load],
+        "values": [options.dtype, "normalized" if options.normalize else "as stored"],
+        "inputs": _plain(options.inputs),
+        "targets": _plain(options.targets),
+        "sample_weight": options.sample_weight,
+    }
+
+
+def start_step(pipeline: Pipeline, state: Mapping[str, Any]) -> int:
+    """The state's next step; LoaderError where the state belongs to another run."""
+    step = state.get("step") if isinstance(state, Mapping) else None
+    if isinstance(step, bool) or not isinstance(step, int) or step < 0:
+        raise LoaderError(f"a loader's state is the JSON object that state_at returned, not {str(state)[:80]!r}")
+    if state.get("version") != VERSION:
+        raise LoaderError(f"a loader's state of version {state.get('version')!r}; this tfprep reads {VERSION}")
+    mine = identity(pipeline)
+    for name, value in mine.items():
+        if name in OPTIONAL and name not in state:
+            continue
+        if state.get(name) != value:
+            raise LoaderError(
+                f"this state belongs to another run: its {name} is {state.get(name)!r}, here it is {value!r}. Make the loader "
+                f"as it was then, or start without the state{_why(name)}"
+            )
+    return step
+
+
+def _why(name: str) -> str:
+    if name == "fingerprint":
+        return "; the dataset was built anew, or its files differ"
+    if name == "selection":
+        return "; where, balance, weights, the fold or the mix differ"
+    return ""
+
+
+def _op_text(op: Any) -> str:
+    """An op as text: its name and the options that are not defaults, so that new options of later versions change nothing."""
+    if not is_dataclass(op):
+        return str(getattr(op, "__qualname__", type(op).__qualname__))
+    options = [f"{f.name}={getattr(op, f.name)!r}" for f in fields(op) if getattr(op, f.name) != f.default]
+    return f"{type(op).__qualname__}({', '.join(options)})"
+
+
+def _plain(choice: Any) -> Any:
+    """`inputs` or `targets` as lists and dicts."""
+    if choice is None or isinstance(choice, str):
+        return choice
+    if isinstance(choice, Mapping):
+        return {name: _plain(part) for name, part in choice.items()}
+    names = list(choice)
+    return names[0] if len(names) == 1 else names
+
+
+def _files(source: Any) -> list[Any]:
+    return [
+        [file.name, file.records, file.sha256] for files in source.dataset.split(source.split).files for file in files
+    ]
+
+
+def _selection(pipeline: Pipeline) -> str:
+    """A digest of the samples that are drawn from, and of how often each is drawn."""
+    sampler, rows = pipeline.schedule.sampler, pipeline.schedule.rows
+    parts = [type(sampler).__name__, sampler.size, *(str(getattr(sampler, name, "")) for name in ("sizes", "quotas"))]
+    weights = getattr(sampler, "weights", None)
+    arrays = [array.tobytes() for array in (rows, weights) if array is not None]
+    return _digest([*parts, *(hashlib.sha256(data).hexdigest() for data in arrays)])
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:16]

@@ -1,0 +1,64 @@
+"""Counters and reports of a pipeline, as plain numbers and text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tfprep.limits import usable_cpus
+from tfprep.load.pipeline import NOTHING, Pipeline
+from tfprep.load.reader.cache import DecodedCache, EncodedCache
+
+
+def snapshot(pipeline: Pipeline) -> dict[str, Any]:
+    """Counters since the loader was made, over all its iterators.
+
+    `batches_ready` and `batches_in_flight` are current values. `wait_s` is how long the consumer waited for batches, in
+    `waits` waits; `read_s`, `decode_s` and `idle_s` are summed over the reading threads.
+    """
+    readers, counts = pipeline.readers, pipeline.counts
+    return {
+        **{name: counts[name] for name in NOTHING if name != "records"},
+        "batches_ready": sum(reader.ready for reader in readers),
+        "batches_in_flight": sum(reader.in_flight for reader in readers),
+        "prefetch": max((reader.prefetch for reader in readers), default=pipeline.memory.prefetch),
+        "threads": sum(len(reader.workers) for reader in readers),
+        "cache_bytes": 0 if pipeline.cache is None else pipeline.cache.nbytes,
+        "bad_records": pipeline.bad.count,
+        "rows_lost": pipeline.bad.rows_lost,
+    }
+
+
+def report(pipeline: Pipeline) -> dict[str, Any]:
+    """What the loader chose (memory, cache, threads) and found (bad records), and its `stats`."""
+    memory, options = pipeline.memory, pipeline.options
+    return {
+        "samples": pipeline.schedule.sampler.size,
+        "steps_per_epoch": pipeline.steps_per_epoch,
+        "order": pipeline.schedule.order.name,
+        "variants": pipeline.variants.choice,
+        "memory": {
+            "budget_bytes": memory.budget,
+            "batch_bytes": memory.batch_bytes,
+            "prefetch": memory.prefetch,
+            "batches_bytes": memory.batches_bytes,
+            "index_bytes": pipeline.table.nbytes,
+        },
+        "cache": _cache(pipeline),
+        "threads": pipeline.settings.threads or usable_cpus(),
+        "workers": pipeline.workers_report(),
+        "tuning": dict(pipeline.settings.report),
+        "verify": options.verify,
+        "on_bad": options.on_bad,
+        "bad_records": pipeline.bad.report(),
+        "stats": snapshot(pipeline),
+    }
+
+
+def _cache(pipeline: Pipeline) -> dict[str, Any]:
+    cache = pipeline.cache
+    if isinstance(cache, DecodedCache):
+        summary = {"kind": "decoded", "capacity": cache.capacity, "of": pipeline.table.records}
+        return {**summary, "records": cache.records, "bytes": cache.nbytes}
+    if isinstance(cache, EncodedCache):
+        return {"kind": "encoded", "of": pipeline.table.records, "records": cache.records, "bytes": cache.nbytes}
+    return {"kind": "none"}

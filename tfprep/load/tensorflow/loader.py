@@ -1,0 +1,279 @@
+"""TensorFlow's loader: a `tf.data.Dataset` of batches.
+
+There are two paths. On the direct path threads or worker processes fill batches, and TensorFlow takes over their memory without a
+copy. On the graph path TensorFlow's own ops read and decode (see `tfprep.load.graph`). Both deliver the same elements.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfprep.errors import LoaderError
+from tfprep.load.graph.dataset import graph_dataset, not_in_graph
+from tfprep.load.outputs import Output
+from tfprep.load.pipeline import Pipeline
+from tfprep.load.reader.batch import Batch
+from tfprep.load.state import start_step, state_at
+from tfprep.load.stats import report, snapshot
+from tfprep.load.tensorflow.eager_iterator import EagerBatches, is_possible
+from tfprep.load.tensorflow.handover import dataset_of
+from tfprep.load.tensorflow.interrupt import end_waits_on_interrupt
+from tfprep.load.tensorflow.private import DatasetOver, with_source
+from tfprep.storage.urls import scheme_of
+
+PREFETCH = 2
+"""Batches that TensorFlow prefetches; all others wait in the reader. One is in use while the next is handed over."""
+
+
+class Loader(DatasetOver):
+    """A `tf.data.Dataset` of batches, with counters, a report and a state that a run resumes from. Made by `Data.loader`.
+
+    In a loop in eager code, errors are those that tfprep raised. Inside `tf.function`, and behind another dataset such as
+    `.map`, TensorFlow wraps them in `tf.errors.OpError` with their text. A pickle contains the datasets and the options, so that
+    another process makes a loader of its own.
+    """
+
+    def __init__(self, pipeline: Pipeline, dataset: tf.data.Dataset, info: Mapping[str, str], *, eager: bool) -> None:
+        """`eager`: whether custom training loops take batches from the reader itself (see `EagerBatches`)."""
+        self._pipeline, self._info, self._eager = pipeline, dict(info), eager
+        end_waits_on_interrupt(pipeline)
+        super().__init__(dataset)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return make_loader, (self._pipeline,)
+
+    def __iter__(self) -> Any:
+        """An iterator that begins at `start_step`."""
+        iterator = super().__iter__()
+        if not tf.executing_eagerly() or self._info["path"] == "graph":
+            return iterator
+        dataset_from = functools.partial(_direct_dataset, self._pipeline)
+        active = self._eager and is_possible(self._pipeline)
+        return with_source(iterator, EagerBatches(self._pipeline, dataset_from, active=active))
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """The number of batches that hold one epoch."""
+        return self._pipeline.steps_per_epoch
+
+    @property
+    def start_step(self) -> int:
+        """The step that every iterator begins with."""
+        return self._pipeline.options.start_step
+
+    @property
+    def end_step(self) -> int | None:
+        """The step at which every iterator ends; None in training, which has no end."""
+        return self._pipeline.schedule.steps
+
+    @property
+    def info(self) -> dict[str, str]:
+        """The path that was chosen ("direct" or "graph") and the reason."""
+        return dict(self._info)
+
+    @property
+    def stats(self) -> dict[str, Any]:
+        """Counters over all iterators as plain numbers (see `tfprep.load.stats.snapshot`). Any thread may read them."""
+        return snapshot(self._pipeline)
+
+    def report(self) -> dict[str, Any]:
+        """What the loader chose and found: path, memory, cache, bad records, and its `stats`."""
+        return {**self._info, **report(self._pipeline)}
+
+    def state_at(self, step: int) -> dict[str, Any]:
+        """The state of the run before a step, to be saved with the weights of that moment.
+
+        Args:
+            step: The number of steps since the beginning of the run, which is step 0.
+
+        Returns:
+            A JSON object of about one kilobyte. It identifies the dataset's files and all options that decide what is delivered.
+
+        Raises:
+            LoaderError: `step` is not a whole number from 0.
+        """
+        return state_at(self._pipeline, step)
+
+    def step_of(self, state: Mapping[str, Any]) -> int:
+        """The step that comes next by a state, as the option `start_step` takes it.
+
+        Args:
+            state: What `state_at` of a loader with the same options returned.
+
+        Raises:
+            LoaderError: The state belongs to another run: other files, seed, batch size, order, selection or values.
+        """
+        return start_step(self._pipeline, state)
+
+    def close(self) -> None:
+        """Stop the reading threads and free the memory. Iterators that are still open end with an error."""
+        self._pipeline.close()
+
+
+def make_loader(pipeline: Pipeline) -> Loader:
+    """The pipeline as a dataset, on the path that its options ask for.
+
+    Args:
+        pipeline: The samples and the options.
+
+    Returns:
+        The loader. Nothing is read before its first iterator is used, except the index.
+
+    Raises:
+        LoaderError: TensorFlow has no device `prefetch_to_device`, or `path="graph"` is not possible with these options.
+    """
+    device = pipeline.options.prefetch_to_device
+    _check_device(device)
+    path, reason = _choose_path(pipeline)
+    pipeline.table.read_ahead()
+    direct = path == "direct"
+    dataset = _direct_dataset(pipeline, pipeline.options.start_step) if direct else _prefetched(graph_dataset(pipeline))
+    if device is not None:
+        dataset = dataset.apply(tf.data.experimental.prefetch_to_device(device))
+    return Loader(pipeline, dataset, {"path": path, "reason": reason}, eager=direct and device is None)
+
+
+def _choose_path(pipeline: Pipeline) -> tuple[str, str]:
+    """The path, "direct" or "graph", and the reason for it."""
+    path = pipeline.options.path
+    remote = sorted({scheme_of(source.dataset.path) for source in pipeline.sources} - {""})
+    unread = [scheme for scheme in remote if scheme not in tf.io.gfile.get_registered_schemes()]
+    if path == "graph":
+        if unread:
+            raise LoaderError(f"TensorFlow does not read {unread[0]}://; use path='direct', which reads through fsspec")
+        return "graph", "asked for: TensorFlow ops alone"
+    if path == "direct":
+        return "direct", "asked for: threads that fill batches in place"
+    if not remote:
+        return "direct", "the files are local: threads fill batches in place, TensorFlow takes them over without a copy"
+    missing = not_in_graph(pipeline)
+    if unread or missing:
+        why = f"TensorFlow does not read {unread[0]}://" if unread else f"TensorFlow ops cannot do {', '.join(missing)}"
+        return "direct", f"{why}: threads fetch the records through fsspec"
+    return "graph", f"TensorFlow reads {remote[0]}:// by itself, many records at a time"
+
+
+def _check_device(name: str | None) -> None:
+    """Raise LoaderError if TensorFlow has no such device. Its own error comes with the first batch, and names an op."""
+    if name is None:
+        return
+    try:
+        device = tf.DeviceSpec.from_string(str(name))
+    except (TypeError, ValueError):
+        device = tf.DeviceSpec()
+    specs = [tf.DeviceSpec.from_string(logical.name) for logical in tf.config.list_logical_devices()]
+    known = {(spec.device_type, spec.device_index) for spec in specs}
+    if (device.device_type, device.device_index or 0) not in known:
+        listed = ", ".join(f"/{kind}:{index}" for kind, index in sorted(known))
+        raise LoaderError(
+            f"prefetch_to_device={name!r}: there is no such device; there are {listed}. None keeps batches here"
+        )
+
+
+# --- the direct path ----------------------------------------------------------------------------------------------------
+
+
+def _direct_dataset(pipeline: Pipeline, start: int) -> tf.data.Dataset:
+    """The batches from step `start` on."""
+    outputs, rows = pipeline.outputs, _static_rows(pipeline)
+    steps = pipeline.schedule.steps
+    dataset = _ragged_elements(pipeline, rows, start) if outputs.ragged else _elements(pipeline, rows, start)
+    cardinality = tf.data.INFINITE_CARDINALITY if steps is None else max(0, steps - start)
+    # The graph path asserts none: a worker of the tf.data service may deliver a part of the batches.
+    return _prefetched(dataset.apply(tf.data.experimental.assert_cardinality(cardinality)))
+
+
+def _prefetched(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    options = tf.data.Options()
+    # There is nothing to tune, and dropping an iterator that is being tuned can block for seconds.
+    options.autotune.enabled = False
+    # `hosts=` divides batches; TensorFlow would divide them again.
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    return dataset.prefetch(PREFETCH).with_options(options)
+
+
+def _elements(pipeline: Pipeline, rows: int | None, start: int) -> tf.data.Dataset:
+    outputs, pack = pipeline.outputs.outputs, pipeline.outputs.pack
+    names = tf.nest.flatten(pack({output.name: output.name for output in outputs}))
+
+    def begin() -> Iterator[tuple[Any, ...]]:
+        return pipeline.batches(lambda batch: tuple(batch.values[name] for name in names), start)
+
+    return dataset_of(begin, pack({output.name: _signature(output, rows)[0] for output in outputs}))
+
+
+def _ragged_elements(pipeline: Pipeline, rows: int | None, start: int) -> tf.data.Dataset:
+    """The elements where arrays differ in size: these are handed over as one long array and row lengths."""
+    outputs = pipeline.outputs.outputs
+
+    def arrays(batch: Batch) -> tuple[Any, ...]:
+        return tuple(array for output in outputs for array in _arrays(output, batch.values[output.name]))
+
+    def begin() -> Iterator[tuple[Any, ...]]:
+        return pipeline.batches(arrays, start)
+
+    dataset = dataset_of(begin, tuple(spec for output in outputs for spec in _signature(output, rows)))
+    return dataset.map(lambda *tensors: pipeline.outputs.pack(_tensors(outputs, list(tensors))))
+
+
+def _static_rows(pipeline: Pipeline) -> int | None:
+    """The number of samples in every batch on this host; None if it differs between batches."""
+    schedule = pipeline.schedule
+    if schedule.remainder == "keep" and schedule.size % schedule.batch_size:
+        return None
+    if schedule.remainder == "wrap" and schedule.epochs is not None:
+        return None
+    if not pipeline.options.training and pipeline.options.on_bad == "skip":
+        return None
+    start, stop = schedule.span(0)
+    even = schedule.batch_size % schedule.hosts.count == 0
+    return stop - start if even or schedule.remainder == "wrap" else None
+
+
+# --- ragged tensors of arrays of different sizes ------------------------------------------------------------------------
+
+
+def _signature(output: Output, rows: int | None) -> list[tf.TensorSpec]:
+    dtype = tf.dtypes.as_dtype(output.dtype)
+    if None not in output.shape:
+        return [tf.TensorSpec((rows, *output.shape), dtype)]
+    depth = _ragged_rank(output)
+    return [tf.TensorSpec((None, *output.shape[depth:]), dtype), *[tf.TensorSpec((None,), tf.int64)] * depth]
+
+
+def _ragged_rank(output: Output) -> int:
+    """The number of leading axes of a sample of which the last may differ in size between samples."""
+    return max(axis + 1 for axis, size in enumerate(output.shape) if size is None)
+
+
+def _arrays(output: Output, value: Any) -> list[Any]:
+    if None not in output.shape:
+        return [value]
+    return _flattened(value, _ragged_rank(output), np.dtype(output.dtype), output.shape)
+
+
+def _flattened(arrays: Sequence[Any], depth: int, dtype: Any, shape: tuple[int | None, ...]) -> list[Any]:
+    """The arrays as one long array, and the row lengths of each of the `depth` ragged axes, int64."""
+    inner = tuple(size or 0 for size in shape[depth:])
+    flat = [np.asarray(array, dtype).reshape(-1, *inner) for array in arrays]
+    lengths = [
+        np.concatenate([[], *(np.full(int(np.prod(array.shape[:axis])), array.shape[axis]) for array in arrays)])
+        for axis in range(depth)
+    ]
+    return [np.concatenate([np.empty((0, *inner), dtype), *flat]), *(length.astype(np.int64) for length in lengths)]
+
+
+def _tensors(outputs: Sequence[Output], tensors: list[Any]) -> dict[str, Any]:
+    values = {}
+    for output in outputs:
+        flat = tensors.pop(0)
+        if None in output.shape:
+            lengths = [tensors.pop(0) for _ in range(_ragged_rank(output))]
+            flat = tf.RaggedTensor.from_nested_row_lengths(flat, lengths, validate=False)
+        values[output.name] = flat
+    return values

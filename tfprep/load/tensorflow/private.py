@@ -1,0 +1,225 @@
+"""The private names of TensorFlow that tfprep uses. All of them are in this module; every other module uses public names only.
+
+Tried with TensorFlow 2.21. Each name is tried once in a process. Where it is missing or behaves otherwise, and everywhere with
+TFPREP_PUBLIC_TENSORFLOW=1 in the environment, the public way is taken, which delivers the same elements:
+
+- `EagerTensor(array, device, dtype)` makes a tensor over the memory of a NumPy array. Without it: DLPack, or a copy.
+- `Dataset._inputs` gives a loader the options of the dataset that it delivers. Without it: `Dataset.options` alone does.
+- `iterator._dataset` and `Dataset._inputs` lead from an iterator to the loader behind it. Without them: `InputMonitor` must be
+  passed the loader (`reader=`).
+- `iterator.__class__` and `_iterator_resource` let eager code take batches without tf.data. Without them: batches come through
+  tf.data, and errors as `tf.errors.OpError` with tfprep's error as text.
+- `_serialize_to_tensors` and `_restore_from_tensors` let `tf.train.Checkpoint` save an iterator. Without them: TensorFlow refuses
+  ('PyFunc is stateful').
+- `gradient_registry._registry` lets the weights of discarded models be freed. Without it: they stay until the process ends.
+"""
+
+from __future__ import annotations
+
+import functools
+import mmap
+import os
+from collections.abc import Callable
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+import tensorflow as tf
+
+PUBLIC_ONLY = "TFPREP_PUBLIC_TENSORFLOW"
+"""The environment variable that switches all private names off."""
+ALIGNMENT = 64
+"""Bytes; TensorFlow's kernels read memory with instructions that need it (EIGEN_MAX_ALIGN_BYTES with AVX-512)."""
+
+MakeTensor: TypeAlias = Callable[[Any], Any]
+
+
+def public_only() -> bool:
+    """Whether private names are switched off."""
+    return os.environ.get(PUBLIC_ONLY, "0") not in ("", "0")
+
+
+# --- a tensor over the memory of an array -------------------------------------------------------------------------------
+
+
+def tensor_maker() -> MakeTensor:
+    """A function that makes a CPU tensor of a NumPy array, without a copy where that is possible.
+
+    `EagerTensor` is preferred to DLPack for what happens when the tensor is deleted: it hands the array back to a thread that
+    runs Python, whereas NumPy's DLPack deleter takes the GIL in whichever thread of TensorFlow lets go last.
+    """
+    make = None if public_only() else _eager_tensor()
+    return make or tensor_over
+
+
+def tensor_over(array: Any) -> Any:
+    """A CPU tensor over the memory of a NumPy array, by DLPack; a copy of text, and of memory that is not aligned."""
+    with tf.device("CPU:0"):
+        if array.dtype == object or not array.size or array.ctypes.data % ALIGNMENT or not array.flags.writeable:
+            return tf.constant(array)
+        if array.dtype.name == "bfloat16":  # NumPy exports only its own types
+            return tf.bitcast(tensor_over(array.view(np.uint16)), tf.bfloat16)
+        return tf.experimental.dlpack.from_dlpack(array.__dlpack__())
+
+
+@functools.cache
+def _eager_tensor() -> MakeTensor | None:
+    try:
+        from tensorflow.python.framework.ops import EagerTensor
+
+        device = tf.config.list_logical_devices("CPU")[0].name
+
+        def make(array: Any) -> Any:
+            return EagerTensor(array, device, None)
+
+        page = np.frombuffer(mmap.mmap(-1, mmap.PAGESIZE), np.uint8)
+        shared = np.asarray(memoryview(make(page))).ctypes.data == page.ctypes.data
+    except Exception:  # a missing name, other arguments, a tensor without a buffer: all mean the public way
+        return None
+    return make if shared else None
+
+
+# --- datasets and iterators ---------------------------------------------------------------------------------------------
+
+
+class DatasetOver(tf.data.Dataset):  # type: ignore[misc] # TensorFlow is untyped
+    """A dataset with the elements and the options of another one; subclasses add methods of their own."""
+
+    def __init__(self, dataset: tf.data.Dataset) -> None:
+        self._dataset = dataset
+        super().__init__(tf.data.experimental.to_variant(dataset))
+
+    def _inputs(self) -> list[tf.data.Dataset]:
+        """TensorFlow takes a dataset's options from these."""
+        return [] if public_only() else [self._dataset]
+
+    def options(self) -> tf.data.Options:
+        return self._dataset.options()
+
+    @property
+    def element_spec(self) -> Any:
+        return self._dataset.element_spec
+
+
+def datasets_behind(iterator: Any) -> list[tf.data.Dataset]:
+    """The datasets that an eager iterator reads from, the consumer's side first; empty where they are not known."""
+    waiting, found = [] if public_only() else [getattr(iterator, "_dataset", None)], []
+    while waiting:
+        dataset = waiting.pop(0)
+        if isinstance(dataset, tf.data.Dataset):
+            found.append(dataset)
+            waiting += getattr(dataset, "_inputs", list)()
+    return found
+
+
+class ElementSource(Protocol):
+    """What an iterator of TensorFlow delivers to eager code instead of the elements of its dataset."""
+
+    active: bool
+    """Whether it does; from the moment in which a graph takes the iterator on, TensorFlow delivers the elements."""
+
+    def __next__(self) -> Any:
+        """The next element; StopIteration at the end."""
+
+    def graph_iterator(self) -> Any | None:
+        """End this source. Return TensorFlow's iterator of the elements that follow, None if none was delivered yet."""
+
+    def own_error(self, error: Exception) -> BaseException:
+        """The error to raise in place of TensorFlow's; `error` itself where tfprep raised none."""
+
+    def save(self) -> str:
+        """Where the source stands."""
+
+    def restore(self, state: str) -> None:
+        """Continue where `save` was called."""
+
+
+def with_source(iterator: Any, source: ElementSource) -> Any:
+    """TensorFlow's iterator with `source` for eager code; the iterator as it is where TensorFlow does not allow that."""
+    if public_only() or not _iterators_can_change():
+        return iterator
+    kind: Any = type(iterator)
+    iterator.__class__ = _iterator_class(kind)
+    iterator._tfprep_source = source
+    return iterator
+
+
+@functools.cache
+def _iterators_can_change() -> bool:
+    """Whether an iterator's class can be set, and a property of the new class is what TensorFlow hands to graphs."""
+    asked = []
+    try:
+        iterator = iter(tf.data.Dataset.range(1))
+
+        class Probe(type(iterator)):  # type: ignore[misc] # TensorFlow is untyped
+            @property
+            def _iterator_resource(self) -> Any:
+                asked.append(self)
+                return self.__dict__["_iterator_resource"]
+
+        iterator.__class__ = Probe
+        tf.nest.flatten(iterator, expand_composites=True)
+    except Exception:  # whatever differs means the public way
+        return False
+    return bool(asked)
+
+
+@functools.cache
+def _iterator_class(kind: Any) -> type:
+    class LoaderIterator(kind):  # type: ignore[misc] # TensorFlow is untyped
+        _tfprep_source: ElementSource
+
+        @property
+        def _iterator_resource(self) -> Any:
+            """The handle by which graphs know the iterator. Asking for it ends the source."""
+            if self._tfprep_source.active:
+                self._tfprep_next_iterator = self._tfprep_source.graph_iterator()
+                if self._tfprep_next_iterator is not None:
+                    self.__dict__["_iterator_resource"] = self._tfprep_next_iterator._iterator_resource
+            return self.__dict__["_iterator_resource"]
+
+        def __next__(self) -> Any:
+            source = self._tfprep_source
+            if source.active and tf.executing_eagerly():
+                return next(source)
+            try:
+                return super().__next__()
+            except (tf.errors.OpError, RuntimeError) as error:  # RuntimeError: pybind11's, on Ctrl-C
+                raised = source.own_error(error)
+                if raised is error:
+                    raise
+                raise raised from error
+
+        def get_next(self) -> Any:
+            if not tf.executing_eagerly():
+                return super().get_next()
+            try:
+                return next(self)
+            except StopIteration:
+                raise tf.errors.OutOfRangeError(None, None, "End of sequence") from None
+
+        def _serialize_to_tensors(self) -> dict[str, Any]:
+            return {"tfprep_loader": tf.constant(self._tfprep_source.save())}
+
+        def _restore_from_tensors(self, restored_tensors: Any) -> None:
+            self._tfprep_source.restore(restored_tensors["tfprep_loader"].numpy().decode())
+
+    return LoaderIterator
+
+
+# --- gradients ----------------------------------------------------------------------------------------------------------
+
+
+def gradient_registry() -> dict[str, Any]:
+    """The gradients that `tf.custom_gradient` registered: by name a dict that has the function as "type". Empty if unknown."""
+    if public_only():
+        return {}
+    try:
+        from tensorflow.python.framework import ops
+
+        registry = ops.gradient_registry._registry
+    except (ImportError, AttributeError):
+        return {}
+    known = isinstance(registry, dict) and all(
+        isinstance(entry, dict) and "type" in entry for entry in registry.values()
+    )
+    return registry if known else {}

@@ -1,0 +1,124 @@
+"""Whether threads of this process or worker processes fill batches, and why."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tfprep.errors import LoaderError
+from tfprep.limits import usable_cpus
+from tfprep.load.options import WorkersChoice
+from tfprep.load.outputs import Output, row_bytes
+from tfprep.load.reader.parts import FieldPart
+from tfprep.load.reader.reader import MOST_ROWS
+from tfprep.load.reader.rows import RowFiller
+from tfprep.load.reader.shared import SharedMemory
+from tfprep.load.reader.worker_pool import JOBS_WAITING, WorkerPool, sendable
+from tfprep.load.reader.worker_process import Setup, SharedArray
+from tfprep.storage.urls import is_remote
+
+MANY_CPUS = 8
+"""From this many on, "auto" takes processes. The threads of one interpreter deliver at most some 20,000 images a second, which is
+what five cores decode, and training shares that interpreter."""
+THREADS_EACH = 4
+"""Threads of a process: 16 processes of 4 delivered more than 64 of one, and take a quarter of the memory."""
+
+
+@dataclass(frozen=True)
+class WorkersPlan:
+    """`processes` of `threads` threads each; 0 processes: threads of this process. `because` says why."""
+
+    processes: int
+    threads: int
+    because: str
+
+
+def plan_workers(
+    choice: WorkersChoice,
+    workers: int,
+    *,
+    parts: Sequence[FieldPart],
+    geometry: Sequence[Any],
+    files: Sequence[Any],
+    other: str = "",
+) -> WorkersPlan:
+    """What fills batches: `workers` threads in all. LoaderError where processes were asked for and cannot be had.
+
+    Args:
+        choice: What the user asked for.
+        workers: Reading threads, over all processes together.
+        parts: What is read.
+        geometry: The ops on the way in.
+        files: The shards.
+        other: Another reason against processes, in words.
+    """
+    if choice == "threads":
+        return WorkersPlan(0, workers, "workers='threads'")
+    obstacle = other or _obstacle(parts, geometry, files)
+    if obstacle and choice == "processes":
+        raise LoaderError(f"workers='processes' is not possible here: {obstacle}; use workers='auto'")
+    if obstacle:
+        return WorkersPlan(0, workers, obstacle)
+    if choice == "auto" and usable_cpus() < MANY_CPUS:
+        return WorkersPlan(
+            0, workers, f"{usable_cpus()} CPUs are fewer than {MANY_CPUS}, for which one interpreter is enough"
+        )
+    processes = min(workers, max(2, workers // THREADS_EACH))
+    because = (
+        "workers='processes'"
+        if choice == "processes"
+        else f"{usable_cpus()} CPUs are more than one interpreter keeps busy"
+    )
+    return WorkersPlan(processes, -(-workers // processes), because)
+
+
+def _obstacle(parts: Sequence[FieldPart], geometry: Sequence[Any], files: Sequence[Any]) -> str:
+    """Why worker processes cannot read this; empty where they can."""
+    if not hasattr(os, "memfd_create"):
+        return "this system has no memfd_create"
+    if not parts:
+        return "the index holds all that is read"
+    for part in parts:
+        if part.output.dtype == "string" or None in part.output.shape:
+            return f"'{part.field}' is text, or differs in size, and has no place in shared memory"
+    if any(is_remote(path) for path in files):
+        return "records at a URL are fetched by threads"
+    try:
+        sendable((parts, geometry))
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        return f"a codec or an op cannot be sent to another process ({error})"
+    return ""
+
+
+def most_prefetch(plan: WorkersPlan, batch_rows: int) -> int:
+    """Half as many batches again as have rows for every job: the first of them may be the last to be full."""
+    rows = plan.processes * (plan.threads + JOBS_WAITING) * MOST_ROWS
+    return -(-3 * rows // (2 * max(batch_rows, 1)))
+
+
+def make_pool(
+    plan: WorkersPlan,
+    memory: SharedMemory,
+    reading: RowFiller,
+    outputs: Sequence[Output],
+    cached_rows: Mapping[str, Any],
+) -> WorkerPool:
+    """The pool; its processes start with the first batch that is asked for."""
+    filled = {part.output.name for part in reading.parts}
+    arrays = [
+        SharedArray(output.name, tuple(size or 0 for size in output.shape), output.dtype)
+        for output in outputs
+        if output.name in filled
+    ]
+    cache = [
+        SharedArray(name, rows.shape[1:], rows.dtype.name, memory.offset(rows), len(rows))
+        for name, rows in cached_rows.items()
+        if name in filled and row_bytes(next(output for output in outputs if output.name == name)) and len(rows)
+    ]
+    setup = Setup(
+        reading.paths, reading.parts, reading.geometry, reading.announced, memory.fd, arrays, cache, plan.threads
+    )
+    return WorkerPool(setup, memory, plan.processes, plan.threads)

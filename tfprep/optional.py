@@ -1,0 +1,35 @@
+"""Optional packages: a feature that needs one says which, and how to install it."""
+
+from __future__ import annotations
+
+import importlib.util
+
+from tfprep.errors import MissingDependencyError
+
+OPTIONAL = {
+    "keras": ("Keras", "'tfprep[tensorflow]'"),
+    "ml_dtypes": ("ml_dtypes", "ml_dtypes"),
+    "tensorflow": ("TensorFlow", "'tfprep[tensorflow]'"),
+    "tensorflow_datasets": ("TensorFlow Datasets", "tensorflow-datasets"),
+    "torch": ("PyTorch", "'tfprep[torch]'"),
+    "upath": ("universal_pathlib", "'tfprep[remote]'"),
+}
+"""By the name to import: the package's title, and what pip installs."""
+
+
+def require_package(name: str, feature: str, instead: str = "") -> None:
+    """Raises unless an optional package is installed. Does not import it.
+
+    Args:
+        name: The name to import, one of `OPTIONAL`.
+        feature: The name of the feature that needs the package.
+        instead: What works without the package, for the end of the message.
+
+    Raises:
+        MissingDependencyError: With the line that installs the package.
+    """
+    if importlib.util.find_spec(name) is None:
+        title, requirement = OPTIONAL[name]
+        raise MissingDependencyError(
+            f"{feature} needs {title}: pip install {requirement}" + (instead and f"; {instead}")
+        )

@@ -1,0 +1,31 @@
+"""HTML pages from Jinja2 templates, with every value escaped."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+_PACKAGE = Path(__file__).parent
+
+
+def render(template: str, **values: Any) -> str:
+    """Render a template of this package.
+
+    Args:
+        template: The template's path in the package, such as `bench/report.html.j2`.
+        **values: The names that the template uses. A template that names anything else is an error.
+
+    Returns:
+        The page. Values are escaped unless they are `markupsafe.Markup`.
+    """
+    import jinja2  # imported here, as only the commands that write pages need it
+
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_PACKAGE),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    return environment.get_template(template).render(values)

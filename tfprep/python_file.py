@@ -1,0 +1,53 @@
+"""Python files of users (recipes, steps of a benchmark), imported by their path."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from types import CodeType, ModuleType
+
+
+class _Uncached(SourceFileLoader):
+    """Compiles the source each time.
+
+    Python's cache of bytecode compares the size and the second of a file's last change: a digit that is edited within a second
+    would give the code of before.
+    """
+
+    def get_code(self, fullname: str) -> CodeType:
+        path = self.get_filename(fullname)
+        return self.source_to_code(self.get_data(path), path)
+
+
+def import_file(path: Path, name: str) -> ModuleType:
+    """Run a Python file as a module, as `python FILE` would: it can import modules of its own folder.
+
+    Args:
+        path: The file; its name ends in `.py`.
+        name: The module's name in `sys.modules`. A module of that name is replaced.
+
+    Returns:
+        The module.
+
+    Raises:
+        OSError: The file cannot be read.
+        Exception: Anything that the file itself raises.
+    """
+    if path.suffix != ".py":
+        raise OSError(f"{path} is not a Python file: its name does not end in .py")
+    loader = _Uncached(name, str(path))
+    spec = importlib.util.spec_from_file_location(name, path, loader=loader)
+    assert spec is not None  # it is None without a loader only
+    module = importlib.util.module_from_spec(spec)
+    folder = str(path.resolve().parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    sys.modules[name] = module  # before it runs: dataclasses and pickle look up the module of a class there
+    before, sys.dont_write_bytecode = sys.dont_write_bytecode, True  # also for modules of the user that it imports
+    try:
+        loader.exec_module(module)
+    finally:
+        sys.dont_write_bytecode = before
+    return module

@@ -1,0 +1,5 @@
+"""Recipes: what a dataset holds, and how each of its values is computed."""
+
+from tfprep.recipe.recipe import Recipe
+
+__all__ = ["Recipe"]

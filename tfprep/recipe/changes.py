@@ -1,0 +1,105 @@
+"""The difference between two descriptions of recipes, for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+_SHOWN = 60
+"""Characters up to which an old and a new value are shown; longer ones are only said to have changed."""
+
+
+def what_changed(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """Name what differs between two recipes.
+
+    Args:
+        old: `Recipe.describe()` of the earlier recipe, also as read back from JSON.
+        new: The same of the later one.
+
+    Returns:
+        One text for each difference, such as "geometry[1].degrees: 10 -> 12", "function blur changed", "constant SIGMA: 1 -> 2".
+    """
+    options = [{name: value for name, value in described.items() if name != "code"} for described in (old, new)]
+    orders = [list(described.get("derive", ())) for described in (old, new)]
+    differences = [*_options("", *options), *_code(old.get("code", {}), new.get("code", {}))]
+    if orders[0] != orders[1] and sorted(orders[0]) == sorted(orders[1]):
+        differences.append(f"the order of derive: {', '.join(orders[0])} -> {', '.join(orders[1])}")
+    return differences
+
+
+def _options(path: str, old: Any, new: Any) -> Iterator[str]:
+    """The options that differ below `path`."""
+    if isinstance(old, Mapping) and isinstance(new, Mapping) and old.get("type") == new.get("type"):
+        for name in (*old, *(name for name in new if name not in old)):
+            yield from _entry(_below(path, name), name, old, new)
+    elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        for number, (before, after) in enumerate(zip(old, new, strict=True)):
+            yield from _options(f"{path}[{number}]", before, after)
+    elif _differ(old, new):
+        yield _change(path, old, new)
+
+
+def _entry(path: str, name: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
+    if name not in new:
+        yield f"{path} removed"
+    elif name not in old:
+        yield f"{path} added"
+    else:
+        yield from _options(path, old[name], new[name])
+
+
+def _code(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
+    for name in sorted({*old, *new}):
+        if name not in new or name not in old:
+            yield f"{name} {'removed' if name in old else 'added'}"
+        elif _differ(old[name], new[name]):
+            yield _code_change(name, old[name], new[name])
+
+
+def _code_change(name: str, old: Any, new: Any) -> str:
+    """A function, class or constant that changed; with the values where they are short and nothing else differs."""
+    if name.startswith("constant "):
+        return _change(name, old, new)
+    if name.startswith("function "):
+        old, new = ({**entry, **entry.get("captured", {}), **entry.get("attributes", {})} for entry in (old, new))
+        old, new = ({k: v for k, v in entry.items() if k not in ("captured", "attributes")} for entry in (old, new))
+    differing = [part for part in sorted({*old, *new}) if _differ(old.get(part), new.get(part))]
+    if (
+        len(differing) == 1
+        and differing[0] not in ("code", "uses", "bases")
+        and {*differing} <= old.keys() & new.keys()
+    ):
+        return _change(f"{name}: {differing[0]}", old[differing[0]], new[differing[0]])
+    return f"{name} changed"
+
+
+def _change(path: str, old: Any, new: Any) -> str:
+    before, after = _short(old), _short(new)
+    return f"{path}: {before} -> {after}" if max(len(before), len(after)) <= _SHOWN else f"{path} changed"
+
+
+def _short(value: Any) -> str:
+    """A value as a person writes it; a part of a recipe by its class."""
+    if isinstance(value, Mapping) and isinstance(value.get("type"), str):
+        return str(value["type"]).rpartition(".")[2]
+    if isinstance(value, Mapping) and value.keys() == {"tuple"}:
+        return repr(tuple(value["tuple"]))
+    return repr(value)
+
+
+def _differ(old: Any, new: Any) -> bool:
+    """Python holds 1, 1.0 and True for equal; a description does not."""
+    return repr(old) != repr(new) if not isinstance(old, Mapping | list) else _differ_inside(old, new)
+
+
+def _differ_inside(old: Any, new: Any) -> bool:
+    if isinstance(old, list):
+        return not isinstance(new, list) or len(old) != len(new) or any(map(_differ, old, new))
+    return (
+        not isinstance(new, Mapping) or old.keys() != new.keys() or any(_differ(old[name], new[name]) for name in old)
+    )
+
+
+def _below(path: str, name: str) -> str:
+    by_name = path in ("derive", "store", "variants", "fill", "row_fields", "flip_indices", "shards")
+    return f"{path}['{name}']" if by_name else f"{path}.{name}" if path else name

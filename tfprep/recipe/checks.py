@@ -1,0 +1,262 @@
+"""Checks of a recipe's options; each mistake is a RecipeError with the rule, the value received and the way out."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from math import isfinite
+from typing import Any, NoReturn
+
+from tfprep.augment import Flip
+from tfprep.codecs import Original
+from tfprep.dataset.names import check_name
+from tfprep.derive import Heatmaps
+from tfprep.errors import DatasetError, RecipeError
+from tfprep.fields import KINDS, RASTER_KINDS, Kind, field_name_fault
+
+_SIDES = {"Size": "geometry", "Sample": "geometry", "ImageArray": "colour"}
+"""Where an op of tfprep belongs, by the annotation of what it is called with."""
+_INPUTS: Mapping[str, frozenset[str]] = {
+    "mask": frozenset({"mask", "map"}),
+    "image": frozenset({"image", "map"}),
+    "points": frozenset({"points", "scalar", "map"}),
+    "like": frozenset(RASTER_KINDS),
+}
+"""Options of tfprep's derived inputs that name a field, with the kinds it may have.
+
+A user's function that gives no kind derives a map, whatever it returns.
+"""
+
+
+def check_options(options: Mapping[str, Any]) -> None:
+    """Raise RecipeError at the first option of a recipe that is wrong by itself, whatever the data."""
+    _check_name(options["name"])
+    if inspect.isclass(options["source"]) or not callable(getattr(options["source"], "scan", None)):
+        source = options["source"]
+        wrong(("source",), f"source: expected a source such as sources.Folder(), not {source!r}{_called(source)}")
+    for option, (expected, test) in _MAPPINGS.items():
+        _check_mapping(option, options[option], expected, test)
+    for option, (expected, test) in _SCALARS.items():
+        if not test(options[option]):
+            wrong((option,), f"{option}: expected {expected}, not {options[option]!r}")
+    for name, derived in options["derive"].items():
+        if derived_kind(derived) not in KINDS:
+            rule = f"the attribute kind is one of {', '.join(KINDS)}"
+            wrong(("derive", name), f"derive['{name}']: {rule}, not {derived_kind(derived)!r}")
+    for option in ("geometry", "colour"):
+        _check_ops(option, options[option])
+    if not options["store"]:
+        wrong(("store",), "store: nothing would be stored; name at least one field, such as {'image': codecs.Jpeg()}")
+    _check_original(options)
+
+
+def check_kinds(options: Mapping[str, Any], source_kinds: Mapping[str, Kind]) -> None:
+    """Raise RecipeError where an option names a field that neither the source nor a derived input gives."""
+    for name in source_kinds:
+        if fault := field_name_fault(name):
+            wrong(("source",), f"source: {fault}")
+    kinds = dict(source_kinds)
+    for name, derived in options["derive"].items():
+        if name in kinds:
+            wrong(("derive", name), f"derive: the source already has a field '{name}'; choose another name")
+        _check_inputs(name, derived, kinds, options["derive"])
+        kinds[name] = derived_kind(derived)
+    kinds |= _stacks(options["stack"], kinds)
+    for name, codec in options["store"].items():
+        _check_known("store", name, kinds)
+        try:
+            codec.check(name, kinds[name])
+        except RecipeError as error:
+            wrong(("store", name), str(error))
+    for name, others in options["row_fields"].items():
+        for field in (name, *others):
+            _check_known("row_fields", field, kinds)
+    _check_flip_indices(options, source_kinds)
+    for name in options["fill"]:
+        if kinds.get(name) not in RASTER_KINDS:
+            wrong(("fill", name), f"fill: there is no image, mask or map named '{name}' to fill")
+
+
+def derived_kind(derived: Any) -> Kind:
+    """The kind of a derived input; a map if it does not say."""
+    kind: Kind = getattr(derived, "kind", "map")
+    return kind
+
+
+def wrong(where: tuple[str, ...], message: str) -> NoReturn:
+    """Raise RecipeError; `where` is the path of option names by which `recipe.file` finds the line."""
+    error = RecipeError(message)
+    error.where = where
+    raise error
+
+
+def _check_name(name: Any) -> None:
+    try:
+        check_name("Recipe(name=...)", name if isinstance(name, str) else repr(name))
+    except DatasetError as error:
+        wrong(("name",), str(error))
+
+
+def _check_mapping(option: str, value: Any, expected: str, test: Callable[[Any], bool]) -> None:
+    if not isinstance(value, Mapping):
+        wrong((option,), f"{option}: expected a dict from name to {expected}, not {value!r}")
+    for name, item in value.items():
+        if not isinstance(name, str):
+            wrong((option,), f"{option}: a name is a string, not {name!r}")
+        if option not in ("variants", "shards") and (fault := field_name_fault(name)):
+            wrong((option, name), f"{option}: {fault}")
+        if inspect.isclass(item) or not test(item):
+            wrong((option, name), f"{option}['{name}']: expected {expected}, not {item!r}{_called(item)}")
+
+
+def _check_ops(option: str, ops: Any) -> None:
+    if isinstance(ops, str | Mapping) or not isinstance(ops, Sequence):
+        wrong((option,), f"{option}: expected a list of ops, not {ops!r}")
+    for number, op in enumerate(ops):
+        where = (option, str(number))
+        if not callable(op) or inspect.isclass(op):
+            wrong(where, f"{option}[{number}]: expected an op or a function, not {op!r}{_called(op)}")
+        if others := _sides(op) - {option}:
+            what = "changes colours" if option == "geometry" else "moves pixels"
+            wrong(where, f"{option}[{number}]: {op!r} {what}; it belongs in {others.pop()}=[...]")
+
+
+def _sides(op: Any) -> set[str]:
+    """The options that an op of tfprep, and the ops inside it, belong in; nothing for functions of the user."""
+    inside = getattr(op, "ops", None) or ([op.op] if hasattr(op, "op") else [])
+    sides = {side for one in inside for side in _sides(one)}
+    call = type(op).__call__ if callable(op) else None
+    if getattr(call, "__module__", "").startswith("tfprep.augment."):
+        annotation = next(iter(getattr(call, "__annotations__", {}).values()), "")
+        sides |= {_SIDES[annotation]} if annotation in _SIDES else set()
+    return sides
+
+
+def _check_inputs(name: str, derived: Any, kinds: Mapping[str, Kind], all_derived: Mapping[str, Any]) -> None:
+    """The fields that one of tfprep's derived inputs is computed from are there, and of a kind that it takes."""
+    if not type(derived).__module__.startswith("tfprep.derive."):
+        return
+    for option, allowed in _INPUTS.items():
+        field = getattr(derived, option, None)
+        if not isinstance(field, str):
+            continue
+        asks = f"derive['{name}']: {type(derived).__name__}({option}={field!r})"
+        if field not in kinds:
+            way_out = "derive it first" if field in all_derived else f"there are {', '.join(sorted(kinds))}"
+            wrong(("derive", name), f"{asks} names no field that is there; {way_out}")
+        if kinds[field] not in allowed:
+            wrong(
+                ("derive", name),
+                f"{asks} needs a field of the kind {' or '.join(sorted(allowed))}; '{field}' is a {kinds[field]}",
+            )
+
+
+def _stacks(stack: Mapping[str, Sequence[str]], kinds: Mapping[str, Kind]) -> dict[str, Kind]:
+    """The kinds of the stacks, whose fields are images, masks and maps."""
+    for name, parts in stack.items():
+        if name in kinds:
+            wrong(("stack", name), f"stack: there is a field '{name}' already; choose another name")
+        for field in parts:
+            _check_known("stack", field, kinds)
+            if kinds[field] not in RASTER_KINDS:
+                wrong(("stack", name), f"stack: '{field}' is a {kinds[field]}; images, masks and maps have channels")
+    return dict.fromkeys(stack, "map")
+
+
+def _check_known(option: str, name: str, kinds: Mapping[str, Kind]) -> None:
+    if name not in kinds:
+        wrong((option, name), f"{option}: there is no field '{name}'; there are {', '.join(sorted(kinds))}")
+
+
+def _check_flip_indices(options: Mapping[str, Any], source_kinds: Mapping[str, Kind]) -> None:
+    """Points whose rows may mean left and right have `flip_indices` where the geometry may mirror them."""
+    points = [name for name, kind in source_kinds.items() if kind == "points"]
+    for name in options["flip_indices"]:
+        if name not in points:
+            others = f"; there are {', '.join(points)}" if points else ""
+            wrong(("flip_indices", name), f"flip_indices: the source has no points named '{name}'{others}")
+    mirror = next((op for op in options["geometry"] if _may_mirror(op)), None)
+    for name in points:
+        if mirror is not None and name not in options["flip_indices"] and _rows_matter(name, options):
+            wrong(
+                ("geometry",),
+                f"flip_indices: {mirror!r} may mirror '{name}', and a left hand becomes a right hand; write "
+                f"flip_indices={{'{name}': (0, 2, 1)}} with the row that takes the place of each row, or "
+                f"flip_indices={{'{name}': ()}} if the rows have no left and right",
+            )
+
+
+def _may_mirror(op: Any) -> bool:
+    """Whether an op, or one inside it, may mirror: `Flip`, and functions of the user, of which nothing is known."""
+    inside = getattr(op, "ops", None) or ([op.op] if hasattr(op, "op") else [])
+    foreign = not type(op).__module__.startswith("tfprep.augment.")
+    return foreign or isinstance(op, Flip) or any(map(_may_mirror, inside))
+
+
+def _rows_matter(name: str, options: Mapping[str, Any]) -> bool:
+    """Whether the order of points comes into the dataset: stored, as a channel for each, or by a function of the user."""
+    ordered = (
+        (isinstance(derived, Heatmaps) and derived.points == name and derived.channels != 1)
+        or not type(derived).__module__.startswith("tfprep.derive.")
+        for derived in options["derive"].values()
+    )
+    return name in options["store"] or any(ordered)
+
+
+def _check_original(options: Mapping[str, Any]) -> None:
+    changed = options["geometry"] or options["colour"] or max(options["variants"].values(), default=1) > 1
+    for name, codec in options["store"].items():
+        if isinstance(codec, Original) and changed:
+            reason = "Original keeps the source's bytes, but geometry, colour and variants change the pixels"
+            wrong(("store", name), f"store['{name}']: {reason}; use Jpeg(), Png() or Raw(), or drop those")
+
+
+def _called(item: Any) -> str:
+    return f"; call it: {item.__name__}()" if inspect.isclass(item) else ""
+
+
+def _is_codec(value: Any) -> bool:
+    return all(callable(getattr(value, name, None)) for name in ("encode", "check", "spec"))  # a str has encode too
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
+
+
+def _is_fill(value: Any) -> bool:
+    return all(map(_is_number, value if isinstance(value, tuple) else (value,)))
+
+
+def _is_whole(value: Any, least: int | None = None) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and (least is None or value >= least)
+
+
+def _is_names(value: Any) -> bool:
+    return isinstance(value, list | tuple) and all(isinstance(name, str) for name in value)
+
+
+def _is_flip(value: Any) -> bool:
+    """Whether it is a permutation of its rows that undoes itself, as a mirror image of a mirror image is the image."""
+    whole = isinstance(value, list | tuple) and all(map(_is_whole, value))
+    return whole and sorted(value) == list(range(len(value))) and all(value[row] == i for i, row in enumerate(value))
+
+
+_COUNT = "a whole number from 1", functools.partial(_is_whole, least=1)
+_MAPPINGS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
+    "store": ("a codec such as codecs.Jpeg()", _is_codec),
+    "derive": ("a derived input or a function", callable),
+    "variants": _COUNT,
+    "shards": _COUNT,
+    "fill": ("a number, or a tuple of one a channel", _is_fill),
+    "row_fields": ("a list of field names", _is_names),
+    "stack": ("a list of two or more field names", lambda names: _is_names(names) and len(names) > 1),
+    "flip_indices": ("for each row the one that it changes places with, such as (0, 2, 1)", _is_flip),
+}
+_SCALARS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
+    "min_visible": ("a share from 0 to 1", lambda share: _is_number(share) and 0 <= share <= 1),
+    "border": ("'constant', 'reflect' or 'replicate'", lambda border: border in ("constant", "reflect", "replicate")),
+    "dct_downscale": ("True or False", lambda value: isinstance(value, bool)),
+    "seed": ("a whole number", _is_whole),
+    "version": ("a whole number or text", lambda value: _is_whole(value) or isinstance(value, str)),
+}

@@ -1,0 +1,155 @@
+"""Recipe files: Python files that define `RECIPE`. Mistakes are reported with their line."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import importlib
+import os
+import re
+import sys
+import traceback
+from collections.abc import Iterable, Mapping
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+from tfprep.errors import RecipeError
+from tfprep.python_file import import_file
+from tfprep.recipe.recipe import Recipe
+
+_PARTS = "augment", "codecs", "derive", "sources"
+
+
+def load_recipe(path: Path) -> Recipe:
+    """Load the `RECIPE` of a Python file.
+
+    The file's folder is added to `sys.path`, so that the file can import modules beside it.
+
+    Args:
+        path: The Python file.
+
+    Returns:
+        The recipe, with all options checked, and the fields that it names as far as the source's options say which there are.
+
+    Raises:
+        RecipeError: There is no such file, or it is wrong; the message gives the line, the rule and the value.
+    """
+    if path.is_dir():
+        raise RecipeError(f"{path} is a folder; give the recipe's file, or let 'tfprep init {path}' write one for it")
+    if not path.is_file():
+        raise RecipeError(f"{path}: no such recipe; 'tfprep init FOLDER' writes one for a folder of images")
+    if path.suffix != ".py":
+        raise RecipeError(f"{path}: a recipe is a Python file, its name ends in .py")
+    try:
+        module = import_file(path, _module_name(path))
+    except (Exception, SystemExit) as error:
+        raise _located(path, error) from error
+    recipe = getattr(module, "RECIPE", None)
+    if not isinstance(recipe, Recipe):
+        raise RecipeError(f"{path}: expected RECIPE = tfprep.Recipe(...), {_defined(vars(module))}")
+    _check_kinds(path, recipe)
+    return recipe
+
+
+def _check_kinds(path: Path, recipe: Recipe) -> None:
+    """Check the fields that the recipe names, as far as the source's options say which there are."""
+    kinds = getattr(recipe.source, "kinds", None)
+    if callable(kinds):
+        try:
+            recipe.check_kinds(kinds())
+        except RecipeError as error:
+            raise locate(path, error) from error
+
+
+def _defined(names: Mapping[str, Any]) -> str:
+    """What a file defines instead of one RECIPE."""
+    if "RECIPE" in names:
+        value = names["RECIPE"]
+        if isinstance(value, list | tuple | Mapping):
+            return f"found a {type(value).__name__} of {len(value)}; a file holds one recipe, put each into a file of its own"
+        return f"found RECIPE = {value!r}"
+    recipes = [name for name, value in names.items() if isinstance(value, Recipe)]
+    return f"found {', '.join(recipes)}; call the one to build RECIPE" if recipes else "found no RECIPE"
+
+
+def data_root(path: Path) -> Path:
+    """Return the folder that the recipe file names as `DATA`, relative to the file; without `DATA`, the current folder."""
+    load_recipe(path)
+    data = getattr(sys.modules[_module_name(path)], "DATA", None)
+    return Path.cwd() if data is None else path.parent / data
+
+
+def _module_name(path: Path) -> str:
+    return f"tfprep_recipe_{path.stem}"
+
+
+def locate(path: Path, error: RecipeError) -> RecipeError:
+    """Return the same error with the line of the option that it is about, if the option stands in the file literally."""
+    line = _line_of(path, error.where)
+    return _with_line(path, line, str(error)) if line else error
+
+
+def _located(path: Path, error: BaseException) -> RecipeError:
+    if isinstance(error, SyntaxError) and _same(error.filename, path):
+        return _with_line(path, error.lineno or 0, f"not Python: {error.msg}")
+    line = _line_of(path, error.where) if isinstance(error, RecipeError) else 0
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _same(frame.filename, path)]
+    what = str(error) if isinstance(error, RecipeError) else f"{type(error).__name__}: {error}{_suggestion(error)}"
+    return _with_line(path, line or (frames[-1].lineno or 0 if frames else 0), what)
+
+
+def _suggestion(error: BaseException) -> str:
+    """A suggestion for a misspelt name of tfprep."""
+    name = str(getattr(error, "name", None) or "")
+    if isinstance(error, NameError) and name in ("Recipe", *_PARTS):
+        return f"; the file should begin with: from tfprep import Recipe, {', '.join(_PARTS)}"
+    if isinstance(error, AttributeError) and getattr(error.obj, "__name__", "").startswith("tfprep."):
+        return _nearest(name, getattr(error.obj, "__all__", ()))
+    unknown = re.match(r"(\w+)\.__init__\(\) got an unexpected keyword argument '(\w+)'", str(error))
+    if isinstance(error, TypeError) and unknown and (part := _public(unknown[1])):
+        options = [one.name for one in fields(part) if one.init]
+        return f"; its options are {', '.join(options)}{_nearest(unknown[2], options)}"
+    return ""
+
+
+def _nearest(name: str, names: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, names, 1)
+    return f"; did you mean '{near[0]}'?" if near else ""
+
+
+def _public(name: str) -> Any:
+    """The public dataclass of that name in the packages that recipes use."""
+    homes = [Recipe, *(getattr(importlib.import_module(f"tfprep.{part}"), name, None) for part in _PARTS)]
+    return next((home for home in homes if is_dataclass(home) and getattr(home, "__name__", "") == name), None)
+
+
+def _same(filename: str | None, path: Path) -> bool:
+    return filename is not None and os.path.realpath(filename) == os.path.realpath(path)
+
+
+def _with_line(path: Path, line: int, what: str) -> RecipeError:
+    if not line:
+        return RecipeError(f"{path}: {what}")
+    text = path.read_text(encoding="utf-8", errors="replace").splitlines()[line - 1].strip()
+    return RecipeError(f"{path}, line {line}: {what}\n    {text}")
+
+
+def _line_of(path: Path, where: tuple[str, ...]) -> int:
+    """The line of `Recipe(option={key: ...})` in the file; 0 if it does not stand there literally."""
+    if not where:
+        return 0
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8", errors="replace"))):
+        if isinstance(node, ast.keyword) and node.arg == where[0]:
+            return _line_of_key(node.value, where[1:]) or node.value.lineno
+    return 0
+
+
+def _line_of_key(node: ast.expr, keys: tuple[str, ...]) -> int:
+    if keys and isinstance(node, ast.List | ast.Tuple) and keys[0].isdigit() and int(keys[0]) < len(node.elts):
+        return node.elts[int(keys[0])].lineno
+    if keys and isinstance(node, ast.Dict):
+        for key in node.keys:
+            if isinstance(key, ast.Constant) and key.value == keys[0]:
+                return key.lineno
+    return 0

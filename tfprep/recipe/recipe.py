@@ -1,0 +1,132 @@
+"""A recipe says what a dataset holds and how each of its values is computed. It is plain Python, and frozen.
+
+Its fingerprint covers every option and all code of the user that the options reach (`tfprep.recipe.describe`), so that a shard is
+rebuilt exactly when something that its bytes depend on has changed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal
+
+from tfprep.augment.transform import ColourOp, GeometryOp
+from tfprep.augment.warp import Fill
+from tfprep.codecs import Codec
+from tfprep.derive.derived import Derived
+from tfprep.fields import Kind
+from tfprep.recipe.checks import check_kinds, check_options, derived_kind, wrong
+from tfprep.recipe.describe import Description
+from tfprep.sources.source import Listing, Source
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What to build.
+
+    Attributes:
+        name: The name of the dataset: a letter, then letters, digits and `_`.
+        source: Lists the raw samples (`tfprep.sources`).
+        store: Codec by field name. A field that is not named here is not stored.
+        geometry: Geometry ops, composed into one resampling of all fields.
+        derive: Derived input by its new field name. They are computed in this order, from the warped sample.
+        colour: Ops that change images only; applied after the derived inputs, and to augmented variants only.
+        stack: Fields by the name of a new map that holds their channels one after another, such as
+            `{"x": ("image", "clicks")}`. A trainer that takes them as one array then reads one array, where stacking at load
+            time copies every pixel. Computed last, from images, masks and maps of one dtype.
+        variants: Number of variants by split, counting variant 0, which is not augmented. 1 for a split that is not named.
+        border: What lies outside the image: "constant" uses `fill`, "reflect" mirrors, "replicate" repeats the edge.
+        fill: The value outside the image by field, a number or one per channel; 0 for a field that is not named.
+        min_visible: Share of a box's area, from 0 to 1, that must remain inside the image. Other boxes are dropped, together with
+            their rows in `row_fields`. 0 keeps all boxes.
+        row_fields: The fields with one row for each box, by the name of the boxes: `{"boxes": ["box_labels"]}`.
+        flip_indices: The row that takes the place of each row of points in a mirror image, by the name of the points:
+            `{"points": (0, 2, 1)}` exchanges rows 1 and 2, such as the left and the right eye, of every 3 rows. `()` says that
+            the rows have no left and right. See `docs/recipes.md` for the key points of COCO.
+        shards: Number of files per variant, by split. By default a shard holds about 64 MiB of raw data, and there are up to 16
+            shards for small datasets, so that all cores have work.
+        dct_downscale: Decode a JPEG at 1/2, 1/4 or 1/8 of its size (the scaled inverse DCT of libjpeg-turbo) if geometry makes it
+            that small anyway. A build then takes 1.1 to 1.3 times less processor time; `benchmarks/dct_downscale.py` measures
+            what it changes. A sample with masks or maps is always decoded whole.
+        seed: The seed of all randomness: shards, order inside a shard, augmentation and derived inputs.
+        version: A number or text of your own. Changing it rebuilds everything. Use it after a change that tfprep cannot see, such
+            as the content of a data file that a function reads.
+
+    Raises:
+        RecipeError: An option is wrong; the message gives the rule, the value and the way out.
+    """
+
+    name: str
+    source: Source
+    store: Mapping[str, Codec]
+    geometry: Sequence[GeometryOp] = ()
+    derive: Mapping[str, Derived] = field(default_factory=dict)
+    colour: Sequence[ColourOp] = ()
+    stack: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    variants: Mapping[str, int] = field(default_factory=dict)
+    border: Literal["constant", "reflect", "replicate"] = "constant"
+    fill: Mapping[str, Fill] = field(default_factory=dict)
+    min_visible: float = 0.0
+    row_fields: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    flip_indices: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    shards: Mapping[str, int] = field(default_factory=dict)
+    dct_downscale: bool = True
+    seed: int = 0
+    version: int | str = 0
+
+    def __post_init__(self) -> None:
+        check_options(vars(self))
+
+    def variants_of(self, split: str) -> int:
+        """Return the number of variants of a split."""
+        return self.variants.get(split, 1)
+
+    def derived_kinds(self) -> dict[str, Kind]:
+        """Return the kind of every derived input (a map if it does not say) and of every stack."""
+        return {name: derived_kind(derived) for name, derived in self.derive.items()} | dict.fromkeys(self.stack, "map")
+
+    def check_fields(self, listing: Listing) -> None:
+        """Raise RecipeError where an option names a field that neither the source nor a derived input gives."""
+        self.check_kinds(listing.kinds)
+
+    def check_kinds(self, kinds: Mapping[str, Kind]) -> None:
+        """As `check_fields`, given the kinds of the source's fields."""
+        check_kinds(vars(self), kinds)
+
+    def check_splits(self, splits: Sequence[str]) -> None:
+        """Raise RecipeError if `variants` or `shards` name a split that the source does not have."""
+        for option in ("variants", "shards"):
+            for split in getattr(self, option):
+                if split not in splits:
+                    wrong((option, split), f"{option}: there is no split '{split}'; there are {', '.join(splits)}")
+
+    def describe(self, split: str | None = None) -> dict[str, Any]:
+        """Describe the recipe as plain JSON.
+
+        Args:
+            split: Describe only what decides how a sample of this split becomes bytes. Where samples come from, and how
+                they are split, is left out, because the samples themselves show it.
+
+        Returns:
+            The options by name, and under "code" the functions, classes and constants of the user that they reach, each with
+            a digest or its value. tfprep's own classes are named by their package, as `tfprep.augment.Flip`.
+
+        Raises:
+            RecipeError: An option holds something that cannot be described, such as a lock or an open file.
+        """
+        description = Description()
+        left_out = () if split is None else ("variants", "shards", "source")
+        options = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in left_out}
+        described = {"type": "tfprep.recipe.Recipe", **{name: description.option(v) for name, v in options.items()}}
+        if split is not None:
+            described["variants"] = self.variants_of(split)
+        return {**described, "code": description.code()}
+
+    def fingerprint(self, split: str | None = None) -> str:
+        """SHA-256 of `describe(split)` in hexadecimal: equal fingerprints mean equal options and equal code."""
+        described = self.describe(split)
+        # A derived input sees those before it, so their order counts; the order of keys elsewhere does not.
+        text = json.dumps([list(self.derive), described], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()

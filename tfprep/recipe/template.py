@@ -1,0 +1,109 @@
+"""The recipe file that `tfprep init` writes for a folder. It builds as it is, and is meant to be edited."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from tfprep.fields import RASTER_KINDS, Kind
+from tfprep.sources.detect import Detected
+
+_STORE: Mapping[Kind, str] = {
+    "image": "codecs.Jpeg(95)",
+    "mask": "codecs.Png()",
+    "map": "codecs.Raw()",
+    "label": "codecs.Scalar()",
+    "scalar": "codecs.Scalar()",
+    "boxes": "codecs.Scalar()",
+    "points": "codecs.Scalar()",
+    "text": "codecs.Text()",
+}
+_SIZES = (224, 160, 128, 96, 64, 32)
+
+
+def recipe_text(detected: Detected, folder: Path, path: Path) -> str:
+    """Return the text of a recipe file.
+
+    Args:
+        detected: What `sources.detect` found in the folder.
+        folder: The folder of raw data.
+        path: Where the file will be written; paths inside it are relative to this.
+    """
+    name = dataset_name(folder)
+    options = [
+        f"name={name!r},",
+        f"source={detected.source!r},",
+        f"geometry=[{', '.join(_geometry(detected))}],",
+        "colour=[augment.Brightness(0.2), augment.Contrast(0.2)],",
+        *_derive(detected),
+        *_variants(detected),
+        f"store={{{', '.join(f'{field!r}: {_STORE[kind]}' for field, kind in detected.facts.kinds.items())}}},",
+        "seed=0,",
+    ]
+    modules = (
+        "augment, codecs, derive, sources" if "mask" in detected.facts.kinds.values() else "augment, codecs, sources"
+    )
+    return _TEMPLATE.format(
+        facts="\n".join(line for line in detected.lines()).replace('"""', "'''").replace("\\", "/"),
+        file=path.name,
+        modules=modules,
+        data=_double_quoted(repr(os.path.relpath(folder, path.parent))),
+        name=name,
+        options=_double_quoted("\n".join(f"    {option}" for option in options)),
+    )
+
+
+def dataset_name(folder: Path) -> str:
+    """Return the folder's name as the name of a dataset: a letter, then letters, digits and underscores."""
+    name = re.sub(r"\W+", "_", folder.resolve().name, flags=re.ASCII).strip("_").lower()
+    name = name if re.match(r"[a-z]", name) else f"data_{name}".rstrip("_")
+    return re.sub(r"_v(\d+)$", r"_version\1", name)
+
+
+def _double_quoted(code: str) -> str:
+    """The code with double quotes, as formatters write it, unless it already holds some."""
+    return code if '"' in code or "\\'" in code else code.replace("'", '"')
+
+
+def _geometry(detected: Detected) -> list[str]:
+    """Ops that give all samples one size, so that they stack into batches. With masks, images of one size are kept whole."""
+    kinds = set(detected.facts.kinds.values())
+    sizes = detected.facts.sizes
+    if not kinds & RASTER_KINDS or not sizes:
+        return []
+    shorter = min(min(size) for size in sizes)
+    side = next((size for size in _SIZES if size <= shorter), _SIZES[-1])
+    if kinds & {"mask", "map", "boxes", "points"}:
+        return ["augment.Flip(p=0.5)"] if len(set(sizes)) == 1 else [
+            f"augment.Resize(shorter={side})", f"augment.Crop({side}, {side})", "augment.Flip(p=0.5)"
+        ]  # fmt: skip
+    return [f"augment.RandomResizedCrop({side}, {side})", "augment.Flip(p=0.5)"]
+
+
+def _derive(detected: Detected) -> list[str]:
+    masks = [name for name, kind in detected.facts.kinds.items() if kind == "mask"]
+    if not masks:
+        return []
+    return [f"# derive={{'distance': derive.Distance(mask={masks[0]!r}, target=1)}},  # then name it in store as well"]
+
+
+def _variants(detected: Detected) -> list[str]:
+    return ["variants={'train': 2},"] if "train" in detected.facts.splits else []
+
+
+_TEMPLATE = '''"""{facts}
+
+Build: tfprep build {file} --out out/{name}
+Look:  tfprep show out/{name}
+"""
+
+from tfprep import Recipe, {modules}
+
+DATA = {data}  # relative to this file; --data overrides it
+
+RECIPE = Recipe(
+{options}
+)
+'''

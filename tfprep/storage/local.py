@@ -1,0 +1,134 @@
+"""Files on local disks: written whole or not at all, opened only if they are regular files of the dataset's own folder.
+
+A file that was written is still there after a power failure. If the system refuses to write (the disk is full or read-only, the
+folder is gone), a BuildError says so and how to go on. Files of a dataset may come from a stranger: opening a FIFO would wait for
+ever, and a link may lead to any file of the user's.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from tfprep.errors import BuildError, DatasetError
+
+
+def regular_descriptor(path: Path) -> int:
+    """Open a file of a dataset for reading and return its descriptor.
+
+    Raises:
+        DatasetError: It is missing or cannot be opened, is no regular file, or is a link that leads out of its folder.
+    """
+    try:
+        if path.is_symlink():
+            _check_link(path)
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a FIFO would wait for a writer
+    except (OSError, ValueError, RuntimeError) as error:  # NUL in the path; a loop of links
+        raise _cannot_open(path, error) from error
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise _not_regular(path)
+    return descriptor
+
+
+def regular_size(path: Path) -> int:
+    """Return the size of a file of a dataset without opening it; the errors are those of `regular_descriptor`."""
+    try:
+        status = path.lstat()
+        if stat.S_ISLNK(status.st_mode):
+            _check_link(path)
+            status = path.stat()
+    except (OSError, ValueError, RuntimeError) as error:
+        raise _cannot_open(path, error) from error
+    if not stat.S_ISREG(status.st_mode):
+        raise _not_regular(path)
+    return status.st_size
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open a file of a dataset for reading; the errors are those of `regular_descriptor`."""
+    return os.fdopen(regular_descriptor(path), "rb")
+
+
+def _cannot_open(path: Path, error: Exception) -> DatasetError:
+    reason = getattr(error, "strerror", None) or error
+    return DatasetError(f"{path} cannot be opened ({reason}); is the dataset complete?")
+
+
+def _not_regular(path: Path) -> DatasetError:
+    return DatasetError(f"{path} is no regular file; the files of a dataset are")
+
+
+def _check_link(path: Path) -> None:
+    target, folder = path.resolve(strict=True), path.parent.resolve()
+    if not target.is_relative_to(folder):
+        raise DatasetError(f"{path} is a link that leads out of its folder, to {target}; copy the file itself")
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[BinaryIO]:
+    """Open a file that appears under its name, synced, when the block ends; if the block raises, nothing appears."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with writing(path), temporary.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        with writing(path):
+            temporary.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn an OSError of the block into a BuildError that says what cannot be written, why, and what to do."""
+    try:
+        yield
+    except OSError as error:
+        raise BuildError(f"cannot write {path}: {error.strerror or error}{_way_out(path, error)}") from error
+
+
+def free_bytes(folder: Path) -> int:
+    """Return the bytes that this user may still write to the folder's file system."""
+    status = os.statvfs(folder)
+    return status.f_bavail * status.f_frsize
+
+
+def _way_out(path: Path, error: OSError) -> str:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return "; nothing was published. Make room, then run the same command again: it continues"
+    if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+        return "; choose a folder that this user may write to"
+    if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ESTALE, errno.EIO):
+        return "; the output folder was taken away or its disk fails. Run the same command again: it continues from what is left"
+    return ""
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a text file as `whole_file` does; lone surrogates become the bytes that they stand for."""
+    with whole_file(path) as file:
+        file.write(text.encode("utf-8", "surrogateescape"))
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable; a rename survives a power failure only after this."""
+    with writing(folder):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove the temporary files of processes that were killed while they wrote."""
+    for path in folder.glob(".*.tmp"):
+        path.unlink(missing_ok=True)

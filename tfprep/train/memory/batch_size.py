@@ -1,0 +1,181 @@
+"""`find_batch_size`: the largest batch that fits into memory, found by trying."""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+import psutil
+
+from tfprep.errors import TrainError
+from tfprep.limits import available_memory
+from tfprep.train.memory.own_process import require_picklable
+
+_POLL_S = 0.02
+"""Time between two looks at the memory of a trial: 0.1 % of a processor."""
+_START_S = 120.0
+"""Time for a trial process to import TensorFlow and build the model; a cold disk takes a minute."""
+
+
+@dataclass(frozen=True)
+class BatchTrial:
+    """One batch size that was tried.
+
+    Attributes:
+        size: Samples in the batch.
+        fits: Whether the train steps ran within the limit.
+        peak_mb: Peak resident memory of the trial process in MB (10⁶ bytes).
+        reason: Why it does not fit; empty where it does.
+    """
+
+    size: int
+    fits: bool
+    peak_mb: float
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class BatchSize:
+    """The result of a search.
+
+    Attributes:
+        size: The largest size that was tried and fits; a quarter more, or less, does not.
+        trials: All trials in their order.
+    """
+
+    size: int
+    trials: tuple[BatchTrial, ...]
+
+
+def find_batch_size(
+    build_model: Callable[[], Any],
+    make_batch: Callable[[int], Any],
+    *,
+    memory_limit_mb: float | None = None,
+    largest: int = 65536,
+    steps: int = 2,
+) -> BatchSize:
+    """Find the largest batch for which train steps fit into memory, by doubling and then by quarters.
+
+    The trials run in processes of their own, so that a failed allocation leaves nothing behind and the memory of this process
+    and of the GPU is not touched. A batch does not fit where TensorFlow raises ResourceExhaustedError (GPU), or where the
+    resident memory of the trial process exceeds the limit (CPU and GPU); it is read 50 times a second, so a shorter peak can be
+    missed.
+
+    Args:
+        build_model: Returns a compiled Keras model; a function at the top of a module, because it runs in another process.
+        make_batch: Returns inputs and targets, as arrays, for a batch size; a function at the top of a module.
+        memory_limit_mb: Limit of the whole trial process in MB (10⁶ bytes), of which TensorFlow takes about 500. None means 90 %
+            of the memory that is free now.
+        largest: Largest batch to try.
+        steps: Train steps that must fit.
+
+    Returns:
+        The size and all trials.
+
+    Raises:
+        TrainError: Not even a batch of 1 fits, a train step failed for another reason than memory, or the functions cannot be
+            sent to another process.
+    """
+    if largest < 1 or steps < 1:
+        raise TrainError(f"largest and steps are at least 1, got largest={largest!r}, steps={steps!r}")
+    require_picklable("find_batch_size", build_model, make_batch)
+    limit_mb = memory_limit_mb or 0.9 * available_memory() / 1e6
+    doubling = [2**power for power in range(largest.bit_length()) if 2**power <= largest]
+    trials = list(_try_all(build_model, make_batch, doubling, steps, limit_mb))
+    good = max((trial.size for trial in trials if trial.fits), default=0)
+    if not good:
+        raise TrainError(
+            f"not even a batch of 1 fits into {limit_mb:,.0f} MB: {trials[0].reason}. The limit covers the whole "
+            "process, of which TensorFlow alone takes about 500 MB; raise memory_limit_mb, or make the model or its input "
+            "smaller (memory_report counts the weights and the input)"
+        )
+    bad = min((trial.size for trial in trials if not trial.fits), default=0)
+    between = sorted({good + (bad - good) * quarter // 4 for quarter in (1, 2, 3)} - {good, bad}) if bad else []
+    trials += _try_all(build_model, make_batch, between, steps, limit_mb)
+    return BatchSize(max(trial.size for trial in trials if trial.fits), tuple(trials))
+
+
+def _try_all(
+    build_model: Callable[[], Any], make_batch: Callable[[int], Any], sizes: Sequence[int], steps: int, limit_mb: float
+) -> list[BatchTrial]:
+    """Try growing sizes in one process until one does not fit. Its memory only grows, so each peak is that of its size."""
+    if not sizes:
+        return []
+    context = multiprocessing.get_context("spawn")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_run_trials, args=(sender, build_model, make_batch, list(sizes), steps))
+    process.start()
+    sender.close()
+    trials: list[BatchTrial] = []
+    try:
+        while len(trials) < len(sizes) and all(trial.fits for trial in trials):
+            trials.append(_watched_trial(process, receiver, sizes[len(trials)], limit_mb))
+    finally:
+        process.kill()
+        process.join()
+        receiver.close()
+    return trials
+
+
+def _watched_trial(process: Any, receiver: Connection, size: int, limit_mb: float) -> BatchTrial:
+    """Wait for the trial of `size`, and end it as soon as it exceeds the limit."""
+    peak_mb, began = 0.0, time.monotonic()
+    while not receiver.poll(_POLL_S):
+        peak_mb = max(peak_mb, _rss_mb(process.pid))
+        if peak_mb > limit_mb:
+            return BatchTrial(size, False, peak_mb, f"more than {limit_mb:,.0f} MB")
+        if time.monotonic() - began > _START_S and peak_mb == 0.0:
+            return BatchTrial(size, False, peak_mb, f"no start within {_START_S:g} s")
+    try:
+        reason, error = receiver.recv()
+    except EOFError:
+        process.join()
+        return BatchTrial(
+            size, False, peak_mb, f"its process died (exit status {process.exitcode}; killed for memory?)"
+        )
+    if error is not None:
+        raise TrainError(f"the train step with a batch of {size} failed, and not for memory: {error}")
+    peak_mb = max(peak_mb, _rss_mb(process.pid))
+    exceeded = f"more than {limit_mb:,.0f} MB" if peak_mb > limit_mb else ""
+    return BatchTrial(size, not (reason or exceeded), peak_mb, reason or exceeded)
+
+
+def _rss_mb(pid: int) -> float:
+    try:
+        return float(psutil.Process(pid).memory_info().rss / 1e6)
+    except psutil.Error:  # it has ended
+        return 0.0
+
+
+def _run_trials(
+    sender: Connection,
+    build_model: Callable[[], Any],
+    make_batch: Callable[[int], Any],
+    sizes: Sequence[int],
+    steps: int,
+) -> None:
+    """Send (why it does not fit or "", another error or None) for each size; runs in the trial process."""
+    import tensorflow as tf
+
+    from tfprep.train.memory.session import give_back
+
+    for gpu in tf.config.list_physical_devices("GPU"):
+        tf.config.experimental.set_memory_growth(gpu, True)
+    try:
+        model = build_model()
+        for size in sizes:
+            inputs, targets = make_batch(size)
+            for _ in range(steps):
+                model.train_on_batch(inputs, targets)
+            sender.send(("", None))
+            del inputs, targets
+            give_back()  # freed memory of the smaller batch would count against the next one
+    except (tf.errors.ResourceExhaustedError, MemoryError) as error:
+        sender.send((f"{type(error).__name__}: {str(error)[:200]}", None))
+    except Exception as error:
+        sender.send(("", f"{type(error).__name__}: {error}"))

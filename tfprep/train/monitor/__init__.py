@@ -1,0 +1,1 @@
+"""Watches the input while a model trains."""

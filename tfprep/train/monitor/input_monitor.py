@@ -1,0 +1,253 @@
+"""`InputMonitor`: whether the train step waits for its input, and why. The queue graph of TensorFlow 2."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import keras
+
+from tfprep.errors import TrainError
+from tfprep.train.monitor.alerts import InputWarning, Thresholds, warnings_of
+from tfprep.train.monitor.input_log import InputLog
+from tfprep.train.monitor.machine import look
+from tfprep.train.monitor.relay import Relay, source_of
+from tfprep.train.monitor.samples import Sample
+from tfprep.train.monitor.stages import (
+    Counters,
+    HasStats,
+    checked,
+    counters,
+    loader_behind,
+    reader_stage,
+    stages,
+)
+from tfprep.train.monitor.summary import summary
+from tfprep.train.monitor.window import InputWindow, Waits
+from tfprep.train.steps import TrainSteps, attach, detach, require_backend
+
+_LOG = logging.getLogger("tfprep.train")
+_KEPT = 1000
+"""Samples to keep: 80 minutes at one every 5 seconds; the JSON lines have all."""
+
+
+class InputMonitor(keras.callbacks.Callback):  # type: ignore[misc]
+    """Measures how long the train step waits for input, and says what limits.
+
+    In Keras: `model.fit(..., callbacks=[InputMonitor("logs")])`. In a custom training loop:
+
+        with InputMonitor("logs") as monitor:
+            for batch in monitor.watch(dataset):
+                train_step(batch)
+
+    Every `every_s` seconds a sample goes to TensorBoard and to `<log_dir>/input.jsonl`. A warning is written once for each
+    cause: to the log `tfprep.train`, to `warnings` and to the JSON lines. The waits are measured inside tf.data, so they are
+    right within compiled steps and with `steps_per_execution` above 1. Under a distribution strategy waits and buffers are not
+    measured; memory and swap are. Works with Keras on TensorFlow and JAX.
+
+    Args:
+        log_dir: Folder for `input.jsonl` and TensorBoard's files; made if it does not exist.
+        every_s: Seconds between two samples.
+        reader: An object with `stats`, or a callable, that returns counters of a reader outside tf.data. tfprep's loader is
+            found without it on TensorFlow, also before a `.map`; on JAX pass the loader.
+        thresholds: When to warn.
+
+    Attributes:
+        samples: The last 1,000 samples of this run, oldest first.
+        warnings: The warnings of this run.
+        summary: Two lines about the whole run without the first step of `fit`, which traces; set when the run has ended. `fit`
+            prints them unless `verbose=0`.
+
+    Raises:
+        TrainError: An argument is wrong, or Keras runs on another backend.
+    """
+
+    def __init__(
+        self,
+        log_dir: str | Path,
+        *,
+        every_s: float = 5.0,
+        reader: HasStats | Callable[[], Counters] | None = None,
+        thresholds: Thresholds | None = None,
+    ) -> None:
+        super().__init__()
+        require_backend("InputMonitor", "tensorflow", "jax")
+        if not isinstance(every_s, (int, float)) or not every_s > 0:
+            raise TrainError(f"every_s is a number of seconds above 0, got {every_s!r}; for example 5")
+        self.log_dir = Path(log_dir)
+        self.warnings: list[InputWarning] = []
+        self.samples: list[Sample] = []
+        self.summary = ""
+        self._every_s = every_s
+        self._reader = checked(reader)
+        self._thresholds = thresholds or Thresholds()
+        self._lock = threading.RLock()
+        self._window = InputWindow()
+        self._steps: TrainSteps | None = None
+        self._log: InputLog | None = None
+        self._stop = threading.Event()
+        self._step_before = self._batches = 0
+        self._start: Waits | None = None
+        self._baseline: Sample | None = None
+
+    # --- Keras --------------------------------------------------------------------------------------------------------
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Attach to the model's train steps."""
+        self._steps = attach(self.model, self, timed=True)
+        self._begin()
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        """Count time from now on."""
+        self._window.resume()
+
+    def on_test_begin(self, logs: Any = None) -> None:
+        """Validation is no training time."""
+        self._pause()
+
+    def on_test_end(self, logs: Any = None) -> None:
+        """Validation ends an epoch; the next one resumes."""
+        self._pause()
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """The time between epochs does not count."""
+        self._pause()
+
+    def on_train_end(self, logs: Any = None) -> None:
+        """Detach, and print the summary."""
+        self._end()
+        detach(self.model, self)
+        if self.summary and (self.params or {}).get("verbose", 1):
+            print(self.summary)
+
+    def input_changed(self) -> None:
+        """See `tfprep.train.steps.Listener`."""
+        self._window.switch(self._steps.relay if self._steps else None)
+
+    def step_done(self) -> None:
+        """See `tfprep.train.steps.Listener`."""
+        if self._start is None:
+            self._start = self._window.so_far()
+            self._baseline = self._look(None)
+
+    def failed(self, error: BaseException) -> BaseException:
+        """See `tfprep.train.steps.Listener`."""
+        self._end()
+        return error
+
+    def _pause(self) -> None:
+        self._window.pause()
+        if self._steps is not None:
+            self._steps.pause()
+
+    # --- custom training loops ----------------------------------------------------------------------------------------
+
+    def watch(self, data: Any) -> Any:
+        """Return a `tf.data.Iterator` over `data` whose waits are measured, for Python loops and `tf.function`s.
+
+        Args:
+            data: A `tf.data.Dataset` or `tf.data.Iterator`.
+
+        Raises:
+            TrainError: `data` is something else, or the monitor does not run.
+        """
+        if self._log is None:
+            raise TrainError("watch() measures inside `with InputMonitor(...) as monitor:`; call it there")
+        relay = Relay(source_of(data))
+        self._window.switch(relay)
+        self._window.resume()
+        self._baseline = self._baseline or self._look(None)
+        return relay.handed_over()
+
+    def __enter__(self) -> InputMonitor:
+        self._steps = None
+        self._begin()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end()
+
+    # --- sampling -----------------------------------------------------------------------------------------------------
+
+    def sample(self) -> Sample:
+        """Take a sample now, write it, and return it.
+
+        Raises:
+            TrainError: The monitor does not run.
+        """
+        with self._lock:
+            if self._log is None:
+                raise TrainError("the monitor does not run: sample() is called during fit or inside `with`")
+            sample = self._look(self._window.take())
+            before = self.samples[-1] if self.samples else None
+            self._log.sample(sample, before)
+            for warning in warnings_of(sample, before, self._thresholds):
+                self._warn(warning)
+            self.samples = [*self.samples[1 - _KEPT :], sample]
+            return sample
+
+    def _begin(self) -> None:
+        self._end()
+        self.samples, self.warnings, self.summary = [], [], ""
+        self._step_before, self._batches = self._steps.count if self._steps else 0, 0
+        self._window, self._start, self._baseline = InputWindow(), None, None
+        self._log = InputLog(self.log_dir)
+        self._stop = threading.Event()
+        arguments = (weakref.ref(self), self._stop, self._every_s)
+        threading.Thread(target=_sample_often, args=arguments, name="tfprep-monitor", daemon=True).start()
+
+    def _end(self) -> None:
+        with self._lock:
+            self._stop.set()
+            if self._log is None:
+                return
+            self.sample()
+            self._window.switch(None)
+            self._log.close()
+            self._log = None
+            start = self._start if len(self.samples) < _KEPT else None
+            total = summary(self.samples, start, self._baseline, self._thresholds.wait_share)
+            self.summary = total.in_words() if total else ""
+
+    def _look(self, waits: Waits | None) -> Sample:
+        source = self._window.source
+        self._batches += waits.batches if waits else 0
+        unmeasured = self._steps.count if self._steps and waits is None else 0
+        readers = counters(self._reader or loader_behind(source))
+        of_tf_data = stages(source) if source is not None else ()
+        return Sample(
+            time=time.time(),
+            step=max(unmeasured, self._step_before + self._batches),
+            waits=waits,
+            machine=look(),
+            stages=(*of_tf_data, *reader_stage(readers, len(of_tf_data) + 1)),
+            readers=readers,
+            between_s=self._steps.between_s if self._steps else None,
+        )
+
+    def _warn(self, warning: InputWarning) -> None:
+        known = {(other.kind, other.cause) for other in self.warnings}
+        if self._log is not None and (warning.kind, warning.cause) not in known:
+            self.warnings.append(warning)
+            self._log.warning(warning)
+            _LOG.warning("InputMonitor: %s", warning.text)
+
+
+def _sample_often(monitor: weakref.ref[InputMonitor], stop: threading.Event, every_s: float) -> None:
+    """The sampler's thread; it ends with the training, or with the monitor where a training broke off."""
+    while not stop.wait(every_s):
+        alive = monitor()
+        if alive is None:
+            return
+        try:
+            alive.sample()
+        except TrainError:  # ended between the wait and here
+            return
+        except Exception:  # a monitor never ends a training
+            _LOG.exception("InputMonitor: a sample failed")
+        del alive

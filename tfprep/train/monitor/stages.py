@@ -1,0 +1,202 @@
+"""What lies in the buffers of a pipeline, stage by stage: the queue graph of TensorFlow 1.
+
+For tf.data it is the model that its autotuner keeps (`tf.data.experimental.get_model_proto`); it can be
+read from another thread while the consumer waits, in about 40 µs. tfprep's loader, or another reader outside tf.data, reports
+counters of its own.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import tensorflow as tf
+
+from tfprep.errors import TrainError
+from tfprep.load.tensorflow.private import datasets_behind
+
+Counters = Mapping[str, float]
+
+READER = "Reader"
+"""The kind of the stage that stands for tfprep's reader."""
+_WITHOUT_MODEL: weakref.WeakSet[Any] = weakref.WeakSet()
+"""Iterators of which TensorFlow has no model."""
+
+
+class HasStats(Protocol):
+    """An object with counters of its own buffers, such as tfprep's loader; `stats` is a method or a property."""
+
+    @property
+    def stats(self) -> Counters | Callable[[], Counters]: ...
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One transformation of a pipeline; several at the same depth of one kind are summed.
+
+    Attributes:
+        name: Depth from the consumer and kind, such as `2/Shuffle`.
+        elements: Elements in its buffer.
+        bytes: Bytes in its buffer.
+        produced: Elements that it has passed on so far.
+        busy_s: Seconds spent in its own code, all threads together.
+        capacity: Size of its buffer in elements; 0 where it has none.
+        parallelism: Threads that it uses, at least 1.
+        per_element: How many elements of the stage before make one of its own; 0 where that is not fixed.
+    """
+
+    name: str
+    elements: int
+    bytes: int
+    produced: int
+    busy_s: float
+    capacity: int
+    parallelism: int
+    per_element: float
+
+    @property
+    def kind(self) -> str:
+        """The transformation, such as `Shuffle`."""
+        return self.name.split("/", 1)[1]
+
+    @property
+    def ms_per_element(self) -> float:
+        """Milliseconds of its own code for each element."""
+        return 1e3 * self.busy_s / self.produced if self.produced else 0.0
+
+    def in_words(self) -> str:
+        """The name with the time."""
+        threads = f" on {self.parallelism} threads" if self.parallelism > 1 else ""
+        return f"{self.name} ({self.ms_per_element:.2f} ms an element{threads})"
+
+
+def stages(iterator: Any) -> tuple[Stage, ...]:
+    """Return the stages of tf.data behind a `tf.data.Iterator`, the consumer's side first; none where autotune is off."""
+    if not isinstance(iterator, tf.data.Iterator) or _autotune_is_off(iterator):
+        return ()
+    try:
+        model = tf.data.experimental.get_model_proto(iterator)
+    except (tf.errors.NotFoundError, ValueError):
+        _WITHOUT_MODEL.add(iterator)
+        return ()
+    by_name: dict[str, Stage] = {}
+    for depth, node in _from_the_consumer(model):
+        if node.name != "Root":
+            stage = _stage(depth, node)
+            by_name[stage.name] = _sum(by_name[stage.name], stage) if stage.name in by_name else stage
+    return tuple(by_name.values())
+
+
+def _autotune_is_off(iterator: Any) -> bool:
+    # TensorFlow logs an error for each request of a model that does not exist.
+    datasets = datasets_behind(iterator)
+    return iterator in _WITHOUT_MODEL or (bool(datasets) and datasets[0].options().autotune.enabled is False)
+
+
+def reader_stage(readers: Counters, depth: int) -> tuple[Stage, ...]:
+    """Return the reader of tfprep's loader as a stage, from its counters; nothing where they are another reader's."""
+    if not {"batches_ready", "batches", "read_s", "decode_s"} <= set(readers):
+        return ()
+    produced, ready = int(readers["batches"]), int(readers["batches_ready"])
+    return (
+        Stage(
+            name=f"{depth}/{READER}",
+            elements=ready,
+            bytes=int(ready * readers.get("bytes_delivered", 0) / max(1, produced)),
+            produced=produced,
+            busy_s=readers["read_s"] + readers["decode_s"],
+            capacity=int(readers.get("prefetch", 0)),
+            parallelism=max(1, int(readers.get("threads", 1))),
+            per_element=0.0,
+        ),
+    )
+
+
+def loader_behind(iterator: Any) -> HasStats | None:
+    """Return the nearest dataset behind an iterator that has counters, such as tfprep's loader before a `.map`."""
+    return next((dataset for dataset in datasets_behind(iterator) if hasattr(dataset, "stats")), None)
+
+
+def checked(reader: HasStats | Callable[[], Counters] | None) -> HasStats | Callable[[], Counters] | None:
+    """Return `reader`; raise a `TrainError` where it has no counters."""
+    if reader is not None and not callable(getattr(reader, "stats", reader)) and not hasattr(reader, "stats"):
+        raise TrainError(
+            f"reader is an object with `stats` or a function that returns a dict of numbers, got {reader!r}; tfprep's loader "
+            "is found without it"
+        )
+    return reader
+
+
+def counters(reader: HasStats | Callable[[], Counters] | None) -> dict[str, float]:
+    """Return the numbers of a reader: of its `stats`, or of the callable itself."""
+    if reader is None:
+        return {}
+    stats: Any = getattr(reader, "stats", reader)
+    numbers: Counters = stats() if callable(stats) else stats
+    return {name: float(value) for name, value in numbers.items() if isinstance(value, (int, float))}
+
+
+def slowest(now: tuple[Stage, ...], before: tuple[Stage, ...] = ()) -> Stage | None:
+    """Return the stage of tf.data that spent the most time in its own code for each of its threads since `before`."""
+    spent = {stage.name: stage.busy_s for stage in before}
+    busy = [
+        ((stage.busy_s - spent.get(stage.name, 0.0)) / stage.parallelism, stage)
+        for stage in now
+        if stage.kind != READER
+    ]
+    return max(busy, key=lambda pair: pair[0])[1] if busy else None
+
+
+def stopped(now: tuple[Stage, ...]) -> Stage | None:
+    """Return the stage that took elements in and passes none on, nearest to the source; else the source.
+
+    A stage with a fixed ratio works on an element when the stage before has passed on more than it used and holds: a map that
+    received 49 elements and passed on 48 works on one.
+    """
+    if not now:
+        return None
+    for stage, before in zip(now[-2::-1], now[:0:-1], strict=True):
+        # A fused map and batch counts the unfinished batch as an element of its buffer.
+        buffered = 0 if "AndBatch" in stage.kind else stage.elements
+        inside = before.produced - (stage.produced + buffered) * stage.per_element
+        if stage.per_element and inside >= stage.per_element:
+            return stage
+    return now[-1]
+
+
+def _from_the_consumer(model: Any) -> Iterator[tuple[int, Any]]:
+    waiting = [(0, model.output)]
+    while waiting:
+        depth, number = waiting.pop()
+        node = model.nodes[number]
+        yield depth, node
+        waiting += [(depth + 1, other) for other in reversed(node.inputs)]
+
+
+def _stage(depth: int, node: Any) -> Stage:
+    parameters = {parameter.name: int(parameter.value) for parameter in node.parameters}
+    return Stage(
+        name=f"{depth}/{node.name}",
+        elements=int(node.buffered_elements),
+        bytes=int(node.buffered_bytes),
+        produced=int(node.num_elements),
+        busy_s=node.processing_time / 1e9,
+        capacity=parameters.get("buffer_size", 0),
+        parallelism=max(1, parameters.get("parallelism", 1)),
+        per_element=float(node.ratio),
+    )
+
+
+def _sum(one: Stage, other: Stage) -> Stage:
+    return Stage(
+        name=one.name,
+        elements=one.elements + other.elements,
+        bytes=one.bytes + other.bytes,
+        produced=one.produced + other.produced,
+        busy_s=one.busy_s + other.busy_s,
+        capacity=one.capacity + other.capacity,
+        parallelism=max(one.parallelism, other.parallelism),
+        per_element=one.per_element,
+    )

@@ -1,0 +1,263 @@
+"""`Watchdog`: raises when a pipeline stops, and says where it stopped. The operation timeout of TensorFlow 2."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+
+from tfprep.errors import StalledPipelineError, TrainError
+from tfprep.train.monitor.relay import PythonRelay, Relay, source_of
+from tfprep.train.monitor.stages import (
+    Counters,
+    HasStats,
+    Stage,
+    checked,
+    counters,
+    loader_behind,
+    stages,
+    stopped,
+)
+from tfprep.train.steps import attach, detach, require_backend
+
+_LOG = logging.getLogger("tfprep.train")
+_GRACE_S = 5.0
+"""Time for a cancelled step to come back; on a loaded machine it takes up to a second."""
+
+Look = tuple[tuple[Stage, ...], dict[str, float]]
+"""The stages of tf.data, and the counters of a reader."""
+
+
+class Watchdog(keras.callbacks.Callback):  # type: ignore[misc]
+    """Raises a `StalledPipelineError` when no batch comes for some time; it names the stage and has every thread's stack.
+
+    In Keras: `model.fit(..., callbacks=[Watchdog(timeout_s=300)])`; it watches the training data, not the validation data. In a
+    custom training loop: `for batch in Watchdog(300).watch(dataset)`.
+
+    Only the wait for a batch counts, so a step that computes for long is no stall. The first batch counts too, so `timeout_s`
+    must cover the filling of a shuffle buffer. The source is read by a thread of its own, so the step comes back although the
+    source never does; that thread stays until the process ends. Under a distribution strategy nothing is watched. Works with
+    Keras on TensorFlow and JAX.
+
+    Args:
+        timeout_s: Seconds without a batch.
+        reader: Counters for the report, as in `InputMonitor`; tfprep's loader is found without it on TensorFlow.
+        exit_code: Where the step does not come back within 5 seconds, the report goes to the log, and the process ends with this
+            status. None never ends it.
+
+    Raises:
+        TrainError: An argument is wrong, or Keras runs on another backend.
+    """
+
+    def __init__(
+        self,
+        timeout_s: float,
+        *,
+        reader: HasStats | Callable[[], Counters] | None = None,
+        exit_code: int | None = None,
+    ) -> None:
+        super().__init__()
+        require_backend("Watchdog", "tensorflow", "jax")
+        if not isinstance(timeout_s, (int, float)) or not timeout_s > 0:
+            raise TrainError(f"timeout_s is a number of seconds above 0, got {timeout_s!r}; for example 300")
+        self._timeout_s = timeout_s
+        self._reader = checked(reader)
+        self._exit_code = exit_code
+        self._watch: _Watch | None = None
+
+    # --- Keras --------------------------------------------------------------------------------------------------------
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Attach to the model's train steps."""
+        self._end()
+        self._watch = self._started()
+        steps = attach(self.model, self, timed=True)
+        steps.cancellable = True
+        self._steps = steps
+
+    def on_train_end(self, logs: Any = None) -> None:
+        """Detach."""
+        self._end()
+        detach(self.model, self)
+
+    def input_changed(self) -> None:
+        """See `tfprep.train.steps.Listener`."""
+        if self._watch is not None:
+            self._watch.relay = self._steps.relay
+
+    def step_done(self) -> None:
+        """See `tfprep.train.steps.Listener`; the clock has noted it."""
+
+    def failed(self, error: BaseException) -> BaseException:
+        """See `tfprep.train.steps.Listener`."""
+        stalled = self._watch.explain(error) if self._watch else error
+        self._end()
+        return stalled
+
+    def _end(self) -> None:
+        if self._watch is not None:
+            self._watch.end()
+            self._watch = None
+
+    # --- custom training loops ----------------------------------------------------------------------------------------
+
+    def watch(self, data: Any) -> Iterator[Any]:
+        """Yield the elements of `data`, a `tf.data.Dataset` or `tf.data.Iterator`, for a Python loop.
+
+        Raises:
+            StalledPipelineError: No element came for `timeout_s` seconds.
+            TrainError: `data` is something else.
+        """
+        relay = Relay(source_of(data), cancellable=True)
+        watch = self._started()
+        watch.relay = relay
+        try:
+            while True:
+                try:
+                    optional = relay.iterator.get_next_as_optional()
+                except Exception as error:
+                    raise watch.explain(relay.error or error)  # noqa: B904  (its cause is set there)
+                if not optional.has_value():
+                    return
+                yield optional.get_value()
+        finally:
+            watch.end()
+            relay.close()
+
+    def _started(self) -> _Watch:
+        watch = _Watch(self._timeout_s, self._reader, self._exit_code)
+        threading.Thread(target=watch.run, name="tfprep-watchdog", daemon=True).start()
+        return watch
+
+
+class _Watch:
+    """The thread that looks at the clock of one input, and cancels the wait."""
+
+    def __init__(
+        self, timeout_s: float, reader: HasStats | Callable[[], Counters] | None, exit_code: int | None
+    ) -> None:
+        self.relay: Relay | PythonRelay | None = None
+        self._timeout_s = timeout_s
+        self._reader = reader
+        self._exit_code = exit_code
+        self._ended = threading.Event()
+        self._report = ""
+        self._halfway: Look | None = None
+
+    def explain(self, error: BaseException) -> BaseException:
+        """Return the stall where the step failed because of one, else `error`."""
+        if not self._report:
+            return error
+        stalled = StalledPipelineError(self._report)
+        stalled.__cause__ = error
+        return stalled
+
+    def end(self) -> None:
+        self._ended.set()
+
+    def run(self) -> None:
+        while not self._ended.wait(min(1.0, self._timeout_s / 8)):
+            relay = self.relay
+            pending_s = relay.clock.pending_s(time.time()) if relay else 0.0
+            if relay is None or pending_s < self._timeout_s / 2:
+                self._halfway = None
+            elif pending_s < self._timeout_s:
+                self._halfway = self._halfway or self._look(relay)
+            else:
+                self._cancel(relay, pending_s)
+                return
+
+    def _look(self, relay: Relay | PythonRelay) -> Look:
+        source = relay.source
+        of_tf_data = () if source is None else stages(source)
+        return of_tf_data, counters(self._reader or loader_behind(source))
+
+    def _cancel(self, relay: Relay | PythonRelay, pending_s: float) -> None:
+        self._report = report(pending_s, self._look(relay), self._halfway or ((), {}), self._timeout_s)
+        relay.cancel_wait()
+        if self._ended.wait(_GRACE_S):
+            return
+        _LOG.critical("Watchdog: the step does not come back. %s", self._report)
+        if self._exit_code is not None:
+            logging.shutdown()
+            sys.stderr.flush()
+            os._exit(self._exit_code)
+
+
+def report(pending_s: float, now: Look, halfway: Look, timeout_s: float) -> str:
+    """Describe a stall.
+
+    Args:
+        pending_s: Seconds without a batch.
+        now: The pipeline now.
+        halfway: The pipeline at half of the time.
+        timeout_s: The limit.
+    """
+    of_tf_data, readers = now
+    lines = [f"no batch for {pending_s:.1f} s (timeout_s={timeout_s:g}): {_verdict(now, halfway)}"]
+    if of_tf_data:
+        lines.append("stages, the consumer's side first:\n" + "\n".join(f"  {_line(stage)}" for stage in of_tf_data))
+    if readers:
+        lines.append("the reader: " + ", ".join(f"{name}={value:g}" for name, value in readers.items()))
+    lines.append("threads:\n" + all_stacks())
+    return "\n".join(lines)
+
+
+def all_stacks() -> str:
+    """Return the Python stack of every thread but tfprep's own, first those that TensorFlow started: Python functions of tf.data
+    run in them."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    foreign, named = [], []
+    for number, frame in sys._current_frames().items():
+        name = names.get(number, "of TensorFlow")
+        stack = f"thread {name} ({number}):\n{''.join(traceback.format_stack(frame))}"
+        if number not in names or name.startswith("Dummy"):
+            foreign.append(stack)
+        elif not name.startswith("tfprep-"):
+            named.append(stack)
+    return "\n".join([*foreign, *named])
+
+
+def _verdict(now: Look, halfway: Look) -> str:
+    if now[0]:
+        return _stage_verdict(now[0], halfway[0])
+    if "batches_ready" in now[1]:
+        return _reader_verdict(now[1], halfway[1])
+    return "which stage stopped is not known, for autotune is off in this pipeline; see the stacks below"
+
+
+def _reader_verdict(now: dict[str, float], halfway: dict[str, float]) -> str:
+    if now["batches_ready"] > 0:
+        return (
+            f"stopped behind the loader: {now['batches_ready']:.0f} batches are ready in its reader, and what comes after it, "
+            "such as a `.map`, does not take them; see the stacks below"
+        )
+    counts = ("batches", "records_read", "records_cached", "bytes_read")
+    moving = halfway and any(now.get(name, 0) > halfway.get(name, 0) for name in counts)
+    return f"{'slow' if moving else 'stopped'} in the loader's reader, which has delivered {now.get('batches', 0):,.0f} batches"
+
+
+def _stage_verdict(now: tuple[Stage, ...], halfway: tuple[Stage, ...]) -> str:
+    earlier = {stage.name: stage for stage in halfway}
+    for stage in now:
+        before = earlier.get(stage.name)
+        if "Shuffle" in stage.kind and before and stage.elements > before.elements:
+            return (
+                f"it has not stopped, the shuffle buffer (stage {stage.name}) still fills, {stage.elements:,} elements so far; "
+                "make it smaller, or timeout_s longer"
+            )
+    where = stopped(now)
+    assert where is not None
+    moving = earlier and any(stage.name in earlier and stage.produced > earlier[stage.name].produced for stage in now)
+    return f"{'slow' if moving else 'stopped'} in stage {where.name}, which has handed on {where.produced:,} elements"
+
+
+def _line(stage: Stage) -> str:
+    return f"{stage.name}: {stage.produced:,} handed on, {stage.elements:,} in its buffer ({stage.bytes:,} bytes)"
