@@ -21,6 +21,9 @@ A message states the rule, the value received and what to do, and names the samp
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 
 class TfprepError(Exception):
     """The base of every error that tfprep raises on purpose."""
@@ -103,6 +106,10 @@ class RecordError(DatasetError):
         self.path = path
         self.record = record
         self.offset = offset
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Allow pickling: workers of other processes, such as PyTorch's, pass it on."""
+        return partial(RecordError, self.reason, path=self.path, record=self.record, offset=self.offset), ()
 
 
 class LoaderError(TfprepError):

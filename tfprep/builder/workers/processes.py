@@ -34,6 +34,7 @@ from tfprep.builder.workers.engine import (
     WorkerOutput,
     WorkerState,
 )
+from tfprep.child_process import worker_environment
 
 _POLL_S = 0.25
 """How often the time limit of items is checked."""
@@ -160,7 +161,7 @@ class _Worker:
         files = self._marks.fileno(), self._output.fileno()
         command = [sys.executable, "-m", "tfprep.builder.workers.worker", entry, *map(str, (*files, os.getpid()))]
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=files, env={**os.environ, **_environment()}
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=files, env=worker_environment()
         )
 
     def open(self, argument: Json) -> None:
@@ -216,16 +217,6 @@ class _Worker:
         with contextlib.suppress(BrokenPipeError):  # It died: `read_lines` will see the end of its output.
             self._process.stdin.write(json.dumps(message).encode() + b"\n")
             self._process.stdin.flush()
-
-
-def _environment() -> dict[str, str]:
-    """Return environment variables for workers.
-
-    Workers import from the same folders as this process and no others: not from the current folder, unless this process does.
-    OpenMP and BLAS get one thread each, because the workers already share all cores.
-    """
-    paths = os.pathsep.join(path or os.getcwd() for path in sys.path)
-    return {"PYTHONPATH": paths, "PYTHONSAFEPATH": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
 def _how(status: int) -> str:

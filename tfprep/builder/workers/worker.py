@@ -12,7 +12,6 @@ of the current item. The worker ends with its parent: when standard input closes
 
 from __future__ import annotations
 
-import ctypes
 import fcntl
 import json
 import logging
@@ -27,17 +26,16 @@ from collections.abc import Callable
 from typing import Any, TextIO
 
 from tfprep.builder.workers.engine import MARK, MOST_OUTPUT_BYTES, NO_ITEM, Json, load_entry
+from tfprep.child_process import end_with_parent
 from tfprep.errors import TfprepError
 
 _PROGRESS_S = 0.2
 """Least time between two progress events of a task."""
-_PR_SET_PDEATHSIG = 1
-"""From linux/prctl.h."""
 
 
 def main() -> int:
     entry, (mark_file, output_file, parent) = sys.argv[1], map(int, sys.argv[2:])
-    _end_with_parent(parent)
+    end_with_parent(parent)
     signal.signal(
         signal.SIGINT, signal.SIG_IGN
     )  # Ctrl-C reaches the whole process group; the parent decides what to do.
@@ -149,13 +147,6 @@ def _sender(out: Any) -> Callable[[Json], None]:
             os._exit(1)  # The parent is gone.
 
     return send
-
-
-def _end_with_parent(parent: int) -> None:
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # It died before that.
-        os._exit(1)
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from types import FunctionType
 from typing import Any, Protocol
 
+from tfprep.child_process import worker_environment
 from tfprep.errors import LoaderError
 from tfprep.load.reader.batch import Batch
 from tfprep.load.reader.rows import Rows, UnreadRow
@@ -100,12 +101,11 @@ class _WorkerProcess:
         jobs, self._send = os.pipe()
         self.receive, replies = os.pipe()
         command = [sys.executable, "-c", PROGRAM, *map(str, (setup, jobs, replies, self.log, os.getpid()))]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         try:
             self.process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
-                env=environment,
+                env=worker_environment(),
                 pass_fds=(setup, jobs, replies, self.log, memory),
                 start_new_session=True,  # a terminal's Ctrl-C goes to this process alone
             )

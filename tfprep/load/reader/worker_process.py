@@ -13,7 +13,6 @@ It ends when its pipe does, so when the process that trains is gone, however it 
 
 from __future__ import annotations
 
-import ctypes
 import faulthandler
 import os
 import pickle
@@ -28,6 +27,7 @@ from typing import Any
 import numpy as np
 
 from tfprep.augment.transform import GeometryOp
+from tfprep.child_process import end_with_parent, sendable_error
 from tfprep.fields import Array
 from tfprep.load.reader.parts import FieldPart
 from tfprep.load.reader.rows import COLUMNS, RowFiller, Rows, UnreadRow
@@ -39,7 +39,6 @@ REPLY = struct.Struct("<qqddq")
 PIPE_BYTES = 1 << 16
 READY = -1
 """The number of the job in a worker's first reply."""
-_PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True)
@@ -115,7 +114,7 @@ class _Program:
             try:
                 outcome = Outcome(self._fill(job, worker))
             except BaseException as error:
-                outcome = Outcome(error=_sendable(error))
+                outcome = Outcome(error=sendable_error(error, RuntimeError))
             worker.enter("waiting for work")
             self._reply(int(job[0]), worker, outcome)
 
@@ -168,27 +167,10 @@ class _Program:
                 reply = reply[os.write(self._replies, reply) :]
 
 
-def _sendable(error: BaseException) -> BaseException:
-    try:
-        pickle.loads(pickle.dumps(error))
-    except Exception:
-        return RuntimeError(f"{type(error).__name__}: {error}")
-    return error
-
-
-def _end_with(parent: int) -> None:
-    """Let the kernel end this process when the one that started it ends, where it can."""
-    libc = ctypes.CDLL(None)
-    if hasattr(libc, "prctl"):
-        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(0)
-
-
 def main() -> None:
     setup, jobs, replies, log, parent = (int(argument) for argument in sys.argv[1:])
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that trains
-    _end_with(parent)
+    end_with_parent(parent)
     faulthandler.enable(log)
     faulthandler.register(signal.SIGUSR1, log)
     _Program(setup, jobs, replies).run()

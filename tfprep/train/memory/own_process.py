@@ -10,6 +10,7 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any, TypeVar
 
+from tfprep.child_process import sendable_error
 from tfprep.errors import TrainError
 
 Result = TypeVar("Result")
@@ -64,18 +65,9 @@ def _run(sender: Connection, function: Callable[..., Any], args: tuple[Any, ...]
     try:
         message = pickle.dumps(("done", function(*args, **kwargs)))
     except BaseException as error:
-        message = pickle.dumps(("failed", (_sendable(error), traceback.format_exc())))
+        message = pickle.dumps(("failed", (sendable_error(error, TrainError), traceback.format_exc())))
     sender.send_bytes(message)
     sender.close()
-
-
-def _sendable(error: BaseException) -> BaseException:
-    """Return `error` where it survives pickling, else a `TrainError` with its text."""
-    try:
-        pickle.loads(pickle.dumps(error))
-    except Exception:
-        return TrainError(f"{type(error).__name__}: {error}")
-    return error
 
 
 def require_picklable(caller: str, *sent: Any) -> None:
