@@ -228,7 +228,7 @@ def _write_shard(
                 columns.setdefault(column, []).append(value)
         size_bytes = sum(frame.size for frame in writer.frames)
     wanted = schema(list(fields), pa.int64() if "label" in fields else None)
-    table = pa.table({c.name: pa.array(columns.get(c.name, []), c.type) for c in wanted}, schema=wanted)
+    table = pa.table({c.name: pa.array(columns.get(c.name, [None] * len(part)), c.type) for c in wanted}, schema=wanted)
     return FileInfo(name, len(part), size_bytes, "0" * 64), table
 
 

@@ -19,6 +19,7 @@ from tfprep import Recipe, codecs, sources
 from tfprep.builder import BuildOptions, build, plan_build
 from tfprep.dataset import open_dataset
 from tfprep.errors import BuildError, RecipeError, SourceError
+from tfprep.images import perceptual_hash
 from tfprep.seeding import sample_hash
 
 
@@ -75,6 +76,45 @@ def test_the_index_agrees_with_the_records(full):
             assert (row["height"], row["width"]) == sample["image"].shape[:2] == (16, 20)
             assert row["label"] == sample["label"] == classes[row["key"].split("/")[1]]
             assert row["source_digest"] == _source_digest(full, row["key"])
+
+
+def test_the_index_has_the_digest_and_the_hash_of_each_image(full):
+    imagehash = pytest.importorskip("imagehash")
+    full.recipe.write_text(full.recipe.read_text().replace("codecs.Jpeg(90)", "codecs.Png()"))
+    full.build()
+    data = open_dataset(full.out)
+    for row, sample in zip(data.index("train").to_pylist(), data.samples("train"), strict=True):
+        content = (full.data / row["key"]).read_bytes()
+        expected = hashlib.sha256(len(content).to_bytes(8, "little") + content).digest()[:16]
+        assert row["image_digest"] == expected
+        reference = int(str(imagehash.phash(Image.fromarray(sample["image"]))), 16)
+        assert (
+            row["image_hash"] ^ reference
+        ).bit_count() <= 8  # of 16 x 20 pixels, which both enlarge in their own way
+    assert data.index("train", 1)["image_hash"].null_count == 24
+
+
+def test_a_build_without_hashes_makes_the_same_shards(full, tools):
+    full.build(hash=False)
+    data = open_dataset(full.out)
+    assert data.index("train")["image_hash"].null_count == 24
+    assert data.index("train")["image_digest"].null_count == 0
+    plain = tools["digests"](full.out)
+    other = full.from_nothing()
+    assert {name for name in plain if plain[name] != other[name]} == {"index.parquet", "tfprep.json"}
+
+
+def test_an_image_that_is_stored_by_its_own_bytes_has_the_hash_of_its_pixels(full):
+    full.recipe.write_text(full.recipe.read_text().replace("codecs.Jpeg(90)", "codecs.Original()"))
+    for option in ("geometry=", "colour=", "derive=", "variants="):
+        text = full.recipe.read_text()
+        full.recipe.write_text("".join(line for line in text.splitlines(True) if not line.strip().startswith(option)))
+    full.change_recipe('"distance": codecs.Raw("float16"), ', "")
+    full.build()
+    data = open_dataset(full.out)
+    for row in data.index("train").to_pylist():
+        pixels = np.asarray(Image.open(full.data / row["key"]).convert("RGB"))
+        assert row["image_hash"] == perceptual_hash(pixels)
 
 
 def _source_digest(site, key):

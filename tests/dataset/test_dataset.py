@@ -240,7 +240,7 @@ def test_pandas_style_columns(data):
     fields = [f"{name}_{what}" for name in data.fields for what in ("offset", "size")]
     assert schema.names == [
         *("key", "split", "variant", "shard", "offset", "size", "payload_crc"),
-        *("label", "height", "width", "source_digest"), *fields
+        *("label", "height", "width", "source_digest", "image_digest", "image_hash"), *fields
     ]  # fmt: skip
 
 

@@ -10,12 +10,27 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from PIL import Image, ImageFile
 
 from tfprep.errors import BuildError, SampleError
 from tfprep.sources import Entry, read_files
+
+
+class RawSample(NamedTuple):
+    """The raw parts of a sample.
+
+    Attributes:
+      parts: Bytes of a file, or a value, by field.
+      digest: 16 bytes of SHA-256 of all files' content and of the values.
+      image_digest: 16 bytes of SHA-256 of the image's file alone: its size as 8 bytes, little-endian, and its content. Empty
+        if no field of the source is an image.
+    """
+
+    parts: dict[str, Any]
+    digest: bytes
+    image_digest: bytes
 
 
 @dataclass(frozen=True)
@@ -25,18 +40,20 @@ class Inputs:
     Attributes:
       root: The folder.
       files, values: The names of the fields, as in the source's `Listing`.
+      image: The field of `files` whose own digest is kept.
     """
 
     root: Path
     files: tuple[str, ...]
     values: tuple[str, ...]
+    image: str | None = None
     _folder: tuple[int, int] | None = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_folder", _identity(self.root))
 
-    def read(self, files: Sequence[str], values: Sequence[Any]) -> tuple[dict[str, Any], bytes]:
-        """Return the raw sample by field, and 16 bytes of SHA-256 of its files' content and its values.
+    def read(self, files: Sequence[str], values: Sequence[Any]) -> RawSample:
+        """Read and digest the files of a sample.
 
         Raises:
           SampleError: A file cannot be read, or does not fit into memory.
@@ -53,23 +70,32 @@ class Inputs:
                     "run the same command again: it continues"
                 ) from error
             raise
-        sha256 = hashlib.sha256()
-        for data in raw.values():
+        sha256, image_digest = hashlib.sha256(), b""
+        for number, (name, data) in enumerate(raw.items()):
             sha256.update(len(data).to_bytes(8, "little"))
             sha256.update(data)
+            if name == self.image:
+                # So far the digest of the first file is its own: an image that comes first is digested once.
+                image_digest = digest_of_file(data) if number else sha256.copy().digest()[:16]
         sha256.update(json.dumps(values).encode())
-        return {**raw, **dict(zip(self.values, values, strict=True))}, sha256.digest()[:16]
+        parts = {**raw, **dict(zip(self.values, values, strict=True))}
+        return RawSample(parts, sha256.digest()[:16], image_digest)
 
     def digest(self, files: Sequence[str], values: Sequence[Any]) -> bytes:
         """Return the digest of `read` alone; it is empty if a file cannot be read."""
         try:
-            return self.read(files, values)[1]
+            return self.read(files, values).digest
         except SampleError:
             return b""
 
     def path_of(self, name: str, files: Sequence[str]) -> str:
         """Return the file of a field, or the first file of the sample."""
         return files[self.files.index(name)] if name in self.files else next(iter(files), "")
+
+
+def digest_of_file(data: bytes) -> bytes:
+    """Return 16 bytes of SHA-256 of a file's size and content."""
+    return hashlib.sha256(len(data).to_bytes(8, "little") + data).digest()[:16]
 
 
 def _identity(folder: Path) -> tuple[int, int] | None:

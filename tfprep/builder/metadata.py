@@ -16,6 +16,7 @@ from tfprep.builder.plan import Plan
 from tfprep.builder.receipts import Moments, Receipt, read_contents
 from tfprep.builder.versions import recorded_versions
 from tfprep.dataset import FieldInfo, Manifest, SplitInfo, Statistics
+from tfprep.dataset.index import OPTIONAL
 from tfprep.fields import FieldSpec
 
 
@@ -88,7 +89,11 @@ def _table(
     names = ["key", "offset", "size", "payload_crc", "label", "height", "width", "source_digest"]
     names += [f"{name}_{what}" for name in fields for what in ("offset", "size")]
     by_name: dict[str, Sequence[Any]] = dict.fromkeys(names, ())
+    # Receipts of earlier versions end before these two.
+    by_name |= {name: [None] * len(rows) for name in OPTIONAL}
+    names += OPTIONAL
     by_name |= zip(names, zip(*rows, strict=True), strict=False)
-    by_name["source_digest"] = [bytes.fromhex(digest) for digest in by_name["source_digest"]]
+    for name in ("source_digest", "image_digest"):
+        by_name[name] = [None if digest is None else bytes.fromhex(digest) for digest in by_name[name]]
     by_name |= {"split": [split] * len(rows), "variant": [variant] * len(rows), "shard": [shard] * len(rows)}
     return pa.table({column.name: pa.array(by_name[column.name], column.type) for column in columns}, schema=columns)

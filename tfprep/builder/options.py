@@ -45,7 +45,7 @@ class BuildSummary:
 
 @dataclass(frozen=True)
 class BuildOptions:
-    """How a build runs. Except for `limit`, no option changes what is built.
+    """How a build runs. Except for `limit` and `hash`, no option changes what is built.
 
     Attributes:
       workers: Number of worker processes; 0 builds in this process, None takes one for each usable core.
@@ -56,6 +56,8 @@ class BuildOptions:
         rejected if that takes too long as well.
       replace: Allow the build to replace a finished dataset in `out` that is another one: of another name, of other samples,
         or of more samples than `limit`.
+      hash: Compute the perceptual hash of each image for the index, from which `tfprep check` finds near duplicates. Shards
+        that are up to date are not built again for it; `tfprep check` computes what is missing.
 
     Raises:
       BuildError: An option is out of range.
@@ -67,6 +69,7 @@ class BuildOptions:
     max_bad: float = 1.0
     item_timeout_s: float = ITEM_TIMEOUT_S
     replace: bool = False
+    hash: bool = True
 
     def __post_init__(self) -> None:
         for name, least in (("workers", 0), ("limit", 1)):

@@ -191,6 +191,7 @@ class _Build:
             "versions": maker_versions(),
             "train": plan.splits[0],
             "stop_at_reject": self._options.on_bad == "fail",
+            "hash": self._options.hash,
         }
 
 

@@ -22,7 +22,7 @@ import numpy as np
 
 from tfprep.builder.accumulate import class_counts, image_moments
 from tfprep.builder.forms import FieldForm, check_expected, counted, of_variants
-from tfprep.builder.inputs import Inputs, thumbnail
+from tfprep.builder.inputs import Inputs, RawSample, thumbnail
 from tfprep.builder.layout import Layout
 from tfprep.builder.make_sample import SampleMaker, Stored
 from tfprep.builder.receipts import (
@@ -42,7 +42,8 @@ from tfprep.codecs import Original
 from tfprep.dataset.manifest import FileInfo
 from tfprep.dataset.names import shard_name
 from tfprep.errors import BuildError, RecipeError, SampleError
-from tfprep.fields import FieldSpec
+from tfprep.fields import FieldSpec, Kind
+from tfprep.images import perceptual_hash
 from tfprep.recipe import Recipe
 from tfprep.recipe.file import load_recipe
 from tfprep.records import RecordWriter, encode, format_index
@@ -71,6 +72,7 @@ class BuildContext:
       versions: The libraries' versions, which the receipts name.
       train: The split whose pixels make the statistics.
       stop_at_reject: Whether the first bad sample ends the build.
+      hash: Whether images get a perceptual hash.
     """
 
     maker: SampleMaker
@@ -79,6 +81,7 @@ class BuildContext:
     versions: Mapping[str, str]
     train: str
     stop_at_reject: bool
+    hash: bool
 
     @property
     def recipe(self) -> Recipe:
@@ -88,15 +91,23 @@ class BuildContext:
 def open_work(argument: Json) -> Work:
     """Return the function that runs the tasks of a worker. Raises RecipeError if the recipe is not the one of the plan."""
     cv2.setNumThreads(0)
+    recipe, files = _recipe(argument), tuple(argument["files"])
+    image = hashed_image(recipe, argument["kinds"], files)
     context = BuildContext(
-        maker=SampleMaker(_recipe(argument), argument["kinds"], argument["classes"]),
+        maker=SampleMaker(recipe, argument["kinds"], argument["classes"]),
         layout=Layout(Path(argument["out"])),
-        inputs=Inputs(Path(argument["root"]), tuple(argument["files"]), tuple(argument["values"])),
+        inputs=Inputs(Path(argument["root"]), files, tuple(argument["values"]), image),
         versions=argument["versions"],
         train=argument["train"],
         stop_at_reject=argument["stop_at_reject"],
+        hash=argument["hash"],
     )
     return lambda task, mark: run_task(context, ShardTask(**task), mark)
+
+
+def hashed_image(recipe: Recipe, kinds: Mapping[str, Kind], files: Sequence[str]) -> str | None:
+    """Return the image whose digest and hash the index keeps: the first that is stored, else the first of the source."""
+    return next((name for name in (*recipe.store, *files) if name in files and kinds[name] == "image"), None)
 
 
 def _recipe(argument: Json) -> Recipe:
@@ -134,8 +145,8 @@ def _sizes(context: BuildContext, task: ShardTask, mark: Mark) -> int:
         mark(position)
         key, files, values, _ = task.samples[position]
         with suppress(SampleError):  # The build of the shard will name it.
-            raw, _ = context.inputs.read(files, values)
-            for stored in context.maker.variants(key, raw, context.recipe.variants_of(task.split)):
+            raw = context.inputs.read(files, values)
+            for stored in context.maker.variants(key, raw.parts, context.recipe.variants_of(task.split)):
                 total += len(encode(stored.features)[0]) + FRAME_BYTES
     return total
 
@@ -204,12 +215,14 @@ class _Record:
       facts: Label, height and width for the index.
       spans: Offset in the payload and size of each stored field.
       specs: What each stored field is.
+      image_hash: The perceptual hash of variant 0; None for other variants, and where none is computed.
     """
 
     payload: bytes
     facts: Sequence[Any]
     spans: Sequence[tuple[int, int]]
     specs: Mapping[str, FieldSpec]
+    image_hash: int | None
 
 
 @dataclass(frozen=True)
@@ -244,21 +257,20 @@ class _Shard:
 
     def add(self, position: int, key: str, files: Sequence[str], values: Sequence[Any]) -> None:
         """Write all variants of the sample, or a reject."""
-        digest = b""
-        raw: dict[str, Any] = {}
+        raw = RawSample({}, b"", b"")
         try:
             with self._timed("read"):
-                raw, digest = self._context.inputs.read(files, values)
+                raw = self._context.inputs.read(files, values)
             if str(position) in self._task.skip:
                 raise SampleError(self._task.skip[str(position)], stage="process")
-            records, sums = self._make(position, key, raw)
+            records, sums = self._make(position, key, raw.parts)
         except SampleError as error:
-            self._reject(key, files, raw, error)
+            self._reject(key, files, raw.parts, error)
         else:
             with self._timed("write"):
-                self._write(key, digest, records)
+                self._write(key, raw, records)
             self._add_up(sums)
-        self._digest.update(_digest_entry(key, digest))
+        self._digest.update(_digest_entry(key, raw.digest))
 
     def _make(self, position: int, key: str, raw: Mapping[str, Any]) -> tuple[list[_Record], _Sums]:
         """Return the sample's records; the pixels of one variant at a time are in memory."""
@@ -269,7 +281,8 @@ class _Shard:
                 sums = self._sums(stored, position)
             payload, spans = encode(stored.features)
             stored_spans = [(spans[name].offset, spans[name].size) for name in self._context.recipe.store]
-            records.append(_Record(payload, _facts(stored), stored_spans, stored.specs))
+            image_hash = None if records else self._hash(stored)
+            records.append(_Record(payload, _facts(stored), stored_spans, stored.specs, image_hash))
         specs = of_variants(record.specs for record in records)
         try:
             check_expected(specs, self._task.expected)
@@ -278,6 +291,13 @@ class _Shard:
             raise
         self._forms = counted(self._forms, specs, written=True)
         return records, sums
+
+    def _hash(self, stored: Stored) -> int | None:
+        image = self._context.inputs.image
+        if image is None or not self._context.hash:
+            return None
+        with self._timed("hash"):
+            return perceptual_hash(stored.values[image])
 
     def _sums(self, stored: Stored, position: int) -> _Sums:
         """Sum up variant 0: class counts of every split, pixels of the training split alone."""
@@ -297,13 +317,16 @@ class _Shard:
         for name, counts in sums.counts.items():
             self._counts.setdefault(name, Counter()).update(counts)
 
-    def _write(self, key: str, digest: bytes, records: Sequence[_Record]) -> None:
+    def _write(self, key: str, raw: RawSample, records: Sequence[_Record]) -> None:
+        # What is of the image and not of a variant stands in the rows of variant 0.
+        of_image = [raw.image_digest.hex() or None, records[0].image_hash]
         for file, record in zip(self.files, records, strict=True):
+            own = of_image if record is records[0] else [None, None]
             frame = file.writer.write(record.payload)
             start = frame.offset + HEADER_BYTES
             spans = [number for offset, size in record.spans for number in (start + offset, size)]
             crc = file.writer.payload_crcs[-1]
-            file.rows.append([key, frame.offset, frame.size, crc, *record.facts, digest.hex(), *spans])
+            file.rows.append([key, frame.offset, frame.size, crc, *record.facts, raw.digest.hex(), *spans, *own])
 
     def _reject(self, key: str, files: Sequence[str], raw: Mapping[str, Any], error: SampleError) -> None:
         path = error.path or self._context.inputs.path_of(error.field, files)

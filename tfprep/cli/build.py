@@ -70,6 +70,11 @@ class Share(click.ParamType[float]):
     help="Replace a finished dataset in --out, even if it is another one or has more samples.",
 )
 @click.option(
+    "--hash/--no-hash",
+    default=True,
+    help="Keep a perceptual hash of each image in the index, for tfprep check. [default: --hash]",
+)
+@click.option(
     "--dry-run",
     "--explain",
     "dry_run",
@@ -86,8 +91,8 @@ class Share(click.ParamType[float]):
 @click.option("--quiet", is_flag=True, help="Show no progress.")
 def command(
     recipe: Path, out: Path, data: Path | None, workers: int | None, limit: int | None,
-    on_bad: Literal["skip", "fail"], max_bad: float, sample_timeout: float, replace: bool, dry_run: bool, as_json: bool,
-    show_workers: bool, quiet: bool,
+    on_bad: Literal["skip", "fail"], max_bad: float, sample_timeout: float, replace: bool, hash: bool, dry_run: bool,
+    as_json: bool, show_workers: bool, quiet: bool,
 ) -> None:  # fmt: skip
     """Build the dataset that the Python file RECIPE defines.
 
@@ -101,7 +106,7 @@ def command(
     if dry_run:
         _dry_run(recipe, out, root, limit, replace, as_json)
         return
-    options = BuildOptions(workers, limit, on_bad, max_bad, sample_timeout, replace)
+    options = BuildOptions(workers, limit, on_bad, max_bad, sample_timeout, replace, hash)
     with BuildBar(quiet or as_json, show_workers) as bar:
         try:
             report = _report_json if as_json else _report_warning

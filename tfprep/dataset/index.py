@@ -3,8 +3,11 @@
 Columns: `key` string, `split` string, `variant` int16, `shard` int32, `offset` and `size` int64 (of the whole frame),
 `payload_crc` uint32 (the masked CRC-32C of the record's payload, which ties the row to its record),
 `label` int64 (or a list of them; only if a label is stored), `height` and `width` int32 (of the first raster stored; null if
-there is none), `source_digest` 16 bytes, and for each stored field `FIELD_offset` int64 and `FIELD_size` int32: where in the
-file that field's own bytes begin and how many there are. Offsets count from the start of the file.
+there is none), `source_digest` 16 bytes, `image_digest` 16 bytes and `image_hash` uint64 (of the image's file and of its pixels,
+in rows of variant 0; null where there is none), and for each stored field `FIELD_offset` int64 and `FIELD_size` int32: where in
+the file that field's own bytes begin and how many there are. Offsets count from the start of the file.
+
+An index of an earlier version has no columns `image_digest` and `image_hash`; they are then left out of what is read.
 
 Each (split, variant) begins a new row group, so a reader that wants one variant reads no row of another.
 """
@@ -27,7 +30,8 @@ from tfprep.storage.urls import is_remote
 
 ROW_GROUP = 1 << 16
 _REPETITIVE = ["split", "variant", "shard", "label", "height", "width"]
-_NULLABLE = ("height", "width")
+OPTIONAL = ("image_digest", "image_hash")
+_NULLABLE = ("height", "width", *OPTIONAL)
 
 
 def schema(fields: Sequence[str], label: pa.DataType | None) -> pa.Schema:
@@ -44,6 +48,8 @@ def schema(fields: Sequence[str], label: pa.DataType | None) -> pa.Schema:
         pa.field("height", pa.int32()),
         pa.field("width", pa.int32()),
         pa.field("source_digest", pa.binary(16)),
+        pa.field("image_digest", pa.binary(16)),
+        pa.field("image_hash", pa.uint64()),
     ]
     for name in fields:
         columns += [pa.field(f"{name}_offset", pa.int64()), pa.field(f"{name}_size", pa.int32())]
@@ -63,7 +69,7 @@ def write_index(path: Path, columns: pa.Schema, tables: Iterable[pa.Table]) -> N
 
     Numbers stay uncompressed: a loader reads them before its first batch, a million rows in 10 ms instead of 50.
     """
-    compression = {name: "zstd" if name in ("key", "source_digest") else "none" for name in columns.names}
+    compression = {name: "zstd" if name == "key" or "digest" in name else "none" for name in columns.names}
     with pq.ParquetWriter(path, columns, compression=compression, use_dictionary=_REPETITIVE) as writer:
         for table in tables:
             writer.write_table(table.select(columns.names).cast(columns), row_group_size=ROW_GROUP)
@@ -136,6 +142,8 @@ def _check_columns(table: pa.Table, expected: pa.Schema, columns: Sequence[str] 
         if columns is not None and field.name not in columns:
             continue
         if field.name not in table.column_names:
+            if field.name in OPTIONAL:
+                continue
             raise DatasetError(f"the column {field.name} is missing")
         column = table.column(field.name)
         if column.type != field.type:

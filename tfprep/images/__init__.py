@@ -27,10 +27,12 @@ from tfprep.images.decode import (
 )
 from tfprep.images.jpeg import certain_to_decode, decode_stored_jpeg, encode_jpeg, exif_orientation
 from tfprep.images.limits import MAX_BYTES, MAX_FILE_BYTES, MAX_PIXELS, check_file_size
+from tfprep.images.phash import HASH_BITS, perceptual_hash
 from tfprep.images.pillow import is_jpeg
 from tfprep.images.png import decode_png, encode_png
 
 __all__ = [
+    "HASH_BITS",
     "MAX_BYTES",
     "MAX_FILE_BYTES",
     "MAX_PIXELS",
@@ -47,5 +49,6 @@ __all__ = [
     "image_size",
     "is_jpeg",
     "keeps_original",
+    "perceptual_hash",
     "stored_size",
 ]

@@ -26,7 +26,7 @@ _MOST_CLASSES = 60
 _MOST_PICTURES = 8
 _MOST_FILES = 5
 _SHEET_SAMPLES, _SHEET_VARIANTS, _PANEL_PX = 4, 4, 112
-_STAGES = ("read", "decode", "geometry", "derive", "colour", "stack", "encode", "write")
+_STAGES = ("read", "decode", "geometry", "derive", "colour", "stack", "hash", "encode", "write")
 _NUMERIC = ("samples", "variants", "shards", "size", "size per record")
 _VARYING = re.compile(r"\d+|'[^']*'|b'[^']*'")
 """Parts of a reject's text that differ from file to file."""
