@@ -7,6 +7,7 @@ import importlib.util
 from tfprep.errors import MissingDependencyError
 
 OPTIONAL = {
+    "cv2": ("OpenCV", "'tfprep[opencv]'"),
     "keras": ("Keras", "'tfprep[tensorflow]'"),
     "ml_dtypes": ("ml_dtypes", "ml_dtypes"),
     "tensorflow": ("TensorFlow", "'tfprep[tensorflow]'"),
@@ -29,7 +30,15 @@ def require_package(name: str, feature: str, instead: str = "") -> None:
         MissingDependencyError: With the line that installs the package.
     """
     if importlib.util.find_spec(name) is None:
-        title, requirement = OPTIONAL[name]
-        raise MissingDependencyError(
-            f"{feature} needs {title}: pip install {requirement}" + (instead and f"; {instead}")
-        )
+        raise MissingDependencyError(_message(name, feature) + (instead and f"; {instead}"))
+
+
+def missing_package(error: ModuleNotFoundError, feature: str) -> str | None:
+    """Return what to install if an import failed because an optional package is missing; None if it failed otherwise."""
+    name = (error.name or "").partition(".")[0]
+    return _message(name, feature) if name in OPTIONAL else None
+
+
+def _message(name: str, feature: str) -> str:
+    title, requirement = OPTIONAL[name]
+    return f"{feature} needs {title}: pip install {requirement}"

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tfprep.builder import run, versions
 from tfprep.builder.accumulate import class_counts, image_moments
 from tfprep.builder.plan import _default_shards
 from tfprep.builder.samples import SampleTable, column, joined
@@ -72,3 +73,17 @@ def test_one_huge_file_does_not_make_thousands_of_shards():
     sizes[7] = 200 << 30
     table = SampleTable({}, np.zeros(100, np.uint64), np.zeros(100, np.int16), sizes, ("train",))
     assert _default_shards(table, 0) == 3
+
+
+@pytest.mark.parametrize(("number", "warns"), [("4.13.0", True), ("4.10.0-dev", True), ("5.0.0", False), ("10.1", False)])
+def test_an_opencv_that_rounds_warps_is_named(monkeypatch, number, warns):
+    """Version 4 of OpenCV has 32 fractions of a pixel (INTER_BITS = 5 in imgproc.hpp)."""
+    monkeypatch.setattr(versions.cv2, "__version__", number)
+    assert versions.warning_of_opencv().startswith(f"OpenCV {number} rounds warps to 1/32 pixel") is warns
+
+
+def test_a_build_with_such_an_opencv_warns_once(monkeypatch, site):
+    monkeypatch.setattr(run, "warning_of_opencv", lambda: "OpenCV 4 rounds warps")
+    with pytest.warns(UserWarning, match="rounds warps") as caught:
+        site.fill(2, 1).build()
+    assert len(caught) == 1

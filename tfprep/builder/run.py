@@ -19,7 +19,7 @@ from tfprep.builder.receipts import Receipt, read_receipt
 from tfprep.builder.report.page import BuildFacts, write_report
 from tfprep.builder.schedule import PendingShard, ShardScheduler, SpaceCheck, measure_tasks
 from tfprep.builder.state import ShardState, check_replacement, explain, shard_states
-from tfprep.builder.versions import maker_versions
+from tfprep.builder.versions import maker_versions, warning_of_opencv
 from tfprep.builder.workers import Engine
 from tfprep.builder.workers.engine import Json
 from tfprep.dataset import Manifest
@@ -98,6 +98,8 @@ class _Build:
             remember_shards(plan, self._layout)
         states = list(shard_states(plan, self._layout))
         self._tell("planned", explain(states), samples=len(plan), shards=len(states))
+        if recipe.geometry and warning_of_opencv():
+            self._tell("warning", warning_of_opencv())
         remember_recipes(plan, self._layout)
         built = self._build_shards(plan, [state for state in states if self._is_due(state)])
         receipts = _receipts(plan, self._layout)

@@ -15,6 +15,9 @@ from tfprep import __version__
 MAKER = 2
 """Raised whenever tfprep itself makes other bytes of the same recipe and inputs, so that older shards are built again."""
 
+PRECISE_OPENCV = 5
+"""The first version whose `warpAffine` interpolates at exact coordinates instead of a table of 32 x 32 fractions."""
+
 
 @cache
 def maker_versions() -> dict[str, str]:
@@ -26,6 +29,13 @@ def maker_versions() -> dict[str, str]:
         "pillow": PIL.__version__,
         "simplejpeg": simplejpeg.__version__,
     }
+
+
+def warning_of_opencv() -> str:
+    """Return what an old OpenCV costs; empty for a version that warps with full precision."""
+    if int(cv2.__version__.partition(".")[0]) >= PRECISE_OPENCV:
+        return ""
+    return f"OpenCV {cv2.__version__} rounds warps to 1/32 pixel; version {PRECISE_OPENCV} does not"
 
 
 @cache

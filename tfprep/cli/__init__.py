@@ -19,6 +19,8 @@ COMMANDS = {
     "bench": "Measure how fast a dataset loads and what limits it.",
     "advise": "Recommend how to store a dataset, from measurements on a sample.",
     "init": "Inspect a folder and write a recipe for it.",
+    "doctor": "Print what is installed, what this machine offers and what to change.",
+    "completion": "Print the script that completes commands and options in a shell.",
     "demo": "Make data, build it, draw it and train on it.",
 }
 
@@ -42,8 +44,25 @@ class _Lazy(click.Group):
             formatter.write_dl(list(COMMANDS.items()))
 
 
+def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        from tfprep.bench.doctor import installed
+
+        click.echo(
+            "\n".join([f"tfprep {__version__}", *(f"  {name} {number}" for name, number in installed().items())])
+        )
+        ctx.exit()
+
+
 @click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
-@click.version_option(__version__, prog_name="tfprep")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Print versions and exit.",
+)
 def tfprep() -> None:
     """Image preprocessing done once, ahead of training.
 
@@ -67,8 +86,19 @@ def main(args: list[str] | None = None) -> Any:
         _fail(str(error), type(error).__name__, EXIT_REJECTS, as_json)
     except BrokenPipeError:
         sys.exit(EXIT_ERROR)
+    except ModuleNotFoundError as error:
+        _fail_without(error, as_json)
     except (TfprepError, OSError) as error:
         _fail(str(error), type(error).__name__, EXIT_ERROR, as_json)
+
+
+def _fail_without(error: ModuleNotFoundError, as_json: bool) -> NoReturn:
+    from tfprep.optional import missing_package
+
+    message = missing_package(error, "this command")
+    if message is None:
+        raise error
+    _fail(message, "MissingDependencyError", EXIT_ERROR, as_json)
 
 
 def _fail(message: str, kind: str, status: int, as_json: bool) -> NoReturn:

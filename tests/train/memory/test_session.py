@@ -201,8 +201,7 @@ def test_isolated_raises_what_the_function_raised() -> None:
 
     with pytest.raises(LookupError, match="of the function") as caught:
         isolated(_fail)
-    if sys.version_info >= (3, 11):
-        assert "in the process of _fail" in caught.value.__notes__[0]
+    assert "in the process of _fail" in caught.value.__notes__[0]
 
 
 def test_isolated_says_how_its_process_died() -> None:

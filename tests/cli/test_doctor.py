@@ -1,0 +1,169 @@
+"""`tfprep doctor`: each finding where it is true, on this machine and on others that are made up."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from tfprep.bench import doctor
+from tfprep.cli import main
+from tfprep.limits import usable_cpus
+
+SMALL = 4 << 20
+
+
+@pytest.fixture
+def run(capsys):
+    def run(*args: object) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as caught:
+            main([str(arg) for arg in args])
+        out, err = capsys.readouterr()
+        return int(caught.value.code or 0), out, err
+
+    return run
+
+
+@pytest.fixture
+def findings(tmp_path, monkeypatch):
+    """What is found, by name, with other values in place of those of this machine."""
+
+    def findings(**replaced: object) -> dict[str, doctor.Finding]:
+        replaced.setdefault("_devices", lambda: {"gpus": [], "cuda": None})
+        for name, value in replaced.items():
+            monkeypatch.setattr(doctor, name, value)
+        return {finding.name: finding for finding in doctor.examine(tmp_path, SMALL)}
+
+    return findings
+
+
+def versions_with(**versions: str | None):
+    return lambda name: versions.get(name, version(name) if name in ("tensorflow", "numpy") else None)
+
+
+def test_this_machine(findings, tmp_path):
+    seen = findings()
+    assert seen["TensorFlow"].value == version("tensorflow")
+    assert seen["Processor"].value.startswith(f"{usable_cpus()} core")
+    assert "numpy " + version("numpy") in seen["Packages"].value
+    assert "/s, reads " in seen["Disk rate"].value
+    assert not list(tmp_path.iterdir()), "the file of the measurement is removed"
+
+
+def test_command_prints_json_and_its_status_says_whether_there_is_a_problem(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(doctor, "_devices", lambda: {"gpus": [], "cuda": None})
+    monkeypatch.setattr(doctor, "DISK_TEST_BYTES", SMALL)
+    monkeypatch.setattr(doctor, "available_memory", lambda: 8 << 30)
+    status, out, _ = run("doctor", tmp_path, "--json")
+    report = json.loads(out)
+    assert (status, report["problems"]) == (0, 0), report
+    monkeypatch.setattr(doctor, "available_memory", lambda: 1 << 30)
+    status, out, _ = run("doctor", tmp_path)
+    assert status == 1
+    assert "FAIL Memory      1.07 GB free" in out
+    assert "end other programs" in out
+
+
+def test_a_folder_that_does_not_exist(run, tmp_path):
+    status, _, err = run("doctor", tmp_path / "none")
+    assert status == 1
+    assert "is not a folder; name the one where datasets are to lie" in err
+
+
+CASES = {
+    "no OpenCV": ({"_opencv_flavours": lambda: []}, "OpenCV", "problem", "pip install 'tfprep[opencv]'"),
+    "two flavours of OpenCV": (
+        {"_opencv_flavours": lambda: ["opencv-python", "opencv-python-headless"], "version": lambda _: "5.0.0"},
+        "OpenCV",
+        "problem",
+        "pip uninstall opencv-python opencv-python-headless; pip install opencv-python-headless",
+    ),
+    "old OpenCV": (
+        {"_opencv_flavours": lambda: ["opencv-python"], "version": lambda _: "4.13.0.92"},
+        "OpenCV",
+        "note",
+        "1/32 pixel",
+    ),
+    "no TensorFlow": ({"_version": versions_with(tensorflow=None)}, "TensorFlow", "note", "pip install 'tfprep[tens"),
+    "old TensorFlow": ({"_version": versions_with(tensorflow="2.16.2")}, "TensorFlow", "problem", "2.18 or newer"),
+    "few cores": ({"usable_cpus": lambda: 1}, "Processor", "note", "control group"),
+    "little memory": ({"available_memory": lambda: 1 << 30}, "Memory", "problem", "2 GiB"),
+    "slow disk": ({"_disk_rates": lambda *_: (2e8, 5e7)}, "Disk rate", "note", "local disk"),
+    "TensorFlow that fails": ({"_devices": lambda: "ImportError: libz"}, "GPU", "problem", "import tensorflow"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_each_finding_has_an_advice(findings, monkeypatch, case):
+    replaced, name, status, advice = CASES[case]
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    finding = findings(**replaced)[name]
+    assert finding.status == status
+    assert advice in finding.advice
+
+
+@pytest.mark.parametrize(
+    ("devices", "driver", "status", "words"),
+    [
+        ({"gpus": ["H200"], "cuda": "12.5"}, True, "ok", "H200 (CUDA 12.5)"),
+        ({"gpus": [], "cuda": None}, False, "ok", "none"),
+        ({"gpus": [], "cuda": None}, True, "problem", "tensorflow[and-cuda]"),
+        ({"gpus": [], "cuda": "12.5"}, True, "problem", "CUDA 12.5 were not found"),
+    ],
+)
+def test_gpus(devices, driver, status, words):
+    finding = doctor._as_finding(devices, driver)
+    assert finding.status == status
+    assert words in finding.value + finding.advice
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("raise ImportError('no libcudart')", "ImportError: no libcudart"),
+        ("print('nothing')", "printed no list"),
+        ("import os; os.kill(os.getpid(), 9)", "exit status -9"),
+    ],
+)
+def test_a_tensorflow_that_cannot_be_asked(monkeypatch, code, words):
+    monkeypatch.setattr(doctor, "_LIST_DEVICES", code)
+    assert words in doctor._devices()
+
+
+def test_devices_come_from_tensorflow():
+    assert doctor._devices() == {"gpus": [], "cuda": None} or doctor._devices()["gpus"] is not None
+
+
+def test_version_lists_what_matters(run):
+    status, out, _ = run("--version")
+    assert status == 0
+    assert f"tensorflow {version('tensorflow')}" in out
+    assert f"numpy {version('numpy')}" in out
+
+
+def test_without_opencv_a_command_says_what_to_install(tmp_path):
+    code = "import sys; sys.modules['cv2'] = None; from tfprep.cli import main; main(['demo', '--out', 'x'])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.endswith("tfprep: this command needs OpenCV: pip install 'tfprep[opencv]'\n")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion(run, shell):
+    status, out, _ = run("completion", shell)
+    assert status == 0
+    assert "_TFPREP_COMPLETE" in out
+
+
+def test_bash_completes_commands(tmp_path):
+    """The script asks the command itself, through the variables that it sets."""
+    code = "from tfprep.cli import main; main()"
+    env = {**os.environ, "_TFPREP_COMPLETE": "bash_complete", "COMP_WORDS": "tfprep bu", "COMP_CWORD": "1"}
+    env["PYTHONPATH"] = str(Path(doctor.__file__).parents[2])
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=env)
+    assert done.stdout.split() == ["plain,build"]
