@@ -75,7 +75,9 @@ def test_one_huge_file_does_not_make_thousands_of_shards():
     assert _default_shards(table, 0) == 3
 
 
-@pytest.mark.parametrize(("number", "warns"), [("4.13.0", True), ("4.10.0-dev", True), ("5.0.0", False), ("10.1", False)])
+@pytest.mark.parametrize(
+    ("number", "warns"), [("4.13.0", True), ("4.10.0-dev", True), ("5.0.0", False), ("10.1", False)]
+)
 def test_an_opencv_that_rounds_warps_is_named(monkeypatch, number, warns):
     """Version 4 of OpenCV has 32 fractions of a pixel (INTER_BITS = 5 in imgproc.hpp)."""
     monkeypatch.setattr(versions.cv2, "__version__", number)

@@ -1,0 +1,42 @@
+"""Links between the pages lead somewhere, and those of the front page also do on PyPI, which shows it without the repository."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("data/*.md")])
+REPOSITORY = re.compile(
+    r"https://(?:github\.com/tfprep/tfprep/(?:blob|tree)|raw\.githubusercontent\.com/tfprep/tfprep)/main/"
+)
+
+
+def links(page: Path) -> list[str]:
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.S)
+    return re.findall(r"\]\(<?([^)\s>]+)", text) + re.findall(r'(?:src|href)="([^"]+)"', text)
+
+
+def anchors(page: Path) -> set[str]:
+    """Anchors as GitHub makes them: lower case, spaces to hyphens, no other punctuation."""
+    titles = re.findall(r"^#+ (.*)$", re.sub(r"```.*?```", "", page.read_text(), flags=re.S), re.M)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_to_a_file_leads_to_one(page):
+    for link in links(page):
+        inside = REPOSITORY.match(link)
+        if link.startswith(("http", "mailto:")) and not inside:
+            continue
+        target, _, anchor = (link[inside.end() :] if inside else link).partition("#")
+        path = (ROOT / target if inside else page.parent / target) if target else page
+        assert path.exists(), f"{page.name} links to {link}"
+        assert not anchor or anchor in anchors(path), f"{page.name} links to {link}"
+
+
+def test_the_front_page_has_no_relative_links():
+    relative = [link for link in links(ROOT / "README.md") if not link.startswith(("http", "#", "mailto:"))]
+    assert not relative, "PyPI shows README.md without the repository"
