@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.storage.server import S3, s3_server
 from tfprep import codecs, records
 from tfprep.dataset import FieldInfo, FileInfo, Manifest, SplitInfo, Statistics
 from tfprep.dataset.digests import digest_of
@@ -247,3 +248,20 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Made:
     """50 training samples of 3 variants in 3 shards and 11 validation samples, with fields of every kind. Tests must not
     change it."""
     return write_dataset(tmp_path_factory.mktemp("photos"), samples={"train": 50, "val": 11}, variants=3, shards=3)
+
+
+@pytest.fixture(scope="module")
+def _s3_server() -> Iterator[S3]:
+    for package in ("obstore", "moto"):
+        pytest.importorskip(package)
+    with s3_server() as server:
+        yield server
+
+
+@pytest.fixture
+def s3(_s3_server: S3, monkeypatch: pytest.MonkeyPatch) -> S3:
+    """An S3 server on loopback behind a proxy, with the environment variables that lead to it. It is started once a module."""
+    _s3_server.proxy.reset()
+    for name, value in _s3_server.environment.items():
+        monkeypatch.setenv(name, value)
+    return _s3_server

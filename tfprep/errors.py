@@ -9,6 +9,8 @@
     │   └── TooManyRejectsError more inputs are bad than was allowed
     ├── DatasetError            a folder is not a dataset that this version opens
     │   ├── DatasetReplacedError  another build replaced the dataset since it was opened
+    │   ├── StorageError        a store of objects refuses, cannot be reached, or has no such object
+    │   │   └── ObjectChangedError  another process wrote the object that was to be replaced
     │   └── RecordError         a record on disk is damaged, or is not the one that the index describes
     ├── LoaderError             the loader cannot do what its options ask for
     │   └── StalledPipelineError  no batch arrived within the time allowed
@@ -87,6 +89,14 @@ class DatasetError(TfprepError):
 
 class DatasetReplacedError(DatasetError):
     """Another build replaced the dataset after it was opened; open it again."""
+
+
+class StorageError(DatasetError):
+    """A store of objects refuses, cannot be reached, or has no such object."""
+
+
+class ObjectChangedError(StorageError):
+    """Another process wrote the object that was to be replaced only if unchanged."""
 
 
 class RecordError(DatasetError):

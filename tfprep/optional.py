@@ -13,7 +13,7 @@ OPTIONAL = {
     "tensorflow": ("TensorFlow", "'tfprep[tensorflow]'"),
     "tensorflow_datasets": ("TensorFlow Datasets", "tensorflow-datasets"),
     "torch": ("PyTorch", "'tfprep[torch]'"),
-    "upath": ("universal_pathlib", "'tfprep[remote]'"),
+    "obstore": ("obstore", "'tfprep[s3]'"),
 }
 """By the name to import: the package's title, and what pip installs."""
 

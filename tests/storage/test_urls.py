@@ -1,4 +1,4 @@
-"""Datasets at URLs, on fsspec's file system in memory."""
+"""Datasets at URLs, in memory and in a bucket of S3."""
 
 from __future__ import annotations
 
@@ -7,26 +7,34 @@ import uuid
 from contextlib import closing
 from pathlib import Path
 
-import fsspec
 import numpy as np
 import pytest
 
 import tfprep
 from tfprep.dataset import open_dataset
 from tfprep.dataset.verify import verify
-from tfprep.errors import DatasetError, MissingDependencyError
+from tfprep.errors import DatasetError, MissingDependencyError, StorageError
+from tfprep.storage.objects import ObjectStore
+from tfprep.storage.store import open_store
 from tfprep.storage.urls import folder_at, is_remote, listed_sizes, scheme_of
 
+pytest.importorskip("obstore")
 
-@pytest.fixture
-def url(photos):
-    """The dataset of `photos`, copied to a URL."""
+
+def copied(photos):
     folder = f"memory://{uuid.uuid4().hex}"
-    files = fsspec.filesystem("memory")
+    store = open_store(folder)
     for path in photos.path.iterdir():
-        files.pipe_file(f"{folder}/{path.name}", path.read_bytes())
-    yield folder
-    files.rm(folder, recursive=True)
+        store.write(path.name, path)
+    return folder
+
+
+@pytest.fixture(params=["memory", "s3"])
+def url(photos, request):
+    """The dataset of `photos`, copied to a URL."""
+    if request.param == "memory":
+        return copied(photos)
+    return request.getfixturevalue("s3").copy(photos.path)
 
 
 def test_samples_equal_those_of_the_folder(photos, url):
@@ -41,17 +49,16 @@ def test_samples_equal_those_of_the_folder(photos, url):
 def test_a_dataset_at_a_url_is_verified(photos, url):
     before = {(fault.file, fault.offset) for fault in verify(photos.path)}
     assert {(fault.file, fault.offset) for fault in verify(url)} == before
-    files = fsspec.filesystem("memory")
-    shard = open_dataset(url).file("train", 0, 0).name
-    content = bytearray(files.cat_file(f"{url}/{shard}"))
+    store, shard = open_store(url), open_dataset(url).file("train", 0, 0).name
+    content = bytearray(store.read(shard))
     content[100] ^= 1
-    files.pipe_file(f"{url}/{shard}", bytes(content))
+    store.write(shard, bytes(content))
     (more,) = [fault for fault in verify(url) if (fault.file, fault.offset) not in before]
     assert (more.file, more.offset, "checksum" in more.reason) == (shard, 0, True)
 
 
 def test_a_url_without_a_dataset():
-    with pytest.raises(DatasetError, match=r"memory://nothing.* holds no tfprep.json: the folder does not exist"):
+    with pytest.raises(DatasetError, match=r"memory://nothing.* holds no tfprep.json: check the URL"):
         open_dataset("memory://nothing/here")
 
 
@@ -61,10 +68,10 @@ def test_an_unknown_scheme():
 
 
 def test_a_missing_package_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "upath", None)
+    monkeypatch.setitem(sys.modules, "obstore", None)
     with pytest.raises(
         MissingDependencyError,
-        match=r"the URL gs://bucket/photos needs universal_pathlib: pip install 'tfprep\[remote\]'",
+        match=r"the URL gs://bucket/photos needs obstore: pip install 'tfprep\[s3\]'",
     ):
         folder_at("gs://bucket/photos")
 
@@ -78,19 +85,17 @@ def test_text_that_is_not_a_url_is_a_path(tmp_path):
     assert (is_remote(url), scheme_of(url), folder_at(url)) == (True, "memory", url)
 
 
-def test_an_error_of_the_storage_is_reported(url, monkeypatch):
-    def refuse(*_, **__):
-        raise RuntimeError("403, forbidden")
-
-    monkeypatch.setattr("fsspec.implementations.memory.MemoryFileSystem._open", refuse)
-    with pytest.raises(DatasetError, match=r"tfprep.json cannot be read \(RuntimeError: 403, forbidden\)"):
+def test_an_error_of_the_storage_is_reported(s3, photos):
+    url = s3.copy(photos.path)
+    s3.proxy.always = "403"
+    with pytest.raises(StorageError, match=r"tfprep.json cannot be read: the store refuses these credentials"):
         open_dataset(url)
 
 
 def test_a_shard_of_another_size_is_refused_before_the_first_batch(photos, url):
-    data, files = tfprep.open(url), fsspec.filesystem("memory")
+    data, store = tfprep.open(url), open_store(url)
     shard = data.file("train", 0, 1)
-    files.pipe_file(f"{url}/{shard.name}", files.cat_file(f"{url}/{shard.name}") + b"more")
+    store.write(shard.name, bytes(store.read(shard.name)) + b"more")
     text = rf"{shard.name} holds {shard.bytes + 4} bytes, tfprep.json says {shard.bytes}"
     with pytest.raises(DatasetError, match=text):
         data.numpy_loader("train", 4)
@@ -99,9 +104,9 @@ def test_a_shard_of_another_size_is_refused_before_the_first_batch(photos, url):
 
 def test_a_store_that_lists_nothing_is_read_all_the_same(url, monkeypatch):
     def refuse(*_, **__):
-        raise PermissionError("403, no right to list")
+        raise StorageError("403, no right to list")
 
-    monkeypatch.setattr("fsspec.implementations.memory.MemoryFileSystem.ls", refuse)
+    monkeypatch.setattr(ObjectStore, "list", refuse)
     assert listed_sizes(folder_at(url)) == {}
     with closing(tfprep.open(url).numpy_loader("train", 4, fields="label")) as loader:
         assert len(next(iter(loader))["label"]) == 4

@@ -44,5 +44,6 @@ def command(
 def _default_path(folder: Path) -> Path:
     from tfprep.storage.urls import is_remote
 
-    name = f"{folder.resolve().name}-sheet.png"
-    return Path(name) if is_remote(folder) else folder.resolve().parent / name
+    if is_remote(folder):
+        return Path(f"{folder.name}-sheet.png")
+    return folder.resolve().parent / f"{folder.resolve().name}-sheet.png"

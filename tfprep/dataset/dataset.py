@@ -21,7 +21,7 @@ from tfprep.errors import DatasetError, DatasetReplacedError, RecordError, Sampl
 from tfprep.fields import FieldSpec
 from tfprep.records import Frame, decode, read_record
 from tfprep.storage.local import regular_size
-from tfprep.storage.urls import PathOrUrl, folder_at, is_remote, listed_sizes, open_file
+from tfprep.storage.urls import PathOrUrl, file_size, file_state, folder_at, is_remote, listed_sizes, open_file
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Dataset:
     """An opened dataset. Opening reads `tfprep.json` alone; the index is read by split, variant and column when it is asked for.
 
     Attributes:
-        path: The folder, or a `UPath` for a URL.
+        path: The folder, or a `Url`.
         manifest: What `tfprep.json` says.
     """
 
@@ -176,10 +176,15 @@ class Dataset:
         """Compare the index with the size and CRC-32C in `tfprep.json`, at first use and whenever the file was replaced."""
         path = self.path / self.manifest.index
         expected = self.manifest.files[self.manifest.index]
-        state = _file_state(path)
+        try:
+            state = file_state(path)
+        except DatasetError as error:
+            if isinstance(error.__cause__, FileNotFoundError):
+                raise DatasetError(f"{path} is missing; run the build again, it writes it anew") from None
+            raise
         if state == self._checked_index.get("state"):
             return
-        if (crc32c_of(path), path.stat().st_size) != (expected.crc32c, expected.bytes):
+        if (crc32c_of(path), file_size(path)) != (expected.crc32c, expected.bytes):
             raise DatasetError(
                 f"{path} is not the index that {MANIFEST} was written with: it is damaged, or comes from another build; "
                 "copy the whole dataset again, or run the build again"
@@ -221,24 +226,15 @@ def load_manifest(folder: Path) -> bytes:
         if isinstance(error.__cause__, FileNotFoundError):
             raise DatasetError(f"{folder} holds no {MANIFEST}: {_why_not(folder)}") from None
         raise
-    except Exception as error:  # OSError, and for URLs what the packages behind fsspec raise
-        raise DatasetError(f"{path} cannot be read ({type(error).__name__}: {error})") from error
+    except OSError as error:
+        raise DatasetError(f"{path} cannot be read ({error.strerror or error})") from error
 
 
 def _why_not(folder: Path) -> str:
+    if is_remote(folder):
+        return "check the URL; `tfprep build RECIPE --out FOLDER` makes a dataset"
     if not folder.exists():
         return "the folder does not exist; `tfprep build RECIPE --out FOLDER` makes one"
     if (folder / PRIVATE).is_dir():
         return "a build has begun here and not finished; run the same command again and it continues"
     return "it is not a dataset built by tfprep"
-
-
-def _file_state(path: Path) -> object:
-    """A value that changes when the file is replaced or written to. Raises DatasetError where there is no file."""
-    try:
-        status = path.stat()
-    except FileNotFoundError:
-        raise DatasetError(f"{path} is missing; run the build again, it writes it anew") from None
-    except Exception as error:  # OSError, and for URLs what the packages behind fsspec raise
-        raise DatasetError(f"{path} cannot be read ({type(error).__name__}: {error})") from error
-    return status.st_size, getattr(status, "st_mtime_ns", 0), getattr(status, "st_ino", 0)

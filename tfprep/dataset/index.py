@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 from tfprep.dataset.manifest import FieldInfo, FileInfo, Manifest
 from tfprep.errors import DatasetError
 from tfprep.records.framing import FOOTER_BYTES, FRAME_BYTES, HEADER_BYTES
-from tfprep.storage.urls import is_remote
+from tfprep.storage.urls import is_remote, open_file
 
 ROW_GROUP = 1 << 16
 _REPETITIVE = ["split", "variant", "shard", "label", "height", "width"]
@@ -119,7 +119,7 @@ def _opened(path: Path) -> Iterator[pq.ParquetFile]:
         with pq.ParquetFile(path, memory_map=True) as file:
             yield file
         return
-    with path.open("rb") as remote, pq.ParquetFile(remote, pre_buffer=True) as file:  # in few requests
+    with open_file(path) as remote, pq.ParquetFile(remote, pre_buffer=True) as file:  # in few requests
         yield file
 
 

@@ -16,7 +16,7 @@ from tfprep.dataset.manifest import MANIFEST, NOT_SEALED, FileInfo, Manifest, is
 from tfprep.dataset.parse import parse_manifest
 from tfprep.errors import DatasetError, TfprepError
 from tfprep.records import Frame, check_frame, format_index
-from tfprep.storage.urls import PathOrUrl, folder_at, open_file
+from tfprep.storage.urls import PathOrUrl, file_size, folder_at, open_file
 
 _COLUMNS = ["shard", "offset", "size", "payload_crc"]
 
@@ -108,7 +108,7 @@ def _file_faults(data: Dataset, file: FileInfo, rows: Sequence[_Row] | None) -> 
     path = data.path / file.name
     try:
         with open_file(path):
-            size = path.stat().st_size
+            size = file_size(path)
     except DatasetError as error:
         yield Fault(file.name, None, _why(error))
         return

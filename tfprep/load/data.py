@@ -270,7 +270,7 @@ def mix(shares: Mapping[Data | Subset, float]) -> Mix:
 
 
 def open(path: PathOrUrl) -> Data:
-    """Open the dataset in this folder, or at this URL (`gs://bucket/photos`, `s3://...`: `pip install 'tfprep[remote]'`).
+    """Open the dataset in this folder, or at this URL (`gs://bucket/photos`, `s3://...`: `pip install 'tfprep[s3]'`).
 
     Raises:
         DatasetError: There is none that this version reads.

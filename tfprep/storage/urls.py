@@ -1,39 +1,39 @@
-"""Folders of this machine, and URLs that fsspec reads, such as `gs://bucket/photos` or `s3://...`."""
+"""Files of datasets, in folders of this machine and at URLs such as `gs://bucket/photos` or `s3://...`."""
 
 from __future__ import annotations
 
+import io
 import os
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
 
-from tfprep.errors import DatasetError
-from tfprep.optional import require_package
+from tfprep.errors import DatasetError, StorageError
+from tfprep.storage.address import Url, parse_url
 from tfprep.storage.local import open_regular
+from tfprep.storage.store import Store, open_store
 
 PathOrUrl: TypeAlias = "str | os.PathLike[str]"
+BUFFER_BYTES = 4 << 20
+"""Bytes that a file at a URL is read by: a request of 4 MB takes no longer than two of 1 MB."""
 
 
 def folder_at(path: PathOrUrl) -> Path:
-    """Return a path as a `Path`, and a URL as universal_pathlib's `UPath`, which reads as a `Path` does.
+    """Return a path as a `Path`, and a URL as a `Url`, which has those methods of a `Path` that datasets use.
 
     Raises:
-        MissingDependencyError: universal_pathlib is not installed.
-        DatasetError: The URL's scheme is unknown, or needs a package that is not installed.
+        MissingDependencyError: The package for object stores is not installed.
+        DatasetError: The URL's scheme is unknown, or it carries credentials.
     """
     if is_remote(path):
-        return path  # type: ignore[return-value] # a `UPath` already
+        return path  # type: ignore[return-value] # a `Url` already
     text = os.fspath(path)
     if "://" not in text:
         return Path(text)
-    require_package("upath", f"the URL {text}")
-    from upath import UPath
-
-    try:
-        folder: Any = UPath(text)
-        folder.fs  # noqa: B018 # the package for this scheme is imported here
-    except (ValueError, ImportError) as error:
-        raise DatasetError(f"{text} cannot be read: {error}") from error
-    return Path(folder) if folder.protocol in ("", "file", "local") else folder
+    if text.startswith("file://"):
+        return Path(text.removeprefix("file://"))
+    url: Any = parse_url(text)
+    open_store(url)  # the package for it is looked for here
+    return url  # type: ignore[no-any-return]
 
 
 def open_file(path: Path) -> BinaryIO:
@@ -44,29 +44,75 @@ def open_file(path: Path) -> BinaryIO:
     """
     if not is_remote(path):
         return open_regular(path)
+    file = io.BufferedReader(_ObjectFile(path), BUFFER_BYTES)
+    file.peek(1)  # a missing object is an error now, as for a local file
+    return file
+
+
+class _ObjectFile(io.RawIOBase):
+    """An object as a file: each reading is a request, and the first short one shows where it ends."""
+
+    def __init__(self, url: Any) -> None:
+        self._store: Store = open_store(url.parent)
+        self._name, self._position, self._size = url.name, 0, -1
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def readinto(self, target: Any) -> int:
+        stop = self._position + len(target)
+        if 0 <= self._size <= self._position:
+            return 0
+        content = self._store.read(self._name, self._position, stop if self._size < 0 else min(stop, self._size))
+        target[: len(content)] = content
+        self._position += len(content)
+        if self._position < stop:
+            self._size = self._position
+        return len(content)
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        if whence == os.SEEK_END and self._size < 0:
+            self._size = self._store.info(self._name).bytes
+        self._position = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size}[whence]
+        return self._position
+
+    def tell(self) -> int:
+        return self._position
+
+
+def file_size(path: Path) -> int:
+    """Return the size of a file; DatasetError where it is missing."""
+    return int(file_state(path)[0])
+
+
+def file_state(path: Path) -> tuple[int, object]:
+    """Return the size of a file and a value that changes when it is replaced or written to; DatasetError where it is missing."""
+    if is_remote(path):
+        info = open_store(path.parent).info(path.name)
+        return info.bytes, info.version
     try:
-        return path.open("rb")
-    except Exception as error:  # the packages behind fsspec have errors of their own
-        raise DatasetError(f"{path} cannot be read ({type(error).__name__}: {error})") from error
+        status = path.stat()
+    except OSError as error:
+        raise DatasetError(f"{path} cannot be read ({error.strerror})") from error
+    return status.st_size, (status.st_mtime_ns, status.st_ino)
 
 
 def listed_sizes(folder: Any) -> dict[str, int]:
     """Return the sizes of the files in a folder at a URL, by name, as far as its store lists them: some list none, as HTTP."""
     try:
-        folder.fs.invalidate_cache(folder.path)  # another build may have replaced files since the last listing
-        entries = folder.fs.ls(folder.path, detail=True)
-    except (
-        Exception
-    ):  # the packages behind fsspec have errors of their own; a URL may be readable without being listable
+        return {info.name: info.bytes for info in open_store(folder).list(recursive=False)}
+    except StorageError:  # a URL may be readable without being listable
         return {}
-    return {entry["name"].rpartition("/")[2]: entry["size"] for entry in entries if isinstance(entry.get("size"), int)}
 
 
 def is_remote(path: object) -> bool:
     """Return whether this is a folder or file at a URL, as `folder_at` returns it."""
-    return not isinstance(path, str | os.PathLike)
+    return isinstance(path, Url)
 
 
 def scheme_of(folder: object) -> str:
     """Return `gs` for `gs://bucket/photos`, and "" for a local folder."""
-    return str(folder.protocol) if is_remote(folder) else ""  # type: ignore[attr-defined]
+    return folder.scheme if isinstance(folder, Url) else ""

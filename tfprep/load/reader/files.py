@@ -14,6 +14,7 @@ import numpy as np
 from tfprep.errors import RecordError
 from tfprep.fields import Array
 from tfprep.storage.local import regular_descriptor
+from tfprep.storage.store import open_store
 from tfprep.storage.urls import is_remote
 
 OPEN_FILES = 256
@@ -38,10 +39,10 @@ class _RemoteFile:
     fd = -1
 
     def __init__(self, path: Any) -> None:
-        self._fs, self._path = path.fs, path.path
+        self._store, self._name = open_store(path.parent), path.name
 
-    def read(self, start: int, stop: int) -> bytes:
-        return bytes(self._fs.cat_file(self._path, start=start, end=stop))
+    def read(self, start: int, stop: int) -> memoryview:
+        return self._store.read(self._name, start, stop)
 
 
 class Files:
@@ -106,11 +107,7 @@ def read_into(file: _LocalFile | _RemoteFile, path: Path, offset: int, pieces: l
 
 
 def _fetch_into(file: _RemoteFile, path: Path, offset: int, pieces: list[Array], wanted: int) -> None:
-    try:
-        content = np.frombuffer(file.read(offset, offset + wanted), np.uint8)
-    except Exception as error:  # the packages behind fsspec have errors of their own
-        reason = f"cannot be fetched ({type(error).__name__}: {error})"
-        raise RecordError(reason, path=str(path), record=None, offset=offset) from error
+    content = np.frombuffer(file.read(offset, offset + wanted), np.uint8)
     if len(content) < wanted:
         raise _cut_short(path, offset, len(content), wanted)
     start = 0

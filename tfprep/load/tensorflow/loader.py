@@ -145,7 +145,9 @@ def _choose_path(pipeline: Pipeline) -> tuple[str, str]:
     unread = [scheme for scheme in remote if scheme not in tf.io.gfile.get_registered_schemes()]
     if path == "graph":
         if unread:
-            raise LoaderError(f"TensorFlow does not read {unread[0]}://; use path='direct', which reads through fsspec")
+            raise LoaderError(
+                f"TensorFlow does not read {unread[0]}://; use path='direct', which reads through obstore"
+            )
         return "graph", "asked for: TensorFlow ops alone"
     if path == "direct":
         return "direct", "asked for: threads that fill batches in place"
@@ -154,7 +156,7 @@ def _choose_path(pipeline: Pipeline) -> tuple[str, str]:
     missing = not_in_graph(pipeline)
     if unread or missing:
         why = f"TensorFlow does not read {unread[0]}://" if unread else f"TensorFlow ops cannot do {', '.join(missing)}"
-        return "direct", f"{why}: threads fetch the records through fsspec"
+        return "direct", f"{why}: threads fetch the records"
     return "graph", f"TensorFlow reads {remote[0]}:// by itself, many records at a time"
 
 

@@ -1,0 +1,202 @@
+"""An S3 server on loopback (moto's), and a proxy before it that counts requests and puts in delays and faults."""
+
+from __future__ import annotations
+
+import http.client
+import itertools
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+STARTED_S = 60.0
+_numbers = itertools.count()
+
+
+@dataclass(frozen=True)
+class Request:
+    """A request that passed the proxy: its method, path, byte range (None: no range) and what was done to it ("" for nothing)."""
+
+    method: str
+    path: str
+    span: tuple[int, int] | None
+    fault: str
+
+
+class Proxy(ThreadingHTTPServer):
+    """Forwards to the server. `faults` are put into the next GET requests of objects, one each; `delay_s` delays every request.
+
+    The faults are "503" and "429", which are answers; "reset", which closes the connection without one; "truncate", which
+    closes it in the middle of the body; and "stall", which sends nothing until `released` is set.
+    """
+
+    daemon_threads = True
+    request_queue_size = 256
+
+    def __init__(self, port: int) -> None:
+        self.upstream, self.delay_s = port, 0.0
+        self.faults: deque[str] = deque()
+        self.always = ""
+        self.requests: list[Request] = []
+        self.released = threading.Event()
+        super().__init__(("127.0.0.1", 0), _Handler)
+
+    def handle_error(self, request, client_address) -> None:
+        """A client that goes away is part of the tests."""
+
+    def reset(self) -> None:
+        self.faults.clear()
+        self.requests.clear()
+        self.always, self.delay_s = "", 0.0
+
+    def reads(self, name: str = "") -> list[Request]:
+        """The GET requests of objects whose path contains `name`, those that list a bucket left out."""
+        return [
+            request
+            for request in self.requests
+            if request.method == "GET" and name in request.path and "?" not in request.path
+        ]
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: Proxy
+    upstream: http.client.HTTPConnection | None = None
+
+    def log_message(self, *_) -> None:
+        pass
+
+    def finish(self) -> None:
+        if self.upstream:
+            self.upstream.close()
+        super().finish()
+
+    def do_GET(self) -> None:
+        self.forward()
+
+    do_PUT = do_POST = do_DELETE = do_HEAD = do_GET
+
+    def forward(self) -> None:
+        proxy = self.server
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        fault = ""
+        if self.command == "GET" and "?" not in self.path:
+            fault = proxy.faults.popleft() if proxy.faults else proxy.always
+        text = self.headers.get("Range", "").removeprefix("bytes=")
+        first, _, last = text.partition("-")
+        span = (int(first), int(last) + 1) if first and last else None
+        proxy.requests.append(Request(self.command, self.path, span, fault))
+        time.sleep(proxy.delay_s)
+        if fault.isdigit():
+            self.send_response(int(fault))
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
+        if fault == "stall":
+            proxy.released.wait(STARTED_S)
+        if fault in ("reset", "stall"):
+            self.close_connection = True
+            self.connection.shutdown(socket.SHUT_RDWR)
+            return
+        self.answer(body, cut=fault == "truncate")
+
+    def answer(self, body: bytes, *, cut: bool) -> None:
+        if self.upstream is None:
+            self.upstream = http.client.HTTPConnection("127.0.0.1", self.server.upstream)
+        self.upstream.request(self.command, self.path, body or None, dict(self.headers))
+        response = self.upstream.getresponse()
+        content = response.read()
+        self.send_response_only(response.status)
+        for name, value in response.getheaders():
+            if name.lower() not in ("connection", "transfer-encoding", "content-length"):
+                self.send_header(name, value)
+        self.send_header("Content-Length", response.headers.get("Content-Length") or str(len(content)))
+        self.end_headers()
+        self.wfile.write(content[: len(content) // 2] if cut else content)
+        if cut:
+            self.close_connection = True
+            self.wfile.flush()
+            self.connection.shutdown(socket.SHUT_RDWR)
+
+
+@dataclass
+class S3:
+    """A server with one bucket, reached through the proxy."""
+
+    proxy: Proxy
+    bucket: str = "bucket"
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://127.0.0.1:{self.proxy.server_port}"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {
+            "AWS_ENDPOINT_URL": self.endpoint,
+            "AWS_ACCESS_KEY_ID": "an-access-key",
+            "AWS_SECRET_ACCESS_KEY": "a-secret-that-nobody-may-see",
+            "AWS_REGION": "us-east-1",
+        }
+
+    def new_url(self) -> str:
+        """The URL of a folder that nobody has used."""
+        return f"s3://{self.bucket}/folder-{next(_numbers)}"
+
+    def put(self, url: str, content: bytes, method: str = "PUT") -> None:
+        """Write an object past tfprep and the proxy."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.proxy.upstream)
+        connection.request(method, "/" + url.removeprefix("s3://"), content, {"x-amz-acl": "public-read"})
+        assert connection.getresponse().status in (200, 204)
+        connection.close()
+
+    def copy(self, folder: Path) -> str:
+        """Copy the files of a folder to a new URL."""
+        url = self.new_url()
+        for path in folder.iterdir():
+            if path.is_file():
+                self.put(f"{url}/{path.name}", path.read_bytes())
+        return url
+
+
+@contextmanager
+def s3_server() -> Iterator[S3]:
+    """Start moto's server in a process of its own and the proxy in this one."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    proxy = None
+    try:
+        _wait_for(port, process)
+        proxy = Proxy(port)
+        threading.Thread(target=proxy.serve_forever, daemon=True).start()
+        server = S3(proxy)
+        server.put("s3://bucket", b"")
+        yield server
+    finally:
+        if proxy:
+            proxy.released.set()
+            proxy.shutdown()
+            proxy.server_close()
+        process.kill()
+        process.wait()
+
+
+def _wait_for(port: int, process: subprocess.Popen) -> None:
+    end = time.monotonic() + STARTED_S
+    while time.monotonic() < end:
+        assert process.poll() is None, "moto's server ended at once; is moto[server] installed?"
+        try:
+            socket.create_connection(("127.0.0.1", port), 1).close()
+            return
+        except OSError:
+            time.sleep(0.05)
+    raise TimeoutError(f"moto's server did not start in {STARTED_S} s")

@@ -1,0 +1,86 @@
+"""The address of an object, or of a folder of objects, such as `s3://bucket/datasets/camvid`. It carries no credentials."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+
+from tfprep.errors import DatasetError
+
+SCHEMES = ("s3", "gs", "az", "http", "https", "memory")
+_SECRET_VARIABLE = re.compile(r"(SECRET|TOKEN|PASSWORD|CREDENTIAL|SERVICE_ACCOUNT_KEY|ACCOUNT_KEY|ACCESS_KEY|SAS)")
+_SHORTEST_SECRET = 8
+"""Values of fewer characters are not replaced: they could be parts of ordinary words."""
+
+
+@dataclass(frozen=True, order=True)
+class Url:
+    """An object's address. It has those methods of `Path` that datasets use, and no others.
+
+    Attributes:
+        scheme: One of `SCHEMES`.
+        bucket: The bucket or container; for HTTP the host and port.
+        key: The object's key, or a folder's without the slash at its end.
+    """
+
+    scheme: str
+    bucket: str
+    key: str
+
+    def __truediv__(self, name: str) -> Url:
+        return Url(self.scheme, self.bucket, f"{self.key}/{name}".strip("/"))
+
+    @property
+    def name(self) -> str:
+        return self.key.rpartition("/")[2]
+
+    @property
+    def parent(self) -> Url:
+        return Url(self.scheme, self.bucket, self.key.rpartition("/")[0])
+
+    def with_name(self, name: str) -> Url:
+        return self.parent / name
+
+    def __str__(self) -> str:
+        return f"{self.scheme}://{self.bucket}/{self.key}".rstrip("/")
+
+
+@dataclass(frozen=True)
+class ObjectInfo:
+    """An object's name in its store, its size, and a version that changes whenever the object is written."""
+
+    name: str
+    bytes: int
+    version: str
+
+
+def parse_url(text: str) -> Url:
+    """Return the address that a URL names.
+
+    Raises:
+        DatasetError: The scheme is unknown, there is no bucket, or the URL carries credentials or a query.
+    """
+    scheme, _, rest = text.partition("://")
+    bucket, _, key = rest.partition("/")
+    if "@" in bucket or "?" in rest or (scheme in ("http", "https") and "#" in rest):
+        shown = f"{scheme}://{re.split('[?#]', rest.rpartition('@')[2])[0]}"
+        raise DatasetError(
+            f"the URL of {shown} carries a user, a password or a query; give the plain URL. Credentials are read from the "
+            "store's environment variables, such as AWS_ACCESS_KEY_ID"
+        )
+    if scheme not in SCHEMES:
+        raise DatasetError(
+            f"{text} cannot be read: there are {', '.join(f'{name}://' for name in SCHEMES)}, not {scheme}://"
+        )
+    if not bucket:
+        raise DatasetError(f"{text} names no {'host' if scheme in ('http', 'https') else 'bucket'}")
+    return Url(scheme, bucket, "/".join(part for part in key.split("/") if part))
+
+
+def without_secrets(text: str) -> str:
+    """Return a store's message with the values of environment variables that hold secrets replaced by their names."""
+    for name, value in os.environ.items():
+        if _SECRET_VARIABLE.search(name.upper()) and len(value) >= _SHORTEST_SECRET:
+            text = text.replace(value, f"${name}")
+    return text

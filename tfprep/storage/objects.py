@@ -1,0 +1,194 @@
+"""Objects at a URL, read and written through obstore, the Python face of Rust's object_store.
+
+obstore repeats requests that were throttled (429), reset, cut short, timed out or answered by 5xx, with an exponential, random
+backoff, and never those that were refused (403, 404, 412). Credentials and endpoints come from the environment alone: AWS_*,
+GOOGLE_* and AZURE_* as the stores' own tools read them.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from tfprep.errors import ObjectChangedError, StorageError
+from tfprep.optional import require_package
+from tfprep.storage.address import ObjectInfo, Url, without_secrets
+
+RETRIES, FIRST_BACKOFF_S, LONGEST_BACKOFF_S, RETRY_S = 8, 0.1, 10.0, 120.0
+"""Eight more attempts over at most two minutes: an S3 bucket that throttles takes seconds to adapt to a new load."""
+CONNECT_S, ANSWER_S, REQUEST_S = 10.0, 20.0, 120.0
+"""Time to connect, between two pieces of an answer, and for a whole one: 16 MB at the slowest link that is of use, 1 Mbit/s."""
+_LONGEST_REASON = 240
+_BEHIND_THE_END = ("416 Range Not Satisfiable", "Invalid range")
+"""What servers, and obstore's own memory, say of a range that begins behind the end of an object."""
+_CHECKS = {
+    "s3": "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION and AWS_ENDPOINT_URL",
+    "gs": "GOOGLE_APPLICATION_CREDENTIALS",
+    "az": "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
+}
+_ENVIRONMENT = ("AWS_", "GOOGLE_", "AZURE_", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
+
+
+class ObjectStore:
+    """The objects below one URL. Its methods are those of `tfprep.storage.store.Store`."""
+
+    def __init__(self, url: Url) -> None:
+        require_package("obstore", f"the URL {url}")
+        self._url = url
+        self._store = _client(url)
+
+    def list(self, folder: str = "", *, recursive: bool = True) -> list[ObjectInfo]:
+        import obstore
+
+        top = self._key(folder)
+        try:
+            if recursive:
+                entries = [entry for chunk in obstore.list(self._store, top or None) for entry in chunk]
+            else:
+                entries = list(obstore.list_with_delimiter(self._store, top or None)["objects"])
+        except Exception as error:
+            raise self._failed(folder, error, "cannot be listed") from None
+        start = len(self._url.key) + 1 if self._url.key else 0
+        infos = [ObjectInfo(entry["path"][start:], entry["size"], _version(entry)) for entry in entries]
+        return sorted(infos, key=lambda info: info.name)
+
+    def info(self, name: str) -> ObjectInfo:
+        import obstore
+
+        try:
+            entry = obstore.head(self._store, self._key(name))
+        except Exception as error:
+            raise self._failed(name, error) from _cause(error)
+        return ObjectInfo(name, entry["size"], _version(entry))
+
+    def read(self, name: str, start: int = 0, stop: int | None = None) -> memoryview:
+        import obstore
+
+        if stop is not None and stop <= start:
+            return memoryview(b"")
+        try:
+            if stop is None and not start:
+                return memoryview(obstore.get(self._store, self._key(name)).bytes())
+            if stop is None:
+                return memoryview(
+                    obstore.get(self._store, self._key(name), options={"range": {"offset": start}}).bytes()
+                )
+            return memoryview(obstore.get_range(self._store, self._key(name), start=start, end=stop))
+        except Exception as error:
+            if start and any(text in str(error).partition("\n")[0] for text in _BEHIND_THE_END):
+                return memoryview(b"")
+            raise self._failed(name, error) from _cause(error)
+
+    def read_ranges(self, name: str, ranges: Sequence[tuple[int, int]]) -> Sequence[memoryview]:
+        import obstore
+
+        starts, stops = [start for start, _ in ranges], [stop for _, stop in ranges]
+        try:
+            pieces = obstore.get_ranges(self._store, self._key(name), starts=starts, ends=stops) if starts else []
+        except Exception as error:
+            raise self._failed(name, error) from _cause(error)
+        for piece, start, stop in zip(pieces, starts, stops, strict=True):
+            if len(piece) < stop - start:
+                raise StorageError(f"{self._url / name} ends at byte {start + len(piece)}, before byte {stop}")
+        return [memoryview(piece) for piece in pieces]
+
+    def write(self, name: str, content: bytes | Path) -> str:
+        return self._put(name, content, "overwrite")
+
+    def replace(self, name: str, content: bytes, version: str | None) -> str:
+        # Of more than 5 MB obstore makes a multipart upload, which not every store can make conditional.
+        return self._put(name, content, "create" if version is None else _conditions(version), use_multipart=False)
+
+    def delete(self, names: Sequence[str]) -> None:
+        import obstore
+
+        try:
+            obstore.delete(self._store, [self._key(name) for name in names])
+        except FileNotFoundError:
+            for name in names if len(names) > 1 else ():  # Google and Azure say so of the first name
+                self.delete([name])
+        except Exception as error:
+            raise self._failed(names[0], error, "cannot be deleted") from None
+
+    def _put(self, name: str, content: bytes | Path, mode: Any, **options: Any) -> str:
+        import obstore
+        from obstore.exceptions import AlreadyExistsError, PreconditionError
+
+        try:
+            return _version(obstore.put(self._store, self._key(name), content, mode=mode, **options))
+        except (AlreadyExistsError, PreconditionError):
+            raise ObjectChangedError(f"{self._url / name} was written by another process in the meantime") from None
+        except Exception as error:
+            raise self._failed(name, error, "cannot be written") from None
+
+    def _key(self, name: str) -> str:
+        return (self._url / name).key if name else self._url.key
+
+    def _failed(self, name: str, error: Exception, what: str = "cannot be read") -> StorageError:
+        """Return the error of a request that was refused, or that failed after all repetitions, with what to check."""
+        url = self._url / name if name else self._url
+        variables = _CHECKS.get(url.scheme, "the URL")
+        reason = without_secrets(str(error).partition("\n")[0])[:_LONGEST_REASON]
+        if isinstance(error, FileNotFoundError):
+            return StorageError(f"{url} does not exist in its store; check the URL, and {variables}")
+        if type(error).__name__ in ("PermissionDeniedError", "UnauthenticatedError"):
+            return StorageError(f"{url} {what}: the store refuses these credentials (403 or 401); check {variables}")
+        return StorageError(f"{url} {what}: {reason}")
+
+
+def _cause(error: Exception) -> Exception | None:
+    """What the error is chained to. The store's own error is left out: its text may hold parts of a signed request."""
+    return FileNotFoundError("404") if isinstance(error, FileNotFoundError) else None
+
+
+def _version(entry: Any) -> str:
+    """An object's version as text: the entity tag, and the store's own version where it has one."""
+    return f"{entry['e_tag'] or ''} {entry['version'] or ''}".strip()
+
+
+def _conditions(version: str) -> dict[str, str]:
+    tag, _, number = version.partition(" ")
+    return {"e_tag": tag, "version": number} if number else {"e_tag": tag}
+
+
+_memory: dict[str, Any] = {}
+_lock = threading.Lock()
+
+
+def _client(url: Url) -> Any:
+    """obstore's client for a bucket: one a process, so that its connections are kept, and another if the environment changes."""
+    if url.scheme == "memory":
+        from obstore.store import MemoryStore
+
+        with _lock:
+            return _memory.setdefault(url.bucket, MemoryStore())
+    environment = tuple(sorted((name, value) for name, value in os.environ.items() if name.startswith(_ENVIRONMENT)))
+    return _connected(url.scheme, url.bucket, os.getpid(), environment)
+
+
+@functools.lru_cache(maxsize=64)
+def _connected(scheme: str, bucket: str, _process: int, environment: tuple[tuple[str, str], ...]) -> Any:
+    from obstore import store
+
+    endpoints = [value for name, value in environment if "ENDPOINT" in name]
+    client: Any = {
+        "allow_http": scheme == "http" or any(value.startswith("http://") for value in endpoints),
+        "connect_timeout": timedelta(seconds=CONNECT_S),
+        "read_timeout": timedelta(seconds=ANSWER_S),
+        "timeout": timedelta(seconds=REQUEST_S),
+    }
+    backoff: Any = {
+        "init_backoff": timedelta(seconds=FIRST_BACKOFF_S),
+        "max_backoff": timedelta(seconds=LONGEST_BACKOFF_S),
+        "base": 2,
+    }
+    retries: Any = {"max_retries": RETRIES, "backoff": backoff, "retry_timeout": timedelta(seconds=RETRY_S)}
+    if scheme in ("http", "https"):
+        return store.HTTPStore(f"{scheme}://{bucket}", client_options=client, retry_config=retries)
+    kind = {"s3": store.S3Store, "gs": store.GCSStore, "az": store.AzureStore}[scheme]
+    return kind(bucket, client_options=client, retry_config=retries)
