@@ -74,6 +74,7 @@ def test_equal_generators_give_equal_transforms(op):
 
 @pytest.mark.parametrize("op", ALL, ids=repr)
 @pytest.mark.parametrize("seed", range(4))
+@pytest.mark.precise_warps
 def test_pull_undoes_push(op, seed):
     points = rng(seed).uniform([30, 30], [130, 90], (200, 2))
     transform = op(SIZE, rng(seed)).then(Perspective(0.2)(SIZE, rng(seed + 9)))
@@ -140,6 +141,7 @@ def test_translate_moves_whole_pixels_by_default():
 
 
 @pytest.mark.parametrize("shift", [0.5, 3.3, -2.75])
+@pytest.mark.precise_warps
 def test_a_fractional_shift_equals_scipy(shift):
     image, points = rng().random((20, 30)).astype(np.float32), np.array([[7.0, 8.0]], np.float32)
     transform = Translate((shift / 30,) * 2, (0.1, 0.1), whole=False)((20, 30), rng())
@@ -218,6 +220,7 @@ def test_grid_distortion_keeps_the_edge_and_never_folds():
         assert (right[..., 0] * down[..., 1] - right[..., 1] * down[..., 0]).min() > 0
 
 
+@pytest.mark.precise_warps
 def test_a_dense_warp_equals_scipys_interpolation_at_its_points():
     image = rng().random((40, 60)).astype(np.float32)
     ops = Rotate((15, 15)), Scale((1.8, 1.8)), Elastic(100, 8), Crop(30, 40)  # enlarges everywhere, without averaging

@@ -139,6 +139,7 @@ def test_a_flip_commutes_with_shrinking():
 
 
 @pytest.mark.parametrize("size", [(74, 106), (40, 54), (111, 200)])
+@pytest.mark.precise_warps
 def test_enlarging_is_linear_between_pixel_centres(size):
     out = warped(IMAGE, Resize(*size)((37, 53), None))
     rows = (np.arange(size[0]) + 0.5) * 37 / size[0] - 0.5
@@ -166,6 +167,7 @@ def test_one_axis_grows_and_one_shrinks(size):
     ("border", "mode"), [("constant", "grid-constant"), ("reflect", "reflect"), ("replicate", "nearest")]
 )
 @pytest.mark.parametrize("degrees", [7.0, -33.0, 120.0])
+@pytest.mark.precise_warps
 def test_rotation_equals_scipys_linear_interpolation(degrees, border, mode):
     transform = compose((37, 53), Rotate((degrees, degrees)))
     array = IMAGE[:, :, 0].astype(np.float32)
@@ -184,6 +186,7 @@ def test_rotation_has_the_direction_of_pillow():
     assert np.abs(ours - pillow)[40:-40, 60:-60].max() <= 2
 
 
+@pytest.mark.precise_warps
 def test_perspective_equals_scipys_linear_interpolation():
     matrix = np.array([[1.3, 0.1, 3], [-0.1, 1.4, 2], [0.002, -0.001, 1]])  # enlarges everywhere
     transform = Transform(matrix, (37, 53))

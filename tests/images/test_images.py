@@ -106,7 +106,7 @@ FORMATS = {
     "WebP with alpha": encoded(np.dstack([RGB, RGB[:, :, 2]]), "WEBP", lossless=True),
     "PPM": encoded(RGB, "PPM"),
     "PGM": encoded(RGB[:, :, 0], "PPM"),
-    **({"AVIF": encoded(RGB, "AVIF")} if features.check("avif") else {}),
+    **({"AVIF": encoded(RGB, "AVIF")} if "avif" in features.get_supported() else {}),
     **({"JPEG 2000": encoded(RGB, "JPEG2000")} if features.check("jpg_2000") else {}),
 }
 

@@ -17,7 +17,7 @@ from tfprep.fields import Array, Kind, Sample
 class Canny:
     """Marks edges: uint8 [H, W], 1 on an edge, else 0.
 
-    Canny's detector (PAMI 1986) by OpenCV, on the gray image (ITU-R 601-2), with |gx| + |gy| as the length of a gradient.
+    Canny's detector (PAMI 1986) by OpenCV, on the gray image (ITU-R 601-2), with `|gx| + |gy|` as the length of a gradient.
 
     Attributes:
         image: the field to look at.

@@ -18,7 +18,7 @@ REACH = 6
 
 @dataclass(frozen=True)
 class Heatmaps:
-    """Draws a Gaussian around each point: [H, W, K], with the value exp(-|c - p|² / 2σ²) at a pixel's centre c.
+    """Draws a Gaussian around each point: [H, W, K], with the value `exp(-|c - p|² / 2σ²)` at a pixel's centre c.
 
     Points that are NaN leave no trace. Where rows stand for left and right (key points of a body), `Recipe.flip_indices`
     exchanges them in mirror images.

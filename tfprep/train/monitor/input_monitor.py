@@ -148,7 +148,7 @@ class InputMonitor(keras.callbacks.Callback):  # type: ignore[misc]
     # --- custom training loops ----------------------------------------------------------------------------------------
 
     def watch(self, data: Any) -> Any:
-        """Return a `tf.data.Iterator` over `data` whose waits are measured, for Python loops and `tf.function`s.
+        """Return a `tf.data.Iterator` over `data` whose waits are measured, for Python loops and functions of `tf.function`.
 
         Args:
             data: A `tf.data.Dataset` or `tf.data.Iterator`.

@@ -1,0 +1,49 @@
+"""The documentation site: `scripts/docs` builds it into out/docs, with warnings as errors."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from tfprep import __version__
+
+project = "tfprep"
+author = "The tfprep developers"
+copyright = "The tfprep developers, Apache-2.0"
+release = version = __version__
+
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.intersphinx",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
+    "sphinx_click",
+    "sphinx_copybutton",
+]
+exclude_patterns = ["_build"]
+nitpicky = False
+
+myst_enable_extensions = ["colon_fence"]
+myst_heading_anchors = 3
+suppress_warnings = ["myst.xref_missing"]  # links to files outside docs/, which tests/docs/test_links.py checks
+
+default_role = "code"  # docstrings write names in single backticks, as Markdown does
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_typehints_format = "short"
+autodoc_preserve_defaults = True
+autodoc_default_options = {"members": True}
+napoleon_numpy_docstring = False
+napoleon_custom_sections = [("Attributes", "params_style"), ("Yields", "returns_style")]
+intersphinx_mapping: dict[str, tuple[str, str | None]] = {}
+
+html_theme = "furo"
+html_title = "tfprep"
+html_theme_options = {
+    "source_repository": "https://github.com/tfprep/tfprep/",
+    "source_branch": "main",
+    "source_directory": "docs/",
+}
