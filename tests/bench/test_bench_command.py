@@ -15,7 +15,6 @@ from tfprep.bench.compare.baselines import Work, baseline
 from tfprep.bench.compare.named import named
 from tfprep.bench.run import files_of
 from tfprep.cli import main
-from tfprep.cli.advise import Bytes
 from tfprep.errors import DatasetError, LoaderError
 from tfprep.load import Data
 from tfprep.load.reader.fill import Filler
@@ -158,11 +157,6 @@ def test_a_function_by_file_and_by_module(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("def double(x):\n    return 2 * x\n")
     assert named(f"{tmp_path / 'mine.py'}:double")(4) == 8
     assert named("json:dumps") is json.dumps
-
-
-@pytest.mark.parametrize(("text", "expected"), [("200GB", 2e11), ("1.5 tb", 1.5e12), ("1000", 1000.0), ("3MB", 3e6)])
-def test_bytes_as_text(text: str, expected: float) -> None:
-    assert Bytes().convert(text, None, None) == expected
 
 
 def test_baselines_that_cannot_run(raw_data: Data, tmp_path: Path) -> None:

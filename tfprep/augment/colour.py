@@ -168,7 +168,7 @@ def apply_curve(image: ImageArray, curve: Array) -> ImageArray:
 def turn_hue(image: ImageArray, share: float) -> ImageArray:
     """The hue of uint8 [H, W, 3] turned by a share of the full circle."""
     hsv = cv2.cvtColor(image.astype(np.float32) * np.float32(1 / 255), cv2.COLOR_RGB2HSV)
-    hue = hsv[:, :, 0]
+    hue: Array = hsv[:, :, 0]
     hue += np.float32(360 * (share % 1))
     hue[hue >= 360] -= 360
     return np.asarray(np.rint(cv2.cvtColor(hsv, cv2.COLOR_HSV2RGB) * 255).astype(np.uint8))

@@ -9,24 +9,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tfprep.cli import text
+from tfprep.cli.values import byte_count
 
 if TYPE_CHECKING:
     from tfprep.bench.advise.advise import Advice, Prediction
-
-
-class Bytes(click.ParamType[float]):
-    """A number of bytes, such as `200GB` or `1.5TB`, in decimal units."""
-
-    name = "bytes"
-    units = {"": 1.0, "kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12}  # noqa: RUF012 - never changed
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        given = str(value).strip().lower().removesuffix("ytes")
-        number = given.rstrip("bkmgt ")
-        try:
-            return float(number) * self.units[given[len(number) :].strip()]
-        except (ValueError, KeyError):
-            self.fail(f"expected bytes such as 200GB, not {value!r}", param, ctx)
 
 
 @click.command("advise")
@@ -35,7 +21,7 @@ class Bytes(click.ParamType[float]):
     "--data", type=click.Path(path_type=Path), help="Folder of the recipe's raw files. [default: as for build]"
 )
 @click.option("--images-per-second", type=click.FloatRange(0, min_open=True), help="Rate that the loader should reach.")
-@click.option("--disk", type=Bytes(), help="Largest size of the dataset, for example 200GB.")
+@click.option("--disk", type=byte_count, metavar="BYTES", help="Largest size of the dataset, for example 200GB.")
 @click.option("--hours", type=click.FloatRange(0, min_open=True), help="Longest time of the build, in hours.")
 @click.option(
     "--samples", type=click.IntRange(16), default=200, show_default=True, help="Number of samples to measure."

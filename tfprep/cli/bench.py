@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tfprep.cli import text
-from tfprep.cli.build import Share
+from tfprep.cli.values import share
 
 if TYPE_CHECKING:
     from tfprep.bench.measure.measure import Candidate
@@ -61,7 +61,7 @@ _NOT_WITH_TUNE = {
 @click.option("--targets", help="Loader option targets, for --model.")
 @click.option(
     "--fail-if-waiting",
-    type=Share(),
+    type=share,
     metavar="SHARE",
     help="Exit with status 4 if the input wait exceeds SHARE (for example 1%).",
 )

@@ -10,22 +10,10 @@ import click
 
 from tfprep.cli import text
 from tfprep.cli.progress import BuildBar
+from tfprep.cli.values import share
 
 if TYPE_CHECKING:
     from tfprep.builder import BuildEvent
-
-
-class Share(click.ParamType[float]):
-    """A share of a whole, such as `1%` or `0.01`."""
-
-    name = "share"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        try:
-            share = float(str(value).removesuffix("%")) / (100 if str(value).endswith("%") else 1)
-        except ValueError:
-            self.fail(f"expected a share such as 1% or 0.01, not {value!r}", param, ctx)
-        return share
 
 
 @click.command("build")
@@ -53,7 +41,8 @@ class Share(click.ParamType[float]):
 )
 @click.option(
     "--max-bad",
-    type=Share(),
+    type=share,
+    metavar="SHARE",
     default="100%",
     help="Publish nothing if more than this share of the inputs is rejected (for example 1%).",
 )
