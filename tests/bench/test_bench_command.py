@@ -59,7 +59,7 @@ def test_a_memory_budget_applies_to_the_measured_loader(jpeg_data: Data, capfd: 
         (["--step-ms", "5", "--images-per-second", "100"], "exclude each other"),
         (["--step-ms", "0"], "0"),
         (["--fail-if-waiting", "lots", "--step-ms", "5"], "expected a share"),
-        (["--fail-if-waiting", "200%", "--step-ms", "5"], "from 0% to 100%, not 200%"),
+        (["--fail-if-waiting", "200%", "--step-ms", "5"], "expected a share such as 1% or 0.01, not '200%'"),
         (["--tune", "--step-ms", "5"], "run --step-ms in another command"),
         (["--tune", "--threads", "2"], "run --threads in another command"),
         (["--batch-size", "0"], "'--batch-size': 0 is not in the range"),

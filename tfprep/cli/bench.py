@@ -142,8 +142,6 @@ def _check_usage(given: dict[str, Any], fail_if_waiting: float | None) -> None:
     step = given["step_ms"] or given["images_per_second"] or given["model_name"]
     if fail_if_waiting is not None and not step:
         raise click.UsageError("--fail-if-waiting needs a step: --step-ms, --images-per-second or --model")
-    if fail_if_waiting is not None and not 0 <= fail_if_waiting <= 1:
-        raise click.UsageError(f"--fail-if-waiting is a share of the time from 0% to 100%, not {fail_if_waiting:.0%}")
     excluded = [option for option, name in _NOT_WITH_TUNE.items() if given[name]]
     if given["tune"] and (excluded or fail_if_waiting is not None):
         raise click.UsageError(
