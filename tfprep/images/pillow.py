@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import re
 import warnings
@@ -15,7 +16,8 @@ from tfprep.errors import SampleError
 from tfprep.fields import Array, ImageArray, Size
 from tfprep.images.limits import check_pixels
 
-FORMATS = ("PNG", "GIF", "BMP", "PPM", "JPEG", "TIFF", "WEBP", "AVIF", "JPEG2000", "DIB")
+_HAS_AVIF = importlib.util.find_spec("PIL.AvifImagePlugin") is not None  # from Pillow 11.3 on
+FORMATS = ("PNG", "GIF", "BMP", "PPM", "JPEG", "TIFF", "WEBP", "JPEG2000", "DIB", *(("AVIF",) if _HAS_AVIF else ()))
 """The formats that Pillow may open. EPS, which starts Ghostscript, and formats without a signature, which take text for an
 image, are left out. The first five are loaded already; Pillow imports all its plugins for the others."""
 JPEG_START, JPEG_END = b"\xff\xd8\xff", b"\xff\xd9"
