@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[1] / "tfprep"
 
 LEVELS = [
     {"checks", "errors", "fields", "images", "lazy", "limits", "optional", "pages", "python_file", "seeding", "units"}
-    | {"_version", "child_process"},
+    | {"_version", "boxes", "child_process"},
     {"sources", "derive", "augment", "codecs", "records", "storage"},
     {"dataset", "recipe"},
     {"builder", "load", "train"},

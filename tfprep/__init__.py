@@ -5,6 +5,7 @@
     tfprep.mix({a: 0.7, b: 0.3})      several datasets as one
     tfprep.Recipe                     what to build: a source, geometry, derived inputs, colour, codecs
     tfprep.sources .augment .derive .codecs     the parts of a recipe
+    tfprep.convert_boxes(boxes, "rel_yxyx", size=(h, w))    boxes in a form of Keras
     tfprep.load.RandomFlip() ...      what is drawn anew in every epoch: `loader(at_load=[...])`
     tfprep.train                      callbacks, GPU memory, sessions, profiles
     tfprep.errors                     every exception that tfprep raises on purpose
@@ -21,19 +22,22 @@ from tfprep.lazy import lazy_names
 
 if TYPE_CHECKING:
     from tfprep import augment, bench, builder, codecs, dataset, derive, errors, load, sources, train
+    from tfprep.boxes import convert_boxes
     from tfprep.builder import build
     from tfprep.load import mix, open
     from tfprep.recipe import Recipe
 
 __all__ = [
-    "Recipe", "__version__", "augment", "bench", "build", "builder", "codecs", "dataset", "derive", "errors", "load", "mix",
-    "open", "sources", "train",
+    "Recipe", "__version__", "augment", "bench", "build", "builder", "codecs", "convert_boxes", "dataset", "derive", "errors",
+    "load", "mix", "open", "sources", "train",
 ]  # fmt: skip
 
 _SUBMODULES = ("augment", "bench", "builder", "codecs", "dataset", "derive", "errors", "load", "sources", "train")
 
 __getattr__, _ = lazy_names(
-    __name__, {"builder": ["build"], "load": ["mix", "open"], "recipe": ["Recipe"]}, _SUBMODULES
+    __name__,
+    {"boxes": ["convert_boxes"], "builder": ["build"], "load": ["mix", "open"], "recipe": ["Recipe"]},
+    _SUBMODULES,
 )
 
 

@@ -10,10 +10,12 @@ OPTIONAL = {
     "cv2": ("OpenCV", "'tfprep[opencv]'"),
     "keras": ("Keras", "'tfprep[tensorflow]'"),
     "ml_dtypes": ("ml_dtypes", "ml_dtypes"),
+    "pycocotools": ("pycocotools", "'tfprep[coco]'"),
     "tensorflow": ("TensorFlow", "'tfprep[tensorflow]'"),
     "tensorflow_datasets": ("TensorFlow Datasets", "tensorflow-datasets"),
     "torch": ("PyTorch", "'tfprep[torch]'"),
     "obstore": ("obstore", "'tfprep[s3]'"),
+    "yaml": ("PyYAML", "'tfprep[yolo]'"),
 }
 """By the name to import: the package's title, and what pip installs."""
 

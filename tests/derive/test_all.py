@@ -59,6 +59,7 @@ OPS = [
     derive.InstanceClasses(classes="classes"),
     derive.InstanceOffsets(void=255),
     derive.OneHot(classes=3, mask="classes"),
+    derive.OneInstance(mask="mask", void=255),
     derive.OneObject(void=255),
     derive.SignedDistance(void=255),
     derive.SignedDistance(outline="inner", truncate_px=9, dtype="uint8"),
@@ -129,7 +130,7 @@ def elsewhere(array, offset):
 def test_random_derived_inputs_depend_on_the_key(op):
     sample = sample_of(MASKS["classes"])
     outs = {op(sample, generator(7, f"key {number}", 1, "derive/x")).tobytes() for number in range(12)}
-    drawn = {"ClickPoints", "Clicks", "ExtremePoints", "OneObject"}
+    drawn = {"ClickPoints", "Clicks", "ExtremePoints", "OneInstance", "OneObject"}
     assert (len(outs) > 1) == (name_of(op) in drawn)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import ndimage
 
-from tfprep.derive import InstanceBoxes, InstanceCenters, InstanceClasses, InstanceOffsets
+from tfprep.derive import InstanceBoxes, InstanceCenters, InstanceClasses, InstanceOffsets, OneInstance
 from tfprep.errors import RecipeError
 
 MASK = np.zeros((40, 50), np.uint16)
@@ -79,3 +79,21 @@ def test_an_instance_that_covers_all():
 def test_wrong_options_raise():
     with pytest.raises(RecipeError, match=r"InstanceCenters.sigma_px is above 0"):
         InstanceCenters(sigma_px=-1)
+
+
+def test_one_instance_is_drawn_whole_and_each_as_often():
+    drawn = [OneInstance(mask="mask", void=255)({"mask": MASK}, np.random.default_rng(n)) for n in range(300)]
+    times = {number: sum(np.array_equal(one == 1, number == MASK) for one in drawn) for number in (7, 900, 2)}
+    assert sum(times.values()) == 300
+    assert min(times.values()) > 60  # 100 each; below 61 in less than one of a million runs
+    np.testing.assert_array_equal(drawn[0] > 0, MASK > 0)
+    np.testing.assert_array_equal(drawn[0] == 255, MASK == 255)
+    assert not (OneInstance(mask="mask", min_px=10_000)({"mask": MASK}, np.random.default_rng(0)) == 1).any()
+
+
+def test_one_instance_of_a_class():
+    classes = np.where(MASK == 900, 5, 1).astype(np.uint8)
+    op = OneInstance(mask="mask", void=255, classes="classes", target=5)
+    for seed in range(5):
+        drawn = op({"mask": MASK, "classes": classes}, np.random.default_rng(seed))
+        np.testing.assert_array_equal(drawn == 1, MASK == 900)

@@ -89,3 +89,15 @@ def test_wrong_options_raise():
         UNetWeights(sigma_px=0)
     with pytest.raises(RecipeError, match=r"UNetWeights.w0 is at least 0, got -1"):
         UNetWeights(w0=-1)
+
+
+def test_void_pixels_are_no_cell_and_weigh_nothing():
+    cells = scattered(3, 6)
+    with_void = cells.copy()
+    with_void[10:30, 20:50] = 255
+    void = with_void == 255
+    made = weights(with_void, void=255, balance=False)
+    assert (made[void] == 0).all()
+    np.testing.assert_array_equal(made[~void], weights(np.where(void, 0, with_void), balance=False)[~void])
+    balanced = weights(with_void, void=255, w0=0)
+    assert balanced[(with_void > 0) & ~void].sum() == pytest.approx(balanced[with_void == 0].sum(), rel=1e-4)

@@ -233,10 +233,11 @@ def _only_visible(
         seen = warp_boxes(sample[name], transform)[1] >= min_visible
         for field in (name, *row_fields.get(name, ())):
             rows = np.asarray(warped[field])
-            if rows.shape[:1] != seen.shape:
-                rule = f"{field!r} has one row for each of {name!r}"
+            several = kinds.get(field) == "points" and len(seen) and not len(rows) % len(seen)
+            if rows.shape[:1] != seen.shape and not several:
+                rule = f"{field!r} has {'as many rows' if kinds.get(field) == 'points' else 'one row'} for each of {name!r}"
                 raise SampleError(f"{rule}: {len(seen)} boxes, {list(rows.shape)}", stage="geometry", field=field)
-            kept[field] = rows[seen]
+            kept[field] = rows[np.repeat(seen, len(rows) // len(seen))] if several else rows[seen]
     return kept
 
 

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from time import perf_counter
 from types import MappingProxyType
 from typing import Any, Protocol, TypeGuard, TypeVar
@@ -27,6 +28,7 @@ from tfprep.fields import RASTER_KINDS, Array, FieldSpec, ImageArray, Kind, Samp
 from tfprep.recipe import Recipe
 from tfprep.recipe.checks import derived_kind
 from tfprep.seeding import generator
+from tfprep.sources import FieldDecoder
 
 T = TypeVar("T")
 
@@ -81,13 +83,18 @@ class SampleMaker:
             transform = self._transform(key, variant, size)
             reduced = self._reduction(raw, transform)
             if reduced not in decoded:
-                decoded[reduced] = self._decode(raw, reduced, pixels)
+                decoded[reduced] = self._decode(raw, size, reduced, pixels)
             if self._custom:
                 made = self._customised(decoded[reduced], key, variant)
             else:
                 made = self._warp(decoded[reduced], transform, size, reduced)
             made = self._derive(_read_only(made), key, variant)
             yield self._stack(self._colour(made, key, variant) if variant else made)
+
+    @cached_property
+    def _decoders(self) -> Mapping[str, FieldDecoder]:
+        decoders: Mapping[str, FieldDecoder] = getattr(self.recipe.source, "decoders", dict)()
+        return decoders
 
     @property
     def _custom(self) -> bool:
@@ -97,14 +104,20 @@ class SampleMaker:
     def _upright_size(self, raw: Mapping[str, Any]) -> Size | None:
         """(height, width) that all rasters of the sample share, from their headers; SampleError where they do not."""
         sizes: dict[str, Size] = {}
-        for name, value in raw.items():
-            if self.kinds[name] in RASTER_KINDS:
-                with self._stage("decode", name):
-                    sizes[name] = images.image_size(value) if isinstance(value, bytes) else np.shape(value)[:2]
+        for name in (name for name, kind in self.kinds.items() if kind in RASTER_KINDS):
+            with self._stage("decode", name):
+                if (size := self._size(name, raw)) is not None:
+                    sizes[name] = size
         if len(set(sizes.values())) > 1:
             told = ", ".join(f"{name} is {width} x {height}" for name, (height, width) in sizes.items())
             raise SampleError(f"images, masks and maps of one sample have one size; {told}", stage="decode")
         return next(iter(sizes.values()), None)
+
+    def _size(self, name: str, raw: Mapping[str, Any]) -> Size | None:
+        if name in self._decoders:
+            return self._decoders[name].size(raw)
+        value = raw[name]
+        return images.image_size(value) if isinstance(value, bytes) else np.shape(value)[:2]
 
     def _reduction(self, raw: Mapping[str, Any], transform: Transform | None) -> int:
         """How much a JPEG is reduced when it is decoded for a variant.
@@ -112,20 +125,27 @@ class SampleMaker:
         1 where masks or maps belong to the image, because they lie on the pixels of the whole image.
         """
         rasters = [name for name, kind in self.kinds.items() if kind in RASTER_KINDS]
-        if not self.recipe.dct_downscale or transform is None or len(rasters) != 1:
+        if not self.recipe.dct_downscale or transform is None or len(rasters) != 1 or rasters[0] in self._decoders:
             return 1
         value = raw[rasters[0]]
         return reduction_for(transform) if isinstance(value, bytes) and images.is_jpeg(value) else 1
 
-    def _decode(self, raw: Mapping[str, Any], reduced: int, pixels: bool) -> Sample:
+    def _decode(self, raw: Mapping[str, Any], size: Size | None, reduced: int, pixels: bool) -> Sample:
         sample = {}
-        for name, value in raw.items():
+        for name in self.kinds:
             with self._stage("decode", name):
-                own = not pixels and isinstance(value, bytes) and self._own_bytes_do(name, value)
-                sample[name] = value if own else _decode_field(value, self.kinds[name], reduced)
+                sample[name] = self._field(name, raw, size, reduced, pixels)
                 if name in self.classes and self.kinds[name] in ("mask", "label"):
-                    _check_classes(sample[name], self.classes[name], self.recipe.fill.get(name))
+                    fill, mask = self.recipe.fill.get(name), self.kinds[name] == "mask"
+                    _check_classes(name, sample[name], self.classes[name], fill, mask)
         return sample
+
+    def _field(self, name: str, raw: Mapping[str, Any], size: Size | None, reduced: int, pixels: bool) -> Any:
+        if name in self._decoders:
+            return self._decoders[name].decode(raw, size)
+        value = raw[name]
+        own = not pixels and isinstance(value, bytes) and self._own_bytes_do(name, value)
+        return value if own else _decode_field(value, self.kinds[name], reduced)
 
     def _own_bytes_do(self, name: str, data: bytes) -> bool:
         """Whether the file can be stored without looking at its pixels."""
@@ -220,7 +240,8 @@ class SampleMaker:
         kinds = {**self.kinds, **self.recipe.derived_kinds()}
         for name, codec in self.recipe.store.items():
             with self._stage("encode", name):
-                value = _original(raw[name], sample[name]) if isinstance(codec, Original) else sample[name]
+                own = isinstance(codec, Original) and name not in self._decoders
+                value = _original(raw[name], sample[name]) if own else sample[name]
                 features |= {name + suffix: feature for suffix, feature in codec.encode(value).items()}
                 specs[name] = codec.spec(kinds[name], value)
         return Stored(features, specs, sample)
@@ -284,13 +305,14 @@ def _read_only(sample: Sample) -> Sample:
 # --- checks ---------------------------------------------------------------------------------------------------------
 
 
-def _check_classes(numbers: Array, classes: Sequence[str], fill: Fill | None) -> None:
+def _check_classes(name: str, numbers: Array, classes: Sequence[str], fill: Fill | None, mask: bool) -> None:
     """A label's or a mask's numbers are those of the class names, or the number that fills what lies outside the image."""
     if not numbers.size or (numbers.max() < len(classes) and numbers.min() >= 0):
         return
     strange = [int(value) for value in np.unique(numbers) if not 0 <= value < len(classes) and value != fill]
     if strange:
-        raise SampleError(f"class {strange[0]} is outside the list of {len(classes)} classes")
+        fills = f"; fill={{{name!r}: {strange[0]}}} would say that this is the number of void pixels" if mask else ""
+        raise SampleError(f"class {strange[0]} is outside the list of {len(classes)} classes{fills}")
 
 
 def _check_value(value: Any, kind: Kind, size: Size | None) -> None:

@@ -335,7 +335,7 @@ class _Shard:
             raise BuildError(f"{path}: {where}: {error.reason} (sample {key!r}; --on-bad skip would leave it out)")
         self._rejects.append(Reject(key, self._task.split, error.stage, error.field, _shortened(error.reason), path))
         if len(self._thumbnails) < MOST_THUMBNAILS and error.stage != "process":
-            images = [data for name, data in raw.items() if self._context.maker.kinds[name] == "image"]
+            images = [data for name, data in raw.items() if self._context.maker.kinds.get(name) == "image"]
             if picture := thumbnail(images[0]) if images else b"":
                 self._thumbnails[key] = base64.b64encode(picture).decode()
 

@@ -10,7 +10,7 @@ from tfprep.derive.distance import Distance, SignedDistance
 from tfprep.derive.filters import Canny, ChannelStatistics, Sobel
 from tfprep.derive.geodesic import GeodesicDistance
 from tfprep.derive.heatmaps import ExtremePoints, Heatmaps
-from tfprep.derive.instances import InstanceBoxes, InstanceCenters, InstanceClasses, InstanceOffsets
+from tfprep.derive.instances import InstanceBoxes, InstanceCenters, InstanceClasses, InstanceOffsets, OneInstance
 from tfprep.derive.labels import Boundaries, OneHot, OneObject
 from tfprep.derive.unet import UNetWeights
 
@@ -31,6 +31,7 @@ __all__ = [
     "InstanceClasses",
     "InstanceOffsets",
     "OneHot",
+    "OneInstance",
     "OneObject",
     "SignedDistance",
     "Sobel",

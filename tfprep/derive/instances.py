@@ -120,6 +120,49 @@ class InstanceClasses:
         return np.array(majority, np.int64)
 
 
+@dataclass(frozen=True)
+class OneInstance:
+    """Draws one instance at random: a mask with 1 for it, 2 for all others, 0 for background and 255 for void, uint8.
+
+    `Clicks(mask=..., target=1)` then simulates a user who selects this object. Where there is none to draw, no pixel is 1.
+
+    Attributes:
+        mask: the field that numbers the instances.
+        min_px: smaller instances, in pixels, are not drawn.
+        classes: the field of class numbers, if only instances of the class `target` are drawn: those with most pixels in it.
+        target: that class.
+        background: the number that is no instance.
+        void: the number of regions that are neither instance nor background.
+    """
+
+    kind: ClassVar[Kind] = "mask"
+
+    mask: str = "instances"
+    min_px: int = 1
+    classes: str | None = None
+    target: int = 1
+    background: int = 0
+    void: int | None = None
+
+    def __post_init__(self) -> None:
+        require_count("OneInstance.min_px", self.min_px, 1)
+
+    def __call__(self, sample: Sample, generator: np.random.Generator, /) -> Array:
+        mask = mask_of(sample, self.mask)
+        numbered = _instances(mask, self.background, self.void)
+        numbers, counts = np.unique(numbered[numbered > 0], return_counts=True)
+        numbers = numbers[counts >= self.min_px]
+        if self.classes is not None:
+            of_class = mask_of(sample, self.classes) == self.target
+            numbers = numbers[[bool(of_class[numbered == number].mean() > 0.5) for number in numbers]]
+        drawn = np.where(numbered > 0, 2, 0).astype(np.uint8)
+        if self.void is not None:
+            drawn[mask == self.void] = 255
+        if len(numbers):
+            drawn[numbered == numbers[generator.integers(len(numbers))]] = 1
+        return drawn
+
+
 def centres(numbered: Array) -> Array:
     """float64 [N + 1, 2]: x, y of the centre of each number; NaN for 0 and those that do not occur."""
     rows, columns = np.nonzero(numbered)

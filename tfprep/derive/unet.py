@@ -36,6 +36,7 @@ class UNetWeights:
             the same, or 1 where one side is empty. False makes w_c 1.
         instances: False takes all that is not 0 for foreground, and its 8-connected parts for the cells.
         inside: draw the second term everywhere. False draws it on the background alone, as published code does.
+        void: the number of regions that are neither cell nor background, such as 255 in Pascal VOC: their pixels weigh 0.
     """
 
     kind: ClassVar[Kind] = "map"
@@ -46,6 +47,7 @@ class UNetWeights:
     balance: bool = True
     instances: bool = True
     inside: bool = False
+    void: int | None = None
 
     def __post_init__(self) -> None:
         require_not_negative("UNetWeights.w0", self.w0)
@@ -53,6 +55,8 @@ class UNetWeights:
 
     def __call__(self, sample: Sample, generator: np.random.Generator, /) -> Array:
         mask = mask_of(sample, self.mask)
+        void = np.zeros(mask.shape, bool) if self.void is None else mask == self.void
+        mask = np.where(void, 0, mask).astype(mask.dtype) if void.any() else mask
         cells = mask if self.instances else components(mask > 0)
         nearest, second = two_nearest(cells, _REACH * self.sigma_px)
         with np.errstate(over="ignore"):
@@ -60,7 +64,9 @@ class UNetWeights:
         weights = np.float32(self.w0) * np.asarray(gaps)
         if not self.inside:
             weights[cells > 0] = 0
-        return np.asarray(weights + (_balance(cells > 0) if self.balance else np.float32(1)))
+        weights += _balance(cells > 0, ~void) if self.balance else np.float32(1)
+        weights[void] = 0
+        return np.asarray(weights)
 
 
 def two_nearest(cells: Array, reach_px: float) -> tuple[Array, Array]:
@@ -110,10 +116,10 @@ def _widened(box: tuple[slice, slice], by: int, shape: tuple[int, ...]) -> tuple
     return rows, columns
 
 
-def _balance(foreground: Array) -> Array:
-    inside = int(foreground.sum())
-    outside = foreground.size - inside
+def _balance(foreground: Array, counted: Array) -> Array:
+    inside, total = int(foreground.sum()), int(counted.sum())
+    outside = total - inside
     if not inside or not outside:
         return np.ones(foreground.shape, np.float32)
-    shares = np.array([foreground.size / (2 * outside), foreground.size / (2 * inside)], np.float32)
+    shares = np.array([total / (2 * outside), total / (2 * inside)], np.float32)
     return np.asarray(shares[foreground.view(np.uint8)])

@@ -72,6 +72,7 @@ def check_kinds(options: Mapping[str, Any], source_kinds: Mapping[str, Kind]) ->
     for name, others in options["row_fields"].items():
         for field in (name, *others):
             _check_known("row_fields", field, kinds)
+    _check_rows(options, source_kinds)
     _check_flip_indices(options, source_kinds)
     for name in options["fill"]:
         if kinds.get(name) not in RASTER_KINDS:
@@ -167,6 +168,20 @@ def _stacks(stack: Mapping[str, Sequence[str]], kinds: Mapping[str, Kind]) -> di
 def _check_known(option: str, name: str, kinds: Mapping[str, Kind]) -> None:
     if name not in kinds:
         wrong((option, name), f"{option}: there is no field '{name}'; there are {', '.join(sorted(kinds))}")
+
+
+def _check_rows(options: Mapping[str, Any], source_kinds: Mapping[str, Kind]) -> None:
+    """Where boxes may be dropped, the fields that have rows for each box lose the same rows."""
+    rows: Mapping[str, Sequence[str]] = getattr(options["source"], "rows", dict)()
+    for boxes, others in rows.items() if options["geometry"] and options["min_visible"] > 0 else ():
+        named = set(options["row_fields"].get(boxes, ()))
+        missing = [name for name in others if name in source_kinds and name not in named]
+        if missing:
+            wrong(
+                ("row_fields", boxes),
+                f"row_fields: min_visible drops boxes, and {', '.join(missing)} have rows for each of them; write "
+                f"row_fields={{{boxes!r}: {[*named, *missing]}}}",
+            )
 
 
 def _check_flip_indices(options: Mapping[str, Any], source_kinds: Mapping[str, Kind]) -> None:

@@ -122,6 +122,8 @@ class Recipe:
         described = {"type": "tfprep.recipe.Recipe", **{name: description.option(v) for name, v in options.items()}}
         if split is not None:
             described["variants"] = self.variants_of(split)
+            decoders: Mapping[str, Any] = getattr(self.source, "decoders", dict)()
+            described |= {"decoders": description.option(decoders)} if decoders else {}
         return {**described, "code": description.code()}
 
     def fingerprint(self, split: str | None = None) -> str:

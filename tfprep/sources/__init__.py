@@ -1,9 +1,14 @@
 """Sources: where samples come from. Each source is one module."""
 
+from tfprep.sources.annotations import Coco, CocoPanoptic, LabelMe, Voc, Yolo
 from tfprep.sources.folder import Folder
 from tfprep.sources.paired import Paired
-from tfprep.sources.source import Entry, Listing, Source, read_files
+from tfprep.sources.presets import ade20k, camvid, cityscapes
+from tfprep.sources.source import Entry, FieldDecoder, Listing, Source, read_files
 from tfprep.sources.splits import Fractions
 from tfprep.sources.table import Table
 
-__all__ = ["Entry", "Folder", "Fractions", "Listing", "Paired", "Source", "Table", "read_files"]
+__all__ = [
+    "Coco", "CocoPanoptic", "Entry", "FieldDecoder", "Folder", "Fractions", "LabelMe", "Listing", "Paired", "Source", "Table",
+    "Voc", "Yolo", "ade20k", "camvid", "cityscapes", "read_files",
+]  # fmt: skip

@@ -13,8 +13,9 @@ from tfprep.fields import Kind, field_name_fault
 from tfprep.sources.companions import Companions
 from tfprep.sources.labels import check_classes
 from tfprep.sources.layout import Splits, check_splits, class_names, fitting, images, stratified_by
+from tfprep.sources.mask_numbers import MappedMask, check_numbers
 from tfprep.sources.patterns import Pattern, compile_pattern
-from tfprep.sources.source import Entry, Listing, constructor_text, key_of
+from tfprep.sources.source import Entry, FieldDecoder, Listing, constructor_text, key_of
 from tfprep.sources.splits import Row, split_rows
 from tfprep.sources.walk import walk
 
@@ -37,6 +38,10 @@ class Paired:
         mask: The pattern of the masks.
         fields: Further fields with kind and pattern: `{"depth": ("map", "{split}/depth/*.png")}`.
         classes: The names of the mask's class numbers.
+        numbers: The class number of each number in the masks' files: `{0: 255, 1: 0, 2: 1}`. A number that is not named rejects
+            the sample, unless `numbers` has a key `None` for all others.
+        palette: The class number of each colour, where masks are RGB pictures: `{(128, 64, 128): 3}`. A colour that is not named
+            rejects the sample.
         splits: As in `Folder`.
 
     Raises:
@@ -47,6 +52,8 @@ class Paired:
     mask: str | None = None
     fields: Mapping[str, tuple[Kind, str]] = field(default_factory=dict)
     classes: tuple[str, ...] = ()
+    numbers: Mapping[int | None, int] = field(default_factory=dict)
+    palette: Mapping[tuple[int, int, int], int] = field(default_factory=dict)
     splits: Splits = None
 
     def __post_init__(self) -> None:
@@ -57,6 +64,9 @@ class Paired:
         object.__setattr__(self, "classes", check_classes(self.classes, "Paired: classes"))
         if self.classes and self.mask is None:
             raise RecipeError("Paired: classes name the numbers of the mask; there is no mask")
+        if (self.numbers or self.palette) and self.mask is None:
+            raise RecipeError("Paired: numbers and palette are about the mask; there is no mask")
+        check_numbers(self.numbers, self.palette, "Paired")
         if not self._others():
             raise RecipeError("Paired: expected a mask or fields beside the image; images alone are a Folder")
         for name, pattern in self._others().items():
@@ -68,6 +78,12 @@ class Paired:
         kinds |= {} if self.mask is None else {"mask": "mask"}
         kinds |= {name: kind for name, (kind, _) in self.fields.items()}
         return kinds | ({"label": "label"} if "label" in compile_pattern(self.image, "Paired: image").holes else {})
+
+    def decoders(self) -> dict[str, FieldDecoder]:
+        """How masks become class numbers, if their files hold other numbers or colours."""
+        if not self.numbers and not self.palette:
+            return {}
+        return {"mask": MappedMask("mask", tuple(self.numbers.items()), tuple(self.palette.items()))}
 
     def scan(self, root: Path) -> Listing:
         """List the images below `root`; see `Source.scan`. SourceError if no image at all has its mask."""

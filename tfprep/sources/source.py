@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from tfprep.errors import SampleError
-from tfprep.fields import Kind
+from tfprep.fields import Kind, Size
 from tfprep.images import check_file_size
 
 
@@ -25,7 +25,7 @@ class Entry:
         key: Unique in the dataset; it stays the same when the data is moved (see `key_of`).
         split: The name of the split.
         files: Paths relative to the root, spelled as the file system spells them, in the order of `Listing.files`.
-        values: Numbers, strings, None or (nested) lists of them, in the order of `Listing.values`.
+        values: Values that JSON can hold, in the order of `Listing.values`.
     """
 
     key: str
@@ -40,8 +40,9 @@ class Listing:
 
     Attributes:
         kinds: Kind of every field.
-        files: The fields that are read from files.
-        values: The fields whose values the entries hold. Together with `files` these are the keys of `kinds`.
+        files: What is read from files.
+        values: What the entries hold as values. `files` and `values` are fields, or raw parts that the source's `decoders()` make
+            fields of: several fields may come from one part.
         entries: The samples; the iterator can be consumed once. Their order depends on names alone, not on the file system.
         classes: Class names of label and mask fields, in the order of their numbers.
         tally: Number of files passed over or missing, by reason; complete once `entries` is consumed.
@@ -55,11 +56,30 @@ class Listing:
     tally: Mapping[str, int] = field(default_factory=dict)
 
 
+class FieldDecoder(Protocol):
+    """How a field is made of a sample's raw parts, where that is not the way of its kind. A frozen dataclass of options.
+
+    `raw` holds the bytes of files and the values of the entry, by the names of `Listing.files` and `Listing.values`.
+    """
+
+    def size(self, raw: Mapping[str, Any]) -> Size | None:
+        """Return (height, width) of a raster in pixels; None if the field has the size of the sample's other rasters."""
+        ...
+
+    def decode(self, raw: Mapping[str, Any], size: Size | None) -> Any:
+        """Return the field's value. `size` is (height, width) of the sample. Raises SampleError."""
+        ...
+
+
 class Source(Protocol):
     """A frozen dataclass of options. Its `repr` is Python code that rebuilds it, given `from tfprep import sources`.
 
-    A source may also have a method `kinds()` that returns the kind of each field as far as the options say. The fields that a
-    recipe names are then checked when the recipe is loaded.
+    A source may also have these methods, which follow from its options alone:
+
+    - `kinds()` returns the kind of each field as far as the options say. The fields that a recipe names are then checked when the
+      recipe is loaded.
+    - `decoders()` returns a `FieldDecoder` by field, for fields that are not decoded in the way of their kind.
+    - `rows()` returns, by the name of a field of boxes, the fields that have rows for each of the boxes.
     """
 
     def scan(self, root: Path) -> Listing:

@@ -8,20 +8,22 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from tfprep.boxes import BoxFormat, check_box_format
 from tfprep.errors import RecipeError, SourceError
 from tfprep.fields import KINDS, Array, Kind, field_name_fault
 from tfprep.seeding import sample_hash
+from tfprep.sources.annotations.box_rows import TableBoxes, warn_if_relative
 from tfprep.sources.cells import is_whole, name_cell, sorted_classes
 from tfprep.sources.columns import FILE_KINDS, Columns, PathCell
 from tfprep.sources.labels import check_classes
 from tfprep.sources.layout import UNSPLIT
 from tfprep.sources.patterns import Pattern, compile_pattern
 from tfprep.sources.rows import TABLE_SUFFIXES, RowBatch, batches
-from tfprep.sources.source import Listing, constructor_text, key_of
+from tfprep.sources.source import FieldDecoder, Listing, constructor_text, key_of
 from tfprep.sources.splits import Fractions, Row, check_split_name, split_rows
 from tfprep.sources.walk import walk
 
@@ -41,6 +43,9 @@ class Table:
             (image, mask, map) are given as `image` is. Boxes and points are lists, which CSV cannot hold.
         classes: The names of a label or mask field, in the order of their numbers. Labels that are not named here get the names
             in their column, sorted by code points, or by value if all are whole numbers.
+        box_format: How boxes are written, by the names of Keras: `xyxy` (pixels), `xywh`, `center_xywh`, `rel_xyxy`, ... They
+            leave as x0, y0, x1, y1 in pixels. A box that covers no pixel rejects its sample.
+        outside: "reject" a sample with a box that reaches outside its image by more than one pixel, or "cut" the box.
         splits: The column with the split, or `Fractions`. With neither, and no `{split}` in `table`, all samples are `train`.
         key: The column with a unique key; by default the image's path is the key.
 
@@ -55,6 +60,8 @@ class Table:
     classes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     splits: Fractions | str | None = None
     key: str | None = None
+    box_format: BoxFormat = "xyxy"
+    outside: Literal["reject", "cut"] = "reject"
 
     def __post_init__(self) -> None:
         for option in ("image", "label", "key"):
@@ -74,6 +81,9 @@ class Table:
             if self.kinds().get(name) not in ("label", "mask"):
                 raise RecipeError(f"Table: classes name the numbers of a label or a mask; {name!r} is neither")
         _check_splits(self.splits, pattern, self.kinds())
+        check_box_format(self.box_format, "Table: box_format")
+        if self.outside not in ("reject", "cut"):
+            raise RecipeError(f"Table: outside is 'reject' or 'cut'; got {self.outside!r}")
 
     def scan(self, root: Path) -> Listing:
         """List the rows; see `Source.scan`."""
@@ -86,6 +96,9 @@ class Table:
         stratify = self.splits.stratify if isinstance(self.splits, Fractions) else None
         label = None if stratify is None else list(columns.values).index(stratify)
         entries = split_rows(rows, tally, self.splits, label)
+        if not self.box_format.startswith("rel_"):
+            boxes = {name: list(columns.values).index(name) for name in self.decoders()}
+            entries = warn_if_relative(entries, boxes, self.box_format)
         return Listing(self.kinds(), tuple(columns.files), tuple(columns.values), entries, classes, tally)
 
     def _pattern(self) -> Pattern:
@@ -99,6 +112,11 @@ class Table:
     def kinds(self) -> dict[str, Kind]:
         """The kind of each field."""
         return {name: kind for name, (kind, _) in self._sources().items()}
+
+    def decoders(self) -> dict[str, FieldDecoder]:
+        """How boxes become x0, y0, x1, y1 in pixels."""
+        boxes = [name for name, kind in self.kinds().items() if kind == "boxes"]
+        return {name: TableBoxes(name, self.box_format, self.outside) for name in boxes}
 
     def _surveyed(self) -> dict[str, tuple[Kind, str]]:
         """The fields whose whole column must be read first."""

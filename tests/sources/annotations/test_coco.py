@@ -1,0 +1,353 @@
+"""COCO files, built and loaded, compared with what pycocotools reads in the same files."""
+
+from __future__ import annotations
+
+import json
+
+import cv2
+import numpy as np
+import pytest
+
+from tests.sources.building import built, picture, write_picture
+from tfprep import augment, codecs, derive, sources
+from tfprep.errors import RecipeError, SourceError
+from tfprep.recipe import Recipe
+
+masks = pytest.importorskip("pycocotools.mask")
+coco_api = pytest.importorskip("pycocotools.coco")
+
+# pycocotools 2.0.11 calls NumPy 2 in the old way.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning"
+)
+SIZE = 40, 56
+ALL = ("boxes", "box_labels", "box_numbers", "instances", "mask", "crowd")
+CATEGORIES = [{"id": 7, "name": "cat"}, {"id": 3, "name": "dog"}, {"id": 90, "name": "zebra"}]
+
+
+def region(x, y, width, height):
+    pixels = np.zeros(SIZE, np.uint8)
+    pixels[y : y + height, x : x + width] = 1
+    return pixels
+
+
+def rle(pixels):
+    packed = masks.encode(np.asfortranarray(pixels))
+    return {"size": list(packed["size"]), "counts": packed["counts"].decode()}
+
+
+def polygon(x, y, width, height):
+    return [[x, y, x + width, y, x + width, y + height, x, y + height]]
+
+
+def annotation(number, image, category, box, segmentation, crowd=0):
+    made = {"id": number, "image_id": image, "category_id": category, "bbox": list(box), "iscrowd": crowd}
+    return {**made, "segmentation": segmentation, "area": box[2] * box[3]}
+
+
+def runs(pixels):
+    """Uncompressed RLE, as COCO writes crowds: runs of 0 and 1 in turn, column by column."""
+    flat = pixels.ravel(order="F")
+    edges = np.flatnonzero(np.diff(flat)) + 1
+    counts = np.diff([0, *edges.tolist(), flat.size]).tolist()
+    return {"size": list(SIZE), "counts": [0, *counts] if flat[0] else counts}
+
+
+def scene():
+    """Two images with objects and one without: a small object in front of a large one, a crowd, polygons, both kinds of RLE."""
+    images = [{"id": n, "file_name": f"{n}.png", "height": SIZE[0], "width": SIZE[1]} for n in (1, 2, 3)]
+    circle = cv2.circle(np.zeros(SIZE, np.uint8), (30, 20), 9, 1, -1)
+    annotations = [
+        annotation(11, 1, 7, (14, 12, 6, 7), polygon(14, 12, 6, 7)),
+        annotation(12, 1, 3, (10.25, 8.5, 20, 22.5), polygon(10.25, 8.5, 20, 22.5)),
+        annotation(13, 1, 3, (0, 0, 56, 12), runs(region(0, 0, 56, 12)), crowd=1),
+        annotation(14, 2, 90, (21, 11, 19, 19), rle(circle)),
+        annotation(15, 2, 7, (2, 3, 12, 30), [polygon(2, 3, 12, 5)[0], polygon(2, 20, 12, 13)[0]]),
+    ]
+    return {"info": {"x": [1, [2]]}, "images": images, "annotations": annotations, "categories": CATEGORIES}
+
+
+def written(tmp_path, content, split="train"):
+    root = tmp_path / "data"
+    for image in content["images"]:
+        write_picture(root / split / image["file_name"], image["id"])
+    path = root / "annotations" / f"instances_{split}.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(content), "utf-8")
+    return root, path
+
+
+def test_all_fields_are_those_of_pycocotools(tmp_path):
+    root, path = written(tmp_path, scene())
+    source = sources.Coco(fields=ALL)
+    fields, rejects = built(source, root, tmp_path / "out", fill={"mask": 255})
+    assert not rejects
+    reference = coco_api.COCO(str(path))
+    ids = sorted(reference.getCatIds())
+    for number in (1, 2, 3):
+        row = fields[f"train/{number}.png"]
+        np.testing.assert_array_equal(row["image"], picture(number))
+        found = reference.loadAnns(reference.getAnnIds(imgIds=[number], iscrowd=False))
+        corners = [[x, y, x + w, y + h] for x, y, w, h in (one["bbox"] for one in found)]
+        np.testing.assert_allclose(row["boxes"], np.reshape(corners, (-1, 4)))
+        assert row["box_labels"].tolist() == [ids.index(one["category_id"]) for one in found]
+        assert row["box_numbers"].tolist() == list(range(1, len(found) + 1))
+        assert row["crowd"].tolist() == [0] * len(found)
+        instances, mask = np.zeros(SIZE, int), np.zeros(SIZE, int)
+        for one in reference.loadAnns(reference.getAnnIds(imgIds=[number], iscrowd=True)):
+            instances[reference.annToMask(one) > 0] = mask[reference.annToMask(one) > 0] = 255
+        for place in sorted(range(len(found)), key=lambda n: -int(reference.annToMask(found[n]).sum())):
+            instances[reference.annToMask(found[place]) > 0] = place + 1
+            mask[reference.annToMask(found[place]) > 0] = ids.index(found[place]["category_id"]) + 1
+        np.testing.assert_array_equal(row["instances"], instances)
+        np.testing.assert_array_equal(row["mask"], mask)
+    assert (fields["train/1.png"]["instances"] == 1).sum() == 42  # the small object is in front
+
+
+def test_class_names_and_masks_have_the_numbers_of_the_fields(tmp_path):
+    root, _ = written(tmp_path, scene())
+    listing = sources.Coco(fields=ALL).scan(root)
+    assert listing.classes == {"box_labels": ("dog", "cat", "zebra"), "mask": ("background", "dog", "cat", "zebra")}
+    taken = sources.Coco(classes=("zebra",)).scan(root)
+    rows = list(taken.entries)
+    assert [len(entry.values[0]["objects"]) for entry in rows] == [0, 1, 0]
+    assert taken.tally == {"object of a class that is not among the classes": 4}
+
+
+@pytest.mark.parametrize(("crowds", "boxes", "number"), [("void", 2, 255), ("skip", 2, 0), ("keep", 3, 3)])
+def test_a_crowd_is_void_or_nothing_or_an_object(tmp_path, crowds, boxes, number):
+    root, _ = written(tmp_path, scene())
+    fields, _ = built(sources.Coco(fields=ALL, crowds=crowds), root, tmp_path / "out", fill={"mask": 255})
+    row = fields["train/1.png"]
+    assert len(row["boxes"]) == boxes
+    assert row["instances"][0, 0] == number
+
+
+@pytest.mark.parametrize(("unannotated", "keys"), [("keep", 3), ("skip", 2), ("reject", 2)])
+def test_an_image_without_annotations_is_kept_or_skipped_or_rejected(tmp_path, unannotated, keys):
+    root, _ = written(tmp_path, scene())
+    fields, rejects = built(sources.Coco(unannotated=unannotated), root, tmp_path / "out")
+    assert len(fields) == keys
+    assert rejects == ({"train/3.png": "the image has no annotations"} if unannotated == "reject" else {})
+    if unannotated == "keep":
+        assert fields["train/3.png"]["boxes"].shape == (0, 4)
+
+
+SHAPES = [
+    ([[1, 2, 3, 4]], "a polygon is three points or more"),
+    ([[1, 2, 3, 4, 5, 6, 7]], "a polygon is three points or more"),
+    ([], "a segmentation is a list of polygons"),
+    ({"size": [9, 9], "counts": [81]}, "its RLE is of size [9, 9]"),
+    ({"size": list(SIZE), "counts": [10, 20]}, "its RLE has 30 pixels"),
+    ({"size": list(SIZE), "counts": [-10, 2250]}, "its RLE has"),
+    ({"size": list(SIZE), "counts": "PP"}, "its RLE ends in the middle"),
+    ({"size": list(SIZE), "counts": "\x07"}, "is no character of an RLE"),
+    ({"size": list(SIZE), "counts": "11"}, "its RLE has 2 pixels"),
+    ({"size": list(SIZE), "counts": {}}, "an RLE's counts are a list or text"),
+]
+BOXES = [
+    ([14, 12, -6, 7], "its box [14, 12, 8, 19] covers no pixel"),
+    ([14, 12, 6, 0], "its box [14, 12, 20, 12] covers no pixel"),
+    ([-14, 12, 20, 9], "its box [-14, 12, 6, 21] reaches outside the image"),
+    ([60, 12, 5, 5], "reaches outside the image"),
+    ([14, 12, 6], "a bbox is x, y, width and height"),
+    (None, "a bbox is x, y, width and height"),
+    ([float("nan"), 12, 6, 7], "holds NaN or infinity"),
+]
+CLASSES = [
+    (5, "there is no category 5"),
+    (None, "there is no category None"),
+    (55, "category 55 has no name"),
+    (56, "category 56 has no name"),
+]
+
+
+def test_a_wrong_annotation_rejects_its_image_and_is_named(tmp_path):
+    """An image for each kind of mistake, and some that are right."""
+    good = {"bbox": [4, 5, 6, 7], "segmentation": polygon(4, 5, 6, 7), "category_id": 7}
+    odd = [*(({**good, "segmentation": value}, reason) for value, reason in SHAPES)]
+    odd += [({**good, "bbox": value}, reason) for value, reason in BOXES]
+    odd += [({**good, "category_id": value}, reason) for value, reason in CLASSES]
+    odd += [
+        (good, ""),
+        ({**good, "bbox": [-1, 0, 20, 9]}, ""),
+        (None, "is None, not an object"),
+        (good, "image of 57 x 40"),
+    ]
+    content = scene()
+    content["categories"] = [*CATEGORIES, {"id": 55}, {"id": 56, "name": " "}]
+    image = {"height": SIZE[0], "width": SIZE[1]}
+    content["images"] = [{**image, "id": number, "file_name": f"{number}.png"} for number in range(len(odd))]
+    content["images"][-1]["width"] = 57
+    content["annotations"] = [
+        {"id": 100 + number, "image_id": number, **(one or {"category_id": 7, "bbox": None})}
+        for number, (one, _) in enumerate(odd)
+    ]
+    odd[-2] = (None, "a bbox is x, y, width and height")
+    root, _ = written(tmp_path, content)
+    fields, rejects = built(sources.Coco(fields=("boxes", "box_labels", "instances")), root, tmp_path / "out")
+    for number, (_, reason) in enumerate(odd):
+        key = f"train/{number}.png"
+        if not reason:
+            assert key in fields
+            continue
+        assert reason in rejects[key]
+        assert f"annotation {100 + number}" in rejects[key] or "image of" in reason
+    right = len(SHAPES) + len(BOXES) + len(CLASSES)
+    np.testing.assert_array_equal(fields[f"train/{right + 1}.png"]["boxes"], [[0, 0, 19, 9]])  # cut by one pixel
+    assert len(fields) == 2
+
+
+def test_boxes_that_reach_outside_may_be_cut(tmp_path):
+    content = scene()
+    content["annotations"] = [annotation(1, 1, 7, (-14, 30, 20, 90), [])]
+    root, _ = written(tmp_path, content)
+    fields, rejects = built(sources.Coco(outside="cut"), root, tmp_path / "out")
+    assert not rejects
+    np.testing.assert_array_equal(fields["train/1.png"]["boxes"], [[0, 30, 6, 40]])
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ('{"images": [', "line 1, column 13: the annotations are not whole JSON"),
+        ('{"images": [],\n "annotations": [{"image_id": 1}, }]}', "line 2"),
+        ('{"images": []}', "no annotations; is this a COCO file?"),
+        ('{"images": [{"id": "a"}], "annotations": []}', "images[0] has no whole number 'id'"),
+        ('{"images": [{"id": 1}, {"id": 1}], "annotations": []}', "two images have one id"),
+        ('{"images": [{"id": 1}], "annotations": [], "categories": []}', "expected the file_name of an image"),
+        ('{"images": [{"id": 1, "file_name": "../../x.png"}], "annotations": []}', "below it"),
+        ("[1]", "expected '{'"),
+        ("[" * 100_000, "expected '{'"),
+        ('{"x": ' + "[" * 100_000, "nested too deeply"),
+    ],
+)
+def test_a_broken_file_is_named_with_its_line(tmp_path, content, reason):
+    root, path = written(tmp_path, scene())
+    path.write_text(content)
+    with pytest.raises(SourceError) as error:
+        list(sources.Coco().scan(root).entries)
+    assert reason in str(error.value)
+    assert str(path) in str(error.value)
+
+
+def test_a_missing_image_is_rejected_and_annotations_of_unknown_images_are_counted(tmp_path):
+    content = scene()
+    content["annotations"][0]["image_id"] = 99
+    root, _ = written(tmp_path, content)
+    (root / "train/2.png").unlink()
+    fields, rejects = built(sources.Coco(), root, tmp_path / "out")
+    assert set(fields) == {"train/1.png", "train/3.png"}
+    assert "No such file" in rejects["train/2.png"]
+    listing = sources.Coco().scan(root)
+    assert len(list(listing.entries)) == 3
+    assert listing.tally == {"annotation of an image that the file does not list": 1}
+
+
+def test_key_points_are_pixel_indices_and_keep_their_rows_under_a_flip(tmp_path):
+    content = scene()
+    content["categories"] = [{"id": 7, "name": "person", "keypoints": ["nose", "left", "right"]}]
+    content["annotations"] = [
+        {**annotation(11, 1, 7, (2, 2, 30, 30), []), "keypoints": [5, 6, 2, 7, 8, 1, 0, 0, 0]},
+        {**annotation(12, 1, 7, (20, 9, 20, 20), []), "keypoints": [25, 16, 2, 27, 18, 2, 23, 12, 1]},
+    ]
+    root, _ = written(tmp_path, content)
+    source = sources.Coco(fields=("boxes", "box_labels", "points"))
+    fields, _ = built(source, root, tmp_path / "out")
+    expected = [[5.5, 6.5, 2], [7.5, 8.5, 1], [0, 0, 0], [25.5, 16.5, 2], [27.5, 18.5, 2], [23.5, 12.5, 1]]
+    np.testing.assert_allclose(fields["train/1.png"]["points"], expected)
+    assert fields["train/2.png"]["points"].shape == (0, 3)
+    cropped, _ = built(
+        source, root, tmp_path / "cropped", geometry=[augment.Crop(20, 20)], min_visible=0.7,
+        row_fields={"boxes": ["box_labels", "points"]},
+    )  # fmt: skip
+    # The centre crop begins at (18, 10): 0.33 of the first box is left, 0.85 of the second.
+    np.testing.assert_allclose(cropped["train/1.png"]["boxes"], [[2, 0, 20, 19]])
+    np.testing.assert_allclose(cropped["train/1.png"]["points"][:, 0], [7.5, 9.5, 5.5])
+
+
+def test_a_recipe_that_drops_boxes_names_the_fields_with_their_rows(tmp_path):
+    root, _ = written(tmp_path, scene())
+    source = sources.Coco(fields=("boxes", "box_labels"))
+    with pytest.raises(
+        RecipeError, match=r"row_fields: min_visible drops boxes.*row_fields=\{'boxes': \['box_labels'\]\}"
+    ):
+        built(source, root, tmp_path / "out", geometry=[augment.Crop(20, 20)], min_visible=0.5)
+
+
+def test_captions_are_lines_of_one_text(tmp_path):
+    content = scene()
+    content["annotations"] = [
+        {"id": n, "image_id": 1, "caption": text} for n, text in enumerate(("a  cat\nhere", "two"))
+    ]
+    root, _ = written(tmp_path, content)
+    fields, _ = built(sources.Coco(fields=("text",)), root, tmp_path / "out")
+    assert fields["train/1.png"]["text"] == "a cat here\ntwo"
+    assert fields["train/2.png"]["text"] == ""
+
+
+def test_every_derived_input_of_instances_is_that_of_pycocotools_masks(tmp_path):
+    root, path = written(tmp_path, scene())
+    source = sources.Coco(fields=("instances", "mask"))
+    inputs = {
+        "centres": derive.InstanceCenters(mask="instances", void=255),
+        "offsets": derive.InstanceOffsets(mask="instances", void=255),
+        "found": derive.InstanceBoxes(mask="instances", void=255),
+        "classes": derive.InstanceClasses(mask="instances", classes="mask", void=255),
+        "weights": derive.UNetWeights(mask="instances", void=255),
+        "one": derive.OneInstance(mask="instances", void=255, classes="mask", target=2),
+        "clicks": derive.Clicks(mask="one", target=1, void=255),
+    }
+    store = {name: codecs.Raw() for name in ("centres", "offsets", "weights", "clicks")}
+    store |= {"found": codecs.Scalar(), "classes": codecs.Scalar(), "one": codecs.Png(), "instances": codecs.Png()}
+    fields, rejects = built(source, root, tmp_path / "out", derive=inputs, store=store, fill={"mask": 255})
+    assert not rejects
+    reference = coco_api.COCO(str(path))
+    row = fields["train/2.png"]
+    circle, bars = (reference.annToMask(one) > 0 for one in reference.loadAnns([14, 15]))
+    for place, pixels in enumerate((circle, bars)):
+        y, x = np.nonzero(pixels)
+        np.testing.assert_array_equal(row["found"][place], [x.min(), y.min(), x.max() + 1, y.max() + 1])
+        np.testing.assert_allclose(row["offsets"][y[0], x[0]], [y.mean() - y[0], x.mean() - x[0]], atol=1e-4)
+        assert row["weights"][pixels].min() > 0
+    assert row["classes"].tolist() == [3, 2]  # zebra and cat, after background
+    np.testing.assert_array_equal(row["one"] == 1, bars)  # the only cat
+    positive = row["clicks"][:, :, 0]
+    assert bars[positive == 0].all()
+    assert (positive == 0).any()
+    void = fields["train/1.png"]["instances"] == 255
+    assert void.any()
+    assert (fields["train/1.png"]["weights"][void] == 0).all()
+
+
+def test_options_are_checked():
+    for options, reason in (
+        ({"fields": ("boxes", "text")}, "captions are in a file of their own"),
+        ({"fields": ("box",)}, "expected fields to be a tuple of boxes"),
+        ({"crowds": "drop"}, "Coco: crowds is one of 'void', 'skip', 'keep'"),
+        ({"unannotated": "drop"}, "Coco: unannotated is one of"),
+        ({"outside": "keep"}, "Coco: outside is one of"),
+        ({"annotations": "a.xml"}, "ends in .json"),
+        ({"images": "{name}"}, "{name} in '{name}' stands for nothing"),
+        (
+            {"splits": sources.Fractions(train=1, stratify="label"), "annotations": "a.json", "images": "{file_name}"},
+            "stratify",
+        ),
+    ):
+        with pytest.raises(RecipeError, match=reason.replace("{", r"\{").replace("(", r"\(")):
+            sources.Coco(**options)
+
+
+def test_the_source_is_rebuilt_from_its_text():
+    source = sources.Coco(fields=("boxes", "mask"), crowds="skip", void=65535)
+    assert eval(repr(source), {"sources": sources}) == source
+
+
+def test_the_fingerprint_covers_how_objects_become_fields():
+    def fingerprint(**options):
+        source = sources.Coco(fields=("instances",), **options)
+        return Recipe(name="a", source=source, store={"instances": codecs.Png()}).fingerprint("train")
+
+    assert fingerprint() == fingerprint(crowds="skip")  # which objects there are shows in the samples
+    assert fingerprint() != fingerprint(void=200)
+    assert fingerprint() != fingerprint(outside="cut")

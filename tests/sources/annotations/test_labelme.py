@@ -1,0 +1,103 @@
+"""LabelMe's files, built and loaded, compared with what was written."""
+
+from __future__ import annotations
+
+import functools
+import json
+import operator
+
+import numpy as np
+import pytest
+
+from tests.sources.building import built, write_picture
+from tfprep import sources
+from tfprep.errors import RecipeError
+
+masks = pytest.importorskip("pycocotools.mask")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning"
+)
+SIZE = 40, 56
+SQUARE = [[4, 5], [14, 5], [14, 15], [4, 15]]
+
+
+def shape(label, points, kind="polygon", group=None):
+    return {"label": label, "points": points, "shape_type": kind, "group_id": group, "flags": {}}
+
+
+def labelme(*shapes, path="x.png", size=SIZE, **more):
+    return {
+        "version": "5.4.1",
+        "shapes": list(shapes),
+        "imagePath": path,
+        "imageHeight": size[0],
+        "imageWidth": size[1],
+        **more,
+    }
+
+
+def written(root, contents):
+    for number, (name, content) in enumerate(contents.items()):
+        write_picture(root / f"{name}.png", number)
+        if content is not None:
+            text = content if isinstance(content, str) else json.dumps(content)
+            (root / f"{name}.json").write_text(text)
+    return root
+
+
+def test_polygons_rectangles_circles_and_groups(tmp_path):
+    far = [[30, 5], [40, 5], [40, 15], [30, 15]]
+    one = labelme(
+        shape("cat", SQUARE, group=1), shape("cat", far, group=1), shape("dog", [[50, 38], [45, 20]], "rectangle"),
+        shape("ant", [[25, 30], [28, 34]], "circle"), shape("ant", [[1, 1], [9, 9]], "line"), path="..\\a\\one.png",
+    )  # fmt: skip
+    root = written(tmp_path / "data", {"one": one, "bare": None})
+    (root / "lost.json").write_text(json.dumps(labelme(path="lost.png")))
+    source = sources.LabelMe(fields=("boxes", "box_labels", "instances", "mask"))
+    fields, rejects = built(source, root, tmp_path / "out")
+    assert not rejects
+    row = fields["one.png"]
+    np.testing.assert_allclose(row["boxes"], [[4, 5, 40, 15], [45, 20, 50, 38], [20, 25, 30, 35]], atol=1e-3)
+    assert row["box_labels"].tolist() == [1, 2, 0]
+    parts = masks.merge(
+        masks.frPyObjects(
+            [functools.reduce(operator.iadd, SQUARE, []), functools.reduce(operator.iadd, far, [])], *SIZE
+        )
+    )
+    np.testing.assert_array_equal(row["instances"] == 1, masks.decode(parts))
+    assert abs((row["instances"] == 3).sum() - np.pi * 25) < 8
+    assert set(np.unique(row["mask"])) == {0, 1, 2, 3}
+    assert len(fields["bare.png"]["boxes"]) == 0
+    listing = source.scan(root)
+    assert len(list(listing.entries)) == 2
+    assert listing.classes["mask"] == ("background", "ant", "cat", "dog")
+    assert listing.tally["shape of the type 'line', which is no region"] == 1
+    assert listing.tally["annotations without their image"] == 1
+
+
+def test_what_is_wrong_with_a_file_rejects_its_image(tmp_path):
+    contents = {
+        "cut": ('{"shapes": [', "cut.json is not whole JSON"),
+        "list": ("[]", "no list of shapes"),
+        "other": (labelme(path="a/somewhere.png"), "is about the image 'a/somewhere.png'"),
+        "nameless": (labelme(shape("", SQUARE)), "nameless.json: shape 0 has no label"),
+        "two": (labelme(shape("cat", SQUARE[:2])), "shape 0: a polygon is three points or more; it has 2"),
+        "words": (labelme(shape("cat", [["a", 1], [2, 3], [4, 5]])), "shape 0: a polygon is three points"),
+        "outside": (labelme(shape("cat", [[-9, 5], [14, 5], [14, 15]])), "reaches outside the image"),
+        "size": (labelme(size=(41, 56)), "the annotations are for an image of 56 x 41"),
+        "good": (labelme(shape("cat", SQUARE)), ""),
+    }
+    for name, (content, _) in contents.items():
+        if isinstance(content, dict) and name != "other":
+            content["imagePath"] = f"{name}.png"
+    root = written(tmp_path / "data", {name: content for name, (content, _) in contents.items()})
+    fields, rejects = built(sources.LabelMe(), root, tmp_path / "out")
+    for name, (_, reason) in contents.items():
+        assert reason in rejects[f"{name}.png"] if reason else f"{name}.png" in fields
+
+
+def test_options_are_checked():
+    with pytest.raises(RecipeError, match="with the placeholders of images"):
+        sources.LabelMe(images="*.png", annotations="**/*.json")
+    with pytest.raises(RecipeError, match="stratify needs one class"):
+        sources.LabelMe(splits=sources.Fractions(train=1, stratify="label"))

@@ -1,0 +1,168 @@
+"""Pascal VOC folders, written with `xml.etree` and Pillow, built and loaded."""
+
+from __future__ import annotations
+
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.sources.building import built, picture, write_picture
+from tfprep import codecs, derive, sources
+from tfprep.errors import RecipeError, SourceError
+
+
+def xml(objects, size=(40, 56)):
+    """VOC's XML. An object is (name, xmin, ymin, xmax, ymax, difficult); numbers count pixels from 1."""
+    root = ElementTree.Element("annotation")
+    ElementTree.SubElement(root, "filename").text = "stale.jpg"
+    if size:
+        of_image = ElementTree.SubElement(root, "size")
+        for side, pixels in zip(("width", "height", "depth"), (size[1], size[0], 3), strict=True):
+            ElementTree.SubElement(of_image, side).text = str(pixels)
+    for name, *box, difficult in objects:
+        one = ElementTree.SubElement(root, "object")
+        if name is not None:
+            ElementTree.SubElement(one, "name").text = name
+        ElementTree.SubElement(one, "difficult").text = str(difficult)
+        corners = ElementTree.SubElement(one, "bndbox") if box else None
+        for side, value in zip(("xmin", "ymin", "xmax", "ymax"), box, strict=False):
+            ElementTree.SubElement(corners, side).text = str(value)
+    return ElementTree.tostring(root)
+
+
+def palette_png(path, numbers):
+    image = Image.fromarray(numbers, "P")
+    image.putpalette([value for number in range(256) for value in (number, 255 - number, number // 2)])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    image.save(path)
+
+
+@pytest.fixture
+def voc(tmp_path):
+    root = tmp_path / "VOC2012"
+    (root / "Annotations").mkdir(parents=True)
+    (root / "ImageSets/Main").mkdir(parents=True)
+    objects = {
+        "one": [("cat", 11, 6, 30, 25, 1), ("aeroplane", 1, 1, 56, 5, 0)],
+        "two": [("dog", 3.5, 4.5, 20, 21, 0)],
+        "three": [],
+    }
+    for number, (name, content) in enumerate(objects.items()):
+        write_picture(root / f"JPEGImages/{name}.png", number)
+        (root / f"Annotations/{name}.xml").write_bytes(xml(content))
+    write_picture(root / "JPEGImages/bare.png", 9)
+    (root / "Annotations/orphan.xml").write_bytes(xml([("cat", 1, 1, 5, 5, 0)]))
+    return root
+
+
+def test_boxes_begin_at_the_first_pixel_and_hold_the_last_one(voc, tmp_path):
+    fields, rejects = built(
+        sources.Voc(fields=("boxes", "box_labels", "box_numbers", "difficult")), voc, tmp_path / "out"
+    )
+    assert not rejects
+    one = fields["JPEGImages/one.png"]
+    np.testing.assert_array_equal(one["boxes"], [[10, 5, 30, 25], [0, 0, 56, 5]])  # 20 x 20 pixels; the whole width
+    assert (one["box_labels"].tolist(), one["difficult"].tolist()) == ([7, 0], [1, 0])  # cat, aeroplane
+    np.testing.assert_array_equal(one["image"], picture(0))
+    np.testing.assert_array_equal(fields["JPEGImages/two.png"]["boxes"], [[2.5, 3.5, 20, 21]])
+    assert fields["JPEGImages/three.png"]["boxes"].shape == fields["JPEGImages/bare.png"]["boxes"].shape == (0, 4)
+    listing = sources.Voc().scan(voc)
+    assert len(list(listing.entries)) == 4
+    assert listing.tally["annotations without their image"] == 1
+
+
+def test_names_beyond_the_official_ones_are_sorted(voc):
+    assert sources.Voc().scan(voc).classes["box_labels"][:2] == ("aeroplane", "bicycle")
+    (voc / "Annotations/two.xml").write_bytes(xml([("a whale", 3, 4, 20, 21, 0)]))
+    assert sources.Voc().scan(voc).classes["box_labels"] == ("a whale", "aeroplane", "cat")
+    listing = sources.Voc(classes=("cat",)).scan(voc)
+    assert sum(len(entry.values[0]["objects"]) for entry in listing.entries) == 1
+    assert listing.tally["object of a class that is not among the classes"] == 2
+
+
+def test_lists_of_images_give_the_splits(voc, tmp_path):
+    (voc / "ImageSets/Main/train.txt").write_text("one\nthree \n\n")
+    (voc / "ImageSets/Main/val.txt").write_text("two -1\nabsent 1\n")
+    (voc / "ImageSets/Main/trainval.txt").write_text("one\ntwo\n")
+    source = sources.Voc(sets="ImageSets/Main/{split}.txt", splits=("train", "val"))
+    fields, rejects = built(source, voc, tmp_path / "out")
+    assert {key: row["split"] for key, row in fields.items()} == {
+        "JPEGImages/one.png": "train", "JPEGImages/three.png": "train", "JPEGImages/two.png": "val",
+    }  # fmt: skip
+    assert "No such file" in rejects["JPEGImages/absent.*"]
+    with pytest.raises(SourceError, match="no file fits 'ImageSets/Main/{split}_x.txt'"):
+        list(sources.Voc(sets="ImageSets/Main/{split}_x.txt").scan(voc).entries)
+
+
+def test_masks_with_palettes_and_every_derived_input_of_their_instances(voc, tmp_path):
+    instances = np.zeros((40, 56), np.uint8)
+    instances[0:5] = 2
+    instances[5:25, 10:30] = 1
+    instances[4:6, 9:31] = 255
+    palette_png(voc / "SegmentationObject/one.png", instances)
+    palette_png(voc / "SegmentationClass/one.png", np.array([0, 8, 1] + [255] * 253, np.uint8)[instances])
+    (voc / "ImageSets/Main/train.txt").write_text("one\n")
+    source = sources.Voc(
+        sets="ImageSets/Main/{split}.txt", splits=("train",), fields=("boxes", "box_numbers", "instances", "mask")
+    )
+    inputs = {
+        "centres": derive.InstanceCenters(mask="instances", void=255),
+        "offsets": derive.InstanceOffsets(mask="instances", void=255),
+        "weights": derive.UNetWeights(mask="instances", void=255),
+        "object": derive.OneInstance(mask="instances", void=255),
+        "clicks": derive.Clicks(mask="object", target=1, void=255),
+        "found": derive.InstanceBoxes(mask="instances", void=255),
+    }
+    store = {"instances": codecs.Png(), "mask": codecs.Png(), "boxes": codecs.Scalar(), "box_numbers": codecs.Scalar()}
+    store |= {name: codecs.Raw() for name in inputs}
+    fields, rejects = built(source, voc, tmp_path / "out", derive=inputs, store=store, fill={"mask": 255})
+    assert not rejects
+    row = fields["JPEGImages/one.png"]
+    np.testing.assert_array_equal(row["instances"], instances)
+    assert set(np.unique(row["mask"])) == {0, 1, 8, 255}
+    rows, columns = np.nonzero(instances == 1)
+    np.testing.assert_array_equal(row["found"][0], [columns.min(), rows.min(), columns.max() + 1, rows.max() + 1])
+    np.testing.assert_allclose(row["offsets"][10, 12], [rows.mean() - 10, columns.mean() - 12], atol=1e-4)
+    assert (row["weights"][instances == 255] == 0).all()
+    assert (row["weights"][instances < 255] > 0).all()
+    chosen = row["object"] == 1
+    assert any(np.array_equal(chosen, instances == number) for number in (1, 2))
+    assert chosen[row["clicks"][:, :, 0] == 0].all()
+    assert row["box_numbers"].tolist() == [1, 2]
+
+
+def test_what_is_wrong_with_a_file_rejects_its_image(tmp_path):
+    root = tmp_path / "data"
+    (root / "Annotations").mkdir(parents=True)
+    right = ("cat", 3, 4, 20, 21, 0)
+    contents = {
+        "cut": (xml([right])[:-20], "Annotations/cut.xml is not whole XML"),
+        "empty": (b"", "is not whole XML"),
+        "nameless": (xml([right, (None, 3, 4, 20, 21, 0)]), "Annotations/nameless.xml: object 2 has no name"),
+        "boxless": (xml([("cat", 0)]), "object 1 has no bndbox"),
+        "words": (xml([("cat", "a", 4, 20, 21, 0)]), "object 1 has no bndbox"),
+        "negative": (xml([("cat", 20, 4, 3, 21, 0)]), "object 1: its box [19, 3, 3, 21] covers no pixel"),
+        "far": (xml([("cat", 3, 4, 90, 21, 0)]), "reaches outside the image of 56 x 40"),
+        "other": (xml([right], (50, 60)), "the annotations are for an image of 60 x 50, this one is 56 x 40"),
+        "turned": (xml([right], (56, 40)), "turned by its EXIF orientation"),
+        "sizeless": (xml([right], None), ""),
+        "good": (xml([right]), ""),
+    }
+    for number, (name, (content, _)) in enumerate(contents.items()):
+        write_picture(root / f"JPEGImages/{name}.png", number)
+        (root / f"Annotations/{name}.xml").write_bytes(content)
+    fields, rejects = built(sources.Voc(), root, tmp_path / "out")
+    for name, (_, reason) in contents.items():
+        assert reason in rejects[f"JPEGImages/{name}.png"] if reason else f"JPEGImages/{name}.png" in fields
+
+
+def test_options_are_checked():
+    with pytest.raises(RecipeError, match="first_pixel is 0 or 1"):
+        sources.Voc(first_pixel=2)
+    with pytest.raises(RecipeError, match="has placeholders that images="):
+        sources.Voc(annotations="{year}/*.xml")
+    with pytest.raises(RecipeError, match="stand for"):
+        sources.Voc(images="JPEGImages/{name}", sets="ImageSets/{split}.txt", annotations="Annotations/{name}.xml")
+    assert eval(repr(sources.Voc(first_pixel=0)), {"sources": sources}) == sources.Voc(first_pixel=0)

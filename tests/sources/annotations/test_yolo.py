@@ -1,0 +1,150 @@
+"""YOLO folders with `data.yaml`, built and loaded."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.sources.building import built, write_picture
+from tfprep import sources
+from tfprep.errors import RecipeError, SourceError
+
+yaml = pytest.importorskip("yaml")
+masks = pytest.importorskip("pycocotools.mask")
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning"
+)
+SIZE = 40, 56
+
+
+def written(root, labels, content, split="train"):
+    """Images `images/SPLIT/NAME.png` with their labels, and data.yaml."""
+    for number, (name, text) in enumerate(labels.items()):
+        write_picture(root / f"images/{split}/{name}.png", number)
+        path = root / f"labels/{split}/{name}.txt"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if text is not None:
+            path.write_text(text)
+    (root / "data.yaml").write_text(yaml.safe_dump(content))
+    return root
+
+
+DETECT = {"path": ".", "train": "images/train", "names": {0: "cat", 1: "dog"}}
+
+
+def test_boxes_are_pixels_and_an_image_without_labels_is_background(tmp_path):
+    labels = {"two": "1 0.5 0.5 0.25 0.5\n0 0.125 0.25 0.25 0.5\n", "none": None, "empty": "\n"}
+    root = written(tmp_path / "data", labels, DETECT)
+    (root / "labels/train/orphan.txt").write_text("0 0.5 0.5 0.1 0.1")
+    fields, rejects = built(sources.Yolo(), root, tmp_path / "out")
+    assert not rejects
+    np.testing.assert_allclose(fields["images/train/two.png"]["boxes"], [[21, 10, 35, 30], [0, 0, 14, 20]])
+    assert fields["images/train/two.png"]["box_labels"].tolist() == [1, 0]
+    assert len(fields["images/train/none.png"]["boxes"]) == len(fields["images/train/empty.png"]["boxes"]) == 0
+    listing = sources.Yolo(unannotated="skip").scan(root)
+    assert len(list(listing.entries)) == 1
+    assert (listing.tally["image without annotations"], listing.tally["annotations without their image"]) == (2, 1)
+
+
+def test_polygons_become_boxes_and_masks(tmp_path):
+    polygon = [0.25, 0.25, 0.75, 0.25, 0.75, 0.75, 0.25, 0.75]
+    root = written(tmp_path / "data", {"one": "1 " + " ".join(map(str, polygon))}, DETECT)
+    fields, rejects = built(sources.Yolo(fields=("boxes", "box_labels", "instances", "mask")), root, tmp_path / "out")
+    assert not rejects
+    row = fields["images/train/one.png"]
+    np.testing.assert_array_equal(row["boxes"], [[14, 10, 42, 30]])
+    drawn = masks.decode(masks.frPyObjects([[14.0, 10, 42, 10, 42, 30, 14, 30]], *SIZE))[:, :, 0]
+    np.testing.assert_array_equal(row["instances"], drawn)
+    np.testing.assert_array_equal(row["mask"], drawn * 2)
+
+
+@pytest.mark.parametrize("numbers", [2, 3])
+def test_key_points(tmp_path, numbers):
+    points = [[0.5, 0.5, 2], [0, 0, 0], [0.25, 0.125, 2]]
+    line = " ".join(map(str, [0, 0.5, 0.5, 0.25, 0.5, *(value for point in points for value in point[:numbers])]))
+    content = {**DETECT, "kpt_shape": [3, numbers]}
+    root = written(tmp_path / "data", {"one": line, "short": line.rpartition(" ")[0]}, content)
+    fields, rejects = built(sources.Yolo(fields=("boxes", "points")), root, tmp_path / "out")
+    np.testing.assert_allclose(fields["images/train/one.png"]["points"], [[28, 20, 2], [0, 0, 0], [14, 5, 2]])
+    assert f"3 times {numbers} of points" in rejects["images/train/short.png"]
+
+
+@pytest.mark.parametrize(
+    ("folder", "entry"),
+    [("train/images", "../train/images"), ("train/images", "./train/images"), ("data/images/train", "images/train")],
+)
+def test_folders_are_found_as_ultralytics_and_roboflow_write_them(tmp_path, folder, entry):
+    root = tmp_path / "data"
+    write_picture(root / folder / "a.png", 1)
+    labels = folder.replace("images", "labels")
+    (root / labels).mkdir(parents=True)
+    (root / labels / "a.txt").write_text("0 0.5 0.5 0.5 0.5")
+    path = "data" if folder.startswith("data") else None
+    (root / "data.yaml").write_text(yaml.safe_dump({"path": path, "train": entry, "val": entry, "names": ["cat"]}))
+    listing = sources.Yolo(splits=("val",)).scan(root)
+    entries = list(listing.entries)
+    assert [(entry.split, len(entry.values[0]["objects"])) for entry in entries] == [("val", 1)]
+
+
+def test_lists_of_images(tmp_path):
+    root = written(tmp_path / "data", {"a": "0 0.5 0.5 0.5 0.5", "b": None}, {**DETECT, "train": "train.txt"})
+    (root / "train.txt").write_text("./images/train/b.png\nimages/train/a.png\n")
+    assert [entry.key for entry in sources.Yolo().scan(root).entries] == ["images/train/b.png", "images/train/a.png"]
+    (root / "train.txt").write_text("../../etc/passwd.png\n")
+    with pytest.raises(SourceError, match="below it"):
+        list(sources.Yolo().scan(root).entries)
+
+
+def test_a_line_that_is_no_object_rejects_its_image(tmp_path):
+    lines = {
+        "class": ("0 0.5 0.5 0.5 0.5\n2 0.5 0.5 0.5 0.5", "class.txt, line 2: class 2 is outside the list of 2 names"),
+        "half": ("0.5 0.5 0.5 0.5 0.5", "class 0.5 is outside"),
+        "words": ("0 a b c d", "line 1: expected a class and numbers"),
+        "nan": ("0 nan 0.5 0.5 0.5", "coordinates are finite numbers"),
+        "three": ("0 0.5 0.5 0.5", "expected x, y, w and h, or a polygon of three points or more; got 3 numbers"),
+        "seven": ("0 " + "0.5 " * 7, "got 7 numbers"),
+        "flat": ("0 0.5 0.5 0 0.5", "covers no pixel"),
+        "pixels": ("0 28 20 14 20", "reaches outside the image of 56 x 40"),
+        "good": ("0 0.5 0.5 0.5 0.5", ""),
+    }
+    root = written(tmp_path / "data", {name: text for name, (text, _) in lines.items()}, DETECT)
+    (root / "labels/train/words.txt").write_bytes(b"\xff\xfe0")
+    lines["words"] = ("", "words.txt is not text")
+    fields, rejects = built(sources.Yolo(), root, tmp_path / "out")
+    for name, (_, reason) in lines.items():
+        assert reason in rejects[f"images/train/{name}.png"] if reason else f"images/train/{name}.png" in fields
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("names: [a", "is not YAML"),
+        ("- a", "expected names and values"),
+        ("train: images/train", "names is a list"),
+        ("names: {0: a, 2: b}\ntrain: images/train", "names is a list"),
+        ("names: [a, a]\ntrain: images/train", "two classes have one name"),
+        ("names: [a]", "there is neither train nor val nor test"),
+        ("names: [a]\ntrain: elsewhere", "'elsewhere' is not below"),
+        ("names: [a]\ntrain: /etc", "'/etc' is not below"),
+        ("names: [a]\ntrain: images/train\nkpt_shape: 3", "kpt_shape is [number of points, 2 or 3]"),
+        ("names: !!python/object/apply:os.system [ls]", "is not YAML"),
+    ],
+)
+def test_a_wrong_yaml_file_is_named(tmp_path, text, reason):
+    root = written(tmp_path / "data", {"a": ""}, DETECT)
+    (root / "data.yaml").write_text(text)
+    with pytest.raises(SourceError) as error:
+        sources.Yolo().scan(root)
+    assert reason in str(error.value)
+    assert "data.yaml" in str(error.value)
+
+
+def test_options_are_checked(tmp_path):
+    with pytest.raises(RecipeError, match="a YAML file"):
+        sources.Yolo(data="data.json")
+    root = written(tmp_path / "data", {"a": ""}, DETECT)
+    with pytest.raises(SourceError, match="there is no split 'val'; there are train"):
+        sources.Yolo(splits=("val",)).scan(root)
+    with pytest.raises(SourceError, match="there is no kpt_shape"):
+        sources.Yolo(fields=("points",)).scan(root)

@@ -1,0 +1,81 @@
+"""Boxes in tables: the form that they are written in, and what is no box."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import numpy as np
+import pytest
+
+from tests.sources.building import built, write_picture
+from tfprep import sources
+from tfprep.errors import RecipeError
+
+
+def table(root, rows):
+    for number, name in enumerate(rows):
+        write_picture(root / f"{name}.png", number)
+    lines = [json.dumps({"path": f"{name}.png", "boxes": boxes}) for name, boxes in rows.items()]
+    (root / "rows.jsonl").write_text("\n".join(lines))
+    return root
+
+
+def source(**options):
+    return sources.Table("rows.jsonl", image="path", fields={"boxes": ("boxes", "boxes")}, **options)
+
+
+@pytest.mark.parametrize(
+    ("form", "row"),
+    [
+        ("xyxy", [14, 10, 42, 30]),
+        ("yxyx", [10, 14, 30, 42]),
+        ("xywh", [14, 10, 28, 20]),
+        ("center_xywh", [28, 20, 28, 20]),
+        ("rel_xyxy", [0.25, 0.25, 0.75, 0.75]),
+        ("rel_yxyx", [0.25, 0.25, 0.75, 0.75]),
+        ("rel_center_xywh", [0.5, 0.5, 0.5, 0.5]),
+    ],
+)
+def test_boxes_leave_as_corners_in_pixels(tmp_path, form, row):
+    root = table(tmp_path / "data", {"a": [row], "none": []})
+    fields, rejects = built(source(box_format=form), root, tmp_path / "out")
+    assert not rejects
+    np.testing.assert_allclose(fields["a.png"]["boxes"], [[14, 10, 42, 30]])
+    assert fields["none.png"]["boxes"].shape == (0, 4)
+
+
+def test_what_is_no_box_rejects_its_sample(tmp_path):
+    rows = {
+        "coco": ([[1, 1, 9, 9], [14, 10, 8, 20]], "box 1: its box [14, 10, 8, 20] covers no pixel"),
+        "flat": ([[14, 10, 20, 10]], "box_format='xywh'"),
+        "far": ([[14, 10, 70, 20]], "box 0: its box [14, 10, 70, 20] reaches outside the image of 56 x 40"),
+        "three": ([[1, 2, 3]], "cannot reshape"),
+        "text": ([["a", 1, 2, 3]], "could not convert"),
+        "nan": ([[float("nan"), 1, 2, 3]], "holds NaN or infinity"),
+        "nothing": (None, "the listing has no value for it"),
+        "rounded": ([[-0.5, 0, 56.75, 40]], ""),
+    }
+    root = table(tmp_path / "data", {name: boxes for name, (boxes, _) in rows.items()})
+    fields, rejects = built(source(), root, tmp_path / "out")
+    for name, (_, reason) in rows.items():
+        assert reason in rejects[f"{name}.png"] if reason else f"{name}.png" in fields
+    np.testing.assert_array_equal(fields["rounded.png"]["boxes"], [[0, 0, 56, 40]])
+    fields, rejects = built(source(outside="cut"), root, tmp_path / "cut")
+    np.testing.assert_array_equal(fields["far.png"]["boxes"], [[14, 10, 56, 20]])
+
+
+def test_boxes_that_look_relative_are_a_warning(tmp_path):
+    root = table(tmp_path / "data", {"a": [[0.25, 0.25, 0.75, 0.75]], "b": [], "c": [[0, 0, 1, 1]]})
+    with pytest.warns(UserWarning, match=re.escape("no number in 'boxes' is above 1: these boxes look like shares")):
+        list(source().scan(root).entries)
+    list(source(box_format="rel_xyxy").scan(root).entries)
+    list(source().scan(table(tmp_path / "more", {"a": [[0.25, 0.25, 0.75, 1.5]]})).entries)
+    list(source().scan(table(tmp_path / "none", {"a": []})).entries)
+
+
+def test_options_are_checked():
+    with pytest.raises(RecipeError, match="Table: box_format: a form of boxes is one of"):
+        source(box_format="coco")
+    with pytest.raises(RecipeError, match="Table: outside is 'reject' or 'cut'"):
+        source(outside="keep")

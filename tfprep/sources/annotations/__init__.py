@@ -1,0 +1,13 @@
+"""Annotations of objects in images: COCO, Pascal VOC, YOLO and LabelMe.
+
+Every source here turns the objects of an image into one raw part, `objects` (`tfprep.sources.annotations.objects`), and makes the
+same fields of it, so that a recipe for one format is a recipe for all of them.
+"""
+
+from tfprep.sources.annotations.coco import Coco
+from tfprep.sources.annotations.labelme import LabelMe
+from tfprep.sources.annotations.panoptic import CocoPanoptic
+from tfprep.sources.annotations.voc import Voc
+from tfprep.sources.annotations.yolo import Yolo
+
+__all__ = ["Coco", "CocoPanoptic", "LabelMe", "Voc", "Yolo"]

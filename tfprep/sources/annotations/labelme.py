@@ -1,0 +1,208 @@
+"""LabelMe: a JSON file beside each image (https://github.com/wkentaro/labelme). CVAT, Label Studio and X-AnyLabeling export it
+too."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from tfprep.errors import RecipeError
+from tfprep.fields import Kind
+from tfprep.sources.annotations.listing import (
+    OTHER_CLASS,
+    AnnotatedImage,
+    Unannotated,
+    WrongAnnotation,
+    check_common,
+    checked_size,
+    count_orphans,
+    object_listing,
+    object_rows,
+    read_annotations,
+)
+from tfprep.sources.annotations.objects import (
+    OBJECT_KINDS,
+    Outside,
+    check_drawing,
+    check_object_fields,
+    decoders_of,
+    rows_of,
+)
+from tfprep.sources.cells import sorted_classes
+from tfprep.sources.companions import Companions
+from tfprep.sources.labels import check_classes, class_name_fault
+from tfprep.sources.layout import Splits, images
+from tfprep.sources.patterns import compile_pattern
+from tfprep.sources.source import FieldDecoder, Listing, constructor_text, key_of
+from tfprep.sources.splits import Row
+from tfprep.sources.walk import walk
+
+_FIELDS = ("boxes", "box_labels", "box_numbers", "instances", "mask")
+_CIRCLE_CORNERS = 64
+"""Corners of the polygon that stands for a circle: its area is within 0.2 % of the circle's."""
+
+
+@dataclass(frozen=True, repr=False)
+class LabelMe:
+    """Images with LabelMe's JSON files beside them. Fields: `image`, and those of `fields`.
+
+    Polygons, rectangles and circles are objects; shapes of one `group_id` and one label are one object. Points, lines and masks
+    of other tools are counted in the tally. An image without a JSON file is kept, with no boxes, unless `unannotated` says
+    otherwise. A JSON file without an image is counted in the tally. A file that is no JSON, or names another image, rejects its
+    image.
+
+    Attributes:
+        images: The pattern of the images, as `tfprep.sources.patterns` describes.
+        annotations: The pattern of the JSON files, with the same placeholders.
+        fields: What to make of the objects (`tfprep.sources.annotations.objects`).
+        unannotated: "keep", "skip" or "reject" images without annotations.
+        outside: "reject" an image with an object that reaches outside it by more than one pixel, or "cut" its box.
+        void: As in `Coco`; there are no void regions, and masks are uint16 if it is above 255.
+        classes: The labels to take, in the order of their numbers; objects of others are left out, and counted in the tally. By
+            default all that occur, sorted.
+        splits: As in `Folder`.
+
+    Raises:
+        RecipeError: An option is wrong, or two options contradict each other.
+    """
+
+    images: str = "**"
+    annotations: str = "**/*.json"
+    fields: tuple[str, ...] = ("boxes", "box_labels")
+    unannotated: Unannotated = "keep"
+    outside: Outside = "reject"
+    void: int = 255
+    classes: tuple[str, ...] | None = None
+    splits: Splits = None
+
+    def __post_init__(self) -> None:
+        image = compile_pattern(self.images, "LabelMe: images")
+        annotations = compile_pattern(self.annotations, "LabelMe: annotations")
+        object.__setattr__(self, "fields", check_object_fields(self.fields, _FIELDS, "LabelMe"))
+        object.__setattr__(self, "splits", check_common(self, image, None))
+        if annotations.suffix != ".json" or annotations.holes - image.holes:
+            raise RecipeError(
+                f"LabelMe: expected annotations to end in .json, with the placeholders of images={self.images!r}; "
+                f"got {self.annotations!r}"
+            )
+        if self.classes is not None:
+            object.__setattr__(self, "classes", check_classes(self.classes, "LabelMe: classes"))
+
+    def kinds(self) -> dict[str, Kind]:
+        """The kind of each field."""
+        return {"image": "image", **{name: OBJECT_KINDS[name] for name in self.fields}}
+
+    def decoders(self) -> dict[str, FieldDecoder]:
+        """How the fields are made of the objects."""
+        return decoders_of(self.fields, self.void, self.outside)
+
+    def rows(self) -> dict[str, tuple[str, ...]]:
+        """The fields with rows for each box."""
+        return rows_of(self.fields)
+
+    def scan(self, root: Path) -> Listing:
+        """List the images below `root`; see `Source.scan`."""
+        classes = self.classes or self._found_classes(root)
+        check_drawing(self.fields, len(classes), self.void, "LabelMe")
+        return object_listing(self, classes, partial(self._rows, root, classes))
+
+    def _found_classes(self, root: Path) -> tuple[str, ...]:
+        names: set[str] = set()
+        for found in walk(root, compile_pattern(self.annotations, "LabelMe: annotations"), Counter()):
+            try:
+                content = _content(read_annotations(root, found.path) or b"", found.path)
+            except WrongAnnotation:
+                continue  # the image is rejected when it is listed
+            labels = (shape.get("label") for shape in content["shapes"] if _corners_of(shape) is not None)
+            names |= {label for label in labels if isinstance(label, str) and label and not class_name_fault(label)}
+        return sorted_classes(names)
+
+    def _rows(self, root: Path, classes: tuple[str, ...], tally: Counter[str]) -> Iterator[Row]:
+        companions = Companions(root)
+        numbers = {name: number for number, name in enumerate(classes)}
+        yield from object_rows(
+            self, root, self._images(root, companions, tally), partial(_objects, numbers=numbers, tally=tally), tally
+        )
+        annotations, image = (compile_pattern(text, "LabelMe") for text in (self.annotations, self.images))
+        count_orphans(root, annotations, image, companions, tally)
+
+    def _images(self, root: Path, companions: Companions, tally: Counter[str]) -> Iterator[AnnotatedImage]:
+        annotations = compile_pattern(self.annotations, "LabelMe: annotations")
+        for one in images(
+            root, compile_pattern(self.images, "LabelMe: images"), splits=self.splits, classes=None, tally=tally
+        ):
+            yield AnnotatedImage(one.file.path, one.split, companions.find(annotations, one.file.holes).path)
+
+    __repr__ = constructor_text
+
+
+def _content(data: bytes, path: str) -> dict[str, Any]:
+    try:
+        content: dict[str, Any] = json.loads(data.decode("utf-8-sig"))
+    except (ValueError, RecursionError) as error:
+        raise WrongAnnotation(f"{path} is not whole JSON: {error}") from error
+    shapes = content.get("shapes") if isinstance(content, dict) else None
+    if not isinstance(shapes, list) or not all(isinstance(shape, dict) for shape in shapes):
+        raise WrongAnnotation(f"{path}: no list of shapes; is this a file of LabelMe?")
+    return content
+
+
+def _objects(data: bytes, path: str, numbers: dict[str, int], tally: Counter[str]) -> dict[str, Any]:
+    content = _content(data, path)
+    _check_image(content, path)
+    objects: dict[Any, dict[str, Any]] = {}
+    for place, shape in enumerate(content["shapes"]):
+        name, label = f"{path}: shape {place}", shape.get("label")
+        if not isinstance(label, str) or not label:
+            raise WrongAnnotation(f"{name} has no label")
+        if (corners := _corners_of(shape)) is None:
+            tally[f"shape of the type {shape.get('shape_type')!r}, which is no region"] += 1
+            continue
+        if label not in numbers:
+            tally[OTHER_CLASS] += 1
+            continue
+        if not all(math.isfinite(value) for value in corners) or len(corners) < 6:
+            raise WrongAnnotation(f"{name}: a polygon is three points or more; it has {len(corners) // 2}")
+        group = (label, shape["group_id"]) if shape.get("group_id") is not None else place
+        objects.setdefault(group, {"id": name, "label": numbers[label], "polygons": []})["polygons"].append(corners)
+    return {"size": _size(content), "objects": list(objects.values())}
+
+
+def _check_image(content: dict[str, Any], path: str) -> None:
+    """A copied or renamed file may describe another image."""
+    named = str(content.get("imagePath") or "").replace("\\", "/").rpartition("/")[2].rpartition(".")[0]
+    stem = path.rpartition("/")[2].rpartition(".")[0]
+    if named and key_of(named) != key_of(stem):
+        raise WrongAnnotation(f"{path} is about the image {content['imagePath']!r}; give both one name")
+
+
+def _corners_of(shape: dict[str, Any]) -> list[float] | None:
+    """x, y, x, y, ... of a region in pixels; None for a shape that is no region."""
+    kind, points = shape.get("shape_type", "polygon"), shape.get("points")
+    rows = points if isinstance(points, list) else []
+    flat = [value for point in rows for value in (point if isinstance(point, list) and len(point) == 2 else [math.nan])]
+    numbers = [float(value) if isinstance(value, int | float) else math.nan for value in flat]
+    if kind in ("rectangle", "circle") and len(numbers) != 4:
+        return [math.nan] if kind == "circle" or len(numbers) != 8 else numbers  # newer versions write four corners
+    if kind == "rectangle":
+        x0, y0, x1, y1 = numbers
+        return [x0, y0, x1, y0, x1, y1, x0, y1]
+    if kind == "circle":
+        return _circle(*numbers)
+    return numbers if kind in ("polygon", "rotation") else None
+
+
+def _circle(x: float, y: float, edge_x: float, edge_y: float) -> list[float]:
+    radius = math.hypot(edge_x - x, edge_y - y)
+    angles = (2 * math.pi * step / _CIRCLE_CORNERS for step in range(_CIRCLE_CORNERS))
+    return [value for angle in angles for value in (x + radius * math.cos(angle), y + radius * math.sin(angle))]
+
+
+def _size(content: dict[str, Any]) -> list[int] | None:
+    return checked_size(content.get("imageHeight"), content.get("imageWidth"))

@@ -1,0 +1,291 @@
+"""The fields that are made of the objects in an image, whatever format they were annotated in.
+
+The raw part `objects` of a sample is plain JSON:
+
+    {"size": [height, width] or null,      what the annotations say about the image, in pixels
+     "objects": [{"id": "annotation 7",    how a message names the object
+                  "label": 3,              class number
+                  "box": [x0, y0, x1, y1],
+                  "polygons": [[x, y, x, y, ...], ...], or "rle": {"counts": ..., "size": [height, width]},
+                  "points": [[x, y, visible], ...],
+                  "number": 2,             its number in a mask of instances, if that is not its place among the objects
+                  "void": true,            a region that counts neither as an object nor as background
+                  "flags": {"difficult": 1}}, ...],
+     "relative": true,                     coordinates are shares of the image's width and height
+     "text": "...",
+     "fault": "..."}                       why the whole sample is rejected
+
+| field         | kind   | value                                                                                              |
+|---------------|--------|----------------------------------------------------------------------------------------------------|
+| `boxes`       | boxes  | float32 [N, 4]: x0, y0, x1, y1 in pixels                                                            |
+| `box_labels`  | label  | int64 [N]: class numbers                                                                            |
+| `box_numbers` | label  | int64 [N]: the number that each object has in `instances`                                            |
+| `instances`   | mask   | [H, W]: 0 is background, objects are 1, 2, ... in the order of the boxes                              |
+| `mask`        | mask   | [H, W]: 0 is background, class c is c + 1                                                           |
+| `points`      | points | float32 [N * K, 3]: x, y, visible; the K points of one object after those of another                |
+| `difficult`, `crowd` | label | int64 [N]: 1 or 0                                                                             |
+| `text`        | text   | captions, one on each line                                                                         |
+
+Masks are drawn by pycocotools, larger objects first, so that a small object in front of a large one is seen. They are uint8 if
+`void` is at most 255, else uint16.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+
+from tfprep.errors import RecipeError, SampleError
+from tfprep.fields import Array, Kind, Size
+from tfprep.optional import require_package
+from tfprep.sources.annotations.box_rows import check_boxes, check_point
+from tfprep.sources.source import FieldDecoder
+
+Objects: TypeAlias = Mapping[str, Any]
+Outside: TypeAlias = Literal["reject", "cut"]
+
+OBJECT_KINDS: Mapping[str, Kind] = {
+    "boxes": "boxes",
+    "box_labels": "label",
+    "box_numbers": "label",
+    "instances": "mask",
+    "mask": "mask",
+    "points": "points",
+    "difficult": "label",
+    "crowd": "label",
+    "text": "text",
+}
+"""Every field that a format of annotations may have, with its kind."""
+DRAWN = frozenset({"instances", "mask"})
+ROWS = ("box_labels", "box_numbers", "points", "difficult", "crowd")
+"""The fields with rows for each box."""
+
+
+@dataclass(frozen=True)
+class ObjectField:
+    """Makes one field of the objects of an image."""
+
+    field: str
+    void: int = 255
+    outside: Outside = "reject"
+
+    def size(self, raw: Mapping[str, Any]) -> Size | None:
+        return None  # that of the image, with which the annotations' own is compared
+
+    def decode(self, raw: Mapping[str, Any], size: Size | None) -> Any:
+        part = raw["objects"]
+        if part.get("fault"):
+            raise SampleError(part["fault"])
+        if self.field == "text":
+            return part["text"]
+        if size is None:
+            raise SampleError("annotations need an image, whose size is not known")
+        _check_size(part.get("size"), size)
+        return _FIELDS[self.field](_scaled(part, size), size, self)
+
+
+def decoders_of(fields: Sequence[str], void: int, outside: Outside) -> dict[str, FieldDecoder]:
+    """Return the decoder of each field that is made of objects."""
+    return {name: ObjectField(name, void, outside) for name in fields if name in OBJECT_KINDS}
+
+
+def rows_of(fields: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """Return, for the boxes, the other fields that have rows for each of them."""
+    others = tuple(name for name in ROWS if name in fields)
+    return {"boxes": others} if "boxes" in fields and others else {}
+
+
+def check_object_fields(fields: Any, allowed: Sequence[str], where: str) -> tuple[str, ...]:
+    """Return `fields` as a tuple. RecipeError unless it lists fields that the format has."""
+    names = tuple(fields) if isinstance(fields, tuple | list) else ()
+    if not names or len(set(names)) < len(names) or not set(names) <= set(allowed):
+        raise RecipeError(f"{where}: expected fields to be a tuple of {', '.join(allowed)}; got {fields!r}")
+    return names
+
+
+def check_drawing(fields: Sequence[str], classes: int, void: int, where: str) -> None:
+    """Raise RecipeError if class numbers and the number of void regions meet, MissingDependencyError without pycocotools."""
+    if not DRAWN & set(fields):
+        return
+    require_package("pycocotools", f"{where}: drawing {' and '.join(sorted(DRAWN & set(fields)))}")
+    if not (isinstance(void, int) and 0 < void <= 65535):
+        raise RecipeError(f"{where}: void is a number from 1 to 65535; got {void!r}")
+    if "mask" in fields and classes >= void:
+        raise RecipeError(f"{where}: {classes} classes and background reach void={void}; give void=65535")
+
+
+# --- the way from objects to fields ---------------------------------------------------------------------------------
+
+
+def _check_size(declared: Any, size: Size) -> None:
+    if declared is not None and tuple(declared) != tuple(size):
+        turned = tuple(declared) == tuple(size)[::-1]
+        hint = "; the image is turned by its EXIF orientation, the annotations are not" if turned else ""
+        raise SampleError(
+            f"the annotations are for an image of {declared[1]} x {declared[0]}, this one is {size[1]} x {size[0]}{hint}"
+        )
+
+
+def _scaled(part: Objects, size: Size) -> list[dict[str, Any]]:
+    """The objects in pixels."""
+    objects: list[dict[str, Any]] = part["objects"]
+    if not part.get("relative"):
+        return objects
+    return [{**one, **{name: _times(one[name], size) for name in _COORDINATES if name in one}} for one in objects]
+
+
+_COORDINATES = "box", "polygons", "points"
+
+
+def _times(value: Any, size: Size) -> Any:
+    """Shares of width and height, alternating, as pixels; a third column of points is visibility."""
+    if value and isinstance(value[0], list):
+        return [_times(row, size) for row in value]
+    scaled = [number * size[1 - place % 2] for place, number in enumerate(value)]
+    return [*scaled[:2], value[2]] if len(value) == 3 else scaled
+
+
+def _counted(objects: Sequence[Objects]) -> list[Objects]:
+    return [one for one in objects if not one.get("void")]
+
+
+def _boxes(objects: Sequence[Objects], size: Size, options: ObjectField) -> Array:
+    counted = _counted(objects)
+    rows = np.array([_box_of(one) for one in counted], np.float64).reshape(-1, 4)
+    return check_boxes(rows, size, [one["id"] for one in counted], options.outside)
+
+
+def _box_of(one: Objects) -> Sequence[float]:
+    """The annotated box, or the one around the polygons."""
+    if one.get("box") is not None:
+        return list(one["box"])
+    if not one.get("polygons"):
+        raise SampleError(f"{one['id']} has neither a box nor a polygon")
+    xy = np.concatenate([np.reshape(polygon, (-1, 2)) for polygon in one["polygons"]])
+    return [*xy.min(0).tolist(), *xy.max(0).tolist()]
+
+
+def _labels(objects: Sequence[Objects], size: Size, options: ObjectField) -> Array:
+    return np.array([one["label"] for one in _counted(objects)], np.int64)
+
+
+def _numbers(objects: Sequence[Objects], size: Size, options: ObjectField) -> Array:
+    return np.array([one.get("number", place) for place, one in enumerate(_counted(objects), 1)], np.int64)
+
+
+def _flags(name: str) -> Callable[[Sequence[Objects], Size, ObjectField], Array]:
+    return lambda objects, size, options: np.array(
+        [one.get("flags", {}).get(name, 0) for one in _counted(objects)], np.int64
+    )
+
+
+def _points(objects: Sequence[Objects], size: Size, options: ObjectField) -> Array:
+    rows = []
+    for one in _counted(objects):
+        rows += [check_point(point, size, one["id"], options.outside) for point in one.get("points") or []]
+    return np.array(rows, np.float32).reshape(-1, 3)
+
+
+def _instances(objects: Sequence[Objects], size: Size, options: ObjectField) -> Array:
+    if len(_counted(objects)) >= options.void:
+        raise SampleError(f"{len(_counted(objects))} objects reach void={options.void}; give void=65535")
+    numbers = iter(range(1, len(objects) + 1))
+    return _drawn([(options.void if one.get("void") else next(numbers), one) for one in objects], size, options)
+
+
+def _mask(objects: Sequence[Objects], size: Size, options: ObjectField) -> Array:
+    return _drawn([(options.void if one.get("void") else one["label"] + 1, one) for one in objects], size, options)
+
+
+def _drawn(numbered: Sequence[tuple[int, Objects]], size: Size, options: ObjectField) -> Array:
+    """The regions in descending order of their area; a void region lies below all objects."""
+    canvas = np.zeros(size, np.uint8 if options.void <= 255 else np.uint16)
+    regions = [(number, region_of(one, size)) for number, one in numbered]
+    for number, region in sorted(regions, key=lambda pair: (pair[0] != options.void, -int(pair[1].sum()))):
+        canvas[region] = number
+    return canvas
+
+
+def region_of(one: Objects, size: Size) -> Array:
+    """The pixels of an object as bool [H, W], by pycocotools. Raises SampleError."""
+    from pycocotools import mask as masks
+
+    height, width = size
+    if one.get("rle") is not None:
+        region = masks.decode(_checked_rle(one, size))
+        return np.asarray(region, bool)
+    polygons = one.get("polygons") or []
+    if not polygons:
+        raise SampleError(f"{one['id']} has no polygon and no RLE, so it cannot be drawn")
+    for polygon in polygons:
+        if len(polygon) < 6 or len(polygon) % 2 or not np.isfinite(polygon).all():
+            raise SampleError(
+                f"{one['id']}: a polygon is three points or more, x and y each; it has {len(polygon)} numbers"
+            )
+    return np.asarray(masks.decode(masks.merge(masks.frPyObjects(_within(polygons, size), height, width))), bool)
+
+
+def _within(polygons: Sequence[Sequence[float]], size: Size) -> list[list[float]]:
+    """Polygons with corners moved to the image's edge: pycocotools writes outside its memory for some that reach far outside."""
+    edges = np.array([size[1], size[0]], np.float64)
+    return [np.clip(np.reshape(polygon, (-1, 2)), 0, edges).ravel().tolist() for polygon in polygons]
+
+
+def _checked_rle(one: Objects, size: Size) -> dict[str, Any]:
+    from pycocotools import mask as masks
+
+    rle = one["rle"]
+    if tuple(rle.get("size", ())) != tuple(size):
+        raise SampleError(
+            f"{one['id']}: its RLE is of size {rle.get('size')}, the image's is {list(size)} (height, width)"
+        )
+    counts = rle.get("counts")
+    if isinstance(counts, list):
+        if sum(counts) != size[0] * size[1] or min(counts, default=-1) < 0:
+            raise SampleError(f"{one['id']}: its RLE has {sum(counts)} pixels, the image {size[0] * size[1]}")
+        compressed: dict[str, Any] = masks.frPyObjects({"counts": counts, "size": list(size)}, *size)
+        return compressed
+    if not isinstance(counts, str):
+        raise SampleError(f"{one['id']}: an RLE's counts are a list or text, not {type(counts).__name__}")
+    if sum(runs := rle_runs(counts, one["id"])) != size[0] * size[1] or min(runs, default=-1) < 0:
+        raise SampleError(f"{one['id']}: its RLE has {sum(runs)} pixels, the image {size[0] * size[1]}")
+    return {"counts": counts.encode(), "size": list(size)}
+
+
+def rle_runs(text: str, name: str) -> list[int]:
+    """The run lengths of COCO's compressed RLE: groups of 5 bits from character 48 on, differences to the run before the last
+    one.
+
+    pycocotools does not check its input: wrong runs make it write outside its memory. The form is that of `rleFrString`
+    (https://github.com/cocodataset/cocoapi/blob/master/common/maskApi.c).
+    """
+    runs: list[int] = []
+    number = shift = 0
+    for character in text:
+        group = ord(character) - 48
+        if not 0 <= group < 64:
+            raise SampleError(f"{name}: {character!r} is no character of an RLE")
+        number |= (group & 0x1F) << shift
+        shift += 5
+        if not group & 0x20:
+            number -= (1 << shift) if group & 0x10 else 0
+            runs.append(number + runs[-2] if len(runs) > 2 else number)
+            number = shift = 0
+    if shift:
+        raise SampleError(f"{name}: its RLE ends in the middle of a number")
+    return runs
+
+
+_FIELDS: Mapping[str, Callable[[Sequence[Objects], Size, ObjectField], Any]] = {
+    "boxes": _boxes,
+    "box_labels": _labels,
+    "box_numbers": _numbers,
+    "instances": _instances,
+    "mask": _mask,
+    "points": _points,
+    "difficult": _flags("difficult"),
+    "crowd": _flags("crowd"),
+}

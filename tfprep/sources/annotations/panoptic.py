@@ -1,0 +1,183 @@
+"""COCO's panoptic segmentation: a PNG of segment ids for each image, and a JSON file that says what they are.
+
+Kirillov et al., 'Panoptic Segmentation', CVPR 2019; the format is that of https://cocodataset.org/#format-data: a pixel's id is
+R + 256 * G + 256 * 256 * B, and 0 where nothing is labelled.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tfprep import images
+from tfprep.errors import SampleError
+from tfprep.fields import Array, Kind, Size
+from tfprep.sources.annotations.coco import Crowds, box_corners, image_size_of
+from tfprep.sources.annotations.coco_file import UNKNOWN_IMAGE, CocoCategories, CocoFile
+from tfprep.sources.annotations.listing import (
+    UNANNOTATED,
+    ImagePath,
+    Unannotated,
+    WrongAnnotation,
+    annotation_files,
+    check_choice,
+    check_common,
+    object_listing,
+)
+from tfprep.sources.annotations.objects import OBJECT_KINDS, Outside, check_object_fields, decoders_of, rows_of
+from tfprep.sources.layout import Splits
+from tfprep.sources.patterns import compile_pattern
+from tfprep.sources.source import Entry, FieldDecoder, Listing, constructor_text
+from tfprep.sources.splits import Row
+
+_FIELDS = ("mask", "instances", "boxes", "box_labels", "box_numbers")
+_DRAWN = ("mask", "instances")
+
+
+@dataclass(frozen=True, repr=False)
+class CocoPanoptic:
+    """Images with COCO's panoptic segmentation. Fields: `image`, and those of `fields`.
+
+    `mask` is 0 where nothing is labelled, and c + 1 for class c, which are the categories in the order of their ids.
+    `instances` is 1, 2, ... for the things in the order of the boxes, and 0 for stuff. A PNG with a segment that the JSON file
+    does not name, or without one that it names, rejects its image.
+
+    Attributes:
+        annotations: The file, relative to the root, or a pattern with `{split}`.
+        images: Where an image lies; `{file_name}` is that of the image.
+        segments: Where its PNG lies; `{file_name}` is that of the annotation.
+        fields: What to make of the segments.
+        crowds: "void" gives the pixels of crowds the number `void`, without a box. "skip" makes them background. "keep" takes
+            each for one thing.
+        unannotated: "keep", "skip" or "reject" images without segments; without a PNG they have no mask, and "keep" rejects
+            them too.
+        outside: "reject" an image with a box that reaches outside it by more than one pixel, or "cut" the box.
+        void: The number of void regions in masks. Masks are uint8 if it is at most 255, else uint16.
+        splits: As in `Folder`.
+
+    Raises:
+        RecipeError: An option is wrong, or two options contradict each other.
+    """
+
+    annotations: str = "annotations/panoptic_{split}.json"
+    images: str = "{split}/{file_name}"
+    segments: str = "panoptic_{split}/{file_name}"
+    fields: tuple[str, ...] = ("mask", "instances")
+    crowds: Crowds = "void"
+    unannotated: Unannotated = "reject"
+    outside: Outside = "reject"
+    void: int = 255
+    splits: Splits = None
+
+    def __post_init__(self) -> None:
+        pattern = compile_pattern(self.annotations, "CocoPanoptic: annotations")
+        object.__setattr__(self, "fields", check_object_fields(self.fields, _FIELDS, "CocoPanoptic"))
+        object.__setattr__(self, "splits", check_common(self, pattern, ".json"))
+        check_choice("CocoPanoptic: crowds", self.crowds, ("void", "skip", "keep"))
+        for option in ("images", "segments"):
+            ImagePath.parse(getattr(self, option), {"file_name"} | pattern.holes, f"CocoPanoptic: {option}")
+
+    def kinds(self) -> dict[str, Kind]:
+        """The kind of each field."""
+        return {"image": "image", **{name: OBJECT_KINDS[name] for name in self.fields}}
+
+    def decoders(self) -> dict[str, FieldDecoder]:
+        """How the fields are made of segments and objects."""
+        drawn: dict[str, FieldDecoder] = {n: Segments(n, self.void) for n in self.fields if n in _DRAWN}
+        return {**decoders_of([name for name in self.fields if name not in _DRAWN], self.void, self.outside), **drawn}
+
+    def rows(self) -> dict[str, tuple[str, ...]]:
+        """The fields with rows for each box."""
+        return rows_of(self.fields)
+
+    def scan(self, root: Path) -> Listing:
+        """List the images of all annotation files below `root`; see `Source.scan`."""
+        found = annotation_files(root, self.annotations, self.splits, "CocoPanoptic: annotations")
+        files = [(CocoFile.read(root / path), holes) for path, holes in found]
+        categories = CocoCategories.of([file for file, _ in files], None)
+        return object_listing(self, categories.names, partial(self._rows, files, categories), ("image", "segments"))
+
+    def _rows(
+        self, files: list[tuple[CocoFile, dict[str, str]]], categories: CocoCategories, tally: Counter[str]
+    ) -> Iterator[Row]:
+        image_path, png_path = (ImagePath.parse(text, None, "CocoPanoptic") for text in (self.images, self.segments))
+        for file, holes in files:
+            tally.update({UNKNOWN_IMAGE: file.unlisted} if file.unlisted else {})
+            for image, found in file.images():
+                if not found and self.unannotated == "skip":
+                    tally[UNANNOTATED] += 1
+                    continue
+                path = image_path.fill({**holes, "file_name": image.get("file_name")}, str(file.path))
+                name = found[0].get("file_name") if found else path.path.rpartition("/")[2].rpartition(".")[0] + ".png"
+                png = png_path.fill({**holes, "file_name": name}, str(file.path))
+                part = self._objects(image, found, categories)
+                yield Entry(path.key, holes["split"], (path.path, png.path), (part,)), None
+
+    def _objects(self, image: Mapping[str, Any], annotations: list[Any], categories: CocoCategories) -> dict[str, Any]:
+        part: dict[str, Any] = {"size": image_size_of(image), "objects": [], "stuff": []}
+        try:
+            if not annotations:
+                raise WrongAnnotation("the image has no segments")
+            for one in annotations[0].get("segments_info") or ():
+                made, thing = self._segment(one, categories)
+                part["objects" if thing else "stuff"].append(made)
+        except WrongAnnotation as fault:
+            part["fault"] = str(fault)
+        return part
+
+    def _segment(self, one: Any, categories: CocoCategories) -> tuple[dict[str, Any], bool]:
+        if not isinstance(one, dict) or not isinstance(one.get("id"), int):
+            raise WrongAnnotation(f"a segment is an object with an id; got {one!r:.60}")
+        name = f"segment {one['id']}"
+        label, thing = categories.number(one.get("category_id"), name), categories.is_thing(one.get("category_id"))
+        made: dict[str, Any] = {"id": name, "label": label, "segment": one["id"]}
+        if one.get("iscrowd") and self.crowds != "keep":
+            made |= {"void": True, "skip": self.crowds == "skip"}
+        return made | ({"box": box_corners(one.get("bbox"), name)} if thing else {}), thing
+
+    __repr__ = constructor_text
+
+
+@dataclass(frozen=True)
+class Segments:
+    """Makes a mask of the PNG of segment ids, with what the JSON file says about each."""
+
+    field: str
+    void: int
+
+    def size(self, raw: Mapping[str, Any]) -> Size | None:
+        return images.image_size(raw["segments"])
+
+    def decode(self, raw: Mapping[str, Any], size: Size | None) -> Array:
+        part = raw["objects"]
+        if part.get("fault"):
+            raise SampleError(part["fault"])
+        ids = images.decode_image(raw["segments"]).astype(np.int64) @ np.array([1, 1 << 8, 1 << 16])
+        present, places = np.unique(ids, return_inverse=True)
+        numbers = {0: 0, **self._numbers(part)}
+        strange = set(present.tolist()) ^ (set(numbers) - ({0} - set(present.tolist())))
+        if strange:
+            one = min(strange)
+            where = "the JSON file, but not in the PNG" if one in numbers else "the PNG, but not in the JSON file"
+            raise SampleError(f"segment {one} is in {where}")
+        if max(numbers.values()) > max(255, self.void):
+            raise SampleError(f"numbers up to {max(numbers.values())} do not fit; give void=65535")
+        table = np.array([numbers[one] for one in present.tolist()], np.uint8 if self.void <= 255 else np.uint16)
+        return np.asarray(table[places.reshape(ids.shape)])
+
+    def _numbers(self, part: Mapping[str, Any]) -> dict[int, int]:
+        """The number of each segment id."""
+        numbers: dict[int, int] = {}
+        things = 0
+        for one in (*part["objects"], *part["stuff"]):
+            thing = one in part["objects"]
+            things += thing and not one.get("void")
+            own = one["label"] + 1 if self.field == "mask" else (things if thing else 0)
+            numbers[one["segment"]] = (0 if one["skip"] else self.void) if one.get("void") else own
+        return numbers

@@ -1,0 +1,239 @@
+"""Pascal VOC: an XML file for each image, lists of images by split, masks with palettes.
+
+Everingham et al., 'The Pascal Visual Object Classes (VOC) Challenge', IJCV 2010; http://host.robots.ox.ac.uk/pascal/VOC/voc2012/.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+from tfprep.errors import RecipeError, SourceError
+from tfprep.fields import Kind
+from tfprep.sources.annotations.listing import (
+    OTHER_CLASS,
+    AnnotatedImage,
+    Unannotated,
+    WrongAnnotation,
+    annotation_files,
+    check_common,
+    count_orphans,
+    object_listing,
+    object_rows,
+    read_annotations,
+)
+from tfprep.sources.annotations.objects import OBJECT_KINDS, Outside, check_object_fields, decoders_of, rows_of
+from tfprep.sources.cells import sorted_classes
+from tfprep.sources.companions import Companions
+from tfprep.sources.labels import check_classes, class_name_fault
+from tfprep.sources.layout import Splits, images
+from tfprep.sources.patterns import Holes, compile_pattern
+from tfprep.sources.source import FieldDecoder, Listing, constructor_text
+from tfprep.sources.splits import Row
+from tfprep.sources.walk import walk
+
+VOC_CLASSES = (
+    *(
+        "aeroplane",
+        "bicycle",
+        "bird",
+        "boat",
+        "bottle",
+        "bus",
+        "car",
+        "cat",
+        "chair",
+        "cow",
+        "diningtable",
+        "dog",
+        "horse",
+    ),
+    *("motorbike", "person", "pottedplant", "sheep", "sofa", "train", "tvmonitor"),
+)
+"""The 20 classes in the order of the numbers in `SegmentationClass`, which begin with 1."""
+_FIELDS = ("boxes", "box_labels", "box_numbers", "difficult", "instances", "mask")
+_MASKS = {"mask": "masks", "instances": "instance_masks"}
+"""The option that says where the file of a field lies."""
+
+
+@dataclass(frozen=True, repr=False)
+class Voc:
+    """Images with Pascal VOC's annotations. Fields: `image`, and those of `fields`.
+
+    Boxes leave as x0, y0, x1, y1 in continuous pixels: VOC counts pixels from 1 and includes the last one, so 1 is taken from
+    `xmin` and `ymin`. `mask` and `instances` are the files of `SegmentationClass` and `SegmentationObject`: 0 is background,
+    255 the border of objects; instance i + 1 is the object of box i (`box_numbers`).
+
+    An image without an XML file is kept, with no boxes, unless `unannotated` says otherwise. An XML file without an image is
+    counted in the tally. A file that is no XML, and an object without a name or a box, rejects its image.
+
+    Attributes:
+        images: The pattern of the images, as `tfprep.sources.patterns` describes.
+        annotations: The pattern of the XML files, with the same placeholders.
+        sets: The pattern of the lists of images by split, such as `ImageSets/Main/{split}.txt`; each line begins with the name
+            of an image, which stands for `*`. With None all images are taken.
+        fields: What to make of the objects (`tfprep.sources.annotations.objects`).
+        masks: The pattern of the masks of classes, if `mask` is one of the fields.
+        instance_masks: The pattern of the masks of instances, if `instances` is one of the fields.
+        first_pixel: The number of the first pixel: 1 in VOC, 0 in files of some tools.
+        unannotated: "keep", "skip" or "reject" images without annotations.
+        outside: "reject" an image with a box that reaches outside it by more than one pixel, or "cut" the box.
+        classes: The names of the classes in the order of their numbers; objects of others are left out, and counted in the
+            tally. By default VOC's 20 if no other names occur, else the names that occur, sorted.
+        splits: With `sets`, the names of the lists to take; else as in `Folder`.
+
+    Raises:
+        RecipeError: An option is wrong, or two options contradict each other.
+    """
+
+    images: str = "JPEGImages/*"
+    annotations: str = "Annotations/*.xml"
+    sets: str | None = None
+    fields: tuple[str, ...] = ("boxes", "box_labels")
+    masks: str = "SegmentationClass/*.png"
+    instance_masks: str = "SegmentationObject/*.png"
+    first_pixel: int = 1
+    unannotated: Unannotated = "keep"
+    outside: Outside = "reject"
+    classes: tuple[str, ...] | None = None
+    splits: Splits = None
+
+    def __post_init__(self) -> None:
+        image = compile_pattern(self.images, "Voc: images")
+        object.__setattr__(self, "fields", check_object_fields(self.fields, _FIELDS, "Voc"))
+        by_split = image if self.sets is None else compile_pattern(self.sets, "Voc: sets")
+        object.__setattr__(self, "splits", check_common(self, by_split, None if self.sets is None else ".txt"))
+        if self.sets is not None and "_1" not in image.holes:
+            raise RecipeError(f"Voc: sets name images, which stand for '*' in images={self.images!r}")
+        if self.first_pixel not in (0, 1):
+            raise RecipeError(f"Voc: first_pixel is 0 or 1; got {self.first_pixel!r}")
+        for name in ("annotations", *(_MASKS[field] for field in self._mask_fields())):
+            unknown = compile_pattern(getattr(self, name), f"Voc: {name}").holes - image.holes
+            if unknown:
+                raise RecipeError(
+                    f"Voc: {name}={getattr(self, name)!r} has placeholders that images={self.images!r} has not"
+                )
+        if self.classes is not None:
+            object.__setattr__(self, "classes", check_classes(self.classes, "Voc: classes"))
+
+    @property
+    def void(self) -> int:
+        """The number of the border of objects in masks."""
+        return 255
+
+    def kinds(self) -> dict[str, Kind]:
+        """The kind of each field."""
+        return {"image": "image", **{name: OBJECT_KINDS[name] for name in self.fields}}
+
+    def decoders(self) -> dict[str, FieldDecoder]:
+        """How the fields are made of the objects."""
+        return decoders_of([name for name in self.fields if name not in _MASKS], self.void, self.outside)
+
+    def rows(self) -> dict[str, tuple[str, ...]]:
+        """The fields with rows for each box."""
+        return rows_of(self.fields)
+
+    def scan(self, root: Path) -> Listing:
+        """List the images below `root`; see `Source.scan`."""
+        classes = self.classes or self._found_classes(root)
+        return object_listing(self, classes, partial(self._rows, root, classes), ("image", *self._mask_fields()))
+
+    def _mask_fields(self) -> tuple[str, ...]:
+        return tuple(name for name in self.fields if name in _MASKS)
+
+    def _found_classes(self, root: Path) -> tuple[str, ...]:
+        names: set[str] = set()
+        for found in walk(root, compile_pattern(self.annotations, "Voc: annotations"), Counter()):
+            try:
+                tree = _tree(read_annotations(root, found.path) or b"", found.path)
+            except WrongAnnotation:
+                continue  # the image is rejected when it is listed
+            names |= {
+                name for one in tree.iter("object") if (name := _text(one, "name")) and not class_name_fault(name)
+            }
+        return VOC_CLASSES if names <= set(VOC_CLASSES) else sorted_classes(names)
+
+    def _rows(self, root: Path, classes: tuple[str, ...], tally: Counter[str]) -> Iterator[Row]:
+        parse = partial(self._objects, numbers={name: number for number, name in enumerate(classes)}, tally=tally)
+        companions = Companions(root)
+        yield from object_rows(self, root, self._images(root, companions, tally), parse, tally)
+        if self.sets is None:
+            annotations, image = (compile_pattern(text, "Voc") for text in (self.annotations, self.images))
+            count_orphans(root, annotations, image, companions, tally)
+
+    def _images(self, root: Path, companions: Companions, tally: Counter[str]) -> Iterator[AnnotatedImage]:
+        annotations = compile_pattern(self.annotations, "Voc: annotations")
+        masks = [compile_pattern(getattr(self, _MASKS[name]), name) for name in self._mask_fields()]
+        for path, split, holes in self._placed(root, companions, tally):
+            others = tuple(companions.find(mask, holes).path for mask in masks)
+            yield AnnotatedImage(path, split, companions.find(annotations, holes).path, others)
+
+    def _placed(self, root: Path, companions: Companions, tally: Counter[str]) -> Iterator[tuple[str, str, Holes]]:
+        """Path, split and placeholders of each image."""
+        image = compile_pattern(self.images, "Voc: images")
+        if self.sets is None:
+            for one in images(root, image, splits=self.splits, classes=None, tally=tally):
+                yield one.file.path, one.split, one.file.holes
+            return
+        for path, placeholders in annotation_files(root, self.sets, self.splits, "Voc: sets"):
+            for name in _names(root, path):
+                holes = {**placeholders, "_1": name}
+                yield companions.find(image, holes).path, placeholders["split"], holes
+
+    def _objects(self, data: bytes, path: str, numbers: dict[str, int], tally: Counter[str]) -> dict[str, Any]:
+        tree = _tree(data, path)
+        objects = []
+        for place, one in enumerate(tree.iter("object"), 1):
+            name, where = _text(one, "name"), f"{path}: object {place}"
+            if not name:
+                raise WrongAnnotation(f"{where} has no name")
+            if name not in numbers:
+                tally[OTHER_CLASS] += 1
+                continue
+            flags = {"difficult": int(_text(one, "difficult") == "1")}
+            made = {"id": where, "label": numbers[name], "box": self._box(one, where), "number": place, "flags": flags}
+            objects.append(made)
+        return {"size": _size(tree), "objects": objects}
+
+    def _box(self, one: ElementTree.Element, where: str) -> list[float]:
+        box = one.find("bndbox")
+        try:
+            values = [float(_text(box, side)) for side in ("xmin", "ymin", "xmax", "ymax")] if box is not None else []
+        except ValueError:
+            values = []
+        if not values:
+            raise WrongAnnotation(f"{where} has no bndbox with xmin, ymin, xmax and ymax as numbers")
+        return [values[0] - self.first_pixel, values[1] - self.first_pixel, values[2], values[3]]
+
+    __repr__ = constructor_text
+
+
+def _tree(data: bytes, path: str) -> ElementTree.Element:
+    try:
+        return ElementTree.fromstring(data)
+    except (ElementTree.ParseError, ValueError, LookupError) as error:
+        raise WrongAnnotation(f"{path} is not whole XML: {error}") from error
+
+
+def _text(element: ElementTree.Element | None, name: str) -> str:
+    found = None if element is None else element.find(name)
+    return "" if found is None or found.text is None else found.text.strip()
+
+
+def _size(tree: ElementTree.Element) -> list[int] | None:
+    """Height and width; None where a tool wrote none, or 0."""
+    sides = [_text(tree.find("size"), side) for side in ("height", "width")]
+    return [int(side) for side in sides] if all(side.isdecimal() and int(side) for side in sides) else None
+
+
+def _names(root: Path, path: str) -> list[str]:
+    try:
+        lines = (root / path).read_text("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SourceError(f"{root / path}: cannot read the list of images: {error}") from error
+    return [line.split()[0] for line in lines if line.strip()]
