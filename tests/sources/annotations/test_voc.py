@@ -92,7 +92,7 @@ def test_lists_of_images_give_the_splits(voc, tmp_path):
         "JPEGImages/one.png": "train", "JPEGImages/three.png": "train", "JPEGImages/two.png": "val",
     }  # fmt: skip
     assert "No such file" in rejects["JPEGImages/absent.*"]
-    with pytest.raises(SourceError, match="no file fits 'ImageSets/Main/{split}_x.txt'"):
+    with pytest.raises(SourceError, match=r"no file fits 'ImageSets/Main/\{split\}_x\.txt'"):
         list(sources.Voc(sets="ImageSets/Main/{split}_x.txt").scan(voc).entries)
 
 
