@@ -22,7 +22,7 @@ from tfprep.cli import text
 def command(folder: Path, out: Path, force: bool) -> None:
     """Inspect FOLDER and write a recipe for its images. The recipe builds without edits."""
     from tfprep.recipe.template import dataset_name, recipe_text
-    from tfprep.sources.detect import detect
+    from tfprep.sources.detection.detect import detect
 
     if out.exists() and not force:
         raise click.UsageError(f"{out} already exists; --force overwrites it, --out names another file")

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tfprep.fields import RASTER_KINDS, Kind
-from tfprep.sources.detect import Detected
+from tfprep.sources.detection.detect import Detected
 
 _STORE: Mapping[Kind, str] = {
     "image": "codecs.Jpeg(95)",
@@ -20,6 +20,8 @@ _STORE: Mapping[Kind, str] = {
     "points": "codecs.Scalar()",
     "text": "codecs.Text()",
 }
+_BOX_SIDE = 640
+"""Side of the images for detectors, to which they are resized and padded: that of YOLO and RetinaNet."""
 _SIZES = (224, 160, 128, 96, 64, 32)
 
 
@@ -36,6 +38,8 @@ def recipe_text(detected: Detected, folder: Path, path: Path) -> str:
         f"name={name!r},",
         f"source={detected.source!r},",
         f"geometry=[{', '.join(_geometry(detected))}],",
+        *_about_boxes(detected),
+        *_fill(detected),
         "colour=[augment.Brightness(0.2), augment.Contrast(0.2)],",
         *_derive(detected),
         *_variants(detected),
@@ -73,8 +77,10 @@ def _geometry(detected: Detected) -> list[str]:
     sizes = detected.facts.sizes
     if not kinds & RASTER_KINDS or not sizes:
         return []
-    shorter = min(min(size) for size in sizes)
-    side = next((size for size in _SIZES if size <= shorter), _SIZES[-1])
+    side = next((size for size in _SIZES if size <= detected.facts.usual_side), _SIZES[-1])
+    if "boxes" in kinds:
+        flip = [] if "points" in kinds else ["augment.Flip(p=0.5)"]
+        return [f"augment.Resize({_BOX_SIDE}, {_BOX_SIDE}, pad=True)", *flip]
     if kinds & {"mask", "map", "boxes", "points"}:
         return ["augment.Flip(p=0.5)"] if len(set(sizes)) == 1 else [
             f"augment.Resize(shorter={side})", f"augment.Crop({side}, {side})", "augment.Flip(p=0.5)"
@@ -82,10 +88,31 @@ def _geometry(detected: Detected) -> list[str]:
     return [f"augment.RandomResizedCrop({side}, {side})", "augment.Flip(p=0.5)"]
 
 
+def _about_boxes(detected: Detected) -> list[str]:
+    kinds = detected.facts.kinds
+    if "points" not in kinds.values():
+        return []
+    return [
+        "# augment.Flip(p=0.5) needs flip_indices={'points': (0, 2, 1, ...)}: the row that takes the place of each row"
+    ]
+
+
+def _fill(detected: Detected) -> list[str]:
+    """The number of void pixels, which is no class, where masks may hold it."""
+    void = getattr(detected.source, "void", None)
+    numbers = detected.facts.mask_numbers
+    masks = [name for name in numbers if void is not None or 255 in numbers[name]]
+    return [f"fill={{{', '.join(f'{name!r}: {void or 255}' for name in masks)}}},"] if masks else []
+
+
 def _derive(detected: Detected) -> list[str]:
     masks = [name for name, kind in detected.facts.kinds.items() if kind == "mask"]
     if not masks:
         return []
+    if "instances" in masks:
+        return [
+            "# derive={'object': derive.OneInstance(void=255), 'clicks': derive.Clicks(mask='object', target=1, void=255)},"
+        ]
     return [f"# derive={{'distance': derive.Distance(mask={masks[0]!r}, target=1)}},  # then name it in store as well"]
 
 

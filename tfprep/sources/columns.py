@@ -17,20 +17,23 @@ from tfprep.sources.splits import Row
 FILE_KINDS = ("image", "mask", "map")
 """The kinds of field that are read from files."""
 
-_BRACES = re.compile(r"\{([^{}]+)\}")
+_BRACES = re.compile(r"(?<!\{)\{([^{}]+)\}(?!\})")
 Cells = Mapping[str, Sequence[Any]]
 
 
 @dataclass(frozen=True)
 class PathCell:
-    """A path from the cells of a row: one column, or literal text and columns (`images/{id}.jpg`)."""
+    """A path from the cells of a row: one column, or literal text and columns (`images/{id}.jpg`); `{{` and `}}` are braces."""
 
     parts: tuple[str, ...]
     """Literal text at even positions, columns at odd ones."""
 
     @staticmethod
     def parse(text: str) -> PathCell:
-        return PathCell(tuple(_BRACES.split(text)) if _BRACES.search(text) else ("", text, ""))
+        if not _BRACES.search(text):
+            return PathCell(("", text, ""))
+        parts = _BRACES.split(text)
+        return PathCell(tuple(re.sub(r"([{}])\1", r"\1", part) if not n % 2 else part for n, part in enumerate(parts)))
 
     @property
     def columns(self) -> tuple[str, ...]:

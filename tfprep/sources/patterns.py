@@ -4,6 +4,7 @@
   and `{label}` its class. Any other name only connects the patterns of several fields.
 - `*` is such a part without a name: the first `*` of one pattern corresponds to the first `*` of another.
 - `**` stands for any number of nested folders, including none; at the end it means all files below.
+- `{{` and `}}` stand for braces.
 - If the last name has no suffix (`images/*`), it matches the files with a suffix of `IMAGE_SUFFIXES`.
 
 The case of suffixes does not matter; the case of all other text does. If a name can be divided in several ways, the leftmost
@@ -30,6 +31,8 @@ Holes: TypeAlias = Mapping[str, str]
 """What each placeholder stands for; `*` and `**` go by `_1`, `_2`, … and `__`."""
 
 _TOKEN = re.compile(r"\{([A-Za-z][A-Za-z0-9_]*)\}|(\*\*)|(\*)")
+_BRACES = {"{{": "\0", "}}": "\1"}
+"""What stands for braces while placeholders are looked for: no file name holds NUL, and few hold its neighbour."""
 _DEEP = "__"
 
 
@@ -135,6 +138,8 @@ class Pattern:
 def compile_pattern(text: str, rule: str) -> Pattern:
     """Parse a pattern. `rule` names the option in the RecipeError that a mistake raises."""
     names = text.split("/") if isinstance(text, str) else []
+    if isinstance(text, str) and set(text) & set(_BRACES.values()):
+        raise RecipeError(f"{rule}: expected a path without control characters; got {text!r}")
     if not names or text.startswith("/") or "\\" in text or not text or {"", ".", ".."} & set(names):
         raise RecipeError(
             f"{rule}: expected a path relative to the data's root with single slashes, such as "
@@ -146,10 +151,28 @@ def compile_pattern(text: str, rule: str) -> Pattern:
         raise RecipeError(
             f"{rule}: expected at most one '**', since two can divide one path in several ways; got {text!r}"
         )
+    names = [_hidden(name) for name in names]
     stem, suffix = _split_suffix(names[-1])
     stars = iter(range(1, len(text) + 1))
     folders = tuple(PatternPart(_tokens(name, stars, text, rule)) for name in names[:-1])
     return Pattern(text, folders, PatternPart(_tokens(stem, stars, text, rule)), suffix)
+
+
+def literal(name: str) -> str:
+    """Return a pattern for this path and hardly any other: braces are doubled, and `*` stands for itself among others."""
+    return name.replace("{", "{{").replace("}", "}}")
+
+
+def _hidden(name: str) -> str:
+    for doubled, stand_in in _BRACES.items():
+        name = name.replace(doubled, stand_in)
+    return name
+
+
+def _shown(text: str) -> str:
+    for doubled, stand_in in _BRACES.items():
+        text = text.replace(stand_in, doubled[0])
+    return text
 
 
 _IMAGE_ENDINGS = frozenset(IMAGE_SUFFIXES)
@@ -180,7 +203,7 @@ def _tokens(name: str, stars: object, text: str, rule: str) -> tuple[tuple[bool,
         tokens.append((False, name[end:]))
     if any(not hole and set(literal) & set("{}") for hole, literal in tokens):
         raise RecipeError(f"{rule}: expected placeholders like '{{split}}': letters, digits and _; got {text!r}")
-    return tuple(tokens)
+    return tuple((hole, part if hole else _shown(part)) for hole, part in tokens)
 
 
 def _regex(hole: bool, text: str, seen: set[str]) -> str:

@@ -1,8 +1,8 @@
 """Rows of a CSV, TSV, JSON lines or Parquet file, one batch at a time, so that the whole table is never in memory.
 
-CSV and TSV: UTF-8, a header, RFC 4180 quoting, line breaks inside quotes allowed; every cell comes as text, so `007` and
-`NA` stay what they are. JSON lines: one object a line. Parquet: any layout. Rows are numbered from 1, the header not
-counted; in JSON lines a row's number is its line's.
+CSV and TSV: UTF-8, with a byte order mark or without, a header, RFC 4180 quoting, commas or semicolons, line breaks inside
+quotes allowed; every cell comes as text, so `007` and `NA` stay what they are. JSON lines: one object a line. Parquet: any
+layout. Rows are numbered from 1, the header not counted; in JSON lines a row's number is its line's.
 
 Arrow is imported where it reads: every recipe imports this module, and a build's workers read no table.
 """
@@ -62,15 +62,23 @@ def _open_csv(path: Path, columns: list[str] | None = None) -> Any:
     return pyarrow.csv.open_csv(
         path,
         read_options=pyarrow.csv.ReadOptions(block_size=BLOCK_BYTES, use_threads=False),
-        parse_options=pyarrow.csv.ParseOptions(
-            delimiter="\t" if path.suffix.lower() == ".tsv" else ",", newlines_in_values=True
-        ),
+        parse_options=pyarrow.csv.ParseOptions(delimiter=_delimiter(path), newlines_in_values=True),
         convert_options=pyarrow.csv.ConvertOptions(
             include_columns=columns,
             column_types={name: pa.string() for name in columns or ()},
             strings_can_be_null=False,
         ),
     )
+
+
+def _delimiter(path: Path) -> str:
+    """A tab in TSV. In CSV a comma, or a semicolon if the header has that and no comma, as spreadsheets write it in Europe."""
+    if path.suffix.lower() == ".tsv":
+        return "\t"
+    with path.open("rb") as file:
+        header = file.readline(BLOCK_BYTES)
+    unquoted = b"".join(header.split(b'"')[::2])
+    return ";" if b";" in unquoted and b"," not in unquoted else ","
 
 
 def _csv_columns(path: Path) -> list[str]:

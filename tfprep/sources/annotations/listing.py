@@ -24,7 +24,7 @@ Unannotated: TypeAlias = Literal["keep", "skip", "reject"]
 UNANNOTATED = "image without annotations"
 ORPHAN = "annotations without their image"
 OTHER_CLASS = "object of a class that is not among the classes"
-_HOLE = re.compile(r"\{([A-Za-z][A-Za-z0-9_]*)\}")
+_HOLE = re.compile(r"(?<!\{)\{([A-Za-z][A-Za-z0-9_]*)\}(?!\})")
 
 
 class ObjectSource(Protocol):
@@ -87,7 +87,7 @@ class _File(NamedTuple):
 
 @dataclass(frozen=True)
 class ImagePath:
-    """A path with placeholders in braces: `{split}/{file_name}`."""
+    """A path with placeholders in braces: `{split}/{file_name}`; `{{` and `}}` are braces."""
 
     parts: tuple[str, ...]
     """Literal text at even positions, names of placeholders at odd ones."""
@@ -112,6 +112,7 @@ class ImagePath:
             if not isinstance(value, str) or not value:
                 raise SourceError(f"{where}: expected the {text[place]} of an image as text; got {value!r}")
             text[place] = value
+        text[::2] = [re.sub(r"([{}])\1", r"\1", part) for part in text[::2]]
         try:
             path = path_cell("".join(text))
         except SourceError as error:

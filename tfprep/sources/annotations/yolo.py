@@ -39,7 +39,7 @@ from tfprep.sources.annotations.objects import (
 from tfprep.sources.cells import path_cell
 from tfprep.sources.labels import class_name_fault
 from tfprep.sources.layout import Splits
-from tfprep.sources.patterns import IMAGE_SUFFIXES, compile_pattern
+from tfprep.sources.patterns import IMAGE_SUFFIXES, compile_pattern, literal
 from tfprep.sources.source import FieldDecoder, Listing, constructor_text
 from tfprep.sources.splits import Row
 from tfprep.sources.walk import image_suffix, walk
@@ -243,7 +243,7 @@ def _place(root: Path, yaml: str, content: dict[Any, Any], value: Any) -> str:
 
 def _images(root: Path, place: str, tally: Counter[str]) -> list[str]:
     if not place.endswith(".txt"):
-        pattern = compile_pattern("**" if place == "." else f"{_escaped(place)}/**", "Yolo")
+        pattern = compile_pattern("**" if place == "." else f"{literal(place)}/**", "Yolo")
         found = [file.path for file in walk(root, pattern, tally)]
         if not found:
             raise SourceError(
@@ -256,12 +256,6 @@ def _images(root: Path, place: str, tally: Counter[str]) -> list[str]:
         raise SourceError(f"{root / place}: cannot read the list of images: {error}") from error
     folder = posixpath.dirname(place)
     return [path_cell(posixpath.join(folder, line.strip())) for line in lines if line.strip()]
-
-
-def _escaped(folder: str) -> str:
-    if set(folder) & set("{}*"):
-        raise SourceError(f"{folder!r}: the name of a folder of images holds braces or '*'; rename it")
-    return folder
 
 
 def label_path(image: str) -> str:
@@ -278,7 +272,7 @@ def _count_orphans(root: Path, place: str, expected: set[str], tally: Counter[st
     folder = posixpath.dirname(label_path(f"{place}/x.jpg"))
     if folder == place or not (root / folder).is_dir():
         return
-    pattern = compile_pattern(f"{_escaped(folder)}/**/*.txt", "Yolo")
+    pattern = compile_pattern(f"{literal(folder)}/**/*.txt", "Yolo")
     orphans = sum(
         found.path not in expected for found in walk(root, pattern, Counter()) if not image_suffix(found.path)
     )

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from tfprep.errors import SampleError
 from tfprep.fields import Kind, Size
 from tfprep.images import decode_mask, image_size
 from tfprep.seeding import sample_hash
-from tfprep.sources.source import Entry, Listing, Source, read_files
+from tfprep.sources.source import Entry, FieldDecoder, Listing, Source, read_files
 
 SAMPLES = 24
 """Number of samples that are opened: those with the smallest hashes, which is a fair and repeatable choice."""
@@ -30,6 +31,7 @@ class Facts:
         labels: Number of samples by label field and class name.
         suffixes: Number of image files by suffix.
         sizes: (height, width) of the images that were opened.
+        objects: Number of annotated objects by class.
         mask_numbers: Class numbers in the masks that were opened, by field.
         problems: What is wrong with files that were opened.
         tally: What the source passed over.
@@ -40,15 +42,41 @@ class Facts:
     labels: Mapping[str, Mapping[str, int]]
     suffixes: Mapping[str, int]
     sizes: tuple[Size, ...]
+    objects: Mapping[str, int]
     mask_numbers: Mapping[str, tuple[int, ...]]
     problems: tuple[str, ...]
     tally: Mapping[str, int]
+
+    @property
+    def no_mask_opened(self) -> bool:
+        """Whether there are masks, and not one of those that were opened holds class numbers."""
+        return bool(self.mask_numbers) and not any(self.mask_numbers.values()) and bool(self.problems)
+
+    @property
+    def usual_side(self) -> int:
+        """The shorter side in pixels that at least 19 of 20 images have, as far as they were opened."""
+        shorter = sorted(min(size) for size in self.sizes)
+        return shorter[len(shorter) // 20]
+
+    @property
+    def small(self) -> str:
+        """Which of the images that were opened are much smaller than the others; "" if none is."""
+        usual = self.usual_side if self.sizes else 0
+        few = [min(size) for size in self.sizes if min(size) < usual / 2]
+        if not few:
+            return ""
+        share = f"{len(few)} of {len(self.sizes)} images opened"
+        return f"{share} are smaller than half of the usual {usual} pixels; they are enlarged"
 
     def lines(self) -> list[str]:
         """Return the facts in words, one line for each."""
         lines = [f"{sum(self.splits.values())} samples: {_counts(self.splits)}"]
         for name, counts in self.labels.items():
             lines.append(f"{name}: {len(counts)} classes: {_counts(counts)}")
+        if self.objects:
+            lines.append(
+                f"{sum(self.objects.values())} objects in {len(self.objects)} classes: {_counts(self.objects)}"
+            )
         lines.append(f"image files: {_counts(self.suffixes)}")
         if self.sizes:
             lines.append(f"image sizes, {len(self.sizes)} opened: {_sizes(self.sizes)}")
@@ -61,18 +89,27 @@ def look(source: Source, root: Path) -> Facts:
     """List all samples and open `SAMPLES` of them. Raises SourceError if the source does not fit the folder."""
     listing = source.scan(root)
     splits, suffixes = Counter[str](), Counter[str]()
-    counts = {name: Counter[str]() for name in listing.values if listing.kinds[name] == "label"}
+    counts = {name: Counter[str]() for name in listing.values if listing.kinds.get(name) == "label"}
+    objects: Counter[int] = Counter()
     chosen: list[tuple[int, str, Entry]] = []
     for entry in listing.entries:
         splits[entry.split] += 1
         suffixes[Path(entry.files[0]).suffix.lower()] += 1
         for name, count in counts.items():
             count.update(_names(listing, name, entry))
+        if "objects" in listing.values:
+            part = entry.values[listing.values.index("objects")]
+            objects.update(one["label"] for one in part["objects"] if one.get("label") is not None)
         ranked = (-sample_hash(0, entry.key), entry.key, entry)
         (heapq.heappush if len(chosen) < SAMPLES else heapq.heappushpop)(chosen, ranked)
     labels = {name: {c: count[c] for c in listing.classes[name]} for name, count in counts.items()}
-    sizes, numbers, problems = _opened(root, listing, [entry for _, _, entry in sorted(chosen, reverse=True)])
-    return Facts(listing.kinds, splits, labels, suffixes, sizes, numbers, problems, dict(listing.tally))
+    few = [entry for _, _, entry in sorted(chosen, reverse=True)]
+    sizes, numbers, problems = _opened(source, root, listing, few)
+    names = listing.classes.get("box_labels") or listing.classes.get("mask", ())[1:]
+    by_class = {
+        names[number] if number < len(names) else str(number): count for number, count in sorted(objects.items())
+    }
+    return Facts(listing.kinds, splits, labels, suffixes, sizes, by_class, numbers, problems, dict(listing.tally))
 
 
 def _names(listing: Listing, name: str, entry: Entry) -> list[str]:
@@ -81,17 +118,22 @@ def _names(listing: Listing, name: str, entry: Entry) -> list[str]:
 
 
 def _opened(
-    root: Path, listing: Listing, entries: list[Entry]
+    source: Source, root: Path, listing: Listing, entries: list[Entry]
 ) -> tuple[tuple[Size, ...], dict[str, tuple[int, ...]], tuple[str, ...]]:
     sizes: list[Size] = []
-    numbers: dict[str, set[int]] = {name: set() for name in listing.files if listing.kinds[name] == "mask"}
+    decoders: Mapping[str, FieldDecoder] = getattr(source, "decoders", dict)()
+    numbers: dict[str, set[int]] = {name: set() for name, kind in listing.kinds.items() if kind == "mask"}
     problems: list[str] = []
     for entry in entries:
         try:
-            raw = read_files(root, listing.files, entry)
+            raw: dict[str, Any] = {
+                **read_files(root, listing.files, entry),
+                **dict(zip(listing.values, entry.values, strict=True)),
+            }
             sizes.append(image_size(raw["image"]))
+            made = {name: decoder.decode(raw, sizes[-1]) for name, decoder in decoders.items()}
             for name, found in numbers.items():
-                found.update(np.unique(decode_mask(raw[name])).tolist())
+                found.update(np.unique(made[name] if name in made else decode_mask(raw[name])).tolist())
         except SampleError as error:
             problems.append(f"{entry.key}: {error}")
     return tuple(sizes), {name: tuple(sorted(found)) for name, found in numbers.items()}, tuple(problems)

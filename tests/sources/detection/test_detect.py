@@ -12,7 +12,7 @@ import pytest
 from tfprep import sources
 from tfprep.errors import SourceError
 from tfprep.sources import Folder, Fractions, Paired, Table
-from tfprep.sources.detect import detect
+from tfprep.sources.detection.detect import detect
 
 EIGHTY_TWENTY = Fractions(train=0.8, val=0.2)
 BY_CLASS = Fractions(train=0.8, val=0.2, stratify="label")

@@ -8,12 +8,15 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
+from tfprep.sources.patterns import literal
+
 SPLIT_NAMES = frozenset(
     ("train", "training", "trainval", "val", "valid", "validation", "dev", "test", "testing", "eval", "holdout")
 )
 _MASK_WORDS = r"(?:masks?|annot(?:ation)?s?|labels?|seg(?:mentation)?(?:class|s)?|gt|ground_?truth|targets?)"
 _MASK_FOLDER = re.compile(_MASK_WORDS, re.IGNORECASE)
 _ENDING = re.compile(rf"(?P<stem>.+?)(?P<ending>[_.-]?{_MASK_WORDS})", re.IGNORECASE)
+_IMAGE_WORD = re.compile(r"(?:images?|img|photo|raw|rgb|input)\b", re.IGNORECASE)
 _LOSSY = frozenset((".jpg", ".jpeg"))
 """No masks: JPEG does not keep class numbers."""
 
@@ -32,7 +35,7 @@ class _Group(NamedTuple):
 
 def mask_patterns(names: Names) -> list[tuple[str, str]]:
     """Pairs of patterns, for images and for masks, that the names suggest; the one with the most names first."""
-    found = Counter(dict((*_parallel(names), *_side_by_side(names))))
+    found = Counter(dict((*_parallel(names), *_side_by_side(names), *_same_names(names))))
     return [patterns for patterns, _ in found.most_common()]
 
 
@@ -41,7 +44,8 @@ def _parallel(names: Names) -> Iterator[tuple[tuple[str, str], int]]:
     for image, mask, place in _folder_pairs(names):
         parts, part, mask_part = image.split("/"), image.split("/")[place], mask.split("/")[place]
         by_split = part.lower() in SPLIT_NAMES and mask_part.startswith(part)
-        spelled = ("{split}", "{split}" + mask_part[len(part) :]) if by_split else (part, mask_part)
+        by_name = literal(part), literal(mask_part)
+        spelled = ("{split}", "{split}" + literal(mask_part[len(part) :])) if by_split else by_name
         groups.setdefault(_Group(len(parts), place, *spelled), []).append((image, mask))
     for group, pairs in groups.items():
         yield _group_patterns(names, group, pairs), sum(len(names[image]) for image, _ in pairs)
@@ -73,9 +77,18 @@ def _belong(names: Names, image: str, mask: str, place: int) -> bool:
     part, mask_part = image.split("/")[place], mask.split("/")[place]
     if not (_MASK_FOLDER.fullmatch(mask_part) or mask_part.startswith(part)):
         return False
-    stems = {os.path.splitext(name)[0] for name in names[mask]}
-    shared = sum(os.path.splitext(name)[0] in stems for name in names[image])
-    return shared >= 0.5 * min(len(names[image]), len(names[mask]))
+    return _mask_ending(names, image, mask) is not None
+
+
+def _mask_ending(names: Names, image: str, mask: str) -> str | None:
+    """What the names of masks have after those of their images ("" or "_mask"); None where less than half of them belong
+    together."""
+    stems, masks = ([os.path.splitext(name)[0] for name in names[folder]] for folder in (image, mask))
+    endings = Counter({"": len(set(stems) & set(masks))})
+    for found in filter(None, map(_ENDING.fullmatch, masks)):
+        endings[found["ending"]] += found["stem"] in stems
+    ending, often = endings.most_common(1)[0]
+    return ending if often and often >= 0.5 * min(len(stems), len(masks)) else None
 
 
 def _group_patterns(names: Names, group: _Group, pairs: Sequence[tuple[str, str]]) -> tuple[str, str]:
@@ -84,7 +97,8 @@ def _group_patterns(names: Names, group: _Group, pairs: Sequence[tuple[str, str]
     image, mask = list(parts), list(parts)
     image[group.place], mask[group.place] = group.image, group.mask
     image_file = _star(name for folder, _ in pairs for name in names[folder])
-    mask_file = _star(name for _, folder in pairs for name in names[folder])
+    ending = _mask_ending(names, *pairs[0]) or ""
+    mask_file = _star(name for _, folder in pairs for name in names[folder]).replace("*", f"*{literal(ending)}", 1)
     return "/".join((*image, image_file)), "/".join((*mask, mask_file))
 
 
@@ -101,8 +115,20 @@ def _side_by_side(names: Names) -> Iterator[tuple[tuple[str, str], int]]:
         files = [name for folder in set(there) for name in names[folder]]
         masks = [name for name in files if os.path.splitext(name)[0].endswith(ending)]
         images = [name for name in files if name not in masks]
-        mask = _star(masks).replace("*", f"*{ending}")
+        mask = _star(masks).replace("*", f"*{literal(ending)}")
         yield (where + _star(images), where + mask), len(there)
+
+
+def _same_names(names: Names) -> Iterator[tuple[tuple[str, str], int]]:
+    """Folders of one case each, with files of the same names: `image.png` and `label.png`."""
+    often = Counter(name for files in names.values() for name in files)
+    common = [name for name, count in often.items() if count > 1 and count >= 0.5 * len(names)]
+    masks = [name for name in common if _MASK_FOLDER.fullmatch(os.path.splitext(name)[0])]
+    images = [name for name in common if name not in masks and not _ENDING.fullmatch(os.path.splitext(name)[0])]
+    for mask in masks:
+        for image in sorted(images, key=lambda name: (not _IMAGE_WORD.match(name), name))[:1]:
+            folders = sorted(folder for folder, files in names.items() if image in files and mask in files)
+            yield (_parents(folders) + literal(image), _parents(folders) + literal(mask)), len(folders)
 
 
 def _parents(folders: Sequence[str]) -> str:
@@ -119,7 +145,7 @@ def _common(values: Iterable[str]) -> str:
     different = sorted(set(values))
     if all(value.lower() in SPLIT_NAMES for value in different):
         return "{split}"
-    return different[0] if len(different) == 1 else "*"
+    return literal(different[0]) if len(different) == 1 else "*"
 
 
 def _star(names: Iterable[str]) -> str:

@@ -1,25 +1,27 @@
-"""Which source fits a folder: a table beside images, images with masks in parallel folders, class folders, or images alone."""
+"""Which source fits a folder: annotations, a table beside images, images with masks, class folders, or images alone."""
 
 from __future__ import annotations
 
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tfprep.errors import SourceError
-from tfprep.sources.facts import Facts, look
+from tfprep.sources.detection.annotated import FRACTIONS, Candidate, annotated
+from tfprep.sources.detection.facts import Facts, look
+from tfprep.sources.detection.pairs import SPLIT_NAMES, mask_patterns
+from tfprep.sources.detection.palettes import colours_of, palette_of
 from tfprep.sources.folder import Folder
 from tfprep.sources.paired import Paired
-from tfprep.sources.pairs import SPLIT_NAMES, mask_patterns
-from tfprep.sources.patterns import IMAGE_SUFFIXES, compile_pattern
+from tfprep.sources.patterns import IMAGE_SUFFIXES, compile_pattern, literal
 from tfprep.sources.rows import TABLE_SUFFIXES, batches, column_names
+from tfprep.sources.source import Source
 from tfprep.sources.splits import Fractions
 from tfprep.sources.table import Table
 from tfprep.sources.walk import image_suffix, walk
 
-FRACTIONS = Fractions(train=0.8, val=0.2)
 BY_CLASS = Fractions(train=0.8, val=0.2, stratify="label")
 """What splits data that comes without splits; with classes, each of them has its share in every split."""
 NAMES_TRIED = 64
@@ -28,14 +30,15 @@ NAMES_TRIED = 64
 
 @dataclass(frozen=True)
 class Detected:
-    """A source with its options, what kind of layout that is in words, and what it holds."""
+    """A source with its options, what kind of layout that is in words, what it holds, and what is not certain."""
 
-    source: Folder | Paired | Table
+    source: Source
     layout: str
     facts: Facts
+    doubts: tuple[str, ...] = ()
 
     def lines(self) -> list[str]:
-        return [self.layout, *self.facts.lines()]
+        return [self.layout, *self.facts.lines(), *(f"unsure: {doubt}" for doubt in self.doubts)]
 
 
 def detect(folder: Path) -> Detected:
@@ -46,18 +49,38 @@ def detect(folder: Path) -> Detected:
     tree = _tree(folder)
     if not tree.images:
         raise SourceError(f"{folder}: no image below this folder (files ending in {', '.join(IMAGE_SUFFIXES)})")
-    candidates: tuple[tuple[Folder | Paired | Table, str], ...] = (
-        *_tables(folder, tree),
-        *_pairs(tree),
-        _folders(tree),
-    )
-    for source, layout in candidates:
+    for candidate in (*annotated(folder, tree.images), *_tables(folder, tree), *_pairs(tree), _folders(tree)):
         try:
-            return Detected(source, layout, look(source, folder))
+            return _looked(candidate, folder)
         except SourceError:
-            if isinstance(source, Folder):
+            if isinstance(candidate.source, Folder):
                 raise
     raise AssertionError("class folders or images alone are always tried last")
+
+
+def _looked(candidate: Candidate, folder: Path) -> Detected:
+    source, layout, doubts = candidate
+    facts = look(source, folder)
+    if isinstance(source, Paired) and facts.no_mask_opened:
+        source, named = _with_palette(source, folder, facts)
+        facts, doubts = look(source, folder), (*doubts, *named)
+    if facts.small:
+        doubts = (*doubts, facts.small)
+    return Detected(source, layout, facts, doubts)
+
+
+def _with_palette(source: Paired, folder: Path, facts: Facts) -> tuple[Paired, tuple[str, ...]]:
+    """The source with class numbers for the colours of its masks. SourceError if they are no masks."""
+    found = colours_of(source, folder)
+    if found is None:
+        raise SourceError(f"{folder}: the files of {source.mask!r} are no masks: {facts.problems[0]}")
+    colours, opened = found
+    palette, classes = palette_of(colours)
+    doubt = f"the masks are pictures of {len(colours)} colours ({opened} opened); another colour is a reject"
+    order = (
+        "the classes are CamVid's" if classes else "their numbers follow the colours' order, and want names (classes=)"
+    )
+    return replace(source, palette=palette, classes=classes), (doubt, order)
 
 
 @dataclass(frozen=True)
@@ -88,17 +111,24 @@ def _tree(folder: Path) -> _Tree:
 # --- tables ---------------------------------------------------------------------------------------------------------
 
 
-def _tables(folder: Path, tree: _Tree) -> Iterator[tuple[Table, str]]:
+def _tables(folder: Path, tree: _Tree) -> Iterator[Candidate]:
     splits = [name for name in tree.tables if Path(name).stem.lower() in SPLIT_NAMES]
     if len(splits) > 1 and len({Path(name).suffix for name in splits}) == 1:
         made = _table(folder, tree, splits[0], "{split}" + Path(splits[0]).suffix)
         if made is not None:
-            yield made, f"tables, one a split: {', '.join(splits)}"
+            yield Candidate(made, f"tables, one a split: {', '.join(splits)}", _doubts(made))
             return
     for name in tree.tables:
-        made = _table(folder, tree, name, name)
+        made = _table(folder, tree, name, literal(name))
         if made is not None:
-            yield made, f"a table beside images: {name}"
+            yield Candidate(made, f"a table beside images: {name}", _doubts(made))
+
+
+def _doubts(table: Table) -> tuple[str, ...]:
+    guessed = {"label": table.label, "splits": table.splits if isinstance(table.splits, str) else None}
+    return tuple(
+        f"{option}={column!r} is a guess from the column's name" for option, column in guessed.items() if column
+    )
 
 
 def _table(folder: Path, tree: _Tree, name: str, pattern: str) -> Table | None:
@@ -131,33 +161,57 @@ def _image_template(folder: Path, tree: _Tree, column: str, values: list[object]
     for parent in ("", *tree.images):
         prefix = f"{parent}/" if parent else ""
         for suffix in ("", *tree.images.get(parent, ())):
-            there = sum(image_suffix(f"{v}{suffix}") and (folder / f"{prefix}{v}{suffix}").is_file() for v in values)
-            if there >= 0.9 * len(values):
-                return f"{prefix}{{{column}}}{suffix}" if prefix or suffix else column
+            # `os.path.isfile` answers for any text, `Path.is_file` raises for a name of more than 255 bytes.
+            paths = (os.path.join(folder, f"{prefix}{v}{suffix}") for v in values if image_suffix(f"{v}{suffix}"))
+            if sum(map(os.path.isfile, paths)) >= 0.9 * len(values):
+                return f"{literal(prefix)}{{{column}}}{suffix}" if prefix or suffix else column
     return None
 
 
 # --- images with masks, class folders, images alone ------------------------------------------------------------------
 
 
-def _pairs(tree: _Tree) -> Iterator[tuple[Paired, str]]:
+def _pairs(tree: _Tree) -> Iterator[Candidate]:
     for image, mask in mask_patterns(tree.names):
-        splits = None if "{split}" in image else FRACTIONS
-        yield Paired(image=image, mask=mask, splits=splits), f"images {image} with masks {mask}"
+        layout = f"images {image} with masks {mask}"
+        if "{split}" not in image:
+            yield Candidate(Paired(image=image, mask=mask, splits=FRACTIONS), layout)
+            continue
+        with_masks, splits = (_splits(tree, pattern) for pattern in (mask, image))
+        both = sorted(splits & with_masks)
+        if len(both) == 1 and splits != with_masks:
+            of_one = [pattern.replace("{split}", literal(both[0])) for pattern in (image, mask)]
+            source = Paired(image=of_one[0], mask=of_one[1], splits=FRACTIONS)
+            yield Candidate(source, layout, (f"only {both[0]!r} has masks; it is split by shares",))
+        elif splits - with_masks:
+            doubt = f"{', '.join(sorted(splits - with_masks))} have no masks, and are left out"
+            yield Candidate(Paired(image=image, mask=mask, splits=tuple(both)), layout, (doubt,))
+        else:
+            yield Candidate(Paired(image=image, mask=mask), layout)
 
 
-def _folders(tree: _Tree) -> tuple[Folder, str]:
+def _splits(tree: _Tree, pattern: str) -> set[str]:
+    """What `{split}` stands for in the names of the tree."""
+    compiled = compile_pattern(pattern, "detect")
+    paths = (f"{folder}/{name}" if folder else name for folder, names in tree.names.items() for name in names)
+    return {holes["split"] for holes in map(compiled.match_path, paths) if holes} & {
+        part for folder in tree.names for part in folder.split("/") if part.lower() in SPLIT_NAMES
+    }
+
+
+def _folders(tree: _Tree) -> Candidate:
     prefix, folders = _unwrapped(sorted(tree.images))
+    prefix = literal(prefix)
     heads = {folder.split("/")[0] for folder in folders if folder}
     if heads and heads <= {head for head in heads if head.lower() in SPLIT_NAMES} and "" not in folders:
         below = [folder for folder in folders if "/" in folder]
         pattern, layout = (
             ("{split}/{label}/**", "class folders below split folders") if below else ("{split}/**", "split folders")
         )
-        return Folder(image=prefix + pattern), layout
+        return Candidate(Folder(image=prefix + pattern), layout)
     if len(heads) > 1:
-        return Folder(image=f"{prefix}{{label}}/**", splits=BY_CLASS), "class folders"
-    return Folder(image=f"{prefix}**", splits=FRACTIONS), "images without classes"
+        return Candidate(Folder(image=f"{prefix}{{label}}/**", splits=BY_CLASS), "class folders")
+    return Candidate(Folder(image=f"{prefix}**", splits=FRACTIONS), "images without classes")
 
 
 def _unwrapped(folders: Sequence[str]) -> tuple[str, list[str]]:

@@ -1,0 +1,194 @@
+"""`tfprep init` on each layout, then `tfprep build` with no edit: the recipe is right, and nothing is lost."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from PIL import Image
+
+import tfprep
+from tests.sources.annotations.test_labelme import labelme, shape
+from tests.sources.annotations.test_voc import xml
+from tests.sources.building import rejects_of, write_picture
+from tfprep.builder import BuildOptions
+from tfprep.recipe.file import data_root, load_recipe
+from tfprep.recipe.template import recipe_text
+from tfprep.sources.detection.detect import detect
+
+NAMES = [f"{n:02}" for n in range(12)]
+
+
+def numbers(path: Path, seed: int, most: int = 3, size: tuple[int, int] = (40, 56)) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(np.random.default_rng(seed).integers(0, most, size).astype(np.uint8)).save(path)
+
+
+def pictures(root: Path, pattern: str, names: list[str] = NAMES) -> None:
+    for number, name in enumerate(names):
+        write_picture(root / pattern.format(name), number)
+
+
+def carvana(root):
+    pictures(root, "train/{}.png")
+    pictures(root, "test/t{}.png")
+    for n, name in enumerate(NAMES):
+        numbers(root / f"train_masks/{name}_mask.gif", n, 2)
+
+
+def cases(root):
+    for n, name in enumerate(NAMES):
+        write_picture(root / f"case_{name}/image.png", n)
+        numbers(root / f"case_{name}/label.png", n)
+
+
+def semicolons(root):
+    pictures(root, "{}.png")
+    rows = "".join(f"{name}.png;{'ab'[int(name) % 2]}\r\n" for name in NAMES)
+    (root / "table.csv").write_bytes(b"\xef\xbb\xbffile;label\r\n" + rows.encode())
+
+
+def palettes(root):
+    colours = np.array([(0, 0, 0), (255, 0, 0), (0, 99, 0)], np.uint8)
+    pictures(root, "images/{}.png")
+    for n, name in enumerate(NAMES):
+        pixels = colours[np.random.default_rng(n).integers(0, 3, (40, 56))]
+        (root / "masks").mkdir(exist_ok=True)
+        cv2.imwrite(str(root / f"masks/{name}.png"), pixels[:, :, ::-1])
+
+
+def long_cells(root):
+    pictures(root, "{}.png")
+    rows = "".join(f"{'x' * 400},{name}.png\n" for name in NAMES)
+    (root / "table.csv").write_text("story,file\n" + rows)
+
+
+def braces(root):
+    pictures(root, "set {1}/images/{{}}.png".replace("{1}", "{{1}}").replace("{{}}", "{}"))
+    for n, name in enumerate(NAMES):
+        numbers(root / f"set {{1}}/masks/{name}.png", n)
+
+
+def table_in_braces(root):
+    pictures(root, "pics {{x}}/{}.png")
+    (root / "table.csv").write_text("id,label\n" + "".join(f"{name},{'ab'[int(name) % 2]}\n" for name in NAMES))
+
+
+def coco(root):
+    for split in ("train2017", "val2017"):
+        pictures(root, split + "/{}.png")
+        images = [{"id": n, "file_name": f"{name}.png", "width": 56, "height": 40} for n, name in enumerate(NAMES)]
+        polygon = [[5, 5, 20, 5, 20, 25, 5, 25]]
+        annotations = [
+            {"id": n, "image_id": n, "category_id": 3, "bbox": [5, 5, 15, 20], "segmentation": polygon, "iscrowd": 0}
+            for n in range(len(NAMES))
+        ]
+        content = {"images": images, "annotations": annotations, "categories": [{"id": 3, "name": "cat"}]}
+        (root / "annotations").mkdir(exist_ok=True)
+        (root / f"annotations/instances_{split}.json").write_text(json.dumps(content))
+
+
+def voc(root):
+    pictures(root, "VOC2012/JPEGImages/{}.png")
+    (root / "VOC2012/Annotations").mkdir()
+    (root / "VOC2012/ImageSets/Main").mkdir(parents=True)
+    for name in NAMES:
+        (root / f"VOC2012/Annotations/{name}.xml").write_bytes(xml([("cat", 5, 5, 20, 20, 0)]))
+    for split, names in (("train", NAMES[:9]), ("val", NAMES[9:]), ("trainval", NAMES), ("cat_train", NAMES[:9])):
+        (root / f"VOC2012/ImageSets/Main/{split}.txt").write_text("\n".join(names))
+
+
+def yolo(root):
+    pictures(root, "images/train/{}.png")
+    (root / "labels/train").mkdir(parents=True)
+    for name in NAMES:
+        (root / f"labels/train/{name}.txt").write_text("0 0.5 0.5 0.25 0.25\n")
+    (root / "data.yaml").write_text("train: images/train\nnames: [cat]\n")
+
+
+def beside(root):
+    pictures(root, "{}.png")
+    for name in NAMES:
+        content = labelme(shape("cat", [[5, 5], [20, 5], [20, 25]]), path=f"{name}.png")
+        (root / f"{name}.json").write_text(json.dumps(content))
+
+
+LAYOUTS = {
+    carvana: "Paired(image='train/*.png', mask='train_masks/*_mask.gif', splits=",
+    cases: "Paired(image='*/image.png', mask='*/label.png', splits=",
+    semicolons: "Table(table='table.csv', image='file', label='label'",
+    palettes: "palette={(0, 0, 0): 0, (0, 99, 0): 1, (255, 0, 0): 2}",
+    long_cells: "Table(table='table.csv', image='file', splits=",
+    braces: "Paired(image='set {{1}}/images/*.png', mask='set {{1}}/masks/*.png'",
+    table_in_braces: "Table(table='table.csv', image='pics {{x}}/{id}.png', label='label'",
+    coco: "Coco(annotations='annotations/instances_{split}2017.json', images='{split}2017/{file_name}', fields=('boxes', "
+    "'box_labels', 'instances'))",
+    voc: "Voc(images='VOC2012/JPEGImages/*', annotations='VOC2012/Annotations/*.xml', sets='VOC2012/ImageSets/Main/{split}.txt'",
+    yolo: "Yolo()",
+    beside: "LabelMe(fields=('boxes', 'box_labels', 'instances'), splits=",
+}
+SAMPLES = {coco: 24}
+
+
+@pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning")
+@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.__name__)
+def test_the_recipe_builds_as_it_stands(tmp_path, layout):
+    if layout in (coco, beside):
+        pytest.importorskip("pycocotools")
+    if layout is yolo:
+        pytest.importorskip("yaml")
+    root = tmp_path / "data"
+    root.mkdir()
+    layout(root)
+    found = detect(root)
+    assert LAYOUTS[layout] in repr(found.source)
+    path = tmp_path / f"recipe_{layout.__name__}.py"
+    path.write_text(recipe_text(found, root, path))
+    assert load_recipe(path).source == found.source
+    summary = tfprep.build(path, tmp_path / "out", data=data_root(path), options=BuildOptions(workers=0, limit=None))
+    assert not rejects_of(tmp_path / "out")
+    assert summary.samples == SAMPLES.get(layout, len(NAMES))
+
+
+def test_what_is_unsure_is_said(tmp_path):
+    for layout, doubt in (
+        (carvana, "only 'train' has masks; it is split by shares"),
+        (palettes, "the masks are pictures of 3 colours (12 opened)"),
+        (semicolons, "label='label' is a guess from the column's name"),
+    ):
+        root = tmp_path / layout.__name__
+        root.mkdir()
+        layout(root)
+        assert any(line.startswith("unsure: ") and doubt in line for line in detect(root).lines())
+
+
+def test_masks_that_are_photos_are_no_masks(tmp_path):
+    pictures(tmp_path, "images/{}.png")
+    pictures(tmp_path, "masks/{}.png")
+    assert "class folders" in detect(tmp_path).lines()[0]
+
+
+def test_colours_of_camvid_get_its_classes(tmp_path):
+    palettes(tmp_path)
+    shutil.rmtree(tmp_path / "masks")
+    (tmp_path / "masks").mkdir()
+    for name in NAMES:
+        pixels = np.zeros((40, 56, 3), np.uint8)
+        pixels[:10], pixels[10:20] = (128, 64, 128), (128, 0, 0)
+        cv2.imwrite(str(tmp_path / f"masks/{name}.png"), pixels[:, :, ::-1])
+    source = detect(tmp_path).source
+    assert source.classes[3] == "road"
+    assert source.palette[128, 64, 128] == 3
+
+
+def test_one_thumbnail_does_not_decide_the_size_of_all(tmp_path):
+    for number in range(23):
+        write_picture(tmp_path / f"{number}.png", number, 240, 300)
+    write_picture(tmp_path / "thumbnail.png", 99, 95, 95)
+    found = detect(tmp_path)
+    assert "augment.RandomResizedCrop(224, 224)" in recipe_text(found, tmp_path, tmp_path / "recipe.py")
+    assert any("1 of 24 images opened are smaller than half of the usual 240" in line for line in found.lines())

@@ -1,0 +1,1 @@
+"""Recognises the layout of a folder of raw data, for `tfprep init`."""
