@@ -29,7 +29,7 @@ _SHAPES_READ = 50
 """Number of LabelMe's files that are read to see whether they are LabelMe's."""
 
 
-class Candidate(NamedTuple):
+class LayoutGuess(NamedTuple):
     """A source that may fit, what kind of layout that is in words, and what is not certain about it."""
 
     source: Source
@@ -37,7 +37,7 @@ class Candidate(NamedTuple):
     doubts: tuple[str, ...] = ()
 
 
-def annotated(folder: Path, images: Mapping[str, Counter[str]]) -> Iterator[Candidate]:
+def annotated(folder: Path, images: Mapping[str, Counter[str]]) -> Iterator[LayoutGuess]:
     """Yield the sources of annotations and the presets that the names suggest.
 
     Args:
@@ -54,17 +54,17 @@ def annotated(folder: Path, images: Mapping[str, Counter[str]]) -> Iterator[Cand
 Images = Mapping[str, Counter[str]]
 
 
-def _presets(folder: Path, images: Images) -> Iterator[Candidate]:
+def _presets(folder: Path, images: Images) -> Iterator[LayoutGuess]:
     if (folder / "leftImg8bit").is_dir() and (folder / "gtFine").is_dir():
         splits = tuple(name for name in ("train", "val") if (folder / "gtFine" / name).is_dir())
-        yield Candidate(cityscapes(splits=splits), "Cityscapes: leftImg8bit and gtFine")
+        yield LayoutGuess(cityscapes(splits=splits), "Cityscapes: leftImg8bit and gtFine")
     if (folder / "images/training").is_dir() and (folder / "annotations/training").is_dir():
-        yield Candidate(ade20k(), "ADE20K: images and annotations, training and validation")
+        yield LayoutGuess(ade20k(), "ADE20K: images and annotations, training and validation")
     if (folder / "701_StillsRaw_full").is_dir() and (folder / "LabeledApproved_full").is_dir():
-        yield Candidate(camvid(FRACTIONS), "CamVid: 701_StillsRaw_full and LabeledApproved_full")
+        yield LayoutGuess(camvid(FRACTIONS), "CamVid: 701_StillsRaw_full and LabeledApproved_full")
 
 
-def _yolo(folder: Path, images: Images) -> Iterator[Candidate]:
+def _yolo(folder: Path, images: Images) -> Iterator[LayoutGuess]:
     for path in sorted((*folder.glob("*.yaml"), *folder.glob("*.yml"))):
         require_package("yaml", f"reading {path.name}")
         try:
@@ -76,13 +76,13 @@ def _yolo(folder: Path, images: Images) -> Iterator[Candidate]:
         objects = [one for entry in islice(source.scan(folder).entries, 64) for one in entry.values[0]["objects"]]
         if objects and all("polygons" in one for one in objects):
             source = replace(source, fields=("boxes", "box_labels", "instances"))
-        yield Candidate(source, f"YOLO: {path.name}, {len(data.names)} classes, {', '.join(data.places)}")
+        yield LayoutGuess(source, f"YOLO: {path.name}, {len(data.names)} classes, {', '.join(data.places)}")
 
 
 # --- COCO -----------------------------------------------------------------------------------------------------------
 
 
-def _coco(folder: Path, images: Images) -> Iterator[Candidate]:
+def _coco(folder: Path, images: Images) -> Iterator[LayoutGuess]:
     paths = [path for pattern in ("*.json", "*/*.json", "*/*/*.json") for path in sorted(folder.glob(pattern))]
     files: dict[str, CocoFile] = {}
     for path in (path for path in paths if _may_be_coco(path)):
@@ -94,7 +94,7 @@ def _coco(folder: Path, images: Images) -> Iterator[Candidate]:
         source = _coco_source(pattern, of_pattern, images)
         if source is not None:
             doubts = ("each file of annotations is one split",) if "{split}" in pattern and len(of_pattern) == 1 else ()
-            yield Candidate(source, f"COCO: {', '.join(of_pattern)}", doubts)
+            yield LayoutGuess(source, f"COCO: {', '.join(of_pattern)}", doubts)
 
 
 def _may_be_coco(path: Path) -> bool:
@@ -188,7 +188,7 @@ def _segments_template(path: str, images: Images) -> str | None:
 # --- a file for each image ------------------------------------------------------------------------------------------
 
 
-def _voc(folder: Path, images: Images) -> Iterator[Candidate]:
+def _voc(folder: Path, images: Images) -> Iterator[LayoutGuess]:
     for path in sorted(path for path in folder.glob("**/Annotations") if path.is_dir()):
         prefix = path.relative_to(folder).as_posix().removesuffix("Annotations")
         said = literal(prefix)
@@ -200,24 +200,24 @@ def _voc(folder: Path, images: Images) -> Iterator[Candidate]:
         source = Voc(f"{said}JPEGImages/*", f"{said}Annotations/*.xml", fields=fields, splits=FRACTIONS)
         if splits:
             source = replace(source, sets=f"{said}ImageSets/Main/{{split}}.txt", splits=splits)
-        yield Candidate(source, "Pascal VOC: JPEGImages and Annotations")
+        yield LayoutGuess(source, "Pascal VOC: JPEGImages and Annotations")
     beside = {one: next((folder / one).glob("*.xml"), None) for one in images}
     if beside and all(beside.values()) and _is_voc(next(iter(beside.values()))):
         source = Voc("**", "**/*.xml", splits=FRACTIONS)
         doubt = "whether pixels are counted from 1 (first_pixel)"
-        yield Candidate(source, "Pascal VOC: an XML file beside each image", (doubt,))
+        yield LayoutGuess(source, "Pascal VOC: an XML file beside each image", (doubt,))
 
 
 def _is_voc(path: Path | None) -> bool:
     return path is not None and b"<bndbox>" in path.read_bytes()
 
 
-def _labelme(folder: Path, images: Images) -> Iterator[Candidate]:
+def _labelme(folder: Path, images: Images) -> Iterator[LayoutGuess]:
     pattern = compile_pattern("**/*.json", "detect")
     paths = [folder / found.path for found in islice(walk(folder, pattern, Counter()), _SHAPES_READ)]
     if paths and sum(map(_is_labelme, paths)) >= 0.9 * len(paths):
         fields: Sequence[str] = ("boxes", "box_labels", "instances")
-        yield Candidate(LabelMe(fields=tuple(fields), splits=FRACTIONS), "LabelMe: a JSON file beside each image")
+        yield LayoutGuess(LabelMe(fields=tuple(fields), splits=FRACTIONS), "LabelMe: a JSON file beside each image")
 
 
 def _is_labelme(path: Path) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tfprep.errors import SourceError
-from tfprep.sources.detection.annotated import FRACTIONS, Candidate, annotated
+from tfprep.sources.detection.annotated import FRACTIONS, LayoutGuess, annotated
 from tfprep.sources.detection.facts import Facts, look
 from tfprep.sources.detection.pairs import SPLIT_NAMES, mask_patterns
 from tfprep.sources.detection.palettes import colours_of, palette_of
@@ -58,7 +58,7 @@ def detect(folder: Path) -> Detected:
     raise AssertionError("class folders or images alone are always tried last")
 
 
-def _looked(candidate: Candidate, folder: Path) -> Detected:
+def _looked(candidate: LayoutGuess, folder: Path) -> Detected:
     source, layout, doubts = candidate
     facts = look(source, folder)
     if isinstance(source, Paired) and facts.no_mask_opened:
@@ -111,17 +111,17 @@ def _tree(folder: Path) -> _Tree:
 # --- tables ---------------------------------------------------------------------------------------------------------
 
 
-def _tables(folder: Path, tree: _Tree) -> Iterator[Candidate]:
+def _tables(folder: Path, tree: _Tree) -> Iterator[LayoutGuess]:
     splits = [name for name in tree.tables if Path(name).stem.lower() in SPLIT_NAMES]
     if len(splits) > 1 and len({Path(name).suffix for name in splits}) == 1:
         made = _table(folder, tree, splits[0], "{split}" + Path(splits[0]).suffix)
         if made is not None:
-            yield Candidate(made, f"tables, one a split: {', '.join(splits)}", _doubts(made))
+            yield LayoutGuess(made, f"tables, one a split: {', '.join(splits)}", _doubts(made))
             return
     for name in tree.tables:
         made = _table(folder, tree, name, literal(name))
         if made is not None:
-            yield Candidate(made, f"a table beside images: {name}", _doubts(made))
+            yield LayoutGuess(made, f"a table beside images: {name}", _doubts(made))
 
 
 def _doubts(table: Table) -> tuple[str, ...]:
@@ -171,23 +171,23 @@ def _image_template(folder: Path, tree: _Tree, column: str, values: list[object]
 # --- images with masks, class folders, images alone ------------------------------------------------------------------
 
 
-def _pairs(tree: _Tree) -> Iterator[Candidate]:
+def _pairs(tree: _Tree) -> Iterator[LayoutGuess]:
     for image, mask in mask_patterns(tree.names):
         layout = f"images {image} with masks {mask}"
         if "{split}" not in image:
-            yield Candidate(Paired(image=image, mask=mask, splits=FRACTIONS), layout)
+            yield LayoutGuess(Paired(image=image, mask=mask, splits=FRACTIONS), layout)
             continue
         with_masks, splits = (_splits(tree, pattern) for pattern in (mask, image))
         both = sorted(splits & with_masks)
         if len(both) == 1 and splits != with_masks:
             of_one = [pattern.replace("{split}", literal(both[0])) for pattern in (image, mask)]
             source = Paired(image=of_one[0], mask=of_one[1], splits=FRACTIONS)
-            yield Candidate(source, layout, (f"only {both[0]!r} has masks; it is split by shares",))
+            yield LayoutGuess(source, layout, (f"only {both[0]!r} has masks; it is split by shares",))
         elif splits - with_masks:
             doubt = f"{', '.join(sorted(splits - with_masks))} have no masks, and are left out"
-            yield Candidate(Paired(image=image, mask=mask, splits=tuple(both)), layout, (doubt,))
+            yield LayoutGuess(Paired(image=image, mask=mask, splits=tuple(both)), layout, (doubt,))
         else:
-            yield Candidate(Paired(image=image, mask=mask), layout)
+            yield LayoutGuess(Paired(image=image, mask=mask), layout)
 
 
 def _splits(tree: _Tree, pattern: str) -> set[str]:
@@ -199,7 +199,7 @@ def _splits(tree: _Tree, pattern: str) -> set[str]:
     }
 
 
-def _folders(tree: _Tree) -> Candidate:
+def _folders(tree: _Tree) -> LayoutGuess:
     prefix, folders = _unwrapped(sorted(tree.images))
     prefix = literal(prefix)
     heads = {folder.split("/")[0] for folder in folders if folder}
@@ -208,10 +208,10 @@ def _folders(tree: _Tree) -> Candidate:
         pattern, layout = (
             ("{split}/{label}/**", "class folders below split folders") if below else ("{split}/**", "split folders")
         )
-        return Candidate(Folder(image=prefix + pattern), layout)
+        return LayoutGuess(Folder(image=prefix + pattern), layout)
     if len(heads) > 1:
-        return Candidate(Folder(image=f"{prefix}{{label}}/**", splits=BY_CLASS), "class folders")
-    return Candidate(Folder(image=f"{prefix}**", splits=FRACTIONS), "images without classes")
+        return LayoutGuess(Folder(image=f"{prefix}{{label}}/**", splits=BY_CLASS), "class folders")
+    return LayoutGuess(Folder(image=f"{prefix}**", splits=FRACTIONS), "images without classes")
 
 
 def _unwrapped(folders: Sequence[str]) -> tuple[str, list[str]]:
