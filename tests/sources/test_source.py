@@ -107,5 +107,5 @@ def test_public_names() -> None:
     assert sources.__all__ == sorted(sources.__all__)
     assert set(sources.__all__) == {
         *("Coco", "CocoPanoptic", "FieldDecoder", "LabelMe", "Voc", "Yolo", "ade20k", "camvid", "cityscapes"),
-        *("Entry", "Folder", "Fractions", "Listing", "Paired", "Source", "Table", "read_files"),
+        *("Entry", "Folder", "Fractions", "GroupFile", "Listing", "Paired", "Source", "Table", "Without", "read_files"),
     }

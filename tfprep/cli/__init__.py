@@ -15,6 +15,7 @@ COMMANDS = {
     "build": "Build a dataset from raw images.",
     "info": "Print what a dataset contains.",
     "verify": "Check every file and record of a dataset.",
+    "check": "Find duplicates, and leaks between splits.",
     "show": "Draw samples of a dataset with their variants, masks and maps.",
     "bench": "Measure how fast a dataset loads and what limits it.",
     "advise": "Recommend how to store a dataset, from measurements on a sample.",
@@ -66,7 +67,8 @@ def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None
 def tfprep() -> None:
     """Image preprocessing done once, ahead of training.
 
-    Exit status: 0 success, 1 error (explained on standard error), 2 wrong usage, 3 too many rejected inputs, 130 interrupted.
+    Exit status: 0 success, 1 error (explained on standard error), 2 wrong usage, 3 too many rejected inputs, 4 a check failed,
+    130 interrupted.
     """
 
 

@@ -110,13 +110,16 @@ class Dataset:
             self._check_index()  # It may have been replaced after it was compared.
         return rows
 
-    def samples(self, split: str, variant: int = 0, positions: Sequence[int] | None = None) -> Iterator[dict[str, Any]]:
+    def samples(
+        self, split: str, variant: int = 0, positions: Sequence[int] | None = None, fields: Sequence[str] | None = None
+    ) -> Iterator[dict[str, Any]]:
         """Decode records one at a time, with their checksums compared. This is for inspection; loaders are for training.
 
         Args:
             split: The split.
             variant: The variant, from 0.
             positions: The rows of the index to read; None reads all in order.
+            fields: The fields to decode; None decodes all.
 
         Yields:
             NumPy values by field.
@@ -134,15 +137,24 @@ class Dataset:
                 frame = Frame(int(offsets[position]), int(sizes[position]))
                 payload = read_record(file, path, frame, position, payload_crc=int(crcs[position]))
             try:
-                yield self.decode(payload)
+                yield self.decode(payload, fields)
             except SampleError as error:
                 raise RecordError(error.reason, path=str(path), record=position, offset=frame.offset) from error
 
-    def decode(self, payload: bytes) -> dict[str, Any]:
-        """Decode one record's payload to NumPy values by field; SampleError if it is no Example of these fields."""
+    def decode(self, payload: bytes, fields: Sequence[str] | None = None) -> dict[str, Any]:
+        """Decode one record's payload to NumPy values by field; SampleError if it is no Example of these fields.
+
+        Args:
+            payload: The bytes of the Example.
+            fields: The fields to decode; None decodes all.
+        """
         try:
             features = decode(payload)
-            return {name: self._decode_field(name, info, features) for name, info in self.manifest.fields.items()}
+            return {
+                name: self._decode_field(name, info, features)
+                for name, info in self.manifest.fields.items()
+                if fields is None or name in fields
+            }
         except (ValueError, TypeError, OverflowError) as error:
             raise SampleError(str(error)) from error
 

@@ -93,6 +93,12 @@ def _panels(data: Dataset, sample: Mapping[str, Any], variant: int) -> Iterator[
             yield from _map_panels(f"{title}{name}", np.asarray(sample[name]), outlines)
 
 
+def marked_image(data: Dataset, sample: Mapping[str, Any]) -> ImageArray | None:
+    """Return the first image of a sample with its boxes and visible points, uint8 [H, W, 3]; None without an image."""
+    name = next((name for name, spec in data.fields.items() if spec.kind == "image"), None)
+    return None if name is None else _marked(_rgb(sample[name]), data.fields, sample)
+
+
 def _rgb(image: Array) -> ImageArray:
     return np.repeat(image, 3, axis=2) if image.shape[2] == 1 else np.asarray(image[:, :, :3])
 

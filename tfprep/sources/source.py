@@ -129,7 +129,7 @@ def constructor_text(options: Any) -> str:
 
 
 def _spell(value: Any) -> str:
-    return f"{value.__module__}.{value.__qualname__}" if callable(value) else repr(value)
+    return f"{value.__module__}.{value.__qualname__}" if hasattr(value, "__qualname__") else repr(value)
 
 
 def _read(root: Path, name: str, path: str) -> bytes:

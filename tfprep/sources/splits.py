@@ -49,7 +49,8 @@ class Fractions:
         seed: The seed of the assignment.
         stratify: The label field whose classes have the same shares in every split.
         group_by: Keeps samples that belong together in one split: a regular expression with a group, searched in the key
-            (`r"^(patient\\d+)_"`), a function from key to group name, or, for `Table`, the name of a column.
+            (`r"^(patient\\d+)_"`), a function from key to group name (None: the sample is on its own), or, for `Table`, the
+            name of a column.
 
     Raises:
         RecipeError: The shares do not add up to 1, or an option is of another type.
@@ -60,7 +61,7 @@ class Fractions:
     test: float = 0.0
     seed: int = 0
     stratify: str | None = None
-    group_by: str | Callable[[str], str] | None = None
+    group_by: str | Callable[[str], str | None] | None = None
 
     def __post_init__(self) -> None:
         shares = (self.train, self.val, self.test)
@@ -170,7 +171,12 @@ def _unit(fractions: Fractions) -> Callable[[str, str | None], str]:
         regex = re.compile(group_by)
         return lambda key, column: f"group\0{_searched(regex, key)}"
     function = group_by
-    return lambda key, column: f"group\0{function(key)}"
+
+    def unit(key: str, column: str | None) -> str:
+        group = function(key)
+        return f"split\0{key}" if group is None else f"group\0{group}"
+
+    return unit
 
 
 def _searched(regex: re.Pattern[str], key: str) -> str:

@@ -1,0 +1,65 @@
+"""The commands and recipes of docs/inspect.md run as printed, one after another."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from PIL import Image
+
+from tfprep.builder import BuildOptions, build
+from tfprep.cli import main
+from tfprep.dataset import open_dataset
+
+PAGE = (Path(__file__).parents[2] / "docs" / "inspect.md").read_text()
+COMMANDS = re.findall(r"^(tfprep .*?)(?:\s+#.*)?$", PAGE, re.M)
+RECIPES = re.findall(r"```python\n(.*?)```", PAGE, re.S)
+STATUS = {"check": 4}
+"""Exit status of the commands that tell of a difference; all others succeed."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """`data/photos` with a picture in two splits, and `out/photos` built from it."""
+    root = tmp_path_factory.mktemp("inspect")
+    for number in range(12):
+        smooth = cv2.resize(
+            np.random.default_rng(number % 10).normal(size=(6, 6, 3)), (80, 64), interpolation=cv2.INTER_CUBIC
+        )
+        pixels = ((smooth - smooth.min()) / np.ptp(smooth) * 255).astype(np.uint8)
+        path = root / "data" / "photos" / ("val" if number > 8 else "train") / "ab"[number % 2] / f"{number}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).save(path)
+    return root
+
+
+RECIPE = """
+from tfprep import Recipe, codecs, sources
+RECIPE = Recipe(name="photos", source=sources.Folder("{split}/{label}/**"),
+                store={"image": codecs.Jpeg(95), "label": codecs.Scalar()})
+"""
+
+
+def test_commands_and_recipes_run(folder, monkeypatch, capsys):
+    monkeypatch.chdir(folder)
+    (folder / "recipe.py").write_text(RECIPE)
+    build("recipe.py", "out/photos", "data/photos", options=BuildOptions(workers=0))
+    assert COMMANDS
+    for command in COMMANDS:
+        arguments = shlex.split(command)[1:]
+        with pytest.raises(SystemExit) as stopped:
+            main(arguments)
+        assert stopped.value.code == STATUS.get(arguments[0], 0), (command, capsys.readouterr())
+    assert len(RECIPES) == 2
+    for number, recipe in enumerate(RECIPES):
+        path = folder / f"taken_over{number}.py"
+        path.write_text(recipe)
+        build(path, f"out/clean{number}", "data/photos", options=BuildOptions(workers=0))
+        with pytest.raises(SystemExit) as stopped:
+            main(["check", f"out/clean{number}"])
+        assert stopped.value.code == 0
+    assert sum(split.samples for split in open_dataset("out/clean0").splits.values()) < 12

@@ -1,0 +1,181 @@
+"""Planted duplicates are found, counted, listed and left out; nothing else is."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tfprep import codecs, sources
+from tfprep.cli import main
+from tfprep.dataset import open_dataset
+from tfprep.errors import DatasetError
+from tfprep.inspect import find_leaks
+from tfprep.inspect.groups import suspected_groups
+
+COPIES = ("train/a/copy.png", "val/a/0.png"), ("train/b/twice.png", "train/b/3.png")
+SMALLER, PALER = ("val/b/smaller.jpg", "train/b/5.png"), ("test/a/paler.jpg", "train/a/6.png")
+
+
+@pytest.fixture(scope="module")
+def raw(tmp_path_factory, photo_of):
+    """30 different pictures in three splits, two equal files, two pictures that are nearly equal, and one with EXIF data."""
+    root = tmp_path_factory.mktemp("raw")
+    for number in range(30):
+        split = "val" if number < 2 else "test" if number < 4 else "train"
+        path = root / ("train/b/3.png" if number == 3 else f"{split}/{'ab'[number % 2]}/{number}.png")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(photo_of(number)).save(path)
+    for copy, original in COPIES:
+        shutil.copy(root / original, root / copy)
+    (root / SMALLER[0]).parent.mkdir(exist_ok=True)
+    Image.open(root / SMALLER[1]).resize((64, 48)).save(root / SMALLER[0], quality=60)
+    Image.open(root / PALER[1]).point(lambda v: min(255, v + 20)).save(root / PALER[0], quality=90)
+    return root
+
+
+@pytest.fixture(scope="module")
+def built(raw, tmp_path_factory, build_folder):
+    return build_folder(raw, tmp_path_factory.mktemp("built") / "photos")
+
+
+def pairs_of(leaks):
+    return {frozenset((pair.first, pair.second)): pair for pair in leaks.pairs}
+
+
+def test_planted_pairs_are_found_and_no_others(built):
+    leaks = find_leaks(open_dataset(built))
+    pairs = pairs_of(leaks)
+    assert pairs.keys() == {frozenset(pair) for pair in (*COPIES, SMALLER, PALER)}
+    assert [pair.straddles for pair in leaks.pairs] == [True, True, True, False]
+    for pair in COPIES:
+        assert (pairs[frozenset(pair)].exact, pairs[frozenset(pair)].distance) == (True, 0)
+    assert not pairs[frozenset(SMALLER)].exact
+    assert leaks.counts.exact_across == leaks.counts.exact_within == leaks.counts.near_within == 1
+    assert leaks.counts.near_across == 3
+    assert leaks.leaking == {"train": {"val": 2, "test": 1}, "val": {"train": 2}, "test": {"train": 1}}
+
+
+def test_what_is_left_out_is_never_of_the_test_split(built):
+    leaks = find_leaks(open_dataset(built))
+    assert {leaks.fingerprints.key(row) for row in leaks.excluded} == {COPIES[0][0], SMALLER[1], PALER[1]}
+
+
+@pytest.mark.parametrize("store", [{"image": codecs.Jpeg(95)}, {"image": codecs.Original(), "label": codecs.Scalar()}])
+def test_hashes_are_computed_where_the_index_has_none(raw, build_folder, tmp_path, store):
+    data = open_dataset(build_folder(raw, tmp_path / "plain", hash=False, store=store))
+    assert data.index("train")["image_hash"].null_count == data.split("train").samples
+    counted = []
+    leaks = find_leaks(data, on_record=lambda done, total: counted.append((done, total)))
+    assert leaks.unhashed == 0
+    assert counted[-1] == (34, 34)
+    assert pairs_of(leaks).keys() == {frozenset(pair) for pair in (*COPIES, SMALLER, PALER)}
+
+
+def test_an_excluded_list_makes_the_next_build_clean(built, raw, tmp_path, build_folder):
+    path = tmp_path / "leaks.csv"
+    assert find_leaks(open_dataset(built)).write_excluded(path) == 3
+    source = sources.Without(sources.Folder("{split}/{label}/**"), path)
+    again = open_dataset(build_folder(raw, tmp_path / "again", source=source))
+    assert sum(split.samples for split in again.splits.values()) == 31
+    leaks = find_leaks(again)
+    assert not leaks.straddle
+    assert leaks.counts.near_within == 1
+
+
+def test_groups_keep_duplicates_in_one_split(built, raw, tmp_path, build_folder):
+    path = tmp_path / "groups.csv"
+    assert find_leaks(open_dataset(built)).write_groups(path) == 8
+    for seed in range(4):
+        fractions = sources.Fractions(train=0.5, val=0.5, seed=seed, group_by=sources.GroupFile(path))
+        source = sources.Folder("*/{label}/**", splits=fractions)
+        data = open_dataset(build_folder(raw, tmp_path / f"grouped{seed}", source=source))
+        assert not find_leaks(data).straddle
+        plain = sources.Folder("*/{label}/**", splits=sources.Fractions(train=0.5, val=0.5, seed=seed))
+        split_of = {entry.key: entry.split for entry in plain.scan(raw).entries}
+        grouped = {row["key"] for row in csv.DictReader(path.read_text().splitlines())}
+        for split in data.splits:  # a sample without a group stays where it was
+            assert all(split_of[key] == split for key in data.index(split)["key"].to_pylist() if key not in grouped)
+
+
+def test_a_thousand_equal_pictures_are_counted_not_listed(make_dataset):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    made = make_dataset(samples={"train": 60, "val": 40}, fields=["image"])
+    table = pq.read_table(made.path / "index.parquet")
+    place = table.schema.get_field_index("image_hash")
+    table = table.set_column(place, "image_hash", pa.array([5] * 100, pa.uint64()))
+    pq.write_table(table, made.path / "index.parquet", row_group_size=60)
+    made.seal()
+    leaks = find_leaks(open_dataset(made.path), most_pairs=7)
+    assert leaks.counts.near_across == 60 * 40
+    assert leaks.counts.near_within == 60 * 59 // 2 + 40 * 39 // 2
+    assert len(leaks.pairs) == 7
+    assert all(pair.straddles for pair in leaks.pairs)
+    assert len(leaks.excluded) == 60
+    assert len(set(leaks.groups.tolist())) == 1
+
+
+def test_distances_out_of_range_are_refused(built):
+    with pytest.raises(DatasetError, match="distance is a number of bits from 0 to 12, not 13"):
+        find_leaks(open_dataset(built), distance=13)
+
+
+def test_groups_of_one_prefix_or_camera_and_time_are_suspected(tmp_path, build_folder, photo_of):
+    for split, number in (("train", 1), ("train", 2), ("val", 3)):
+        path = tmp_path / "raw" / split / f"drive7_{number:04d}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(photo_of(number)).save(path)
+    for split, name in (("train", "x"), ("val", "y"), ("val", "z")):
+        exif = Image.Exif()
+        exif[0x010F], exif[0x0110] = "Maker", "Model"
+        exif.get_ifd(0x8769)[0x9003] = "2024:05:01 10:00:00" if name != "z" else "2024:05:01 10:00:07"
+        Image.fromarray(photo_of(ord(name))).save(tmp_path / "raw" / split / f"{name}.jpg", exif=exif)
+    store = {"image": codecs.Original()}
+    data = open_dataset(
+        build_folder(tmp_path / "raw", tmp_path / "out", source=sources.Folder("{split}/**"), store=store)
+    )
+    prints = find_leaks(data).fingerprints
+    suspicions = {one.kind: one for one in suspected_groups(data, prints)}
+    assert suspicions.keys() == {"prefix", "camera and time"}
+    assert suspicions["prefix"].examples == {"drive7": {"train": 2, "val": 1}}
+    assert suspicions["camera and time"].examples == {"Maker Model 2024:05:01 10:00:00": {"train": 1, "val": 1}}
+    from_raw = {one.kind: one for one in suspected_groups(data, prints, tmp_path / "raw")}
+    assert from_raw["camera and time"].examples == suspicions["camera and time"].examples
+
+
+def test_the_command(built, tmp_path, capsys):
+    page, listed = tmp_path / "page.html", tmp_path / "leaks.csv"
+    with pytest.raises(SystemExit) as stopped:
+        main(["check", str(built), "--json", "--html", str(page), "--exclude", str(listed)])
+    assert stopped.value.code == 4
+    result = json.loads(capsys.readouterr().out)
+    assert result["pairs"] == {"exact_across": 1, "exact_within": 1, "near_across": 3, "near_within": 1}
+    assert [pair["straddles"] for pair in result["listed"]] == [True, True, True, False]
+    assert len(listed.read_text().splitlines()) == 4
+    html = page.read_text()
+    assert html.count("data:image/jpeg;base64,") == 8
+    assert "<script" not in html
+    assert "http" not in html
+    with pytest.raises(SystemExit) as stopped:
+        main(["check", str(built)])
+    text = capsys.readouterr().out
+    assert stopped.value.code == 4
+    assert "2 of 29 samples of train occur in val too" in text
+
+
+def test_the_command_succeeds_without_leaks(tmp_path, build_folder, photo_of, capsys):
+    for number in range(6):
+        path = tmp_path / "raw" / ("train", "val")[number % 2] / "a" / f"{number}x.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(photo_of(100 + number)).save(path)
+    out = build_folder(tmp_path / "raw", tmp_path / "out")
+    with pytest.raises(SystemExit) as stopped:
+        main(["check", str(out)])
+    assert stopped.value.code == 0
+    assert np.array_equal(find_leaks(open_dataset(out)).groups, np.arange(6))

@@ -1,0 +1,136 @@
+"""The command `tfprep check`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tfprep.cli import text
+
+if TYPE_CHECKING:
+    from tfprep.inspect.groups import Suspicion
+    from tfprep.inspect.leaks import Leaks
+
+EXIT_LEAKS = 4
+_PAIRS_SHOWN = 10
+
+
+@click.command("check")
+@click.argument("folder")
+@click.option(
+    "--distance",
+    type=click.IntRange(0, 12),
+    default=4,
+    show_default=True,
+    help="Largest number of bits, of 64, in which the perceptual hashes of near duplicates differ.",
+)
+@click.option(
+    "--exclude",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write the samples whose removal leaves no pair across splits to FILE, for sources.Without in a recipe.",
+)
+@click.option(
+    "--groups",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write the groups of samples that are alike to FILE, for group_by=sources.GroupFile in a recipe.",
+)
+@click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="Write a page with pictures to FILE.")
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="Folder of the raw files, to read camera and time from their EXIF data.",
+)
+@click.option("--pairs", type=click.IntRange(0), default=1000, show_default=True, help="Number of pairs to list.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+def command(
+    folder: str, distance: int, exclude: Path | None, groups: Path | None, html: Path | None, data: Path | None,
+    pairs: int, as_json: bool,
+) -> int:  # fmt: skip
+    """Find pictures of the dataset in FOLDER (a path or a URL) that occur twice, exactly or nearly, above all in two splits.
+
+    Exit status 4: pictures occur in several splits.
+    """
+    from tqdm import tqdm
+
+    from tfprep.dataset import open_dataset
+    from tfprep.inspect import leaks_page
+    from tfprep.inspect.groups import suspected_groups
+    from tfprep.inspect.leaks import find_leaks
+    from tfprep.storage.local import write_whole
+
+    dataset = open_dataset(folder)
+    with tqdm(unit=" images", disable=None, leave=False, delay=2, desc="hashing") as bar:
+
+        def on_record(done: int, total: int) -> None:
+            bar.total = total
+            bar.update(done - bar.n)
+
+        leaks = find_leaks(dataset, distance=distance, most_pairs=pairs, on_record=on_record)
+    suspicions = suspected_groups(dataset, leaks.fingerprints, data)
+    written = _write_lists(leaks, exclude, groups)
+    if html:
+        write_whole(html, leaks_page.leaks_page(dataset, leaks, suspicions))
+        written.append(f"Pictures: {html}")
+    if as_json:
+        text.print_json(leaks_page.as_json(leaks, suspicions))
+    else:
+        text.echo("\n".join([*_lines(folder, leaks), *_suspicion_lines(suspicions), *written]))
+    return EXIT_LEAKS if leaks.straddle else 0
+
+
+def _write_lists(leaks: Leaks, exclude: Path | None, groups: Path | None) -> list[str]:
+    written = []
+    if exclude:
+        count = leaks.write_excluded(exclude)
+        written.append(
+            f"{exclude}: {text.number(count, 'sample')} to leave out; sources.Without(..., {str(exclude)!r})"
+        )
+    if groups:
+        count = leaks.write_groups(groups)
+        written.append(
+            f"{groups}: {text.number(count, 'sample')} in groups; group_by=sources.GroupFile({str(groups)!r})"
+        )
+    return written
+
+
+def _lines(folder: str, leaks: Leaks) -> Iterator[str]:
+    counts = leaks.counts
+    yield f"{folder}: {text.number(sum(leaks.samples.values()), 'sample')} in {', '.join(leaks.samples)}"
+    yield text.table(
+        [
+            ("pairs of images", "across splits", "within a split"),
+            ("equal files", counts.exact_across, counts.exact_within),
+            (f"alike (at most {leaks.distance} of 64 bits differ)", counts.near_across, counts.near_within),
+        ]
+    )
+    if leaks.unhashed:
+        unhashed = text.number(leaks.unhashed, "sample has", "samples have")
+        yield f"{unhashed} no perceptual hash and no stored image: compared by file only"
+    if leaks.undigested:
+        undigested = text.number(leaks.undigested, "sample has", "samples have")
+        yield f"{undigested} no file digest: compared by hash only"
+    for split, others in leaks.leaking.items():
+        for other, count in others.items():
+            yield f"{count:,} of {leaks.samples[split]:,} samples of {split} occur in {other} too"
+    for pair in [pair for pair in leaks.pairs if pair.straddles][:_PAIRS_SHOWN]:
+        how = "equal" if pair.exact else f"{pair.distance} bits"
+        yield f"  {pair.first_split}: {pair.first}  {pair.second_split}: {pair.second}  ({how})"
+
+
+def _suspicion_lines(suspicions: Sequence[Suspicion]) -> Iterator[str]:
+    for one in suspicions:
+        name, counts = next(iter(one.examples.items()))
+        where = ", ".join(f"{count:,} in {split}" for split, count in counts.items())
+        yield (
+            f"Suspicion: {one.straddling:,} of {text.number(one.groups, 'group')} of one {one.kind} "
+            f"({text.number(one.samples, 'sample')}) stand in several splits, such as {name!r} ({where})"
+        )
+        if one.distance is not None and one.distance_of_others is not None:
+            yield f"  median distance of members {one.distance:g} bits, of any two samples {one.distance_of_others:g}"
+        if one.group_by:
+            yield f'  to keep them together: sources.Fractions(..., group_by=r"{one.group_by}")'
