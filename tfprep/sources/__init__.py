@@ -10,6 +10,6 @@ from tfprep.sources.splits import Fractions
 from tfprep.sources.table import Table
 
 __all__ = [
-    "Coco", "CocoPanoptic", "Entry", "FieldDecoder", "Folder", "Fractions", "GroupFile", "LabelMe", "Listing", "Paired", "Source", "Table",
-    "Voc", "Without", "Yolo", "ade20k", "camvid", "cityscapes", "read_files",
+    "Coco", "CocoPanoptic", "Entry", "FieldDecoder", "Folder", "Fractions", "GroupFile", "LabelMe", "Listing", "Paired", "Source",
+    "Table", "Voc", "Without", "Yolo", "ade20k", "camvid", "cityscapes", "read_files",
 ]  # fmt: skip
