@@ -18,7 +18,7 @@ from tfprep.dataset import open_dataset
 PAGE = (Path(__file__).parents[2] / "docs" / "inspect.md").read_text()
 COMMANDS = re.findall(r"^(tfprep .*?)(?:\s+#.*)?$", PAGE, re.M)
 RECIPES = re.findall(r"```python\n(.*?)```", PAGE, re.S)
-STATUS = {"check": 4}
+STATUS = {"check": 4, "diff": 4}
 """Exit status of the commands that tell of a difference; all others succeed."""
 
 
@@ -48,6 +48,8 @@ def test_commands_and_recipes_run(folder, monkeypatch, capsys):
     monkeypatch.chdir(folder)
     (folder / "recipe.py").write_text(RECIPE)
     build("recipe.py", "out/photos", "data/photos", options=BuildOptions(workers=0))
+    (folder / "smaller.py").write_text(RECIPE.replace("Jpeg(95)", "Jpeg(60)"))
+    build("smaller.py", "out/photos2", "data/photos", options=BuildOptions(workers=0))
     assert COMMANDS
     for command in COMMANDS:
         arguments = shlex.split(command)[1:]

@@ -16,6 +16,7 @@ COMMANDS = {
     "info": "Print what a dataset contains.",
     "verify": "Check every file and record of a dataset.",
     "check": "Find duplicates, and leaks between splits.",
+    "diff": "Compare two datasets by keys and digests.",
     "show": "Draw samples of a dataset with their variants, masks and maps.",
     "bench": "Measure how fast a dataset loads and what limits it.",
     "advise": "Recommend how to store a dataset, from measurements on a sample.",

@@ -1,0 +1,114 @@
+"""Differences between two builds, against what was done to the raw files."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+from PIL import Image
+
+from tfprep import codecs, sources
+from tfprep.cli import main
+from tfprep.dataset import open_dataset
+from tfprep.inspect.diff import compare
+
+
+@pytest.fixture(scope="module")
+def before(tmp_path_factory, photo_of, build_folder):
+    """12 training and 4 validation pictures of two classes, built with two variants."""
+    root = tmp_path_factory.mktemp("before")
+    for number in range(16):
+        path = root / "raw" / ("train" if number < 12 else "val") / "ab"[number % 2] / f"{number:02d}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(photo_of(number, 32, 40)).save(path)
+    build_folder(root / "raw", root / "out", variants={"train": 2})
+    return root
+
+
+def rebuilt(before, tmp_path, build_folder, change=lambda raw: None, **options):
+    shutil.copytree(before / "raw", tmp_path / "raw")
+    change(tmp_path / "raw")
+    build_folder(tmp_path / "raw", tmp_path / "out", **{"variants": {"train": 2}, **options})
+    return compare(open_dataset(before / "out"), open_dataset(tmp_path / "out"))
+
+
+def counts(difference):
+    kinds = ("added", "removed", "raw_changed", "recipe_changed")
+    return {kind: getattr(difference, kind).count for kind in kinds if getattr(difference, kind).count}
+
+
+def test_builds_of_equal_files_are_equal(before, tmp_path, build_folder):
+    difference = rebuilt(before, tmp_path, build_folder, shards={"train": 3})
+    assert difference.equal
+    assert counts(difference) == {}
+    assert difference.recipe, "the recipe differs, and no record does"
+
+
+def test_every_kind_of_change_of_the_raw_files(before, tmp_path, build_folder, photo_of):
+    def change(raw):
+        (raw / "train/a/00.png").unlink()
+        Image.fromarray(photo_of(99, 32, 40)).save(raw / "train/b/01.png")
+        Image.fromarray(photo_of(98, 32, 40)).save(raw / "val/a/new.png")
+        (raw / "train/a/02.png").rename(raw / "train/a/other.png")
+
+    difference = rebuilt(before, tmp_path, build_folder, change)
+    assert not difference.equal
+    assert set(difference.added.keys) == {"val/a/new.png", "train/a/other.png"}
+    assert set(difference.removed.keys) == {"train/a/00.png", "train/a/02.png"}
+    assert difference.renamed == (("train/a/02.png", "train/a/other.png"),)
+    assert difference.raw_changed.keys == ("train/b/01.png",)
+    assert difference.recipe_changed.count == 0
+    assert difference.samples == {"train": (12, 11), "val": (4, 5)}
+    assert difference.class_counts == {"label": {"train": {"a": (6, 5)}, "val": {"a": (2, 3)}}}
+    assert set(difference.statistics) == {"image"}
+
+
+def test_a_change_of_the_recipe_is_told_from_one_of_the_files(before, tmp_path, build_folder):
+    store = {"image": codecs.Jpeg(90), "label": codecs.Scalar()}
+    difference = rebuilt(before, tmp_path, build_folder, store=store, variants={"train": 3})
+    assert counts(difference) == {"recipe_changed": 16}
+    assert difference.variants == {"train": (2, 3)}
+    assert list(difference.fields) == ["image"]
+    assert "jpeg" in difference.fields["image"][1]
+    assert any("store" in change for change in difference.recipe)
+
+
+def test_one_variant_that_differs_is_a_change(before, tmp_path, build_folder):
+    from tfprep import augment
+
+    difference = rebuilt(before, tmp_path, build_folder, colour=[augment.Brightness(0.5)])
+    assert counts(difference) == {"recipe_changed": 12}, "variant 0 is not augmented, and val has no other"
+
+
+def test_moves_between_splits(before, tmp_path, build_folder):
+    def at(seed):
+        return sources.Folder("*/{label}/**", splits=sources.Fractions(train=0.5, val=0.5, seed=seed))
+
+    for seed in (0, 1):
+        build_folder(before / "raw", tmp_path / f"out{seed}", source=at(seed))
+    split_of = [{entry.key: entry.split for entry in at(seed).scan(before / "raw").entries} for seed in (0, 1)]
+    expected = {}
+    for key, split in split_of[0].items():
+        if split_of[1][key] != split:
+            expected.setdefault(f"{split} -> {split_of[1][key]}", set()).add(key)
+    difference = compare(open_dataset(tmp_path / "out0"), open_dataset(tmp_path / "out1"))
+    assert expected
+    assert {where: set(listed.keys) for where, listed in difference.moved.items()} == expected
+    assert counts(difference) == {}
+
+
+def test_the_command(before, tmp_path, build_folder, capsys):
+    rebuilt(before, tmp_path, build_folder, lambda raw: (raw / "val/b/13.png").unlink())
+    with pytest.raises(SystemExit) as stopped:
+        main(["diff", str(before / "out"), str(tmp_path / "out"), "--json"])
+    assert stopped.value.code == 4
+    result = json.loads(capsys.readouterr().out)
+    assert result["removed"] == {"count": 1, "keys": ["val/b/13.png"]}
+    with pytest.raises(SystemExit) as stopped:
+        main(["diff", str(before / "out"), str(tmp_path / "out")])
+    assert "removed: 1 sample: val/b/13.png" in capsys.readouterr().out
+    with pytest.raises(SystemExit) as stopped:
+        main(["diff", str(before / "out"), str(before / "out")])
+    assert stopped.value.code == 0
+    assert capsys.readouterr().out == "Both hold the same samples and records.\n"

@@ -1,0 +1,207 @@
+"""What differs between two datasets, by keys and digests alone: no shard is read.
+
+A sample has changed in its raw data if its `source_digest` differs. If that is equal and the bytes of its record differ (size or
+CRC-32C of any variant), only the recipe, the classes or the versions of the libraries have changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tfprep.dataset import Dataset, Manifest
+from tfprep.fields import Array
+from tfprep.recipe.changes import what_changed
+
+
+@dataclass(frozen=True)
+class KeyList:
+    """Samples of one kind: how many there are, and the first keys in the order of their dataset."""
+
+    count: int
+    keys: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How the second dataset differs from the first.
+
+    Attributes:
+        added, removed: Samples that only the second or only the first has.
+        renamed: Of these, those of one image file (the same `image_digest`), as pairs of the old and the new key.
+        moved: Samples in another split, by `old -> new`.
+        raw_changed: Samples whose files or values differ.
+        recipe_changed: Samples of equal files and values whose records differ.
+        samples: By split, the number of samples of the first and of the second dataset; 0 where there is no such split.
+        variants: By split that both have, the numbers of variants where they differ.
+        fields: By field, what it was and what it is, where that differs; None where there is no such field.
+        class_counts: By field, split and class, both counts where they differ.
+        statistics: By image field, both means and standard deviations where they differ.
+        recipe: What changed in the recipe, as names of options.
+        versions: By library, both versions where they differ.
+        rejects: Both numbers of rejected inputs.
+    """
+
+    added: KeyList
+    removed: KeyList
+    renamed: tuple[tuple[str, str], ...]
+    moved: Mapping[str, KeyList]
+    raw_changed: KeyList
+    recipe_changed: KeyList
+    samples: Mapping[str, tuple[int, int]]
+    variants: Mapping[str, tuple[int, int]]
+    fields: Mapping[str, tuple[str | None, str | None]]
+    class_counts: Mapping[str, Mapping[str, Mapping[str, tuple[int, int]]]]
+    statistics: Mapping[str, Any]
+    recipe: tuple[str, ...]
+    versions: Mapping[str, tuple[str | None, str | None]]
+    rejects: tuple[int, int]
+
+    @property
+    def equal(self) -> bool:
+        """Whether both hold the same samples, in the same splits, with the same fields and equal records."""
+        counts = [self.added, self.removed, self.raw_changed, self.recipe_changed, *self.moved.values()]
+        return not (any(one.count for one in counts) or self.fields or self.variants)
+
+
+def compare(old: Dataset, new: Dataset, most_keys: int = 1000) -> Difference:
+    """Compare two datasets.
+
+    Args:
+        old: The first dataset.
+        new: The second.
+        most_keys: The number of keys to list of each kind; counts cover all.
+
+    Raises:
+        DatasetError: An index cannot be read.
+    """
+    a, b = _Samples(old), _Samples(new)
+    place = _positions(b.keys, a.keys)  # the row of `a` with the key of each row of `b`; -1 if there is none
+    both = np.flatnonzero(place >= 0)
+    added = np.flatnonzero(place < 0)
+    removed = np.setdiff1d(np.arange(len(a.keys)), place[both])
+    raw = both[~_equal(a.sources, place[both], b.sources, both)]
+    same = np.setdiff1d(both, raw)
+    recipe = same[a.record[place[same]] != b.record[same]]
+    return Difference(
+        added=_listed(b.keys, added, most_keys),
+        removed=_listed(a.keys, removed, most_keys),
+        renamed=tuple(_renamed(a, removed, b, added))[:most_keys],
+        moved=dict(_moved(a, b, place, both, most_keys)),
+        raw_changed=_listed(b.keys, raw, most_keys),
+        recipe_changed=_listed(b.keys, recipe, most_keys),
+        samples={name: (_size(old, name), _size(new, name)) for name in dict.fromkeys([*old.splits, *new.splits])},
+        variants=_unequal({n: s.variants for n, s in old.splits.items()}, {n: s.variants for n, s in new.splits.items()}, 0),
+        fields=_unequal(_field_texts(old.manifest), _field_texts(new.manifest), None),
+        class_counts=_class_counts(old.manifest, new.manifest),
+        statistics=_unequal(_statistics(old.manifest), _statistics(new.manifest), None),
+        recipe=tuple(what_changed(old.manifest.recipe, new.manifest.recipe)),
+        versions=_unequal(old.manifest.versions, new.manifest.versions, None),
+        rejects=(old.manifest.rejects, new.manifest.rejects),
+    )  # fmt: skip
+
+
+class _Samples:
+    """All N samples of a dataset.
+
+    Attributes:
+        keys: string [N].
+        sources, images: Digests of 16 bytes [N]; images may be null.
+        splits: string [N].
+        record: uint64 [N], a number that differs if size or checksum of any variant's record differ.
+    """
+
+    def __init__(self, data: Dataset) -> None:
+        columns = ["key", "split", "source_digest", "image_digest", "size", "payload_crc"]
+        table = pa.concat_tables([data.index(split, 0, columns) for split in data.splits]).combine_chunks()
+        self.keys, self.splits, self.sources = table["key"], table["split"], table["source_digest"]
+        nulls = pa.chunked_array([pa.nulls(len(table), pa.binary(16))])
+        self.images = table["image_digest"] if "image_digest" in table.column_names else nulls
+        self.record = np.concatenate([_records(data, split) for split in data.splits])
+
+
+def _records(data: Dataset, split: str) -> Array:
+    """Variants of one sample stand at one position, so their numbers are mixed by position."""
+    mixed = np.zeros(data.split(split).samples, np.uint64)
+    for variant in range(data.split(split).variants):
+        rows = data.index(split, variant, ["size", "payload_crc"])
+        size, crc = (rows[name].to_numpy().astype(np.uint64) for name in ("size", "payload_crc"))
+        # Multiplying by an odd number (2^64 / golden ratio, Knuth) loses nothing, and the order of variants counts.
+        mixed = (mixed * np.uint64(0x9E3779B97F4A7C15)) ^ (size << np.uint64(32) | crc)
+    return mixed
+
+
+def _positions(keys: pa.ChunkedArray, among: pa.ChunkedArray) -> Array:
+    return np.asarray(pc.fill_null(pc.index_in(keys, value_set=among), -1).to_numpy(), np.int64)
+
+
+def _equal(a: pa.ChunkedArray, rows_a: Array, b: pa.ChunkedArray, rows_b: Array) -> Array:
+    return np.asarray(pc.equal(a.take(pa.array(rows_a)), b.take(pa.array(rows_b))).to_numpy(), bool)
+
+
+def _listed(keys: pa.ChunkedArray, rows: Array, most: int) -> KeyList:
+    return KeyList(len(rows), tuple(keys.take(pa.array(rows[:most])).to_pylist()))
+
+
+def _renamed(a: _Samples, removed: Array, b: _Samples, added: Array) -> Iterator[tuple[str, str]]:
+    images = {
+        image: row for row, image in zip(removed.tolist(), a.images.take(pa.array(removed)).to_pylist(), strict=True)
+    }
+    for row, image in zip(added.tolist(), b.images.take(pa.array(added)).to_pylist(), strict=True):
+        if image is not None and image in images:
+            yield a.keys[images.pop(image)].as_py(), b.keys[row].as_py()
+
+
+def _moved(a: _Samples, b: _Samples, place: Array, both: Array, most: int) -> Iterator[tuple[str, KeyList]]:
+    rows = both[~_equal(a.splits, place[both], b.splits, both)]
+    names = [f"{a.splits[int(place[row])]} -> {b.splits[row]}" for row in rows.tolist()]
+    for name in dict.fromkeys(names):
+        yield name, _listed(b.keys, rows[[one == name for one in names]], most)
+
+
+def _size(data: Dataset, split: str) -> int:
+    return data.splits[split].samples if split in data.splits else 0
+
+
+def _unequal(old: Mapping[str, Any], new: Mapping[str, Any], absent: Any) -> dict[str, tuple[Any, Any]]:
+    pairs = {name: (old.get(name, absent), new.get(name, absent)) for name in dict.fromkeys([*old, *new])}
+    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+
+
+def _field_texts(manifest: Manifest) -> dict[str, str]:
+    return {
+        name: _field_text(info.spec.kind, info.spec.dtype, info.spec.shape, info.codec)
+        for name, info in manifest.fields.items()
+    }
+
+
+def _field_text(kind: str, dtype: str, shape: Sequence[int | None], codec: Mapping[str, Any]) -> str:
+    sides = " x ".join("any" if side is None else str(side) for side in shape) or "scalar"
+    options = ", ".join(f"{name} {value}" for name, value in codec.items() if name != "codec" and value is not None)
+    return f"{kind} of {dtype} [{sides}], {codec['codec']}" + (f" ({options})" if options else "")
+
+
+def _class_counts(old: Manifest, new: Manifest) -> dict[str, dict[str, dict[str, tuple[int, int]]]]:
+    a, b = _counts_by_name(old), _counts_by_name(new)
+    fields: dict[str, dict[str, dict[str, tuple[int, int]]]] = {}
+    for field, split in dict.fromkeys([*a, *b]):
+        if unequal := _unequal(a.get((field, split), {}), b.get((field, split), {}), 0):
+            fields.setdefault(field, {})[split] = unequal
+    return fields
+
+
+def _counts_by_name(manifest: Manifest) -> dict[tuple[str, str], dict[str, int]]:
+    return {
+        (field, split): dict(zip(manifest.classes[field], counts, strict=True))
+        for field, splits in manifest.class_counts.items()
+        for split, counts in splits.items()
+    }
+
+
+def _statistics(manifest: Manifest) -> dict[str, Any]:
+    return {name: {"mean": one.mean, "std": one.std} for name, one in manifest.statistics.items()}
