@@ -18,7 +18,7 @@ from collections import namedtuple
 
 import pytest
 
-from tfprep.builder import schedule
+from tfprep.builder import space
 from tfprep.builder.layout import Layout, locked
 from tfprep.dataset import open_dataset
 from tfprep.errors import BuildError, BuildLockedError, DatasetError, SourceError
@@ -79,7 +79,9 @@ def test_what_may_not_fit_is_a_warning_that_names_the_estimate(full, monkeypatch
     events = []
     assert full.build(on_event=events.append).samples == 30
     (warning,) = [event.text for event in events if event.name == "warning"]
-    assert re.search(r"about \d\d.\d kB would be written, estimated from 1 samples, and 5.12 kB are free", warning)
+    assert re.search(
+        r"about \d\d.\d kB more would be written, estimated from \d+ samples, and 5.12 kB are free", warning
+    )
     with pytest.warns(UserWarning, match="If the disk becomes full, the build ends and the same command continues it"):
         full.build(full.out.with_name("other"))
 
@@ -98,7 +100,7 @@ def test_the_estimate_counts_only_what_is_to_be_built(full, monkeypatch):
     full.add("train/cat/000", 500, mask=False)
     room = 3 * max(needed.values())
     assert room < sum(needed.values())
-    monkeypatch.setattr(schedule, "free_bytes", lambda folder: room)
+    monkeypatch.setattr(space, "free_bytes", lambda folder: room)
     assert full.build().built_shards == 1
 
 

@@ -164,8 +164,8 @@ def test_a_sample_that_crashes_once_is_kept(full):
     assert len(full.out.with_name("trace").read_text().split()) >= 3
 
 
-def test_a_sample_that_crashes_only_among_others_is_left_out_in_the_end(full):
-    """The process crashes at this sample if it has made another one before: in its shard, but not alone in a new process."""
+def test_a_sample_that_crashes_only_after_others_is_kept(full):
+    """The process crashes at this sample if it has made another one before. The new process continues with it, and succeeds."""
     full.change_recipe('"train": 4', '"train": 1')
     poison(full, "os.abort() if OTHERS else None")
     full.change_recipe("    return sample['mask']\n", "    OTHERS.append(1)\n    return sample['mask']\n")
@@ -173,10 +173,48 @@ def test_a_sample_that_crashes_only_among_others_is_left_out_in_the_end(full):
     full.change_recipe(
         "        os.abort() if OTHERS else None\n", "        if OTHERS: os.abort()\n        return sample['mask']\n"
     )
+    assert full.build(workers=1).rejects == 0
+
+
+def test_a_sample_that_crashes_in_its_shard_every_time_is_left_out_in_the_end(full):
+    """The process crashes at this sample in its shard, and not when it is tried alone."""
+    crash, alone = 1, 2  # Calls: each crash is one, and a trial alone makes both variants.
+    poison(full, f"os.abort() if len(open(TRACE).readlines()) % {crash + alone} == 1 else None")
     assert full.build(workers=1).rejects == 1
     assert full.rejects()[0]["error"] == "its process was killed by SIGABRT"
-    crash, alone = 1, 2  # Calls: each crash is one, and a trial alone makes both variants.
     assert len(full.out.with_name("trace").read_text().split()) == crash + alone + crash + alone + crash
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_what_is_finished_of_a_shard_is_kept_when_its_process_dies(full, tools, workers):
+    """Six samples of one shard crash. Every other sample is made once, and the bytes are those of a build without the six."""
+    full.change_recipe('"train": 4', '"train": 1')
+    poisoned = [f"train/{'cat' if n % 2 == 0 else 'dog'}/{n:03d}" for n in range(0, 24, 4)]
+    poison(full, "os.abort()")
+    for key in poisoned:
+        Image.fromarray(np.full((24, 28), 2, np.uint8)).save(full.data / f"{key}.mask.png")
+    made = full.out.with_name("made")
+    full.change_recipe(
+        "def poisoned(sample, generator):\n",
+        f"def poisoned(sample, generator):\n    with open({str(made)!r}, 'a') as file:\n"
+        "        file.write(f'{generator.random()}\\n')\n",
+    )
+    assert full.build(workers=workers).rejects == 6
+    draws = made.read_text().split()  # one number for each sample and variant, whenever it is made
+    good, tries = 18 * 2 + 6, 6 * 2
+    assert (len(draws), len(set(draws))) == (good + tries, good + 6)
+    tools["check_whole"](full.out)
+    for key in poisoned:
+        (full.data / f"{key}.jpg").unlink()
+    other = full.out.with_name("without")
+    full.build(other)
+    name = "tiny-train.tfrecord-00000-of-00001"
+    assert (full.out / name).read_bytes() == (other / name).read_bytes()
+    old, new = (open_dataset(folder) for folder in (full.out, other))
+    for what in ("splits", "statistics", "class_counts"):
+        assert getattr(old.manifest, what) == getattr(new.manifest, what)
+    assert old.index("train").equals(new.index("train"))
+    assert not list((full.out / ".tfprep/new").iterdir())
 
 
 def test_a_worker_that_dies_between_samples_is_replaced(full, tools):

@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from hashlib import blake2b
 from pathlib import Path
 
 from tfprep.dataset.names import PRIVATE, REJECTS
@@ -74,6 +75,11 @@ class Layout:
     def lock(self) -> Path:
         return self.private / "lock"
 
+    @property
+    def shard_locks(self) -> Path:
+        """The file of which each byte is the lock of one shard."""
+        return self.private / "shard-locks"
+
     def receipt(self, split: str, shard: int) -> Path:
         return self.receipts / f"{split}-{shard:05d}.json"
 
@@ -128,6 +134,15 @@ def locked(layout: Layout) -> Iterator[None]:
             yield
         finally:
             file.truncate(0)
+
+
+@contextmanager
+def shard_locked(layout: Layout, split: str, shard: int) -> Iterator[None]:
+    """Hold the lock of one shard, and wait for it if another process has it. It ends with its process."""
+    byte = int.from_bytes(blake2b(f"{split} {shard}".encode(), digest_size=7).digest(), "little")
+    with writing(layout.shard_locks), layout.shard_locks.open("a+") as file:
+        fcntl.lockf(file, fcntl.LOCK_EX, 1, byte)
+        yield
 
 
 def _refusal(layout: Layout, holder: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import os
 import pickle
+import secrets
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +18,8 @@ from tfprep.builder.progress import OnEvent, OnProgress, Tell, telling
 from tfprep.builder.publish import check_rejects, publish
 from tfprep.builder.receipts import Receipt, read_receipt
 from tfprep.builder.report.page import BuildFacts, write_report
-from tfprep.builder.schedule import PendingShard, ShardScheduler, SpaceCheck, measure_tasks
+from tfprep.builder.schedule import PendingShard, ShardScheduler
+from tfprep.builder.space import SpaceCheck
 from tfprep.builder.state import ShardState, check_replacement, explain, shard_states
 from tfprep.builder.versions import maker_versions, warning_of_opencv
 from tfprep.builder.workers import Engine
@@ -88,6 +90,7 @@ class _Build:
     ) -> None:  # fmt: skip
         self._layout, self._root, self._file, self._options = layout, root, file, options
         self._engine, self._tell, self._on_progress, self._started = engine, tell, on_progress, started
+        self._run = secrets.token_hex(6)
 
     def run(self, recipe: Recipe) -> BuildSummary:
         remove_leftovers(self._layout.staged)
@@ -136,13 +139,14 @@ class _Build:
           All shards that were written, each once.
         """
         workers = worker_count(self._options)
-        scheduler = ShardScheduler(plan, self._engine, workers, self._tell, self._on_progress, self._started)
+        space = SpaceCheck(self._layout, waiting, self._tell)
+        scheduler = ShardScheduler(
+            plan, self._engine, workers, self._tell, self._on_progress, space.finished, self._started
+        )
         pending = [PendingShard(state) for state in waiting] or self._differing(plan)
         if pending:
             self._engine.start()
             self._engine.open(self._argument(plan))
-            space = SpaceCheck(self._layout, waiting, self._tell)
-            scheduler.measure(measure_tasks(plan, [state for state in waiting if not state.retry]), space.measured)
         for _ in range(_MOST_ROUNDS):
             if not pending:
                 return list(scheduler.built.values())
@@ -192,6 +196,7 @@ class _Build:
             "classes": dict(plan.classes),
             "versions": maker_versions(),
             "train": plan.splits[0],
+            "run": self._run,
             "stop_at_reject": self._options.on_bad == "fail",
             "hash": self._options.hash,
         }

@@ -1,8 +1,8 @@
 """Runs shard tasks through an engine, and decides what to do when one of them takes its worker down.
 
 A crash is attributed to the sample that the worker was making. That sample is tried once more, alone. If it crashes again, it is
-rejected by name and the shard is built without it. Otherwise the shard is tried again as it was; a sample that takes a worker
-down every time, although it succeeds alone, is rejected at the third crash.
+rejected by name and the shard is continued without it. Otherwise the shard is continued at that sample; a sample that takes a
+worker down every time, although it succeeds alone, is rejected at the third crash. The samples that were finished are kept.
 """
 
 from __future__ import annotations
@@ -14,15 +14,12 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
 
-from tfprep import units
-from tfprep.builder.layout import Layout
 from tfprep.builder.plan import Plan
 from tfprep.builder.progress import BuildProgress, OnProgress, Tell, WorkerProgress
 from tfprep.builder.state import ShardState
 from tfprep.builder.task import ShardTask
 from tfprep.builder.workers import Engine, TaskCrashed, TaskDone, TaskProgress, WorkerOutput
 from tfprep.errors import BuildError
-from tfprep.storage.local import free_bytes
 
 TASKS_PER_WORKER = 4
 """Tasks that the engine gets for each worker before it asks for more. Their lists of samples are in memory."""
@@ -31,11 +28,9 @@ _AMBIGUOUS = "SIGKILL", "SIGTERM"
 """Signals that may come from outside: a sample alone is tried twice before it is blamed for one."""
 _MOST_OUTPUTS = 1000
 """Number of samples whose native warnings are logged: a warning for each of a million files must not fill the disk."""
-_MOST_MEASURED = 8
-_MEASURED_SHARE = 32
-"""One of 32 samples is measured to estimate the size on disk, but at most 8 of a split."""
 
-OnMeasured = Callable[[ShardTask, int], None]
+OnBuilt = Callable[[ShardTask, int], None]
+"""A function that gets the task of each shard that was written, and the size of its files in bytes."""
 
 
 @dataclass(frozen=True)
@@ -72,8 +67,9 @@ class ShardScheduler:
     """
 
     def __init__(
-        self, plan: Plan, engine: Engine, workers: int, tell: Tell, on_progress: OnProgress | None, started: float
-    ) -> None:
+        self, plan: Plan, engine: Engine, workers: int, tell: Tell, on_progress: OnProgress | None, on_built: OnBuilt,
+        started: float,
+    ) -> None:  # fmt: skip
         self._plan, self._engine, self._tell, self._started = plan, engine, tell, started
         self._most_tasks = TASKS_PER_WORKER * max(1, workers)
         self._on_progress = on_progress or (lambda progress: None)
@@ -82,14 +78,8 @@ class ShardScheduler:
         self._numbers = count()
         self._outputs = 0
         self._totals = _Totals()
-        self._on_measured: OnMeasured = lambda task, size: None
+        self._on_built = on_built
         self.built: dict[tuple[str, int], ShardState] = {}
-
-    def measure(self, tasks: Sequence[ShardTask], on_measured: OnMeasured) -> None:
-        """Submit tasks that measure samples; `on_measured` gets each task and the number of bytes its samples become."""
-        self._on_measured = on_measured
-        for task in tasks:
-            self._submit(_Attempt(task))
 
     def run(self, pending_shards: Sequence[PendingShard]) -> None:
         """Build the shards, and return when all are done. Raises BuildError."""
@@ -129,13 +119,12 @@ class ShardScheduler:
 
     def _done(self, attempt: _Attempt, result: Mapping[str, Any]) -> None:
         task = attempt.task
-        if task.purpose == "measure":
-            self._on_measured(task, result["bytes"])
-        elif task.purpose == "probe":
+        if task.purpose == "probe":
             self._build_again(attempt)
         else:
             if result["built"]:
                 self.built[task.split, task.shard] = ShardState(task.split, task.shard, len(task.samples), "")
+                self._on_built(task, result["bytes"])
             what = "built" if result["built"] else "unchanged in content"
             self._finish(task, what, result["rejects"], result["built"], result["seconds"])
 
@@ -149,8 +138,6 @@ class ShardScheduler:
 
     def _crashed(self, attempt: _Attempt, event: TaskCrashed) -> None:
         task, item = attempt.task, event.item
-        if task.purpose == "measure":
-            return  # The shard that the sample belongs to will crash as well, and name it.
         if item is None:
             self._crashed_between_samples(attempt, event.reason)
             return
@@ -191,7 +178,7 @@ class ShardScheduler:
         self._submit(replace(attempt, task=task), urgent=True)
 
     def _build_again(self, attempt: _Attempt, skip: Mapping[str, str] | None = None) -> None:
-        """Build the shard from its beginning, without the samples to skip."""
+        """Build the rest of the shard, without the samples to skip: what is finished of it is kept."""
         task = replace(attempt.task, purpose="build", positions=(), skip={**attempt.task.skip, **(skip or {})})
         self._submit(_Attempt(task, attempt.in_shard, attempt.alone), urgent=True)
 
@@ -269,50 +256,3 @@ class _Totals:
     def finish(self, task: ShardTask, rejects: int) -> None:
         self.samples_done += len(task.samples)
         self.rejects[task.split, task.shard] = rejects
-
-
-# --- disk space -----------------------------------------------------------------------------------------------------
-
-
-def measure_tasks(plan: Plan, waiting: Sequence[ShardState]) -> list[ShardTask]:
-    """Return a task for each split with shards to build, which measures some samples of the first of them.
-
-    A shard is a random part of the data in random order, so these samples are a random part too.
-    """
-    tasks = []
-    for split in dict.fromkeys(state.split for state in waiting if state.samples):
-        first = next(state for state in waiting if state.split == split and state.samples)
-        samples = sum(state.samples for state in waiting if state.split == split)
-        positions = range(min(_MOST_MEASURED, first.samples, max(1, samples // _MEASURED_SHARE)))
-        task = plan.task(split, first.shard)
-        measured = [task.samples[position] for position in positions]
-        tasks.append(replace(task, purpose="measure", samples=measured, positions=tuple(positions)))
-    return tasks
-
-
-class SpaceCheck:
-    """Adds up the estimated size as the measurements come in, and warns if the disk has less room.
-
-    It is no more than a warning: an estimate from a few samples may be wrong by any factor. A disk that is really full ends the
-    build with an error, and the same command continues it.
-    """
-
-    def __init__(self, layout: Layout, waiting: Sequence[ShardState], tell: Tell) -> None:
-        self._layout, self._waiting, self._tell = layout, waiting, tell
-        self._estimate = 0
-        self._warned = False
-
-    def measured(self, task: ShardTask, size: int) -> None:
-        """Add the measurement of one split: `size` is the number of bytes that the task's samples become."""
-        samples = sum(state.samples for state in self._waiting if state.split == task.split)
-        self._estimate += size * samples // len(task.positions)
-        free = free_bytes(self._layout.out)
-        needed, room = units.size(self._estimate), units.size(free)
-        self._tell("space", f"about {needed} to write, {room} free", estimate=self._estimate, free=free)
-        if self._estimate > free and not self._warned:
-            self._warned = True
-            self._tell(
-                "warning",
-                f"{self._layout.out}: about {needed} would be written, estimated from {len(task.positions)} samples, and "
-                f"{room} are free. If the disk becomes full, the build ends and the same command continues it",
-            )

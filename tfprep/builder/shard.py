@@ -11,11 +11,11 @@ import hashlib
 import pickle
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
-from typing import Any, BinaryIO
+from typing import Any
 
 import cv2
 import numpy as np
@@ -23,7 +23,7 @@ import numpy as np
 from tfprep.builder.accumulate import class_counts, image_moments
 from tfprep.builder.forms import FieldForm, check_expected, counted, of_variants
 from tfprep.builder.inputs import Inputs, RawSample, thumbnail
-from tfprep.builder.layout import Layout
+from tfprep.builder.layout import Layout, shard_locked
 from tfprep.builder.make_sample import SampleMaker, Stored
 from tfprep.builder.receipts import (
     Contents,
@@ -37,18 +37,18 @@ from tfprep.builder.receipts import (
     write_receipt,
 )
 from tfprep.builder.task import ShardTask
+from tfprep.builder.unfinished import SampleResult, UnfinishedShard
 from tfprep.builder.workers.engine import NO_ITEM, Json, Mark, Work
 from tfprep.codecs import Original
-from tfprep.dataset.manifest import FileInfo
 from tfprep.dataset.names import shard_name
 from tfprep.errors import BuildError, RecipeError, SampleError
 from tfprep.fields import FieldSpec, Kind
 from tfprep.images import perceptual_hash
 from tfprep.recipe import Recipe
 from tfprep.recipe.file import load_recipe
-from tfprep.records import RecordWriter, encode, format_index
-from tfprep.records.framing import FRAME_BYTES, HEADER_BYTES
-from tfprep.storage.local import sync_folder, whole_file, write_whole
+from tfprep.records import encode
+from tfprep.records.framing import HEADER_BYTES
+from tfprep.storage.local import sync_folder
 
 STATISTICS_OF_ORIGINALS = 128
 _LEAST_A_SHARD, _MOST_A_SHARD = 2, 16
@@ -71,6 +71,7 @@ class BuildContext:
       inputs: Reads the raw files.
       versions: The libraries' versions, which the receipts name.
       train: The split whose pixels make the statistics.
+      run: A word that belongs to this run of the build. An attempt at a shard continues from what others of the run left.
       stop_at_reject: Whether the first bad sample ends the build.
       hash: Whether images get a perceptual hash.
     """
@@ -80,6 +81,7 @@ class BuildContext:
     inputs: Inputs
     versions: Mapping[str, str]
     train: str
+    run: str
     stop_at_reject: bool
     hash: bool
 
@@ -99,6 +101,7 @@ def open_work(argument: Json) -> Work:
         inputs=Inputs(Path(argument["root"]), files, tuple(argument["values"]), image),
         versions=argument["versions"],
         train=argument["train"],
+        run=argument["run"],
         stop_at_reject=argument["stop_at_reject"],
         hash=argument["hash"],
     )
@@ -128,27 +131,27 @@ def _recipe(argument: Json) -> Recipe:
 
 def run_task(context: BuildContext, task: ShardTask, mark: Mark) -> Json:
     """Build the shard, or find that it is up to date by the content of its sources; the result says which."""
-    if task.purpose != "build":
-        return {"bytes": _sizes(context, task, mark)}
+    if task.purpose == "probe":
+        _probe(context, task, mark)
+        return {}
     started = perf_counter()
     old = read_receipt(context.layout, task.split, task.shard)
-    built = old is None or not _renew(context, task, old, mark)
+    built = old is None or not (is_same(old, task) or _renew(context, task, old, mark))
     receipt = _build(context, task, mark) if built else old
     assert receipt is not None
-    return {"rejects": len(receipt.rejects), "built": built, "seconds": perf_counter() - started}
+    size = sum(file.bytes for file in receipt.files)
+    return {"rejects": len(receipt.rejects), "built": built, "bytes": size, "seconds": perf_counter() - started}
 
 
-def _sizes(context: BuildContext, task: ShardTask, mark: Mark) -> int:
-    """Make the samples at `positions` without writing them, and return the size of their records."""
-    total = 0
+def _probe(context: BuildContext, task: ShardTask, mark: Mark) -> None:
+    """Make the samples at `positions` without writing them."""
     for position in task.positions:
         mark(position)
         key, files, values, _ = task.samples[position]
         with suppress(SampleError):  # The build of the shard will name it.
             raw = context.inputs.read(files, values)
             for stored in context.maker.variants(key, raw.parts, context.recipe.variants_of(task.split)):
-                total += len(encode(stored.features)[0]) + FRAME_BYTES
-    return total
+                encode(stored.features)
 
 
 def _renew(context: BuildContext, task: ShardTask, old: Receipt, mark: Mark) -> bool:
@@ -171,39 +174,48 @@ def _renew(context: BuildContext, task: ShardTask, old: Receipt, mark: Mark) -> 
 
 
 def _build(context: BuildContext, task: ShardTask, mark: Mark) -> Receipt:
-    withdraw_receipt(context.layout, task.split, task.shard)
+    """Build the shard. An attempt of the same run that died is continued after the last sample that it finished."""
     context.maker.seconds.clear()
-    with ExitStack() as stack:
-        shard = _Shard(context, task, stack)
-        for position, sample in enumerate(task.samples):
+    with UnfinishedShard(_paths(context, task), context.run) as files:
+        shard = _Shard(context, task, files)
+        for result in files.resume():
+            shard.take(result)
+        for position, sample in enumerate(task.samples[shard.samples :], shard.samples):
             mark(position)
             shard.add(position, *sample[:3])
         mark(NO_ITEM)
-    shard.write_indexes()
-    sync_folder(context.layout.staged)
-    receipt = shard.receipt()
-    write_receipt(context.layout, receipt, Contents([file.rows for file in shard.files], _stats(task)))
-    return receipt
+        files.sync()
+        return _commit(context.layout, task, shard, files)
 
 
-class _VariantFile:
-    """The file of one variant while it is written, and its rows of the index."""
+def _commit(layout: Layout, task: ShardTask, shard: _Shard, files: UnfinishedShard) -> Receipt:
+    """Make the files and the receipt of one attempt those of the shard, as one step for all other attempts.
 
-    def __init__(self, path: Path, file: BinaryIO) -> None:
-        self.path = path
-        self.rows: list[list[Any]] = []
-        self._file = file
-        self._sha256 = hashlib.sha256()
-        self.writer = RecordWriter(self)  # type: ignore[arg-type]
+    Two parts of a build, or two nodes of which one was taken for dead, may attempt the same shard at the same time. The first
+    attempt that gets here wins, so that files and receipt belong together whatever happens to the others.
+    """
+    with shard_locked(layout, task.split, task.shard):
+        first = read_receipt(layout, task.split, task.shard)
+        if first is not None and is_same(first, task):
+            return first
+        withdraw_receipt(layout, task.split, task.shard)
+        files.commit()
+        sync_folder(layout.staged)
+        receipt = shard.receipt()
+        write_receipt(layout, receipt, Contents(shard.rows, _stats(task)))
+        return receipt
 
-    def write(self, data: bytes) -> None:
-        self._sha256.update(data)
-        self._file.write(data)
 
-    def info(self) -> FileInfo:
-        frames = self.writer.frames
-        size = frames[-1].offset + frames[-1].size if frames else 0
-        return FileInfo(self.path.name, len(frames), size, self._sha256.hexdigest())
+def is_same(receipt: Receipt, task: ShardTask) -> bool:
+    """Return whether the receipt is that of this very task, with no reject that another try might accept."""
+    accident = any(reject.stage in ("read", "process") for reject in receipt.rejects)
+    return not accident and not task.skip and (receipt.signature, receipt.expected) == (task.signature, task.expected)
+
+
+def _paths(context: BuildContext, task: ShardTask) -> list[Path]:
+    variants = range(context.recipe.variants_of(task.split))
+    names = [shard_name(context.recipe.name, task.split, v, task.shard, task.shards) for v in variants]
+    return [context.layout.staged / name for name in names]
 
 
 @dataclass(frozen=True)
@@ -225,22 +237,15 @@ class _Record:
     image_hash: int | None
 
 
-@dataclass(frozen=True)
-class _Sums:
-    """What one sample adds to the shard's statistics."""
-
-    moments: Mapping[str, Moments]
-    counts: Mapping[str, Counter[int]]
-
-
 class _Shard:
-    """The files of one shard, and the sums over its samples."""
+    """The sums over the samples of one shard, and the rows of its index."""
 
-    def __init__(self, context: BuildContext, task: ShardTask, stack: ExitStack) -> None:
-        self._context, self._task = context, task
+    def __init__(self, context: BuildContext, task: ShardTask, files: UnfinishedShard) -> None:
+        self._context, self._task, self._files = context, task, files
         self._count = context.recipe.variants_of(task.split)
         self._sampled = sampled_originals(task.shards)
-        self.files = [_VariantFile(path, stack.enter_context(whole_file(path))) for path in self._paths()]
+        self.rows: list[list[Sequence[Any]]] = [[] for _ in range(self._count)]
+        self.samples = 0
         self._digest = _start_digest(task)
         self._forms: Mapping[str, Mapping[str, FieldForm]] = {}
         self._moments: dict[str, Moments] = {}
@@ -248,49 +253,62 @@ class _Shard:
         self._rejects: list[Reject] = []
         self._thumbnails: dict[str, str] = {}
 
-    def _paths(self) -> list[Path]:
-        task = self._task
-        names = [
-            shard_name(self._context.recipe.name, task.split, v, task.shard, task.shards) for v in range(self._count)
-        ]
-        return [self._context.layout.staged / name for name in names]
-
     def add(self, position: int, key: str, files: Sequence[str], values: Sequence[Any]) -> None:
         """Write all variants of the sample, or a reject."""
+        result = self._result(position, key, files, values)
+        with self._timed("write"):
+            self._files.note(result)
+        self.take(result)
+
+    def take(self, result: SampleResult) -> None:
+        """Add up what a sample adds to the shard."""
+        self.samples += 1
+        self._digest.update(_digest_entry(result.key, result.digest))
+        for rows, row in zip(self.rows, result.rows, strict=False):
+            rows.append(row)
+        if result.specs:
+            self._forms = counted(self._forms, result.specs, written=result.reject is None)
+        for name, moments in result.moments.items():
+            self._moments[name] = self._moments.get(name, Moments()).plus(moments)
+        for name, counts in result.counts.items():
+            self._counts.setdefault(name, Counter()).update(counts)
+        if result.reject is not None:
+            self._rejects.append(result.reject)
+        if result.thumbnail:
+            self._thumbnails[result.key] = base64.b64encode(result.thumbnail).decode()
+
+    def _result(self, position: int, key: str, files: Sequence[str], values: Sequence[Any]) -> SampleResult:
         raw = RawSample({}, b"", b"")
+        specs: Mapping[str, FieldSpec] = {}
         try:
             with self._timed("read"):
                 raw = self._context.inputs.read(files, values)
             if str(position) in self._task.skip:
                 raise SampleError(self._task.skip[str(position)], stage="process")
-            records, sums = self._make(position, key, raw.parts)
+            records, moments, counts = self._make(position, key, raw.parts)
+            specs = of_variants(record.specs for record in records)
+            check_expected(specs, self._task.expected)
         except SampleError as error:
-            self._reject(key, files, raw.parts, error)
-        else:
-            with self._timed("write"):
-                self._write(key, raw, records)
-            self._add_up(sums)
-        self._digest.update(_digest_entry(key, raw.digest))
+            return SampleResult(key, raw.digest, specs=specs, **self._rejected(key, files, raw.parts, error))
+        with self._timed("write"):
+            rows = self._write(key, raw, records)
+        return SampleResult(key, raw.digest, rows, specs, moments, counts)
 
-    def _make(self, position: int, key: str, raw: Mapping[str, Any]) -> tuple[list[_Record], _Sums]:
-        """Return the sample's records; the pixels of one variant at a time are in memory."""
+    def _make(
+        self, position: int, key: str, raw: Mapping[str, Any]
+    ) -> tuple[list[_Record], dict[str, Moments], dict[str, Counter[int]]]:
+        """Return the sample's records and sums; the pixels of one variant at a time are in memory."""
         records: list[_Record] = []
-        sums = _Sums({}, {})
+        moments: dict[str, Moments] = {}
+        counts: dict[str, Counter[int]] = {}
         for stored in self._context.maker.variants(key, raw, self._count, pixels=position < self._sampled):
             if not records:
-                sums = self._sums(stored, position)
+                moments, counts = self._sums(stored, position)
             payload, spans = encode(stored.features)
             stored_spans = [(spans[name].offset, spans[name].size) for name in self._context.recipe.store]
             image_hash = None if records else self._hash(stored)
             records.append(_Record(payload, _facts(stored), stored_spans, stored.specs, image_hash))
-        specs = of_variants(record.specs for record in records)
-        try:
-            check_expected(specs, self._task.expected)
-        except SampleError:
-            self._forms = counted(self._forms, specs, written=False)
-            raise
-        self._forms = counted(self._forms, specs, written=True)
-        return records, sums
+        return records, moments, counts
 
     def _hash(self, stored: Stored) -> int | None:
         image = self._context.inputs.image
@@ -299,7 +317,7 @@ class _Shard:
         with self._timed("hash"):
             return perceptual_hash(stored.values[image])
 
-    def _sums(self, stored: Stored, position: int) -> _Sums:
+    def _sums(self, stored: Stored, position: int) -> tuple[dict[str, Moments], dict[str, Counter[int]]]:
         """Sum up variant 0: class counts of every split, pixels of the training split alone."""
         moments, counts, classes = {}, {}, self._context.maker.classes
         for name, spec in stored.specs.items():
@@ -309,46 +327,39 @@ class _Shard:
                 moments[name] = image_moments(value)
             if name in classes and spec.kind in ("label", "mask"):
                 counts[name] = class_counts(value, len(classes[name]))
-        return _Sums(moments, counts)
+        return moments, counts
 
-    def _add_up(self, sums: _Sums) -> None:
-        for name, moments in sums.moments.items():
-            self._moments[name] = self._moments.get(name, Moments()).plus(moments)
-        for name, counts in sums.counts.items():
-            self._counts.setdefault(name, Counter()).update(counts)
-
-    def _write(self, key: str, raw: RawSample, records: Sequence[_Record]) -> None:
+    def _write(self, key: str, raw: RawSample, records: Sequence[_Record]) -> list[Sequence[Any]]:
         # What is of the image and not of a variant stands in the rows of variant 0.
         of_image = [raw.image_digest.hex() or None, records[0].image_hash]
-        for file, record in zip(self.files, records, strict=True):
-            own = of_image if record is records[0] else [None, None]
-            frame = file.writer.write(record.payload)
+        frames = self._files.write([record.payload for record in records])
+        rows: list[Sequence[Any]] = []
+        for frame, crc, record in zip(frames, self._files.crcs(), records, strict=True):
+            own = [None, None] if rows else of_image
             start = frame.offset + HEADER_BYTES
             spans = [number for offset, size in record.spans for number in (start + offset, size)]
-            crc = file.writer.payload_crcs[-1]
-            file.rows.append([key, frame.offset, frame.size, crc, *record.facts, raw.digest.hex(), *spans, *own])
+            rows.append([key, frame.offset, frame.size, crc, *record.facts, raw.digest.hex(), *spans, *own])
+        return rows
 
-    def _reject(self, key: str, files: Sequence[str], raw: Mapping[str, Any], error: SampleError) -> None:
+    def _rejected(self, key: str, files: Sequence[str], raw: Mapping[str, Any], error: SampleError) -> dict[str, Any]:
+        """Return the reject and its picture. Raises BuildError if the first reject ends the build."""
         path = error.path or self._context.inputs.path_of(error.field, files)
         if self._context.stop_at_reject:
             where = f"{error.stage} of '{error.field}'" if error.field else error.stage
             raise BuildError(f"{path}: {where}: {error.reason} (sample {key!r}; --on-bad skip would leave it out)")
-        self._rejects.append(Reject(key, self._task.split, error.stage, error.field, _shortened(error.reason), path))
+        reject = Reject(key, self._task.split, error.stage, error.field, _shortened(error.reason), path)
+        picture = b""
         if len(self._thumbnails) < MOST_THUMBNAILS and error.stage != "process":
             images = [data for name, data in raw.items() if self._context.maker.kinds.get(name) == "image"]
-            if picture := thumbnail(images[0]) if images else b"":
-                self._thumbnails[key] = base64.b64encode(picture).decode()
-
-    def write_indexes(self) -> None:
-        for file in self.files:
-            write_whole(file.path.with_name(f"{file.path.name}.idx"), format_index(file.writer.frames))
+            picture = thumbnail(images[0]) if images else b""
+        return {"reject": reject, "thumbnail": picture}
 
     def receipt(self) -> Receipt:
         task = self._task
         return Receipt(
             split=task.split, shard=task.shard, shards=task.shards, fingerprint=task.fingerprint,
             versions=self._context.versions, signature=task.signature, digest=self._digest.hexdigest(),
-            files=tuple(file.info() for file in self.files), forms=self._forms, expected=task.expected,
+            files=self._files.infos(), forms=self._forms, expected=task.expected,
             moments=self._moments, class_counts=self._class_counts(), rejects=tuple(self._rejects),
             thumbnails=self._thumbnails, seconds=dict(self._context.maker.seconds),
         )  # fmt: skip

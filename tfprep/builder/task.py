@@ -14,13 +14,13 @@ class ShardTask:
     Attributes:
       split, shard, shards: Which shard of how many.
       fingerprint: Digest of everything that decides how a sample becomes bytes, except the sample itself.
-      signature: Digest of `fingerprint` and `samples`.
+      signature: Digest of `fingerprint` and of what the listing says about each sample.
       samples: (key, files, values, stat) of each sample, in the order of the records.
       skip: By position, why a sample is rejected without a try. The positions are strings, because tasks travel as JSON.
       expected: By field, the form (`tfprep.builder.forms`) that its value must have, where records of the dataset differ.
       purpose: "build" writes the shard. "probe" makes the samples at `positions` and writes nothing, to see whether one of
-        them crashes. "measure" does the same to see how many bytes they become.
-      positions: The samples that a probe or a measurement makes.
+        them crashes.
+      positions: The samples that a probe makes.
     """
 
     split: str
@@ -31,5 +31,5 @@ class ShardTask:
     samples: Sequence[tuple[str, Sequence[str], Sequence[Any], str]]
     skip: Mapping[str, str] = field(default_factory=dict)
     expected: Mapping[str, str] = field(default_factory=dict)
-    purpose: Literal["build", "probe", "measure"] = "build"
+    purpose: Literal["build", "probe"] = "build"
     positions: Sequence[int] = ()

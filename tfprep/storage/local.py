@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import secrets
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -73,7 +74,8 @@ def _check_link(path: Path) -> None:
 @contextmanager
 def whole_file(path: Path) -> Iterator[BinaryIO]:
     """Open a file that appears under its name, synced, when the block ends; if the block raises, nothing appears."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    # A process id is not enough: processes of two machines, or of two containers, may write the same file with the same id.
+    temporary = temporary_path(path, secrets.token_hex(6))
     try:
         with writing(path), temporary.open("wb") as file:
             yield file
@@ -85,6 +87,11 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
         raise
+
+
+def temporary_path(path: Path, word: str) -> Path:
+    """Return the name of a file while it is written, which `remove_leftovers` recognises; `word` belongs to the writer."""
+    return path.with_name(f".{path.name}.{word}.tmp")
 
 
 @contextmanager
@@ -128,7 +135,7 @@ def sync_folder(folder: Path) -> None:
             os.close(descriptor)
 
 
-def remove_leftovers(folder: Path) -> None:
-    """Remove the temporary files of processes that were killed while they wrote."""
-    for path in folder.glob(".*.tmp"):
+def remove_leftovers(folder: Path, word: str = "*") -> None:
+    """Remove the temporary files of processes that were killed while they wrote; `word` as in `temporary_path`."""
+    for path in folder.glob(f".*.{word}.tmp"):
         path.unlink(missing_ok=True)
