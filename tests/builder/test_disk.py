@@ -18,7 +18,7 @@ from collections import namedtuple
 
 import pytest
 
-from tfprep.builder import space
+from tfprep.builder import schedule
 from tfprep.builder.layout import Layout, locked
 from tfprep.dataset import open_dataset
 from tfprep.errors import BuildError, BuildLockedError, DatasetError, SourceError
@@ -100,7 +100,7 @@ def test_the_estimate_counts_only_what_is_to_be_built(full, monkeypatch):
     full.add("train/cat/000", 500, mask=False)
     room = 3 * max(needed.values())
     assert room < sum(needed.values())
-    monkeypatch.setattr(space, "free_bytes", lambda folder: room)
+    monkeypatch.setattr(schedule, "free_bytes", lambda folder: room)
     assert full.build().built_shards == 1
 
 

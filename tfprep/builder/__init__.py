@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from tfprep.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from tfprep.builder.options import BuildOptions, BuildSummary
+    from tfprep.builder.options import BuildOptions, BuildSummary, Part, PartSummary
     from tfprep.builder.progress import BuildEvent, BuildProgress, OnEvent, OnProgress, WorkerProgress
     from tfprep.builder.run import plan_build
-    from tfprep.builder.start import build
+    from tfprep.builder.start import build, build_part, finish_build, store_plan
     from tfprep.builder.state import ShardState, explain
 
 __all__ = [
@@ -23,18 +23,23 @@ __all__ = [
     "BuildSummary",
     "OnEvent",
     "OnProgress",
+    "Part",
+    "PartSummary",
     "ShardState",
     "WorkerProgress",
     "build",
+    "build_part",
     "explain",
+    "finish_build",
     "plan_build",
+    "store_plan",
 ]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "start": ["build"],
-        "options": ["BuildOptions", "BuildSummary"],
+        "start": ["build", "build_part", "finish_build", "store_plan"],
+        "options": ["BuildOptions", "BuildSummary", "Part", "PartSummary"],
         "progress": ["BuildEvent", "BuildProgress", "OnEvent", "OnProgress", "WorkerProgress"],
         "run": ["plan_build"],
         "state": ["ShardState", "explain"],

@@ -76,9 +76,25 @@ class Layout:
         return self.private / "lock"
 
     @property
-    def shard_locks(self) -> Path:
-        """The file of which each byte is the lock of one shard."""
-        return self.private / "shard-locks"
+    def locks(self) -> Path:
+        """The file of which a byte is the lock of one shard (`name_locked`)."""
+        return self.private / "locks"
+
+    @property
+    def parts(self) -> Path:
+        """What the parts of a build agreed on, and their logs."""
+        return self.private / "parts"
+
+    @property
+    def part_plan(self) -> Path:
+        return self.parts / "plan.json"
+
+    @property
+    def part_samples(self) -> Path:
+        return self.parts / "samples.bin"
+
+    def part_log(self, number: int, parts: int) -> Path:
+        return self.parts / f"part-{number}-of-{parts}.log"
 
     def receipt(self, split: str, shard: int) -> Path:
         return self.receipts / f"{split}-{shard:05d}.json"
@@ -107,17 +123,18 @@ class Layout:
 
 
 @contextmanager
-def locked(layout: Layout) -> Iterator[None]:
+def locked(layout: Layout, *, shared: bool = False) -> Iterator[None]:
     """Hold the folder's lock. Raises BuildLockedError, which names the process, host and start of the build that has it.
 
-    The lock is one of the operating system (`flock`). It ends with its process, however that ends.
+    The lock is one of the operating system (`flock`). It ends with its process, however that ends. Parts of a build share it
+    with each other.
     """
     layout.make()
     with writing(layout.lock):
         opened = layout.lock.open("a+")
     with opened as file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         except (BlockingIOError, PermissionError) as error:
             file.seek(0)
             raise BuildLockedError(_refusal(layout, file.read())) from error
@@ -125,6 +142,9 @@ def locked(layout: Layout) -> Iterator[None]:
             reason = f"cannot lock {layout.lock}: {error.strerror}; build into a folder on another file system"
             raise BuildError(reason) from error
         file.truncate(0)
+        if shared:
+            yield
+            return
         started = time.strftime("%Y-%m-%d %H:%M:%S")
         command = " ".join(sys.argv)
         holder = {"process": os.getpid(), "host": socket.gethostname(), "started": started, "command": command}
@@ -137,15 +157,20 @@ def locked(layout: Layout) -> Iterator[None]:
 
 
 @contextmanager
-def shard_locked(layout: Layout, split: str, shard: int) -> Iterator[None]:
-    """Hold the lock of one shard, and wait for it if another process has it. It ends with its process."""
-    byte = int.from_bytes(blake2b(f"{split} {shard}".encode(), digest_size=7).digest(), "little")
-    with writing(layout.shard_locks), layout.shard_locks.open("a+") as file:
-        fcntl.lockf(file, fcntl.LOCK_EX, 1, byte)
+def name_locked(layout: Layout, name: str) -> Iterator[None]:
+    """Hold the lock of this name, and wait for it if another process has it. It ends with its process."""
+    byte = int.from_bytes(blake2b(name.encode(), digest_size=7).digest(), "little")
+    with writing(layout.locks):
+        opened = layout.locks.open("a+")
+    with opened as file:
+        with writing(layout.locks):
+            fcntl.lockf(file, fcntl.LOCK_EX, 1, byte)
         yield
 
 
 def _refusal(layout: Layout, holder: str) -> str:
+    if not holder:
+        return f"parts of {layout.out} are being built; wait for them, or build into another folder"
     try:
         build = json.loads(holder)
         who = f"process {build['process']} on {build['host']}, started {build['started']}: {build['command']}"

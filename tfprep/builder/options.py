@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from tfprep.errors import BuildError
 from tfprep.limits import usable_cpus
 
+if TYPE_CHECKING:
+    from tfprep.builder.plan import Plan
+
+_PART = re.compile(r"([0-9]+)/([0-9]+)\Z")
 ITEM_TIMEOUT_S = 300.0
 """Default of `item_timeout_s`: the slowest samples seen (16-bit PNGs of 13,000 x 13,000 pixels) took 90 s."""
 
@@ -38,6 +44,31 @@ class BuildSummary:
     bytes: int
     rejects: int
     splits: Mapping[str, Mapping[str, int]]
+    built_samples: int
+    built_shards: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class PartSummary:
+    """What one part of a build did.
+
+    Attributes:
+      out: The folder of the dataset.
+      part, parts: Which part of how many.
+      shards: Number of shards of this part.
+      samples: Number of samples in them, with those that were rejected.
+      rejects: Number of samples that were left out.
+      built_samples, built_shards: What this run built; the rest was up to date.
+      seconds: Duration of the run.
+    """
+
+    out: Path
+    part: int
+    parts: int
+    shards: int
+    samples: int
+    rejects: int
     built_samples: int
     built_shards: int
     seconds: float
@@ -87,3 +118,35 @@ class BuildOptions:
 def worker_count(options: BuildOptions) -> int:
     """Return the number of worker processes; 0 means that this process builds."""
     return usable_cpus() if options.workers is None else options.workers
+
+
+@dataclass(frozen=True)
+class Part:
+    """Part `number` (from 0) of `parts`.
+
+    Raises:
+      BuildError: The number is not one of them.
+    """
+
+    number: int
+    parts: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.number < self.parts:
+            last = f"0 to {self.parts - 1}" if self.parts > 0 else "none"
+            raise BuildError(f"of {self.parts} parts, the numbers are {last}; there is no part {self.number}")
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.parts}"
+
+    def shards(self, plan: Plan) -> list[tuple[str, int]]:
+        """Return the shards of this part, as split and number."""
+        return list(islice(plan.starts, self.number, None, self.parts))
+
+
+def parse_part(text: str) -> Part:
+    """Parse "3/16". Raises BuildError."""
+    match = _PART.match(text)
+    if not match:
+        raise BuildError(f"a part is written as NUMBER/PARTS, for example 3/16; got {text!r}")
+    return Part(*map(int, match.groups()))

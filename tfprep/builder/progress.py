@@ -8,9 +8,8 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TextIO, TypeAlias
-
-from tfprep.builder.layout import Layout
 
 _LOG_BYTES = 10 << 20
 """A longer log is renamed to `build.log.1`, and a new one begins."""
@@ -60,7 +59,8 @@ class BuildEvent:
 
     Attributes:
       name: `planned`, `space` (the estimated size), `shard`, `crash`, `output` (what native code wrote, by sample), `differing`
-        (shards hold records of different forms), `warning`, `published`, `report` (it could not be written) or `failed`.
+        (shards hold records of different forms), `warning`, `part` (a part is complete), `published`, `report` (it could not be
+        written) or `failed`.
       text: One line for people.
       seconds: Time since the build began.
       facts: The same as plain JSON.
@@ -83,13 +83,13 @@ Tell: TypeAlias = Callable[..., None]
 
 
 @contextmanager
-def telling(layout: Layout, on_event: OnEvent | None) -> Iterator[Tell]:
-    """Yield a function that sends events to `on_event` and to `.tfprep/build.log`. A build that fails ends with `failed`.
+def telling(log_path: Path, on_event: OnEvent | None) -> Iterator[Tell]:
+    """Yield a function that sends events to `on_event` and to a log. A build that fails ends with `failed`.
 
     A warning that no `on_event` receives becomes a Python warning.
     """
     started = time.monotonic()
-    log = _open_log(layout)
+    log = _open_log(log_path)
 
     def tell(name: str, text: str, **facts: Any) -> None:
         event = BuildEvent(name, text, time.monotonic() - started, facts)
@@ -115,10 +115,11 @@ def telling(layout: Layout, on_event: OnEvent | None) -> Iterator[Tell]:
                 log.close()
 
 
-def _open_log(layout: Layout) -> TextIO | None:
+def _open_log(path: Path) -> TextIO | None:
     try:
-        if layout.log.exists() and layout.log.stat().st_size > _LOG_BYTES:
-            layout.log.replace(layout.log.with_name(f"{layout.log.name}.1"))
-        return layout.log.open("a", encoding="utf-8", errors="backslashreplace")
+        path.parent.mkdir(exist_ok=True)
+        if path.exists() and path.stat().st_size > _LOG_BYTES:
+            path.replace(path.with_name(f"{path.name}.1"))
+        return path.open("a", encoding="utf-8", errors="backslashreplace")
     except OSError:
         return None

@@ -106,6 +106,8 @@ def read_receipt(layout: Layout, split: str, shard: int) -> Receipt | None:
         receipt = _parse(json.loads(layout.receipt(split, shard).read_bytes()))
     except (OSError, ValueError, KeyError, TypeError):
         return None
+    if (receipt.split, receipt.shard) != (split, shard):
+        return None
     there = layout.contents(split, shard).exists() and all(_is_there(layout, file) for file in receipt.files)
     return receipt if there else None
 

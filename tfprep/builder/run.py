@@ -7,19 +7,28 @@ import os
 import pickle
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from tfprep.builder.forms import expected_of, most_common
 from tfprep.builder.layout import Layout, locked
-from tfprep.builder.options import BuildOptions, BuildSummary, worker_count
+from tfprep.builder.options import BuildOptions, BuildSummary, Part, PartSummary, worker_count
+from tfprep.builder.parts import (
+    agree,
+    check_common_plan,
+    check_complete,
+    forget_common_plan,
+    read_common_plan,
+    store_common_plan,
+)
 from tfprep.builder.plan import Plan, forget_recipes, make_plan, remember_recipes, remember_shards
 from tfprep.builder.progress import OnEvent, OnProgress, Tell, telling
 from tfprep.builder.publish import check_rejects, publish
 from tfprep.builder.receipts import Receipt, read_receipt
 from tfprep.builder.report.page import BuildFacts, write_report
-from tfprep.builder.schedule import PendingShard, ShardScheduler
-from tfprep.builder.space import SpaceCheck
+from tfprep.builder.schedule import PendingShard, ShardScheduler, SpaceCheck
 from tfprep.builder.state import ShardState, check_replacement, explain, shard_states
 from tfprep.builder.versions import maker_versions, warning_of_opencv
 from tfprep.builder.workers import Engine
@@ -35,16 +44,59 @@ _MOST_ROUNDS = 4
 """Rounds until all records of a field have one form. The second is the last, unless an input changes meanwhile."""
 
 
-def run_build(
-    recipe: Recipe | str | os.PathLike[str], out: str | os.PathLike[str], data: str | os.PathLike[str],
-    options: BuildOptions, engine: Engine, on_progress: OnProgress | None, on_event: OnEvent | None, started: float,
-) -> BuildSummary:  # fmt: skip
-    """Run `tfprep.build` with this engine; `started` is `time.monotonic()` at its beginning."""
-    layout, root = Layout(Path(out)), Path(data)
-    loaded, file = _loaded(recipe)
+@dataclass(frozen=True)
+class Job:
+    """What a build works on, how, and whom it tells.
+
+    Attributes:
+      recipe, out, data, options, on_progress, on_event: As in `tfprep.build`.
+      engine: Where the tasks run.
+      started: `time.monotonic()` at the beginning.
+    """
+
+    recipe: Recipe | str | os.PathLike[str]
+    out: str | os.PathLike[str]
+    data: str | os.PathLike[str]
+    options: BuildOptions
+    engine: Engine
+    on_progress: OnProgress | None
+    on_event: OnEvent | None
+    started: float
+
+
+def run_build(job: Job) -> BuildSummary:
+    """Run `tfprep.build`."""
+    with _started(job) as build:
+        return build.run()
+
+
+def run_part(job: Job, part: Part) -> PartSummary:
+    """Run `build_part`."""
+    with _started(job, part) as build:
+        return build.run_part(part)
+
+
+def run_finish(job: Job) -> BuildSummary:
+    """Run `finish_build`."""
+    with _started(job) as build:
+        return build.finish()
+
+
+def run_store_plan(job: Job) -> int:
+    """Run `store_plan`."""
+    with _started(job) as build:
+        return build.store_plan()
+
+
+@contextmanager
+def _started(job: Job, part: Part | None = None) -> Iterator[_Build]:
+    layout, root = Layout(Path(job.out)), Path(job.data)
+    recipe, file = _loaded(job.recipe)
     _check_folders(root, layout.out)
-    with locked(layout), telling(layout, on_event) as tell:
-        return _Build(layout, root, file, options, engine, tell, on_progress, started).run(loaded)
+    with locked(layout, shared=part is not None):
+        log = layout.log if part is None else layout.part_log(part.number, part.parts)
+        with telling(log, job.on_event) as tell:
+            yield _Build(job, layout, root, recipe, file, tell)
 
 
 def plan_build(
@@ -54,6 +106,7 @@ def plan_build(
     *,
     limit: int | None = None,
     replace: bool = False,
+    part: Part | None = None,
 ) -> list[ShardState]:
     """Plan a build without writing anything.
 
@@ -63,6 +116,7 @@ def plan_build(
       data: The folder of the raw files.
       limit: As in `BuildOptions`.
       replace: As in `BuildOptions`.
+      part: Look at the shards of this part alone.
 
     Returns:
       The state of every shard: up to date, or why it would be built. `explain` says it in one line.
@@ -78,42 +132,106 @@ def plan_build(
     plan = _plan(loaded, file, root, layout, limit)
     if not replace:
         check_replacement(plan, layout, limit)
-    return list(shard_states(plan, layout))
+    return list(shard_states(plan, layout, part.shards(plan) if part else None))
 
 
 class _Build:
     """One build, and what its steps share."""
 
-    def __init__(
-        self, layout: Layout, root: Path, file: Path | None, options: BuildOptions, engine: Engine, tell: Tell,
-        on_progress: OnProgress | None, started: float,
-    ) -> None:  # fmt: skip
-        self._layout, self._root, self._file, self._options = layout, root, file, options
-        self._engine, self._tell, self._on_progress, self._started = engine, tell, on_progress, started
+    def __init__(self, job: Job, layout: Layout, root: Path, recipe: Recipe, file: Path | None, tell: Tell) -> None:
+        self._job, self._layout, self._root, self._recipe, self._file, self._tell = (
+            job,
+            layout,
+            root,
+            recipe,
+            file,
+            tell,
+        )
+        self._options, self._engine = job.options, job.engine
         self._run = secrets.token_hex(6)
+        self._is_open = False
 
-    def run(self, recipe: Recipe) -> BuildSummary:
+    def run(self) -> BuildSummary:
+        """Build what is due, and publish."""
         remove_leftovers(self._layout.staged)
-        plan = _plan(recipe, self._file, self._root, self._layout, self._options.limit)
+        plan = self._plan()
+        forget_common_plan(self._layout)
+        states = self._states(plan)
+        self._remember(plan)
+        built = self._build_all(plan, [state for state in states if self._is_due(state)])
+        return self._publish(plan, built)
+
+    def run_part(self, part: Part) -> PartSummary:
+        """Build what is due of a part."""
+        plan = self._plan()
+        shards = part.shards(plan)
+        states = self._states(plan, shards)
+        due = [state for state in states if self._is_due(state)]
+        # A part that is started once more after the publication stores no plan that would bind later builds.
+        if due or self._layout.part_plan.exists():
+            agree(plan, self._layout, part, self._options)
+        self._remember(plan)
+        scheduler = self._scheduler(plan, due)
+        self._build(plan, scheduler, [PendingShard(state) for state in due])
+        built = list(scheduler.built.values())
+        receipts = _receipts(plan, self._layout, shards)
+        seconds = time.monotonic() - self._job.started
+        summary = _part_summary(self._layout, part, receipts, built, seconds)
+        text = f"part {part}: {summary.shards} shards of {summary.samples} samples, {summary.rejects} rejected"
+        self._tell("part", text, part=part.number, parts=part.parts, rejects=summary.rejects)
+        return summary
+
+    def finish(self) -> BuildSummary:
+        """Publish what the parts built."""
+        plan = self._plan()
+        stored = read_common_plan(self._layout)
+        if stored is not None:
+            check_common_plan(plan, self._layout, stored, self._options)
+        states = self._states(plan)
+        check_complete(plan, states, self._layout, stored)
+        remove_leftovers(self._layout.staged)
+        summary = self._publish(plan, self._build_all(plan, []), report=stored is not None)
+        forget_common_plan(self._layout)
+        return summary
+
+    def store_plan(self) -> int:
+        """Store what the parts have to agree on, and return the number of shards."""
+        plan = self._plan()
+        self._states(plan)
+        self._remember(plan)
+        store_common_plan(plan, self._layout, self._options)
+        return len(plan.starts)
+
+    def _plan(self) -> Plan:
+        plan = _plan(self._recipe, self._file, self._root, self._layout, self._options.limit)
         if not self._options.replace:
             check_replacement(plan, self._layout, self._options.limit)
+        return plan
+
+    def _states(self, plan: Plan, shards: Sequence[tuple[str, int]] | None = None) -> list[ShardState]:
+        states = list(shard_states(plan, self._layout, shards))
+        samples = sum(state.samples for state in states)
+        self._tell("planned", explain(states), samples=samples, shards=len(states))
+        if plan.recipe.geometry and (warning := warning_of_opencv()):
+            self._tell("warning", warning)
+        return states
+
+    def _remember(self, plan: Plan) -> None:
         if self._options.limit is None:
             remember_shards(plan, self._layout)
-        states = list(shard_states(plan, self._layout))
-        self._tell("planned", explain(states), samples=len(plan), shards=len(states))
-        if recipe.geometry and warning_of_opencv():
-            self._tell("warning", warning_of_opencv())
         remember_recipes(plan, self._layout)
-        built = self._build_shards(plan, [state for state in states if self._is_due(state)])
+
+    def _publish(self, plan: Plan, built: Sequence[ShardState], *, report: bool = False) -> BuildSummary:
+        """Make the shards the dataset. `report`: write the report even if this run built nothing."""
         receipts = _receipts(plan, self._layout)
         check_rejects(self._layout, receipts, len(plan), self._options.max_bad)
         manifest = publish(plan, self._layout, receipts, most_common(receipt.forms for receipt in receipts))
         forget_recipes(plan, self._layout)
-        if built or not self._layout.report.exists():
+        if built or report or not self._layout.report.exists():
             self._report(plan, manifest, receipts, built)
-        if built:
+        if built or report:
             self._warn_of_class_names(manifest)
-        summary = _summary(manifest, self._layout, built, time.monotonic() - self._started)
+        summary = _summary(manifest, self._layout, built, time.monotonic() - self._job.started)
         text = f"{summary.records} records of {summary.samples} samples, {summary.rejects} rejected"
         self._tell("published", text, records=summary.records, samples=summary.samples, rejects=summary.rejects)
         return summary
@@ -132,34 +250,43 @@ class _Build:
         in_this_process = worker_count(self._options) == 0
         return not state.up_to_date and not (state.retry and in_this_process)
 
-    def _build_shards(self, plan: Plan, waiting: Sequence[ShardState]) -> list[ShardState]:
+    def _scheduler(self, plan: Plan, waiting: Sequence[ShardState]) -> ShardScheduler:
+        space = SpaceCheck(self._layout, waiting, self._tell)
+        workers = worker_count(self._options)
+        return ShardScheduler(
+            plan, self._engine, workers, self._tell, self._job.on_progress, space.finished, self._job.started
+        )
+
+    def _build_all(self, plan: Plan, waiting: Sequence[ShardState]) -> list[ShardState]:
         """Build the shards that wait, then those in which a field has another form than in most records.
 
         Returns:
           All shards that were written, each once.
         """
-        workers = worker_count(self._options)
-        space = SpaceCheck(self._layout, waiting, self._tell)
-        scheduler = ShardScheduler(
-            plan, self._engine, workers, self._tell, self._on_progress, space.finished, self._started
-        )
+        scheduler = self._scheduler(plan, waiting)
         pending = [PendingShard(state) for state in waiting] or self._differing(plan)
-        if pending:
-            self._engine.start()
-            self._engine.open(self._argument(plan))
         for _ in range(_MOST_ROUNDS):
             if not pending:
                 return list(scheduler.built.values())
-            try:
-                scheduler.run(pending)
-            finally:
-                remove_leftovers(self._layout.staged)
+            self._build(plan, scheduler, pending)
             pending = self._differing(plan)
         raise BuildError("fields keep changing their form while they are built; are the raw files being rewritten?")
 
+    def _build(self, plan: Plan, scheduler: ShardScheduler, pending: Sequence[PendingShard]) -> None:
+        if not pending:
+            return
+        if not self._is_open:
+            self._engine.start()
+            self._engine.open(self._argument(plan))
+            self._is_open = True
+        try:
+            scheduler.run(pending)
+        finally:
+            remove_leftovers(self._layout.staged, self._run)
+
     def _report(self, plan: Plan, manifest: Manifest, receipts: Sequence[Receipt], built: Sequence[ShardState]) -> None:
         samples = sum(state.samples for state in built)
-        facts = BuildFacts(time.monotonic() - self._started, samples, len(built), len(plan), plan.tally)
+        facts = BuildFacts(time.monotonic() - self._job.started, samples, len(built), len(plan), plan.tally)
         try:
             write_whole(self._layout.report, write_report(self._layout.out, manifest, receipts, facts))
         except Exception as error:  # The dataset is published: a report that fails must not make the build fail.
@@ -220,15 +347,32 @@ def _plan(recipe: Recipe, file: Path | None, root: Path, layout: Layout, limit: 
         raise (locate(file, error) if file else error) from error
 
 
-def _receipts(plan: Plan, layout: Layout) -> list[Receipt]:
+def _receipts(plan: Plan, layout: Layout, shards: Sequence[tuple[str, int]] | None = None) -> list[Receipt]:
     receipts = []
-    for split, shard in plan.starts:
+    for split, shard in plan.starts if shards is None else shards:
         receipt = read_receipt(layout, split, shard)
         if receipt is None:
             vanished = f"shard {shard} of {split!r} vanished from {layout.out} while it was built"
             raise BuildError(f"{vanished}; run the build again")
         receipts.append(receipt)
     return receipts
+
+
+def _part_summary(
+    layout: Layout, part: Part, receipts: Sequence[Receipt], built: Sequence[ShardState], seconds: float
+) -> PartSummary:
+    rejects = sum(len(receipt.rejects) for receipt in receipts)
+    return PartSummary(
+        out=layout.out,
+        part=part.number,
+        parts=part.parts,
+        shards=len(receipts),
+        samples=sum(receipt.records for receipt in receipts) + rejects,
+        rejects=rejects,
+        built_samples=sum(state.samples for state in built),
+        built_shards=len(built),
+        seconds=seconds,
+    )
 
 
 def _summary(manifest: Manifest, layout: Layout, built: Sequence[ShardState], seconds: float) -> BuildSummary:

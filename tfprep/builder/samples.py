@@ -9,6 +9,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ CHUNK = 1 << 14
 """Number of entries that are Python objects at a time."""
 SEPARATOR = "\0"
 COLUMNS = ("key", "files", "values", "stat")
+_NUMBERS = ("hashes", "digests", "splits", "sizes")
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,7 @@ class SampleTable:
     Attributes:
       columns: Keys, files, values and stats, packed (`COLUMNS`).
       hashes: uint64 [N], the hash of seed and key.
+      digests: uint64 [N], of what the listing says: key, split, files with sizes and times, values.
       splits: int16 [N], an index into `names`.
       bytes: int64 [N], the size of a sample's files.
       names: The splits; "train" is the first if there is one, the others follow by name.
@@ -78,6 +81,7 @@ class SampleTable:
 
     columns: Mapping[str, TextColumn]
     hashes: Array
+    digests: Array
     splits: Array
     bytes: Array
     names: tuple[str, ...]
@@ -89,7 +93,7 @@ class SampleTable:
 def collect_samples(listing: Listing, root: Path, seed: int) -> SampleTable:
     """Walk the listing once and pack it. Raises SourceError if two samples have the same key."""
     numbers: dict[str, int] = {}
-    chunks: dict[str, list[Any]] = {name: [] for name in (*COLUMNS, "hashes", "splits", "sizes")}
+    chunks: dict[str, list[Any]] = {name: [] for name in (*COLUMNS, *_NUMBERS)}
     for entries in _chunks(listing.entries):
         for name, packed in _columns(entries, root, seed, numbers).items():
             chunks[name].append(packed)
@@ -97,10 +101,10 @@ def collect_samples(listing: Listing, root: Path, seed: int) -> SampleTable:
     for name in names:
         _check_split(name)
     rank = np.array([names.index(name) for name in numbers], np.int16)
-    hashes, splits, sizes = (np.concatenate(chunks.pop(n) or [np.zeros(0, int)]) for n in ("hashes", "splits", "sizes"))
+    hashes, digests, splits, sizes = (np.concatenate(chunks.pop(n) or [np.zeros(0, int)]) for n in _NUMBERS)
     # One column after another, so that no more than one of them is in memory twice.
     columns = {name: joined(chunks.pop(name)) for name in COLUMNS}
-    samples = SampleTable(columns, hashes, rank[splits] if names else splits, sizes, names)
+    samples = SampleTable(columns, hashes, digests, rank[splits] if names else splits, sizes, names)
     _check_unique(samples)
     return samples
 
@@ -120,15 +124,26 @@ def _columns(entries: Sequence[Entry], root: Path, seed: int, splits: dict[str, 
     """Return the entries of one chunk as columns. A split that occurs for the first time is added to `splits`."""
     prefix = os.path.join(root, "")
     stats = [_stat(prefix, entry.files) for entry in entries]
+    texts = {
+        "key": [entry.key.encode() for entry in entries],
+        "files": [os.fsencode(SEPARATOR.join(entry.files)) for entry in entries],
+        "values": [json.dumps(entry.values).encode() if entry.values else b"" for entry in entries],
+        "stat": [stat.encode() for stat, _ in stats],
+    }
+    names = [entry.split.encode() for entry in entries]
     return {
-        "key": column([entry.key.encode() for entry in entries]),
-        "files": column([os.fsencode(SEPARATOR.join(entry.files)) for entry in entries]),
-        "values": column([json.dumps(entry.values).encode() if entry.values else b"" for entry in entries]),
-        "stat": column([stat.encode() for stat, _ in stats]),
+        **{name: column(strings) for name, strings in texts.items()},
         "hashes": np.array([sample_hash(seed, entry.key) for entry in entries], np.uint64),
+        "digests": _digests(zip(*texts.values(), names, strict=True), len(entries)),
         "splits": np.array([splits.setdefault(entry.split, len(splits)) for entry in entries], np.int16),
         "sizes": np.array([size for _, size in stats], np.int64),
     }
+
+
+def _digests(rows: Iterable[Sequence[bytes]], count: int) -> Array:
+    """Return a number of 64 bits for each row of texts."""
+    digests = (blake2b(b"\0\0".join(row), digest_size=8).digest() for row in rows)
+    return np.frombuffer(b"".join(digests), "<u8", count)
 
 
 def _stat(prefix: str, files: Sequence[str]) -> tuple[str, int]:
@@ -183,5 +198,6 @@ def limit_samples(samples: SampleTable, limit: int | None) -> SampleTable:
     splits = np.searchsorted(present, samples.splits[kept]).astype(np.int16)
     columns = {name: column(packed.take(kept)) for name, packed in samples.columns.items()}
     return SampleTable(
-        columns, samples.hashes[kept], splits, samples.bytes[kept], tuple(samples.names[n] for n in present)
-    )
+        columns, samples.hashes[kept], samples.digests[kept], splits, samples.bytes[kept],
+        tuple(samples.names[n] for n in present),
+    )  # fmt: skip

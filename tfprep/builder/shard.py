@@ -23,7 +23,7 @@ import numpy as np
 from tfprep.builder.accumulate import class_counts, image_moments
 from tfprep.builder.forms import FieldForm, check_expected, counted, of_variants
 from tfprep.builder.inputs import Inputs, RawSample, thumbnail
-from tfprep.builder.layout import Layout, shard_locked
+from tfprep.builder.layout import Layout, name_locked
 from tfprep.builder.make_sample import SampleMaker, Stored
 from tfprep.builder.receipts import (
     Contents,
@@ -194,7 +194,7 @@ def _commit(layout: Layout, task: ShardTask, shard: _Shard, files: UnfinishedSha
     Two parts of a build, or two nodes of which one was taken for dead, may attempt the same shard at the same time. The first
     attempt that gets here wins, so that files and receipt belong together whatever happens to the others.
     """
-    with shard_locked(layout, task.split, task.shard):
+    with name_locked(layout, f"shard {task.split} {task.shard}"):
         first = read_receipt(layout, task.split, task.shard)
         if first is not None and is_same(first, task):
             return first

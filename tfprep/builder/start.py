@@ -1,18 +1,20 @@
-"""`build`, the public function: it starts the worker processes first, so that they import while this process plans."""
+"""`build` and its parts, the public functions: they start the worker processes first, which import while this process plans."""
 
 from __future__ import annotations
 
 import os
 import time
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
-from tfprep.builder.options import BuildOptions, BuildSummary, worker_count
+from tfprep.builder.options import BuildOptions, BuildSummary, Part, PartSummary, worker_count
 from tfprep.builder.workers import Engine, Inline, Processes
 from tfprep.dataset.names import INDEX
 
 if TYPE_CHECKING:
     from tfprep.builder.progress import OnEvent, OnProgress
+    from tfprep.builder.run import Job
     from tfprep.recipe import Recipe
 
 ENTRY = "tfprep.builder.shard:open_work"
@@ -51,16 +53,127 @@ def build(
       >>> summary = tfprep.build("pipelines/camvid.py", out="out/camvid", data="data/camvid")
       >>> print(summary.samples, "samples,", summary.rejects, "rejected")
     """
+    with _job(recipe, out, data, options, on_progress, on_event, workers=not is_built(out)) as job:
+        from tfprep.builder.run import run_build
+
+        return run_build(job)
+
+
+def build_part(
+    recipe: Recipe | str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    data: str | os.PathLike[str] = ".",
+    *,
+    part: int,
+    parts: int,
+    options: BuildOptions | None = None,
+    on_progress: OnProgress | None = None,
+    on_event: OnEvent | None = None,
+) -> PartSummary:
+    """Build one part of a dataset's shards, and publish nothing.
+
+    Parts may run at the same time on any machines that see `out` and the raw files; each of them may be killed, and may run
+    again. `finish_build` then publishes the bytes that one `build` makes.
+
+    Args:
+      recipe, out, data, options, on_progress, on_event: As in `build`. `max_bad` is checked by `finish_build`.
+      part: Which part, from 0.
+      parts: The number of parts.
+
+    Returns:
+      What this part holds.
+
+    Raises:
+      BuildError: This machine would not build the same dataset as the parts before: another recipe, other versions or other
+        raw files. The message says what differs. Also all errors of `build`.
+
+    Example:
+      >>> summary = tfprep.builder.build_part("photos.py", "out/photos", "data/photos", part=3, parts=16)
+    """
+    chosen = Part(part, parts)
+    with _job(recipe, out, data, options, on_progress, on_event, workers=not is_built(out)) as job:
+        from tfprep.builder.run import run_part
+
+        return run_part(job, chosen)
+
+
+def finish_build(
+    recipe: Recipe | str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    data: str | os.PathLike[str] = ".",
+    *,
+    options: BuildOptions | None = None,
+    on_progress: OnProgress | None = None,
+    on_event: OnEvent | None = None,
+) -> BuildSummary:
+    """Publish the dataset that parts have built.
+
+    Shards are built here only where a field has another form than in most records, which no part can know.
+
+    Args:
+      recipe, out, data, options, on_progress, on_event: As in `build`.
+
+    Returns:
+      What the dataset holds now.
+
+    Raises:
+      BuildError: Shards are missing; the message names them and their parts. Or the recipe, the versions or the raw files are
+        no longer those that the parts agreed on. Also all errors of `build`.
+    """
+    with _job(recipe, out, data, options, on_progress, on_event, workers=False) as job:
+        from tfprep.builder.run import run_finish
+
+        return run_finish(job)
+
+
+def store_plan(
+    recipe: Recipe | str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    data: str | os.PathLike[str] = ".",
+    *,
+    options: BuildOptions | None = None,
+    on_event: OnEvent | None = None,
+) -> int:
+    """Store what the parts of a build have to agree on, in the place of an older plan, and build nothing.
+
+    It is needed only to begin anew with another recipe, other versions or other raw files before `finish_build` has run. Without
+    it the first part stores the plan.
+
+    Args:
+      recipe, out, data, options, on_event: As in `build`.
+
+    Returns:
+      The number of shards of the plan.
+
+    Raises:
+      BuildError: As in `build`; for example a part is running.
+    """
+    with _job(recipe, out, data, options, None, on_event, workers=False) as job:
+        from tfprep.builder.run import run_store_plan
+
+        return run_store_plan(job)
+
+
+def is_built(out: str | os.PathLike[str]) -> bool:
+    """Return whether a dataset is there, which may need no worker at all."""
+    return os.path.exists(os.path.join(out, INDEX))
+
+
+@contextmanager
+def _job(
+    recipe: Recipe | str | os.PathLike[str], out: str | os.PathLike[str], data: str | os.PathLike[str],
+    options: BuildOptions | None, on_progress: OnProgress | None, on_event: OnEvent | None, *, workers: bool,
+) -> Iterator[Job]:  # fmt: skip
+    """Start the engine, with its workers at once if they are needed, and close it in the end."""
     started = time.monotonic()
     options = options or BuildOptions()
     with closing(_engine(options)) as engine:
-        # A dataset that is complete may need no worker at all.
-        if not os.path.exists(os.path.join(out, INDEX)):
+        if workers:
             engine.start()
         # NumPy, OpenCV and Arrow are imported here, while the workers do the same.
-        from tfprep.builder.run import run_build
+        from tfprep.builder.run import Job
 
-        return run_build(recipe, out, data, options, engine, on_progress, on_event, started)
+        yield Job(recipe, out, data, options, engine, on_progress, on_event, started)
 
 
 def _engine(options: BuildOptions) -> Engine:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from tfprep.builder.layout import Layout
@@ -50,14 +50,14 @@ class ShardState:
         return not self.why
 
 
-def shard_states(plan: Plan, layout: Layout) -> Iterator[ShardState]:
-    """Compare every shard of the plan with its receipt."""
-    for split, shard in plan.starts:
+def shard_states(plan: Plan, layout: Layout, shards: Iterable[tuple[str, int]] | None = None) -> Iterator[ShardState]:
+    """Compare shards of the plan (None: all of them) with their receipts."""
+    for split, shard in plan.starts if shards is None else shards:
         receipt = read_receipt(layout, split, shard)
         if receipt is None:
             yield ShardState(split, shard, plan.size(split, shard), NOT_BUILT)
         else:
-            yield _state(plan, plan.task(split, shard), receipt, layout)
+            yield _state(plan, receipt, layout)
 
 
 def explain(states: Sequence[ShardState]) -> str:
@@ -74,15 +74,16 @@ def explain(states: Sequence[ShardState]) -> str:
     return f"{len(due)} of {_count(len(states), 'shard')}: {'; '.join(reasons)}"
 
 
-def _state(plan: Plan, task: ShardTask, receipt: Receipt, layout: Layout) -> ShardState:
-    state = ShardState(task.split, task.shard, len(task.samples), "")
-    if receipt.signature == task.signature:
-        return _worth_another_try(state, task, receipt)
+def _state(plan: Plan, receipt: Receipt, layout: Layout) -> ShardState:
+    split, shard = receipt.split, receipt.shard
+    state = ShardState(split, shard, plan.size(split, shard), "")
+    if receipt.signature == plan.signature(split, shard):
+        return _worth_another_try(state, plan, receipt) if receipt.rejects else state
     if receipt.versions != maker_versions():
         return _because(state, _newer(receipt))
-    if receipt.fingerprint != task.fingerprint:
-        return _because(state, _recipe_change(plan, layout, task.split, receipt.fingerprint))
-    return _differing(state, task, layout)
+    if receipt.fingerprint != plan.fingerprints[split]:
+        return _because(state, _recipe_change(plan, layout, split, receipt.fingerprint))
+    return _differing(state, plan.task(split, shard), layout)
 
 
 def _differing(state: ShardState, task: ShardTask, layout: Layout) -> ShardState:
@@ -109,8 +110,9 @@ def _recipe_change(plan: Plan, layout: Layout, split: str, old_fingerprint: str)
     return f"the recipe changed: {', '.join(changes[:_CHANGES_SHOWN])}{more}"
 
 
-def _worth_another_try(state: ShardState, task: ShardTask, receipt: Receipt) -> ShardState:
+def _worth_another_try(state: ShardState, plan: Plan, receipt: Receipt) -> ShardState:
     """Rejects whose cause may have passed without a trace in any time stamp: unreadable files, crashes, timeouts."""
+    task = plan.task(state.split, state.shard)
     missing = {key for key, _, _, stat in task.samples if "Error" in stat}
     if any(reject.stage == "read" and reject.key not in missing for reject in receipt.rejects):
         return _because(state, UNREAD)

@@ -11,9 +11,10 @@ import click
 from tfprep.cli import text
 from tfprep.cli.progress import BuildBar
 from tfprep.cli.values import share
+from tfprep.errors import BuildError
 
 if TYPE_CHECKING:
-    from tfprep.builder import BuildEvent
+    from tfprep.builder import BuildEvent, BuildSummary, Part, PartSummary
 
 
 @click.command("build")
@@ -64,6 +65,18 @@ if TYPE_CHECKING:
     help="Keep a perceptual hash of each image in the index, for tfprep check. [default: --hash]",
 )
 @click.option(
+    "--part",
+    metavar="I/N",
+    help="Build only the shards of part I (from 0) of N, and publish nothing; parts may run at once on many machines.",
+)
+@click.option("--finish", is_flag=True, help="Publish what the parts built; missing shards are an error.")
+@click.option(
+    "--plan",
+    "new_plan",
+    is_flag=True,
+    help="Only store the plan that all parts follow, in the place of an older one.",
+)
+@click.option(
     "--dry-run",
     "--explain",
     "dry_run",
@@ -80,32 +93,77 @@ if TYPE_CHECKING:
 @click.option("--quiet", is_flag=True, help="Show no progress.")
 def command(
     recipe: Path, out: Path, data: Path | None, workers: int | None, limit: int | None,
-    on_bad: Literal["skip", "fail"], max_bad: float, sample_timeout: float, replace: bool, hash: bool, dry_run: bool,
-    as_json: bool, show_workers: bool, quiet: bool,
+    on_bad: Literal["skip", "fail"], max_bad: float, sample_timeout: float, replace: bool, hash: bool,
+    part: str | None, finish: bool, new_plan: bool, dry_run: bool, as_json: bool, show_workers: bool, quiet: bool,
 ) -> None:  # fmt: skip
     """Build the dataset that the Python file RECIPE defines.
 
     Shards that are up to date are kept. The same command therefore continues a build that was stopped, and rebuilds only
     what was added or changed.
+
+    Many machines share one build with --part, and one of them publishes it with --finish.
     """
-    from tfprep.builder import BuildOptions, build
+    from tfprep.builder import BuildOptions, build, build_part, finish_build, store_plan
     from tfprep.recipe.file import data_root
 
     root = data or data_root(recipe)
+    chosen = _chosen_part(part, finish, new_plan, dry_run)
     if dry_run:
-        _dry_run(recipe, out, root, limit, replace, as_json)
+        _dry_run(recipe, out, root, limit, replace, chosen, as_json)
         return
     options = BuildOptions(workers, limit, on_bad, max_bad, sample_timeout, replace, hash)
+    report = _report_json if as_json else _report_warning
+    if new_plan:
+        shards = store_plan(recipe, out, root, options=options, on_event=report)
+        if as_json:
+            text.print_json({"out": out, "shards": shards})
+        else:
+            text.echo(f"{out}: stored the plan of {text.number(shards, 'shard')}, which all parts follow.")
+        return
+    summary: BuildSummary | PartSummary
     with BuildBar(quiet or as_json, show_workers) as bar:
         try:
-            report = _report_json if as_json else _report_warning
-            summary = build(recipe, out, root, options=options, on_progress=bar.update, on_event=report)
+            if chosen is not None:
+                summary = build_part(
+                    recipe, out, root, part=chosen.number, parts=chosen.parts, options=options, on_progress=bar.update,
+                    on_event=report,
+                )  # fmt: skip
+            else:
+                run = finish_build if finish else build
+                summary = run(recipe, out, root, options=options, on_progress=bar.update, on_event=report)
         except KeyboardInterrupt:
             raise _interrupted(bar) from None
     if as_json:
         text.print_json(asdict(summary))
     else:
-        text.echo(_summary_text(summary))
+        text.echo(_part_text(summary) if chosen is not None else _summary_text(summary, finish))
+
+
+def _chosen_part(part: str | None, finish: bool, new_plan: bool, dry_run: bool) -> Part | None:
+    from tfprep.builder.options import parse_part
+
+    if (part is not None) + finish + new_plan > 1 or (dry_run and (finish or new_plan)):
+        raise click.UsageError(
+            "--part, --finish and --plan are steps of their own; give one of them (--dry-run: --part alone)"
+        )
+    try:
+        return None if part is None else parse_part(part)
+    except BuildError as error:
+        raise click.UsageError(f"--part: {error}") from error
+
+
+def _part_text(summary: Any) -> str:
+    built = summary.built_samples
+    rate = f" ({built / summary.seconds:,.0f} samples/s)" if built else ""
+    done = (
+        f"built {text.number(built, 'sample')} in {text.duration(summary.seconds)}{rate}" if built else "nothing to do"
+    )
+    rejected = f", {summary.rejects} rejected" if summary.rejects else ""
+    return (
+        f"{summary.out}, part {summary.part} of {summary.parts}: {done}; complete with {text.number(summary.shards, 'shard')} of "
+        f"{text.number(summary.samples, 'sample')}{rejected}.\n"
+        "When all parts are complete, publish them: tfprep build RECIPE --out OUT --finish"
+    )
 
 
 def _report_json(event: BuildEvent) -> None:
@@ -123,21 +181,18 @@ def _interrupted(bar: BuildBar) -> click.Abort:
     return click.Abort()
 
 
-def _summary_text(summary: Any) -> str:
+def _summary_text(summary: Any, finish: bool) -> str:
     rows = [("split", "samples", "variants", "shards", "size")]
     rows += [
         (name, split["samples"], split["variants"], split["shards"], text.size(split["bytes"]))
         for name, split in summary.splits.items()
     ]
     built = summary.built_samples
-    rate = f" ({built / summary.seconds:,.0f} samples/s)" if built else ""
     lines = [
         f"{summary.out}: {text.number(summary.samples, 'sample')}, {text.number(summary.records, 'record')}, "
         f"{text.number(summary.shards, 'shard')} per variant, {text.size(summary.bytes)}",
         text.table(rows),
-        f"Built {text.number(built, 'sample')} in {text.duration(summary.seconds)}{rate}."
-        if built
-        else f"Nothing to do: the dataset is up to date ({text.duration(summary.seconds)}).",
+        _done_text(summary, finish),
     ]
     if summary.rejects:
         lines.append(
@@ -148,10 +203,19 @@ def _summary_text(summary: Any) -> str:
     return "\n".join(lines)
 
 
-def _dry_run(recipe: Path, out: Path, root: Path, limit: int | None, replace: bool, as_json: bool) -> None:
+def _done_text(summary: Any, finish: bool) -> str:
+    built, duration = summary.built_samples, text.duration(summary.seconds)
+    if built:
+        return f"Built {text.number(built, 'sample')} in {duration} ({built / summary.seconds:,.0f} samples/s)."
+    return f"Published in {duration}." if finish else f"Nothing to do: the dataset is up to date ({duration})."
+
+
+def _dry_run(
+    recipe: Path, out: Path, root: Path, limit: int | None, replace: bool, part: Part | None, as_json: bool
+) -> None:
     from tfprep.builder import explain, plan_build
 
-    states = plan_build(recipe, out, root, limit=limit, replace=replace)
+    states = plan_build(recipe, out, root, limit=limit, replace=replace, part=part)
     if as_json:
         text.print_json([asdict(state) for state in states])
         return

@@ -1,0 +1,77 @@
+"""The job scripts of docs/scale.md run as printed, as indexed shell jobs on this machine: they make the bytes of one build."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tfprep.builder import BuildOptions, build, finish_build
+
+PAGE = (Path(__file__).parents[2] / "docs" / "scale.md").read_text()
+RECIPE = """
+from tfprep import Recipe, codecs, sources
+RECIPE = Recipe("photos", sources.Folder(), {"image": codecs.Png(), "label": codecs.Scalar()}, shards={"train": 20})
+"""
+INDEXED = {
+    "SLURM_ARRAY_TASK_ID": "Slurm",
+    "JOB_COMPLETION_INDEX": "Kubernetes",
+    "AWS_BATCH_JOB_ARRAY_INDEX": "AWS Batch",
+}
+RUN_BY_HAND = r"parallel --sshloginfile"
+
+
+def section(heading: str) -> str:
+    return PAGE.split(f"### {heading}", 1)[1].split("\n##", 1)[0]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """Raw files, a recipe, a folder with the command `tfprep`, and the bytes of one build."""
+    root = tmp_path_factory.mktemp("scale")
+    for number in range(40):
+        path = root / "data" / "ab"[number % 2] / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.random.default_rng(number).integers(0, 256, (6, 8, 3), np.uint8)).save(path)
+    (root / "photos.py").write_text(RECIPE)
+    command = root / "bin" / "tfprep"
+    command.parent.mkdir()
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m tfprep "$@"\n')
+    command.chmod(0o755)
+    build(root / "photos.py", root / "expected", root / "data", options=BuildOptions(workers=0))
+    return root
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file() and path.name != "report.html"}
+
+
+def shell(script: str, root: Path, out: Path, **variables: str) -> None:
+    environment = {**os.environ, "PATH": f"{root / 'bin'}:{os.environ['PATH']}", "DATA": str(root / "data")}
+    run = {"env": {**environment, "OUT": str(out), **variables}, "cwd": root}
+    subprocess.run(["bash", "-euc", script], check=True, timeout=120, **run)
+
+
+@pytest.mark.parametrize("variable", INDEXED)
+def test_the_script_of_an_indexed_job(site, tmp_path, variable):
+    """A few parts run as the printed script, with the index that the scheduler sets; the others directly."""
+    (line,) = re.findall(rf"tfprep build .*\${variable}/16.*", section(INDEXED[variable]))
+    out = tmp_path / "out"
+    for index in (15, 0):
+        shell(f"{line} --workers 0", site, out, **{variable: str(index)})
+    receipts = sorted(path.name for path in (out / ".tfprep/receipts").glob("train-*[0-9].json"))
+    assert receipts == ["train-00000.json", "train-00015.json", "train-00016.json"]
+
+
+def test_the_script_with_xargs_and_the_last_step(site, tmp_path):
+    (line,) = re.findall(r"seq 0 15 \| xargs .*", PAGE)
+    out = tmp_path / "out"
+    shell(line.replace("--workers 1", "--workers 0"), site, out)
+    finish_build(site / "photos.py", out, site / "data", options=BuildOptions(workers=0))
+    assert files(out) == files(site / "expected")

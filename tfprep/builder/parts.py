@@ -1,0 +1,213 @@
+"""Parts: a build divided among machines that know nothing of each other, and the plan that all of them must share.
+
+Shard number `n` (in the order split, shard) belongs to part `n mod parts`. Each part lists the raw files itself. The first one
+stores what its plan rests on, and every other one compares its own with that and refuses if it differs: two machines with other
+libraries, another copy of the recipe or other raw files would make a dataset that no single build makes.
+
+`.tfprep/parts/plan.json` holds recipe, versions, shards and, by split, the number of samples and the sum of their digests.
+`.tfprep/parts/samples.bin` holds the hash and the digest of each sample (16 bytes). It only serves to name what differs.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from platform import python_version
+from typing import Any
+
+import numpy as np
+
+from tfprep._version import __version__
+from tfprep.builder.layout import Layout, name_locked
+from tfprep.builder.options import BuildOptions, Part
+from tfprep.builder.plan import Plan
+from tfprep.builder.state import CRASHED, UNREAD, ShardState, explain
+from tfprep.builder.versions import maker_versions
+from tfprep.errors import BuildError
+from tfprep.fields import Array
+from tfprep.recipe.changes import what_changed
+from tfprep.storage.local import whole_file, write_whole
+
+_FORMAT = 1
+_NAMED = 3
+"""Number of samples, differences and shards that a message names."""
+
+
+@dataclass(frozen=True)
+class CommonPlan:
+    """What all parts of a build share.
+
+    Attributes:
+      stored: When, where and by which part it was stored, for messages.
+      parts: The number of parts of the one that stored it; 0 if it was stored without building.
+      versions: Of everything that decides what bytes are made.
+      described, fingerprints: As in `Plan`, by split.
+      shards, samples: Their number, by split.
+      listing: By split, the sum of the digests of all samples.
+      options: The options that decide what is built.
+    """
+
+    stored: str
+    parts: int
+    versions: Mapping[str, str]
+    described: Mapping[str, Any]
+    fingerprints: Mapping[str, str]
+    shards: Mapping[str, int]
+    samples: Mapping[str, int]
+    listing: Mapping[str, str]
+    options: Mapping[str, bool]
+
+
+def common_plan(plan: Plan, options: BuildOptions, part: Part | None = None) -> CommonPlan:
+    """Return what the plan shares with those of other parts."""
+    by = f"part {part}" if part else "tfprep build --plan"
+    splits = {name: plan.samples.splits == number for number, name in enumerate(plan.splits)}
+    return CommonPlan(
+        stored=f"{time.strftime('%Y-%m-%d %H:%M:%S')} on {socket.gethostname()} by {by}",
+        parts=part.parts if part else 0,
+        versions={"python": python_version(), "tfprep": __version__, **maker_versions()},
+        described=json.loads(json.dumps(plan.described)),
+        fingerprints=dict(plan.fingerprints),
+        shards=dict(plan.shards),
+        samples={name: int(here.sum()) for name, here in splits.items()},
+        listing={name: f"{plan.samples.digests[here].sum(dtype=np.uint64):016x}" for name, here in splits.items()},
+        options={"--hash": options.hash},
+    )
+
+
+def agree(plan: Plan, layout: Layout, part: Part, options: BuildOptions) -> None:
+    """Store what the plan rests on, if no part has done so; otherwise compare. Raises BuildError if anything differs."""
+    with name_locked(layout, "the plan of the parts"):
+        stored = read_common_plan(layout)
+        if stored is None:
+            store_common_plan(plan, layout, options, part)
+        else:
+            check_common_plan(plan, layout, stored, options)
+
+
+def store_common_plan(plan: Plan, layout: Layout, options: BuildOptions, part: Part | None = None) -> None:
+    """Store what the plan rests on, in the place of what was stored before."""
+    layout.parts.mkdir(exist_ok=True)
+    forget_common_plan(layout)
+    with whole_file(layout.part_samples) as file:
+        file.write(np.stack([plan.samples.hashes, plan.samples.digests], axis=1).astype("<u8").tobytes())
+    common = common_plan(plan, options, part)
+    write_whole(layout.part_plan, json.dumps({"format": _FORMAT, **asdict(common)}))
+
+
+def read_common_plan(layout: Layout) -> CommonPlan | None:
+    """Return what the parts agreed on; None if no part has run."""
+    try:
+        document = json.loads(layout.part_plan.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise BuildError(f"{layout.part_plan} cannot be read ({error}); {_RENEW}") from error
+    if document.pop("format", None) != _FORMAT:
+        raise BuildError(f"{layout.part_plan} was written by another version of tfprep; {_RENEW}")
+    return CommonPlan(**document)
+
+
+def forget_common_plan(layout: Layout) -> None:
+    """Remove what the parts agreed on; the caller has the folder's lock."""
+    layout.part_plan.unlink(missing_ok=True)
+    layout.part_samples.unlink(missing_ok=True)
+
+
+def check_common_plan(plan: Plan, layout: Layout, stored: CommonPlan, options: BuildOptions) -> None:
+    """Raise BuildError if the plan differs from what the parts agreed on; the message says in what."""
+    differences = list(_differences(stored, common_plan(plan, options), plan, layout))
+    if differences:
+        more = f"; and {len(differences) - _NAMED} more" if len(differences) > _NAMED else ""
+        raise BuildError(
+            f"{layout.out}: this part would not build the same dataset as the others. {'; '.join(differences[:_NAMED])}{more}. "
+            f"The others follow the plan stored {stored.stored}. Make this machine like that one, or, if the plan is out of "
+            f"date, {_RENEW}"
+        )
+
+
+_RENEW = "store it anew: wait until no part runs, then run `tfprep build RECIPE --out OUT --plan` and all parts again"
+
+
+def _differences(stored: CommonPlan, new: CommonPlan, plan: Plan, layout: Layout) -> Iterator[str]:
+    there, here = ({**common.versions, **common.options} for common in (stored, new))
+    for name in {**there, **here}:
+        if there.get(name) != here.get(name):
+            yield f"{name} is {here.get(name)} here and {there.get(name)} there"
+    if stored.described.keys() != new.described.keys():
+        yield f"the splits are {', '.join(new.described)} here and {', '.join(stored.described)} there"
+        return
+    yield from dict.fromkeys(_recipe_differences(stored, new))
+    if (stored.samples, stored.listing) != (new.samples, new.listing):
+        yield f"other raw files: {_sample_differences(plan, layout)}"
+    elif stored.shards != new.shards:
+        yield f"the numbers of shards are {new.shards} here and {stored.shards} there"
+
+
+def _recipe_differences(stored: CommonPlan, new: CommonPlan) -> Iterator[str]:
+    for split, old in stored.described.items():
+        changes = what_changed(old["recipe"], new.described[split]["recipe"])
+        changes += [
+            f"the {name} of the source" for name in ("kinds", "classes") if old[name] != new.described[split][name]
+        ]
+        if changes:
+            yield f"another recipe: {', '.join(changes[:_NAMED])}"
+        elif stored.versions == new.versions and stored.fingerprints[split] != new.fingerprints[split]:
+            yield "another recipe"
+
+
+# --- which samples differ ---------------------------------------------------------------------------------------------
+
+
+def _sample_differences(plan: Plan, layout: Layout) -> str:
+    """Return how many samples are changed, missing or new here, with some of their keys."""
+    try:
+        stored = np.fromfile(layout.part_samples, "<u8").reshape(-1, 2)
+    except (OSError, ValueError):
+        return "the listing differs"
+    stored = stored[np.argsort(stored[:, 0], kind="stable")]
+    hashes, digests = plan.samples.hashes, plan.samples.digests
+    places = np.minimum(np.searchsorted(stored[:, 0], hashes), max(0, len(stored) - 1))
+    known = stored[places, 0] == hashes if len(stored) else np.zeros(len(hashes), bool)
+    changed = np.flatnonzero(known)
+    changed = changed[stored[places[changed], 1] != digests[changed]]
+    missing = len(stored) - int(known.sum())
+    texts = (
+        f"{_named(plan, changed, 'differ')} in size, time, values or split" if len(changed) else "",
+        f"{missing} missing here" if missing else "",
+        _named(plan, np.flatnonzero(~known), "only here") if not known.all() else "",
+    )
+    hint = "; copy raw files with their times: cp -p, rsync -a" if len(changed) else ""
+    return ", ".join(text for text in texts if text) + hint
+
+
+def _named(plan: Plan, rows: Array, what: str) -> str:
+    keys = ", ".join(repr(plan.samples.columns["key"][row].decode()) for row in rows[:_NAMED].tolist())
+    return f"{len(rows)} {what} ({keys}{', ...' if len(rows) > _NAMED else ''})"
+
+
+# --- what is missing at the end ---------------------------------------------------------------------------------------
+
+
+def check_complete(plan: Plan, states: Sequence[ShardState], layout: Layout, stored: CommonPlan | None) -> None:
+    """Raise BuildError if a shard is not built as the plan says; the message names the shards and their parts."""
+    missing = [state for state in states if not state.up_to_date and state.why not in (UNREAD, CRASHED)]
+    if not missing:
+        return
+    names = ", ".join(f"{state.split} {state.shard}" for state in missing[: _NAMED * 2])
+    more = f" and {len(missing) - _NAMED * 2} more" if len(missing) > _NAMED * 2 else ""
+    raise BuildError(
+        f"{layout.out}: nothing was published, shards are missing. {explain(states)} ({names}{more})."
+        f"{_parts_of(plan, missing, stored)} `tfprep build` without --part builds what is missing and publishes"
+    )
+
+
+def _parts_of(plan: Plan, missing: Sequence[ShardState], stored: CommonPlan | None) -> str:
+    if stored is None or not stored.parts:
+        return ""
+    places = {shard: place for place, shard in enumerate(plan.starts)}
+    numbers = sorted({places[state.split, state.shard] % stored.parts for state in missing})
+    return f" Run again, of {stored.parts} parts: {','.join(map(str, numbers))}."
