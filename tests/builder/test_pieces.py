@@ -39,8 +39,8 @@ def test_a_packed_column_equals_its_list(parts, random):
 def test_default_shards_have_at_most_64_mib_and_divide_among_16_workers(samples, megabytes, shards):
     sizes = np.full(max(samples, 1), (megabytes << 20) // max(samples, 1))
     sizes[0] += (megabytes << 20) - sizes.sum()
-    held = SampleTable({}, np.zeros(len(sizes), np.uint64), np.zeros(len(sizes), np.int16), sizes, ("train",))
-    assert _default_shards(held, 0) == shards
+    zeros = np.zeros(len(sizes), np.uint64)
+    assert _default_shards(SampleTable({}, zeros, zeros, zeros.astype(np.int16), sizes, ("train",)), 0) == shards
 
 
 @pytest.mark.parametrize("classes", [2, 1000])
@@ -71,8 +71,8 @@ def test_the_number_of_originals_of_a_shard_that_are_decoded(shards, images):
 def test_one_huge_file_does_not_make_thousands_of_shards():
     sizes = np.full(100, 1 << 20)
     sizes[7] = 200 << 30
-    table = SampleTable({}, np.zeros(100, np.uint64), np.zeros(100, np.int16), sizes, ("train",))
-    assert _default_shards(table, 0) == 3
+    zeros = np.zeros(100, np.uint64)
+    assert _default_shards(SampleTable({}, zeros, zeros, zeros.astype(np.int16), sizes, ("train",)), 0) == 3
 
 
 @pytest.mark.parametrize(
