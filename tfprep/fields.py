@@ -2,7 +2,7 @@
 
 | kind   | array                                   | under geometry                              |
 |--------|-----------------------------------------|---------------------------------------------|
-| image  | uint8 [H, W, C], RGB                    | resampled, antialiased                      |
+| image  | uint8, uint16 or float32 [H, W, C]      | resampled, antialiased                      |
 | mask   | uint8 or uint16 [H, W], class numbers   | nearest pixel; never gains a class          |
 | map    | any number [H, W] or [H, W, C]          | resampled linearly                          |
 | boxes  | float32 [N, 4]: x0, y0, x1, y1          | corners mapped, refitted                    |
@@ -10,6 +10,8 @@
 | label  | int64 scalar or [K]: class numbers      | untouched                                   |
 | scalar | any number or array of numbers          | untouched                                   |
 | text   | str                                     | untouched                                   |
+
+An image is RGB of 8 bits unless its source says otherwise (`sources.Pixels`).
 
 Coordinates are continuous, in pixels: x to the right, y down, the image covers [0, W] x [0, H], and the pixel in row r,
 column c covers [c, c+1] x [r, r+1], so that its centre is (c + 0.5, r + 0.5).

@@ -15,6 +15,9 @@ OPTIONAL = {
     "tensorflow_datasets": ("TensorFlow Datasets", "tensorflow-datasets"),
     "torch": ("PyTorch", "'tfprep[torch]'"),
     "obstore": ("obstore", "'tfprep[s3]'"),
+    "tifffile": ("tifffile", "'tfprep[tiff]'"),
+    "rasterio": ("rasterio", "'tfprep[geotiff]'"),
+    "pydicom": ("pydicom", "'tfprep[dicom]'"),
     "yaml": ("PyYAML", "'tfprep[yolo]'"),
 }
 """By the name to import: the package's title, and what pip installs."""

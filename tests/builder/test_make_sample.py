@@ -59,9 +59,9 @@ def test_a_variant_does_not_depend_on_how_many_there_are(image, monkeypatch):
     decoded = []
     real = images.decode_image
 
-    def decode(data, *, reduced=1):
+    def decode(data, *, reduced=1, narrow=True):
         decoded.append(reduced)
-        return real(data, reduced=reduced)
+        return real(data, reduced=reduced, narrow=narrow)
 
     monkeypatch.setattr(images, "decode_image", decode)
     made = maker({"image": "image"}, geometry=[augment.RandomResizedCrop(64, 64, scale=(0.004, 1))])
@@ -216,7 +216,11 @@ def test_a_damaged_original_is_stored_only_if_it_can_be_read():
 @pytest.mark.parametrize(
     ("kind", "value", "message"),
     [
-        ("image", np.zeros((64, 80, 3), bool), r"an image, uint8 \[H, W, C\], got bool \[64, 80, 3\]"),
+        (
+            "image",
+            np.zeros((64, 80, 3), bool),
+            r"an image, uint8, uint16 or float32 \[H, W, C\], got bool \[64, 80, 3\]",
+        ),
         ("image", np.zeros((64, 80), np.uint8), r"got uint8 \[64, 80\]"),
         ("mask", np.zeros((64, 80), np.float32), "a mask, whole numbers"),
         ("map", np.zeros(3), r"a map, .* got float64 \[3\]"),

@@ -39,7 +39,8 @@ def raw(tmp_path_factory) -> Path:
             path.parent.mkdir(parents=True, exist_ok=True)
             coarse = Image.fromarray(draws.integers(0, 256, (6, 8, 3), np.uint8))
             coarse.resize((64 + number, 48), Image.Resampling.BICUBIC).save(path)
-            boxes = draws.uniform(0, 40, (number % 3, 4)).round(2).tolist()
+            corners = np.sort(draws.uniform(0, 40, (number % 3, 2, 2)).round(2), axis=1)
+            boxes = corners.reshape(-1, 4).tolist()
             rows.append({
                 "path": str(path.relative_to(root)), "split": split, "animal": label, "text": f"{split} {number} ß",
                 "weight": number / 7, "boxes": boxes,

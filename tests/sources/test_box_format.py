@@ -79,3 +79,12 @@ def test_options_are_checked():
         source(box_format="coco")
     with pytest.raises(RecipeError, match="Table: outside is 'reject' or 'cut'"):
         source(outside="keep")
+
+
+def test_a_source_without_some_samples_keeps_how_fields_are_made(tmp_path):
+    root = table(tmp_path / "data", {"a": [[14, 10, 28, 20]], "b": []})
+    (tmp_path / "leaks.csv").write_text("key\nb.png\n")
+    wrapped = sources.Without(source(box_format="xywh"), tmp_path / "leaks.csv")
+    fields, _ = built(wrapped, root, tmp_path / "out")
+    assert list(fields) == ["a.png"]
+    np.testing.assert_array_equal(fields["a.png"]["boxes"], [[14, 10, 42, 30]])

@@ -12,20 +12,27 @@ import numpy as np
 from tfprep.builder.receipts import Moments
 from tfprep.fields import Array
 
+_CV_CHANNELS = 4
+"""Number of channels that OpenCV's statistics take at once."""
 _FEW = 64
 """Numbers that are counted one by one: for a label among a thousand classes, `bincount` would make a thousand zeros a sample."""
 
 
 def image_moments(image: Array) -> Moments:
-    """Return the exact sums of a uint8 image [H, W, C].
+    """Return the sums of an image [H, W, C]: exact for uint8, to within rounding of float64 for other dtypes.
 
     OpenCV adds whole numbers and divides them at the end; multiplied back and rounded, they are exact.
     """
-    mean, deviation = cv2.meanStdDev(image)
+    groups = [
+        cv2.meanStdDev(image[:, :, first : first + _CV_CHANNELS]) for first in range(0, image.shape[2], _CV_CHANNELS)
+    ]
     pixels = image.shape[0] * image.shape[1]
-    means, deviations = mean.ravel().tolist(), deviation.ravel().tolist()
-    squares = (s * s + m * m for m, s in zip(means, deviations, strict=True))
-    return Moments(pixels, tuple(round(m * pixels) for m in means), tuple(round(square * pixels) for square in squares))
+    means, deviations = ([value for group in groups for value in group[part].ravel().tolist()] for part in (0, 1))
+    sums = [m * pixels for m in means]
+    squares = [(s * s + m * m) * pixels for m, s in zip(means, deviations, strict=True)]
+    if image.dtype.kind == "f":
+        return Moments(pixels, tuple(sums), tuple(squares))
+    return Moments(pixels, tuple(map(round, sums)), tuple(map(round, squares)))
 
 
 def class_counts(value: Any, classes: int) -> Counter[int]:

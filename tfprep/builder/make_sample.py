@@ -204,8 +204,21 @@ class SampleMaker:
         for name, image in sample.items():
             if self.kinds.get(name) == "image":
                 with self._stage("colour", name):
+                    self._check_colour_ops(image)
                     changed[name] = apply_colours(image, self._colour_steps(key, variant))
         return {**sample, **changed}
+
+    def _check_colour_ops(self, image: Array) -> None:
+        """Raise SampleError if an op of tfprep would change an image that is not 8-bit gray or RGB."""
+        if image.dtype == np.uint8 and image.shape[2] in (1, 3):
+            return
+        own = (op for op in (*self.recipe.colour, *filter(_is_policy, self.recipe.geometry)) if _is_tfprep(op))
+        if (op := next(own, None)) is not None:
+            form = f"{image.dtype} [H, W, {image.shape[2]}]"
+            raise SampleError(
+                f"{type(op).__name__} is defined for uint8 [H, W, 3], this image is {form}; leave it out, write a function "
+                "of your own, or let the source make 8 bits of it (sources.Pixels(to='uint8'))"
+            )
 
     def _stack(self, sample: Sample) -> Sample:
         if not self.recipe.stack:
@@ -267,7 +280,7 @@ def _decode_field(value: Any, kind: Kind, reduced: int) -> Any:
     """A file's bytes as the array of its kind; a value of the listing as an array."""
     if isinstance(value, bytes):
         if kind == "image":
-            return images.decode_image(value, reduced=reduced)
+            return images.decode_image(value, reduced=reduced, narrow=False)
         return {"mask": images.decode_mask, "map": images.decode_map}[kind](value)
     if kind == "text":
         return value
@@ -344,8 +357,8 @@ def _form(rule: str, dtypes: str, *dimensions: int) -> tuple[str, Callable[[Any]
 
 _FORMS: Mapping[Kind, tuple[str, Callable[[Any], bool]]] = {
     "image": (
-        "an image, uint8 [H, W, C]",
-        lambda v: _is_array(v) and v.dtype == np.uint8 and v.ndim == 3,
+        "an image, uint8, uint16 or float32 [H, W, C]",
+        lambda v: _is_array(v) and v.dtype.name in ("uint8", "uint16", "float32") and v.ndim == 3,
     ),
     "mask": _form("a mask, whole numbers [H, W]", "iu", 2),
     "map": _form("a map, numbers [H, W] or [H, W, C]", "biuf", 2, 3),
@@ -365,15 +378,19 @@ def _is_array(value: Any) -> bool:
 
 
 def _check_colour(changed: Any, image: Array) -> ImageArray:
-    if not isinstance(changed, np.ndarray) or changed.dtype != np.uint8 or changed.shape != image.shape:
+    if not isinstance(changed, np.ndarray) or changed.dtype != image.dtype or changed.shape != image.shape:
         got = f"{changed.dtype} {changed.shape}" if isinstance(changed, np.ndarray) else type(changed).__name__
-        raise SampleError(f"a colour op returns uint8 {image.shape}, this one returned {got}")
+        raise SampleError(f"a colour op returns {image.dtype} {image.shape}, this one returned {got}")
     return changed
 
 
 def _is_policy(op: Any) -> TypeGuard[PolicyOp]:
     """Not `isinstance`, which for a Protocol costs more than some ops, at every step of every sample."""
     return callable(getattr(type(op), "colour_ops", None))
+
+
+def _is_tfprep(op: Any) -> bool:
+    return type(op).__module__.startswith("tfprep.augment.")
 
 
 def _is_tone(op: ColourOp) -> bool:

@@ -22,11 +22,12 @@ from tfprep.storage.local import sync_folder, write_whole
 
 @dataclass(frozen=True)
 class Moments:
-    """Exact sums over the pixels of an image field, by channel. They are integers, so the order of adding does not matter."""
+    """Sums over the pixels of an image field, by channel. Those of whole numbers are exact, so the order of adding does not
+    matter; those of floats are added in the order of samples and shards, which is always the same."""
 
     pixels: int = 0
-    sums: tuple[int, ...] = ()
-    squares: tuple[int, ...] = ()
+    sums: tuple[float, ...] = ()
+    squares: tuple[float, ...] = ()
 
     def plus(self, other: Moments) -> Moments:
         if not self.pixels or not other.pixels:

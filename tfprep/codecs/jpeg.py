@@ -36,7 +36,10 @@ class Jpeg:
 
     def encode(self, value: Any) -> Mapping[str, Feature]:
         if value.dtype != np.uint8 or value.ndim != 3 or value.shape[2] not in (1, 3):
-            raise SampleError(f"JPEG holds uint8 [H, W, 3] or [H, W, 1], not {value.dtype} {list(value.shape)}")
+            rule = f"JPEG holds uint8 [H, W, 3] or [H, W, 1], not {value.dtype} {list(value.shape)}"
+            raise SampleError(
+                f"{rule}; use Png() or Raw(), or let the source make 8 bits of it (sources.Pixels(to='uint8'))"
+            )
         return {"": images.encode_jpeg(value, self.quality, self.subsampling)}
 
     def spec(self, kind: Kind, value: Any) -> FieldSpec:

@@ -83,8 +83,9 @@ def _panels(data: Dataset, sample: Mapping[str, Any], variant: int) -> Iterator[
     ground: Array | None = None
     for name, spec in data.fields.items():
         if spec.kind == "image":
-            ground = _rgb(sample[name]) if ground is None else ground
-            yield Panel(f"{title}{name}", _marked(_rgb(sample[name]), data.fields, sample))
+            image, stretch = _rgb(sample[name])
+            ground = image if ground is None else ground
+            yield Panel(f"{title}{name}{stretch}", _marked(image, data.fields, sample))
     for name, spec in data.fields.items():
         if spec.kind == "mask":
             yield Panel(f"{title}{name}", _over(ground, sample[name]))
@@ -96,11 +97,21 @@ def _panels(data: Dataset, sample: Mapping[str, Any], variant: int) -> Iterator[
 def marked_image(data: Dataset, sample: Mapping[str, Any]) -> ImageArray | None:
     """Return the first image of a sample with its boxes and visible points, uint8 [H, W, 3]; None without an image."""
     name = next((name for name, spec in data.fields.items() if spec.kind == "image"), None)
-    return None if name is None else _marked(_rgb(sample[name]), data.fields, sample)
+    return None if name is None else _marked(_rgb(sample[name])[0], data.fields, sample)
 
 
-def _rgb(image: Array) -> ImageArray:
-    return np.repeat(image, 3, axis=2) if image.shape[2] == 1 else np.asarray(image[:, :, :3])
+def _rgb(image: Array) -> tuple[ImageArray, str]:
+    """Return an image as 8-bit RGB, and the range that is drawn from black to white if it is not one ("" if it is).
+
+    The range holds all but the darkest and the lightest hundredth, so that a few extremes do not hide the rest.
+    """
+    shown = np.repeat(image[:, :, :1], 3, axis=2) if image.shape[2] < 3 else np.asarray(image[:, :, :3])
+    if image.dtype == np.uint8:
+        return shown, f" ({image.shape[2]} channels)" if image.shape[2] not in (1, 3) else ""
+    low, high = np.percentile(shown, (1, 99))
+    stretched = (shown.astype(np.float64) - low) * (255 / ((high - low) or 1))
+    more = f", channels 0 to {min(2, image.shape[2] - 1)} of {image.shape[2]}" if image.shape[2] not in (1, 3) else ""
+    return np.rint(stretched.clip(0, 255)).astype(np.uint8), f": {low:.4g} to {high:.4g}{more}"
 
 
 def _marked(image: ImageArray, fields: Mapping[str, FieldSpec], sample: Mapping[str, Any]) -> ImageArray:

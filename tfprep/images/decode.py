@@ -50,7 +50,7 @@ def stored_size(data: bytes) -> Size:
         return image.height, image.width
 
 
-def decode_image(data: bytes, *, reduced: int = 1) -> ImageArray:
+def decode_image(data: bytes, *, reduced: int = 1, narrow: bool = True) -> ImageArray:
     """The upright image as uint8 [H, W, 3] RGB.
 
     Args:
@@ -58,6 +58,7 @@ def decode_image(data: bytes, *, reduced: int = 1) -> ImageArray:
         reduced: k of 2, 4 or 8 decodes a JPEG at 1/k in the DCT domain: ceil(H / k) by ceil(W / k) pixels, of which pixel i
             shows the original's pixels k·i to k·(i + 1). All other formats are decoded whole, and so is a JPEG that is
             turned upright so that an incomplete last pixel would come first. `warp_sample(reduced=k)` takes either.
+        narrow: whether 16 bits a channel become 8. If not, such an image is refused.
 
     Raises:
         SampleError: the bytes are not a whole image, or one of those that are refused (see `tfprep.images`).
@@ -66,6 +67,11 @@ def decode_image(data: bytes, *, reduced: int = 1) -> ImageArray:
     if header and header[2] not in ("CMYK", "YCCK"):
         return decode_jpeg(data, header[:2], reduced)
     with opened(data) as image:
+        if not narrow and (image.mode.startswith("I") or bits_per_channel(image, data) == 16):
+            raise SampleError(
+                "the image has 16 bits a channel, of which 8 would be lost; keep them with pixels={'image': sources.Pixels()}, "
+                "or ask for 8 with sources.Pixels(to='uint8')"
+            )
         deep = image.mode in ("RGB", "RGBA", "LA") and bits_per_channel(image, data) == 16
         pixels = deep_pixels(image, data) if deep else rgb_pixels(image)
         return upright(pixels, pillow_orientation(image, data))

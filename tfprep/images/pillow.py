@@ -49,7 +49,7 @@ def is_jpeg(data: bytes) -> bool:
 
 
 @contextmanager
-def opened(data: bytes) -> Iterator[Image.Image]:
+def opened(data: bytes, *, frames: bool = False) -> Iterator[Image.Image]:
     """The image, its header read and checked. Whatever Pillow raises while it is read becomes a SampleError."""
     if not data:
         raise SampleError("the file is empty (0 bytes)")
@@ -58,7 +58,7 @@ def opened(data: bytes) -> Iterator[Image.Image]:
             warnings.simplefilter("ignore")
             with Image.open(io.BytesIO(data), formats=FORMATS) as image:
                 check_pixels(image.height, image.width, _bytes_per_pixel(image, data))
-                if not is_jpeg(data):
+                if not is_jpeg(data) and not frames:
                     _check_frames(image)
                 _check_end(image, data)
                 yield image
@@ -159,7 +159,9 @@ def _bytes_per_pixel(image: Image.Image, data: bytes) -> int:
 def _check_frames(image: Image.Image) -> None:
     frames = getattr(image, "n_frames", 1)
     if frames > 1:
-        raise SampleError(f"{image.format} holds {frames} frames, expected one image")
+        raise SampleError(
+            f"{image.format} holds {frames} frames, expected one image; choose one with sources.Pixels(page=0)"
+        )
 
 
 def _check_end(image: Image.Image, data: bytes) -> None:

@@ -9,7 +9,7 @@ from math import isfinite
 from typing import Any, NoReturn
 
 from tfprep.augment import Flip
-from tfprep.codecs import Original
+from tfprep.codecs import Jpeg, Original
 from tfprep.dataset.names import check_name
 from tfprep.derive import Heatmaps
 from tfprep.errors import DatasetError, RecipeError
@@ -221,7 +221,19 @@ def _rows_matter(name: str, options: Mapping[str, Any]) -> bool:
 
 def _check_original(options: Mapping[str, Any]) -> None:
     changed = options["geometry"] or options["colour"] or max(options["variants"].values(), default=1) > 1
+    decoded: Mapping[str, Any] = getattr(options["source"], "decoders", dict)()
     for name, codec in options["store"].items():
+        if isinstance(codec, Original) and name in decoded:
+            reason = f"Original keeps the source's bytes, but the source decodes '{name}' in a way of its own"
+            wrong(("store", name), f"store['{name}']: {reason}; use Png() or Raw()")
+        if isinstance(codec, Jpeg) and getattr(getattr(decoded.get(name), "pixels", None), "to", None) in (
+            "uint16",
+            "float32",
+        ):
+            wrong(
+                ("store", name),
+                f"store['{name}']: JPEG holds 8 bits; use Png() or Raw(), or sources.Pixels(to='uint8')",
+            )
         if isinstance(codec, Original) and changed:
             reason = "Original keeps the source's bytes, but geometry, colour and variants change the pixels"
             wrong(("store", name), f"store['{name}']: {reason}; use Jpeg(), Png() or Raw(), or drop those")

@@ -40,10 +40,10 @@ def recipe_text(detected: Detected, folder: Path, path: Path) -> str:
         f"geometry=[{', '.join(_geometry(detected))}],",
         *_about_boxes(detected),
         *_fill(detected),
-        "colour=[augment.Brightness(0.2), augment.Contrast(0.2)],",
+        *(() if detected.facts.deep else ("colour=[augment.Brightness(0.2), augment.Contrast(0.2)],",)),
         *_derive(detected),
         *_variants(detected),
-        f"store={{{', '.join(f'{field!r}: {_STORE[kind]}' for field, kind in detected.facts.kinds.items())}}},",
+        f"store={{{', '.join(f'{field!r}: {_codec(detected, kind)}' for field, kind in detected.facts.kinds.items())}}},",
         "seed=0,",
     ]
     modules = (
@@ -57,6 +57,14 @@ def recipe_text(detected: Detected, folder: Path, path: Path) -> str:
         name=name,
         options=_double_quoted("\n".join(f"    {option}" for option in options)),
     )
+
+
+def _codec(detected: Detected, kind: Kind) -> str:
+    """JPEG holds 8 bits, and PNG 16 bits of 1, 3 or 4 channels."""
+    if kind != "image" or not detected.facts.deep:
+        return _STORE[kind]
+    form = max(detected.facts.forms, key=lambda form: detected.facts.forms[form])
+    return "codecs.Png()" if form.startswith("uint16") and form[-2] in "134" else "codecs.Raw()"
 
 
 def dataset_name(folder: Path) -> str:

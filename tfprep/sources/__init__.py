@@ -4,12 +4,13 @@ from tfprep.sources.annotations import Coco, CocoPanoptic, LabelMe, Voc, Yolo
 from tfprep.sources.folder import Folder
 from tfprep.sources.leaks import GroupFile, Without
 from tfprep.sources.paired import Paired
+from tfprep.sources.pixels import Pixels
 from tfprep.sources.presets import ade20k, camvid, cityscapes
 from tfprep.sources.source import Entry, FieldDecoder, Listing, Source, read_files
 from tfprep.sources.splits import Fractions
 from tfprep.sources.table import Table
 
 __all__ = [
-    "Coco", "CocoPanoptic", "Entry", "FieldDecoder", "Folder", "Fractions", "GroupFile", "LabelMe", "Listing", "Paired", "Source",
-    "Table", "Voc", "Without", "Yolo", "ade20k", "camvid", "cityscapes", "read_files",
+    "Coco", "CocoPanoptic", "Entry", "FieldDecoder", "Folder", "Fractions", "GroupFile", "LabelMe", "Listing", "Paired", "Pixels",
+    "Source", "Table", "Voc", "Without", "Yolo", "ade20k", "camvid", "cityscapes", "read_files",
 ]  # fmt: skip

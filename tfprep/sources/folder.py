@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 from tfprep.errors import RecipeError
 from tfprep.fields import Kind
 from tfprep.sources.labels import check_classes
-from tfprep.sources.layout import Splits, check_splits, class_names, images, stratified_by
+from tfprep.sources.layout import Splits, check_splits, class_names, dicom_group, images, stratified_by
 from tfprep.sources.patterns import Pattern, compile_pattern
-from tfprep.sources.source import Entry, Listing, constructor_text, key_of
+from tfprep.sources.pixels import Pixels, check_pixels_option, pixel_decoders
+from tfprep.sources.source import Entry, FieldDecoder, Listing, constructor_text, key_of
 from tfprep.sources.splits import Row, split_rows
 
 
@@ -27,6 +28,7 @@ class Folder:
         splits: `Fractions`, or the names to take of those that `{split}` finds. With neither, all samples are `train`.
         classes: The class names in the order of their numbers. By default they are the folders that hold images, sorted by code
             points, so "10" comes before "2", as in Keras.
+        pixels: How images become pixels, if not as 8-bit RGB: `{"image": sources.Pixels()}` keeps 16 bits, floats and all bands.
 
     Raises:
         RecipeError: An option is wrong, or two options contradict each other.
@@ -35,10 +37,12 @@ class Folder:
     image: str = "{label}/**"
     splits: Splits = None
     classes: tuple[str, ...] | None = None
+    pixels: Mapping[str, Pixels] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         pattern = self._pattern()
         object.__setattr__(self, "splits", check_splits(self.splits, pattern, "Folder"))
+        object.__setattr__(self, "pixels", check_pixels_option(self.pixels, self.kinds(), "Folder"))
         if self.classes is not None:
             if "label" not in pattern.holes:
                 raise RecipeError(f"Folder: classes need {{label}} in the pattern; got image={self.image!r}")
@@ -48,6 +52,10 @@ class Folder:
         """The kind of each field."""
         label: dict[str, Kind] = {"label": "label"} if "label" in self._pattern().holes else {}
         return {"image": "image", **label}
+
+    def decoders(self) -> dict[str, FieldDecoder]:
+        """How images become pixels, if not as 8-bit RGB."""
+        return pixel_decoders(self.pixels)
 
     def scan(self, root: Path) -> Listing:
         """List the images below `root`; see `Source.scan`."""
@@ -71,4 +79,4 @@ def _rows(
 ) -> Iterator[Row]:
     for image in images(root, pattern, splits=splits, classes=classes, tally=tally):
         path = image.file.path
-        yield Entry(key_of(path), image.split, (path,), image.values), None
+        yield Entry(key_of(path), image.split, (path,), image.values), dicom_group(splits, root, path)

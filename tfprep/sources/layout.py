@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
-from tfprep.errors import RecipeError, SourceError
+from tfprep.errors import RecipeError, SampleError, SourceError
+from tfprep.images import read_header
 from tfprep.sources.labels import class_name_fault
 from tfprep.sources.patterns import IMAGE_SUFFIXES, Holes, Pattern
 from tfprep.sources.source import key_of
@@ -16,6 +17,10 @@ from tfprep.sources.walk import MatchedFile, walk
 
 Splits: TypeAlias = "Fractions | tuple[str, ...] | None"
 """Fractions; or the names to take of the folders that `{split}` stands for; or None for all of them."""
+
+DICOM_GROUPS = ("PatientID", "StudyInstanceUID", "SeriesInstanceUID")
+"""Elements of DICOM's header that `Fractions(group_by=...)` takes: all images of one patient, study or series are in one
+split."""
 
 UNSPLIT = "train"
 """The split of all samples if nothing splits them."""
@@ -51,6 +56,21 @@ def check_splits(splits: Any, pattern: Pattern, where: str) -> Splits:
 def stratified_by(splits: Splits) -> int | None:
     """The index, among the values of an entry, of the field to stratify by: the label is the only value."""
     return 0 if isinstance(splits, Fractions) and splits.stratify else None
+
+
+def dicom_group(splits: Splits, root: Path, path: str) -> str | None:
+    """The patient, study or series that a DICOM file belongs to; None if the splits do not ask for it.
+
+    A file that is no DICOM is a group by itself: it is rejected when it is read.
+    """
+    if not (isinstance(splits, Fractions) and splits.by_column):
+        return None
+    try:
+        with (root / path).open("rb") as file:
+            value = read_header(file.read()).get(str(splits.group_by))
+    except (OSError, SampleError):
+        return path
+    return str(value) if value else path
 
 
 def fitting(
@@ -114,10 +134,10 @@ def _number(root: Path, found: MatchedFile, numbers: dict[str, int]) -> int:
 
 
 def _check_fractions(fractions: Fractions, pattern: Pattern, where: str) -> None:
-    if fractions.by_column:
+    if fractions.by_column and fractions.group_by not in DICOM_GROUPS:
         raise RecipeError(
             f"{where}: group_by={fractions.group_by!r} would be a column, which only a Table has; give a regular "
-            "expression with a group, such as r'^(.*)_', or a function of the key"
+            f"expression with a group, such as r'^(.*)_', a function of the key, or for DICOM one of {', '.join(DICOM_GROUPS)}"
         )
     if fractions.stratify is not None and (fractions.stratify != "label" or "label" not in pattern.holes):
         raise RecipeError(

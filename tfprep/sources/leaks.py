@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tfprep.errors import RecipeError, SourceError
 from tfprep.fields import Kind
-from tfprep.sources.source import Entry, Listing, Source, constructor_text
+from tfprep.sources.source import Entry, FieldDecoder, Listing, Source, constructor_text
 
 
 @dataclass(frozen=True, repr=False)
@@ -38,6 +38,16 @@ class Without:
     def kinds(self) -> Callable[[], Mapping[str, Kind]] | None:
         """The other source's method of this name, if it has one."""
         return getattr(self.source, "kinds", None)
+
+    def decoders(self) -> dict[str, FieldDecoder]:
+        """How the other source's fields are made."""
+        decoders: dict[str, FieldDecoder] = getattr(self.source, "decoders", dict)()
+        return decoders
+
+    def rows(self) -> dict[str, tuple[str, ...]]:
+        """The other source's fields with rows for each box."""
+        rows: dict[str, tuple[str, ...]] = getattr(self.source, "rows", dict)()
+        return rows
 
     def scan(self, root: Path) -> Listing:
         """List the samples below `root` that the file does not name; see `Source.scan`."""

@@ -12,9 +12,10 @@ from tfprep.errors import RecipeError, SourceError
 from tfprep.fields import Kind, field_name_fault
 from tfprep.sources.companions import Companions
 from tfprep.sources.labels import check_classes
-from tfprep.sources.layout import Splits, check_splits, class_names, fitting, images, stratified_by
+from tfprep.sources.layout import Splits, check_splits, class_names, dicom_group, fitting, images, stratified_by
 from tfprep.sources.mask_numbers import MappedMask, check_numbers
 from tfprep.sources.patterns import Pattern, compile_pattern
+from tfprep.sources.pixels import Pixels, check_pixels_option, pixel_decoders
 from tfprep.sources.source import Entry, FieldDecoder, Listing, constructor_text, key_of
 from tfprep.sources.splits import Row, split_rows
 from tfprep.sources.walk import walk
@@ -43,6 +44,7 @@ class Paired:
         palette: The class number of each colour, where masks are RGB pictures: `{(128, 64, 128): 3}`. A colour that is not named
             rejects the sample.
         splits: As in `Folder`.
+        pixels: How images and maps become pixels, if images are not 8-bit RGB: `{"image": sources.Pixels()}`.
 
     Raises:
         RecipeError: An option is wrong, or two options contradict each other.
@@ -55,6 +57,7 @@ class Paired:
     numbers: Mapping[int | None, int] = field(default_factory=dict)
     palette: Mapping[tuple[int, int, int], int] = field(default_factory=dict)
     splits: Splits = None
+    pixels: Mapping[str, Pixels] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         image = compile_pattern(self.image, "Paired: image")
@@ -67,6 +70,7 @@ class Paired:
         if (self.numbers or self.palette) and self.mask is None:
             raise RecipeError("Paired: numbers and palette are about the mask; there is no mask")
         check_numbers(self.numbers, self.palette, "Paired")
+        object.__setattr__(self, "pixels", check_pixels_option(self.pixels, self.kinds(), "Paired"))
         if not self._others():
             raise RecipeError("Paired: expected a mask or fields beside the image; images alone are a Folder")
         for name, pattern in self._others().items():
@@ -80,10 +84,11 @@ class Paired:
         return kinds | ({"label": "label"} if "label" in compile_pattern(self.image, "Paired: image").holes else {})
 
     def decoders(self) -> dict[str, FieldDecoder]:
-        """How masks become class numbers, if their files hold other numbers or colours."""
-        if not self.numbers and not self.palette:
-            return {}
-        return {"mask": MappedMask("mask", tuple(self.numbers.items()), tuple(self.palette.items()))}
+        """How masks of other numbers or colours become class numbers, and images become pixels, if not as 8-bit RGB."""
+        decoders = pixel_decoders(self.pixels)
+        if self.numbers or self.palette:
+            decoders["mask"] = MappedMask("mask", tuple(self.numbers.items()), tuple(self.palette.items()))
+        return decoders
 
     def scan(self, root: Path) -> Listing:
         """List the images below `root`; see `Source.scan`. SourceError if no image at all has its mask."""
@@ -113,7 +118,7 @@ class Paired:
             with_field.update(name for name, file in expected.items() if file.exists)
             tally.update(f"image without its {name}" for name, file in expected.items() if not file.exists)
             files = (image.file.path, *(file.path for file in expected.values()))
-            yield Entry(key_of(files[0]), image.split, files, image.values), None
+            yield Entry(key_of(files[0]), image.split, files, image.values), dicom_group(self.splits, root, files[0])
         for name, other in others.items():
             if first is not None and not with_field[name]:
                 path = companions.find(other, first.file.holes).path

@@ -23,7 +23,7 @@ from tfprep.errors import RecipeError
 
 IMAGE_SUFFIXES: tuple[str, ...] = (
     *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".dib", ".gif", ".tif", ".tiff"),
-    *(".webp", ".avif", ".jp2", ".ppm", ".pgm", ".pbm", ".pnm"),
+    *(".webp", ".avif", ".jp2", ".ppm", ".pgm", ".pbm", ".pnm", ".dcm"),
 )
 """The suffixes of images, in lower case, for a pattern that names no suffix."""
 

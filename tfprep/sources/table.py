@@ -22,6 +22,7 @@ from tfprep.sources.columns import FILE_KINDS, Columns, PathCell
 from tfprep.sources.labels import check_classes
 from tfprep.sources.layout import UNSPLIT
 from tfprep.sources.patterns import Pattern, compile_pattern
+from tfprep.sources.pixels import Pixels, check_pixels_option, pixel_decoders
 from tfprep.sources.rows import TABLE_SUFFIXES, RowBatch, batches
 from tfprep.sources.source import FieldDecoder, Listing, constructor_text, key_of
 from tfprep.sources.splits import Fractions, Row, check_split_name, split_rows
@@ -46,6 +47,7 @@ class Table:
         box_format: How boxes are written, by the names of Keras: `xyxy` (pixels), `xywh`, `center_xywh`, `rel_xyxy`, ... They
             leave as x0, y0, x1, y1 in pixels. A box that covers no pixel rejects its sample.
         outside: "reject" a sample with a box that reaches outside its image by more than one pixel, or "cut" the box.
+        pixels: As in `Paired`.
         splits: The column with the split, or `Fractions`. With neither, and no `{split}` in `table`, all samples are `train`.
         key: The column with a unique key; by default the image's path is the key.
 
@@ -62,6 +64,7 @@ class Table:
     key: str | None = None
     box_format: BoxFormat = "xyxy"
     outside: Literal["reject", "cut"] = "reject"
+    pixels: Mapping[str, Pixels] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for option in ("image", "label", "key"):
@@ -81,6 +84,7 @@ class Table:
             if self.kinds().get(name) not in ("label", "mask"):
                 raise RecipeError(f"Table: classes name the numbers of a label or a mask; {name!r} is neither")
         _check_splits(self.splits, pattern, self.kinds())
+        object.__setattr__(self, "pixels", check_pixels_option(self.pixels, self.kinds(), "Table"))
         check_box_format(self.box_format, "Table: box_format")
         if self.outside not in ("reject", "cut"):
             raise RecipeError(f"Table: outside is 'reject' or 'cut'; got {self.outside!r}")
@@ -97,7 +101,7 @@ class Table:
         label = None if stratify is None else list(columns.values).index(stratify)
         entries = split_rows(rows, tally, self.splits, label)
         if not self.box_format.startswith("rel_"):
-            boxes = {name: list(columns.values).index(name) for name in self.decoders()}
+            boxes = {n: list(columns.values).index(n) for n, kind in self.kinds().items() if kind == "boxes"}
             entries = warn_if_relative(entries, boxes, self.box_format)
         return Listing(self.kinds(), tuple(columns.files), tuple(columns.values), entries, classes, tally)
 
@@ -114,9 +118,10 @@ class Table:
         return {name: kind for name, (kind, _) in self._sources().items()}
 
     def decoders(self) -> dict[str, FieldDecoder]:
-        """How boxes become x0, y0, x1, y1 in pixels."""
+        """How boxes become x0, y0, x1, y1 in pixels, and images become pixels, if not as 8-bit RGB."""
         boxes = [name for name, kind in self.kinds().items() if kind == "boxes"]
-        return {name: TableBoxes(name, self.box_format, self.outside) for name in boxes}
+        read: dict[str, FieldDecoder] = {name: TableBoxes(name, self.box_format, self.outside) for name in boxes}
+        return read | pixel_decoders(self.pixels)
 
     def _surveyed(self) -> dict[str, tuple[Kind, str]]:
         """The fields whose whole column must be read first."""

@@ -117,7 +117,34 @@ def beside(root):
         (root / f"{name}.json").write_text(json.dumps(content))
 
 
+def sixteen_bits(root):
+    for n, name in enumerate(NAMES):
+        pixels = np.random.default_rng(n).integers(0, 65536, (40, 56, 3)).astype(np.uint16)
+        for split in ("a", "b"):
+            (root / split).mkdir(exist_ok=True)
+        cv2.imwrite(str(root / f"{'ab'[n % 2]}/{name}.png"), pixels)
+
+
+def slices(root):
+    for n, name in enumerate(NAMES):
+        pixels = np.random.default_rng(n).integers(0, 4096, (40, 56)).astype(np.uint16)
+        from tests.sources.test_pixels import dicom
+
+        (root / f"{name}.dcm").write_bytes(dicom(pixels, patient=f"p{n // 3}", slope=(1, -1024)))
+
+
+def animations(root):
+    for n, name in enumerate(NAMES):
+        frames = [
+            Image.fromarray(np.random.default_rng(n + k).integers(0, 99, (40, 56)).astype(np.uint8)) for k in (0, 50)
+        ]
+        frames[0].save(root / f"{name}.gif", save_all=True, append_images=frames[1:])
+
+
 LAYOUTS = {
+    sixteen_bits: "Folder(splits=sources.Fractions(train=0.8, val=0.2, stratify='label'), pixels={'image': sources.Pixels()})",
+    slices: "group_by='PatientID'), pixels={'image': sources.Pixels()})",
+    animations: "pixels={'image': sources.Pixels(page=0)}",
     carvana: "Paired(image='train/*.png', mask='train_masks/*_mask.gif', splits=",
     cases: "Paired(image='*/image.png', mask='*/label.png', splits=",
     semicolons: "Table(table='table.csv', image='file', label='label'",
@@ -139,6 +166,8 @@ SAMPLES = {coco: 24}
 def test_the_recipe_builds_as_it_stands(tmp_path, layout):
     if layout in (coco, beside):
         pytest.importorskip("pycocotools")
+    if layout is slices:
+        pytest.importorskip("pydicom")
     if layout is yolo:
         pytest.importorskip("yaml")
     root = tmp_path / "data"

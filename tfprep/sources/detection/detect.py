@@ -10,12 +10,13 @@ from pathlib import Path
 
 from tfprep.errors import SourceError
 from tfprep.sources.detection.annotated import FRACTIONS, LayoutGuess, annotated
-from tfprep.sources.detection.facts import Facts, look
+from tfprep.sources.detection.facts import PAGES, Facts, look
 from tfprep.sources.detection.pairs import SPLIT_NAMES, mask_patterns
 from tfprep.sources.detection.palettes import colours_of, palette_of
 from tfprep.sources.folder import Folder
 from tfprep.sources.paired import Paired
 from tfprep.sources.patterns import IMAGE_SUFFIXES, compile_pattern, literal
+from tfprep.sources.pixels import Pixels
 from tfprep.sources.rows import TABLE_SUFFIXES, batches, column_names
 from tfprep.sources.source import Source
 from tfprep.sources.splits import Fractions
@@ -64,9 +65,26 @@ def _looked(candidate: LayoutGuess, folder: Path) -> Detected:
     if isinstance(source, Paired) and facts.no_mask_opened:
         source, named = _with_palette(source, folder, facts)
         facts, doubts = look(source, folder), (*doubts, *named)
+    if facts.deep and isinstance(source, Folder | Paired | Table):
+        source, named = _with_pixels(source, facts)
+        facts, doubts = look(source, folder), (*doubts, *named)
     if facts.small:
         doubts = (*doubts, facts.small)
     return Detected(source, layout, facts, doubts)
+
+
+def _with_pixels(source: Folder | Paired | Table, facts: Facts) -> tuple[Folder | Paired | Table, tuple[str, ...]]:
+    """The source that keeps the images' own dtype and channels, and the slices of a patient in one split."""
+    paged = any(form.endswith(PAGES) for form in facts.forms)
+    source = replace(source, pixels={"image": Pixels(page=0 if paged else None)})
+    doubts = ["only the first page or frame of each file is taken (page=0)"] if paged else []
+    if len(facts.forms) > 1:
+        doubts.append(
+            "images differ in dtype or channels: the less common ones are rejects, unless Pixels(to=, channels=) is given"
+        )
+    if ".dcm" in facts.suffixes and isinstance(source.splits, Fractions):
+        source = replace(source, splits=replace(source.splits, stratify=None, group_by="PatientID"))
+    return source, tuple(doubts)
 
 
 def _with_palette(source: Paired, folder: Path, facts: Facts) -> tuple[Paired, tuple[str, ...]]:

@@ -11,12 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from tfprep.errors import SampleError
+from tfprep.errors import MissingDependencyError, SampleError
 from tfprep.fields import Kind, Size
-from tfprep.images import decode_mask, image_size
+from tfprep.images import decode_mask, decode_pixels, image_size, is_dicom, is_jpeg, pixels_size
 from tfprep.seeding import sample_hash
 from tfprep.sources.source import Entry, FieldDecoder, Listing, Source, read_files
 
+PLAIN = ("uint8 [H, W, 3]", "uint8 [H, W, 1]", "uint8 [H, W, 4]", "uint8 [H, W, 2]")
+"""The forms that become 8-bit RGB without losing anything, but for transparency, which is laid over white."""
 SAMPLES = 24
 """Number of samples that are opened: those with the smallest hashes, which is a fair and repeatable choice."""
 
@@ -33,6 +35,7 @@ class Facts:
         sizes: (height, width) of the images that were opened.
         objects: Number of annotated objects by class.
         mask_numbers: Class numbers in the masks that were opened, by field.
+        forms: Number of opened images by dtype and channels, such as "uint16 [H, W, 1]".
         problems: What is wrong with files that were opened.
         tally: What the source passed over.
     """
@@ -44,8 +47,14 @@ class Facts:
     sizes: tuple[Size, ...]
     objects: Mapping[str, int]
     mask_numbers: Mapping[str, tuple[int, ...]]
+    forms: Mapping[str, int]
     problems: tuple[str, ...]
     tally: Mapping[str, int]
+
+    @property
+    def deep(self) -> bool:
+        """Whether 8-bit RGB would lose something of the images that were opened."""
+        return not set(self.forms) <= set(PLAIN)
 
     @property
     def no_mask_opened(self) -> bool:
@@ -80,6 +89,8 @@ class Facts:
         lines.append(f"image files: {_counts(self.suffixes)}")
         if self.sizes:
             lines.append(f"image sizes, {len(self.sizes)} opened: {_sizes(self.sizes)}")
+        if self.deep:
+            lines.append(f"image dtype and channels: {_counts(self.forms)}")
         for name, numbers in self.mask_numbers.items():
             lines.append(f"{name}: class numbers {_ranges(numbers)} in the masks opened")
         return [*lines, *self.problems, *(f"{reason}: {count}" for reason, count in self.tally.items())]
@@ -104,12 +115,14 @@ def look(source: Source, root: Path) -> Facts:
         (heapq.heappush if len(chosen) < SAMPLES else heapq.heappushpop)(chosen, ranked)
     labels = {name: {c: count[c] for c in listing.classes[name]} for name, count in counts.items()}
     few = [entry for _, _, entry in sorted(chosen, reverse=True)]
-    sizes, numbers, problems = _opened(source, root, listing, few)
+    sizes, numbers, forms, problems = _opened(source, root, listing, few)
     names = listing.classes.get("box_labels") or listing.classes.get("mask", ())[1:]
     by_class = {
         names[number] if number < len(names) else str(number): count for number, count in sorted(objects.items())
     }
-    return Facts(listing.kinds, splits, labels, suffixes, sizes, by_class, numbers, problems, dict(listing.tally))
+    return Facts(
+        listing.kinds, splits, labels, suffixes, sizes, by_class, numbers, forms, problems, dict(listing.tally)
+    )
 
 
 def _names(listing: Listing, name: str, entry: Entry) -> list[str]:
@@ -119,24 +132,51 @@ def _names(listing: Listing, name: str, entry: Entry) -> list[str]:
 
 def _opened(
     source: Source, root: Path, listing: Listing, entries: list[Entry]
-) -> tuple[tuple[Size, ...], dict[str, tuple[int, ...]], tuple[str, ...]]:
+) -> tuple[tuple[Size, ...], dict[str, tuple[int, ...]], Counter[str], tuple[str, ...]]:
     sizes: list[Size] = []
     decoders: Mapping[str, FieldDecoder] = getattr(source, "decoders", dict)()
     numbers: dict[str, set[int]] = {name: set() for name, kind in listing.kinds.items() if kind == "mask"}
     problems: list[str] = []
+    forms: Counter[str] = Counter()
     for entry in entries:
         try:
             raw: dict[str, Any] = {
                 **read_files(root, listing.files, entry),
                 **dict(zip(listing.values, entry.values, strict=True)),
             }
-            sizes.append(image_size(raw["image"]))
+            form, size = _form(raw["image"])
+            forms[form] += 1
+            sizes.append(size)
             made = {name: decoder.decode(raw, sizes[-1]) for name, decoder in decoders.items()}
             for name, found in numbers.items():
                 found.update(np.unique(made[name] if name in made else decode_mask(raw[name])).tolist())
         except SampleError as error:
             problems.append(f"{entry.key}: {error}")
-    return tuple(sizes), {name: tuple(sorted(found)) for name, found in numbers.items()}, tuple(problems)
+    return tuple(sizes), {name: tuple(sorted(found)) for name, found in numbers.items()}, forms, tuple(problems)
+
+
+def _form(data: bytes) -> tuple[str, Size]:
+    """Dtype and channels of an image as its file holds them, and its size."""
+    if is_jpeg(data):
+        return PLAIN[0], image_size(data)
+    try:
+        pixels = decode_pixels(data, page=0, nodata=0)
+    except MissingDependencyError:
+        if is_dicom(data):
+            raise
+        return PLAIN[0], image_size(data)  # one of more than 8 bits is a reject of the build, which says what to do
+    return f"{pixels.dtype} [H, W, {pixels.shape[2]}]{_several(data)}", (pixels.shape[0], pixels.shape[1])
+
+
+PAGES = ", several pages"
+
+
+def _several(data: bytes) -> str:
+    try:
+        pixels_size(data)
+    except SampleError:
+        return PAGES
+    return ""
 
 
 def _counts(counts: Mapping[str, int], most: int = 12) -> str:

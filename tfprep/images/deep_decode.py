@@ -1,0 +1,120 @@
+"""Images with their own dtype and channels: uint8, uint16 or float32 [H, W, C], whatever the file holds, and nothing converted.
+
+| file | read by | channels |
+|---|---|---|
+| TIFF, BigTIFF, GeoTIFF | tifffile, or rasterio for compressions that it does not know | as stored: planar and chunky, any
+number of bands | | DICOM | pydicom | 1, or 3 (RGB) | | PNG of 16 bits | OpenCV | gray, RGB, RGBA | | all others | Pillow | gray
+1, gray and alpha 2, RGB 3, RGBA 4; a palette is looked up |
+
+Signed numbers and those of 32 bits become float32 where that is exact, and are refused where it is not. The orientation of EXIF
+is applied.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cv2
+import numpy as np
+from PIL import Image
+
+from tfprep.errors import SampleError
+from tfprep.fields import Array, Size
+from tfprep.images.dicom import dicom_pixels, dicom_size, is_dicom
+from tfprep.images.orientation import upright
+from tfprep.images.pillow import bits_per_channel, opened, pillow_orientation, upright_size
+from tfprep.images.tiff import is_tiff, tiff_pixels, tiff_size
+
+_EXACT_IN_FLOAT32 = 1 << 24
+"""float32 holds all whole numbers up to this one."""
+
+
+def pixels_size(data: bytes, page: int | None = None) -> Size:
+    """Return (height, width) of the upright image, from its header. Raises SampleError."""
+    if is_dicom(data):
+        return dicom_size(data)
+    if is_tiff(data):
+        return tiff_size(data, page)
+    with opened(data, frames=page is not None) as image:
+        _seek(image, page)
+        return upright_size(image, data)
+
+
+def decode_pixels(data: bytes, page: int | None = None, nodata: float | None = None) -> Array:
+    """Return the upright image as uint8, uint16 or float32 [H, W, C].
+
+    Args:
+        data: The file's bytes.
+        page: The page of a TIFF or the frame of an animated image, from 0. With None, a file of several is refused.
+        nodata: The value for the pixels that a GeoTIFF marks as no data. With None, an image with such pixels is refused.
+
+    Raises:
+        SampleError: The file is not a whole image, or its numbers do not fit into these dtypes.
+    """
+    if is_dicom(data):
+        pixels = dicom_pixels(data, page)
+    elif is_tiff(data):
+        pixels = tiff_pixels(data, page, nodata)
+    else:
+        pixels = _by_pillow(data, page)
+    return _plain(pixels if pixels.ndim == 3 else pixels[:, :, np.newaxis])
+
+
+def _plain(pixels: Array) -> Array:
+    """The same numbers as uint8, uint16 or float32."""
+    if pixels.dtype.name in ("uint8", "uint16", "float32"):
+        return np.ascontiguousarray(pixels)
+    if pixels.dtype == np.bool_:
+        return pixels.astype(np.uint8) * np.uint8(255)
+    if pixels.dtype.kind not in "iuf":
+        raise SampleError(f"an image holds uint8, uint16 or float32, not {pixels.dtype}")
+    if (
+        pixels.dtype.kind in "iu"
+        and pixels.size
+        and max(abs(int(pixels.min())), abs(int(pixels.max()))) > _EXACT_IN_FLOAT32
+    ):
+        raise SampleError(
+            f"numbers from {pixels.min()} to {pixels.max()} are not exact in float32; store them as a map (.npy)"
+        )
+    return pixels.astype(np.float32)
+
+
+def _by_pillow(data: bytes, page: int | None) -> Array:
+    with opened(data, frames=page is not None) as image:
+        _seek(image, page)
+        orientation = pillow_orientation(image, data)
+        if bits_per_channel(image, data) == 16:
+            return upright(_sixteen_bits(image, data), orientation)
+        image.load()
+        mode = _KEPT.get(image.mode)
+        if image.mode in ("P", "PA"):
+            mode = "RGBA" if image.has_transparency_data else "RGB"
+        array = np.asarray(image if mode == image.mode else image.convert(mode or "RGB"))
+        return upright(array, orientation)
+
+
+_KEPT = {mode: mode for mode in ("L", "LA", "RGB", "RGBA", "I", "F", "I;16", "I;16L", "I;16B")} | {"1": "L"}
+"""The mode in which Pillow gives an image's own channels; all others (CMYK, YCbCr, LAB) become RGB."""
+
+
+def _sixteen_bits(image: Image.Image, data: bytes) -> Array:
+    array: Any = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED | cv2.IMREAD_IGNORE_ORIENTATION)
+    if array is None or array.dtype != np.uint16 or array.shape[:2] != (image.height, image.width):
+        raise SampleError("not a whole image of 16 bits a channel")
+    if image.mode == "LA" or data[25] == _GRAY_ALPHA:  # OpenCV repeats the gray of these three times
+        return np.asarray(array[:, :, [0, 3]])
+    channels = 1 if array.ndim == 2 else array.shape[2]
+    order = {3: [2, 1, 0], 4: [2, 1, 0, 3]}.get(channels)
+    return np.asarray(array[:, :, order]) if order else np.asarray(array)
+
+
+_GRAY_ALPHA = 4
+"""The colour type of gray and alpha in a PNG's header, byte 25."""
+
+
+def _seek(image: Image.Image, page: int | None) -> None:
+    frames = getattr(image, "n_frames", 1)
+    if page is not None and page >= frames:
+        raise SampleError(f"there is no page {page}: the file has {frames}")
+    if page:
+        image.seek(page)
