@@ -1,12 +1,17 @@
-"""The loader compared with the limit of the hardware and with tf.data.
+"""The loader compared with the limit of the hardware, with tf.data and with FFCV.
 
-Run: python benchmarks/loader.py [--images 8000] [--rounds 28] [--json FILE] [--data FOLDER] [--quick | --rest]
+Run: python benchmarks/loader.py [--images 8000] [--rounds 28] [--ffcv PYTHON] [--json FILE] [--data FOLDER] [--parts rates ...]
+
+The parts are `rates` (JPEG and raw images, see below), `stacked` (benchmarks/stacked.py), `scale` (benchmarks/scale.py), `first`
+(seconds to the first batch of 10,000 and of a million records) and `memory` (resident memory over 200 epochs). FFCV takes part
+where `--ffcv` names an interpreter that has it (benchmarks/peers/requirements.txt).
 
 The datasets have 8,000 images or more of 224 × 224 pixels; batches of 64 are delivered as uint8, in global order. In every round
 each candidate delivers a quarter of the images (the fastest ones all of them), in changing order and from an iterator that has
 been warmed up, so 28 rounds are seven epochs. Rounds are short because the speed of a shared machine changes from second to
 second. A turn begins when the process is idle, since pipelines go on filling their buffers after their own turn; the batches that
-a pipeline has ready are consumed before the clock starts. Figures are medians over the rounds; ratios are medians of the ratios
+a pipeline has ready are consumed before the clock starts. The limit for JPEG is the faster of two threads and two processes that
+only decode. Figures are medians over the rounds; ratios are medians of the ratios
 within a round. The files are in the page cache. JPEG images are read without the loader's cache, with which nothing would be
 decoded from the second epoch on. Raw images are read with the default options, which keep the rows in memory if all fit, as the
 page cache does for the limit, and in the candidate "read" without that cache, with `preadv`.
@@ -35,6 +40,9 @@ from loader_peers import (
     DRAIN,
     Candidate,
     decode_only,
+    decode_processes,
+    eager,
+    ffcv,
     loader,
     memory_map,
     pread,
@@ -49,52 +57,83 @@ TURN = 0.25
 """Share of an epoch that a candidate delivers in its turn."""
 
 LONGER = dict.fromkeys(
-    ("pread", "memory map", "raw: tfprep", "raw: tfprep, read", "raw: tfprep, fit", "fit, nothing to read"), 4
+    (
+        "pread",
+        "memory map",
+        "raw: tfprep",
+        "raw: tfprep, read",
+        "raw: tfprep, fit",
+        "raw: FFCV",
+        "fit, nothing to read",
+    ),
+    4,
 )
 """Multiple of `TURN` for the fastest candidates, whose turns would otherwise be too short to measure."""
 
+DECODE_ONLY = ("decode only, threads", "decode only, processes")
 RAW_TFDATA = ("raw: tf.data by record", "raw: tf.data by batch", "raw: tf.data, fixed length")
+RAW_TFDATA_FIT = tuple(f"{name}, fit" for name in RAW_TFDATA[1:])  # the one by record is five times slower than these
 
 TARGETS = {
-    "jpeg_vs_decode": 0.90,
+    "jpeg_vs_decode": 0.97,
+    "jpeg_fit_vs_decode": 0.92,
     "jpeg_vs_tfdata": 1.6,
+    "jpeg_vs_ffcv": 1.0,
     "raw_vs_memory": 0.5,
     "raw_vs_tfdata": 3.0,
+    "raw_fit_vs_tfdata": 5.0,
+    "raw_vs_ffcv": 1.0,
+    "stacked_vs_plain": 0.8,
 }
+PARTS = ("rates", "stacked", "scale", "first", "memory")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--images", type=int, default=8000, help="Images per dataset")
     parser.add_argument("--rounds", type=int, default=28, help="Measured rounds")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="File for the results")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="File for the results; those of other parts are kept")
     parser.add_argument("--data", type=Path, help="Folder of the datasets, which are generated if they do not exist")
-    part = parser.add_mutually_exclusive_group()
-    part.add_argument("--quick", action="store_true", help="Measure rates only, not the first batch and 200 epochs")
-    part.add_argument(
-        "--rest", action="store_true", help="Measure only the first batch and 200 epochs, and add them to FILE"
-    )
+    parser.add_argument("--ffcv", type=Path, metavar="PYTHON", help="Interpreter that has FFCV")
+    parser.add_argument("--workers", default="auto", help="Option `workers` of the loader")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="Parts to measure")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         result = measured(options, options.data or Path(folder))
     if options.json:
-        before = json.loads(options.json.read_text()) if options.rest and options.json.exists() else {}
+        before = json.loads(options.json.read_text()) if options.json.exists() else {}
         options.json.write_text(json.dumps({**before, **result}, indent=1))
 
 
 def measured(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     jpeg = loader_data.write(folder / f"jpeg-{options.images}", codecs.Jpeg(95), options.images)
     result: dict[str, Any] = {"machine": machine()}
-    if not options.rest:
+    if "rates" in options.parts:
         raw = loader_data.write(folder / f"raw-{options.images}", codecs.Raw(), options.images)
         result |= {"images": options.images, "rounds": options.rounds, "batch_size": BATCH}
-        result |= throughput(jpeg, raw, options.images, options.rounds)
-    if not options.quick:
-        result["first_batch_s"] = [first_batch(folder, jpeg, count) for count in (10_000, 1_000_000)]
-        print("first batch, 10,000 and 1,000,000 records:", result["first_batch_s"])
+        result |= throughput(jpeg, raw, options)
+    if "stacked" in options.parts:
+        result |= by_script("stacked")
+    if "scale" in options.parts:
+        result |= by_script("scale", "--data", str(folder))
+    if "first" in options.parts:
+        seconds = [first_batch(folder, jpeg, count) for count in (10_000, 1_000_000)]
+        result |= {"first_batch_s": seconds[0], "first_batch_of_a_million_s": seconds[1]}
+        print("first batch, 10,000 and 1,000,000 records:", seconds)
+    if "memory" in options.parts:
         result |= memory_over_epochs(jpeg)
         print("RSS growth over 200 epochs:", result["rss_growth"])
     return result
+
+
+def by_script(name: str, *arguments: str) -> dict[str, Any]:
+    """The results of another benchmark, which runs in a process of its own, under its name; its targets by their own names."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "out.json"
+        command = [sys.executable, str(Path(__file__).parent / f"{name}.py"), "--json", str(out), *arguments]
+        subprocess.run(command, check=True)
+        content = json.loads(out.read_text())
+    return {name: content, **{key: value for key, value in content.items() if key in TARGETS}}
 
 
 def machine() -> str:
@@ -113,24 +152,35 @@ def machine() -> str:
 # --- rates ------------------------------------------------------------------------------------------------------------
 
 
-def throughput(jpeg: Path, raw: Path, images: int, rounds: int) -> dict[str, Any]:
-    from loader_fit import fit, keras_alone
+def all_candidates(jpeg: Path, raw: Path, options: argparse.Namespace) -> dict[str, Candidate]:
+    from loader_fit import fit, fitted, keras_alone
 
+    tfdata = {"by record": tfdata_by_record(raw, raw=True), "by batch": tfdata_by_batch(raw)}
+    tfdata["fixed length"] = tfdata_fixed_length(raw)
+    workers = {"workers": options.workers}
     candidates: dict[str, Candidate] = {
-        "decode only": decode_only(jpeg),
-        "jpeg: tfprep": loader(jpeg, cache=False),
-        "jpeg: tfprep, fit": fit(jpeg, cache=False),
-        "jpeg: tf.data by record": tfdata_by_record(jpeg, raw=False),
+        "decode only, threads": decode_only(jpeg),
+        "decode only, processes": decode_processes(jpeg),
+        "jpeg: tfprep": loader(jpeg, cache=False, **workers),
+        "jpeg: tfprep, fit": fit(jpeg, cache=False, **workers),
+        "jpeg: tf.data by record": eager(iter(tfdata_by_record(jpeg, raw=False))),
         "pread": pread(raw),
         "memory map": memory_map(raw),
-        "raw: tfprep": loader(raw),
-        "raw: tfprep, read": loader(raw, cache=False),
-        "raw: tfprep, fit": fit(raw),
-        "raw: tf.data by record": tfdata_by_record(raw, raw=True),
-        "raw: tf.data by batch": tfdata_by_batch(raw),
-        "raw: tf.data, fixed length": tfdata_fixed_length(raw),
+        "raw: tfprep": loader(raw, **workers),
+        "raw: tfprep, read": loader(raw, cache=False, **workers),
+        "raw: tfprep, fit": fit(raw, **workers),
+        **dict(zip(RAW_TFDATA, (eager(iter(batches)) for batches in tfdata.values()), strict=True)),
+        **dict(zip(RAW_TFDATA_FIT, (fitted(batches) for batches in list(tfdata.values())[1:]), strict=True)),
         "fit, nothing to read": keras_alone(),
     }
+    if options.ffcv:
+        candidates |= {"jpeg: FFCV": ffcv(jpeg, "jpeg", options.ffcv), "raw: FFCV": ffcv(raw, "raw", options.ffcv)}
+    return candidates
+
+
+def throughput(jpeg: Path, raw: Path, options: argparse.Namespace) -> dict[str, Any]:
+    images, rounds = options.images, options.rounds
+    candidates = all_candidates(jpeg, raw, options)
     seconds: dict[str, list[float]] = {name: [] for name in candidates}  # per image
     cpu_ms: dict[str, list[float]] = {name: [] for name in candidates}  # per image
     rest()
@@ -150,16 +200,21 @@ def throughput(jpeg: Path, raw: Path, images: int, rounds: int) -> dict[str, Any
         print(
             f"{name:20} {rate:10,.0f} images/s   ({spread[0]:,.0f} to {spread[-1]:,.0f}), {cpu[name]:.3f} ms CPU per image"
         )
+    memory = ("pread", "memory map")
     ratios = {
-        "jpeg_vs_decode": ratio(seconds, "jpeg: tfprep", "decode only"),
-        "jpeg_fit_vs_decode": ratio(seconds, "jpeg: tfprep, fit", "decode only"),
+        "jpeg_vs_decode": ratio(seconds, "jpeg: tfprep", *DECODE_ONLY),
+        "jpeg_fit_vs_decode": ratio(seconds, "jpeg: tfprep, fit", *DECODE_ONLY),
         "jpeg_vs_tfdata": ratio(seconds, "jpeg: tfprep", "jpeg: tf.data by record"),
-        "raw_vs_memory": min(ratio(seconds, "raw: tfprep", peer) for peer in ("pread", "memory map")),
+        "raw_vs_memory": ratio(seconds, "raw: tfprep", *memory),
         "raw_read_vs_pread": ratio(seconds, "raw: tfprep, read", "pread"),
-        "raw_fit_vs_memory": min(ratio(seconds, "raw: tfprep, fit", peer) for peer in ("pread", "memory map")),
-        "raw_vs_tfdata": min(ratio(seconds, "raw: tfprep", peer) for peer in RAW_TFDATA),
-        "raw_read_vs_tfdata": min(ratio(seconds, "raw: tfprep, read", peer) for peer in RAW_TFDATA),
+        "raw_fit_vs_memory": ratio(seconds, "raw: tfprep, fit", *memory),
+        "raw_vs_tfdata": ratio(seconds, "raw: tfprep", *RAW_TFDATA),
+        "raw_read_vs_tfdata": ratio(seconds, "raw: tfprep, read", *RAW_TFDATA),
+        "raw_fit_vs_tfdata": ratio(seconds, "raw: tfprep, fit", *RAW_TFDATA_FIT),
     }
+    if options.ffcv:
+        ratios["jpeg_vs_ffcv"] = ratio(seconds, "jpeg: tfprep", "jpeg: FFCV")
+        ratios["raw_vs_ffcv"] = ratio(seconds, "raw: tfprep, read", "raw: FFCV")
     for name, value in ratios.items():
         print(f"{name:20} {value:6.2f}" + (f"   target {TARGETS[name]}" if name in TARGETS else ""))
     return {
@@ -173,7 +228,7 @@ def throughput(jpeg: Path, raw: Path, images: int, rounds: int) -> dict[str, Any
 
 def drained(name: str) -> int:
     """Number of batches that a candidate delivers before its clock starts."""
-    return DRAIN if "tf" in name or "fit" in name else 0
+    return DRAIN if any(word in name for word in ("tf", "fit", "FFCV")) else 0
 
 
 def rest(timeout_s: float = 10.0) -> None:
@@ -186,9 +241,10 @@ def rest(timeout_s: float = 10.0) -> None:
             return
 
 
-def ratio(seconds: dict[str, list[float]], ours: str, peer: str) -> float:
-    """The speed of `ours` as a multiple of that of `peer`: the median over the rounds."""
-    return statistics.median(b / a for a, b in zip(seconds[ours], seconds[peer], strict=True))
+def ratio(seconds: dict[str, list[float]], ours: str, *peers: str) -> float:
+    """The speed of `ours` as a multiple of that of the fastest peer: the median over the rounds."""
+    best = min((seconds[peer] for peer in peers), key=statistics.median)
+    return statistics.median(b / a for a, b in zip(seconds[ours], best, strict=True))
 
 
 # --- time and memory ----------------------------------------------------------------------------------------------------

@@ -34,16 +34,17 @@ class Clock(keras.callbacks.Callback):
 
 def fit(folder: Path, **options: Any) -> Candidate:
     """`fit` of a model that reads one pixel, so that the delivery of batches takes most of the time."""
-    return _fitted(tfprep.open(folder).loader("train", BATCH, inputs="image", targets="label", tuning=False, **options))
+    return fitted(tfprep.open(folder).loader("train", BATCH, inputs="image", targets="label", tuning=False, **options))
 
 
 def keras_alone() -> Candidate:
     """`fit` of the same model on one constant batch, which measures the time of Keras."""
     batch = tf.zeros((BATCH, 224, 224, 3), tf.uint8), tf.zeros((BATCH,), tf.int64)
-    return _fitted(tf.data.Dataset.from_tensors(batch).repeat())
+    return fitted(tf.data.Dataset.from_tensors(batch).repeat())
 
 
-def _fitted(train: tf.data.Dataset) -> Candidate:
+def fitted(train: tf.data.Dataset) -> Candidate:
+    """`fit` of the same model on batches of images and labels."""
     model = keras.Sequential([keras.Input((224, 224, 3), dtype="uint8"), OnePixel(), keras.layers.Dense(1)])
     model.compile("sgd", "mse", steps_per_execution=8)  # Keras itself takes longer than a batch of raw images
     clock = Clock()

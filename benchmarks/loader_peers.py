@@ -1,4 +1,4 @@
-"""The candidates of benchmarks/loader.py: tfprep's loader, the limit of the hardware, and the fastest forms of tf.data.
+"""The candidates of benchmarks/loader.py: tfprep's loader, the limit of the hardware, FFCV and the fastest forms of tf.data.
 
 A candidate is a function that takes a number of images, delivers that many, and returns the seconds that this took. It consumes
 the batches that its pipeline has ready before it starts the clock.
@@ -9,12 +9,15 @@ and were not faster: `num_parallel_calls` of 2 and none, a private thread pool, 
 
 from __future__ import annotations
 
+import atexit
 import math
 import mmap
 import os
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +28,7 @@ import tfprep
 from tfprep.dataset import open_dataset
 
 Candidate = Callable[[int], float]
+HERE = Path(__file__).parent
 BATCH = 64
 DRAIN = 16
 """Batches consumed before the clock starts."""
@@ -76,6 +80,43 @@ def decode_only(folder: Path) -> Candidate:
     return lambda count: two_threads(work, count)
 
 
+def decode_processes(folder: Path) -> Candidate:
+    """The other limit for JPEG: two processes that decode the same bytes, as `decode_only` does with threads. They share no
+    interpreter, but the kernel moves them between cores more often than threads: either limit may be the higher one."""
+    return in_processes([[sys.executable, str(HERE / "decode_process.py"), str(folder)]] * 2)
+
+
+def ffcv(folder: Path, form: str, python: Path) -> Candidate:
+    """FFCV on the same images, in a process of its own with its own interpreter (see benchmarks/peers/peer_ffcv.py)."""
+    return in_processes([[str(python), str(HERE / "ffcv_process.py"), str(folder), form]])
+
+
+def in_processes(commands: Sequence[Sequence[str]]) -> Candidate:
+    """Processes that read a number of images from standard input, deliver them and print the seconds that they took."""
+    here = {**os.environ, "PYTHONPATH": str(HERE.parent)}
+    pipe = subprocess.PIPE
+    running = [subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=here) for command in commands]
+    atexit.register(lambda: [process.kill() for process in running])
+    for process in running:
+        _answer(process)  # that it is ready
+
+    def run(count: int) -> float:
+        for process in running:
+            assert process.stdin is not None
+            process.stdin.write(f"{count // len(running)}\n")
+            process.stdin.flush()
+        return max(float(_answer(process)) for process in running)
+
+    return run
+
+
+def _answer(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    if not (line := process.stdout.readline()):
+        sys.exit(f"{process.args} ended with status {process.wait()}")
+    return line
+
+
 def pread(folder: Path) -> Candidate:
     """Limit for raw images: two threads read them into the memory of a batch with `preadv`."""
     files, file, offset, _ = record_spans(folder)
@@ -116,7 +157,7 @@ def memory_map(folder: Path) -> Candidate:
     return lambda count: two_threads(work, count)
 
 
-def tfdata_by_record(folder: Path, *, raw: bool) -> Candidate:
+def tfdata_by_record(folder: Path, *, raw: bool) -> Any:
     """tf.data as in TensorFlow's guide: a parallel map parses and decodes every record."""
     import tensorflow as tf
 
@@ -129,10 +170,10 @@ def tfdata_by_record(folder: Path, *, raw: bool) -> Candidate:
         return image, parsed["label"]
 
     decoded = _records(folder).map(decode, num_parallel_calls=tf.data.AUTOTUNE)
-    return _delivered(decoded.batch(BATCH, drop_remainder=True))
+    return _buffered(decoded.batch(BATCH, drop_remainder=True))
 
 
-def tfdata_by_batch(folder: Path) -> Candidate:
+def tfdata_by_batch(folder: Path) -> Any:
     """tf.data on raw images: one call parses and decodes 64 records. JPEG has no such op, and `tf.map_fn` is half as fast."""
     import tensorflow as tf
 
@@ -141,11 +182,11 @@ def tfdata_by_batch(folder: Path) -> Candidate:
         return tf.reshape(tf.io.decode_raw(parsed["image"], tf.uint8), (-1, *SHAPE)), parsed["label"]
 
     batches = _records(folder).batch(BATCH, drop_remainder=True)
-    return _delivered(batches.map(decode, num_parallel_calls=tf.data.AUTOTUNE))
+    return _buffered(batches.map(decode, num_parallel_calls=tf.data.AUTOTUNE))
 
 
-def tfdata_fixed_length(folder: Path) -> Candidate:
-    """tf.data on fixed-length records that contain only pixels and need no parsing. They have no labels."""
+def tfdata_fixed_length(folder: Path) -> Any:
+    """tf.data on fixed-length records that contain only pixels and need no parsing. They have no labels: here these are zero."""
     import tensorflow as tf
 
     files = tf.data.Dataset.from_tensors(str(pixel_file(folder))).repeat()
@@ -153,9 +194,10 @@ def tfdata_fixed_length(folder: Path) -> Candidate:
         lambda name: tf.data.FixedLengthRecordDataset(name, math.prod(SHAPE), buffer_size=READ_BYTES)
     )
     batches = records.shuffle(SHUFFLE).batch(BATCH, drop_remainder=True)
-    return _delivered(
+    labels = tf.zeros((BATCH,), tf.int64)
+    return _buffered(
         batches.map(
-            lambda records: tf.reshape(tf.io.decode_raw(records, tf.uint8), (-1, *SHAPE)),
+            lambda records: (tf.reshape(tf.io.decode_raw(records, tf.uint8), (-1, *SHAPE)), labels),
             num_parallel_calls=tf.data.AUTOTUNE,
         )
     )
@@ -182,10 +224,10 @@ def _features() -> dict[str, Any]:
     return {"image": tf.io.FixedLenFeature([], tf.string), "label": tf.io.FixedLenFeature([], tf.int64)}
 
 
-def _delivered(batches: Any) -> Candidate:
+def _buffered(batches: Any) -> Any:
     """Batches with a prefetch buffer of fixed length. With AUTOTUNE it would grow to hundreds of batches in this loop, which only
     takes batches, and would be full when the next turn begins."""
-    return eager(iter(batches.prefetch(DRAIN // 2)))
+    return batches.prefetch(DRAIN // 2)
 
 
 def loader(folder: Path, **options: Any) -> Candidate:

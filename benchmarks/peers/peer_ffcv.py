@@ -33,13 +33,18 @@ class Photos:
 
 
 def build(items: Sequence[Item], out: Path, form: str) -> None:
+    write(Photos(items), out, form)
+
+
+def write(dataset: Any, out: Path, form: str) -> None:
+    """Write the file of an indexed dataset of (image, label)."""
     from ffcv.fields import IntField, RGBImageField
     from ffcv.writer import DatasetWriter
 
     out.mkdir(parents=True)
     image = RGBImageField(write_mode="jpg" if form == "jpeg" else form, jpeg_quality=QUALITY)
     writer = DatasetWriter(str(out / "photos.beton"), {"image": image, "label": IntField()}, num_workers=2)
-    writer.from_indexed_dataset(Photos(items))
+    writer.from_indexed_dataset(dataset)
 
 
 def load(out: Path, form: str, batch_size: int, workers: int) -> Iterable[Any]:
