@@ -58,6 +58,7 @@ def gate(monkeypatch):
 
 
 def test_no_thread_starts_before_the_first_batch(data):
+    wait_for_the_end_of_threads()  # those of other tests may be about to end
     iterator = iter(data.numpy_loader("train", 8, threads=2))
     assert not reading_threads()
     next(iterator)

@@ -207,6 +207,24 @@ def test_a_bad_record_is_an_error_with_its_name(damaged):
     loader.close()
 
 
+@pytest.mark.parametrize("field", ["clicks", "image"])
+def test_a_file_that_is_cut_short_under_its_memory_map(make_dataset, field):
+    """The worker that touches what is gone dies, and the record is an error that says so."""
+    made = make_dataset(samples={"train": 400}, fields=("clicks", "image"))
+    loader = tfprep.open(made.path).numpy_loader("train", 8, verify="never", fields=[field], cache=False, **PROCESSES)
+    _, batches = started(loader)
+    (reader,) = loader.pipeline.readers
+    while not reader.remote.records:
+        next(batches)
+    for file in tfprep.open(made.path).split("train").files[0]:
+        os.truncate(made.path / file.name, 4096)
+    with pytest.raises(RecordError, match="cut short"):
+        for _ in batches:
+            pass
+    assert any("died of SIGBUS" in death for death in loader.report()["workers"]["deaths"])
+    loader.close()
+
+
 # --- processes that die -------------------------------------------------------------------------------------------------
 
 
@@ -405,7 +423,7 @@ def job_sizes(data, monkeypatch, **options):
 
 
 def test_jobs_have_many_rows_where_many_batches_are_prefetched(data, monkeypatch):
-    assert set(job_sizes(data, monkeypatch)) == {32}
+    assert set(job_sizes(data, monkeypatch)) == {64}
 
 
 def test_jobs_have_few_rows_where_few_batches_are_prefetched(data, monkeypatch):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,14 @@ class _LocalFile:
         self.fd = -1  # for `__del__`, if the next line raises
         self.fd = regular_descriptor(path)
 
+    @cached_property
+    def content(self) -> Array | None:
+        """A memory map of the file, uint8 [bytes]; None where it cannot be mapped, as an empty one, or under `ulimit -v`."""
+        try:
+            return np.frombuffer(mmap.mmap(self.fd, 0, access=mmap.ACCESS_READ), np.uint8)
+        except (OSError, ValueError):
+            return None
+
     def __del__(self) -> None:
         if self.fd >= 0:
             os.close(self.fd)
@@ -37,6 +47,7 @@ class _RemoteFile:
     """A file at a URL: each reading is a request of its own."""
 
     fd = -1
+    content = None
 
     def __init__(self, path: Any) -> None:
         self._store, self._name = open_store(path.parent), path.name

@@ -22,7 +22,7 @@ from tfprep.load.reader.batch import Batch, BatchMemory
 from tfprep.load.reader.fill import Filler
 from tfprep.load.reader.rows import Rows
 from tfprep.load.reader.worker import Worker
-from tfprep.load.reader.worker_pool import WorkerPool
+from tfprep.load.reader.worker_pool import JOB_ROWS, JOBS_EACH, WorkerPool
 
 T = TypeVar("T")
 
@@ -301,13 +301,14 @@ class Reader:
     def job_rows(self, batch: Batch) -> int:
         """Rows of the batch that a worker process takes at a time.
 
-        As many as prefetched batches have for each job, at most `MOST_ROWS`; of the first batch few, so that it comes soon.
+        As many as prefetched batches have for each job, at most `JOB_ROWS`; of the first batch each process has a part, so that
+        it comes soon.
         """
         assert self._pool is not None
-        jobs, rows = self._pool.processes * self._pool.most_jobs, self.prefetch * self._schedule.batch_size
+        jobs, rows = self._pool.processes * JOBS_EACH, self.prefetch * self._schedule.batch_size
         if batch.step == self._first:
-            jobs, rows = self._pool.processes * self._pool.threads, batch.rows
-        return min(max(rows // jobs, 1), MOST_ROWS)
+            jobs, rows = self._pool.processes, batch.rows
+        return min(max(rows // jobs, 1), JOB_ROWS)
 
     @property
     def _has_processes(self) -> bool:

@@ -33,8 +33,10 @@ COLUMNS = ("row", "record", "file", "offset", "size", "payload_crc", "verify", "
 GROUP_BYTES = 256 << 10
 """Bytes that are read before they are decoded: they stay in the processor's cache, and the clock is read twice a group."""
 
-Piece = tuple[int, int, int, int]
-"""A row of the batch, and where a field's bytes for it lie: an open descriptor, the offset in that file, the number of bytes."""
+NO_BYTES: Array = np.empty(0, np.uint8)
+
+Piece = tuple[int, Any, int, int]
+"""A row of the batch, and where a field's bytes for it lie: an open file, the offset in it, the number of bytes."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,12 @@ class UnreadRow(NamedTuple):
     reason: str
 
 
+def _mapped_bytes(file: Any, offset: int, size: int) -> Array:
+    """These bytes of a file, in its memory map; none where the file ended before them when it was mapped."""
+    content: Array | None = file.content
+    return NO_BYTES if content is None or offset + size > len(content) else content[offset : offset + size]
+
+
 def _groups(sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
     """Ranges of consecutive pieces of `GROUP_BYTES` together, at least one each."""
     first, total = 0, 0
@@ -94,7 +102,8 @@ class RowFiller:
     Rows whose checksums need no comparing are read field by field, many at a time with little Python between them, where
     every field is decoded in place.
 
-    Files are read, never mapped into memory: a map of a file that is cut short, or on a disk that fails, ends the process.
+    Files are read, and only with `mapped` mapped into memory, which saves a copy: a map of a file that is cut short, or on a
+    disk that fails, ends the process. Records whose checksums are compared are always read.
     """
 
     def __init__(
@@ -105,9 +114,12 @@ class RowFiller:
         encoded: EncodedCache | None = None,
         *,
         announce: bool = False,
+        mapped: bool = False,
     ) -> None:
-        """`announce`: the page cache cannot hold all files, so the system is told which bytes come next."""
+        """`announce`: the page cache cannot hold all files, so the system is told which bytes come next. `mapped`: this process
+        may die of a file that is cut short."""
         self.paths, self.parts, self.geometry, self.announced = paths, parts, tuple(geometry), announce
+        self._mapped = mapped and not announce
         self._files, self._encoded = Files(paths), encoded
         self.fields = field_names(parts)
         self._numbers = {name: number for number, name in enumerate(self.fields)}
@@ -152,12 +164,12 @@ class RowFiller:
         numbers = rows["file"].tolist()
         worker.path, worker.offset = self._files.paths[numbers[0]], int(rows["offset"][0])
         files = {number: self._files.get(number) for number in set(numbers)}
-        descriptors = [files[number].fd for number in numbers]
+        opened = [files[number] for number in numbers]
         failed: set[int] = set()
         for part in self.parts:
             offsets, sizes = rows.field(self._numbers[part.field])
             worker.bytes += int(sizes.sum())
-            pieces = list(zip(rows["row"].tolist(), descriptors, offsets.tolist(), sizes.tolist(), strict=True))
+            pieces = list(zip(rows["row"].tolist(), opened, offsets.tolist(), sizes.tolist(), strict=True))
             fill = self._read_rows if part.direct else self._decode_rows
             failed.update(fill(part, pieces, values[part.output.name], worker))
         return sorted(failed)
@@ -167,11 +179,20 @@ class RowFiller:
         worker.enter("read")
         target = values.reshape(len(values), -1).view(np.uint8)
         row_bytes = target.shape[1]
-        return [
-            number
-            for number, (row, file, offset, size) in enumerate(pieces)
-            if size != row_bytes or not read_at(file, target[row], offset)
-        ]
+        if not self._mapped:
+            return [
+                number
+                for number, (row, file, offset, size) in enumerate(pieces)
+                if size != row_bytes or not read_at(file.fd, target[row], offset)
+            ]
+        failed = []
+        for number, (row, *piece) in enumerate(pieces):
+            content = _mapped_bytes(*piece)
+            if len(content) == row_bytes:
+                target[row] = content
+            else:
+                failed.append(number)
+        return failed
 
     def _decode_rows(self, part: FieldPart, pieces: Sequence[Piece], values: Array, worker: Worker) -> list[int]:
         """Read and decode straight into the rows; the numbers of the pieces that failed."""
@@ -179,21 +200,28 @@ class RowFiller:
         for first, last in _groups([size for *_, size in pieces]):
             group = pieces[first:last]
             worker.enter("read")
-            worker.scratch.reset(sum(size for *_, size in group))
-            contents = [worker.scratch.take(size) for *_, size in group]
-            complete = [
-                read_at(file, content, offset) for (_, file, offset, _), content in zip(group, contents, strict=True)
-            ]
+            contents = self._contents_of(group, worker)
             worker.enter("decode")
             for number, (row, *_) in enumerate(group):
                 try:
-                    if complete[number]:
+                    if len(contents[number]):
                         decode(contents[number], spec, values[row])
                         continue
                 except SampleError:
                     pass
                 failed.append(first + number)
         return failed
+
+    def _contents_of(self, pieces: Sequence[Piece], worker: Worker) -> list[Array]:
+        """The bytes of each piece, valid until the next call; no bytes where they cannot be read."""
+        if self._mapped:
+            return [_mapped_bytes(file, offset, size) for _, file, offset, size in pieces]
+        worker.scratch.reset(sum(size for *_, size in pieces))
+        contents = [worker.scratch.take(size) for *_, size in pieces]
+        return [
+            content if read_at(file.fd, content, offset) else NO_BYTES
+            for (_, file, offset, _), content in zip(pieces, contents, strict=True)
+        ]
 
     # --- one row ------------------------------------------------------------------------------------------------------
 

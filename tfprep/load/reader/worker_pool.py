@@ -41,8 +41,10 @@ MOST_DEATHS = 5
 """Give up after this many deaths for each process without a finished job in between."""
 PIPE_BYTES = 32_000
 """No further job for a process that has this many bytes of jobs: a pipe takes 64 KiB, and writing must not block."""
-JOBS_WAITING = 2
-"""Jobs that a process has beyond one for each of its threads, so that none of them waits for the dispatcher's next turn."""
+JOB_ROWS, JOB_BYTES = 64, 16_000
+"""The most rows of a job, and bytes of its message. Each job costs this process some 100 us of Python."""
+JOBS_EACH = 3
+"""Jobs that a process has at a time, so that its threads do not wait for the dispatcher's next turn."""
 GRACE_S = 1.0
 """How long a process whose pipe was closed may take to end before it is killed."""
 ANSWER_S = 1.0
@@ -97,6 +99,8 @@ class _WorkerProcess:
         self._suspect = False  # whether one of them is
         self.ready = False
         self._received = b""
+        self._log_in_use = threading.Lock()  # `stacks` runs in another thread than what closes the descriptor
+        self._ended = False
         self.log = os.memfd_create("tfprep-log", os.MFD_CLOEXEC)
         jobs, self._send = os.pipe()
         self.receive, replies = os.pipe()
@@ -109,6 +113,10 @@ class _WorkerProcess:
                 pass_fds=(setup, jobs, replies, self.log, memory),
                 start_new_session=True,  # a terminal's Ctrl-C goes to this process alone
             )
+        except BaseException:
+            for descriptor in (self._send, self.receive, self.log):
+                os.close(descriptor)
+            raise
         finally:
             os.close(jobs)
             os.close(replies)
@@ -156,16 +164,18 @@ class _WorkerProcess:
 
     def stacks(self) -> str:
         """The Python stacks of its threads at this moment."""
-        before = os.fstat(self.log).st_size
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.process.pid, signal.SIGUSR1)
-        end = time.monotonic() + ANSWER_S
-        while time.monotonic() < end:
-            time.sleep(0.05)
-            size = os.fstat(self.log).st_size
-            if size > before and size == os.fstat(self.log).st_size:
-                return os.pread(self.log, size - before, before).decode(errors="replace")
-        return "  (it does not answer)"
+        with self._log_in_use:
+            if self._ended:
+                return "  (it has ended)"
+            before = os.fstat(self.log).st_size
+            self.process.send_signal(signal.SIGUSR1)
+            end = time.monotonic() + ANSWER_S
+            while time.monotonic() < end:
+                time.sleep(0.05)
+                size = os.fstat(self.log).st_size
+                if size > before and size == os.fstat(self.log).st_size:
+                    return os.pread(self.log, size - before, before).decode(errors="replace")
+            return "  (it does not answer)"
 
     def close_jobs(self) -> None:
         os.close(self._send)
@@ -177,17 +187,17 @@ class _WorkerProcess:
         self.process.kill()
         self.process.wait()
         os.close(self.receive)
-        os.close(self.log)
+        with self._log_in_use:
+            self._ended = True
+            os.close(self.log)
 
 
 class WorkerPool:
-    """`processes` worker processes of `threads` threads each. Readers attach themselves; `stop` takes no lock."""
+    """So many worker processes. Readers attach themselves; `stop` takes no lock."""
 
-    def __init__(self, setup: Setup, memory: SharedMemory, processes: int, threads: int) -> None:
+    def __init__(self, setup: Setup, memory: SharedMemory, processes: int) -> None:
         """Raises an error where the setup cannot be sent to another process."""
-        self.memory, self.processes, self.threads = memory, processes, threads
-        self.most_jobs = threads + JOBS_WAITING
-        """Jobs that a process has at a time."""
+        self.memory, self.processes = memory, processes
         self._setup = _file_of(sendable(setup))
         self._paths = setup.paths
         self._outputs = [array.output for array in setup.outputs]
@@ -296,11 +306,11 @@ class WorkerPool:
                 reader.wake()  # its threads leave
 
     def _hand_out(self) -> None:
-        """Give every process a job for each of its threads, and some that wait, in one write: each write may wake a process."""
+        """Give every process the jobs that it takes, in one write: each write may wake a process."""
         self.hungry = True  # before the readers are asked: what they get from now on rings the bell
         workers = sorted(self._workers, key=lambda worker: len(worker.jobs))
         messages: dict[_WorkerProcess, list[bytes]] = {}
-        while workers := [worker for worker in workers if worker.has_room and len(worker.jobs) < self.most_jobs]:
+        while workers := [worker for worker in workers if worker.has_room and len(worker.jobs) < JOBS_EACH]:
             if not self._give_one_each(workers, messages):
                 break
         else:
@@ -355,7 +365,7 @@ class WorkerPool:
         except BaseException as error:
             reader.filled(batch, stop - start, error)
             return False
-        size = reader.job_rows(batch)
+        size = min(reader.job_rows(batch), max(1, JOB_BYTES // (rows.table.itemsize * rows.table.shape[0])))
         for first in range(0, len(rows), size):
             part = rows.take(slice(first, first + size))
             self._jobs.append(self._job(reader, batch, part))
@@ -405,12 +415,16 @@ class WorkerPool:
         self._start_one(worker.number)
 
     def _suspect(self, job: FillJob, cause: str) -> None:
-        """One of the rows may have ended the process: they are tried one by one, and one that ends a process again is bad."""
+        """One of the rows may have ended the process: they are tried one by one, and one that ends a process again is bad.
+
+        They are read with their checksums compared, so not through a memory map: a file that was cut short is an error then.
+        """
         if job.deaths:
             self._complete(job, Outcome([UnreadRow(0, f"a worker process that read it {cause}")]))
             return
         for number in range(len(job.rows)):
-            part = job.rows.take(slice(number, number + 1))
+            part = job.rows.take([number])
+            part["verify"][:] = 1
             self._suspects.append(self._job(job.reader, job.batch, part, deaths=1))
 
     def _forget(self, worker: _WorkerProcess) -> None:
