@@ -6,16 +6,40 @@ from collections.abc import Mapping
 from typing import Any
 
 from tfprep.codecs.codec import Codec, Feature, InPlace
+from tfprep.codecs.encoded import Encoded
 from tfprep.codecs.jpeg import Jpeg
 from tfprep.codecs.original import Original
 from tfprep.codecs.png import Png
 from tfprep.codecs.raw import Raw
 from tfprep.codecs.scalar import Scalar, Text
+from tfprep.codecs.texts import Texts
 from tfprep.errors import DatasetError
 
-__all__ = ["Codec", "Feature", "InPlace", "Jpeg", "Original", "Png", "Raw", "Scalar", "Text", "from_description"]
+__all__ = [
+    "Codec",
+    "Encoded",
+    "Feature",
+    "InPlace",
+    "Jpeg",
+    "Original",
+    "Png",
+    "Raw",
+    "Scalar",
+    "Text",
+    "Texts",
+    "from_description",
+]
 
-_BY_NAME = {"jpeg": Jpeg, "png": Png, "raw": Raw, "original": Original, "scalar": Scalar, "text": Text}
+_BY_NAME = {
+    "jpeg": Jpeg,
+    "png": Png,
+    "raw": Raw,
+    "original": Original,
+    "scalar": Scalar,
+    "text": Text,
+    "encoded": Encoded,
+    "texts": Texts,
+}
 
 
 def from_description(description: Mapping[str, Any]) -> Codec:

@@ -68,6 +68,8 @@ def with_text(batch: Batch) -> dict[str, Any]:
 
 
 def _decoded(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_decoded(item) for item in value]
     if isinstance(value, np.ndarray) and value.dtype == object:
         return np.array([text.decode("utf-8", "surrogateescape") for text in value.ravel()], object).reshape(
             value.shape

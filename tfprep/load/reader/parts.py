@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from tfprep.codecs import Codec, InPlace, Jpeg, Png, Raw, Scalar, Text
+from tfprep.codecs import Codec, Encoded, InPlace, Jpeg, Png, Raw, Scalar, Text, Texts
 from tfprep.errors import SampleError
 from tfprep.fields import Array, FieldSpec
 from tfprep.load.outputs import Output, Outputs, channels_of
@@ -46,7 +46,7 @@ class FieldPart:
     @cached_property
     def fixed(self) -> bool:
         """Whether it is a raster, or other array in a codec of rasters, of one size in all records."""
-        return isinstance(self.codec, Jpeg | Png | Raw) and None not in self.spec.shape
+        return isinstance(self.codec, Jpeg | Png | Raw | Encoded) and None not in self.spec.shape
 
     @cached_property
     def direct(self) -> bool:
@@ -69,6 +69,8 @@ class FieldPart:
         """The value; an array may be the worker's own, valid until its next call for this field's shape."""
         if isinstance(self.codec, Text):
             return content.tobytes()
+        if isinstance(self.codec, Texts):
+            return self.codec.items(content.tobytes(), self.spec)
         if isinstance(self.codec, Scalar):
             return self._numbers(content)
         if self.whole_example:

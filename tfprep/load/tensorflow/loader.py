@@ -256,7 +256,11 @@ def _ragged_rank(output: Output) -> int:
 def _arrays(output: Output, value: Any) -> list[Any]:
     if None not in output.shape:
         return [value]
-    return _flattened(value, _ragged_rank(output), np.dtype(output.dtype), output.shape)
+    return _flattened(value, _ragged_rank(output), _numpy_dtype(output), output.shape)
+
+
+def _numpy_dtype(output: Output) -> Any:
+    return np.dtype(object if output.dtype == "string" else output.dtype)
 
 
 def _flattened(arrays: Sequence[Any], depth: int, dtype: Any, shape: tuple[int | None, ...]) -> list[Any]:
