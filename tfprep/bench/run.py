@@ -172,7 +172,7 @@ def files_of(data: Data, split: str) -> list[Path]:
     if not data.split(split).samples:
         there = ", ".join(name for name, info in data.splits.items() if info.samples) or "no split with samples"
         raise DatasetError(f"{data.path}: split {split!r} has no sample; available: {there} (option --split)")
-    files = [data.path / file.name for files in data.split(split).files for file in files]
+    files = [data.shard_path(file) for files in data.split(split).files for file in files]
     for path in files:
         if not path.is_file():
             raise DatasetError(f"{path} is missing; run the command of the build again, it rebuilds what is missing")

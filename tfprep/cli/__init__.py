@@ -13,6 +13,7 @@ from tfprep.errors import TfprepError, TooManyRejectsError
 
 COMMANDS = {
     "build": "Build a dataset from raw images.",
+    "index": "Index TFRecords of other tools, so that they open as a dataset.",
     "info": "Print what a dataset contains.",
     "verify": "Check every file and record of a dataset.",
     "check": "Find duplicates, and leaks between splits.",

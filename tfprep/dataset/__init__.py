@@ -11,13 +11,27 @@ from tfprep.lazy import lazy_names
 
 if TYPE_CHECKING:
     from tfprep.dataset.dataset import Dataset, open_dataset, read_manifest
+    from tfprep.dataset.external.make import IndexOptions, IndexReport, index_tfrecords
     from tfprep.dataset.manifest import FieldInfo, FileInfo, Manifest, SplitInfo, Statistics
 
-__all__ = ["Dataset", "FieldInfo", "FileInfo", "Manifest", "SplitInfo", "Statistics", "open_dataset", "read_manifest"]
+__all__ = [
+    "Dataset",
+    "FieldInfo",
+    "FileInfo",
+    "IndexOptions",
+    "IndexReport",
+    "Manifest",
+    "SplitInfo",
+    "Statistics",
+    "index_tfrecords",
+    "open_dataset",
+    "read_manifest",
+]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
+        "external.make": ["IndexOptions", "IndexReport", "index_tfrecords"],
         "dataset": ["Dataset", "open_dataset", "read_manifest"],
         "manifest": ["FieldInfo", "FileInfo", "Manifest", "SplitInfo", "Statistics"],
     },

@@ -11,8 +11,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from tfprep.codecs import Codec, from_description
+from tfprep.codecs import Codec, Scalar, Texts, from_description
 from tfprep.dataset.digests import crc32c_of
+from tfprep.dataset.external.opened import ExternalIndex, read_external
 from tfprep.dataset.index import read_index
 from tfprep.dataset.manifest import MANIFEST, FieldInfo, FileInfo, Manifest, SplitInfo
 from tfprep.dataset.names import PRIVATE
@@ -31,10 +32,12 @@ class Dataset:
     Attributes:
         path: The folder, or a `Url`.
         manifest: What `tfprep.json` says.
+        external: What more there is to say of an index of TFRecords that tfprep did not write; None for a built dataset.
     """
 
     path: Path
     manifest: Manifest
+    external: ExternalIndex | None = None
 
     @property
     def name(self) -> str:
@@ -62,6 +65,10 @@ class Dataset:
             raise DatasetError(f"{self.path} has no split {name!r}; it has {', '.join(self.splits) or 'none'}")
         return self.splits[name]
 
+    def shard_path(self, file: FileInfo) -> Path:
+        """Return the path of a shard, which an index may refer to in another folder."""
+        return self.path / file.name if self.external is None else self.external.path_of(file.name)
+
     def file(self, split: str, variant: int, shard: int) -> FileInfo:
         """Return what the manifest says about one shard file."""
         return self.split(split).files[variant][shard]
@@ -80,6 +87,9 @@ class Dataset:
             DatasetError: A file is missing, is no regular file, leads out of the folder, or has another size.
         """
         files = [file for variant in variants for file in self.split(split).files[variant]]
+        if self.external is not None:
+            self.external.check_files(split, sizes=sizes)
+            return
         with self._watch_for_another_build():
             listed = listed_sizes(self.path) if is_remote(self.path) else None
             for file in files:
@@ -105,6 +115,8 @@ class Dataset:
         if not 0 <= variant < info.variants:
             raise DatasetError(f"split {split!r} has {info.variants} variants, numbered from 0; there is no {variant}")
         with self._watch_for_another_build():
+            if self.external is not None:
+                return self.external.index(split, columns)
             self._check_index()
             rows = read_index(self.path, self.manifest, split, variant, columns)
             self._check_index()  # It may have been replaced after it was compared.
@@ -132,7 +144,7 @@ class Dataset:
         rows = self.index(split, variant, columns)
         shards, offsets, sizes, crcs = (rows.column(name).to_numpy() for name in columns)
         for position in range(len(rows)) if positions is None else positions:
-            path = self.path / self.file(split, variant, int(shards[position])).name
+            path = self.shard_path(self.file(split, variant, int(shards[position])))
             with self._watch_for_another_build(), open_file(path) as file:
                 frame = Frame(int(offsets[position]), int(sizes[position]))
                 payload = read_record(file, path, frame, position, payload_crc=int(crcs[position]))
@@ -159,12 +171,23 @@ class Dataset:
             raise SampleError(str(error)) from error
 
     def _decode_field(self, name: str, info: FieldInfo, features: Mapping[str, Any]) -> Any:
+        if self.external is not None:
+            return self._decode_feature(self.external.feature(name), name, info, features)
         if name not in features:
             raise SampleError(f"the record has no field {name!r}, which {MANIFEST} names")
         value = features[name]
         shape = features.get(f"{name}/shape")
         content = value[0] if isinstance(value, list) and value else value
         return self.codecs[name].decode(content, info.spec, None if shape is None else tuple(map(int, shape)))
+
+    def _decode_feature(self, feature: str, name: str, info: FieldInfo, features: Mapping[str, Any]) -> Any:
+        """Decode a feature that another tool wrote; where a record may be without it, it is an empty list then."""
+        value, codec = features.get(feature, []), self.codecs[name]
+        if isinstance(codec, Scalar | Texts):
+            return codec.decode(value, info.spec)
+        if len(value) != 1:
+            raise SampleError(f"the record has {len(value)} values of {feature!r}, expected one")
+        return codec.decode(value[0], info.spec)
 
     @contextmanager
     def _watch_for_another_build(self) -> Iterator[None]:
@@ -180,7 +203,7 @@ class Dataset:
 
     def _is_replaced(self) -> bool:
         try:
-            return read_manifest(self.path) != self.manifest
+            return read_dataset(self.path)[1] != self.manifest
         except DatasetError:
             return True
 
@@ -215,8 +238,21 @@ def open_dataset(path: PathOrUrl) -> Dataset:
     Raises:
         DatasetError: There is no dataset that this version reads.
     """
-    folder = folder_at(path)
-    return Dataset(folder, read_manifest(folder))
+    return Dataset(*read_dataset(folder_at(path)))
+
+
+def read_dataset(folder: Path) -> tuple[Path, Manifest, ExternalIndex | None]:
+    """Read what makes a `Dataset`: the manifest of a built dataset, or of an index in the folder or beside the shards in it.
+
+    Raises:
+        DatasetError: There is neither, or something is wrong with it; the message says what to do.
+    """
+    try:
+        return folder, read_manifest(folder), None
+    except DatasetError as error:
+        if isinstance(error.__cause__, FileNotFoundError) and (external := read_external(folder)) is not None:
+            return external.folder, external.manifest, external
+        raise
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -236,7 +272,7 @@ def load_manifest(folder: Path) -> bytes:
             return file.read(MOST_BYTES + 1)
     except DatasetError as error:
         if isinstance(error.__cause__, FileNotFoundError):
-            raise DatasetError(f"{folder} holds no {MANIFEST}: {_why_not(folder)}") from None
+            raise DatasetError(f"{folder} holds no {MANIFEST}: {_why_not(folder)}") from error.__cause__
         raise
     except OSError as error:
         raise DatasetError(f"{path} cannot be read ({error.strerror or error})") from error
@@ -249,4 +285,4 @@ def _why_not(folder: Path) -> str:
         return "the folder does not exist; `tfprep build RECIPE --out FOLDER` makes one"
     if (folder / PRIVATE).is_dir():
         return "a build has begun here and not finished; run the same command again and it continues"
-    return "it is not a dataset built by tfprep"
+    return "it is not a dataset built by tfprep; `tfprep index` makes one of TFRecords that another tool wrote"

@@ -62,21 +62,30 @@ def parse_manifest(content: bytes, path: Path, *, sealed: bool = True) -> Manife
     Raises:
         DatasetError: It is damaged, was written by another version, or breaks a rule of the format.
     """
-    raw = _parse_json(content, path)
+    raw = parse_json(content, path, MOST_BYTES)
     _check_version(raw, path)
     if sealed and not is_sealed(content):
         raise DatasetError(f"{path} {NOT_SEALED}; run the build again, it writes it anew")
     try:
-        return _manifest(_Entry(raw, ""))
+        manifest = checked_manifest(raw)
+        if manifest.index not in manifest.files:
+            raise DatasetError(f"files does not name the index, {manifest.index}")
+        return manifest
     except DatasetError as error:
         raise DatasetError(
             f"{path} is damaged: {printable(str(error))[:_MOST_REASON]}; run the build again, it writes it anew"
         ) from error
 
 
-def _parse_json(content: bytes, path: Path) -> Any:
-    if len(content) > MOST_BYTES:
-        raise DatasetError(f"{path} has {len(content)} bytes; a manifest has at most {MOST_BYTES}")
+def checked_manifest(raw: Any) -> Manifest:
+    """Check a manifest that stands in another document, and return what it says; DatasetError where it breaks a rule."""
+    return _manifest(_Entry(raw, ""))
+
+
+def parse_json(content: bytes, path: Path, most_bytes: int) -> Any:
+    """Parse a JSON document of at most `most_bytes` bytes; DatasetError where it is none."""
+    if len(content) > most_bytes:
+        raise DatasetError(f"{path} has {len(content)} bytes; a manifest has at most {most_bytes}")
     try:
         return json.loads(content)
     except (ValueError, RecursionError) as error:
@@ -292,8 +301,6 @@ def _check_together(manifest: Manifest) -> None:
     """The rules between entries."""
     for name in manifest.files:
         check_file_name(name)
-    if manifest.index not in manifest.files:
-        raise DatasetError(f"files does not name the index, {manifest.index}")
     names = [file.name for split in manifest.splits.values() for files in split.files for file in files]
     if len(set(names)) < len(names) or set(names) & manifest.files.keys():
         raise DatasetError("splits names a file twice")

@@ -7,10 +7,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 
 from tfprep.dataset.dataset import Dataset, load_manifest
 from tfprep.dataset.digests import digest_of, sha256_of
+from tfprep.dataset.external.opened import ExternalIndex, read_external
+from tfprep.dataset.external.shards import OpenShard, current
 from tfprep.dataset.index import read_index
 from tfprep.dataset.manifest import MANIFEST, NOT_SEALED, FileInfo, Manifest, is_sealed
 from tfprep.dataset.parse import parse_manifest
@@ -18,6 +21,7 @@ from tfprep.errors import DatasetError, TfprepError
 from tfprep.records import Frame, check_frame, format_index
 from tfprep.storage.urls import PathOrUrl, file_size, folder_at, open_file
 
+_EXTERNAL_COLUMNS = ("shard", "number", "offset", "size", "payload_crc")
 _COLUMNS = ["shard", "offset", "size", "payload_crc"]
 
 
@@ -52,7 +56,13 @@ def verify(path: PathOrUrl, on_file: Callable[[FileInfo], None] | None = None) -
         DatasetError: There is no `tfprep.json` that could be read.
     """
     folder = folder_at(path)
-    content = load_manifest(folder)
+    try:
+        content = load_manifest(folder)
+    except DatasetError as error:
+        if not isinstance(error.__cause__, FileNotFoundError) or (external := read_external(folder)) is None:
+            raise
+        yield from _external_faults(Dataset(external.folder, external.manifest, external), external, on_file)
+        return
     try:
         manifest = parse_manifest(content, folder / MANIFEST, sealed=False)
     except DatasetError as error:
@@ -141,3 +151,43 @@ def _record_faults(data: Dataset, path: Path, rows: Sequence[_Row]) -> Iterator[
                 data.decode(check_frame(content, path, row.frame, number, payload_crc=row.payload_crc))
             except TfprepError as error:
                 yield Fault(path.name, row.frame.offset, getattr(error, "reason", str(error)))
+
+
+# --- an index of TFRecords that tfprep did not write --------------------------------------------------------------------
+
+
+def _external_faults(
+    data: Dataset, index: ExternalIndex, on_file: Callable[[FileInfo], None] | None
+) -> Iterator[Fault]:
+    """Yield what differs from what was indexed, shard by shard, with one record in memory at a time."""
+    for split, info in data.splits.items():
+        try:
+            table = index.index(split, _EXTERNAL_COLUMNS)
+        except DatasetError as error:
+            yield Fault(index.splits[split].columns, None, str(error))
+            continue
+        shards, numbers, offsets, sizes, crcs = (table.column(name).to_numpy() for name in _EXTERNAL_COLUMNS)
+        for number, file in enumerate(info.files[0]):
+            first, last = np.searchsorted(shards, [number, number + 1])
+            rows = zip(*(column[first:last].tolist() for column in (numbers, offsets, sizes, crcs)), strict=True)
+            yield from _referred_faults(data, index, file, list(rows))
+            if on_file:
+                on_file(file)
+
+
+def _referred_faults(
+    data: Dataset, index: ExternalIndex, file: FileInfo, rows: list[tuple[int, int, int, int]]
+) -> Iterator[Fault]:
+    path = index.path_of(file.name)
+    try:
+        if (size := current(path).bytes) != file.bytes:
+            yield Fault(file.name, None, f"{size} bytes, {file.bytes} were indexed")
+        with OpenShard(path) as opened:
+            for number, offset, length, crc in rows:
+                try:
+                    frame = Frame(offset, length)
+                    data.decode(check_frame(opened.bytes(offset, length), path, frame, number, payload_crc=crc))
+                except TfprepError as error:
+                    yield Fault(file.name, offset, getattr(error, "reason", str(error)))
+    except (DatasetError, OSError) as error:
+        yield Fault(file.name, None, str(error))

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from tfprep.codecs import Scalar, Text
-from tfprep.dataset import Dataset, read_manifest
+from tfprep.dataset import Dataset
+from tfprep.dataset.dataset import read_dataset
 from tfprep.errors import DatasetError, LoaderError
 from tfprep.load.options import LoaderKeywords, LoaderOptions, loader_options
 from tfprep.load.order.folds import fold_of
@@ -278,4 +279,4 @@ def open(path: PathOrUrl) -> Data:
     if isinstance(path, str | os.PathLike) and os.path.isfile(path):
         raise DatasetError(f"{os.fspath(path)} is a file; open the dataset's folder, {os.path.dirname(path) or '.'}")
     folder = folder_at(path)
-    return Data(folder, read_manifest(folder))
+    return Data(*read_dataset(folder))

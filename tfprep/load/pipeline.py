@@ -201,6 +201,11 @@ class Pipeline:
             ) from None
         check_class_names(self.sources, outputs.fields)
         statistics = self.dataset.manifest.statistics
+        if options.normalize and self.dataset.external is not None and not statistics:
+            raise LoaderError(
+                "normalize=True subtracts the mean of the training split, which an index does not know; use dtype='float32' and "
+                "normalise in the model: keras.layers.Rescaling(1 / 255), or a Normalization layer that is adapted"
+            )
         return convert(outputs, self.specs, statistics, options.dtype, options.normalize)
 
     def _plan_at_load(self) -> AtLoad | None:

@@ -207,7 +207,7 @@ def _read_s(item: Built, record_bytes: float, disk_bytes: float) -> float:
     """Seconds to read an image from the disk; 0 if the dataset will stay in memory."""
     if disk_bytes < IN_MEMORY * memory_limit():
         return 0.0
-    files = [item.data.path / file.name for info in item.data.splits.values() for of in info.files for file in of]
+    files = [item.data.shard_path(file) for info in item.data.splits.values() for of in info.files for file in of]
     drop_cache(files)
     if cached_share(files) not in (None, 0.0):
         return 0.0  # the system keeps the files in memory, so the disk cannot be measured

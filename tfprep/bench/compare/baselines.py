@@ -100,7 +100,7 @@ def parser(dataset: Dataset) -> Callable[[Any], Mapping[str, Any]]:
 
 def _paths(work: Work) -> list[str]:
     files = work.dataset.split(work.split).files
-    return [str(work.dataset.path / file.name) for variant in files for file in variant]
+    return [str(work.dataset.shard_path(file)) for variant in files for file in variant]
 
 
 def _tfds(work: Work) -> Callable[[], Iterator[Any]]:
@@ -194,7 +194,7 @@ def _write_images(work: Work, folder: Path, image: str, label: str | None) -> No
 
 
 def _bytes_on_disk(work: Work, row: Mapping[str, int], image: str) -> bytes:
-    path = work.dataset.path / work.dataset.file(work.split, 0, row["shard"]).name
+    path = work.dataset.shard_path(work.dataset.file(work.split, 0, row["shard"]))
     with path.open("rb") as file:
         file.seek(row[f"{image}_offset"])
         return file.read(row[f"{image}_size"])

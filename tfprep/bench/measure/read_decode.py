@@ -56,7 +56,7 @@ def places(dataset: Dataset, split: str, variants: Sequence[int]) -> RecordSpans
         return np.concatenate([table.column(name).to_numpy().astype(np.int64) for table in tables])
 
     first = np.repeat(np.arange(len(variants)) * shards, [len(table) for table in tables])
-    paths = tuple(dataset.path / dataset.file(split, v, shard).name for v in variants for shard in range(shards))
+    paths = tuple(dataset.shard_path(dataset.file(split, v, shard)) for v in variants for shard in range(shards))
     fields = {name: (joined(f"{name}_offset"), joined(f"{name}_size")) for name in names}
     return RecordSpans(paths, joined("shard") + first, joined("offset"), joined("size"), fields)
 

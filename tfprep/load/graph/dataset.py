@@ -6,6 +6,7 @@ steps -> positions -> runs of neighbouring records -> TFRecordDataset from each 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -14,6 +15,8 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
+from tfprep.codecs import Raw
+from tfprep.dataset import Dataset
 from tfprep.errors import DatasetError, LoaderError, RecordError
 from tfprep.limits import usable_cpus
 from tfprep.load.graph.order import at, record
@@ -77,9 +80,26 @@ def not_in_graph(pipeline: Pipeline) -> list[str]:
         "verify='never'": options.verify == "never",
         "cache": options.cache not in ("auto", False),
     }
+    if not _same_features(pipeline):
+        unsupported["an index of TFRecords in a mix with others, or arrays' bytes declared by hand"] = True
     if _local_rows(pipeline)[1] == 0:
         unsupported["an empty last batch of this host (use remainder='drop', or fewer hosts)"] = True
     return [name for name, used in unsupported.items() if used]
+
+
+def _same_features(pipeline: Pipeline) -> bool:
+    """Whether the names of features are the same in all datasets, and the ops find what they need in each record."""
+    indexes = [source.dataset.external for source in pipeline.sources]
+    if all(index is None for index in indexes):
+        return True
+    fields = [name for name in pipeline.outputs.fields if name in pipeline.specs]
+    named = {tuple(_feature_names(source.dataset, fields).values()) for source in pipeline.sources}
+    return len(named) == 1 and not any(isinstance(pipeline.dataset.codecs[name], Raw) for name in fields)
+
+
+def _feature_names(dataset: Dataset, fields: Iterable[str]) -> dict[str, str]:
+    """The name of each field's feature in the Examples."""
+    return {name: name if dataset.external is None else dataset.external.feature(name) for name in fields}
 
 
 def _check(pipeline: Pipeline) -> None:
@@ -219,17 +239,20 @@ class _Decoder:
         self._pipeline = pipeline
         self._specs, self._codecs = pipeline.specs, pipeline.dataset.codecs
         self._fields = [name for name in pipeline.outputs.fields if name in pipeline.specs]
+        self._names = _feature_names(pipeline.dataset, self._fields)
         self._features = {
             feature: kind
             for name in self._fields
-            for feature, kind in self._codecs[name].tf_features(name, self._specs[name]).items()
+            for feature, kind in self._codecs[name].tf_features(self._names[name], self._specs[name]).items()
         }
         wants_key = any(name == "key" for name in pipeline.outputs.fields if name not in pipeline.specs)
         self._keys = tf.constant(pipeline.table.column("key").to_pylist()) if wants_key else None
 
     def __call__(self, payload: Any, row: Any, variant: Any) -> Any:
         features = tf.io.parse_single_example(payload, self._features) if self._features else {}
-        values = {name: self._codecs[name].tf_decode(features, name, self._specs[name]) for name in self._fields}
+        values = {
+            name: self._codecs[name].tf_decode(features, self._names[name], self._specs[name]) for name in self._fields
+        }
         if self._keys is not None:
             values["key"] = tf.gather(self._keys, row)
         values.setdefault("variant", variant)

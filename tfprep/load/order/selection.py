@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from tfprep.errors import LoaderError
 from tfprep.load.options import LoaderOptions
@@ -137,7 +138,15 @@ def _class_number(name: Any, class_names: Sequence[str]) -> int:
 
 
 def _values(table: RecordTable, rows: Numbers | None, name: str) -> npt.NDArray[Any]:
-    values: npt.NDArray[Any] = table.column(name).to_numpy()
+    column = table.column(name)
+    if column.null_count:
+        absent = column.is_null().to_numpy()
+        if count := int((absent if rows is None else absent[rows]).sum()):
+            raise LoaderError(
+                f"{count:,} samples have no value of {name!r}, which balance and weights need; select the others with where"
+            )
+        column = column.fill_null(0 if pa.types.is_primitive(column.type) else "")
+    values: npt.NDArray[Any] = column.to_numpy()
     if values.dtype == object and len(values) and not isinstance(values[0], str):
         raise LoaderError(f"the samples have several values of {name!r} each; balance and weights need one")
     return values if rows is None else values[rows]

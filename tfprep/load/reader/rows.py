@@ -265,6 +265,7 @@ class RowFiller:
             size = int(sizes[number])
             target = self._target(name, values, row, size) if name in self._direct else None
             spans.append(FieldSpan(name, int(offsets[number]), size, target))
+        spans.sort(key=lambda span: span.offset)  # other writers than tfprep's store fields in any order
         verify = bool(rows["verify"][number])
         contents = read_fields(self._files, frame, spans, worker.scratch, verify=verify, whole=self._whole)
         worker.bytes += frame.size if verify or self._whole else sum(span.size for span in spans)

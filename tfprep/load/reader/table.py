@@ -85,7 +85,7 @@ class RecordTable:
         self._offsets: RecordOffsets | None = None
         self._columns: dict[str, pa.ChunkedArray] = {}
         self.files: list[Path] = [
-            part.dataset.path / file.name
+            part.dataset.shard_path(file)
             for part in parts
             for variant in part.variants
             for file in part.dataset.split(part.split).files[variant]
@@ -182,7 +182,11 @@ def _column(part: TableSplit, name: str) -> pa.ChunkedArray:
 
 
 def _no_column(part: TableSplit, name: str) -> LoaderError:
-    known = [column for column in _TOLD if column in part.dataset.index(part.split, 0, list(_TOLD)).column_names]
+    external = part.dataset.external
+    columns = (
+        part.dataset.index(part.split, 0, list(_TOLD)).column_names if external is None else external.column_names()
+    )
+    known = [column for column in _TOLD if column in columns] if external is None else columns
     near = difflib.get_close_matches(name, known, 1)
     meant = f"; did you mean {near[0]!r}?" if near else ""
     return LoaderError(f"the index of {part.dataset.path} has no column {name!r}; it has {', '.join(known)}{meant}")

@@ -1,0 +1,468 @@
+"""Making an index: what becomes a field, what is refused and why, what the same command reads again, and hostile input."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfprep
+from tests.dataset.external.conftest import image_bytes, serialized, write
+from tfprep.dataset import IndexOptions, IndexReport, index_tfrecords
+from tfprep.dataset.external import blocks
+from tfprep.dataset.external.opened import DOCUMENT
+from tfprep.dataset.manifest import seal
+from tfprep.dataset.verify import verify
+from tfprep.errors import DatasetError
+
+RNG = np.random.default_rng(9)
+
+
+def index(folder: Path, *payloads: list[bytes], pattern: str = "*.tfrecord", **options) -> IndexReport:
+    """Write shards, and index them."""
+    for number, group in enumerate(payloads):
+        write(folder / f"{number}.tfrecord", group)
+    return index_tfrecords(str(folder / pattern), "train", options=IndexOptions(**options))
+
+
+def field(report: IndexReport, name: str):
+    return next(item for item in report.index.fields if item.name == name)
+
+
+def reason(report: IndexReport, feature: str) -> str:
+    return next(item.reason for item in report.index.left_out if item.feature == feature)
+
+
+def read_all(folder: Path, **options) -> list[dict]:
+    """All samples of the training split, one dict each."""
+    loader = tfprep.open(folder).numpy_loader("train", 4, training=False, **options)
+    return [
+        {name: values[row] for name, values in batch.items()}
+        for batch in loader
+        for row in range(len(next(iter(batch.values()))))
+    ]
+
+
+# --- what becomes a field ---------------------------------------------------------------------------------------------
+
+
+def test_shapes(tmp_path):
+    """A length that differs, or a feature that is missing, makes a list; neither is ever filled with zeros."""
+    examples = [
+        {
+            "one": n, "three": [n, n + 1, n + 2], "floats": np.full(2, n / 4, np.float32), "ragged": np.arange(n % 3),
+            "text": b"t%d" % n, "two texts": [b"a", b"b"], "texts": [b"x"] * (n % 3 + 1), "empty": np.zeros(0, np.int64),
+        } | ({"some": n} if n % 2 else {}) | ({"some text": b"s"} if n % 2 else {})
+        for n in range(12)
+    ]  # fmt: skip
+    report = index(tmp_path, [serialized(e) for e in examples[:5]], [serialized(e) for e in examples[5:]])
+    shapes = {
+        item.name: (item.spec.kind, item.spec.shape, item.spec.dtype, item.column) for item in report.index.fields
+    }
+    assert shapes == {
+        "one": ("scalar", (), "int64", True),
+        "three": ("scalar", (3,), "int64", False),
+        "floats": ("scalar", (2,), "float32", False),
+        "ragged": ("scalar", (None,), "int64", False),
+        "text": ("text", (), "string", True),
+        "two_texts": ("text", (2,), "string", False),
+        "texts": ("text", (None,), "string", False),
+        "some": ("scalar", (None,), "int64", True),
+        "some_text": ("text", (None,), "string", True),
+    }
+    assert reason(report, "empty") == "it is empty in every record"
+    for number, sample in enumerate(read_all(tmp_path)):
+        assert sample["some"].tolist() == ([number] if number % 2 else [])
+        assert sample["some_text"].tolist() == (["s"] if number % 2 else [])
+        assert sample["ragged"].tolist() == list(range(number % 3))
+        assert sample["three"].tolist() == [number, number + 1, number + 2]
+        assert sample["two_texts"].tolist() == ["a", "b"]
+        assert sample["texts"].tolist() == ["x"] * (number % 3 + 1)
+
+
+def test_names(tmp_path):
+    report = index(
+        tmp_path, [serialized({"a/b": 1, "a_b": 2, "9x": 3, "key": b"k", "size": 4, "a_b_size": 5, "größe": 6})]
+    )
+    names = {item.feature: item.name for item in report.index.fields}
+    assert len(set(names.values())) == 7
+    assert names["key"] == "key_"
+    assert names["9x"] == "_9x"
+    columns = {f"{name}{ending}" for name in names.values() for ending in ("", "_offset", "_size")}
+    assert len(columns) == 21
+    assert not columns & {"offset", "size", "key", "shard"}
+    (sample,) = read_all(tmp_path)
+    expected = {"a/b": 1, "a_b": 2, "9x": 3, "size": 4, "a_b_size": 5, "größe": 6}
+    assert {feature: sample[names[feature]] for feature in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        (b"GIF89a" + bytes(20), "a GIF image"),
+        (b"RIFF\0\0\0\0WEBPVP8 " + b"\xff" * 20, "a WebP image"),
+        (bytes(range(128, 140)), "12 bytes in every record, no text: raw numbers"),
+        (tf.io.serialize_tensor(tf.constant([1.5, 2.5])).numpy(), "a tensor of tf.io.serialize_tensor"),
+        (b"\x1f\x8b\x08\0" + b"\xff" * 20, "GZIP"),
+    ],
+)
+def test_unknown_features_are_listed_with_what_they_look_like(tmp_path, content, text):
+    """Bytes that are text to the eye of a machine stay text: a GIF's header and zeros are UTF-8, so they get another byte."""
+    content = content if content[-1:] in (b"\x8b", b"\xff") else content + b"\xff"
+    text = text.replace("12 bytes", f"{len(content)} bytes")
+    report = index(tmp_path, [serialized({"label": 1, "x": content})] * 3)
+    assert text in reason(report, "x")
+
+
+def test_declared_features(tmp_path):
+    arrays = [RNG.integers(0, 2**16, (3, 4), np.uint16) for _ in range(5)]
+    masks = [image_bytes(RNG, (8, 9), "PNG", "L") for _ in range(5)]
+    examples = [
+        serialized({"array": a.tobytes(), "m": m, "matrix": a.reshape(-1).astype(np.int64), "kind": n % 2})
+        for n, (a, m) in enumerate(zip(arrays, masks, strict=True))
+    ]
+    write(tmp_path / "0.tfrecord", examples)
+    declared = tmp_path / "declared.json"
+    declared.write_text(
+        json.dumps(
+            {
+                "array": {"dtype": "uint16", "shape": [3, 4]},
+                "m": {"kind": "mask"},
+                "matrix": {"shape": [3, None]},
+                "kind": {"classes": ["cat", "dog"]},
+            }
+        )
+    )
+    index_tfrecords(str(tmp_path / "0.tfrecord"), "train", features=declared)
+    data = tfprep.open(tmp_path)
+    assert (data.fields["m"].kind, data.fields["m"].shape) == ("mask", (8, 9))
+    assert data.class_names == ("cat", "dog")
+    for sample, array, mask in zip(read_all(tmp_path), arrays, masks, strict=True):
+        assert np.array_equal(sample["array"], array)
+        assert np.array_equal(sample["matrix"], array)
+        assert np.array_equal(sample["m"], tf.io.decode_png(mask)[..., 0])
+    declared.write_text(json.dumps({"matrix": {"shape": [5, None]}}))
+    with pytest.raises(
+        DatasetError, match=r"'matrix' is declared with the shape \[5, None\], but the records have 12 values"
+    ):
+        index_tfrecords(str(tmp_path / "0.tfrecord"), "train", features=declared)
+    for text in ("[", '{"array": {"size": 3}}', '{"array": {"dtype": "uint9"}}', '{"array": {"kind": "picture"}}'):
+        declared.write_text(text)
+        with pytest.raises(DatasetError, match=r"declared\.json"):
+            index_tfrecords(str(tmp_path / "0.tfrecord"), "train", features=declared)
+
+
+def test_images_of_several_kinds(tmp_path):
+    contents = [
+        *(image_bytes(RNG, (10, 12), *form) for form in [("JPEG", "RGB"), ("JPEG", "L"), ("PNG", "RGBA")]),
+        b"not an image",
+    ]
+    report = index(tmp_path, [serialized({"image": content, "n": n}) for n, content in enumerate(contents)])
+    assert field(report, "image").spec.shape == (None, None, 3)
+    assert "1 values are no JPEG or PNG: bad records" in field(report, "image").note
+    assert "the alpha channel of 1 is dropped" in field(report, "image").note
+    samples = read_all(tmp_path, on_bad="skip")
+    assert [sample["n"] for sample in samples] == [0, 1, 2]
+    for sample, content in zip(samples[:2], contents[:2], strict=True):
+        expected = tf.io.decode_jpeg(content, channels=3, dct_method="INTEGER_ACCURATE")
+        assert np.array_equal(sample["image"], expected)
+    with pytest.raises(DatasetError, match="neither a JPEG nor a PNG: 12 bytes that begin with b'not an i'"):
+        read_all(tmp_path)
+
+
+def test_an_image_that_some_records_lack_is_decided_by_the_user(tmp_path):
+    examples = [serialized({"n": n} | ({"image": image_bytes(RNG, (6, 7))} if n != 3 else {})) for n in range(8)]
+    with pytest.raises(DatasetError, match=r"1 of 8 records have no 'image'.*--ignore image.*--require image"):
+        index(tmp_path, examples)
+    assert not (tmp_path / "tfprep-index" / DOCUMENT).exists()
+    report = index(tmp_path, require=("image",))
+    assert [sample["n"] for sample in read_all(tmp_path)] == [0, 1, 2, 4, 5, 6, 7]
+    (line,) = map(json.loads, (report.out / "rejects.jsonl").read_text().splitlines())
+    assert (line["shard"], line["record"], line["reason"]) == ("0.tfrecord", 3, "it has no 'image'")
+    assert tfprep.open(tmp_path).index("train", 0, ["key"])["key"].to_pylist()[3] == "0.tfrecord#4"
+    index(tmp_path, ignore=("image",))
+    assert [sample["n"] for sample in read_all(tmp_path)] == list(range(8))
+    with pytest.raises(DatasetError, match="--ignore 'imge': no record has it; there are image, n"):
+        index(tmp_path, ignore=("imge",))
+
+
+def test_a_feature_of_several_types_is_left_out_by_name(tmp_path):
+    report = index(tmp_path, [serialized({"n": 1, "x": 1}), serialized({"n": 2, "x": 1.5})])
+    assert reason(report, "x") == "float in 1 records and int64 in 1 records"
+
+
+# --- what is refused --------------------------------------------------------------------------------------------------
+
+
+def test_sequence_examples_are_refused(tmp_path):
+    sequence = tf.train.SequenceExample()
+    sequence.feature_lists.feature_list["frames"].feature.add().int64_list.value.append(1)
+    with pytest.raises(DatasetError, match=r"0\.tfrecord, record 0 at byte 0: it is a tf\.train\.SequenceExample"):
+        index(tmp_path, [sequence.SerializeToString()])
+
+
+@pytest.mark.parametrize("kind", ["GZIP", "ZLIB"])
+def test_compressed_files_are_refused_with_a_command_that_works(tmp_path, kind):
+    payloads = [serialized({"label": number}) for number in range(200)]
+    write(tmp_path / "a.tfrecord", payloads, kind)
+    with pytest.raises(DatasetError, match=f"compressed as a whole \\({kind}\\)") as error:
+        index_tfrecords(str(tmp_path / "a.tfrecord"), "train")
+    command = str(error.value).partition("without compression: ")[2]
+    subprocess.run(command, shell=True, check=True)
+    index_tfrecords(str(tmp_path / "plain-a.tfrecord"), "train")
+    assert [sample["label"] for sample in read_all(tmp_path)] == list(range(200))
+
+
+def test_files_that_are_no_tfrecords(tmp_path):
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w") as tar:
+        tar.addfile(tarfile.TarInfo("x"))
+    for number, content in enumerate([b"hello", b"x" * 100, archive.getvalue()]):
+        (tmp_path / "a.tfrecord").write_bytes(content)
+        with pytest.raises(
+            DatasetError, match=r"a\.tfrecord, byte 0, behind 0 whole records: (cut short|wrong checksum)"
+        ):
+            index_tfrecords(str(tmp_path / "a.tfrecord"), "train", tmp_path / str(number))
+    (tmp_path / "a.tfrecord").write_bytes(b"")
+    with pytest.raises(DatasetError, match="hold no record"):
+        index_tfrecords(str(tmp_path / "a.tfrecord"), "train")
+    with pytest.raises(DatasetError, match="names no file"):
+        index_tfrecords(str(tmp_path / "b*"), "train")
+    with pytest.raises(DatasetError, match="Name it with --split"):
+        index_tfrecords(str(tmp_path / "a.tfrecord"))
+    with pytest.raises(
+        DatasetError, match=r"no directory of TensorFlow Datasets; name the shards of one split with a pattern"
+    ):
+        index_tfrecords(str(tmp_path))
+
+
+def test_a_dataset_that_tfprep_built_needs_no_index(photos, tmp_path):
+    with pytest.raises(DatasetError, match="was built by tfprep; open it as it is"):
+        index_tfrecords(str(photos.path))
+    with pytest.raises(DatasetError, match="choose another folder for the index"):
+        index_tfrecords(str(photos.path / "*train*of-?????"), "train", photos.path)
+
+
+@pytest.mark.parametrize("damage", ["cut", "length", "example", "payload"])
+def test_damage_is_an_error_or_left_out_by_name(tmp_path, damage):
+    payloads = [serialized({"label": number, "text": b"x" * number}) for number in range(30)]
+    if damage == "example":
+        payloads[11] = b"\xff" * 20
+    path = write(tmp_path / "0.tfrecord", payloads)
+    write(tmp_path / "1.tfrecord", payloads[:2])
+    content, starts = bytearray(path.read_bytes()), np.cumsum([0, *(len(p) + 16 for p in payloads)])
+    if damage == "cut":
+        del content[int(starts[11]) + 20 :]
+    elif damage != "example":
+        content[int(starts[11]) + {"length": 2, "payload": 30}[damage]] ^= 4
+    path.write_bytes(content)
+    with pytest.raises(DatasetError, match=r"0\.tfrecord.*--on-bad skip"):
+        index(tmp_path, verify=True)
+    report = index(tmp_path, verify=True, on_bad="skip")
+    lost = range(11, 30) if damage in ("cut", "length") else [11]
+    assert [s["label"] for s in read_all(tmp_path)] == [n for n in range(30) if n not in lost] + [0, 1]
+    (line,) = map(json.loads, (report.out / "rejects.jsonl").read_text().splitlines())
+    assert (line["shard"], line["record"], line["offset"]) == ("0.tfrecord", 11, starts[11])
+    assert tfprep.open(tmp_path).manifest.rejects == 1
+
+
+# --- the same command again -------------------------------------------------------------------------------------------
+
+
+def test_appending_reads_only_new_shards(tmp_path):
+    examples = [serialized({"n": n, "text": b"t" * (n % 5)}) for n in range(40)]
+    index(tmp_path, examples[:10], examples[10:20])
+    write(tmp_path / "2.tfrecord", examples[20:30])
+    report = index(tmp_path)
+    assert report.scanned == ("2.tfrecord",)
+    assert [sample["n"] for sample in read_all(tmp_path)] == list(range(30))
+    assert index(tmp_path).scanned == ()
+    write(tmp_path / "1.tfrecord", examples[30:])
+    assert index(tmp_path).scanned == ("1.tfrecord",)
+    assert [sample["n"] for sample in read_all(tmp_path)] == [*range(10), *range(30, 40), *range(20, 30)]
+    (tmp_path / "0.tfrecord").unlink()
+    index(tmp_path)
+    assert [sample["n"] for sample in read_all(tmp_path)] == [*range(30, 40), *range(20, 30)]
+    assert len(list((tmp_path / "tfprep-index").glob("*.arrow"))) == 1
+    fresh = index_tfrecords(str(tmp_path / "*.tfrecord"), "train", tmp_path / "fresh").index
+    table = tfprep.open(tmp_path).index("train")
+    assert table.equals(fresh.index("train", None))
+
+
+def test_new_shards_may_change_shapes(tmp_path):
+    """What was a scalar becomes a list, a text becomes a list of texts, and a new feature is missing before."""
+    index(tmp_path, [serialized({"n": n, "text": b"%d" % n}) for n in range(5)])
+    write(tmp_path / "1.tfrecord", [serialized({"n": [7, 8], "new": 1.5})])
+    report = index(tmp_path)
+    assert report.changed == (
+        "new is new", "n was int64 [], it is int64 [None]", "text was string [], it is string [None]",
+    )  # fmt: skip
+    samples = read_all(tmp_path)
+    assert [sample["n"].tolist() for sample in samples] == [[0], [1], [2], [3], [4], [7, 8]]
+    assert [sample["text"].tolist() for sample in samples] == [["0"], ["1"], ["2"], ["3"], ["4"], []]
+    assert [sample["new"].tolist() for sample in samples] == [[], [], [], [], [], [1.5]]
+
+
+def test_splits_are_added_one_by_one(tmp_path):
+    write(tmp_path / "a-train", [serialized({"n": n}) for n in range(6)])
+    write(tmp_path / "b-val", [serialized({"n": n, "extra": 1}) for n in range(4)])
+    index_tfrecords(str(tmp_path / "a-*"), "train")
+    report = index_tfrecords(str(tmp_path / "b-*"), "val")
+    assert report.scanned == ("b-val",)
+    data = tfprep.open(tmp_path)
+    assert {name: split.samples for name, split in data.splits.items()} == {"train": 6, "val": 4}
+    (batch,) = data.numpy_loader("val", 4, training=False)
+    assert batch["n"].tolist() == [0, 1, 2, 3]
+    (batch,) = data.numpy_loader("train", 6, training=False)
+    assert [values.tolist() for values in batch["extra"]] == [[]] * 6
+
+
+def test_changed_shards_are_an_error_that_names_the_command(tmp_path):
+    payloads = [serialized({"label": number}) for number in range(20)]
+    index(tmp_path, payloads)
+    path, data = tmp_path / "0.tfrecord", tfprep.open(tmp_path)
+    os.utime(path)  # the same bytes: it was copied
+    assert len(read_all(tmp_path)) == 20
+    write(path, payloads[::-1])
+    with pytest.raises(
+        DatasetError, match=r"0\.tfrecord has changed since it was indexed.*another one.*tfprep index .*--split train"
+    ):
+        data.numpy_loader("train", 4)
+    write(path, payloads[:-1])
+    with pytest.raises(DatasetError, match=r"bytes, then it held.*tfprep index"):
+        data.numpy_loader("train", 4)
+    assert any("were indexed" in fault.reason for fault in verify(tmp_path))
+    path.unlink()
+    with pytest.raises(DatasetError, match=r"0\.tfrecord cannot be read \(No such file"):
+        data.numpy_loader("train", 4)
+
+
+def test_a_change_that_sampling_misses_is_found_when_the_record_is_read(tmp_path):
+    payloads = [serialized({"label": number, "text": b"x" * 20}) for number in range(200)]
+    index(tmp_path, payloads)
+    payloads[100] = serialized({"label": 100, "text": b"y" * 20})
+    path = write(tmp_path / "0.tfrecord", payloads)
+    with pytest.raises(DatasetError, match="not the record that the index describes"):
+        read_all(tmp_path)
+    assert [fault.offset is not None for fault in verify(tmp_path)] == [True]
+    assert path.exists()
+
+
+def test_the_index_moves_with_its_shards(tmp_path):
+    folder = tmp_path / "before"
+    index(folder, [serialized({"n": n}) for n in range(5)])
+    folder.rename(tmp_path / "after")
+    assert [sample["n"] for sample in read_all(tmp_path / "after")] == list(range(5))
+    assert [sample["n"] for sample in read_all(tmp_path / "after" / "tfprep-index")] == list(range(5))
+
+
+def test_links_and_folders(tmp_path):
+    """Shards may be links, and lie in several folders."""
+    write(tmp_path / "store" / "x", [serialized({"n": 0})])
+    write(tmp_path / "data" / "b" / "0.tfrecord", [serialized({"n": 1})])
+    (tmp_path / "data" / "a").mkdir()
+    (tmp_path / "data" / "a" / "0.tfrecord").symlink_to(tmp_path / "store" / "x")
+    report = index_tfrecords(str(tmp_path / "data" / "*" / "*.tfrecord"), "train", tmp_path / "out")
+    assert report.scanned == ("a%2F0.tfrecord", "b%2F0.tfrecord")
+    assert [sample["n"] for sample in read_all(tmp_path / "out")] == [0, 1]
+
+
+def test_processes_find_what_this_process_finds(tmp_path, monkeypatch):
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", 1000)  # of this process: every block has some records, some are larger
+    examples = [serialized({"n": n, "image": image_bytes(RNG, (9, 9)), "text": [b"t"] * (n % 70)}) for n in range(30)]
+    alone = index(tmp_path, examples[:10], examples[10:25], examples[25:], workers=0).index
+    out = tmp_path / "other"
+    several = index_tfrecords(str(tmp_path / "*.tfrecord"), "train", out, options=IndexOptions(workers=2)).index
+    assert several.index("train", None).equals(alone.index("train", None))
+    assert several.fields == alone.fields
+    assert not (out / ".tfprep-index").exists()
+
+
+KILLED = """
+import os, signal, sys
+from tfprep.dataset import IndexOptions, index_tfrecords
+read = []
+def on_bytes(done, total):
+    read.append(done)
+    if len(read) > 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+index_tfrecords(sys.argv[1], "train", options=IndexOptions(workers=0), on_bytes=on_bytes)
+"""
+
+
+def test_a_command_that_was_killed_continues_and_the_old_index_stays_until_then(tmp_path):
+    index(tmp_path, [serialized({"n": 0})])
+    for number in range(1, 4):
+        write(tmp_path / f"{number}.tfrecord", [serialized({"n": number})])
+    done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / "*.tfrecord")], check=False)
+    assert done.returncode == -9
+    assert [sample["n"] for sample in read_all(tmp_path)] == [0]
+    read: list[int] = []
+    index_tfrecords(str(tmp_path / "*.tfrecord"), "train", on_bytes=lambda done, total: read.append(done))
+    assert read[0] > 0  # the shard that was complete is not read again
+    assert [sample["n"] for sample in read_all(tmp_path)] == [0, 1, 2, 3]
+
+
+# --- hostile and damaged indexes ----------------------------------------------------------------------------------------
+
+
+def change(folder: Path, edit) -> None:
+    """Change `tfprep-index.json`, with a right checksum."""
+    path = folder / "tfprep-index" / DOCUMENT
+    raw = json.loads(path.read_text())
+    del raw["sha256"]
+    edit(raw)
+    path.write_text(seal(raw))
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda raw: raw.update(manifest=[]),
+        lambda raw: raw["manifest"]["splits"]["train"].update(samples=7),
+        lambda raw: raw["splits"]["train"].update(columns="../../etc/passwd"),
+        lambda raw: raw["splits"]["train"].update(shards=[]),
+        lambda raw: raw["splits"]["train"]["shards"][0].update(features={"n": {"records": "x"}}),
+        lambda raw: raw["features"][0].update(name="other"),
+        lambda raw: raw.update(key="nothing"),
+        lambda raw: raw.pop("splits"),
+        lambda raw: raw["manifest"]["fields"]["n"].update(codec={"codec": "pickle"}),
+    ],
+)
+def test_a_hostile_document_is_refused(tmp_path, edit):
+    index(tmp_path, [serialized({"n": n}) for n in range(5)])
+    change(tmp_path, edit)
+    with pytest.raises(DatasetError, match=r"tfprep-index\.json is damaged.*run tfprep index again"):
+        tfprep.open(tmp_path)
+
+
+def test_a_damaged_document_or_column_is_an_error(tmp_path):
+    report = index(tmp_path, [serialized({"n": n, "text": b"t"}) for n in range(50)])
+    (columns,) = report.out.glob("*.arrow")
+    content = columns.read_bytes()
+    for position in range(0, len(content), 97):
+        damaged = bytearray(content)
+        damaged[position] ^= 0xFF
+        columns.write_bytes(damaged)
+        try:
+            assert [sample["n"] for sample in read_all(tmp_path)] == list(range(50))
+        except DatasetError as error:
+            assert str(columns) in str(error)  # noqa: PT017 # either is right: padding has no meaning
+    columns.unlink()
+    with pytest.raises(DatasetError, match="is missing; run tfprep index again"):
+        read_all(tmp_path)
+    path = report.out / DOCUMENT
+    path.write_text(path.read_text().replace("train", "trail", 1))
+    with pytest.raises(DatasetError, match="was changed after it was written"):
+        tfprep.open(tmp_path)
+    path.write_text(json.dumps({"index_version": 99}))
+    with pytest.raises(DatasetError, match="index version 99, this tfprep reads 1; upgrade"):
+        tfprep.open(tmp_path)

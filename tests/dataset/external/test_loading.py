@@ -1,0 +1,222 @@
+"""What loaders deliver from an index of TFRecords in the Object Detection API's layout, against TensorFlow's own parser."""
+
+from __future__ import annotations
+
+import collections
+import os
+import pickle
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfprep
+from tests.dataset.external.conftest import image_bytes, serialized, write
+from tfprep import augment
+from tfprep.dataset import IndexOptions, index_tfrecords
+from tfprep.errors import DatasetError, LoaderError, RecordError
+
+LISTS = {
+    "image/object/class/text": tf.string,
+    "image/object/class/label": tf.int64,
+    "image/object/bbox/xmin": tf.float32,
+    "image/weather": tf.int64,
+}
+SPEC = {
+    "image/encoded": tf.io.FixedLenFeature([], tf.string),
+    "image/filename": tf.io.FixedLenFeature([], tf.string),
+    "image/height": tf.io.FixedLenFeature([], tf.int64),
+    "image/night": tf.io.FixedLenFeature([], tf.int64),
+    **{name: tf.io.RaggedFeature(dtype) for name, dtype in LISTS.items()},
+}
+FIELDS = [name.replace("/", "_") for name in SPEC]
+
+
+@pytest.fixture(scope="module")
+def data(detections):
+    index_tfrecords(str(detections / "train-*.tfrecord"), "train")
+    return tfprep.open(detections)
+
+
+@pytest.fixture(scope="module")
+def expected(detections) -> dict[str, dict]:
+    """By file name the features that TensorFlow parses."""
+    parsed = {}
+    for path in sorted(detections.glob("train-*")):
+        for record in tf.data.TFRecordDataset(str(path)):
+            features = tf.io.parse_single_example(record, SPEC)
+            features["image/encoded"] = tf.io.decode_jpeg(
+                features["image/encoded"], channels=3, dct_method="INTEGER_ACCURATE"
+            )
+            parsed[features["image/filename"].numpy().decode()] = {k: v.numpy() for k, v in features.items()}
+    return parsed
+
+
+def as_bytes(value):
+    if isinstance(value, str):
+        return value.encode()
+    value = value.to_tensor() if isinstance(value, tf.RaggedTensor) else value
+    value = np.asarray(value)
+    return np.array([as_bytes(item) for item in value], object) if value.dtype.kind in "OU" and value.ndim else value
+
+
+def check(batch, row: int, expected) -> str:
+    """Compare one sample; return its name."""
+    name = batch["image_filename"][row]
+    name = name if isinstance(name, str) else name.numpy().decode()
+    for feature, field in zip(SPEC, FIELDS, strict=True):
+        if feature != "image/filename":
+            assert np.array_equal(as_bytes(batch[field][row]), expected[name][feature]), (name, feature)
+    return name
+
+
+@pytest.mark.parametrize("order", ["global", "block", "sequential"])
+def test_every_record_once_an_epoch_with_the_values_of_tensorflow(data, expected, order):
+    with_seed = data.numpy_loader("train", 8, fields=FIELDS, order=order, seed=3)
+    batches = iter(with_seed)
+    names = []
+    for _ in range(15):  # two epochs
+        batch = next(batches)
+        names += [check(batch, row, expected) for row in range(8)]
+    with_seed.close()
+    assert set(collections.Counter(names).values()) == {2}
+    assert len(set(names)) == 60
+
+
+@pytest.mark.parametrize("path", ["direct", "graph"])
+def test_tensorflow_loader(data, expected, path):
+    loader = data.loader("train", 7, fields=FIELDS, training=False, path=path)
+    names = [check(batch, row, expected) for batch in loader for row in range(int(batch["image_height"].shape[0]))]
+    assert names == list(expected)
+
+
+def test_a_run_resumes_in_constant_time_and_only_with_its_own_files(data, tmp_path, detections):
+    loader = data.numpy_loader("train", 8, fields=["image_filename"], seed=3)
+    batches = iter(loader)
+    whole = [next(batches)["image_filename"].tolist() for _ in range(12)]
+    state = loader.state_at(9)
+    resumed = data.numpy_loader("train", 8, fields=["image_filename"], seed=3, start_step=loader.step_of(state))
+    batches = iter(resumed)
+    assert [next(batches)["image_filename"].tolist() for _ in range(3)] == whole[9:]
+    index_tfrecords(str(detections / "train-0000[01]*.tfrecord"), "train", tmp_path)
+    other = tfprep.open(tmp_path).numpy_loader("train", 8, fields=["image_filename"], seed=3)
+    with pytest.raises(LoaderError, match="another run"):
+        other.step_of(state)
+
+
+def test_hosts_read_disjoint_parts_of_the_same_order(data):
+    def names(**options):
+        batches = iter(data.numpy_loader("train", 8, fields=["image_filename"], seed=3, **options))
+        return [next(batches)["image_filename"].tolist() for _ in range(8)]
+
+    whole, first, second = names(), names(hosts=(0, 2)), names(hosts=(1, 2))
+    assert [a + b for a, b in zip(first, second, strict=True)] == whole
+
+
+@pytest.mark.parametrize(
+    ("where", "keep"),
+    [
+        ("image_night == 1", lambda e: e["image/night"] == 1),
+        ("image_height >= 30 and height >= 30", lambda e: e["image/height"] >= 30),
+        ("'1.jpg' in image_filename", lambda e: e["image/filename"].endswith(b"1.jpg")),
+        ("image_weather > 2", lambda e: len(e["image/weather"]) == 1 and e["image/weather"][0] > 2),
+        ("not image_weather > 2", lambda e: len(e["image/weather"]) == 1 and e["image/weather"][0] <= 2),
+    ],
+)
+def test_where(data, expected, where, keep):
+    loader = data.numpy_loader("train", 8, training=False, fields=["image_filename"], where=where)
+    names = [name for batch in loader for name in batch["image_filename"].tolist()]
+    assert names == [name for name, features in expected.items() if keep(features)]
+    assert names
+
+
+def test_balance(data, expected):
+    """Formats come 48 to 12 in the files, and as often as one another in the batches; class numbers too."""
+    loader = data.numpy_loader("train", 10, fields=["image_format", "image_night"], balance="image_format")
+    batches = iter(loader)
+    counts = collections.Counter(name for _ in range(6) for name in next(batches)["image_format"].tolist())
+    assert counts == {"jpeg": 30, "png": 30}
+    loader = data.numpy_loader(
+        "train", 10, fields=["image_weather"], balance="image_weather", where="image_weather > 2"
+    )
+    assert loader.steps_per_epoch > 0
+    with pytest.raises(LoaderError, match="30 samples have no value of 'image_weather'"):
+        data.numpy_loader("train", 10, balance="image_weather")
+    with pytest.raises(LoaderError, match=r"no column 'image_nigth'.* did you mean 'image_night'"):
+        data.numpy_loader("train", 10, balance="image_nigth")
+    with pytest.raises(LoaderError, match="no column 'image_object_class_label'"):
+        data.numpy_loader("train", 10, balance="image_object_class_label")
+
+
+def test_folds_keep_groups_together(data, expected):
+    for train, valid in data.folds(3, group="image_night", stratify=None):
+        nights = [
+            {
+                expected[n]["image/night"].item()
+                for b in part.numpy_loader(8, training=False, fields=["image_filename"])
+                for n in b["image_filename"]
+            }
+            for part in (train, valid)
+        ]
+        assert not nights[0] & nights[1]
+
+
+def test_geometry_and_model_inputs(data, expected):
+    loader = data.loader(
+        "train", 6, training=False, geometry=[augment.Resize(24, 24)], inputs="image_encoded", targets="image_night"
+    )
+    images, nights = next(iter(loader))
+    assert images.shape == (6, 24, 24, 3)
+    assert nights.numpy().tolist() == [features["image/night"].item() for features in list(expected.values())[:6]]
+    with pytest.raises(LoaderError, match="an index does not know"):
+        data.loader("train", 6, normalize=True, dtype="float32")
+
+
+def test_worker_processes_read_images_of_one_size(tmp_path, detections):
+    rng = np.random.default_rng(2)
+    contents = [image_bytes(rng, (16, 16), "PNG") for _ in range(24)]
+    write(tmp_path / "a.tfrecord", [serialized({"image": c, "label": n}) for n, c in enumerate(contents)])
+    index_tfrecords(str(tmp_path / "a.tfrecord"), "train")
+    data = tfprep.open(tmp_path)
+    assert data.fields["image"].shape == (16, 16, 3)
+    loader = data.numpy_loader("train", 8, workers="processes", threads=2, training=False)
+    images = {
+        int(label): image for batch in loader for label, image in zip(batch["label"], batch["image"], strict=True)
+    }
+    loader.close()
+    for number, content in enumerate(contents):
+        assert np.array_equal(images[number], tf.io.decode_png(content, channels=3))
+    copy = pickle.loads(pickle.dumps(data))
+    assert len(next(iter(copy.numpy_loader("train", 8, training=False)))["label"]) == 8
+
+
+def test_bad_records_by_policy(tmp_path):
+    payloads = [serialized({"label": number, "text": b"x" * 50}) for number in range(20)]
+    path = write(tmp_path / "a.tfrecord", payloads)
+    index_tfrecords(str(path), "train")
+    index = tfprep.open(tmp_path).index("train")
+    content, seven = bytearray(path.read_bytes()), index["offset"][7].as_py()
+    content[seven + 30] ^= 1
+    status = path.stat()
+    path.write_bytes(content)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    data = tfprep.open(tmp_path)
+    with pytest.raises(RecordError, match=r"a\.tfrecord: record 7 at byte.*checksum of the payload.*a.tfrecord#7"):
+        for _ in data.numpy_loader("train", 4, training=False, fields=["text", "label"]):
+            pass
+    loader = data.numpy_loader("train", 4, training=False, on_bad="skip", fields=["text", "label"])
+    labels = [label for batch in loader for label in batch["label"].tolist()]
+    assert labels == [number for number in range(20) if number != 7]
+    assert loader.report()["bad_records"][0]["record"] == 7
+
+
+def test_keys(data, detections, tmp_path):
+    batch = next(iter(data.numpy_loader("train", 4, training=False, fields=["key"])))
+    assert batch["key"].tolist() == [f"train-00000-of-00003.tfrecord#{number}" for number in range(4)]
+    index_tfrecords(str(detections / "train-*.tfrecord"), "train", tmp_path, options=IndexOptions(key="image/filename"))
+    batch = next(iter(tfprep.open(tmp_path).numpy_loader("train", 4, training=False, fields=["key"])))
+    assert batch["key"].tolist() == [f"photo{number:04d}.jpg" for number in range(4)]
+    with pytest.raises(DatasetError, match="--key 'image/encoded'"):
+        index_tfrecords(
+            str(detections / "train-*.tfrecord"), "train", tmp_path, options=IndexOptions(key="image/encoded")
+        )

@@ -1,0 +1,154 @@
+"""A directory that TensorFlow Datasets wrote: every value is that which TensorFlow Datasets itself reads from it."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+from types import MappingProxyType
+
+import numpy as np
+import pytest
+
+import tfprep
+from tfprep.dataset import index_tfrecords
+from tfprep.errors import DatasetError
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    tfds = pytest.importorskip("tensorflow_datasets")
+
+
+def sample(rng: np.random.Generator, number: int) -> dict:
+    height, width, boxes = *(int(side) for side in rng.integers(10, 20, 2)), number % 3
+    return {
+        "image": rng.integers(0, 256, (height, width, 3), np.uint8),
+        "gray": rng.integers(0, 256, (8, 8, 1), np.uint8),
+        "segmentation_mask": rng.integers(0, 5, (height, width, 1), np.uint8),
+        "label": number % 3,
+        "file_name": f"f{number}",
+        "matrix": rng.random((3, 2), np.float32),
+        "flag": bool(number % 2),
+        "bytes": rng.random((2, 3)),
+        "zlib": rng.random((2, 3)).astype(np.float32),
+        "objects": [
+            {"bbox": tfds.features.BBox(0.1, 0.2, 0.3, 0.4 + box / 9), "label": box, "name": f"n{box}"}
+            for box in range(boxes)
+        ],
+        "three": [number, number + 1, number + 2],
+        "video": rng.integers(0, 256, (2, 8, 8, 3), np.uint8),
+    }
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    features = tfds.features
+
+    class Tiny(tfds.core.GeneratorBasedBuilder):
+        VERSION = tfds.core.Version("1.0.0")
+        url_infos = MappingProxyType({})  # otherwise looked up beside the file that defines the class
+
+        def _info(self):
+            objects = {
+                "bbox": features.BBoxFeature(),
+                "label": features.ClassLabel(num_classes=4),
+                "name": features.Text(),
+            }
+            fields = {
+                "image": features.Image(shape=(None, None, 3)),
+                "gray": features.Image(shape=(8, 8, 1), encoding_format="png"),
+                "segmentation_mask": features.Image(shape=(None, None, 1), use_colormap=True, encoding_format="png"),
+                "label": features.ClassLabel(names=["cat", "dog", "owl"]),
+                "file_name": features.Text(),
+                "matrix": features.Tensor(shape=(3, 2), dtype=np.float32),
+                "flag": features.Scalar(np.bool_),
+                "bytes": features.Tensor(shape=(2, 3), dtype=np.float64, encoding="bytes"),
+                "zlib": features.Tensor(shape=(2, 3), dtype=np.float32, encoding="zlib"),
+                "objects": features.Sequence(objects),
+                "three": features.Sequence(np.int64, length=3),
+                "video": features.Video(shape=(None, 8, 8, 3)),
+            }
+            return tfds.core.DatasetInfo(builder=self, features=features.FeaturesDict(fields))
+
+        def _split_generators(self, dl_manager):
+            return {"train": self._generate_examples(30), "test": self._generate_examples(7)}
+
+        def _generate_examples(self, count):
+            rng = np.random.default_rng(count)
+            for number in range(count):
+                yield number, sample(rng, number)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        builder = Tiny(data_dir=str(tmp_path_factory.mktemp("tfds")))
+        builder.download_and_prepare()
+    return Path(builder.data_dir)
+
+
+def test_values_names_shapes_and_classes(folder):
+    report = index_tfrecords(folder)
+    left_out = {item.feature: item.reason for item in report.index.left_out}
+    assert left_out == {
+        "video": "a Video of TensorFlow Datasets",
+        "zlib": "a tensor in TensorFlow Datasets' encoding 'zlib'",
+    }
+    data = tfprep.open(folder)
+    assert {name: split.samples for name, split in data.splits.items()} == {"train": 30, "test": 7}
+    assert list(data.class_names) == ["cat", "dog", "owl"]
+    shapes = {name: (spec.kind, spec.shape) for name, spec in data.fields.items()}
+    assert shapes == {
+        "image": ("image", (None, None, 3)),
+        "gray": ("image", (8, 8, 1)),
+        "segmentation_mask": ("mask", (None, None)),
+        "label": ("label", ()),
+        "file_name": ("text", ()),
+        "matrix": ("scalar", (3, 2)),
+        "flag": ("scalar", ()),
+        "bytes": ("scalar", (2, 3)),
+        "objects_bbox": ("scalar", (None, 4)),
+        "objects_label": ("scalar", (None,)),
+        "objects_name": ("text", (None,)),
+        "three": ("scalar", (3,)),
+    }
+    theirs = tfds.builder_from_directory(str(folder)).as_dataset(split="train", shuffle_files=False)
+    loader = data.numpy_loader("train", 7, training=False)
+    ours = [
+        {name: values[row] for name, values in batch.items()} for batch in loader for row in range(len(batch["label"]))
+    ]
+    assert len(ours) == 30
+    for mine, other in zip(ours, theirs.as_numpy_iterator(), strict=True):
+        for name in ("image", "gray", "label", "matrix", "flag", "bytes", "three"):
+            assert np.array_equal(mine[name], other[name]), name
+        assert np.array_equal(mine["segmentation_mask"], other["segmentation_mask"][..., 0])
+        assert mine["file_name"].encode() == other["file_name"]
+        assert np.array_equal(mine["objects_bbox"], other["objects"]["bbox"])
+        assert np.array_equal(mine["objects_label"], other["objects"]["label"])
+        assert [name.encode() for name in mine["objects_name"]] == other["objects"]["name"].tolist()
+    cats = data.numpy_loader(
+        "train", 30, training=False, where="label == 'cat' and flag == 1", fields=["label", "flag"]
+    )
+    (batch,) = cats
+    assert batch["label"].tolist() == [0] * 5
+    counts = next(iter(data.manifest.class_counts["label"].values()))
+    assert counts == (10, 10, 10)
+
+
+def test_a_split_or_a_record_that_is_not_there(folder, tmp_path):
+    with pytest.raises(DatasetError, match="has no split 'validation'; it has train, test"):
+        index_tfrecords(folder, "validation", tmp_path)
+    only = index_tfrecords(folder, "test", tmp_path / "only")
+    assert list(only.index.manifest.splits) == ["test"]
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    for path in folder.iterdir():
+        if path.is_file():
+            (copy / path.name).write_bytes(path.read_bytes())
+    info = json.loads((copy / "dataset_info.json").read_text())
+    info["splits"][0]["shardLengths"] = ["31"]
+    (copy / "dataset_info.json").write_text(json.dumps(info))
+    with pytest.raises(DatasetError, match=r"holds 30 records, dataset_info\.json says 31"):
+        index_tfrecords(copy)
+    info["fileFormat"] = "array_record"
+    (copy / "dataset_info.json").write_text(json.dumps(info))
+    with pytest.raises(DatasetError, match="format 'array_record'; an index is of TFRecord files"):
+        index_tfrecords(copy)

@@ -1,0 +1,148 @@
+"""The command `tfprep index`."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tfprep.cli import text
+
+if TYPE_CHECKING:
+    from tfprep.dataset.external.make import IndexReport
+    from tfprep.dataset.external.opened import ExternalIndex
+
+
+@click.command("index")
+@click.argument("source")
+@click.option(
+    "--split", help="Split that the shards are of. [default: for a directory of TensorFlow Datasets, all of its splits]"
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder of the index; created if missing. [default: tfprep-index beside the shards]",
+)
+@click.option(
+    "--features",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="features.json of TensorFlow Datasets, or a JSON file with kind, dtype, shape and classes by feature. "
+    "[default: features.json beside the shards, if there is one]",
+)
+@click.option("--verify", is_flag=True, help="Compare the checksum of every record.")
+@click.option(
+    "--on-bad",
+    type=click.Choice(["raise", "skip"]),
+    default="raise",
+    show_default=True,
+    help="Stop at the first bad record, or leave bad records out and list them in rejects.jsonl.",
+)
+@click.option(
+    "--key", help="Feature that gives each record its key. [default: the shard's name and the record's number]"
+)
+@click.option("--require", multiple=True, metavar="FEATURE", help="Leave out records without this feature; repeatable.")
+@click.option("--ignore", multiple=True, metavar="FEATURE", help="Make no field of this feature; repeatable.")
+@click.option(
+    "--workers",
+    type=click.IntRange(0),
+    help="Number of processes; 0 reads in this process. [default: one per core]",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
+@click.option("--quiet", is_flag=True, help="Show no progress.")
+def command(
+    source: str, split: str | None, out: Path | None, features: Path | None, verify: bool, on_bad: str, key: str | None,
+    require: tuple[str, ...], ignore: tuple[str, ...], workers: int | None, as_json: bool, quiet: bool,
+) -> None:  # fmt: skip
+    """Index TFRecords that tfprep did not write, so that `tfprep.open` opens them as a dataset; nothing is copied.
+
+    SOURCE is a path or URL with wildcards, in quotes ('DIR/train-*.tfrecord'), or a directory of TensorFlow Datasets. The
+    same command again reads only shards that are new or have changed.
+    """
+    from tqdm import tqdm
+
+    from tfprep.dataset.external.make import IndexOptions, index_tfrecords
+
+    options = IndexOptions(verify, on_bad, key, require, ignore, workers)
+    began = time.perf_counter()
+    with tqdm(unit="B", unit_scale=True, disable=True if quiet or as_json else None, leave=False, delay=2) as bar:
+
+        def on_bytes(done: int, total: int) -> None:
+            bar.total = total
+            bar.update(done - bar.n)
+
+        report = index_tfrecords(source, split, out, features=features, options=options, on_bytes=on_bytes)
+    seconds = time.perf_counter() - began
+    if as_json:
+        text.print_json(_plain(report, seconds))
+    else:
+        text.echo(_summary(report, seconds))
+
+
+def _plain(report: IndexReport, seconds: float) -> dict[str, Any]:
+    index = report.index
+    splits = index.manifest.splits.items()
+    return {
+        "out": str(report.out),
+        "splits": {name: {"samples": s.samples, "shards": s.shards, "bytes": s.bytes} for name, s in splits},
+        "fields": [
+            {
+                "name": field.name, "feature": field.feature, "kind": field.spec.kind, "shape": field.spec.shape,
+                "dtype": field.spec.dtype, "column": field.column, "classes": len(field.classes), "note": field.note,
+            }
+            for field in index.fields
+        ],
+        "left_out": [{"feature": item.feature, "reason": item.reason} for item in index.left_out],
+        "rejects": index.manifest.rejects,
+        "scanned": list(report.scanned),
+        "scanned_bytes": report.bytes,
+        "changed": list(report.changed),
+        "seconds": seconds,
+    }  # fmt: skip
+
+
+def _summary(report: IndexReport, seconds: float) -> str:
+    index = report.index
+    parts = [f"{report.out}: an index of {_place(index)}", _splits(index), _fields(index)]
+    if index.left_out:
+        rows = [("left out", "because"), *((item.feature, item.reason) for item in index.left_out)]
+        parts.append(text.table(rows))
+    parts += [f"Note on {field.name}: {field.note}." for field in index.fields if field.note]
+    parts += [f"Changed: {change}." for change in report.changed]
+    if index.manifest.rejects:
+        count = text.number(index.manifest.rejects, "record was", "records were")
+        parts.append(f"{count} left out; see {report.out / 'rejects.jsonl'}")
+    parts.append(_read(report, seconds))
+    parts.append(f'Open it with tfprep.open("{report.out}").')
+    return "\n".join(parts)
+
+
+def _place(index: ExternalIndex) -> str:
+    root = index.root_folder
+    return os.path.normpath(root) if isinstance(root, Path) else str(root)
+
+
+def _read(report: IndexReport, seconds: float) -> str:
+    if not report.scanned:
+        return f"Nothing to read: no shard is new or has changed ({text.duration(seconds)})."
+    rate = f", {text.size(int(report.bytes / max(seconds, 1e-9)))}/s"
+    return f"Read {text.number(len(report.scanned), 'shard')}, {text.size(report.bytes)}, in {text.duration(seconds)}{rate}."
+
+
+def _splits(index: ExternalIndex) -> str:
+    rows = [("split", "samples", "shards", "size")]
+    return text.table(
+        [*rows, *((n, s.samples, s.shards, text.size(s.bytes)) for n, s in index.manifest.splits.items())]
+    )
+
+
+def _fields(index: ExternalIndex) -> str:
+    rows = [("field", "feature", "kind", "shape", "dtype", "where, balance")]
+    for field in index.fields:
+        shape = " x ".join("?" if n is None else str(n) for n in field.spec.shape) or "-"
+        rows.append(
+            (field.name, field.feature, field.spec.kind, shape, field.spec.dtype, "yes" if field.column else "-")
+        )
+    return text.table(rows)

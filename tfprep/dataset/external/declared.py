@@ -1,0 +1,210 @@
+"""What is known of features before any record is read: `features.json` of TensorFlow Datasets, or a file of the user's own.
+
+The user's own file is a JSON object, by name of the feature:
+
+    {"image/depth": {"kind": "mask"}, "embedding": {"dtype": "float32", "shape": [512]}, "label": {"classes": ["cat", "dog"]}}
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tfprep.errors import DatasetError
+from tfprep.fields import KINDS
+from tfprep.storage.urls import open_file
+
+FEATURES_JSON, INFO_JSON = "features.json", "dataset_info.json"
+_ENTRIES = {"kind", "dtype", "shape", "classes"}
+_MOST_JSON = 64 << 20
+Shape = tuple[int | None, ...]
+
+
+@dataclass(frozen=True)
+class Declared:
+    """What a file says about one feature; None where it says nothing.
+
+    Attributes:
+        kind: The kind of field.
+        shape: The shape of a value; None for an axis whose length differs.
+        dtype: The dtype of a string that holds an array's bytes.
+        classes: The names of a label's classes.
+        reason: Why the feature cannot be read; "" if it can.
+    """
+
+    kind: str | None = None
+    shape: Shape | None = None
+    dtype: str | None = None
+    classes: tuple[str, ...] = ()
+    reason: str = ""
+
+
+def read_declared(path: Path) -> dict[str, Declared]:
+    """Read a `features.json` of TensorFlow Datasets, with the class names beside it, or a user's own file.
+
+    Raises:
+        DatasetError: The file cannot be read, or an entry is not one that is known.
+    """
+    raw = _load(path)
+    if "pythonClassName" in raw:
+        return dict(_tfds_features(raw, path.parent, "", ()))
+    return {name: _own(name, entry, path) for name, entry in raw.items()}
+
+
+def _load(path: Path) -> dict[str, Any]:
+    try:
+        with open_file(path) as file:
+            raw = json.loads(file.read(_MOST_JSON))
+    except (ValueError, RecursionError) as error:
+        raise DatasetError(f"{path} cannot be read as JSON ({error})") from error
+    if not isinstance(raw, dict):
+        raise DatasetError(f"{path} is a JSON object, not {str(raw)[:60]!r}")
+    return raw
+
+
+def _own(name: str, entry: Any, path: Path) -> Declared:
+    if not isinstance(entry, dict) or not entry.keys() <= _ENTRIES:
+        raise DatasetError(f"{path}: {name!r} has {', '.join(sorted(_ENTRIES))}, not {str(entry)[:80]!r}")
+    kind, shape, classes = entry.get("kind"), entry.get("shape"), entry.get("classes", [])
+    if kind is not None and kind not in KINDS:
+        raise DatasetError(f"{path}: the kind of {name!r} is one of {', '.join(KINDS)}, not {kind!r}")
+    if shape is not None and not (isinstance(shape, list) and all(n is None or _is_count(n) for n in shape)):
+        raise DatasetError(f"{path}: the shape of {name!r} is a list of whole numbers and null, not {shape!r}")
+    if not isinstance(classes, list) or not all(isinstance(label, str) for label in classes):
+        raise DatasetError(f"{path}: the classes of {name!r} are a list of text, not {str(classes)[:80]!r}")
+    kind = "label" if classes and kind is None else kind
+    return Declared(kind, None if shape is None else tuple(shape), _dtype(entry, name, path), tuple(classes))
+
+
+def _dtype(entry: Mapping[str, Any], name: str, path: Path) -> str | None:
+    dtype = entry.get("dtype")
+    try:
+        return None if dtype is None else np.dtype(dtype).name
+    except TypeError:
+        raise DatasetError(f"{path}: the dtype of {name!r} is one of NumPy's, not {dtype!r}") from None
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+# --- features.json of TensorFlow Datasets -----------------------------------------------------------------------------
+
+
+def _tfds_features(raw: Any, folder: Path, name: str, outer: Shape) -> Iterator[tuple[str, Declared]]:
+    """The leaves below one entry, by the name that the feature has in an Example: `objects/bbox`."""
+    if not isinstance(raw, dict):
+        return
+    kind = str(raw.get("pythonClassName", "")).rpartition(".")[2]
+    if isinstance(raw.get("featuresDict"), dict):
+        for inner, entry in dict(raw["featuresDict"].get("features", {})).items():
+            yield from _tfds_features(entry, folder, f"{name}/{inner}" if name else str(inner), outer)
+    elif isinstance(raw.get("sequence"), dict) and kind in ("Sequence", "Dataset"):
+        length = int(raw["sequence"].get("length", -1) or -1)
+        axis = None if length < 0 else length
+        yield from _tfds_features(raw["sequence"].get("feature"), folder, name, (*outer, axis))
+    else:
+        yield name, _leaf(kind, raw, folder, name, outer)
+
+
+def _leaf(kind: str, raw: Mapping[str, Any], folder: Path, name: str, outer: Shape) -> Declared:
+    if outer.count(None) > 1:
+        return Declared(reason="a sequence of sequences, which TensorFlow Datasets stores as several features")
+    if kind in ("Image", "LabeledImage"):
+        return _image(kind, raw, outer)
+    if kind == "ClassLabel":
+        return Declared("label", outer, classes=_class_names(folder, name))
+    if kind in ("Text", "Scalar", "Tensor", "BBoxFeature"):
+        return _tensor(kind, raw, outer)
+    return Declared(reason=f"a {kind} of TensorFlow Datasets")
+
+
+def _image(kind: str, raw: Mapping[str, Any], outer: Shape) -> Declared:
+    image = raw.get("image") or raw.get("labeledImage") or {}
+    if outer:
+        return Declared(reason="a sequence of images")
+    dtype = str(image.get("dtype", "uint8"))
+    if dtype not in ("uint8", "uint16"):
+        return Declared(reason=f"an image of {dtype}, which TensorFlow Datasets packs into four channels")
+    mask = kind == "LabeledImage" or image.get("useColormap") is True
+    return Declared("mask" if mask else "image", _dimensions(image))
+
+
+def _tensor(kind: str, raw: Mapping[str, Any], outer: Shape) -> Declared:
+    tensor = next((value for key, value in raw.items() if key != "pythonClassName" and isinstance(value, dict)), {})
+    encoding = str(tensor.get("encoding", "none")).lower()
+    if encoding == "bytes" and not outer:
+        return Declared("scalar", _dimensions(tensor), str(tensor.get("dtype")))
+    if encoding not in ("none", ""):
+        return Declared(reason=f"a tensor in TensorFlow Datasets' encoding {encoding!r}")
+    return Declared(None, (*outer, *((4,) if kind == "BBoxFeature" else _dimensions(tensor))))
+
+
+def _dimensions(raw: Mapping[str, Any]) -> Shape:
+    shape = raw.get("shape") or {}
+    sizes = [int(size) for size in shape.get("dimensions", [])]
+    return tuple(None if size < 0 else size for size in sizes)
+
+
+def _class_names(folder: Path, name: str) -> tuple[str, ...]:
+    """The names in `FEATURE.labels.txt`; a nested feature's file has '-' for '/'."""
+    path = folder / f"{name.replace('/', '-')}.labels.txt"
+    try:
+        with open_file(path) as file:
+            lines = file.read(_MOST_JSON).decode().splitlines()
+    except (DatasetError, UnicodeDecodeError):
+        return ()
+    return tuple(line.strip() for line in lines if line.strip())
+
+
+# --- dataset_info.json of TensorFlow Datasets ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TfdsSplit:
+    """One split of a directory of TensorFlow Datasets: the names of its shards, and how many records each holds."""
+
+    files: tuple[str, ...]
+    lengths: tuple[int, ...]
+
+
+def tfds_splits(folder: Path) -> tuple[str, dict[str, TfdsSplit]]:
+    """The name of the dataset in a directory of TensorFlow Datasets, and its splits.
+
+    Raises:
+        DatasetError: The directory cannot be read, or its files are no TFRecords.
+    """
+    path = folder / INFO_JSON
+    raw = _load(path)
+    form = str(raw.get("fileFormat", "tfrecord"))
+    if form != "tfrecord":
+        raise DatasetError(f"{path}: the files are of the format {form!r}; an index is of TFRecord files")
+    name, splits = str(raw.get("name", folder.name)), {}
+    try:
+        for entry in raw.get("splits", []):
+            lengths = tuple(int(length) for length in entry.get("shardLengths", []))
+            template = entry.get("filepathTemplate") or "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
+            files = [_file_name(template, name, entry["name"], number, len(lengths)) for number in range(len(lengths))]
+            splits[str(entry["name"])] = TfdsSplit(tuple(files), lengths)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise DatasetError(f"{path}: an entry of its splits is damaged ({error!r})") from error
+    return name, splits
+
+
+def _file_name(template: str, name: str, split: str, number: int, count: int) -> str:
+    values = {
+        "DATASET": name,
+        "SPLIT": split,
+        "FILEFORMAT": "tfrecord",
+        "SHARD_INDEX": f"{number:05d}",
+        "NUM_SHARDS": f"{count:05d}",
+        "SHARD_X_OF_Y": f"{number:05d}-of-{count:05d}",
+    }
+    for key, value in values.items():
+        template = template.replace("{" + key + "}", value)
+    return template

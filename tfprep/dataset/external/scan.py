@@ -1,0 +1,325 @@
+"""One shard, read once: where its records and their features lie, the values that the index keeps, and a summary.
+
+What is found is written block by block to a part file, a sequence of Arrow streams of one batch each, so that a shard of any
+size takes the memory of one block.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, BinaryIO
+
+import google_crc32c
+import numpy as np
+import pyarrow as pa
+
+from tfprep.dataset.external.blocks import Block, ReadInto, blocks
+from tfprep.dataset.external.summary import LONGEST_VALUE, START_BYTES, FeatureSummary, merge
+from tfprep.fields import Array
+from tfprep.images.headers import JPEG, NO_IMAGE, Headers, read_headers
+from tfprep.images.limits import MAX_PIXELS
+from tfprep.records.find import BYTES, FLOAT, INT64, NO_LIST, Feature, find_features, gather
+from tfprep.records.framing import FRAME_BYTES, HEADER_BYTES, masked
+
+MISSING = -1
+"""The kind of a feature in a record that does not have it."""
+_LOOKED_AT = 64
+"""Records of a block whose lists of strings, or long strings, are checked for UTF-8."""
+_KINDS = {NO_LIST: "none", BYTES: "bytes", FLOAT: "float", INT64: "int64"}
+FEATURES = b"features"
+"""The entry of a part's metadata that names the features of a block, in the order of their numbers."""
+
+
+@dataclass(frozen=True)
+class LostRecord:
+    """A record that cannot be part of a dataset: its number in the file, its offset, and why."""
+
+    number: int
+    offset: int
+    reason: str
+
+
+@dataclass
+class Scan:
+    """What was found in a shard.
+
+    Attributes:
+        records: Records with whole frames, bad ones included.
+        summaries: By feature, over the good records.
+        bad: The records that are no Examples, or whose checksum is wrong.
+        fault: Why the file does not end with a record; "" if it does.
+        end: Where the last whole record ends.
+    """
+
+    records: int = 0
+    summaries: dict[str, FeatureSummary] = field(default_factory=dict)
+    bad: list[LostRecord] = field(default_factory=list)
+    fault: str = ""
+    end: int = 0
+
+
+def scan(
+    read: ReadInto, size: int, out: BinaryIO, *, verify: bool, on_bytes: Callable[[int], None] = lambda _: None
+) -> Scan:
+    """Read a shard of `size` bytes, and write what the index needs of each record to `out`.
+
+    Args:
+        read: Reads from the shard.
+        size: Its size in bytes.
+        out: The part file.
+        verify: Whether the checksum of every payload is compared.
+        on_bytes: Called with the number of bytes of each block.
+
+    Returns:
+        The summary of the shard. Bad records are not in the part file.
+    """
+    result = Scan()
+    for block in blocks(read, size):
+        bad = _scan_block(block, result, out, verify=verify)
+        result.bad += bad
+        result.records += len(block.walk.start)
+        result.end, result.fault = block.offset + block.walk.end, block.walk.fault
+        on_bytes(block.walk.end)
+    return result
+
+
+def read_part(file: BinaryIO) -> Iterator[pa.RecordBatch]:
+    """The batches of a part file; the metadata entry `FEATURES` of each names its features as JSON."""
+    while file.peek(1):  # type: ignore[attr-defined] # a BufferedReader
+        with pa.ipc.open_stream(file) as stream:
+            yield from stream
+
+
+def _scan_block(block: Block, result: Scan, out: BinaryIO, *, verify: bool) -> list[LostRecord]:
+    start, stop, crc = block.walk.start, block.walk.stop, block.walk.payload_crc
+    if not len(start):
+        return []
+    features, faults = find_features(block.bytes, start, stop)
+    if verify:
+        faults |= _wrong_checksums(block.bytes, start, stop, crc)
+    good = np.ones(len(start), bool)
+    good[list(faults)] = False
+    rows = _Rows(block, result.records, good)
+    columns: dict[str, Any] = rows.columns()
+    names = sorted(features)
+    for number, name in enumerate(names):
+        summary, found = rows.feature(features[name], number)
+        label = name.decode("utf-8", "surrogateescape")
+        result.summaries = merge(result.summaries, {label: summary})
+        columns |= found
+    _write(out, columns, [name.decode("utf-8", "surrogateescape") for name in names])
+    return [
+        LostRecord(result.records + number, block.offset + int(start[number]) - HEADER_BYTES, reason)
+        for number, reason in sorted(faults.items())
+    ]
+
+
+def _wrong_checksums(buffer: Array, start: Array, stop: Array, crc: Array) -> dict[int, str]:
+    payloads = zip(start.tolist(), stop.tolist(), crc.tolist(), strict=True)
+    return {
+        number: "wrong checksum of the payload"
+        for number, (first, last, stored) in enumerate(payloads)
+        if masked(google_crc32c.value(buffer[first:last].tobytes())) != stored
+    }
+
+
+def _write(out: BinaryIO, columns: dict[str, Any], names: list[str]) -> None:
+    batch = pa.RecordBatch.from_pydict(columns)
+    schema = batch.schema.with_metadata({FEATURES: json.dumps(names).encode()})
+    with pa.ipc.new_stream(out, schema) as stream:
+        stream.write_batch(batch.replace_schema_metadata(schema.metadata))
+
+
+class _Rows:
+    """The good records of a block, as rows of the part file."""
+
+    def __init__(self, block: Block, first_number: int, good: Array) -> None:
+        self._block, self._buffer, self._good = block, block.bytes, good
+        self._numbers = np.flatnonzero(good)
+        self._first = first_number
+        self._row = np.cumsum(good) - 1
+
+    def columns(self) -> dict[str, Any]:
+        """Where the records lie in the file."""
+        start, stop, crc = (column[self._numbers] for column in self._block.walk[:3])
+        return {
+            "number": (self._numbers + self._first).astype(np.int64),
+            "offset": start - HEADER_BYTES + self._block.offset,
+            "size": stop - start + FRAME_BYTES,
+            "payload_crc": crc,
+        }
+
+    def feature(self, feature: Feature, number: int) -> tuple[FeatureSummary, dict[str, Any]]:
+        """The summary of a feature, and its columns: kind, offset in the file, size, and values if there is at most one each."""
+        kept = self._good[feature.record]
+        feature = Feature(
+            feature.name,
+            self._row[feature.record[kept]],
+            *(getattr(feature, name)[kept] for name in ("kind", "offset", "size", "count")),
+        )
+        item, item_size = self._items(feature)
+        headers = self._headers(feature, item, item_size)
+        columns = self._spans(feature)
+        if headers is not None:
+            columns |= {
+                side: self._spread(feature.record, getattr(headers, side), 0, np.int32) for side in ("height", "width")
+            }
+        if (values := self._values(feature, item, item_size)) is not None:
+            columns["value"] = values
+        named = {f"{number}.{name}": column for name, column in columns.items()}
+        return self._summary(feature, item, item_size, headers), named
+
+    def _items(self, feature: Feature) -> tuple[Array, Array]:
+        """Where the content of each single string lies, without its tag and length."""
+        offset, size = feature.offset.copy(), feature.size.copy()
+        single = np.flatnonzero((feature.kind == BYTES) & (feature.count == 1))
+        head = head_bytes(size[single])
+        offset[single] += head
+        size[single] -= head
+        return offset, size
+
+    def _spans(self, feature: Feature) -> dict[str, Array]:
+        offset = np.where(feature.size > 0, feature.offset + self._block.offset, 0)
+        return {
+            "kind": self._spread(feature.record, feature.kind, MISSING, np.int8),
+            "offset": self._spread(feature.record, offset, 0, np.int64),
+            "size": self._spread(feature.record, feature.size, 0, np.int64),
+        }
+
+    def _spread(self, rows: Array, values: Array, missing: int, dtype: Any) -> Array:
+        """The values of all rows, `missing` where a row has none."""
+        column = np.full(len(self._numbers), missing, dtype)
+        column[rows] = values
+        return column
+
+    def _headers(self, feature: Feature, item: Array, size: Array) -> Headers | None:
+        """The headers of the images; None where no value is one."""
+        single = (feature.kind == BYTES) & (feature.count == 1)
+        if not single.any():
+            return None
+        first = self._buffer.take(item)
+        single &= (size > 3) & ((first == 0xFF) | (first == 0x89))
+        if not single.any():
+            return None
+        headers = read_headers(self._buffer, item, np.where(single, size, 0))
+        return headers if (headers.format != NO_IMAGE).any() else None
+
+    def _values(self, feature: Feature, item: Array, size: Array) -> pa.Array | None:
+        """The single values as an Arrow array with nulls; None where a record has several, or they are long."""
+        kinds = set(np.flatnonzero(np.bincount(feature.kind[feature.count > 0])).tolist())
+        if len(kinds) != 1 or feature.count.max() > 1:
+            return None
+        one = np.flatnonzero(feature.count == 1)
+        kind, rows, at, length = kinds.pop(), feature.record[one], item[one], size[one]
+        if kind == BYTES:
+            return self._strings(rows, at, length) if length.max() <= LONGEST_VALUE else None
+        content = np.zeros((8 if kind == INT64 else 4, len(rows)), np.uint8)
+        numbers = _varint_values(self._buffer, at, length) if kind == INT64 else None
+        if numbers is None:
+            for byte in range(4):
+                content[byte] = self._buffer.take(at + byte)
+            numbers = np.ascontiguousarray(content.T).view("<f4")[:, 0]
+        missing = np.ones(len(self._numbers), bool)
+        missing[rows] = False
+        dtype = np.int64 if kind == INT64 else np.float32
+        return pa.array(self._spread(rows, numbers, 0, dtype), mask=missing if missing.any() else None)
+
+    def _strings(self, rows: Array, at: Array, length: Array) -> pa.Array:
+        sizes = self._spread(rows, length, 0, np.int64)
+        ends = np.concatenate([[0], np.cumsum(sizes)])
+        content = gather(self._buffer, at, length)
+        present = self._spread(rows, np.ones(len(rows)), 0, bool)
+        validity = None if present.all() else pa.py_buffer(np.packbits(present, bitorder="little"))
+        buffers = [validity, pa.py_buffer(ends), pa.py_buffer(content)]
+        return pa.Array.from_buffers(pa.large_binary(), len(sizes), buffers)
+
+    def _summary(self, feature: Feature, item: Array, size: Array, headers: Headers | None) -> FeatureSummary:
+        if not len(feature.record):
+            return FeatureSummary()
+        kind = np.where(feature.count > 0, feature.kind, NO_LIST)
+        counts = np.bincount(kind).tolist()
+        images: dict[str, int] = {}
+        heights = widths = None
+        if headers is not None:
+            images, heights, widths = _image_summary(headers)
+        return FeatureSummary(
+            records=len(feature.record),
+            kinds={_KINDS[number]: count for number, count in enumerate(counts) if count},
+            counts=(int(feature.count.min()), int(feature.count.max())),
+            sizes=(int(size.min()), int(size.max())),
+            images=images,
+            heights=heights,
+            widths=widths,
+            utf8=headers is not None or self._is_utf8(feature, item, size),
+            start=self._buffer[item[0] : item[0] + min(START_BYTES, size[0])].tobytes().hex(),
+        )
+
+    def _is_utf8(self, feature: Feature, item: Array, size: Array) -> bool:
+        """Whether strings are text: all short single ones of a block, and some of the others."""
+        single = np.flatnonzero((feature.kind == BYTES) & (feature.count == 1))
+        short = single[size[single] <= LONGEST_VALUE]
+        pieces = [gather(self._buffer, item[short], size[short]).tobytes()] if len(short) else []
+        for number in single[size[single] > LONGEST_VALUE][:_LOOKED_AT].tolist():
+            pieces.append(self._buffer[item[number] : item[number] + size[number]].tobytes())
+        for number in np.flatnonzero((feature.kind == BYTES) & (feature.count > 1))[:_LOOKED_AT].tolist():
+            pieces += _list_items(self._buffer[item[number] : item[number] + size[number]].tobytes())
+        return all(_decodes(piece) for piece in pieces)
+
+
+def head_bytes(size: Array) -> Array:
+    """How many of these bytes are the tag and the length of the single item that fills the rest."""
+    head = np.full(len(size), 2, np.int64)
+    for more in range(1, 6):
+        head += size - 2 - more >= 1 << (7 * more)
+    return head
+
+
+def _image_summary(headers: Headers) -> tuple[dict[str, int], tuple[int, int] | None, tuple[int, int] | None]:
+    images: dict[str, int] = {}
+    readable = (headers.format != NO_IMAGE) & (headers.height > 0) & (headers.width > 0)
+    readable &= headers.height * headers.width <= MAX_PIXELS
+    rows = np.stack([headers.format, headers.channels, headers.bits])[:, readable]
+    kinds, counts = np.unique(rows, axis=1, return_counts=True)
+    for (form, channels, bits), count in zip(kinds.T.tolist(), counts.tolist(), strict=True):
+        images[f"{'jpeg' if form == JPEG else 'png'} {channels} {bits}"] = count
+    if not readable.any():
+        return {"unreadable": int((headers.format != NO_IMAGE).sum())}, None, None
+    if unreadable := int(((headers.format != NO_IMAGE) & ~readable).sum()):
+        images["unreadable"] = unreadable
+    sides = [headers.height[readable], headers.width[readable]]
+    heights, widths = ((int(side.min()), int(side.max())) for side in sides)
+    return images, heights, widths
+
+
+def _varint_values(buffer: Array, at: Array, length: Array) -> Array:
+    """The numbers of one varint each."""
+    value = np.zeros(len(at), np.uint64)
+    for byte in range(int(length.max()) if len(length) else 0):
+        more = np.flatnonzero(length > byte)
+        group = (buffer.take(at[more] + byte) & 0x7F).astype(np.uint64)
+        value[more] |= group << np.uint64(7 * byte)
+    return value.view(np.int64)
+
+
+def _list_items(content: bytes) -> list[bytes]:
+    items, at = [], 0
+    while at < len(content):
+        size = shift = 0
+        at += 1
+        while content[at] >= 0x80:
+            size |= (content[at] & 0x7F) << shift
+            shift, at = shift + 7, at + 1
+        size |= content[at] << shift
+        items.append(content[at + 1 : at + 1 + size])
+        at += 1 + size
+    return items
+
+
+def _decodes(piece: bytes) -> bool:
+    try:
+        piece.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

@@ -1,0 +1,164 @@
+"""The shards that an index is of: which they are, and whether they are still as they were."""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, unquote
+
+import numpy as np
+
+from tfprep.dataset.external.blocks import ReadInto, read_local
+from tfprep.errors import DatasetError
+from tfprep.fields import Array
+from tfprep.storage.address import Url
+from tfprep.storage.local import regular_descriptor
+from tfprep.storage.store import open_store
+from tfprep.storage.urls import folder_at, is_remote
+
+_WILDCARD = re.compile(r"[*?\[]")
+Place = Any
+"""A `Path`, or a `Url`."""
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One file as it was listed.
+
+    Attributes:
+        path: Where it is, a `Path` or a `Url`.
+        bytes: Its size.
+        version: A text that changes when the file is written: its time of modification in nanoseconds, or what the store says.
+    """
+
+    path: Place
+    bytes: int
+    version: str
+
+
+def list_shards(pattern: str) -> list[Shard]:
+    """The files that a path or URL with wildcards names, sorted by name.
+
+    Raises:
+        DatasetError: There is none, or one is no regular file.
+    """
+    shards = _list_remote(pattern) if "://" in pattern and not pattern.startswith("file://") else _list_local(pattern)
+    if not shards:
+        raise DatasetError(
+            f"{pattern} names no file; put the pattern in quotes so that the shell leaves it alone: 'DIR/train-*.tfrecord'"
+        )
+    return shards
+
+
+def shards_at(folder: Place, names: Iterable[str]) -> list[Shard]:
+    """Files of one folder by name; DatasetError where one is missing."""
+    names = list(names)
+    if not is_remote(folder):
+        return [_local(folder / name) for name in names]
+    listed = {info.name: info for info in open_store(folder).list(recursive=False)}
+    if missing := [name for name in names if name not in listed]:
+        raise DatasetError(f"{folder / missing[0]} is missing; is the dataset complete?")
+    return [Shard(folder / name, listed[name].bytes, listed[name].version) for name in names]
+
+
+def current(path: Place) -> Shard:
+    """The file at a path as it is now; DatasetError where it is missing."""
+    if is_remote(path):
+        info = open_store(path.parent).info(path.name)
+        return Shard(path, info.bytes, info.version)
+    return _local(path)
+
+
+def _list_local(pattern: str) -> list[Shard]:
+    path = Path(os.path.abspath(pattern.removeprefix("file://")))
+    if not _WILDCARD.search(str(path)):
+        return [_local(path)]
+    depth = next(number for number, part in enumerate(path.parts) if _WILDCARD.search(part))
+    found = Path(*path.parts[:depth]).glob("/".join(path.parts[depth:]))
+    return [_local(file) for file in sorted(found) if file.is_file() and not file.name.startswith(".")]
+
+
+def _list_remote(pattern: str) -> list[Shard]:
+    fixed = pattern[: match.start()] if (match := _WILDCARD.search(pattern)) else pattern
+    folder: Any = folder_at(fixed.rpartition("/")[0])
+    wanted = pattern[len(fixed.rpartition("/")[0]) + 1 :]
+    parts = wanted.count("/")
+    return [
+        Shard(folder / info.name, info.bytes, info.version)
+        for info in open_store(folder).list(recursive=parts > 0)
+        if info.name.count("/") == parts and fnmatch.fnmatchcase(info.name, wanted)
+    ]
+
+
+def _local(path: Path) -> Shard:
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise DatasetError(f"{path} cannot be read ({error.strerror}); is the dataset complete?") from error
+    if not path.is_file():
+        raise DatasetError(f"{path} is no regular file; name the shards with a pattern such as 'DIR/train-*.tfrecord'")
+    return Shard(path, status.st_size, str(status.st_mtime_ns))
+
+
+# --- names --------------------------------------------------------------------------------------------------------------
+
+
+def common_root(paths: Sequence[Place]) -> Place:
+    """The folder that all these files are in or below."""
+    if is_remote(paths[0]):
+        key = os.path.commonpath([path.parent.key for path in paths])
+        return Url(paths[0].scheme, paths[0].bucket, key)
+    return Path(os.path.commonpath([path.parent for path in paths]))
+
+
+def name_below(root: Place, path: Place) -> str:
+    """A file's name in the manifest: its path below the root, with %2F for '/'."""
+    key = path.key[len(root.key) :].strip("/") if is_remote(path) else path.relative_to(root).as_posix()
+    return quote(key, safe=" !#$&'()+,;=@[]{}~^`-._")
+
+
+def path_below(root: Place, name: str) -> Place:
+    """The path of a file by its name in the manifest, links resolved: the index refers to it wherever it lies."""
+    if is_remote(root):
+        return root / unquote(name)
+    return Path(os.path.realpath(root / unquote(name)))
+
+
+# --- reading ------------------------------------------------------------------------------------------------------------
+
+
+class OpenShard:
+    """A shard that is open for reading, local or at a URL."""
+
+    def __init__(self, path: Place) -> None:
+        self._descriptor = -1
+        self.read: ReadInto
+        if is_remote(path):
+            store = open_store(path.parent)
+
+            def fetch(offset: int, target: Array) -> int:
+                content = store.read(path.name, offset, offset + len(target))
+                target[: len(content)] = np.frombuffer(content, np.uint8)
+                return len(content)
+
+            self.read = fetch
+            return
+        self._descriptor = regular_descriptor(Path(os.path.realpath(path)))
+        self.read = read_local(self._descriptor)
+
+    def __enter__(self) -> OpenShard:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+
+    def bytes(self, offset: int, size: int) -> bytes:
+        """Some bytes of it; fewer at its end."""
+        target = np.empty(size, np.uint8)
+        return target[: self.read(offset, target)].tobytes()
