@@ -104,7 +104,7 @@ def _write_one(writer: records.RecordWriter, codec: Any, number: int, image: np.
 def _table(rows: list[dict[str, Any]], shard: int) -> pa.Table:
     same = {"split": "train", "variant": 0, "shard": shard, "height": SIZE, "width": SIZE, "source_digest": b"\0" * 16}
     columns = schema(["image", "label"], pa.int64())
-    return pa.table({c.name: pa.array([{**same, **row}[c.name] for row in rows], c.type) for c in columns})
+    return pa.table({c.name: pa.array([{**same, **row}.get(c.name) for row in rows], c.type) for c in columns})
 
 
 def _write_manifest(folder: Path, codec: Any, shards: list[FileInfo]) -> None:
