@@ -61,6 +61,13 @@ def test_plain_pictures_of_one_size_share_a_hash():
     assert len(hashes) == 1
 
 
+@pytest.mark.parametrize("dtype", ["uint16", "float32", "float64", "int32"])
+def test_deeper_pixels_have_nearly_the_hash_of_eight_bits(dtype):
+    pixels = photo(np.random.default_rng(5), 100, 120)
+    assert distance(perceptual_hash(pixels.astype(dtype) * 200), perceptual_hash(pixels)) <= 2
+    assert distance(perceptual_hash(pixels[:, :, [0, 1, 2, 0]].astype(dtype)), perceptual_hash(pixels[:, :, :1])) <= 2
+
+
 def test_other_pictures_are_far_away():
     rng = np.random.default_rng(3)
     hashes = [perceptual_hash(photo(rng, 100, 120)) for _ in range(30)]

@@ -16,10 +16,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
+from typing import Any
 
 from tfprep.dataset.names import PRIVATE, REJECTS
 from tfprep.errors import BuildError, BuildLockedError
-from tfprep.storage.local import writing
+from tfprep.storage.local import write_whole, writing
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,16 @@ class Layout:
     def recipes(self) -> Path:
         """The recipes that were built, as JSON by fingerprint, from which a later build says what changed."""
         return self.private / "recipes"
+
+    @property
+    def manifest_copy(self) -> Path:
+        """A copy of `tfprep.json`, for a repair."""
+        return self.private / "tfprep.json"
+
+    @property
+    def origin(self) -> Path:
+        """The recipe's file and the folder of raw files of the last build here."""
+        return self.private / "origin.json"
 
     @property
     def files(self) -> Path:
@@ -166,6 +177,27 @@ def name_locked(layout: Layout, name: str) -> Iterator[None]:
         with writing(layout.locks):
             fcntl.lockf(file, fcntl.LOCK_EX, 1, byte)
         yield
+
+
+def remember_origin(layout: Layout, recipe: Path | None, data: Path) -> None:
+    """Note which recipe and raw files a build takes, for a repair."""
+    if recipe is not None:
+        origin = {"recipe": str(recipe.absolute()), "data": str(data.absolute()), "folder": _identity(layout.private)}
+        write_whole(layout.origin, json.dumps(origin))
+
+
+def noted_origin(layout: Layout) -> dict[str, Any]:
+    """Return `recipe` and `data` of the last build in this very folder; nothing in a copy of it."""
+    try:
+        note: dict[str, Any] = json.loads(layout.origin.read_bytes())
+        return note if note["folder"] == _identity(layout.private) else {}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+
+
+def _identity(folder: Path) -> list[int]:
+    status = folder.stat()
+    return [status.st_dev, status.st_ino]
 
 
 def _refusal(layout: Layout, holder: str) -> str:

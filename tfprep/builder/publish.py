@@ -31,7 +31,7 @@ from tfprep.dataset import FileInfo, Manifest, read_manifest
 from tfprep.dataset.digests import digest_of, matches
 from tfprep.dataset.index import label_type, schema, write_index
 from tfprep.dataset.manifest import MANIFEST
-from tfprep.dataset.names import INDEX, hidden_name
+from tfprep.dataset.names import INDEX, REJECTS, hidden_name
 from tfprep.dataset.tfds import tfds_files
 from tfprep.errors import DatasetError, TooManyRejectsError
 from tfprep.storage.local import remove_leftovers, sync_folder, whole_file, write_whole, writing
@@ -52,7 +52,7 @@ def publish(plan: Plan, layout: Layout, receipts: Sequence[Receipt], common: Map
     manifest = manifest_of(plan, receipts, common)
     published = find_published(layout, manifest)
     if published is None:
-        index = _write_index(layout, manifest, receipts)
+        index = write_index_file(layout, manifest, receipts)
         _switch_to_hidden_names(layout, manifest, index)
         _note_files(layout, _noted(layout) | _belonging(manifest))
         _take_away(layout.out / _TFDS_INFO)
@@ -60,6 +60,8 @@ def publish(plan: Plan, layout: Layout, receipts: Sequence[Receipt], common: Map
         names = _write_others(layout, manifest, receipts)
         published = replace(manifest, files={name: digest_of(layout.out / name) for name in (INDEX, *names)})
         _write_manifest(layout, published)
+    if not layout.manifest_copy.exists() or layout.manifest_copy.read_bytes() != (layout.out / MANIFEST).read_bytes():
+        write_whole(layout.manifest_copy, published.to_json())
     _remove_rest(layout, manifest)
     return published
 
@@ -171,10 +173,15 @@ def _write_others(layout: Layout, manifest: Manifest, receipts: Sequence[Receipt
 
     `dataset_info.json` comes last: without it TensorFlow Datasets finds no dataset.
     """
-    files = {layout.rejects.name: "".join(_reject_lines(receipts)), **tfds_files(manifest)}
+    files = other_files(manifest, receipts)
     for name in sorted(files, key=lambda name: name == _TFDS_INFO):
         write_whole(layout.out / name, files[name])
     return list(files)
+
+
+def other_files(manifest: Manifest, receipts: Sequence[Receipt]) -> dict[str, str]:
+    """Return the content of the published files that are neither shards nor index, by name."""
+    return {REJECTS: "".join(_reject_lines(receipts)), **tfds_files(manifest)}
 
 
 def _names(manifest: Manifest) -> Iterator[str]:
@@ -226,8 +233,8 @@ def _remove_rest(layout: Layout, manifest: Manifest) -> None:
 # --- index and rejects ----------------------------------------------------------------------------------------------
 
 
-def _write_index(layout: Layout, manifest: Manifest, receipts: Sequence[Receipt]) -> Path:
-    """Write the index under a temporary name; the rows of one variant of one shard are in memory at a time."""
+def write_index_file(layout: Layout, manifest: Manifest, receipts: Sequence[Receipt]) -> Path:
+    """Write the index under a temporary name and return its path. Rows of one variant of one shard are in memory at a time."""
     columns = schema(list(manifest.fields), label_type(manifest.fields))
     temporary = layout.out / f".{INDEX}.{os.getpid()}.tmp"
     with writing(temporary):

@@ -101,15 +101,20 @@ class Contents:
     stats: Mapping[str, str]
 
 
-def read_receipt(layout: Layout, split: str, shard: int) -> Receipt | None:
-    """Return the shard's receipt. None if there is none that can be read, or a file that it names is gone or of another size."""
+def read_receipt(layout: Layout, split: str, shard: int, *, check_files: bool = True) -> Receipt | None:
+    """Return the shard's receipt. None if there is none that can be read, or a file that it names is gone or of another size.
+
+    Without `check_files`, it is returned whatever became of the files.
+    """
     try:
         receipt = _parse(json.loads(layout.receipt(split, shard).read_bytes()))
     except (OSError, ValueError, KeyError, TypeError):
         return None
     if (receipt.split, receipt.shard) != (split, shard):
         return None
-    there = layout.contents(split, shard).exists() and all(_is_there(layout, file) for file in receipt.files)
+    there = layout.contents(split, shard).exists() and (
+        not check_files or all(_is_there(layout, file) for file in receipt.files)
+    )
     return receipt if there else None
 
 

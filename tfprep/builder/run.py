@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tfprep.builder.forms import expected_of, most_common
-from tfprep.builder.layout import Layout, locked
+from tfprep.builder.layout import Layout, locked, remember_origin
 from tfprep.builder.options import BuildOptions, BuildSummary, Part, PartSummary, worker_count
 from tfprep.builder.parts import (
     agree,
@@ -94,6 +94,8 @@ def _started(job: Job, part: Part | None = None) -> Iterator[_Build]:
     recipe, file = _loaded(job.recipe)
     _check_folders(root, layout.out)
     with locked(layout, shared=part is not None):
+        if part is None:
+            remember_origin(layout, file, root)
         log = layout.log if part is None else layout.part_log(part.number, part.parts)
         with telling(log, job.on_event) as tell:
             yield _Build(job, layout, root, recipe, file, tell)

@@ -16,6 +16,7 @@ COMMANDS = {
     "index": "Index TFRecords of other tools, so that they open as a dataset.",
     "info": "Print what a dataset contains.",
     "verify": "Check every file and record of a dataset.",
+    "repair": "Mend damaged files of a dataset.",
     "check": "Find duplicates, and leaks between splits.",
     "diff": "Compare two datasets by keys and digests.",
     "show": "Draw samples of a dataset with their variants, masks and maps.",

@@ -49,6 +49,6 @@ def _verdict(faults: int, checked: int, folder: str) -> str:
         return f"{folder}: no fault found ({text.size(checked)} checked)"
     count = text.number(faults, "fault")
     return (
-        f"{count}. Delete the damaged files and run the build again: it rebuilds those shards and no others. Files that only an "
-        "index refers to: write them again, then run tfprep index."
+        f"{count}. tfprep repair {folder} builds the damaged files again, and no others. Files that only an index refers to: "
+        "write them again, then run tfprep index."
     )

@@ -11,7 +11,7 @@ from __future__ import annotations
 import cv2
 import numpy as np
 
-from tfprep.fields import Array, ImageArray
+from tfprep.fields import Array
 from tfprep.images.decode import decode_image
 from tfprep.images.jpeg import jpeg_header
 from tfprep.images.pillow import is_jpeg
@@ -23,11 +23,11 @@ _LEAST_SIDE = 4 * _SIDE
 """A file is decoded at 1/2, 1/4 or 1/8 if both sides keep this many pixels, so that each of the 32 x 32 averages several."""
 
 
-def perceptual_hash(image: ImageArray | bytes) -> int:
+def perceptual_hash(image: Array | bytes) -> int:
     """Return the hash of a picture as a number of 64 bits.
 
     Args:
-        image: uint8 [H, W, 3] RGB or [H, W, 1] gray, or the bytes of an image file.
+        image: Any numbers [H, W, 3] in RGB, or [H, W, C], of which the first channel counts; or the bytes of an image file.
 
     Returns:
         From 0 to 2**64 - 1. The bits of ImageHash's 8 x 8 array row by row; the first is the most significant.
@@ -36,7 +36,9 @@ def perceptual_hash(image: ImageArray | bytes) -> int:
         SampleError: The bytes are no image that can be read.
     """
     pixels = decode_image(image, reduced=_reduction(image)) if isinstance(image, bytes) else image
-    gray = cv2.cvtColor(pixels, cv2.COLOR_RGB2GRAY) if pixels.shape[2] == 3 else pixels[:, :, 0]
+    # Only the order of the frequencies counts, so 16 bits and floats need no scale.
+    plain = pixels if pixels.dtype in (np.uint8, np.uint16) else np.nan_to_num(pixels.astype(np.float32))
+    gray = cv2.cvtColor(plain, cv2.COLOR_RGB2GRAY) if plain.shape[2] == 3 else np.ascontiguousarray(plain[:, :, 0])
     small = cv2.resize(gray, (_SIDE, _SIDE), interpolation=cv2.INTER_AREA)
     # OpenCV's transform is orthonormal: it scales the first row and column by 1/sqrt(2) where SciPy's, of ImageHash, does not.
     low = cv2.dct(small.astype(np.float64))[:_FREQUENCIES, :_FREQUENCIES] * _SCALE

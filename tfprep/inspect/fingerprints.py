@@ -99,9 +99,8 @@ def _compute_missing(
     for number, split in enumerate(names):
         samples = data.samples(split, positions=missing[number], fields=[field])
         for position, sample in zip(missing[number], samples, strict=True):
-            if sample[field].dtype == np.uint8:
-                hashes[number][position] = perceptual_hash(sample[field])
-                hashed[number][position] = True
+            hashes[number][position] = perceptual_hash(sample[field])
+            hashed[number][position] = True
             done += 1
             if on_record:
                 on_record(done, total)

@@ -1,0 +1,77 @@
+"""Flips bits in every kind of file of a dataset: `verify` must find each, and `repair` must bring the bytes of before back.
+
+python benchmarks/damage.py [--flips 200] [--json FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from tfprep.builder import BuildOptions, build
+from tfprep.builder.repair import repair
+from tfprep.dataset.verify import verify
+
+RECIPE = """
+from tfprep import Recipe, augment, codecs, sources
+RECIPE = Recipe(name="tiny", source=sources.Folder("{split}/{label}/**"), geometry=[augment.Flip(p=0.5)],
+                store={"image": codecs.Png(), "label": codecs.Scalar()}, shards={"train": 2, "val": 1}, variants={"train": 2})
+"""
+
+
+def write_raw(root: Path) -> None:
+    for number in range(9):
+        path = root / "raw" / ("val" if number > 6 else "train") / "ab"[number % 2] / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.random.default_rng(number).integers(0, 256, (12, 14, 3), np.uint8)).save(path)
+    (root / "raw" / "train" / "a" / "broken.png").write_bytes(b"no image")
+    (root / "recipe.py").write_text(RECIPE)
+
+
+def one_of_each_kind(out: Path) -> dict[str, Path]:
+    """The files by kind: a shard, one of an augmented variant, their text index, and each of the others."""
+    names = sorted(path.name for path in out.iterdir() if path.is_file() and path.name != "report.html")
+    shards = [name for name in names if ".tfrecord" in name]
+    chosen = {
+        "shard": next(name for name in shards if not name.endswith(".idx")),
+        "shard of a variant": next(name for name in shards if "_v1" in name and not name.endswith(".idx")),
+        "text index": next(name for name in shards if name.endswith(".idx")),
+        **{name: name for name in names if name not in shards},
+    }
+    return {kind: out / name for kind, name in chosen.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--flips", type=int, default=200, help="number of flips in each kind of file")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    results = {}
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        write_raw(root)
+        build(root / "recipe.py", root / "out", root / "raw", options=BuildOptions(workers=0))
+        rng = np.random.default_rng(0)
+        for kind, path in one_of_each_kind(root / "out").items():
+            content, found, mended = path.read_bytes(), 0, 0
+            for _ in range(options.flips):
+                place = int(rng.integers(len(content)))
+                flipped = bytes([content[place] ^ 1 << int(rng.integers(8))])
+                path.write_bytes(content[:place] + flipped + content[place + 1 :])
+                found += any(True for _ in verify(root / "out"))
+                repair(root / "out", workers=0)
+                mended += path.read_bytes() == content
+                path.write_bytes(content)
+            print(f"{kind}: {found} of {options.flips} flips found, {mended} mended to the same bytes", flush=True)
+            results[kind] = {"flips": options.flips, "found": found, "mended": mended}
+    if options.json:
+        options.json.write_text(json.dumps(results, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,386 @@
+"""Mends a damaged dataset: every file gets the bytes that it was published with, or is named as lost.
+
+What is damaged is what `verify` finds. Small files follow from others: `tfprep.json` from its copy in `.tfprep`, the index from
+the receipts, `.idx` from the index, the rest from `tfprep.json`. Shards are built again from the raw files, in a folder of their
+own, and take the place of the damaged ones only if their SHA-256 is the one in `tfprep.json`. Other files are not touched.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from tfprep.builder.layout import Layout, locked, noted_origin
+from tfprep.builder.options import BuildOptions
+from tfprep.builder.publish import other_files, write_index_file
+from tfprep.builder.receipts import read_receipt
+from tfprep.builder.start import build
+from tfprep.dataset import Dataset, FileInfo, Manifest, open_dataset
+from tfprep.dataset.digests import digest_of, sha256_of
+from tfprep.dataset.manifest import MANIFEST
+from tfprep.dataset.parse import parse_manifest
+from tfprep.dataset.verify import Fault, verify
+from tfprep.errors import DatasetError, TfprepError
+from tfprep.recipe import Recipe
+from tfprep.recipe.changes import what_changed
+from tfprep.recipe.file import load_recipe
+from tfprep.records import Frame, format_index
+from tfprep.seeding import sample_hash
+from tfprep.sources import Entry, Listing, Source
+from tfprep.storage.local import sync_folder, write_whole
+
+_MOST_KEYS = 5
+
+
+@dataclass(frozen=True)
+class RepairSummary:
+    """What a repair did.
+
+    Attributes:
+      faults: The faults before it.
+      mended: The files that have the bytes they were published with again.
+      lost: The files that do not, by name, and why.
+      lost_samples: The keys of the samples whose records are in damaged files and cannot be read, as far as the index tells.
+    """
+
+    faults: tuple[Fault, ...]
+    mended: tuple[str, ...]
+    lost: Mapping[str, str]
+    lost_samples: tuple[str, ...]
+
+
+def repair(
+    out: str | os.PathLike[str],
+    recipe: str | os.PathLike[str] | None = None,
+    data: str | os.PathLike[str] | None = None,
+    *,
+    workers: int | None = None,
+    tell: Callable[[str], None] = lambda text: None,
+) -> RepairSummary:
+    """Mend a damaged dataset.
+
+    Args:
+      out: The folder of the dataset.
+      recipe: The file of the recipe that built it. None takes the one that the last build in this very folder noted.
+      data: The folder of the raw files; None as for `recipe`.
+      workers: As in `BuildOptions`.
+      tell: Called with a line for each step.
+
+    Returns:
+      What was mended and what is lost.
+
+    Raises:
+      DatasetError: There is no dataset, and nothing to make it from.
+      BuildError: A build writes into the folder, or the disk refuses to.
+    """
+    folder = Path(out)
+    faults = tuple(verify(folder)) if (folder / MANIFEST).exists() else (Fault(MANIFEST, None, "the file is missing"),)
+    if not faults:
+        return RepairSummary((), (), {}, ())
+    layout = Layout(folder)
+    with locked(layout):
+        return _Repair(layout, _origin(layout, recipe, data), workers, tell).run(faults)
+
+
+@dataclass(frozen=True)
+class _Origin:
+    recipe: Path
+    data: Path
+
+
+def _origin(
+    layout: Layout, recipe: str | os.PathLike[str] | None, data: str | os.PathLike[str] | None
+) -> _Origin | None:
+    """Return recipe and raw files. A recipe is code: the note counts only in the folder in which the build itself wrote it, so
+    that a dataset from a stranger, or a copy, runs nothing that the user did not name."""
+    noted = noted_origin(layout)
+    recipe, data = recipe or noted.get("recipe"), data or noted.get("data")
+    if recipe is None or data is None or not Path(recipe).is_file() or not Path(data).is_dir():
+        return None
+    return _Origin(Path(recipe), Path(data))
+
+
+class _Repair:
+    def __init__(
+        self, layout: Layout, origin: _Origin | None, workers: int | None, tell: Callable[[str], None]
+    ) -> None:
+        self._layout, self._out, self._origin = layout, layout.out, origin
+        self._workers, self._tell = workers, tell
+        self._lost: dict[str, str] = {}
+        self._text_indexes: set[str] = set()
+
+    def run(self, faults: tuple[Fault, ...]) -> RepairSummary:
+        damaged = {fault.file for fault in faults}
+        if MANIFEST in damaged:
+            self._mend_manifest()
+            damaged = {fault.file for fault in verify(self._out)} | {MANIFEST}
+        manifest = open_dataset(self._out).manifest
+        shards = {file.name: file for file in _files(manifest)}
+        self._mend_shards(manifest, [shards[name] for name in sorted(damaged & shards.keys())])
+        if manifest.index in damaged:
+            self._mend_index(manifest)
+        self._mend_others(manifest, damaged & manifest.files.keys() - {manifest.index})
+        self._mend_text_indexes(manifest)
+        sync_folder(self._out)
+        left = list(verify(self._out))
+        for fault in left:
+            self._lost.setdefault(fault.file, fault.reason)
+        still = {fault.file for fault in left}
+        lost = {name: reason for name, reason in self._lost.items() if name in still}
+        every = damaged | {fault.file for fault in faults} | self._text_indexes
+        return RepairSummary(faults, tuple(sorted(every - still)), lost, tuple(self._lost_samples(manifest, left)))
+
+    # --- files that follow from others -----------------------------------------------------------------------------
+
+    def _mend_manifest(self) -> None:
+        copy = self._layout.manifest_copy
+        try:
+            content = copy.read_bytes()
+            parse_manifest(content, copy)
+        except (OSError, DatasetError) as error:
+            if self._origin is None:
+                raise DatasetError(
+                    f"{self._out / MANIFEST} is damaged, and so is its copy ({error}); {_needs_raw('the rest')}"
+                ) from error
+            self._tell(f"building everything again to make {MANIFEST}")
+            with self._built(None) as scratch:
+                content = (scratch / MANIFEST).read_bytes()
+        write_whole(self._out / MANIFEST, content.decode("utf-8", "surrogateescape"))
+
+    def _mend_index(self, manifest: Manifest) -> None:
+        """Write the index from the receipts; where they do not give the same bytes, from a build of everything."""
+        name, expected = manifest.index, manifest.files[manifest.index]
+        self._tell(f"making {name} again")
+        try:
+            places = [(split, shard) for split, info in manifest.splits.items() for shard in range(info.shards)]
+            receipts = [read_receipt(self._layout, split, shard, check_files=False) for split, shard in places]
+            if all(receipts):
+                temporary = write_index_file(self._layout, manifest, [one for one in receipts if one])
+                if digest_of(temporary) == expected:
+                    temporary.replace(self._out / name)
+                    return
+                temporary.unlink()
+        except (OSError, ValueError, KeyError, TypeError, TfprepError) as error:
+            self._tell(f"the receipts are damaged ({type(error).__name__})")
+        if self._origin is None:
+            self._lost[name] = f"the receipts of the build do not give it; {_needs_raw('it')}"
+            return
+        with self._built(None) as scratch:
+            self._take(scratch / name, self._out / name, expected.sha256, "the index")
+
+    def _mend_others(self, manifest: Manifest, names: set[str]) -> None:
+        if not names:
+            return
+        receipts = [
+            read_receipt(self._layout, split, shard, check_files=False)
+            for split, info in manifest.splits.items()
+            for shard in range(info.shards)
+        ]
+        texts = other_files(manifest, [one for one in receipts if one])
+        for name in sorted(names & texts.keys()):
+            self._tell(f"making {name} again")
+            if _sha256_of_text(texts[name]) == manifest.files[name].sha256:
+                write_whole(self._out / name, texts[name])
+            elif self._origin:
+                with self._built(None) as scratch:
+                    self._take(scratch / name, self._out / name, manifest.files[name].sha256, name)
+            else:
+                self._lost[name] = f"what the build noted does not give it; {_needs_raw('it')}"
+
+    def _mend_text_indexes(self, manifest: Manifest) -> None:
+        data = Dataset(self._out, manifest)
+        try:
+            for split, info in manifest.splits.items():
+                for variant, files in enumerate(info.files):
+                    rows = data.index(split, variant, ["shard", "offset", "size"])
+                    shard, offset, size = (rows[name].to_numpy() for name in ("shard", "offset", "size"))
+                    for number, file in enumerate(files):
+                        of_file = shard == number
+                        frames = map(Frame, offset[of_file].tolist(), size[of_file].tolist())
+                        if _write_if_other(self._out / f"{file.name}.idx", format_index(frames)):
+                            self._text_indexes.add(f"{file.name}.idx")
+        except DatasetError as error:
+            self._tell(f"no .idx can be made without the index ({error})")
+
+    # --- shards ----------------------------------------------------------------------------------------------------
+
+    def _mend_shards(self, manifest: Manifest, files: list[FileInfo]) -> None:
+        if not files:
+            return
+        if self._origin is None:
+            self._lost |= {file.name: _needs_raw("it") for file in files}
+            return
+        places = {
+            (split, shard)
+            for split, info in manifest.splits.items()
+            for of_variant in info.files
+            for shard, file in enumerate(of_variant)
+            if file in files
+        }
+        self._tell(f"building {len(places)} of {sum(info.shards for info in manifest.splits.values())} shards again")
+        with self._built((manifest, places)) as scratch:
+            for file in files:
+                self._take(scratch / file.name, self._out / file.name, file.sha256, "the shard")
+
+    @contextmanager
+    def _built(self, part: tuple[Manifest, set[tuple[str, int]]] | None) -> Iterator[Path]:
+        """Build the whole dataset, or some of its shards, into a folder that is removed again."""
+        assert self._origin is not None
+        scratch = self._layout.private / "repair"
+        shutil.rmtree(scratch, ignore_errors=True)
+        scratch.mkdir(parents=True)
+        try:
+            recipe = self._origin.recipe
+            if part is not None:
+                recipe = _partial_recipe(scratch, recipe, *part)
+            build(recipe, scratch / "out", self._origin.data, options=BuildOptions(workers=self._workers))
+            yield scratch / "out"
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+
+    def _take(self, made: Path, place: Path, sha256: str, what: str) -> None:
+        if made.exists() and sha256_of(made) == sha256:
+            made.replace(place)
+        else:
+            self._lost[place.name] = f"{what} was built again with other bytes: {self._why_other(made.parent)}"
+
+    def _why_other(self, scratch: Path) -> str:
+        """Return what differs between the dataset and what was built for its repair."""
+        published, made = open_dataset(self._out).manifest, open_dataset(scratch).manifest
+        described, again = (
+            {**one.recipe, "source": None, "shards": None, "variants": None} for one in (published, made)
+        )
+        if changes := what_changed(described, again):
+            return f"the recipe is another one: {', '.join(changes[:_MOST_KEYS])}"
+        versions = [
+            f"{name} {number} -> {made.versions.get(name)}"
+            for name, number in published.versions.items()
+            if made.versions.get(name) != number
+        ]
+        changed = f"; built with other versions: {', '.join(versions)}" if versions else ""
+        return f"the raw files have changed since the build{self._changed_samples(scratch)}{changed}"
+
+    def _changed_samples(self, scratch: Path) -> str:
+        try:
+            digests = [dict(_source_digests(open_dataset(folder))) for folder in (self._out, scratch)]
+        except DatasetError:
+            return ""
+        keys = [key for key, digest in digests[1].items() if digests[0].get(key) != digest]
+        return f" ({', '.join(keys[:_MOST_KEYS])}{', ...' if len(keys) > _MOST_KEYS else ''})" if keys else ""
+
+    def _lost_samples(self, manifest: Manifest, faults: list[Fault]) -> Iterator[str]:
+        """Yield the keys of records that cannot be read: those of missing files, and those of damaged records."""
+        data = Dataset(self._out, manifest)
+        by_file: dict[str, list[Fault]] = {}
+        for fault in faults:
+            by_file.setdefault(fault.file, []).append(fault)
+        if manifest.index in by_file:
+            return
+        seen: set[str] = set()
+        for split, info in manifest.splits.items():
+            for variant, files in enumerate(info.files):
+                lost = {number: by_file[file.name] for number, file in enumerate(files) if file.name in by_file}
+                rows = data.index(split, variant, ["key", "shard", "offset", "size"]).to_pylist() if lost else []
+                for row in rows:
+                    faulty = row["shard"] in lost and row["key"] not in seen
+                    if faulty and _is_lost(row, lost[row["shard"]], self._out / files[row["shard"]].name):
+                        seen.add(row["key"])
+                        yield row["key"]
+
+
+def _is_lost(row: Mapping[str, Any], faults: list[Fault], path: Path) -> bool:
+    size = path.stat().st_size if path.exists() else 0
+    return row["offset"] + row["size"] > size or any(fault.offset == row["offset"] for fault in faults)
+
+
+def _needs_raw(what: str) -> str:
+    return f"{what} needs the raw files and the recipe: name both with tfprep repair DIR RECIPE --data FOLDER"
+
+
+def _files(manifest: Manifest) -> Iterator[FileInfo]:
+    for info in manifest.splits.values():
+        for files in info.files:
+            yield from files
+
+
+def _source_digests(data: Dataset) -> Iterator[tuple[str, bytes]]:
+    for split in data.splits:
+        rows = data.index(split, 0, ["key", "source_digest"])
+        yield from zip(rows["key"].to_pylist(), rows["source_digest"].to_pylist(), strict=True)
+
+
+def _write_if_other(path: Path, text: str) -> bool:
+    """Write a file unless it has this content; return whether it was written."""
+    same = path.is_file() and path.read_bytes() == text.encode()
+    if not same:
+        write_whole(path, text)
+    return not same
+
+
+def _sha256_of_text(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+# --- a part of a recipe ------------------------------------------------------------------------------------------------
+
+
+def _partial_recipe(folder: Path, recipe: Path, manifest: Manifest, places: set[tuple[str, int]]) -> Path:
+    """Write a recipe file of some shards. Workers load it as they load any other."""
+    shards = {split: info.shards for split, info in manifest.splits.items()}
+    chosen = sorted(places)
+    path = folder / "part.py"
+    path.write_text(
+        "from tfprep.builder.repair import part_of\n"
+        f"RECIPE = part_of({str(recipe.absolute())!r}, shards={shards!r}, places={chosen!r})\n"
+    )
+    return path
+
+
+def part_of(recipe: str, *, shards: Mapping[str, int], places: list[tuple[str, int]]) -> Recipe:
+    """Return the recipe of a file, restricted to some shards of a dataset: its records are those of the whole.
+
+    Args:
+      recipe: The recipe's file.
+      shards: Number of shards by split.
+      places: Split and number of the shards to build.
+    """
+    whole = load_recipe(Path(recipe))
+    splits = {split for split, _ in places}
+    return replace(
+        whole,
+        source=_SomeShards(whole.source, whole.seed, tuple(shards.items()), tuple(places)),
+        shards={split: shards[split] for split in splits},
+        variants={split: count for split, count in whole.variants.items() if split in splits},
+    )
+
+
+@dataclass(frozen=True)
+class _SomeShards:
+    """Another source, and of its samples those of some shards."""
+
+    source: Source
+    seed: int
+    shards: tuple[tuple[str, int], ...]
+    places: tuple[tuple[str, int], ...]
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self.source, name)
+
+    def scan(self, root: Path) -> Listing:
+        listing = self.source.scan(root)
+        return replace(listing, entries=self._chosen(listing.entries))
+
+    def _chosen(self, entries: Iterator[Entry]) -> Iterator[Entry]:
+        shards, places = dict(self.shards), set(self.places)
+        for entry in entries:
+            count = shards.get(entry.split)
+            if count and (entry.split, sample_hash(self.seed, entry.key) % count) in places:
+                yield entry

@@ -1,0 +1,57 @@
+"""The command `tfprep repair`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tfprep.cli import text
+
+if TYPE_CHECKING:
+    from tfprep.builder.repair import RepairSummary
+
+EXIT_LOST = 1
+_KEYS_SHOWN = 10
+
+
+@click.command("repair")
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.argument("recipe", type=click.Path(path_type=Path), required=False)
+@click.option(
+    "--data", type=click.Path(path_type=Path), help="Folder of the raw files. [default: that of the last build]"
+)
+@click.option("--workers", type=click.IntRange(0), help="Number of worker processes, as for tfprep build.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+def command(folder: Path, recipe: Path | None, data: Path | None, workers: int | None, as_json: bool) -> int:
+    """Mend the damaged and missing files of the dataset in FOLDER; leave all others alone.
+
+    Shards are built again from the raw files with RECIPE, the file that the dataset was built with (by default the one that the
+    last build in FOLDER noted), and take their place only if they have the same bytes as before.
+
+    Exit status 1: something could not be mended; it is named.
+    """
+    from tfprep.builder.repair import repair
+
+    summary = repair(folder, recipe, data, workers=workers, tell=lambda line: text.echo(line, err=True))
+    if as_json:
+        text.print_json(asdict(summary))
+    else:
+        text.echo("\n".join(_lines(folder, summary)))
+    return EXIT_LOST if summary.lost else 0
+
+
+def _lines(folder: Path, summary: RepairSummary) -> Iterator[str]:
+    if not summary.faults:
+        yield f"{folder}: no fault found"
+    if summary.mended:
+        yield f"Mended: {', '.join(summary.mended)}"
+    for name, reason in summary.lost.items():
+        yield f"Not mended: {name}: {reason}"
+    if summary.lost_samples:
+        shown = ", ".join(summary.lost_samples[:_KEYS_SHOWN])
+        more = len(summary.lost_samples) - _KEYS_SHOWN
+        yield f"Lost samples: {shown}{f' and {more:,} more' if more > 0 else ''}"
