@@ -65,6 +65,11 @@ class Dataset:
             raise DatasetError(f"{self.path} has no split {name!r}; it has {', '.join(self.splits) or 'none'}")
         return self.splits[name]
 
+    @property
+    def shards_folder(self) -> Path:
+        """The folder or URL of the shards: the dataset's own, or the one that an index refers to."""
+        return self.path if self.external is None else self.external.root_folder
+
     def shard_path(self, file: FileInfo) -> Path:
         """Return the path of a shard, which an index may refer to in another folder."""
         return self.path / file.name if self.external is None else self.external.path_of(file.name)

@@ -180,7 +180,7 @@ def settings_for(options: LoaderOptions, datasets: list[Dataset]) -> Settings:
 
 
 def _threads(options: LoaderOptions, datasets: list[Dataset]) -> int:
-    return options.threads or (REMOTE_THREADS if any(is_remote(dataset.path) for dataset in datasets) else 0)
+    return options.threads or (REMOTE_THREADS if any(is_remote(dataset.shards_folder) for dataset in datasets) else 0)
 
 
 def _look_up(options: LoaderOptions, datasets: list[Dataset]) -> TuningLookup:

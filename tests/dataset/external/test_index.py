@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 import json
 import os
@@ -17,11 +18,11 @@ import tensorflow as tf
 import tfprep
 from tests.dataset.external.conftest import image_bytes, serialized, write
 from tfprep.dataset import IndexOptions, IndexReport, index_tfrecords
-from tfprep.dataset.external import blocks
+from tfprep.dataset.external import blocks, scanning
 from tfprep.dataset.external.opened import DOCUMENT
 from tfprep.dataset.manifest import seal
 from tfprep.dataset.verify import verify
-from tfprep.errors import DatasetError
+from tfprep.errors import BuildError, BuildLockedError, DatasetError
 
 RNG = np.random.default_rng(9)
 
@@ -409,6 +410,29 @@ def test_a_command_that_was_killed_continues_and_the_old_index_stays_until_then(
     index_tfrecords(str(tmp_path / "*.tfrecord"), "train", on_bytes=lambda done, total: read.append(done))
     assert read[0] > 0  # the shard that was complete is not read again
     assert [sample["n"] for sample in read_all(tmp_path)] == [0, 1, 2, 3]
+
+
+def test_one_process_at_a_time(tmp_path):
+    report = index(tmp_path, [serialized({"n": 0})])
+    with (report.out / ".lock").open("wb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(BuildLockedError, match="another process indexes into"):
+            index(tmp_path)
+    index(tmp_path)
+
+
+def test_a_process_that_dies_names_its_shard(tmp_path, monkeypatch):
+    monkeypatch.setattr(scanning, "_PROGRAM", "import os; os._exit(7)")
+    write(tmp_path / "1.tfrecord", [serialized({"n": 0})])
+    with pytest.raises(DatasetError, match=r"the process that read .*\.tfrecord died \(status 7\)"):
+        index(tmp_path, [serialized({"n": 0})], workers=2)
+
+
+def test_a_folder_that_cannot_be_written_to(tmp_path):
+    (tmp_path / "file").write_text("")
+    write(tmp_path / "0.tfrecord", [serialized({"n": 0})])
+    with pytest.raises(BuildError, match=r"cannot write .*file"):
+        index_tfrecords(str(tmp_path / "0.tfrecord"), "train", tmp_path / "file")
 
 
 # --- hostile and damaged indexes ----------------------------------------------------------------------------------------

@@ -115,9 +115,9 @@ def tune(
         LoaderError: If the dataset is at a URL.
     """
     data, budget = opened(data), budget or Budget(3, 1.0, 0.5, 2)
-    if is_remote(data.path):
+    if is_remote(data.shards_folder):
         raise LoaderError(
-            f"{data.path}: bench measures datasets on a local disk; copy the dataset to this machine first"
+            f"{data.shards_folder}: bench measures datasets on a local disk; copy the dataset to this machine first"
         )
     if not os.access(data.path, os.W_OK):
         raise DatasetError(f"{data.path} is not writable, and tuning.json belongs there; tune a copy, or ask its owner")

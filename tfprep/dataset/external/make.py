@@ -42,6 +42,7 @@ from tfprep.storage.urls import is_remote
 
 WORK = ".tfprep-index"
 """The folder inside the index's in which parts of an unfinished index lie."""
+LOCK = ".lock"
 BAD_RECORDS = "rejects.jsonl"
 _MOST_LOST = 0.5
 """A required feature is missing in at most this share of the records: otherwise it is the feature that is left out."""
@@ -150,7 +151,7 @@ def index_tfrecords(
     targets = find_targets(os.fspath(source), split, features)
     folder = out_folder(targets, out)
     work = folder / WORK
-    with _locked(work):
+    with _locked(folder):
         old = _old_index(folder)
         command = _command(os.fspath(source), split, out, features, options)
         maker = _Maker(folder, work, targets, options, old, command, on_bytes)
@@ -164,16 +165,16 @@ def _old_index(folder: Path) -> ExternalIndex | None:
 
 
 @contextmanager
-def _locked(work: Path) -> Iterator[None]:
+def _locked(folder: Path) -> Iterator[None]:
     """Hold the folder's lock; it ends with this process, however that ends."""
-    with writing(work):
-        work.mkdir(parents=True, exist_ok=True)
-        file = (work / "lock").open("wb")
+    with writing(folder):
+        (folder / WORK).mkdir(parents=True, exist_ok=True)
+        file = (folder / LOCK).open("wb")
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise BuildLockedError(f"another process indexes into {work.parent}; wait until it has finished") from None
+            raise BuildLockedError(f"another process indexes into {folder}; wait until it has finished") from None
         yield
 
 
@@ -207,6 +208,7 @@ class _Maker:
         self._command, self._on_bytes = command, on_bytes
         self._scanned: dict[Place, Scanned] = {}
         self._bad: list[dict[str, Any]] = []
+        self._old_shards: dict[str, list[pa.RecordBatch]] = {}
 
     def run(self) -> IndexReport:
         entries = self._entries()
@@ -467,13 +469,13 @@ class _Maker:
     def _old_rows(self, entry: _ListedShard, number: int, maker: RowMaker) -> tuple[dict[str, pa.Array], int]:
         """The rows of a shard that did not change, from the old columns."""
         index, split, before = entry._before
-        info = index.manifest.splits[split]
-        counts = [file.records for file in info.files[0]]
-        path = index.folder / index.splits[split].columns
-        batch = next(
-            rows for at, rows in enumerate(row_ranges(path, index.types, info.samples, counts)) if at == before
-        )
-        rows = counts[before]
+        if split not in self._old_shards:
+            info = index.manifest.splits[split]
+            counts = [file.records for file in info.files[0]]
+            path = index.folder / index.splits[split].columns
+            self._old_shards[split] = list(row_ranges(path, index.types, info.samples, counts))
+        batch = self._old_shards[split][before]
+        rows = batch.num_rows
         columns = {}
         for name, dtype in maker.types.items():
             if name == "shard":

@@ -280,10 +280,10 @@ def _image_summary(headers: Headers) -> tuple[dict[str, int], tuple[int, int] | 
     images: dict[str, int] = {}
     readable = (headers.format != NO_IMAGE) & (headers.height > 0) & (headers.width > 0)
     readable &= headers.height * headers.width <= MAX_PIXELS
-    rows = np.stack([headers.format, headers.channels, headers.bits])[:, readable]
-    kinds, counts = np.unique(rows, axis=1, return_counts=True)
-    for (form, channels, bits), count in zip(kinds.T.tolist(), counts.tolist(), strict=True):
-        images[f"{'jpeg' if form == JPEG else 'png'} {channels} {bits}"] = count
+    counts = np.bincount((headers.format << 16 | headers.channels << 8 | headers.bits)[readable])  # a byte each
+    for code in np.flatnonzero(counts).tolist():
+        form = "jpeg" if code >> 16 == JPEG else "png"
+        images[f"{form} {code >> 8 & 0xFF} {code & 0xFF}"] = int(counts[code])
     if not readable.any():
         return {"unreadable": int((headers.format != NO_IMAGE).sum())}, None, None
     if unreadable := int(((headers.format != NO_IMAGE) & ~readable).sum()):

@@ -141,7 +141,7 @@ def make_loader(pipeline: Pipeline) -> Loader:
 def _choose_path(pipeline: Pipeline) -> tuple[str, str]:
     """The path, "direct" or "graph", and the reason for it."""
     path = pipeline.options.path
-    remote = sorted({scheme_of(source.dataset.path) for source in pipeline.sources} - {""})
+    remote = sorted({scheme_of(source.dataset.shards_folder) for source in pipeline.sources} - {""})
     unread = [scheme for scheme in remote if scheme not in tf.io.gfile.get_registered_schemes()]
     if path == "graph":
         if unread:
