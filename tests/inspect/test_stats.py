@@ -1,0 +1,108 @@
+"""Statistics against pictures whose brightness, sharpness, objects and masks are known."""
+
+from __future__ import annotations
+
+import json
+
+import cv2
+import numpy as np
+import pytest
+from PIL import Image
+
+from tfprep import codecs, sources
+from tfprep.cli import main
+from tfprep.dataset import open_dataset
+from tfprep.inspect.stats import statistics_of
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory, photo_of, build_folder):
+    """Pictures with masks: number 3 is dark, number 5 blurred; the mask of number n covers n rows of 48."""
+    root = tmp_path_factory.mktemp("stats")
+    for number in range(12):
+        pixels = np.random.default_rng(number).integers(90, 200, (48, 64, 3)).astype(np.uint8)
+        pixels = pixels // 8 if number == 3 else cv2.GaussianBlur(pixels, (0, 0), 4) if number == 5 else pixels
+        mask = np.zeros((48, 64), np.uint8)
+        mask[:number] = 1
+        split = "val" if number > 8 else "train"
+        for name, content in (("jpg.png", pixels), ("mask.png", mask)):
+            path = root / "raw" / split / "ab"[number % 2] / f"{number:02d}.{name}"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(content).save(path)
+    (root / "raw" / "train" / "a" / "99.jpg.png").write_bytes(b"broken")
+    Image.fromarray(mask).save(root / "raw" / "train" / "a" / "99.mask.png")
+    source = sources.Paired(
+        image="{split}/{label}/*.jpg.png", mask="{split}/{label}/*.mask.png", classes=("ground", "thing")
+    )
+    store = {"image": codecs.Png(), "mask": codecs.Png(), "label": codecs.Scalar()}
+    return build_folder(root / "raw", root / "out", source=source, store=store)
+
+
+def test_distributions_are_those_of_the_stored_pictures(built):
+    data = open_dataset(built)
+    stats = statistics_of(data)
+    for split, count in (("train", 9), ("val", 3)):
+        samples = list(data.samples(split))
+        assert stats.samples[split] == stats.measured[split] == count
+        means = [np.asarray(Image.fromarray(one["image"]).convert("L"), np.float64).mean() for one in samples]
+        brightness = stats.distributions["brightness"][split]
+        assert brightness.quartiles == pytest.approx(np.quantile(means, (0, 0.25, 0.5, 0.75, 1)), abs=0.6)
+        areas = [100 * one["mask"].mean() for one in samples]
+        assert stats.distributions["mask area"][split].quartiles[2] == pytest.approx(np.median(areas))
+        for one in stats.distributions.values():
+            assert sum(one[split].counts) == one[split].count == count
+    assert stats.distributions["width"]["train"].quartiles == (64,) * 5
+    assert stats.class_counts["label"] == {"a": {"train": 5, "val": 1}, "b": {"train": 4, "val": 2}}
+
+
+def test_what_is_hard_to_see_comes_first(built):
+    hardest = statistics_of(open_dataset(built)).hardest
+    assert hardest["darkest"][0].key == "train/b/03.jpg.png"
+    assert hardest["blurriest"][0].key == "train/b/05.jpg.png"
+
+
+def test_rejects_are_counted_by_reason(built):
+    rejects = statistics_of(open_dataset(built)).rejects
+    assert list(rejects.values()) == [1]
+    assert next(iter(rejects)).startswith("decode: ")
+
+
+def test_few_samples_are_read_if_few_are_asked_for(built):
+    seen = []
+    stats = statistics_of(open_dataset(built), most_samples=2, on_sample=lambda done, total: seen.append((done, total)))
+    assert stats.measured == {"train": 2, "val": 2}
+    assert seen == [(1, 4), (2, 4), (3, 4), (4, 4)]
+    assert stats.distributions["height"]["train"].count == 9
+
+
+def test_boxes_are_measured(make_dataset):
+    boxes = [np.array([[0, 0, 12, 16]], np.float32), np.array([[0, 0, 24, 32], [4, 4, 4, 9]], np.float32)]
+    made = make_dataset(
+        samples={"train": 2},
+        fields=["image", "boxes"],
+        make=lambda rng, number: {"image": np.full((24, 32, 3), 7, np.uint8), "boxes": boxes[number]},
+        codec={"image": codecs.Png(), "boxes": codecs.Raw()},
+        kinds={"image": "image", "boxes": "boxes"},
+    )
+    stats = statistics_of(open_dataset(made.path))
+    assert stats.distributions["objects"]["train"].quartiles[0::4] == (1, 2)
+    assert stats.distributions["object size"]["train"].quartiles[0::4] == (0, 100)
+    assert stats.hardest["smallest objects"][0].value == 0
+
+
+def test_the_command(built, tmp_path, capsys):
+    page = tmp_path / "stats.html"
+    with pytest.raises(SystemExit) as stopped:
+        main(["stats", str(built), "--json", "--html", str(page)])
+    assert stopped.value.code == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["duplicates"]["near_across"] == 0
+    assert result["distributions"]["brightness"]["val"]["count"] == 3
+    html = page.read_text()
+    assert "<script" not in html
+    assert html.count("<svg") == 5
+    assert html.count("data:image/jpeg") == 8 + 8 + 5 + 4
+    with pytest.raises(SystemExit) as stopped:
+        main(["stats", str(built)])
+    assert stopped.value.code == 0
+    assert "Darkest: train/b/03.jpg.png" in capsys.readouterr().out
