@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import pickle
+import re
 import threading
 from pathlib import Path
 
@@ -221,3 +222,11 @@ def test_a_folder_keeps_what_a_failed_write_would_have_replaced(tmp_path):
     with pytest.raises(FileNotFoundError):
         store.write("x", Path(tmp_path / "not there"))
     assert (bytes(store.read("x")), [path.name for path in tmp_path.iterdir()]) == (b"old", ["x"])
+
+
+def test_missing_credentials_are_named(s3, monkeypatch):
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    error = Exception("Error performing PUT http://169.254.169.254/latest/api/token in 1 ms: no answer")
+    text = str(objects.ObjectStore(parse_url(s3.new_url()))._failed("x", error))
+    assert re.search(r"/x cannot be read: the environment holds no credentials; check AWS_ACCESS_KEY_ID", text)

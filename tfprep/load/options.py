@@ -71,8 +71,7 @@ class LoaderOptions:
             or half of them where that saves decoding.
         workers: "threads" of this process fill the batches, or worker "processes", which training does not slow down; "auto"
             takes processes on machines of many CPUs, where they can read the dataset. `report()` says which, and why.
-        threads: Threads that read and decode, in all processes together; 0 for one a usable CPU (16 where records come from
-            a URL).
+        threads: Threads that read and decode, in all processes together; 0 for one a usable CPU.
         prefetch: Batches kept ready in host memory; None for as many as are of use within the budget. `prefetch_to_device`
             is another thing: it copies finished batches to the accelerator.
         tuning: Whether `threads`, `prefetch` and `cache`, where they have their defaults, are taken from the dataset's

@@ -22,9 +22,11 @@ from tfprep.load.order.schedule import BatchSchedule, Numbers
 from tfprep.load.order.selection import columns_of, select
 from tfprep.load.order.variants import Variants
 from tfprep.load.outputs import EXTRA, Outputs, resolve
+from tfprep.load.reader.ahead import ReadAhead
 from tfprep.load.reader.bad_records import BadRecords
 from tfprep.load.reader.batch import Batch, BatchMemory
 from tfprep.load.reader.cache import DecodedCache, EncodedCache
+from tfprep.load.reader.fetched import Fetched
 from tfprep.load.reader.fill import Filler, Policy
 from tfprep.load.reader.parts import FieldPart, field_parts
 from tfprep.load.reader.reader import Batches, Pace, Reader
@@ -35,6 +37,7 @@ from tfprep.load.split_rows import SplitRows, check_class_names, common_specs, t
 from tfprep.load.tuning import set_allocator, settings_for
 from tfprep.load.values import convert, warped_spec
 from tfprep.load.workers import WorkersPlan, make_pool, most_prefetch, plan_workers
+from tfprep.storage.urls import is_remote
 
 T = TypeVar("T")
 
@@ -123,7 +126,10 @@ class Pipeline:
         pace = Pace(self.memory.prefetch, self.settings.threads, self.options.timeout_s)
         first = self.options.start_step if start is None else start
         pool = None if self._pool is None or self._pool.failure else self._pool
-        reader = Reader(self.schedule, self._filler, memory, pace, start=first, stride=stride, pool=pool)
+        ahead = None
+        if self._is_remote and self.memory.fetch_bytes:
+            ahead = ReadAhead(self._reading, self.schedule, self.memory.fetch_bytes, start=first, stride=stride)
+        reader = Reader(self.schedule, self._filler, memory, pace, start=first, stride=stride, pool=pool, ahead=ahead)
         with self._lock:
             self._fold_ended()
             self._readers.append(reader)
@@ -131,6 +137,11 @@ class Pipeline:
 
     def _failed(self, error: Exception) -> None:
         self._error = error
+
+    @property
+    def fetched(self) -> Fetched:
+        """What was fetched from URLs."""
+        return self._reading.fetched
 
     @property
     def readers(self) -> list[Reader]:
@@ -265,7 +276,12 @@ class Pipeline:
             working += batch  # TensorFlow's ragged tensors are put together from the arrays of a batch
         options, settings = self.options, self.settings
         most = settings.most_prefetch or max(PREFETCH, most_prefetch(self.workers, rows))
-        return plan_memory(options.memory_budget, batch, options.prefetch, most, working)
+        plan = plan_memory(options.memory_budget, batch, options.prefetch, most, working)
+        return plan.with_fetching() if self._is_remote else plan
+
+    @property
+    def _is_remote(self) -> bool:
+        return any(is_remote(path) for path in self.table.files)
 
     def _plan_workers(self) -> WorkersPlan:
         options, threads = self.options, self.settings.threads or usable_cpus()
@@ -309,6 +325,7 @@ class Pipeline:
         substitute = self.schedule.substitute if self.options.training else None
         policy = Policy(self.options.verify, self.bad, substitute, self.options.geometry)
         filler = Filler(self.table, self._parts, self.indexed, policy, self.cache, cold=self._is_cold())
+        self._reading = filler
         if self.at_load is None:
             return filler
         return AtLoadFiller(filler, self.at_load, self.read_outputs.outputs, self.schedule, self.table.key)

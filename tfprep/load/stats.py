@@ -23,6 +23,8 @@ def snapshot(pipeline: Pipeline) -> dict[str, Any]:
         "prefetch": max((reader.prefetch for reader in readers), default=pipeline.memory.prefetch),
         "threads": sum(len(reader.workers) for reader in readers),
         "cache_bytes": 0 if pipeline.cache is None else pipeline.cache.nbytes,
+        "requests": pipeline.fetched.requests,
+        "bytes_fetched": pipeline.fetched.bytes,
         "bad_records": pipeline.bad.count,
         "rows_lost": pipeline.bad.rows_lost,
     }

@@ -138,10 +138,6 @@ _DEFAULTS: Mapping[str, Any] = {"threads": 0, "prefetch": None, "cache": "auto"}
 """Defaults of `LoaderOptions`: an option with this value may be set by the tuning."""
 
 
-REMOTE_THREADS = 16
-"""Threads where records come from a URL: they wait for answers most of the time."""
-
-
 @dataclass(frozen=True)
 class Settings:
     """`threads` 0: one a usable CPU. `most_prefetch` None: as many as make sense. `report`: what the loader's report says of it.
@@ -162,9 +158,7 @@ def settings_for(options: LoaderOptions, datasets: list[Dataset]) -> Settings:
     lookup = _look_up(options, datasets)
     if lookup.tuning is None:
         use = lookup.use if options.tuning else "off"
-        return Settings(
-            _threads(options, datasets), None, options.cache, report={"use": use, "because": lookup.because}
-        )
+        return Settings(options.threads, None, options.cache, report={"use": use, "because": lookup.because})
     tuning = lookup.tuning
     used = {name: value for name, value in tuning.options.items() if _applies(options, name)}
     report: dict[str, Any] = {
@@ -175,12 +169,8 @@ def settings_for(options: LoaderOptions, datasets: list[Dataset]) -> Settings:
         "allocator": tuning.allocator,
         "gain": tuning.verified,
     }
-    threads = used.get("threads") or _threads(options, datasets)
+    threads = used.get("threads") or options.threads
     return Settings(threads, used.get("prefetch"), used.get("cache", options.cache), tuning.allocator, report)
-
-
-def _threads(options: LoaderOptions, datasets: list[Dataset]) -> int:
-    return options.threads or (REMOTE_THREADS if any(is_remote(dataset.shards_folder) for dataset in datasets) else 0)
 
 
 def _look_up(options: LoaderOptions, datasets: list[Dataset]) -> TuningLookup:

@@ -24,6 +24,7 @@ RETRIES, FIRST_BACKOFF_S, LONGEST_BACKOFF_S, RETRY_S = 8, 0.1, 10.0, 120.0
 CONNECT_S, ANSWER_S, REQUEST_S = 10.0, 20.0, 120.0
 """Time to connect, between two pieces of an answer, and for a whole one: 16 MB at the slowest link that is of use, 1 Mbit/s."""
 _LONGEST_REASON = 240
+_METADATA_SERVER = "169.254.169.254"
 _BEHIND_THE_END = ("416 Range Not Satisfiable", "Invalid range")
 """What servers, and obstore's own memory, say of a range that begins behind the end of an object."""
 _CHECKS = {
@@ -138,6 +139,8 @@ class ObjectStore:
             return StorageError(f"{url} does not exist in its store; check the URL, and {variables}")
         if type(error).__name__ in ("PermissionDeniedError", "UnauthenticatedError"):
             return StorageError(f"{url} {what}: the store refuses these credentials (403 or 401); check {variables}")
+        if _METADATA_SERVER in reason:  # where a machine of the cloud asks for credentials; others have no such server
+            return StorageError(f"{url} {what}: the environment holds no credentials; check {variables}")
         return StorageError(f"{url} {what}: {reason}")
 
 

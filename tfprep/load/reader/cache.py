@@ -63,6 +63,11 @@ class DecodedCache:
                 values[name][start + at] = rows[slots[at]]
         return held
 
+    def holds(self, records: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Return which of the records it holds."""
+        held: npt.NDArray[np.bool_] = self._slots[records] >= 0
+        return held
+
     @property
     def full(self) -> bool:
         """Whether every record is held: nothing will be read or decoded any more."""
@@ -126,6 +131,10 @@ class EncodedCache:
     @property
     def records(self) -> int:
         return len(self._held)
+
+    def holds(self, records: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Return which of the records it holds."""
+        return np.array([record in self._held for record in records.tolist()], bool)
 
     def fetch(self, record: int) -> dict[str, Array] | None:
         held = self._held.get(record)

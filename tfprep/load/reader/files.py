@@ -1,4 +1,4 @@
-"""Bytes of records, by offset, from shard files held open."""
+"""Bytes of records, by offset, from shard files held open, or fetched from a URL."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from tfprep.errors import RecordError
 from tfprep.fields import Array
+from tfprep.load.reader.fetched import Fetched
 from tfprep.storage.local import regular_descriptor
-from tfprep.storage.store import open_store
 from tfprep.storage.urls import is_remote
 
 OPEN_FILES = 256
@@ -43,45 +42,33 @@ class _LocalFile:
             os.close(self.fd)
 
 
-class _RemoteFile:
-    """A file at a URL: each reading is a request of its own."""
-
-    fd = -1
-    content = None
-
-    def __init__(self, path: Any) -> None:
-        self._store, self._name = open_store(path.parent), path.name
-
-    def read(self, start: int, stop: int) -> memoryview:
-        return self._store.read(self._name, start, stop)
-
-
 class Files:
     """Shard files by their number in `paths`, opened when first asked for. Safe to use from any thread."""
 
     def __init__(self, paths: Sequence[Path], *, limit: int = OPEN_FILES) -> None:
         self.paths = paths
+        self.remote = np.array([is_remote(path) for path in paths], bool)
+        self.fetched = Fetched(paths)
         self._limit = limit
-        self._open: OrderedDict[int, _LocalFile | _RemoteFile] = OrderedDict()
+        self._open: OrderedDict[int, _LocalFile] = OrderedDict()
         self._lock = threading.Lock()
 
-    def get(self, number: int) -> _LocalFile | _RemoteFile:
+    def get(self, number: int) -> _LocalFile:
         """The open file; the least recently used is closed where there are too many."""
         with self._lock:
             if number in self._open:
                 self._open.move_to_end(number)
                 return self._open[number]
             path = self.paths[number]
-            file = self._open[number] = _RemoteFile(path) if is_remote(path) else _LocalFile(path)
+            file = self._open[number] = _LocalFile(path)
             if len(self._open) > self._limit:
                 self._open.popitem(last=False)
             return file
 
     def will_need(self, number: int, offset: int, size: int) -> None:
         """Let the system begin to read these bytes; it does not wait for them."""
-        file = self.get(number)
-        if isinstance(file, _LocalFile) and hasattr(os, "posix_fadvise"):
-            os.posix_fadvise(file.fd, offset, size, os.POSIX_FADV_WILLNEED)
+        if hasattr(os, "posix_fadvise") and not self.remote[number]:
+            os.posix_fadvise(self.get(number).fd, offset, size, os.POSIX_FADV_WILLNEED)
 
     def close(self) -> None:
         """Close all files as soon as nobody reads from them."""
@@ -97,14 +84,11 @@ def read_at(descriptor: int, target: Array, offset: int) -> bool:
         return False
 
 
-def read_into(file: _LocalFile | _RemoteFile, path: Path, offset: int, pieces: list[Array], wanted: int) -> None:
+def read_into(file: _LocalFile, path: Path, offset: int, pieces: list[Array], wanted: int) -> None:
     """Fill the uint8 arrays, `wanted` bytes together, with the file's from `offset` on: one `preadv`, without the GIL.
 
     RecordError where the file ends early, or the disk fails.
     """
-    if isinstance(file, _RemoteFile):
-        _fetch_into(file, path, offset, pieces, wanted)
-        return
     got = 0
     while got < wanted:  # a signal or a network file system may give less at a time
         try:
@@ -113,21 +97,11 @@ def read_into(file: _LocalFile | _RemoteFile, path: Path, offset: int, pieces: l
             reason = f"cannot be read: {error.strerror} (errno {error.errno})"
             raise RecordError(reason, path=str(path), record=None, offset=offset) from error
         if more == 0:
-            raise _cut_short(path, offset, got, wanted)
+            raise cut_short(path, offset, got, wanted)
         got += more
 
 
-def _fetch_into(file: _RemoteFile, path: Path, offset: int, pieces: list[Array], wanted: int) -> None:
-    content = np.frombuffer(file.read(offset, offset + wanted), np.uint8)
-    if len(content) < wanted:
-        raise _cut_short(path, offset, len(content), wanted)
-    start = 0
-    for piece in pieces:
-        piece[:] = content[start : start + len(piece)]
-        start += len(piece)
-
-
-def _cut_short(path: Path, offset: int, got: int, wanted: int) -> RecordError:
+def cut_short(path: Path, offset: int, got: int, wanted: int) -> RecordError:
     return RecordError(f"cut short: the file holds {got} of {wanted} bytes", path=str(path), record=None, offset=offset)
 
 

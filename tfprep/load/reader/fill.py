@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from tfprep.augment.transform import GeometryOp
 from tfprep.errors import RecordError
@@ -16,6 +17,7 @@ from tfprep.load.order.schedule import BatchIndices, Numbers
 from tfprep.load.reader.bad_records import ATTEMPTS, BadRecords, too_many
 from tfprep.load.reader.batch import Batch
 from tfprep.load.reader.cache import DecodedCache, EncodedCache
+from tfprep.load.reader.fetched import Fetched
 from tfprep.load.reader.parts import FieldPart
 from tfprep.load.reader.rows import RowFiller, Rows, UnreadRow
 from tfprep.load.reader.table import RecordTable
@@ -60,8 +62,8 @@ class Filler:
         self._table, self._parts, self._indexed, self._policy = table, parts, indexed, policy
         self._cold = cold
         self._decoded = cache if isinstance(cache, DecodedCache) else None
-        encoded = cache if isinstance(cache, EncodedCache) else None
-        self._reading = RowFiller(table.files, parts, policy.geometry, encoded, announce=cold)
+        self._encoded = cache if isinstance(cache, EncodedCache) else None
+        self._reading = RowFiller(table.files, parts, policy.geometry, self._encoded, announce=cold)
         self._verified = np.full(table.records, policy.verify == "never", np.uint8)
 
     @property
@@ -77,6 +79,25 @@ class Filler:
         return self.all_cached or (in_place and not self._cold and all(part.direct for part in self._parts))
 
     @property
+    def fetched(self) -> Fetched:
+        """What is fetched from URLs."""
+        return self._reading.files.fetched
+
+    def to_fetch(self, records: Numbers, files: Numbers) -> npt.NDArray[np.bool_]:
+        """Return which of these records, in these files, lie at a URL and in no cache."""
+        if not self._reading.fields:  # the index has it all
+            return np.zeros(len(records), bool)
+        remote: npt.NDArray[np.bool_] = self._reading.files.remote[files]
+        for cache in (self._decoded, self._encoded):
+            if cache is not None and remote.any():
+                remote &= ~cache.holds(records)
+        return remote
+
+    def byte_ranges(self, rows: Rows) -> tuple[Numbers, Numbers, Numbers]:
+        """Return the bytes that reading these rows takes (see `RowFiller.byte_ranges`)."""
+        return self._reading.byte_ranges(rows)
+
+    @property
     def reading(self) -> RowFiller:
         """What reads the rows, here or in a worker process."""
         return self._reading
@@ -89,7 +110,7 @@ class Filler:
     def close(self) -> None:
         """Close the files and let go of the cache."""
         self._reading.close()
-        self._decoded = None
+        self._decoded = self._encoded = None
 
     def fill(self, batch: Batch, start: int, stop: int, worker: Worker) -> None:
         """Fill the rows [start, stop)."""

@@ -18,6 +18,7 @@ from tfprep.errors import LoaderError, StalledPipelineError
 from tfprep.limits import usable_cpus
 from tfprep.load.online.fill import AtLoadFiller
 from tfprep.load.order.schedule import BatchIndices, BatchSchedule
+from tfprep.load.reader.ahead import ReadAhead
 from tfprep.load.reader.batch import Batch, BatchMemory
 from tfprep.load.reader.fill import Filler
 from tfprep.load.reader.rows import Rows
@@ -129,10 +130,12 @@ class Reader:
         start: int = 0,
         stride: int = 1,
         pool: WorkerPool | None = None,
+        ahead: ReadAhead | None = None,
     ) -> None:
-        """`pool`: worker processes that fill batches in place of the threads, as soon as they have started."""
+        """`pool`: worker processes that fill batches in place of the threads, as soon as they have started. `ahead`: what
+        fetches records at URLs before they are read."""
         self._schedule, self.filler, self._memory, self._pace = schedule, filler, memory, pace
-        self._pool = pool
+        self._pool, self._ahead = pool, ahead
         self.remote = Worker("tfprep-workers")
         """What the worker processes have done, all together."""
         self._stride = stride
@@ -172,6 +175,8 @@ class Reader:
             batch = self._wait()
         finally:
             self.consumed_at = time.monotonic()
+        if self._ahead is not None:
+            self._ahead.delivered(batch.step)
         with self._lock:
             self._batches.pop(batch.step, None)
             self._wanted += self._stride
@@ -223,6 +228,8 @@ class Reader:
             self._work.put(None)
         if self._pool is not None:
             self._pool.wake()
+        if self._ahead is not None:
+            self._ahead.stop()
 
     def close(self) -> None:
         """Stop the threads, wait for them and give the memory back; what the consumer keeps stays as it is."""
@@ -230,6 +237,8 @@ class Reader:
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join(timeout=JOIN_S)
+        if self._ahead is not None:
+            self._ahead.join()
         self._memory.close()
 
     # --- the consumer's side ----------------------------------------------------------------------------------------
@@ -242,6 +251,8 @@ class Reader:
             return
         self._started = True
         _close_at_exit(self)
+        if self._ahead is not None:
+            self._ahead.start()
         if self._pool is not None:
             self._pool.attach(self)
             if self._pool.ready:

@@ -11,7 +11,7 @@ import google_crc32c
 
 from tfprep.errors import RecordError
 from tfprep.fields import Array
-from tfprep.load.reader.files import Files, read_into
+from tfprep.load.reader.files import Files, cut_short, read_into
 from tfprep.load.reader.worker import Scratch
 from tfprep.records.framing import FOOTER_BYTES, FRAME_BYTES, HEADER_BYTES, OTHER_RECORD, footer_crc, masked
 
@@ -45,6 +45,8 @@ def read_fields(
     `spans` stand in the order of their offsets. With `verify` the whole frame is read and both checksums are compared; with
     `whole` the payload comes as the field "" too; without, only what lies between the fields is read. Raises RecordError.
     """
+    if files.remote[record.file]:
+        return _fetched_fields(files, record, spans, verify=verify, whole=whole)
     scratch.reset(record.size)
     contents: dict[str, Array] = {}
     everything = verify or whole
@@ -62,6 +64,29 @@ def read_fields(
             check_pieces(files.paths[record.file], record, pieces)
         if whole:
             contents[""] = pieces[0][HEADER_BYTES:-FOOTER_BYTES]
+    return contents
+
+
+def _fetched_fields(
+    files: Files, record: Record, spans: Sequence[FieldSpan], *, verify: bool, whole: bool
+) -> dict[str, Array]:
+    """`read_fields` of a record at a URL: views of the memory that it was fetched into, copied to the targets given."""
+    contents: dict[str, Array] = {}
+    path, everything = files.paths[record.file], verify or whole
+    for run in [spans] if everything else _runs(spans):
+        start = record.offset if everything else run[0].offset
+        stop = record.offset + record.size if everything else run[-1].offset + run[-1].size
+        content = files.fetched.read(record.file, record.offset, start, stop)
+        if len(content) < stop - start:
+            raise cut_short(path, start, len(content), stop - start)
+        if verify:
+            check_pieces(path, record, [content])
+        for span in run:
+            field = contents[span.name] = content[span.offset - start : span.offset - start + span.size]
+            if span.target is not None:
+                span.target[:] = field
+        if whole:
+            contents[""] = content[HEADER_BYTES:-FOOTER_BYTES]
     return contents
 
 

@@ -133,6 +133,24 @@ class RowFiller:
             and not any(is_remote(path) for path in paths)
         )
 
+    @property
+    def files(self) -> Files:
+        """The files that it reads."""
+        return self._files
+
+    def byte_ranges(self, rows: Rows) -> tuple[Numbers, Numbers, Numbers]:
+        """Return the bytes that reading these rows takes: for each range the row's number, its start and its stop in the file."""
+        every = (rows["verify"] != 0) | self._whole
+        whole, some = np.flatnonzero(every), np.flatnonzero(~every)
+        numbers, starts = [whole], [rows["offset"][whole]]
+        stops = [starts[0] + rows["size"][whole]]
+        for field in range(len(self.fields)):
+            offsets, sizes = rows.field(field)
+            numbers.append(some)
+            starts.append(offsets[some])
+            stops.append(offsets[some] + sizes[some])
+        return np.concatenate(numbers), np.concatenate(starts), np.concatenate(stops)
+
     def close(self) -> None:
         """Close the files and let go of the cache."""
         self._files.close()

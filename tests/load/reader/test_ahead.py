@@ -1,0 +1,214 @@
+"""Records at URLs are fetched ahead, in few requests: what is planned is exactly what is read, in every order."""
+
+from __future__ import annotations
+
+import itertools
+import time
+import uuid
+from contextlib import closing
+
+import numpy as np
+import pytest
+
+import tfprep
+from tfprep.errors import RecordError, StalledPipelineError, StorageError
+from tfprep.load.options import LoaderOptions
+from tfprep.load.reader import ahead as module
+from tfprep.load.reader.ahead import ReadAhead, plan_ranges
+from tfprep.storage import objects
+from tfprep.storage.store import open_store
+
+pytest.importorskip("obstore")
+ORDERS = {
+    "global": {"order": "global"},
+    "block": {"order": "block", "block": 8, "window": 2},
+    "sequential": {"order": "sequential"},
+    "hosts": {"order": "block", "block": 4, "window": 3, "hosts": (1, 3)},
+    "all variants": {"order": "global", "variants": "all"},
+    "validation": {"training": False},
+    "one variant": {"order": "block", "block": 8, "variants": 1, "remainder": "keep"},
+    "balanced": {"order": "global", "balance": "label"},
+}
+
+
+@pytest.fixture(scope="module")
+def url(photos, _s3_server):
+    return _s3_server.copy(photos.path)
+
+
+def batches(data, steps, **options):
+    with closing(data.numpy_loader("train", 7, seed=3, **options)) as loader:
+        return [batch for batch, _ in zip(loader, range(steps), strict=False)], loader.stats
+
+
+def assert_same(one, other):
+    assert len(one) == len(other) > 0
+    for a, b in zip(one, other, strict=True):
+        assert a.keys() == b.keys()
+        for name in a:
+            np.testing.assert_array_equal(a[name], b[name], name)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_batches_equal_those_of_the_folder(photos, url, s3, order):
+    """All fields, read with their checksums, and in the second epoch without; then two fields of ten."""
+    for fields, steps in ((None, 9), (["lossless", "label", "key"], 3)):
+        options = {**ORDERS[order], "fields": fields, "cache": False}
+        here, _ = batches(tfprep.open(photos.path), steps, **options)
+        there, _ = batches(tfprep.open(url), steps, **options)
+        assert_same(here, there)
+    assert all(request.span for request in s3.proxy.reads(".tfrecord-"))
+
+
+def records_of(pipeline, steps):
+    """By file and record of these steps the byte ranges that are read, computed row by row from the index."""
+    needed = {}
+    for indices in pipeline.schedule.batch_indices(steps):
+        offsets = pipeline.table.offsets
+        for record in pipeline.table.record(indices.row, indices.variant).tolist():
+            start = int(offsets.offset[record])
+            needed[int(offsets.file[record]), start] = start + int(offsets.size[record])
+    return needed
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_the_plan_covers_what_is_read_and_no_more(photos, order, monkeypatch):
+    monkeypatch.setattr(module, "GAP_BYTES", 0)
+    options = LoaderOptions(batch_size=7, seed=3, cache=False, **ORDERS[order])
+    pipeline = tfprep.open(in_memory(photos)).subset("train").pipeline(options)
+    steps = range(min(20, pipeline.schedule.steps or 20))
+    needed = records_of(pipeline, steps)
+    largest = max(stop - start for (_, start), stop in needed.items())
+    by_step = {step: set(records_of(pipeline, [step])) for step in steps}
+    for request_bytes, part_bytes in itertools.product([2_000, 1 << 20], [5_000, 40_000, 1 << 30]):
+        monkeypatch.setattr(module, "REQUEST_BYTES", request_bytes)
+        kept_until = {}
+        for ranges in plan_ranges(pipeline._reading, pipeline.schedule, iter(steps), part_bytes):
+            for part in ranges:
+                assert part.nbytes <= request_bytes + largest
+                frames = sorted((frame, needed[part.file, frame]) for frame in part.frames)
+                assert (part.start, part.stop) == (frames[0][0], max(stop for _, stop in frames))
+                assert (
+                    sum(stop - start for start, stop in frames) == part.nbytes
+                )  # no byte that nobody reads, none twice
+                for frame in part.frames:
+                    kept_until.setdefault((part.file, frame), []).append(part.last_step)
+        for step, records in by_step.items():
+            assert all(max(kept_until[record]) >= step for record in records)
+        assert kept_until.keys() == needed.keys()
+    pipeline.close()
+
+
+def in_memory(photos):
+    url = f"memory://{uuid.uuid4().hex}"
+    store = open_store(url)
+    for path in photos.path.iterdir():
+        store.write(path.name, path)
+    return url
+
+
+def test_a_block_is_one_request(photos):
+    """An epoch of 7 blocks in windows of 3. Two blocks that follow each other are one request, a block in two shards is two."""
+    options = LoaderOptions(batch_size=7, seed=3, cache=False, order="block", block=8, window=3, variants=0)
+    pipeline = tfprep.open(in_memory(photos)).subset("train").pipeline(options)
+    windows = list(plan_ranges(pipeline._reading, pipeline.schedule, iter(range(7)), 1 << 30))
+    assert len(windows) == 3
+    assert sum(map(len, windows)) <= 7 + pipeline.dataset.splits["train"].shards - 1
+    pipeline.close()
+
+
+def test_a_validation_run_fetches_every_byte_once(url, s3):
+    data = tfprep.open(url)
+    with closing(data.numpy_loader("train", 7, training=False, cache=False)) as loader:
+        s3.proxy.requests.clear()
+        assert sum(len(batch["label"]) for batch in loader) == 50
+        stats = loader.stats
+    reads = s3.proxy.reads(".tfrecord-")
+    files = data.splits["train"].files[0]
+    assert len(reads) == len(files) == stats["requests"]
+    assert sum(stop - start for start, stop in (request.span for request in reads)) == sum(file.bytes for file in files)
+    assert stats["bytes_fetched"] == sum(file.bytes for file in files)
+
+
+def test_what_is_in_the_decoded_cache_is_not_fetched_again(url, s3):
+    options = {"order": "global", "variants": 0, "fields": ["lossless"], "cache": "decoded"}
+    with closing(tfprep.open(url).numpy_loader("train", 10, **options)) as loader:
+        iterator = iter(loader)
+        for _ in range(20):
+            next(iterator)
+        count = len(s3.proxy.reads(".tfrecord-"))
+        for _ in range(20):
+            next(iterator)
+        assert len(s3.proxy.reads(".tfrecord-")) == count
+
+
+def test_memory_is_bounded(photos, monkeypatch):
+    pipeline = tfprep.open(in_memory(photos)).subset("train").pipeline(LoaderOptions(batch_size=7, cache=False))
+    budget, most = 60_000, []
+    ahead = ReadAhead(pipeline._reading, pipeline.schedule, budget)
+    take = ahead._take
+
+    def watched():
+        part = take()
+        most.append(ahead._used)
+        return part
+
+    monkeypatch.setattr(ahead, "_take", watched)
+    ahead.start()
+    for step in range(30):
+        ahead.delivered(step)
+        time.sleep(0.002)
+    ahead.join()
+    assert 0 < max(most) <= budget
+    assert not pipeline.fetched._ranges
+    pipeline.close()
+
+
+@pytest.mark.parametrize("fault", ["503", "reset", "truncate"])
+def test_faults_that_pass_change_nothing(photos, url, s3, fault, monkeypatch):
+    monkeypatch.setattr(objects, "FIRST_BACKOFF_S", 0.01)
+    objects._connected.cache_clear()
+    data = tfprep.open(url)
+    here, _ = batches(tfprep.open(photos.path), 8, order="block", block=8)
+    s3.proxy.faults.extend([fault, "", fault, fault, ""] * 4)
+    there, _ = batches(data, 8, order="block", block=8)
+    assert_same(here, there)
+    objects._connected.cache_clear()
+
+
+def test_a_store_that_does_not_answer_is_a_stalled_pipeline(url, s3):
+    data = tfprep.open(url)
+    loader = data.numpy_loader("train", 8, timeout_s=1.0)
+    loader.pipeline.table.offsets  # noqa: B018 # the index is read before the store stalls
+    s3.proxy.always = "stall"
+    with pytest.raises(StalledPipelineError, match=r"Last to move: .*read s3://bucket/.*tfrecord"):
+        next(iter(loader))
+    s3.proxy.always = ""
+    s3.proxy.released.set()
+    loader.close()
+    s3.proxy.released.clear()
+
+
+def test_an_object_that_is_gone_is_named(photos, s3):
+    url = s3.copy(photos.path)
+    data = tfprep.open(url)
+    loader = data.numpy_loader("train", 8, on_bad="skip")
+    shard = data.file("train", 0, 1).name
+    s3.put(f"{url}/{shard}", b"", method="DELETE")
+    with pytest.raises(StorageError, match=rf"{shard} does not exist in its store"):
+        list(zip(loader, range(50), strict=False))
+
+
+def test_a_damaged_record_is_one_bad_record_of_its_range(photos, s3):
+    url = s3.copy(photos.path)
+    data = tfprep.open(url)
+    shard = data.file("train", 0, 0)
+    content = bytearray((photos.path / shard.name).read_bytes())
+    content[shard.bytes // 2] ^= 1
+    s3.put(f"{url}/{shard.name}", bytes(content))
+    with closing(data.numpy_loader("train", 8, training=False, on_bad="skip")) as loader:
+        assert sum(len(batch["label"]) for batch in loader) == 49
+        (bad,) = loader.report()["bad_records"]
+    assert "checksum" in bad["reason"]
+    with pytest.raises(RecordError, match="wrong checksum"):
+        list(data.numpy_loader("train", 8, training=False))

@@ -1,0 +1,265 @@
+"""Records at URLs are fetched ahead of their use, in few large requests, as far ahead as the memory allows.
+
+The plan follows the order of the run. It takes the rows of some steps together, in the order "block" those of a whole window, and
+fetches byte ranges that lie close together in one file with one request. A range is kept until the last step that needs it has
+been delivered. What is not planned, such as a substitute of a bad record, is a request of its own.
+
+Memory: the ranges that are kept, and twice those on their way, take at most `budget` bytes; beyond it each reading thread may
+fetch one range that a batch waits for.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from queue import SimpleQueue
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from tfprep.load.order.schedule import BatchIndices, BatchSchedule, Numbers
+from tfprep.load.reader.fetched import ByteRange, Fetched
+from tfprep.load.reader.rows import Rows
+
+GAP_BYTES = 64 << 10
+"""A gap between two ranges of at most this is fetched along with them: which takes a connection of 100 MB/s less than 1 ms."""
+REQUEST_BYTES = 8 << 20
+"""The largest request: AWS recommends 8 to 16 MB for ranges of large objects (S3's performance guidelines)."""
+REQUESTS = 64
+"""Requests in flight: at 30 ms they are 2,000 a second."""
+PLAN_ROWS, PLAN_BYTES = 8192, 64 << 20
+"""The most rows, and bytes, that are planned together where the order has no windows."""
+MOST_ROWS_AHEAD = 1 << 18
+"""How far the plan may be ahead of the trainer, in rows: at 1,000 images/s four minutes."""
+_FILE_SHIFT = 44  # offsets stay below 16 TiB, S3's largest object has 48.8
+JOIN_S = 5.0
+"""How long `join` waits for requests in flight; those that hang end by their own time-outs."""
+
+
+class RangeSource(Protocol):
+    """What the plan asks a `Filler`: where records lie, and which of them are still to be read from a store."""
+
+    def locate(self, batches: Sequence[BatchIndices]) -> list[Rows]: ...
+
+    def to_fetch(self, records: Numbers, files: Numbers) -> npt.NDArray[np.bool_]: ...
+
+    def byte_ranges(self, rows: Rows) -> tuple[Numbers, Numbers, Numbers]: ...
+
+    @property
+    def fetched(self) -> Fetched: ...
+
+
+class ReadAhead:
+    """Fetches what the steps `start`, `start + stride`, ... need. `stop` takes no lock, as that of `Reader`."""
+
+    def __init__(
+        self, source: RangeSource, schedule: BatchSchedule, budget: int, *, start: int = 0, stride: int = 1
+    ) -> None:
+        self._source, self._schedule, self._budget = source, schedule, budget
+        self._plan = plan_ranges(source, schedule, self._steps(start, stride), max(budget // 4, 1))
+        self._planned_step = self._delivered_step = start
+        self._lock = threading.Lock()
+        self._work: SimpleQueue[None] = SimpleQueue()
+        self._idle = 0
+        self._planned: deque[ByteRange] = deque()
+        self._kept: list[tuple[int, int, ByteRange]] = []  # a heap by the last step
+        self._numbers = itertools.count()
+        self._used = 0
+        self._planning = False
+        self._stopped = False
+        self._threads: list[threading.Thread] = []
+
+    def start(self) -> None:
+        """Begin to fetch. Threads beyond the first few wait until there is work for them."""
+        for number in range(min(REQUESTS, max(2, self._budget // GAP_BYTES))):
+            thread = threading.Thread(target=self._fetch_ranges, name=f"tfprep-fetch-{number}", daemon=True)
+            thread.start()
+            self._threads.append(thread)
+
+    def delivered(self, step: int) -> None:
+        """Let go of what no later step needs."""
+        gone = []
+        with self._lock:
+            self._delivered_step = step
+            while self._kept and self._kept[0][0] <= step:
+                gone.append(heapq.heappop(self._kept)[2])
+            self._used -= sum(part.nbytes for part in gone)
+            self._wake()
+        self._source.fetched.remove(gone)
+
+    def stop(self) -> None:
+        """Make no more requests; those in flight end by themselves."""
+        self._stopped = True
+        for _ in range(REQUESTS):
+            self._work.put(None)
+
+    def join(self) -> None:
+        """Wait for the requests in flight, at most `JOIN_S`, and let go of all ranges."""
+        self.stop()
+        end = time.monotonic() + JOIN_S
+        for thread in self._threads:
+            thread.join(timeout=max(0.0, end - time.monotonic()))
+        with self._lock:
+            gone = [part for *_, part in self._kept] + list(self._planned)
+            self._kept, self._used = [], 0
+            self._planned.clear()
+        self._source.fetched.remove(gone)
+
+    def _fetch_ranges(self) -> None:
+        try:
+            while (part := self._take()) is not None:
+                if self._source.to_fetch(part.records, np.full(len(part.records), part.file)).any():
+                    self._source.fetched.fetch(part)
+                else:
+                    self._source.fetched.remove([part])
+                with self._lock:
+                    self._used -= part.nbytes  # of the two parts while it was on its way
+                    self._wake()
+        except BaseException:  # the reading threads meet the same error, in a batch that names it
+            self.stop()
+
+    def _steps(self, start: int, stride: int) -> Iterator[int]:
+        for step in itertools.count(start, stride):
+            self._planned_step = step
+            yield step
+
+    def _take(self) -> ByteRange | None:
+        """Return the next range to fetch; None when there will be none any more."""
+        while not self._stopped:
+            with self._lock:
+                if self._planned and self._has_room(self._planned[0]):
+                    return self._begin(self._planned.popleft())
+                plans = not self._planned and not self._planning and self._may_plan
+                self._planning = self._planning or plans
+                self._idle += not plans
+            if not plans:
+                self._work.get()
+            elif not self._extend_plan():
+                return None
+        return None
+
+    def _extend_plan(self) -> bool:
+        """Plan some more steps, outside the lock: the consumer must not wait for it. Return whether there are any."""
+        ranges = next(self._plan, None)
+        if ranges is not None:
+            self._source.fetched.add(ranges)
+        with self._lock:
+            self._planned.extend(ranges or ())
+            self._planning = ranges is None  # nobody plans behind the end
+        return ranges is not None
+
+    @property
+    def _may_plan(self) -> bool:
+        """Whether the plan is not too far ahead of the trainer: where all rows are cached it would never end."""
+        return (self._planned_step - self._delivered_step) * self._schedule.batch_size <= MOST_ROWS_AHEAD
+
+    def _has_room(self, part: ByteRange) -> bool:
+        return self._used == 0 or self._used + 2 * part.nbytes <= self._budget
+
+    def _begin(self, part: ByteRange) -> ByteRange:
+        self._used += 2 * part.nbytes
+        heapq.heappush(self._kept, (part.last_step, next(self._numbers), part))
+        self._wake()  # one thread wakes the next one, as long as there is work: not all of them for one range
+        return part
+
+    def _wake(self) -> None:
+        """Wake a thread that waits. Runs under the lock."""
+        if self._idle:
+            self._idle -= 1
+            self._work.put(None)
+
+
+def plan_ranges(
+    source: RangeSource, schedule: BatchSchedule, steps: Iterator[int], most_bytes: int
+) -> Iterator[list[ByteRange]]:
+    """Yield the ranges of consecutive parts of the run, each in the order of first use; none where nothing is to be fetched.
+
+    Args:
+        source: Where the records lie.
+        schedule: The order of the run.
+        steps: The steps, without an end.
+        most_bytes: The most bytes of records that are planned together.
+    """
+    waiting: list[tuple[Rows, Numbers, Numbers]] = []
+    ended = False
+    while waiting or not ended:
+        before = sum(len(rows) for rows, _, _ in waiting)
+        ended = ended or not _extend(waiting, source, schedule, steps)
+        rows, step, window = _joined(waiting)
+        if not len(rows):
+            yield []
+        last = ended or len(rows) == before  # nothing comes of the next steps: it is in a cache
+        while (cut := _end_of_part(rows, window, most_bytes)) < len(rows) or (last and len(rows)):
+            yield _ranges(source, rows.take(slice(0, cut)), step[:cut])
+            rows, step, window = rows.take(slice(cut, None)), step[cut:], window[cut:]
+        waiting = [(rows, step, window)] if len(rows) else []
+
+
+def _extend(waiting: list[Any], source: RangeSource, schedule: BatchSchedule, steps: Iterator[int]) -> bool:
+    """Add the rows of some more steps; return whether there were any."""
+    many = max(1, PLAN_ROWS // schedule.batch_size // (1 if waiting else 4))  # the first ones soon
+    numbers = list(itertools.islice(steps, many))
+    numbers = [step for step in numbers if schedule.steps is None or step < schedule.steps]
+    if not numbers:
+        return False
+    batches = schedule.batch_indices(numbers)
+    for step, indices, rows in zip(numbers, batches, source.locate(batches), strict=True):
+        epoch, inside = np.divmod(indices.position, schedule.size)
+        windows = schedule.order.windows(inside, epoch, schedule.size)
+        kept = source.to_fetch(rows["record"], rows["file"])
+        waiting.append((rows.take(kept), np.full(int(kept.sum()), step), windows[kept]))
+    return True
+
+
+def _joined(waiting: list[tuple[Rows, Numbers, Numbers]]) -> tuple[Rows, Numbers, Numbers]:
+    if not waiting:
+        return Rows(np.empty((0, 0), np.int64)), np.empty(0, np.int64), np.empty(0, np.int64)
+    rows = Rows(np.concatenate([rows.table for rows, _, _ in waiting], axis=1))
+    return rows, np.concatenate([step for _, step, _ in waiting]), np.concatenate([part for *_, part in waiting])
+
+
+def _end_of_part(rows: Rows, window: Numbers, most_bytes: int) -> int:
+    """Return where the first part ends: with its window, or before it has too many bytes; at least one row is in it."""
+    if not len(rows):
+        return 0
+    same = np.flatnonzero(window != window[0])
+    last = int(same[0]) if len(same) else len(rows)
+    if window[0] < 0:
+        last, most_bytes = min(last, PLAN_ROWS), min(most_bytes, PLAN_BYTES)
+    return min(last, max(1, int(np.searchsorted(np.cumsum(rows["size"]), most_bytes, "right"))))
+
+
+def _ranges(source: RangeSource, rows: Rows, step: Numbers) -> list[ByteRange]:
+    """Join what lies close together in one file, to ranges of about `REQUEST_BYTES` at most."""
+    row, start, stop = source.byte_ranges(rows)
+    if not len(row):
+        return []
+    file = rows["file"][row]
+    first, last = (file << _FILE_SHIFT) + start, (file << _FILE_SHIFT) + stop
+    order = np.lexsort((row, first))
+    row, first, last = row[order], first[order], last[order]
+    ends = np.maximum.accumulate(last)
+    breaks = np.concatenate([[True], first[1:] > ends[:-1] + GAP_BYTES])
+    begins = np.maximum.accumulate(np.where(breaks, first, 0))
+    number = (first - begins) // REQUEST_BYTES
+    breaks[1:] |= (number[1:] != number[:-1]) & (row[1:] != row[:-1]) & (first[1:] >= ends[:-1])
+    at = np.flatnonzero(breaks)
+    uses, last_steps = np.minimum.reduceat(row, at), np.maximum.reduceat(step[row], at)
+    bounds = [*at.tolist(), len(row)]
+    offset, records = rows["offset"], rows["record"]
+    ranges = []
+    for which in np.argsort(uses, kind="stable").tolist():
+        mine = row[bounds[which] : bounds[which + 1]]
+        begin, end = int(first[bounds[which]]), int(last[bounds[which] : bounds[which + 1]].max())
+        number_of_file = begin >> _FILE_SHIFT
+        base = number_of_file << _FILE_SHIFT
+        frames = tuple(dict.fromkeys(offset[mine].tolist()))
+        ranges.append(
+            ByteRange(number_of_file, begin - base, end - base, int(last_steps[which]), records[mine], frames)
+        )
+    return ranges
