@@ -160,8 +160,8 @@ def _largest(table: RecordTable, column: str) -> Numbers:
     return np.concatenate(parts)
 
 
-def parse_bytes(value: int | str) -> int:
-    """A number of bytes, or text such as "800M", "2GB" or "1.5 GiB" (units of 1,024)."""
+def parse_bytes(value: int | str, option: str = "memory_budget") -> int:
+    """The value of an option: a number of bytes, or text such as "800M", "2GB" or "1.5 GiB" (units of 1,024)."""
     if isinstance(value, int) and not isinstance(value, bool) and value > 0:
         return value
     match = re.fullmatch(r"\s*([0-9.]+)\s*([kmgt]?)i?b?\s*", str(value).lower())
@@ -170,5 +170,5 @@ def parse_bytes(value: int | str) -> int:
     except ValueError:
         amount = 0
     if amount < 1:
-        raise LoaderError(f"memory_budget is a number of bytes or text such as '2GB', not {value!r}")
+        raise LoaderError(f"{option} is a number of bytes or text such as '2GB', not {value!r}")
     return int(amount)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import difflib
 import operator
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal, TypeAlias, TypedDict, get_args
 
 from tfprep.augment.transform import GeometryOp
 from tfprep.errors import LoaderError
+from tfprep.load.memory import parse_bytes
 from tfprep.load.online.ops import AtLoadOp, check_ops
 from tfprep.load.order.epoch_order import OrderName
 from tfprep.load.order.schedule import Hosts, Remainder
@@ -69,6 +71,8 @@ class LoaderOptions:
         memory_budget: Bytes, or text such as "2GB", for batches and cache; None for a quarter of the free memory.
         cache: "decoded", "encoded", False, or "auto": decoded rows where samples are read more than once and all of them fit,
             or half of them where that saves decoding.
+        local: A folder on a local disk where shards of a dataset at a URL are kept for later epochs and runs. Processes share it.
+        local_limit: The most bytes, or text such as "500GB", that the folder may take; None for what the disk has left.
         workers: "threads" of this process fill the batches, or worker "processes", which training does not slow down; "auto"
             takes processes on machines of many CPUs, where they can read the dataset. `report()` says which, and why.
         threads: Threads that read and decode, in all processes together; 0 for one a usable CPU.
@@ -109,6 +113,8 @@ class LoaderOptions:
     verify: Verify = "first_epoch"
     memory_budget: int | str | None = None
     cache: CacheChoice = "auto"
+    local: str | os.PathLike[str] | None = None
+    local_limit: int | str | None = None
     workers: WorkersChoice = "auto"
     threads: int = 0
     prefetch: int | None = None
@@ -145,6 +151,10 @@ class LoaderOptions:
         if self.host.count > self.batch_size:
             rule = f"batch_size={self.batch_size} is that of all hosts together"
             raise LoaderError(f"{rule}: give each of the {self.host.count} hosts one sample at least")
+        if self.local_limit is not None:
+            parse_bytes(self.local_limit, "local_limit")
+            if self.local is None:
+                raise LoaderError("local_limit is the limit of the folder `local`, which is not given")
         check_geometry(self.geometry)
         check_ops(self.at_load)
 
@@ -180,6 +190,8 @@ class LoaderKeywords(TypedDict, total=False):
     verify: Verify
     memory_budget: int | str | None
     cache: CacheChoice
+    local: str | os.PathLike[str] | None
+    local_limit: int | str | None
     workers: WorkersChoice
     threads: int
     prefetch: int | None

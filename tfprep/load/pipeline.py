@@ -6,6 +6,7 @@ import math
 import threading
 from collections.abc import Callable, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -13,7 +14,8 @@ import numpy as np
 from tfprep.errors import LoaderError
 from tfprep.fields import FieldSpec
 from tfprep.limits import available_memory, usable_cpus
-from tfprep.load.memory import PREFETCH, MemoryPlan, batch_bytes, plan_memory, working_bytes
+from tfprep.load.local import FIRST_POSITIONS, LocalShards, first_needed
+from tfprep.load.memory import PREFETCH, MemoryPlan, batch_bytes, parse_bytes, plan_memory, working_bytes
 from tfprep.load.online.fill import STAGED_ROWS, AtLoadFiller
 from tfprep.load.online.ops import AtLoad, plan_at_load, unfit_fields
 from tfprep.load.options import LoaderOptions
@@ -37,6 +39,7 @@ from tfprep.load.split_rows import SplitRows, check_class_names, common_specs, t
 from tfprep.load.tuning import set_allocator, settings_for
 from tfprep.load.values import convert, warped_spec
 from tfprep.load.workers import WorkersPlan, make_pool, most_prefetch, plan_workers
+from tfprep.storage.cache import CachedObject, LocalCache
 from tfprep.storage.urls import is_remote
 
 T = TypeVar("T")
@@ -74,6 +77,7 @@ class Pipeline:
         self.outputs = self.at_load.delivered(self.read_outputs) if self.at_load else self.read_outputs
         self.indexed = self._find_indexed()
         self.table = self._make_table()
+        self.local = self._make_local()
         self.schedule = self._make_schedule()
         self._parts = self._make_parts()
         self.workers = self._plan_workers()
@@ -127,6 +131,8 @@ class Pipeline:
         first = self.options.start_step if start is None else start
         pool = None if self._pool is None or self._pool.failure else self._pool
         ahead = None
+        if self.local is not None:
+            self.local.start(self.first_needed, self._reading.reading.files.arrived)
         if self._is_remote and self.memory.fetch_bytes:
             ahead = ReadAhead(self._reading, self.schedule, self.memory.fetch_bytes, start=first, stride=stride)
         reader = Reader(self.schedule, self._filler, memory, pace, start=first, stride=stride, pool=pool, ahead=ahead)
@@ -184,12 +190,17 @@ class Pipeline:
         if self._pool is not None:
             self._pool.close()
         self._filler.close()
+        if self.local is not None:
+            self.local.close()
         self.cache = None
 
     def __del__(self) -> None:
         pool = getattr(self, "_pool", None)
         if pool is not None:
             pool.stop()
+        local = getattr(self, "local", None)
+        if local is not None:
+            local.stop()
 
     # --- the steps of putting it together, in their order -----------------------------------------------------------
 
@@ -246,6 +257,36 @@ class Pipeline:
         stored = [name for name in self.read_outputs.fields if name not in indexed]
         return table_of(self.sources, self.variants, stored, with_label="label" in indexed)
 
+    def _make_local(self) -> LocalShards | None:
+        """The shards that lie, or will lie, in the folder `local`."""
+        folder, limit = self.options.local, self.options.local_limit
+        if folder is None:
+            return None
+        here = [source.dataset.path for source in self.sources if not is_remote(source.dataset.path)]
+        if here:
+            raise LoaderError(f"local= keeps shards of datasets at URLs; {here[0]} is a folder, which is read as it is")
+        cache = LocalCache(Path(folder), None if limit is None else parse_bytes(limit, "local_limit"))
+        infos = [info for source in self.sources for info in source.files(self.variants)]
+        urls: list[Any] = list(self.table.files)
+        items = [CachedObject(url, info.bytes, info.sha256) for url, info in zip(urls, infos, strict=True)]
+        return LocalShards(cache, items, urls)
+
+    @property
+    def shard_records(self) -> Numbers:
+        """The number of records of each shard: int64 [shards]."""
+        infos = [info for source in self.sources for info in source.files(self.variants)]
+        return np.array([info.records for info in infos], np.int64)
+
+    @cached_property
+    def first_needed(self) -> list[int]:
+        """The numbers of the shards, in the order in which the run needs them first."""
+        schedule = self.schedule
+        start, _ = schedule.global_span(self.options.start_step)
+        stop = start + FIRST_POSITIONS if schedule.epochs is None else schedule.size * schedule.epochs
+        indices = schedule.at(np.arange(start, max(start, min(stop, start + FIRST_POSITIONS))))
+        files = self.table.offsets.file[self.table.record(indices.row, indices.variant)]
+        return first_needed(files.astype(np.int64), len(self.table.files))
+
     def _make_schedule(self) -> BatchSchedule:
         options, training = self.options, self.options.training
         order = options.order or ("global" if training else "sequential")
@@ -288,6 +329,8 @@ class Pipeline:
         other = "ops of `at_load` are done by threads" if self.at_load else ""
         if self.settings.cache == "encoded":
             other = "cache='encoded' lies in the memory of this process"
+        if self.local is not None:
+            other = "shards arrive in the folder `local` while it runs"
         return plan_workers(
             options.workers, threads, parts=self._parts, geometry=options.geometry, files=self.table.files, other=other
         )
@@ -324,7 +367,10 @@ class Pipeline:
     def _make_filler(self) -> Filler | AtLoadFiller:
         substitute = self.schedule.substitute if self.options.training else None
         policy = Policy(self.options.verify, self.bad, substitute, self.options.geometry)
-        filler = Filler(self.table, self._parts, self.indexed, policy, self.cache, cold=self._is_cold())
+        filler = Filler(
+            self.table, self._parts, self.indexed, policy, self.cache, cold=self._is_cold(),
+            paths=self.local.paths if self.local else None, damaged=self.local.damaged if self.local else None,
+        )  # fmt: skip
         self._reading = filler
         if self.at_load is None:
             return filler

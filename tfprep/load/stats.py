@@ -46,6 +46,9 @@ def report(pipeline: Pipeline) -> dict[str, Any]:
             "index_bytes": pipeline.table.nbytes,
         },
         "cache": _cache(pipeline),
+        "local": None
+        if pipeline.local is None
+        else pipeline.local.report(pipeline.first_needed, pipeline.shard_records),
         "threads": pipeline.settings.threads or usable_cpus(),
         "workers": pipeline.workers_report(),
         "tuning": dict(pipeline.settings.report),

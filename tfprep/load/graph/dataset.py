@@ -79,6 +79,7 @@ def not_in_graph(pipeline: Pipeline) -> list[str]:
         "on_bad='skip'": options.on_bad == "skip",
         "verify='never'": options.verify == "never",
         "cache": options.cache not in ("auto", False),
+        "local": options.local is not None,
     }
     if not _same_features(pipeline):
         unsupported["an index of TFRecords in a mix with others, or arrays' bytes declared by hand"] = True

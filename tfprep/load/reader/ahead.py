@@ -155,8 +155,10 @@ class ReadAhead:
 
     @property
     def _may_plan(self) -> bool:
-        """Whether the plan is not too far ahead of the trainer: where all rows are cached it would never end."""
-        return (self._planned_step - self._delivered_step) * self._schedule.batch_size <= MOST_ROWS_AHEAD
+        """Whether the plan is not too far ahead of the trainer: at most an epoch, so that no record is fetched for the next one
+        while it may still come into a cache, or the run may end."""
+        rows = min(MOST_ROWS_AHEAD, self._schedule.size)
+        return (self._planned_step - self._delivered_step) * self._schedule.batch_size <= rows
 
     def _has_room(self, part: ByteRange) -> bool:
         return self._used == 0 or self._used + 2 * part.nbytes <= self._budget
@@ -202,7 +204,8 @@ def plan_ranges(
 
 def _extend(waiting: list[Any], source: RangeSource, schedule: BatchSchedule, steps: Iterator[int]) -> bool:
     """Add the rows of some more steps; return whether there were any."""
-    many = max(1, PLAN_ROWS // schedule.batch_size // (1 if waiting else 4))  # the first ones soon
+    rows = min(PLAN_ROWS, schedule.size) // (1 if waiting else 4)  # the first ones soon
+    many = max(1, rows // schedule.batch_size)
     numbers = list(itertools.islice(steps, many))
     numbers = [step for step in numbers if schedule.steps is None or step < schedule.steps]
     if not numbers:

@@ -6,7 +6,7 @@ import mmap
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -45,11 +45,14 @@ class _LocalFile:
 class Files:
     """Shard files by their number in `paths`, opened when first asked for. Safe to use from any thread."""
 
-    def __init__(self, paths: Sequence[Path], *, limit: int = OPEN_FILES) -> None:
+    def __init__(
+        self, paths: Sequence[Path], *, damaged: Callable[[int], None] | None = None, limit: int = OPEN_FILES
+    ) -> None:
+        """`damaged`: called with the number of a file that is a copy on a local disk, where a record of it is damaged."""
         self.paths = paths
         self.remote = np.array([is_remote(path) for path in paths], bool)
         self.fetched = Fetched(paths)
-        self._limit = limit
+        self._limit, self._damaged = limit, damaged
         self._open: OrderedDict[int, _LocalFile] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -69,6 +72,21 @@ class Files:
         """Let the system begin to read these bytes; it does not wait for them."""
         if hasattr(os, "posix_fadvise") and not self.remote[number]:
             os.posix_fadvise(self.get(number).fd, offset, size, os.POSIX_FADV_WILLNEED)
+
+    def arrived(self, number: int) -> None:
+        """Read this file from where it lies now: on a local disk."""
+        self.remote[number] = is_remote(self.paths[number])
+
+    def recover(self, number: int) -> bool:
+        """Give up the local copy of a file with a damaged record; return whether the record is worth another reading."""
+        if self._damaged is None:
+            return False
+        with self._lock:
+            if not self.remote[number]:
+                self._damaged(number)  # the path is the URL again
+                self.remote[number] = True
+                self._open.pop(number, None)
+        return True
 
     def close(self) -> None:
         """Close all files as soon as nobody reads from them."""

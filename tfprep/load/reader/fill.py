@@ -56,14 +56,24 @@ class Filler:
         cache: DecodedCache | EncodedCache | None,
         *,
         cold: bool = False,
+        paths: Sequence[Any] | None = None,
+        damaged: Callable[[int], None] | None = None,
     ) -> None:
         """`indexed` names the outputs that come from the index, and what they are: "key", "variant" or "label". `cold`: the
-        page cache cannot hold all files, so the system is told in every epoch what comes next."""
+        page cache cannot hold all files, so the system is told in every epoch what comes next. `paths`: where the table's files
+        lie now, if some are copies on a local disk; `damaged`: see `Files`."""
         self._table, self._parts, self._indexed, self._policy = table, parts, indexed, policy
         self._cold = cold
         self._decoded = cache if isinstance(cache, DecodedCache) else None
         self._encoded = cache if isinstance(cache, EncodedCache) else None
-        self._reading = RowFiller(table.files, parts, policy.geometry, self._encoded, announce=cold)
+        self._reading = RowFiller(
+            table.files if paths is None else paths,
+            parts,
+            policy.geometry,
+            self._encoded,
+            announce=cold,
+            damaged=damaged,
+        )
         self._verified = np.full(table.records, policy.verify == "never", np.uint8)
 
     @property

@@ -7,7 +7,7 @@ by `tfprep.load.reader.fill`, in the process that trains.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
@@ -25,7 +25,6 @@ from tfprep.load.reader.parts import FieldPart
 from tfprep.load.reader.record import FieldSpan, Record, read_fields
 from tfprep.load.reader.worker import Worker
 from tfprep.load.values import transform_of
-from tfprep.storage.urls import is_remote
 
 COLUMNS = ("row", "record", "file", "offset", "size", "payload_crc", "verify", "slot", "cached")
 """The columns of `Rows` before those of the fields."""
@@ -115,23 +114,24 @@ class RowFiller:
         *,
         announce: bool = False,
         mapped: bool = False,
+        damaged: Callable[[int], None] | None = None,
     ) -> None:
         """`announce`: the page cache cannot hold all files, so the system is told which bytes come next. `mapped`: this process
-        may die of a file that is cut short."""
+        may die of a file that is cut short. `damaged`: see `Files`."""
         self.paths, self.parts, self.geometry, self.announced = paths, parts, tuple(geometry), announce
         self._mapped = mapped and not announce
-        self._files, self._encoded = Files(paths), encoded
+        self._files, self._encoded = Files(paths, damaged=damaged), encoded
         self.fields = field_names(parts)
         self._numbers = {name: number for number, name in enumerate(self.fields)}
         self._whole = any(part.whole_example for part in parts)
         self._direct = {part.field: part for part in parts if part.direct and not self._whole}
         self._kinds: dict[str, Kind] = {part.field: part.spec.kind for part in parts}
-        self.in_place = (
-            not geometry
-            and encoded is None
-            and all(part.in_place for part in parts)
-            and not any(is_remote(path) for path in paths)
-        )
+        self._in_place = not geometry and encoded is None and all(part.in_place for part in parts)
+
+    @property
+    def in_place(self) -> bool:
+        """Whether all fields are decoded straight into the rows, from local files."""
+        return self._in_place and not self._files.remote.any()
 
     @property
     def files(self) -> Files:
@@ -251,8 +251,20 @@ class RowFiller:
             try:
                 self._fill(values, rows, number, worker)
             except (RecordError, SampleError) as error:
-                unread.append(UnreadRow(number, error.reason))
+                reason = self._once_more(values, rows, number, worker, error.reason)
+                if reason:
+                    unread.append(UnreadRow(number, reason))
         return unread
+
+    def _once_more(self, values: Mapping[str, Any], rows: Rows, number: int, worker: Worker, reason: str) -> str:
+        """Read a row from its store where the local copy of its file is damaged; return why it cannot be read, "" if it was."""
+        if not self._files.recover(int(rows["file"][number])):
+            return reason
+        try:
+            self._fill(values, rows, number, worker)
+        except (RecordError, SampleError) as error:
+            return error.reason
+        return ""
 
     def _fill(self, values: Mapping[str, Any], rows: Rows, number: int, worker: Worker) -> None:
         file, offset, size, crc = (int(rows[name][number]) for name in ("file", "offset", "size", "payload_crc"))

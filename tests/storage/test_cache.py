@@ -1,0 +1,181 @@
+"""The cache of whole objects on a local disk: what is in it is whole, and never more than its limit."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import multiprocessing
+import os
+import signal
+import threading
+import time
+import uuid
+
+import pytest
+
+from tfprep.errors import StorageError
+from tfprep.storage import cache as module
+from tfprep.storage.address import parse_url
+from tfprep.storage.cache import CachedObject, LocalCache
+from tfprep.storage.store import open_store
+
+pytest.importorskip("obstore")
+_numbers = itertools.count()
+
+
+@pytest.fixture(autouse=True)
+def _small_disk(monkeypatch):
+    monkeypatch.setattr(module, "KEPT_FREE_BYTES", 0)
+    monkeypatch.setattr(module, "PART_BYTES", 1000)
+
+
+def an_object(nbytes, url=None):
+    """A new object of random bytes in a store."""
+    url = url or f"memory://{uuid.uuid4().hex}"
+    content = os.urandom(nbytes)
+    open_store(url).write(f"object-{next(_numbers)}", content)
+    name = open_store(url).list()[-1].name
+    return CachedObject(parse_url(url) / name, nbytes, hashlib.sha256(content).hexdigest()), content
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir() if path.suffix in (".whole", ".part"))
+
+
+@pytest.mark.parametrize("nbytes", [0, 1, 999, 1000, 1001, 25_000])
+def test_an_object_is_fetched_once_and_found_again(tmp_path, nbytes):
+    item, content = an_object(nbytes)
+    cache = LocalCache(tmp_path / "cache", None)
+    assert cache.find(item) is None
+    path = cache.fetch(item)
+    assert path.read_bytes() == content
+    open_store(item.url.parent).delete([item.url.name])
+    assert cache.fetch(item) == path
+    assert LocalCache(tmp_path / "cache", None).find(item) == path
+    assert names(tmp_path / "cache") == [f"{item.sha256}.whole"]
+
+
+def test_other_bytes_than_the_checksum_says_are_not_kept(tmp_path):
+    item, content = an_object(5000)
+    cache = LocalCache(tmp_path, None)
+    for wrong in (content[:-1] + b"?", content[:-1]):
+        open_store(item.url.parent).write(item.url.name, wrong)
+        with pytest.raises(StorageError, match="its SHA-256 is not that of the build"):
+            cache.fetch(item)
+        assert names(tmp_path) == []
+
+
+def test_the_limit_holds_and_what_is_leased_stays(tmp_path):
+    (a, _), (b, _), (c, _), (d, _) = (an_object(1000) for _ in range(4))
+    one, two = LocalCache(tmp_path, 2500), LocalCache(tmp_path, 2500)
+    one.lease([a, b, c])
+    assert one.fetch(a)
+    assert one.fetch(b)
+    assert one.room_bytes == 500
+    assert one.fetch(c) is None  # a fixed set: nothing makes room for it
+    assert two.fetch(d) is None
+    one.close()
+    two.lease([b, d])
+    assert two.fetch(d)  # nobody has leased a
+    assert two.used_bytes == 2000
+    assert (two.find(a), two.find(b) is not None, two.find(d) is not None) == (None, True, True)
+
+
+def test_files_of_others_are_left_alone(tmp_path):
+    (tmp_path / "thesis.whole").write_bytes(b"x" * 5000)
+    (tmp_path / ("a" * 63 + "g.part")).write_bytes(b"x")
+    cache = LocalCache(tmp_path, 1000)
+    item, _ = an_object(1000)
+    assert cache.fetch(item)
+    other, _ = an_object(1000)
+    assert cache.fetch(other)  # the first one makes room
+    assert cache.find(item) is None
+    assert (tmp_path / "thesis.whole").exists()
+    assert (tmp_path / ("a" * 63 + "g.part")).exists()
+
+
+def test_a_fetch_that_is_stopped_leaves_nothing(tmp_path):
+    item, _ = an_object(5000)
+    answers = iter([False, False, True])
+    assert LocalCache(tmp_path, None).fetch(item, lambda: next(answers)) is None
+    assert names(tmp_path) == []
+
+
+def test_an_object_that_cannot_be_fetched_leaves_nothing(tmp_path):
+    item, _ = an_object(10)
+    open_store(item.url.parent).delete([item.url.name])
+    with pytest.raises(StorageError, match="does not exist in its store"):
+        LocalCache(tmp_path, None).fetch(item)
+    assert names(tmp_path) == []
+
+
+def test_a_folder_that_cannot_be_written_to_is_named(tmp_path):
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(StorageError, match=r"the local cache cannot write .*file"):
+        LocalCache(tmp_path / "file" / "below", None)
+
+
+def test_of_many_threads_one_fetches_and_nobody_sees_half(tmp_path):
+    item, content = an_object(200_000)
+    ended, seen = threading.Event(), []
+
+    def watch():
+        cache = LocalCache(tmp_path, None)
+        while not ended.is_set():
+            if (path := cache.find(item)) is not None:
+                seen.append(path.read_bytes() == content)
+
+    def fetch(results):
+        results.append(LocalCache(tmp_path, 250_000).fetch(item))
+
+    results = []
+    watcher = threading.Thread(target=watch)
+    threads = [threading.Thread(target=fetch, args=(results,)) for _ in range(8)]
+    for thread in (watcher, *threads):
+        thread.start()
+    for thread in threads:
+        thread.join()
+    ended.set()
+    watcher.join()
+    assert all(seen)
+    assert sum(path is not None for path in results) >= 1
+    assert names(tmp_path) == [f"{item.sha256}.whole"]
+
+
+def _fetch_for_ever(folder, item, environment):
+    os.environ.update(environment)
+    module.PART_BYTES, module.KEPT_FREE_BYTES = 1000, 0
+    LocalCache(folder, 10_000).fetch(item)
+
+
+def test_what_a_killed_process_left_is_removed_and_its_room_given_out(tmp_path, s3):
+    item, content = an_object(10_000, s3.new_url())
+    s3.proxy.faults.extend(["", "", "stall"])
+    process = multiprocessing.get_context("spawn").Process(
+        target=_fetch_for_ever, args=(tmp_path, item, s3.environment)
+    )
+    process.start()
+    end = time.monotonic() + 60
+    while len(s3.proxy.reads()) < 3 and time.monotonic() < end:
+        time.sleep(0.01)
+    cache = LocalCache(tmp_path, 10_000)
+    assert names(tmp_path) == [f"{item.sha256}.part"]
+    assert (cache.find(item), cache.used_bytes, cache.fetch(item)) == (None, 10_000, None)  # the other process is at it
+    os.kill(process.pid, signal.SIGKILL)
+    process.join()
+    s3.proxy.released.set()
+    assert cache.fetch(item).read_bytes() == content
+    s3.proxy.released.clear()
+    assert names(tmp_path) == [f"{item.sha256}.whole"]
+
+
+def test_a_damaged_object_is_dropped(tmp_path):
+    item, _ = an_object(100)
+    cache = LocalCache(tmp_path / "cache", None)
+    path = cache.fetch(item)
+    other = tmp_path / path.name
+    other.write_bytes(b"")
+    cache.drop(other)
+    assert other.exists()
+    cache.drop(path)
+    assert cache.find(item) is None
