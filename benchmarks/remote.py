@@ -3,8 +3,8 @@
 Run: python benchmarks/remote.py [--images 3000] [--latency 1 10 30 100] [--seconds 4] [--json FILE]
 
 A server in a process of its own speaks as much of S3 as reading takes (GET of ranges and HEAD) on loopback, and waits for the
-latency before each answer. It sends a dataset of photo-like JPEG images of 224 x 224 pixels, about 37 kB each, in 8 shards, which every
-candidate decodes to batches of 64. In each round every candidate runs for some seconds, after as many that fill its buffers;
+latency before each answer. It sends a dataset of photo-like JPEG images of 224 x 224 pixels, about 37 kB each, in 8 shards, which
+every candidate decodes to batches of 64. In each round every candidate runs for some seconds, after as many to fill its buffers;
 figures are medians over the rounds.
 
 - "limit": 16 threads fetch ranges of 8 MB and decode nothing: what this server sends.

@@ -204,8 +204,8 @@ def plan_ranges(
 
 def _extend(waiting: list[Any], source: RangeSource, schedule: BatchSchedule, steps: Iterator[int]) -> bool:
     """Add the rows of some more steps; return whether there were any."""
-    rows = min(PLAN_ROWS, schedule.size) // (1 if waiting else 4)  # the first ones soon
-    many = max(1, rows // schedule.batch_size)
+    some = min(PLAN_ROWS, schedule.size) // (1 if waiting else 4)  # the first ones soon
+    many = max(1, some // schedule.batch_size)
     numbers = list(itertools.islice(steps, many))
     numbers = [step for step in numbers if schedule.steps is None or step < schedule.steps]
     if not numbers:
