@@ -262,9 +262,11 @@ class Pipeline:
         folder, limit = self.options.local, self.options.local_limit
         if folder is None:
             return None
-        here = [source.dataset.path for source in self.sources if not is_remote(source.dataset.path)]
+        here = [path for path in self.table.files if not is_remote(path)]
         if here:
-            raise LoaderError(f"local= keeps shards of datasets at URLs; {here[0]} is a folder, which is read as it is")
+            raise LoaderError(
+                f"local= keeps shards of datasets at URLs; {here[0].parent} is a folder, which is read as it is"
+            )
         cache = LocalCache(Path(folder), None if limit is None else parse_bytes(limit, "local_limit"))
         infos = [info for source in self.sources for info in source.files(self.variants)]
         urls: list[Any] = list(self.table.files)
