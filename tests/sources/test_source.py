@@ -106,6 +106,18 @@ def test_repr_names_what_is_not_the_default_and_functions_by_module() -> None:
 def test_public_names() -> None:
     assert sources.__all__ == sorted(sources.__all__)
     assert set(sources.__all__) == {
-        *("Coco", "CocoPanoptic", "FieldDecoder", "LabelMe", "Pixels", "Voc", "Yolo", "ade20k", "camvid", "cityscapes"),
+        *(
+            "Archives",
+            "Coco",
+            "CocoPanoptic",
+            "FieldDecoder",
+            "LabelMe",
+            "Pixels",
+            "Voc",
+            "Yolo",
+            "ade20k",
+            "camvid",
+            "cityscapes",
+        ),
         *("Entry", "Folder", "Fractions", "GroupFile", "Listing", "Paired", "Source", "Table", "Without", "read_files"),
     }

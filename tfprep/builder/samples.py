@@ -20,6 +20,7 @@ from tfprep.errors import DatasetError, SourceError
 from tfprep.fields import Array
 from tfprep.seeding import sample_hash
 from tfprep.sources import Entry, Listing
+from tfprep.sources.reference import part_of
 
 CHUNK = 1 << 14
 """Number of entries that are Python objects at a time."""
@@ -150,13 +151,14 @@ def _stat(prefix: str, files: Sequence[str]) -> tuple[str, int]:
     """Return size and modification time of a sample's files as text, and the sum of their sizes."""
     texts, total = [], 0
     for path in files:
+        part = part_of(path)
         try:
-            status = os.stat(prefix + path)
+            status = os.stat(prefix + (path if part is None else part.container))
         except OSError as error:
             texts.append(type(error).__name__)
         else:
             texts.append(f"{status.st_size}:{status.st_mtime_ns}")
-            total += status.st_size
+            total += status.st_size if part is None else part.bytes or 0
     return " ".join(texts), total
 
 

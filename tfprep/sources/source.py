@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from tfprep.errors import SampleError
 from tfprep.fields import Kind, Size
 from tfprep.images import check_file_size
+from tfprep.sources.reference import content_of, part_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +25,8 @@ class Entry:
     Attributes:
         key: Unique in the dataset; it stays the same when the data is moved (see `key_of`).
         split: The name of the split.
-        files: Paths relative to the root, spelled as the file system spells them, in the order of `Listing.files`.
+        files: Paths relative to the root, spelled as the file system spells them, in the order of `Listing.files`; or
+            references to parts of files (`tfprep.sources.reference`).
         values: Values that JSON can hold, in the order of `Listing.values`.
     """
 
@@ -133,13 +135,23 @@ def _spell(value: Any) -> str:
 
 
 def _read(root: Path, name: str, path: str) -> bytes:
+    part = part_of(path)
+    if part is not None and part.bytes is None:
+        raise SampleError(
+            f"there is no member {part.member!r} in {part.container}", stage="read", field=name, path=path
+        )
     try:
         # O_NONBLOCK: opening a pipe that nobody writes to would wait for ever.
-        descriptor = os.open(os.path.join(root, path), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = os.open(
+            os.path.join(root, path if part is None else part.container), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+        )
         with open(descriptor, "rb") as file:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):
                 raise SampleError("not a regular file")
+            if part is not None:
+                check_file_size(part.bytes or 0)
+                return content_of(part, os.pread(file.fileno(), part.bytes or 0, part.start))
             check_file_size(status.st_size)
             return file.read()
     except SampleError as error:

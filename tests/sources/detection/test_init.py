@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
+import tarfile
 from pathlib import Path
 
 import cv2
@@ -15,6 +17,7 @@ import tfprep
 from tests.sources.annotations.test_labelme import labelme, shape
 from tests.sources.annotations.test_voc import xml
 from tests.sources.building import rejects_of, write_picture
+from tests.sources.containers.test_archives import content
 from tfprep.builder import BuildOptions
 from tfprep.recipe.file import data_root, load_recipe
 from tfprep.recipe.template import recipe_text
@@ -141,7 +144,20 @@ def animations(root):
         frames[0].save(root / f"{name}.gif", save_all=True, append_images=frames[1:])
 
 
+def shards(root):
+    for split in ("train", "val"):
+        (root / split).mkdir()
+        with tarfile.open(root / split / "000.tar", "w") as archive:
+            for n, name in enumerate(NAMES):
+                for ending, data in content(n).items():
+                    info = tarfile.TarInfo(f"{name}.{ending}")
+                    info.size = len(data)
+                    archive.addfile(info, io.BytesIO(data))
+
+
 LAYOUTS = {
+    shards: "Archives(archives='{split}/**/*.tar', image=('png',), label='cls', fields={'mask': ('mask', 'seg.png'), "
+    "'text': ('text', 'txt')})",
     sixteen_bits: "Folder(splits=sources.Fractions(train=0.8, val=0.2, stratify='label'), pixels={'image': sources.Pixels()})",
     slices: "group_by='PatientID'), pixels={'image': sources.Pixels()})",
     animations: "pixels={'image': sources.Pixels(page=0)}",
@@ -158,7 +174,7 @@ LAYOUTS = {
     yolo: "Yolo()",
     beside: "LabelMe(fields=('boxes', 'box_labels', 'instances'), splits=",
 }
-SAMPLES = {coco: 24}
+SAMPLES = {coco: 24, shards: 24}
 
 
 @pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning")

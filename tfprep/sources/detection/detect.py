@@ -9,7 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tfprep.errors import SourceError
+from tfprep.sources.containers import Archives
 from tfprep.sources.detection.annotated import FRACTIONS, LayoutGuess, annotated
+from tfprep.sources.detection.archived import archives
 from tfprep.sources.detection.facts import PAGES, Facts, look
 from tfprep.sources.detection.pairs import SPLIT_NAMES, mask_patterns
 from tfprep.sources.detection.palettes import colours_of, palette_of
@@ -48,6 +50,8 @@ def detect(folder: Path) -> Detected:
     The whole tree is listed once to find the layout and once by the source; a few files are opened.
     """
     tree = _tree(folder)
+    if not tree.images and (guess := archives(folder)) is not None:
+        return _looked(guess, folder)
     if not tree.images:
         raise SourceError(f"{folder}: no image below this folder (files ending in {', '.join(IMAGE_SUFFIXES)})")
     for candidate in (*annotated(folder, tree.images), *_tables(folder, tree), *_pairs(tree), _folders(tree)):
@@ -65,7 +69,7 @@ def _looked(candidate: LayoutGuess, folder: Path) -> Detected:
     if isinstance(source, Paired) and facts.no_mask_opened:
         source, named = _with_palette(source, folder, facts)
         facts, doubts = look(source, folder), (*doubts, *named)
-    if facts.deep and isinstance(source, Folder | Paired | Table):
+    if facts.deep and isinstance(source, Folder | Paired | Table | Archives):
         source, named = _with_pixels(source, facts)
         facts, doubts = look(source, folder), (*doubts, *named)
     if facts.small:
@@ -73,7 +77,9 @@ def _looked(candidate: LayoutGuess, folder: Path) -> Detected:
     return Detected(source, layout, facts, doubts)
 
 
-def _with_pixels(source: Folder | Paired | Table, facts: Facts) -> tuple[Folder | Paired | Table, tuple[str, ...]]:
+def _with_pixels(
+    source: Folder | Paired | Table | Archives, facts: Facts
+) -> tuple[Folder | Paired | Table | Archives, tuple[str, ...]]:
     """The source that keeps the images' own dtype and channels, and the slices of a patient in one split."""
     paged = any(form.endswith(PAGES) for form in facts.forms)
     source = replace(source, pixels={"image": Pixels(page=0 if paged else None)})

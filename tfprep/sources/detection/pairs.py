@@ -14,7 +14,7 @@ SPLIT_NAMES = frozenset(
     ("train", "training", "trainval", "val", "valid", "validation", "dev", "test", "testing", "eval", "holdout")
 )
 _MASK_WORDS = r"(?:masks?|annot(?:ation)?s?|labels?|seg(?:mentation)?(?:class|s)?|gt|ground_?truth|targets?)"
-_MASK_FOLDER = re.compile(_MASK_WORDS, re.IGNORECASE)
+MASK_WORD = re.compile(_MASK_WORDS, re.IGNORECASE)
 _ENDING = re.compile(rf"(?P<stem>.+?)(?P<ending>[_.-]?{_MASK_WORDS})", re.IGNORECASE)
 _IMAGE_WORD = re.compile(r"(?:images?|img|photo|raw|rgb|input)\b", re.IGNORECASE)
 _LOSSY = frozenset((".jpg", ".jpeg"))
@@ -68,14 +68,14 @@ def _folder_pairs(names: Names) -> Iterator[tuple[str, str, int]]:
 
 def _is_mask_folder(names: Names, folder: str, place: int) -> bool:
     part = folder.split("/")[place]
-    word = _MASK_FOLDER.fullmatch(part) or re.search(f"{_MASK_WORDS}$", part, re.IGNORECASE)
+    word = MASK_WORD.fullmatch(part) or re.search(f"{_MASK_WORDS}$", part, re.IGNORECASE)
     return bool(word) and not _suffixes(names[folder]) <= _LOSSY
 
 
 def _belong(names: Names, image: str, mask: str, place: int) -> bool:
     """The names fit each other (`train` and `trainannot`, anything and `masks`), and so do half the files at least."""
     part, mask_part = image.split("/")[place], mask.split("/")[place]
-    if not (_MASK_FOLDER.fullmatch(mask_part) or mask_part.startswith(part)):
+    if not (MASK_WORD.fullmatch(mask_part) or mask_part.startswith(part)):
         return False
     return _mask_ending(names, image, mask) is not None
 
@@ -123,7 +123,7 @@ def _same_names(names: Names) -> Iterator[tuple[tuple[str, str], int]]:
     """Folders of one case each, with files of the same names: `image.png` and `label.png`."""
     often = Counter(name for files in names.values() for name in files)
     common = [name for name, count in often.items() if count > 1 and count >= 0.5 * len(names)]
-    masks = [name for name in common if _MASK_FOLDER.fullmatch(os.path.splitext(name)[0])]
+    masks = [name for name in common if MASK_WORD.fullmatch(os.path.splitext(name)[0])]
     images = [name for name in common if name not in masks and not _ENDING.fullmatch(os.path.splitext(name)[0])]
     for mask in masks:
         for image in sorted(images, key=lambda name: (not _IMAGE_WORD.match(name), name))[:1]:

@@ -1,0 +1,167 @@
+"""Tar files that webdataset wrote, and zip files of the standard library, built and loaded."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+import zipfile
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.sources.building import built, picture
+from tfprep import sources
+from tfprep.errors import RecipeError, SourceError
+
+NAMES = ("cat", "dog")
+
+
+def png(array):
+    file = io.BytesIO()
+    Image.fromarray(array).save(file, "PNG")
+    return file.getvalue()
+
+
+def content(number):
+    mask = np.full((40, 56), number, np.uint8)
+    return {
+        "png": png(picture(number)), "seg.png": png(mask), "cls": str(number % 3).encode(), "txt": f"text {number}\n".encode(),
+        "json": json.dumps({"age": number / 2, "kind": NAMES[number % 2], "boxes": [[1, 2, 9 + number, 12]]}).encode(),
+    }  # fmt: skip
+
+
+FIELDS = {
+    "mask": ("mask", "seg.png"), "text": ("text", "txt"), "age": ("scalar", "json:age"), "boxes": ("boxes", "json:boxes"),
+}  # fmt: skip
+
+
+def check(fields, prefix, numbers):
+    for number in numbers:
+        row = fields[f"{prefix}/{number:04}.png"]
+        np.testing.assert_array_equal(row["image"], picture(number))
+        np.testing.assert_array_equal(row["mask"], np.full((40, 56), number))
+        np.testing.assert_array_equal(row["boxes"], [[1, 2, 9 + number, 12]])
+        assert (row["text"], float(row["age"]), int(row["label"])) == (f"text {number}", number / 2, number % 3)
+
+
+def test_shards_of_webdataset(tmp_path):
+    webdataset = pytest.importorskip("webdataset")
+    root = tmp_path / "data"
+    for split, numbers in (("train", range(9)), ("val", range(9, 12))):
+        (root / split).mkdir(parents=True)
+        pattern = str(root / split / "shard-%06d.tar")
+        with webdataset.ShardWriter(pattern, maxcount=5, verbose=0, encoder=False) as writer:
+            for number in numbers:
+                writer.write({"__key__": f"{number:04}", **content(number)})
+    source = sources.Archives("{split}/*.tar", label="cls", fields=FIELDS)
+    fields, rejects = built(source, root, tmp_path / "out")
+    assert not rejects
+    assert len(fields) == 12
+    check(fields, "train/shard-000000.tar", range(5))
+    check(fields, "train/shard-000001.tar", range(5, 9))
+    check(fields, "val/shard-000000.tar", range(9, 12))
+    assert source.scan(root).classes == {"label": ("0", "1", "2")}
+    assert sources.Archives("{split}/*.tar", label="json:kind").scan(root).classes == {"label": NAMES}
+    assert eval(repr(source), {"sources": sources}) == source
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+def test_zip_files(tmp_path, method):
+    root = tmp_path / "data"
+    root.mkdir()
+    with zipfile.ZipFile(root / "all.zip", "w", method) as archive:
+        for number in range(4):
+            for ending, data in content(number).items():
+                archive.writestr(f"{number:04}.{ending}", data)
+    fields, rejects = built(sources.Archives("*.zip", label="cls", fields=FIELDS), root, tmp_path / "out")
+    assert not rejects
+    check(fields, "all.zip", range(4))
+
+
+def tar(path, files):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, "w") as archive:
+        for name, data in files.items():
+            info = tarfile.TarInfo(name)
+            if data is None:
+                info.type, info.linkname = tarfile.SYMTYPE, "/etc/passwd"
+                archive.addfile(info)
+            else:
+                info.size = len(data)
+                archive.addfile(info, io.BytesIO(data))
+
+
+def test_odd_members_are_rejects_or_counted(tmp_path):
+    whole = content(0)
+    files = {
+        "a.png": whole["png"], "a.cls": b"1", "broken.png": b"no image", "broken.cls": b"0", "bare.png": whole["png"],
+        "lonely.cls": b"0", "link.png": None, "__index__.txt": b"x", "d/with.dots.png": whole["png"], "z.png": whole["png"],
+        "z.cls": b"1",
+    }  # fmt: skip
+    root = tmp_path / "data"
+    tar(root / "a.tar", files)
+    source = sources.Archives(label="cls", classes=NAMES)
+    fields, rejects = built(source, root, tmp_path / "out")
+    assert set(fields) == {"a.tar/a.png", "a.tar/z.png"}
+    assert "not an image" in rejects["a.tar/broken.png"]
+    assert "no value" in rejects["a.tar/bare.png"]
+    listing = source.scan(root)
+    assert len(list(listing.entries)) == 4
+    assert listing.tally["sample without an image"] == 2  # lonely, and d/with, whose ending is dots.png
+    assert listing.tally["member that is a link, a device or sparse"] == 1
+    missing = sources.Archives(fields={"mask": ("mask", "seg.png")})
+    with pytest.raises(Exception, match=r"there is no member '[az]\.seg\.png' in a\.tar|rejected"):
+        built(missing, root, tmp_path / "missing")
+
+
+def test_an_archive_that_cannot_be_read_by_place_is_refused(tmp_path):
+    root = tmp_path / "data"
+    tar(root / "a.tar", {"a.png": content(0)["png"], "b.png": content(1)["png"]})
+    whole = (root / "a.tar").read_bytes()
+    with tarfile.open(root / "a.tar", "w:gz") as archive:
+        archive.addfile(tarfile.TarInfo("a.png"))
+    with pytest.raises(SourceError, match="run: gzip -dk"):
+        list(sources.Archives().scan(root).entries)
+    (root / "a.tar").write_bytes(b"no archive at all" * 99)
+    with pytest.raises(SourceError, match="is not a whole archive"):
+        list(sources.Archives().scan(root).entries)
+    (root / "a.tar").write_bytes(whole)
+    entries = list(sources.Archives().scan(root).entries)
+    (root / "a.tar").write_bytes(whole[:2000])  # cut after it was listed
+    with pytest.raises(Exception, match="was cut short"):
+        sources.read_files(root, ("image",), entries[1])
+    tar(root / "a.tar", {"../../a.png": content(0)["png"]})
+    with pytest.raises(SourceError, match="below it"):
+        list(sources.Archives().scan(root).entries)
+    with pytest.raises(SourceError, match="no archive fits"):
+        sources.Archives("*.zip").scan(root)
+
+
+def test_a_damaged_deflated_member_is_a_reject(tmp_path):
+    root = tmp_path / "data"
+    root.mkdir()
+    with zipfile.ZipFile(root / "all.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        for number in range(2):
+            archive.writestr(f"{number}.png", content(number)["png"])
+    (first, _) = sources.Archives("*.zip").scan(root).entries
+    start = int(first.files[0].split("//")[1].split("+")[0])
+    data = bytearray((root / "all.zip").read_bytes())
+    data[start : start + 50] = bytes(50)
+    (root / "all.zip").write_bytes(data)
+    fields, rejects = built(sources.Archives("*.zip"), root, tmp_path / "out")
+    assert set(fields) == {"all.zip/1.png"}
+    assert set(rejects) == {"all.zip/0.png"}
+
+
+def test_options_are_checked():
+    for options, reason in (
+        ({"archives": "*.rar"}, r"to end in \.tar or \.zip"),
+        ({"fields": {"mask": "seg.png"}}, "to be \\(kind, ending\\)"),
+        ({"fields": {"label": ("label", "cls")}}, "is an option of its own"),
+        ({"splits": sources.Fractions(train=1, stratify="label")}, "needs a label"),
+        ({"archives": "{split}/*.tar", "splits": sources.Fractions(train=1)}, "already gives the splits"),
+    ):
+        with pytest.raises(RecipeError, match=reason):
+            sources.Archives(**options)

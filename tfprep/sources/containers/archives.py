@@ -1,0 +1,239 @@
+"""Tar and zip files in the convention of WebDataset: members that share a key are one sample.
+
+https://github.com/webdataset/webdataset: the key of `cat/0001.seg.png` is `cat/0001`, its ending is `seg.png`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tfprep.errors import RecipeError, SampleError, SourceError
+from tfprep.fields import KINDS, Kind, field_name_fault
+from tfprep.sources.cells import label_cell, list_cell, number_cell, path_cell, sorted_classes, text_cell
+from tfprep.sources.columns import FILE_KINDS
+from tfprep.sources.containers.members import ARCHIVE_SUFFIXES, Member, members
+from tfprep.sources.labels import check_classes
+from tfprep.sources.layout import UNSPLIT, Splits, check_splits
+from tfprep.sources.patterns import IMAGE_SUFFIXES, Pattern, compile_pattern
+from tfprep.sources.pixels import Pixels, check_pixels_option, pixel_decoders
+from tfprep.sources.reference import content_of, missing_member, part_of, reference
+from tfprep.sources.source import Entry, FieldDecoder, Listing, constructor_text, key_of
+from tfprep.sources.splits import Fractions, Row, check_split_name, split_rows
+from tfprep.sources.walk import walk
+
+_MOST_CLASSES = 100_000
+"""A label above this is no class number."""
+
+
+@dataclass(frozen=True, repr=False)
+class Archives:
+    """Samples in tar or zip files. Fields: `image`, `label` if given, and those of `fields`.
+
+    Members next to each other whose names have one key are one sample: the key is the path up to the first dot of the name, the
+    rest is the ending. Members are read by their place in the file; nothing is unpacked. Zip files may be deflated; a tar that
+    is compressed as a whole is refused with the command that makes a plain one.
+
+    A sample without the member of a field is a reject. A sample without an image, and members that no field names, are counted
+    in the tally.
+
+    Attributes:
+        archives: The pattern of the archives: `{split}/*.tar`, `shards/*.zip`.
+        image: The endings of images, in order of preference; by default those of all image formats.
+        label: The ending of the member with the class, a name or a number: "cls"; or "json:KEY" for a value in a JSON member.
+        fields: Further fields with kind and ending: `{"mask": ("mask", "seg.png"), "text": ("text", "txt"), "age": ("scalar",
+            "json:age")}`.
+        classes: The class names in the order of their numbers. By default the names that occur, sorted; if all are whole numbers,
+            these are the class numbers.
+        splits: As in `Folder`.
+        pixels: As in `Folder`.
+
+    Raises:
+        RecipeError: An option is wrong, or two options contradict each other.
+    """
+
+    archives: str = "*.tar"
+    image: tuple[str, ...] = tuple(suffix[1:] for suffix in IMAGE_SUFFIXES)
+    label: str | None = None
+    fields: Mapping[str, tuple[Kind, str]] = field(default_factory=dict)
+    classes: tuple[str, ...] | None = None
+    splits: Splits = None
+    pixels: Mapping[str, Pixels] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        pattern = self._pattern()
+        if pattern.suffix not in ARCHIVE_SUFFIXES:
+            raise RecipeError(
+                f"Archives: expected archives to end in {' or '.join(ARCHIVE_SUFFIXES)}; got {self.archives!r}"
+            )
+        if not isinstance(self.image, tuple) or not all(isinstance(ending, str) for ending in self.image):
+            raise RecipeError(
+                f"Archives: expected image to be a tuple of endings, such as ('jpg', 'png'); got {self.image!r}"
+            )
+        object.__setattr__(self, "image", tuple(ending.lower().lstrip(".") for ending in self.image))
+        fields = {name: _checked_field(name, value) for name, value in dict(self.fields).items()}
+        object.__setattr__(self, "fields", fields)
+        if isinstance(self.splits, Fractions) and (
+            self.splits.stratify not in (None, "label") or self.splits.by_column
+        ):
+            raise RecipeError(
+                f"Archives: splits={self.splits!r}: stratify by 'label', and group by a regular expression"
+            )
+        stratify = self.splits.stratify if isinstance(self.splits, Fractions) else None
+        if stratify and self.label is None:
+            raise RecipeError("Archives: stratify='label' needs a label")
+        plain = None if isinstance(self.splits, Fractions) else self.splits
+        object.__setattr__(self, "splits", self.splits if plain is None else check_splits(plain, pattern, "Archives"))
+        if isinstance(self.splits, Fractions) and "split" in pattern.holes:
+            raise RecipeError(
+                f"Archives: {{split}} in {self.archives!r} already gives the splits; leave out {self.splits!r}"
+            )
+        if self.classes is not None:
+            object.__setattr__(self, "classes", check_classes(self.classes, "Archives: classes"))
+        object.__setattr__(self, "pixels", check_pixels_option(self.pixels, self.kinds(), "Archives"))
+
+    def kinds(self) -> dict[str, Kind]:
+        """The kind of each field."""
+        label: dict[str, Kind] = {"label": "label"} if self.label else {}
+        return {"image": "image", **label, **{name: kind for name, (kind, _) in self.fields.items()}}
+
+    def decoders(self) -> dict[str, FieldDecoder]:
+        """How images become pixels, if not as 8-bit RGB."""
+        return pixel_decoders(self.pixels)
+
+    def scan(self, root: Path) -> Listing:
+        """List the samples of all archives below `root`; see `Source.scan`."""
+        archives = self._archives(root)
+        classes = {} if self.label is None else {"label": self.classes or self._found_classes(root, archives)}
+        files = ("image", *(name for name, (kind, _) in self.fields.items() if kind in FILE_KINDS))
+        values = tuple(name for name in self.kinds() if name not in files)
+        tally: Counter[str] = Counter()
+        stratified = isinstance(self.splits, Fractions) and self.splits.stratify is not None
+        rows = partial(self._rows, root, archives, files, values, classes.get("label", ()))
+        entries = split_rows(rows, tally, self.splits, values.index("label") if stratified else None)
+        return Listing(self.kinds(), files, values, entries, classes, tally)
+
+    def _pattern(self) -> Pattern:
+        return compile_pattern(self.archives, "Archives: archives")
+
+    def _archives(self, root: Path) -> list[tuple[str, str]]:
+        """Path and split of each archive."""
+        found = [
+            (file.path, key_of(file.holes.get("split", UNSPLIT))) for file in walk(root, self._pattern(), Counter())
+        ]
+        found = [(path, split) for path, split in found if not isinstance(self.splits, tuple) or split in self.splits]
+        if not found:
+            raise SourceError(f"{root}: no archive fits {self.archives!r}")
+        return [(path, check_split_name(split, str(root / path))) for path, split in found]
+
+    def _rows(
+        self, root: Path, archives: list[tuple[str, str]], files: tuple[str, ...], values: tuple[str, ...],
+        names: tuple[str, ...], tally: Counter[str],
+    ) -> Iterator[Row]:  # fmt: skip
+        numbers = {name: number for number, name in enumerate(names)}
+        endings = {
+            "image": "",
+            "label": self.label or "",
+            **{name: ending for name, (_, ending) in self.fields.items()},
+        }
+        for path, split in archives:
+            for sample in _samples(root, path, tally):
+                image = next((ending for ending in self.image if ending in sample.members), None)
+                if image is None:
+                    tally["sample without an image"] += 1
+                    continue
+                refs = tuple(sample.reference(image if name == "image" else endings[name]) for name in files)
+                made = tuple(self._value(root, sample, name, endings[name], numbers) for name in values)
+                yield Entry(f"{key_of(path)}/{key_of(sample.key)}.{image}", split, refs, made), None
+
+    def _value(self, root: Path, sample: _Sample, name: str, ending: str, numbers: Mapping[str, int]) -> Any:
+        """The value of a field that is no file, in the form that its kind has in a table."""
+        cell = sample.cell(root, ending)
+        kind = self.kinds()[name]
+        try:
+            if kind == "label":
+                return None if cell is None else label_cell(cell, numbers)
+            if kind == "scalar":
+                return number_cell(cell, False)
+            return text_cell(cell) if kind == "text" else list_cell(cell)
+        except SourceError as error:
+            raise SourceError(f"{root / sample.archive}: {sample.key}.{ending.partition(':')[0]}: {error}") from error
+
+    def _found_classes(self, root: Path, archives: list[tuple[str, str]]) -> tuple[str, ...]:
+        found: set[str] = set()
+        for path, _ in archives:
+            for sample in _samples(root, path, Counter()):
+                cell = sample.cell(root, self.label or "")
+                cells = cell if isinstance(cell, list) else [] if cell is None else [cell]
+                found |= {str(one) for one in cells}
+        if found and all(name.isdecimal() and int(name) < _MOST_CLASSES for name in found):
+            return tuple(map(str, range(max(map(int, found)) + 1)))
+        return sorted_classes(found)
+
+    __repr__ = constructor_text
+
+
+class _Sample(NamedTuple):
+    """The members of one key, by ending."""
+
+    archive: str
+    key: str
+    members: dict[str, Member]
+
+    def reference(self, ending: str) -> str:
+        found = self.members.get(ending.lower())
+        if found is None:
+            return missing_member(self.archive, f"{self.key}.{ending}")
+        return reference(self.archive, found.start, found.bytes, path_cell(found.name), deflated=found.deflated)
+
+    def cell(self, root: Path, ending: str) -> Any:
+        """The text of a member, or a value in a JSON member; None if there is none."""
+        ending, _, key = ending.partition(":")
+        part = part_of(self.reference(ending))
+        if part is None or part.bytes is None:
+            return None
+        try:
+            with (root / self.archive).open("rb") as file:
+                file.seek(part.start)
+                text = content_of(part, file.read(part.bytes)).decode("utf-8-sig")
+            return json.loads(text).get(key) if key else text.strip()
+        except (OSError, ValueError, AttributeError, RecursionError, SampleError) as error:
+            raise SourceError(f"{root / self.archive}: {self.key}.{ending} cannot be read: {error}") from error
+
+
+def _samples(root: Path, path: str, tally: Counter[str]) -> Iterator[_Sample]:
+    for key, group in groupby(members(root / path, tally), key=lambda member: split_name(member.name)[0]):
+        found = {split_name(member.name)[1].lower(): member for member in group}
+        if not key.rpartition("/")[2].startswith("__"):  # WebDataset's own notes, such as __index__.txt
+            yield _Sample(path, key, found)
+
+
+def split_name(name: str) -> tuple[str, str]:
+    """Key and ending: the name up to its first dot, and what follows."""
+    folder, slash, base = name.removeprefix("./").rpartition("/")
+    stem, _, ending = base.partition(".")
+    return f"{folder}{slash}{stem}", ending
+
+
+def _checked_field(name: str, value: Any) -> tuple[Kind, str]:
+    if not (
+        isinstance(value, tuple | list)
+        and len(value) == 2
+        and value[0] in KINDS
+        and isinstance(value[1], str)
+        and value[1]
+    ):
+        raise RecipeError(
+            f"Archives: expected fields[{name!r}] to be (kind, ending), such as ('mask', 'seg.png'); got {value!r}"
+        )
+    if fault := field_name_fault(name):
+        raise RecipeError(f"Archives: {fault}")
+    if name in ("image", "label"):
+        raise RecipeError(f"Archives: {name!r} is an option of its own: {name}={value[1]!r}")
+    return value[0], value[1].lstrip(".")

@@ -1,0 +1,54 @@
+"""Recognises tar and zip files of samples by the endings of their first members."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import islice
+from pathlib import Path
+
+from tfprep.fields import Kind
+from tfprep.sources.containers.archives import Archives, split_name
+from tfprep.sources.containers.members import ARCHIVE_SUFFIXES, members
+from tfprep.sources.detection.annotated import FRACTIONS, LayoutGuess
+from tfprep.sources.detection.pairs import MASK_WORD, SPLIT_NAMES
+from tfprep.sources.patterns import IMAGE_SUFFIXES, compile_pattern
+from tfprep.sources.splits import Fractions
+from tfprep.sources.walk import walk
+
+_MEMBERS_READ = 200
+
+
+def archives(folder: Path) -> LayoutGuess | None:
+    """Return the source of the archives below a folder; None if there are none with images. SourceError if one cannot be read."""
+    for suffix in ARCHIVE_SUFFIXES:
+        paths = [found.path for found in walk(folder, compile_pattern(f"**/*{suffix}", "detect"), Counter())]
+        if not paths:
+            continue
+        heads = {path.split("/")[0] for path in paths if "/" in path}
+        by_split = (
+            bool(heads) and all(head.lower() in SPLIT_NAMES for head in heads) and all("/" in path for path in paths)
+        )
+        pattern = f"{{split}}/**/*{suffix}" if by_split else f"**/*{suffix}"
+        names = [member.name for member in islice(members(folder / paths[0], Counter()), _MEMBERS_READ)]
+        return _guess(pattern, len(paths), Counter(split_name(name)[1].lower() for name in names), by_split)
+    return None
+
+
+def _guess(pattern: str, count: int, endings: Counter[str], by_split: bool) -> LayoutGuess | None:
+    images = [ending for ending in endings if f".{ending}" in IMAGE_SUFFIXES]
+    if not images:
+        return None
+    label = "cls" if "cls" in endings else None
+    fields: dict[str, tuple[Kind, str]] = {}
+    for ending in endings:
+        first, _, last = ending.partition(".")
+        if last and f".{last}" in IMAGE_SUFFIXES and MASK_WORD.fullmatch(first):
+            fields.setdefault("mask", ("mask", ending))
+    if "txt" in endings:
+        fields["text"] = ("text", "txt")
+    fractions = Fractions(train=0.8, val=0.2, stratify="label") if label else FRACTIONS
+    source = Archives(pattern, tuple(images), label, fields, splits=None if by_split else fractions)
+    known = {*images, label, *(ending for _, ending in fields.values())}
+    others = sorted(ending for ending in endings if ending not in known)
+    doubts = (f"members that end in {', '.join(others)} are left out; fields= names them",) if others else ()
+    return LayoutGuess(source, f"{count} archives in WebDataset's convention", doubts)
