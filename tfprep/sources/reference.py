@@ -16,7 +16,7 @@ _MARK = "//"
 _MISSING = "missing"
 
 
-class Part(NamedTuple):
+class FilePart(NamedTuple):
     """A part of a file; without `bytes` the member is missing."""
 
     container: str
@@ -35,19 +35,19 @@ def missing_member(container: str, member: str) -> str:
     return f"{container}{_MARK}{_MISSING}{_MARK}{member}"
 
 
-def part_of(path: str) -> Part | None:
+def part_of(path: str) -> FilePart | None:
     """Return what a path refers to; None if it is the path of a whole file."""
     container, mark, rest = path.partition(_MARK)
     if not mark:
         return None
     place, _, member = rest.partition(_MARK)
     if place == _MISSING:
-        return Part(container, 0, None, False, member)
+        return FilePart(container, 0, None, False, member)
     start, _, size = place.removesuffix("z").partition("+")
-    return Part(container, int(start), int(size), place.endswith("z"), member)
+    return FilePart(container, int(start), int(size), place.endswith("z"), member)
 
 
-def content_of(part: Part, data: bytes) -> bytes:
+def content_of(part: FilePart, data: bytes) -> bytes:
     """Return the member whose bytes in the container are `data`. Raises SampleError."""
     if len(data) != part.bytes:
         raise SampleError(

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeAlias
 
 from tfprep.errors import SourceError
 from tfprep.sources.containers import Archives
@@ -29,6 +30,10 @@ BY_CLASS = Fractions(train=0.8, val=0.2, stratify="label")
 """What splits data that comes without splits; with classes, each of them has its share in every split."""
 NAMES_TRIED = 64
 """How many names of a folder or rows of a table decide whether files belong together."""
+
+
+_OfPixels: TypeAlias = "Folder | Paired | Table | Archives"
+"""The sources with the option `pixels`."""
 
 
 @dataclass(frozen=True)
@@ -77,9 +82,7 @@ def _looked(candidate: LayoutGuess, folder: Path) -> Detected:
     return Detected(source, layout, facts, doubts)
 
 
-def _with_pixels(
-    source: Folder | Paired | Table | Archives, facts: Facts
-) -> tuple[Folder | Paired | Table | Archives, tuple[str, ...]]:
+def _with_pixels(source: _OfPixels, facts: Facts) -> tuple[_OfPixels, tuple[str, ...]]:
     """The source that keeps the images' own dtype and channels, and the slices of a patient in one split."""
     paged = any(form.endswith(PAGES) for form in facts.forms)
     source = replace(source, pixels={"image": Pixels(page=0 if paged else None)})
