@@ -11,6 +11,7 @@ import pytest
 import tfprep
 from tests.conftest import write_dataset
 from tfprep.dataset.digests import sha256_of
+from tfprep.dataset.external.make import index_tfrecords
 from tfprep.errors import LoaderError, RecordError
 from tfprep.load import local as module
 from tfprep.load.local import first_needed
@@ -155,8 +156,10 @@ def test_two_loaders_share_a_cache(made, url, s3, tmp_path, monkeypatch):
 def test_the_report_before_the_first_step(url, s3, tmp_path, made):
     data = tfprep.open(made.path)
     sizes = [file.bytes for files in data.splits["train"].files for file in files]
-    with closing(loader_of(url, tmp_path, local_limit=sum(sizes))) as loader:
-        report = loader.report()["local"]
+    with closing(loader_of(url, tmp_path, local_limit=sum(sizes), order="block", block=10)) as loader:
+        fetching, report = loader.report()["fetching"], loader.report()["local"]
+        assert fetching["bytes_per_epoch"] == pytest.approx(sum(sizes) / 2, rel=0.2)  # one of two variants, and gaps
+        assert fetching["requests_per_epoch"] <= 2 * 5
         assert (report["bytes_to_fetch"], report["predicted_hits"], report["hits"]) == (sum(sizes), 1.0, 0.0)
     with closing(loader_of(url, tmp_path, local_limit=min(sizes) - 1)) as loader:
         assert loader.report()["local"]["predicted_hits"] == 0.0
@@ -179,3 +182,9 @@ def test_first_needed():
     assert first_needed(np.array([3, 1, 3, 0]), 5) == [3, 1, 0, 2, 4]
     with suppress(ValueError):
         assert first_needed(np.array([], np.int64), 2) == [0, 1]
+
+
+def test_an_index_of_tfrecords_has_no_checksums_to_compare_with(url, s3, tmp_path):
+    index_tfrecords(f"{url}/made-train.tfrecord-0000[0-4]-of-00005", "train", tmp_path / "index")
+    with pytest.raises(LoaderError, match="local= compares shards with their SHA-256, which an index"):
+        loader_of(tmp_path / "index", tmp_path, fields=["label"])

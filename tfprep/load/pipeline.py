@@ -24,7 +24,7 @@ from tfprep.load.order.schedule import BatchSchedule, Numbers
 from tfprep.load.order.selection import columns_of, select
 from tfprep.load.order.variants import Variants
 from tfprep.load.outputs import EXTRA, Outputs, resolve
-from tfprep.load.reader.ahead import ReadAhead
+from tfprep.load.reader.ahead import PLAN_ROWS, ReadAhead, plan_ranges
 from tfprep.load.reader.bad_records import BadRecords
 from tfprep.load.reader.batch import Batch, BatchMemory
 from tfprep.load.reader.cache import DecodedCache, EncodedCache
@@ -133,7 +133,7 @@ class Pipeline:
         ahead = None
         if self.local is not None:
             self.local.start(self.first_needed, self._reading.reading.files.arrived)
-        if self._is_remote and self.memory.fetch_bytes:
+        if self.is_remote and self.memory.fetch_bytes:
             ahead = ReadAhead(self._reading, self.schedule, self.memory.fetch_bytes, start=first, stride=stride)
         reader = Reader(self.schedule, self._filler, memory, pace, start=first, stride=stride, pool=pool, ahead=ahead)
         with self._lock:
@@ -267,6 +267,9 @@ class Pipeline:
             raise LoaderError(
                 f"local= keeps shards of datasets at URLs; {here[0].parent} is a folder, which is read as it is"
             )
+        if any(source.dataset.external is not None for source in self.sources):
+            rule = "local= compares shards with their SHA-256, which an index of other tools' TFRecords does not hold"
+            raise LoaderError(f"{rule}; build a dataset with tfprep, or copy the shards to this machine")
         cache = LocalCache(Path(folder), None if limit is None else parse_bytes(limit, "local_limit"))
         infos = [info for source in self.sources for info in source.files(self.variants)]
         urls: list[Any] = list(self.table.files)
@@ -278,6 +281,25 @@ class Pipeline:
         """The number of records of each shard: int64 [shards]."""
         infos = [info for source in self.sources for info in source.files(self.variants)]
         return np.array([info.records for info in infos], np.int64)
+
+    @cached_property
+    def fetching(self) -> dict[str, float]:
+        """What an epoch fetches from URLs before anything is in a cache, by the plan of its first part."""
+        rows, requests, nbytes = 0, 0, 0
+        first = self.options.start_step
+        last = first + max(1, min(self.steps_per_epoch, PLAN_ROWS // self.options.batch_size))
+        steps = iter(range(first, last if self.schedule.steps is None else min(last, self.schedule.steps)))
+        for ranges in plan_ranges(self._reading, self.schedule, steps, max(self.memory.fetch_bytes // 4, 1)):
+            requests += len(ranges)
+            nbytes += sum(part.nbytes for part in ranges)
+            rows += sum(len(np.unique(part.records)) for part in ranges)
+        samples = self.schedule.size / self.options.host.count
+        return {
+            "bytes_per_sample": nbytes / max(rows, 1),
+            "requests_per_sample": requests / max(rows, 1),
+            "bytes_per_epoch": nbytes / max(rows, 1) * samples,
+            "requests_per_epoch": requests / max(rows, 1) * samples,
+        }
 
     @cached_property
     def first_needed(self) -> list[int]:
@@ -320,10 +342,11 @@ class Pipeline:
         options, settings = self.options, self.settings
         most = settings.most_prefetch or max(PREFETCH, most_prefetch(self.workers, rows))
         plan = plan_memory(options.memory_budget, batch, options.prefetch, most, working)
-        return plan.with_fetching() if self._is_remote else plan
+        return plan.with_fetching() if self.is_remote else plan
 
     @property
-    def _is_remote(self) -> bool:
+    def is_remote(self) -> bool:
+        """Whether records lie at URLs."""
         return any(is_remote(path) for path in self.table.files)
 
     def _plan_workers(self) -> WorkersPlan:

@@ -46,6 +46,7 @@ def report(pipeline: Pipeline) -> dict[str, Any]:
             "index_bytes": pipeline.table.nbytes,
         },
         "cache": _cache(pipeline),
+        "fetching": {**pipeline.fetching, "memory_bytes": memory.fetch_bytes} if pipeline.is_remote else None,
         "local": None
         if pipeline.local is None
         else pipeline.local.report(pipeline.first_needed, pipeline.shard_records),
