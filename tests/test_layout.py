@@ -18,7 +18,7 @@ LEVELS = [
     {"checks", "errors", "fields", "images", "lazy", "limits", "optional", "pages", "python_file", "seeding", "units"}
     | {"_version", "boxes", "child_process"},
     {"sources", "derive", "augment", "codecs", "records", "storage"},
-    {"dataset", "recipe", "inspect"},
+    {"dataset", "recipe", "inspect", "export"},
     {"builder", "load", "train"},
     {"bench", "demo"},
     {"cli", "__main__"},

@@ -18,6 +18,7 @@ COMMANDS = {
     "verify": "Check every file and record of a dataset.",
     "repair": "Mend damaged files of a dataset.",
     "check": "Find duplicates, and leaks between splits.",
+    "export": "Write a dataset in another format.",
     "stats": "Print statistics, and draw them.",
     "diff": "Compare two datasets by keys and digests.",
     "show": "Draw samples of a dataset with their variants, masks and maps.",

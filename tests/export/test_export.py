@@ -1,0 +1,191 @@
+"""Round trips: each format is read by its own library, and compared with the records field by field."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from tfprep import codecs
+from tfprep.cli import main
+from tfprep.dataset import open_dataset
+from tfprep.errors import DatasetError
+from tfprep.export import export
+
+
+def decoded(content: bytes) -> np.ndarray:
+    return np.asarray(Image.open(io.BytesIO(content)))
+
+
+def read_tars(paths) -> list[dict]:
+    """The samples of tar files, grouped by WebDataset itself; its own pipeline leaves the files open, which is a warning here."""
+    tars = pytest.importorskip("webdataset").tariterators
+    samples = []
+    for path in paths:
+        with path.open("rb") as file:
+            samples += tars.group_by_keys(tars.tar_file_expander([{"url": str(path), "stream": file}]))
+    return samples
+
+
+def check(values: dict, field: str, content: object) -> None:
+    """Compares one exported value with that of the record."""
+    expected = values[field]
+    if isinstance(content, bytes):
+        pixels = decoded(content) if not content.startswith(b"\x93NUMPY") else np.load(io.BytesIO(content))
+        np.testing.assert_array_equal(pixels.reshape(np.shape(expected)), expected)
+    elif isinstance(expected, str):
+        assert content == expected
+    else:
+        np.testing.assert_array_equal(np.asarray(content, np.asarray(expected).dtype), expected)
+
+
+@pytest.fixture(scope="module")
+def exported(photos, tmp_path_factory):
+    """The data, and a function that exports it once to each format."""
+    root, data = tmp_path_factory.mktemp("exported"), open_dataset(photos.path)
+
+    def to(name):
+        if not (root / name).exists():
+            export(data, root / name, name)
+        return root / name
+
+    return data, to
+
+
+def records(data, split):
+    return zip(data.index(split)["key"].to_pylist(), data.samples(split), strict=True)
+
+
+def test_parquet(exported):
+    data, to = exported
+    for split in data.splits:
+        tables = [pq.read_table(path) for path in sorted(to("parquet").glob(f"made-{split}-*.parquet"))]
+        rows = [row for table in tables for row in table.to_pylist()]
+        assert len(rows) == data.splits[split].samples
+        for row, (key, values) in zip(rows, records(data, split), strict=True):
+            assert row["key"] == key
+            for field in data.fields:
+                content = row[field]["bytes"] if isinstance(row[field], dict) else row[field]
+                if f"{field}_shape" in row:
+                    content = np.reshape(content, row[f"{field}_shape"])
+                check(values, field, content)
+
+
+def test_webdataset(exported):
+    data, to = exported
+    for split in data.splits:
+        samples = read_tars(sorted(to("webdataset").glob(f"made-{split}-*.tar")))
+        assert len(samples) == data.splits[split].samples
+        for sample, (key, values) in zip(samples, records(data, split), strict=True):
+            assert sample["key.txt"].decode() == key == sample["__key__"]
+            for field in data.fields:
+                (suffix,) = [name for name in sample if name.startswith(f"{field}.")]
+                content = sample[suffix]
+                if suffix.endswith((".cls", ".json")):
+                    content = json.loads(content)
+                elif suffix.endswith(".txt"):
+                    content = content.decode()
+                check(values, field, content)
+
+
+def test_folder(exported):
+    data, to = exported
+    for split in data.splits:
+        rows = list(csv.DictReader((to("folder") / f"{split}.csv").read_text(encoding="utf-8").splitlines()))
+        assert len(rows) == data.splits[split].samples
+        for row, (key, values) in zip(rows, records(data, split), strict=True):
+            assert row["key"] == key
+            assert row["label"] == ("cat", "dog", "owl")[values["label"]]
+            assert row["caption"] == values["caption"]
+            assert np.float32(row["weight"]) == np.float32(values["weight"])
+            for field in set(data.fields) - {"label", "caption", "weight"}:
+                check(values, field, (to("folder") / row[field]).read_bytes())
+
+
+def test_coco(exported, capsys):
+    coco = pytest.importorskip("pycocotools.coco")
+    data, to = exported
+    api = coco.COCO(str(to("coco") / "annotations" / "val.json"))
+    images = api.loadImgs(api.getImgIds())
+    for image, (key, values) in zip(images, records(data, "val"), strict=True):
+        assert image["key"] == key
+        assert (image["height"], image["width"]) == values["image"].shape[:2]
+        check(values, "image", (to("coco") / "images" / image["file_name"]).read_bytes())
+    capsys.readouterr()
+
+
+def test_boxes_in_coco(tmp_path, make_dataset, capsys):
+    coco = pytest.importorskip("pycocotools.coco")
+    rows = [
+        np.array([[1, 2, 5, 9], [0, 0, 24, 24]], np.float32),
+        np.zeros((0, 4), np.float32),
+        np.ones((1, 4), np.float32),
+    ]
+    made = make_dataset(
+        samples={"train": 3},
+        shards=1,
+        fields=["image", "boxes", "depth"],
+        make=lambda _, n: {
+            "image": np.full((24, 24, 3), n, np.uint8),
+            "boxes": rows[n],
+            "depth": np.ones((2, 2), np.float32),
+        },
+        codec={"image": codecs.Png(), "boxes": codecs.Raw(), "depth": codecs.Raw()},
+        kinds={"image": "image", "boxes": "boxes", "depth": "map"},
+    )
+    data = open_dataset(made.path)
+    summary = export(data, tmp_path / "coco", "coco")
+    assert summary.left_out == ("field depth: COCO has no place for it",)
+    api = coco.COCO(str(tmp_path / "coco" / "annotations" / "train.json"))
+    assert [category["name"] for category in api.loadCats(api.getCatIds())] == ["object"]
+    for image in api.loadImgs(api.getImgIds()):
+        boxes = [entry["bbox"] for entry in api.loadAnns(api.getAnnIds(image["id"]))]
+        corners = [[x, y, x + w, y + h] for x, y, w, h in boxes]
+        values = next(values for key, values in records(data, "train") if key == image["key"])
+        np.testing.assert_array_equal(np.reshape(corners, (-1, 4)), values["boxes"])
+    capsys.readouterr()
+
+
+def test_what_is_left_out_is_named_and_other_variants_can_be_exported(photos, tmp_path):
+    data = open_dataset(photos.path)
+    summary = export(data, tmp_path / "one", "parquet", variant=1)
+    assert summary.samples == {"train": 50}
+    assert "split val: it has no variant 1" in summary.left_out
+    assert "split train: its other 2 variants; --variant N exports another" in summary.left_out
+    table = pq.read_table(sorted((tmp_path / "one").glob("*.parquet"))[0])
+    first = next(data.samples("train", 1, [0]))
+    np.testing.assert_array_equal(decoded(table["lossless"][0].as_py()["bytes"]), first["lossless"])
+    with pytest.raises(DatasetError, match="is not empty; export into a new folder"):
+        export(data, tmp_path / "one", "folder")
+    with pytest.raises(DatasetError, match=r"no split of .* has a variant 7"):
+        export(data, tmp_path / "two", "folder", variant=7)
+
+
+@pytest.mark.parametrize("to", ["folder", "webdataset", "coco"])
+@pytest.mark.parametrize("key", ["../out.png", "/abs.png", "a/../../b"])
+def test_a_key_that_leads_out_of_the_folder_is_refused(make_dataset, tmp_path, to, key):
+    made = make_dataset(samples={"train": 2}, fields=["image"], shards=1)
+    made.change_index(0, key=key)
+    with pytest.raises(DatasetError, match="cannot be the name of a file below the folder of the export"):
+        export(open_dataset(made.path), tmp_path / "export", to)
+    assert [path.name for path in tmp_path.iterdir()] == ["made"], "nothing is left of an export that failed"
+
+
+def test_a_key_with_dots_survives_webdataset(make_dataset, tmp_path):
+    made = make_dataset(samples={"train": 2}, fields=["image"], shards=1)
+    made.change_index(0, key="a.b/50%.x.jpg")
+    export(open_dataset(made.path), tmp_path / "tar", "webdataset")
+    samples = read_tars((tmp_path / "tar").iterdir())
+    assert [sample["key.txt"].decode() for sample in samples] == ["a.b/50%.x.jpg", "train/0001"]
+
+
+def test_the_command(photos, tmp_path, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(["export", str(photos.path), "--to", "folder", "--out", str(tmp_path / "out"), "--json"])
+    assert stopped.value.code == 0
+    assert json.loads(capsys.readouterr().out)["samples"] == {"train": 50, "val": 11}

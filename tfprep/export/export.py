@@ -1,0 +1,101 @@
+"""Exports the splits of a dataset, one after another, and names what the other format cannot hold."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+from tfprep.dataset import Dataset
+from tfprep.errors import DatasetError
+from tfprep.export.coco import held_fields, write_coco
+from tfprep.export.folder import write_folder
+from tfprep.export.parquet import write_parquet
+from tfprep.export.webdataset import write_webdataset
+from tfprep.storage.local import writing
+
+Format = Literal["webdataset", "folder", "coco", "parquet"]
+FORMATS: tuple[str, ...] = get_args(Format)
+_WRITERS: dict[str, Callable[[Dataset, str, int, Path], int]] = {
+    "webdataset": write_webdataset,
+    "folder": write_folder,
+    "coco": write_coco,
+    "parquet": write_parquet,
+}
+
+
+@dataclass(frozen=True)
+class ExportSummary:
+    """What was written: samples by split, and what the format does not hold, one text for each."""
+
+    samples: dict[str, int]
+    left_out: tuple[str, ...]
+
+
+def export(
+    data: Dataset, out: Path, to: Format, *, variant: int = 0, on_split: Callable[[str], None] = lambda split: None
+) -> ExportSummary:
+    """Write a dataset in another format.
+
+    Args:
+        data: The dataset.
+        out: A folder, which is missing or empty. It appears whole, or not at all.
+        to: The format.
+        variant: The variant to export. Splits that do not have it are left out.
+        on_split: Called with the name of each split before it is written.
+
+    Raises:
+        DatasetError: A record cannot be read, the folder is not empty, or the format cannot hold such a dataset at all.
+    """
+    if out.exists() and any(out.iterdir()):
+        raise DatasetError(f"{out} is not empty; export into a new folder")
+    splits = [name for name, info in data.splits.items() if variant < info.variants]
+    if not splits:
+        raise DatasetError(f"no split of {data.path} has a variant {variant}")
+    left_out = tuple(_left_out(data, to, variant, splits))
+    samples = {}
+    with _whole_folder(out) as folder:
+        for split in splits:
+            on_split(split)
+            samples[split] = _WRITERS[to](data, split, variant, folder)
+    return ExportSummary(samples, left_out)
+
+
+@contextmanager
+def _whole_folder(out: Path) -> Iterator[Path]:
+    """Yield a folder that takes the place of `out` when the block ends, and is removed if it raises."""
+    temporary = out.absolute().with_name(f".{out.absolute().name}.{os.getpid()}.tmp")
+    with writing(out):
+        temporary.mkdir(parents=True)
+    try:
+        with writing(out):
+            yield temporary
+            temporary.replace(out)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+
+
+def _left_out(data: Dataset, to: Format, variant: int, splits: list[str]) -> Iterator[str]:
+    for split, info in data.splits.items():
+        if split not in splits:
+            yield f"split {split}: it has no variant {variant}"
+        elif info.variants > 1:
+            yield f"split {split}: its other {info.variants - 1} variants; --variant N exports another"
+    if to == "coco":
+        held = held_fields(data)
+        yield from (f"field {name}: COCO has no place for it" for name in data.fields if name not in held)
+    elif to != "parquet":
+        yield from (
+            f"class names of {name}: labels are numbers there"
+            for name in data.manifest.classes
+            if name in data.fields and not (to == "folder" and data.fields[name].shape == ())
+        )
+    else:
+        yield from (
+            f"class names of {name}: labels are numbers there" for name in data.manifest.classes if name in data.fields
+        )

@@ -1,0 +1,50 @@
+"""Files in folders: `SPLIT/FIELD/KEY.SUFFIX`, and a table `SPLIT.csv` with the key, numbers, texts and files of each sample."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tfprep.dataset import Dataset
+from tfprep.export.stored import StoredSample, checked_key, npy, stored_samples
+from tfprep.storage.local import whole_file
+
+
+def write_folder(data: Dataset, split: str, variant: int, out: Path) -> int:
+    """Write one split; return the number of samples."""
+    count = 0
+    with whole_file(out / f"{split}.csv") as table:
+        text = io.TextIOWrapper(table, encoding="utf-8", newline="", write_through=True)
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(["key", *data.fields])
+        for sample in stored_samples(data, split, variant):
+            writer.writerow([sample.key, *(_cell(data, split, sample, name, out) for name in data.fields)])
+            count += 1
+        text.detach()
+    return count
+
+
+def _cell(data: Dataset, split: str, sample: StoredSample, name: str, out: Path) -> str:
+    """Return a value as text; one that is no number and no text is written to a file, whose path is returned."""
+    spec, value = data.fields[name], sample.values[name]
+    if spec.kind == "text":
+        return value if isinstance(value, str) else json.dumps(list(value))
+    if spec.kind == "label" and spec.shape == ():
+        classes = data.manifest.classes.get(name, ())
+        return classes[int(value)] if int(value) < len(classes) else str(int(value))
+    if spec.shape == () and name not in sample.files:
+        return str(np.asarray(value).item())
+    content, suffix = sample.files.get(name, (None, "npy"))
+    path = f"{split}/{name}/{checked_key(sample.key)}.{suffix}"
+    return _written(out, path, content if content is not None else npy(value))
+
+
+def _written(out: Path, path: str, content: Any) -> str:
+    (out / path).parent.mkdir(parents=True, exist_ok=True)
+    (out / path).write_bytes(content)
+    return path

@@ -1,0 +1,74 @@
+"""Samples of a dataset as an export takes them: decoded values, and the bytes of image files as they are stored."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any
+
+import numpy as np
+
+from tfprep.dataset import Dataset
+from tfprep.errors import DatasetError
+from tfprep.fields import RASTER_KINDS
+from tfprep.storage.urls import open_file
+
+_STARTS = {b"\xff\xd8": "jpg", b"\x89PNG": "png"}
+
+
+@dataclass(frozen=True)
+class StoredSample:
+    """One sample of one variant.
+
+    Attributes:
+        key: Its key.
+        shard: The number of its shard.
+        values: NumPy values and texts by field.
+        files: Bytes and suffix of the fields that are stored as image files.
+    """
+
+    key: str
+    shard: int
+    values: dict[str, Any]
+    files: dict[str, tuple[bytes, str]]
+
+
+def stored_samples(data: Dataset, split: str, variant: int) -> Iterator[StoredSample]:
+    """Yield the samples of a split in their order, with checksums compared. One is in memory at a time."""
+    rasters = [name for name, spec in data.fields.items() if spec.kind in RASTER_KINDS]
+    columns = [f"{name}_{what}" for name in rasters for what in ("offset", "size")]
+    rows = data.index(split, variant, ["key", "shard", *columns])
+    with ExitStack() as stack:
+        number, file = -1, None
+        for row, values in enumerate(data.samples(split, variant)):
+            place = {name: rows[name][row].as_py() for name in rows.column_names}
+            if place["shard"] != number:
+                number = place["shard"]
+                stack.close()
+                file = stack.enter_context(open_file(data.path / data.file(split, variant, number).name))
+            files = {}
+            for name in rasters:
+                assert file is not None
+                file.seek(place[f"{name}_offset"])
+                content = file.read(place[f"{name}_size"])
+                suffix = next((suffix for start, suffix in _STARTS.items() if content.startswith(start)), None)
+                if suffix:
+                    files[name] = content, suffix
+            yield StoredSample(place["key"], number, values, files)
+
+
+def npy(value: Any) -> bytes:
+    """Return an array as the bytes of a NumPy file."""
+    file = io.BytesIO()
+    np.save(file, np.asarray(value), allow_pickle=False)
+    return file.getvalue()
+
+
+def checked_key(key: str) -> str:
+    """Return a key that becomes part of a path. Raises DatasetError if it would lead out of the folder."""
+    if key.startswith("/") or "\0" in key or "\\" in key or ".." in PurePosixPath(key).parts or not key:
+        raise DatasetError(f"the key {key!r} cannot be the name of a file below the folder of the export")
+    return key
