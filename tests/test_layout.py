@@ -26,7 +26,7 @@ LEVELS = [
 """From the ground up. A package imports from the levels below it, and from its own level only where APART does not forbid it."""
 APART = [{"sources", "derive", "augment", "codecs", "records"}, {"builder", "load"}, {"builder", "train"}]
 """Packages of one level that never import each other."""
-PLUGINS = {"augment", "bench.compare", "cli", "codecs", "derive", "demo", "sources"}
+PLUGINS = {"augment", "bench.compare", "cli", "codecs", "derive", "demo", "export", "sources"}
 """Packages whose modules are one idea each, listed in the package's `__init__`: these may be short."""
 SKIPPED_BY_TOOLS = {"build", "dist", "out", "venv", "env", "node_modules", "__pycache__"}
 """Folders that pytest, git templates and packaging tools leave out by default."""
