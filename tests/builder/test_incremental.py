@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tfprep.builder import build, explain, plan_build
+from tfprep.builder import BuildOptions, build, build_part, explain, finish_build, plan_build
 from tfprep.dataset import open_dataset
 from tfprep.errors import BuildError
 from tfprep.seeding import sample_hash
@@ -434,3 +434,43 @@ def test_the_recipe_as_an_object_or_as_a_file_is_one_dataset(full):
 
     full.build()
     assert build(load_recipe(full.recipe), full.out, full.data).built_shards == 0
+
+
+@pytest.mark.parametrize("parts", [None, 2])
+def test_a_dataset_that_outgrew_its_shards_says_so_and_is_resharded(site, tools, monkeypatch, parts):
+    """One sample first, 24 later: one shard and one worker for ever, unless the number of shards may change once."""
+    monkeypatch.setattr("tfprep.builder.plan._LEAST_SAMPLES", 4)
+    site.change_recipe('    shards={"train": 4, "val": 2},\n', "")
+    site.add("train/cat/000", 0)
+    site.build()
+    site.fill(train=24, val=0)
+    events = []
+    assert site.build(on_event=events.append).shards == 1
+    (warning,) = [event.text for event in events if event.name == "warning" and "shards" in event.text]
+    assert "'train' has 1 instead of 6 shards" in warning
+    assert "--reshard" in warning
+    before = tools["digests"](site.out)
+    assert explain(plan_build(site.recipe, site.out, site.data, reshard=True)).startswith("6 of 6 shards: ")
+    assert tools["digests"](site.out) == before
+    options = BuildOptions(workers=0, reshard=True)
+    if parts is None:
+        assert build(site.recipe, site.out, site.data, options=options).built_shards == 6
+    else:
+        for part in range(parts):
+            build_part(site.recipe, site.out, site.data, part=part, parts=parts, options=options)
+        finish_build(site.recipe, site.out, site.data, options=BuildOptions(workers=0))
+    assert tools["digests"](site.out) == site.from_nothing()
+    assert tools["check_whole"](site.out).split("train").shards == 6
+    again = []
+    assert site.build(on_event=again.append).built_shards == 0, "later builds keep the number"
+    assert not [event for event in again if "reshard" in event.text]
+
+
+def test_samples_that_stay_in_their_shard_are_built_anew_under_another_number_of_shards(site, tools, monkeypatch):
+    """The content of a shard may be the same: its name is not."""
+    site.change_recipe('    shards={"train": 4, "val": 2},\n', "")
+    site.add("train/cat/000", 0)
+    site.build()
+    monkeypatch.setattr("tfprep.builder.plan._default_shards", lambda *arguments: 2)
+    site.build(reshard=True)
+    assert tools["digests"](site.out) == site.from_nothing()

@@ -76,7 +76,7 @@ class PartSummary:
 
 @dataclass(frozen=True)
 class BuildOptions:
-    """How a build runs. Except for `limit` and `hash`, no option changes what is built.
+    """How a build runs. Except for `limit`, `hash` and `reshard`, no option changes what is built.
 
     Attributes:
       workers: Number of worker processes; 0 builds in this process, None takes one for each usable core.
@@ -89,6 +89,8 @@ class BuildOptions:
         or of more samples than `limit`.
       hash: Compute the perceptual hash of each image for the index, from which `tfprep check` finds near duplicates. Shards
         that are up to date are not built again for it; `tfprep check` computes what is missing.
+      reshard: Give each split the number of shards that a new dataset of its size would have, instead of that of its first
+        build. A split whose number changes is built anew; later builds keep the new number.
 
     Raises:
       BuildError: An option is out of range.
@@ -101,6 +103,7 @@ class BuildOptions:
     item_timeout_s: float = ITEM_TIMEOUT_S
     replace: bool = False
     hash: bool = True
+    reshard: bool = False
 
     def __post_init__(self) -> None:
         for name, least in (("workers", 0), ("limit", 1)):

@@ -32,6 +32,9 @@ _LEAST_SAMPLES = 32
 """A small dataset gets up to 16 shards, so that all cores have work, with 32 samples or more each. A larger one gets a multiple
 of 16, which 2, 4, 8 or 16 workers share without one of them building a last shard alone."""
 
+_FAR_OFF = 4
+"""A split is said to have too few shards if a new dataset would have this many times as many."""
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -42,6 +45,7 @@ class Plan:
         globals of a user's module may change while it runs.
       kinds, files, values, classes: As in the source's `Listing`.
       shards: Number of shards by split.
+      fresh_shards: The number that a new dataset of the same samples would have.
       samples: All samples.
       order: int64 [N], the rows of `samples` sorted by split, shard and hash.
       starts: By split and shard, the first and the last row (exclusive) in `order`.
@@ -58,6 +62,7 @@ class Plan:
     values: tuple[str, ...]
     classes: Mapping[str, tuple[str, ...]]
     shards: Mapping[str, int]
+    fresh_shards: Mapping[str, int]
     samples: SampleTable
     order: Array
     starts: Mapping[tuple[str, int], tuple[int, int]]
@@ -96,8 +101,10 @@ class Plan:
         return sha256.hexdigest()
 
 
-def make_plan(recipe: Recipe, root: Path, layout: Layout, *, limit: int | None = None) -> Plan:
+def make_plan(recipe: Recipe, root: Path, layout: Layout, *, limit: int | None = None, reshard: bool = False) -> Plan:
     """List the source and lay out the shards; nothing is written.
+
+    `limit` and `reshard` are those of `BuildOptions`.
 
     Raises:
       RecipeError: The recipe names a field or a split that the source does not have.
@@ -110,15 +117,31 @@ def make_plan(recipe: Recipe, root: Path, layout: Layout, *, limit: int | None =
         raise SourceError(f"{root}: {recipe.source!r} finds no sample there; is --data the right folder?")
     recipe.check_splits(samples.names)
     samples = limit_samples(samples, limit)
-    shards = _shards(recipe, samples, {} if limit else _remembered(layout))
+    fresh_shards = _shards(recipe, samples, {})
+    shards = fresh_shards if limit or reshard else _shards(recipe, samples, _remembered(layout))
     order, starts = _order(samples, shards)
     described = {split: _described(recipe, listing, split, samples.names[0]) for split in samples.names}
     fingerprints = {split: _fingerprint(recipe, split, described[split]) for split in samples.names}
     return Plan(
         recipe, recipe.describe(), recipe.fingerprint(), listing.kinds, listing.files, listing.values,
-        dict(listing.classes), shards, samples, order, starts,
+        dict(listing.classes), shards, fresh_shards, samples, order, starts,
         fingerprints, described, dict(listing.tally),
     )  # fmt: skip
+
+
+def too_few_shards(plan: Plan) -> str:
+    """Return what to do about splits that have grown far beyond the number of shards of their first build; "" if none has."""
+    splits = [name for name, fresh in plan.fresh_shards.items() if fresh >= _FAR_OFF * plan.shards[name]]
+    if not splits:
+        return ""
+    counts = ", ".join(
+        f"{name!r} has {plan.shards[name]} instead of {plan.fresh_shards[name]} shards" for name in splits
+    )
+    return (
+        f"the first build fixed the number of shards, and the dataset has grown since: {counts}, so fewer workers can build and "
+        "fewer shards are kept when a sample changes. --reshard (BuildOptions(reshard=True)) changes the number once and builds "
+        "these splits anew"
+    )
 
 
 def remember_shards(plan: Plan, layout: Layout) -> None:

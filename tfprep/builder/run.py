@@ -23,7 +23,7 @@ from tfprep.builder.parts import (
     read_common_plan,
     store_common_plan,
 )
-from tfprep.builder.plan import Plan, forget_recipes, make_plan, remember_recipes, remember_shards
+from tfprep.builder.plan import Plan, forget_recipes, make_plan, remember_recipes, remember_shards, too_few_shards
 from tfprep.builder.progress import OnEvent, OnProgress, Tell, telling
 from tfprep.builder.publish import check_rejects, publish
 from tfprep.builder.receipts import Receipt, read_receipt
@@ -108,6 +108,7 @@ def plan_build(
     *,
     limit: int | None = None,
     replace: bool = False,
+    reshard: bool = False,
     part: Part | None = None,
 ) -> list[ShardState]:
     """Plan a build without writing anything.
@@ -118,6 +119,7 @@ def plan_build(
       data: The folder of the raw files.
       limit: As in `BuildOptions`.
       replace: As in `BuildOptions`.
+      reshard: As in `BuildOptions`.
       part: Look at the shards of this part alone.
 
     Returns:
@@ -131,7 +133,7 @@ def plan_build(
     layout, root = Layout(Path(out)), Path(data)
     loaded, file = _loaded(recipe)
     _check_folders(root, layout.out)
-    plan = _plan(loaded, file, root, layout, limit)
+    plan = _plan(loaded, file, root, layout, limit, reshard)
     if not replace:
         check_replacement(plan, layout, limit)
     return list(shard_states(plan, layout, part.shards(plan) if part else None))
@@ -205,7 +207,7 @@ class _Build:
         return len(plan.starts)
 
     def _plan(self) -> Plan:
-        plan = _plan(self._recipe, self._file, self._root, self._layout, self._options.limit)
+        plan = _plan(self._recipe, self._file, self._root, self._layout, self._options.limit, self._options.reshard)
         if not self._options.replace:
             check_replacement(plan, self._layout, self._options.limit)
         return plan
@@ -216,6 +218,8 @@ class _Build:
         self._tell("planned", explain(states), samples=samples, shards=len(states))
         if plan.recipe.geometry and (warning := warning_of_opencv()):
             self._tell("warning", warning)
+        if few := too_few_shards(plan):
+            self._tell("warning", few)
         return states
 
     def _remember(self, plan: Plan) -> None:
@@ -342,9 +346,9 @@ def _check_folders(root: Path, out: Path) -> None:
         raise BuildError(f"{out} holds the raw data; choose another folder with --out, such as {out / 'built'}")
 
 
-def _plan(recipe: Recipe, file: Path | None, root: Path, layout: Layout, limit: int | None) -> Plan:
+def _plan(recipe: Recipe, file: Path | None, root: Path, layout: Layout, limit: int | None, reshard: bool) -> Plan:
     try:
-        return make_plan(recipe, root, layout, limit=limit)
+        return make_plan(recipe, root, layout, limit=limit, reshard=reshard)
     except RecipeError as error:
         raise (locate(file, error) if file else error) from error
 

@@ -156,7 +156,8 @@ def _probe(context: BuildContext, task: ShardTask, mark: Mark) -> None:
 
 def _renew(context: BuildContext, task: ShardTask, old: Receipt, mark: Mark) -> bool:
     """Return whether the shard is up to date by the content of its inputs, and renew its receipt if it is."""
-    if task.skip or (old.fingerprint, old.expected) != (task.fingerprint, task.expected):
+    same = (old.fingerprint, old.expected, old.shards) == (task.fingerprint, task.expected, task.shards)
+    if task.skip or not same:
         return False
     digest = _start_digest(task)
     for position, (key, files, values, _) in enumerate(task.samples):

@@ -83,6 +83,8 @@ def _state(plan: Plan, receipt: Receipt, layout: Layout) -> ShardState:
         return _because(state, _newer(receipt))
     if receipt.fingerprint != plan.fingerprints[split]:
         return _because(state, _recipe_change(plan, layout, split, receipt.fingerprint))
+    if receipt.shards != plan.shards[split]:
+        return _because(state, f"{receipt.shards} shards become {plan.shards[split]}")
     return _differing(state, plan.task(split, shard), layout)
 
 

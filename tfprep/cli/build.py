@@ -65,6 +65,11 @@ if TYPE_CHECKING:
     help="Keep a perceptual hash of each image in the index, for tfprep check. [default: --hash]",
 )
 @click.option(
+    "--reshard",
+    is_flag=True,
+    help="Change the number of shards to that of a new dataset of this size, and build anew what has to change.",
+)
+@click.option(
     "--part",
     metavar="I/N",
     help="Build only the shards of part I (from 0) of N, and publish nothing; parts may run at once on many machines.",
@@ -94,7 +99,7 @@ if TYPE_CHECKING:
 def command(
     recipe: Path, out: Path, data: Path | None, workers: int | None, limit: int | None,
     on_bad: Literal["skip", "fail"], max_bad: float, sample_timeout: float, replace: bool, hash: bool,
-    part: str | None, finish: bool, new_plan: bool, dry_run: bool, as_json: bool, show_workers: bool, quiet: bool,
+    reshard: bool, part: str | None, finish: bool, new_plan: bool, dry_run: bool, as_json: bool, show_workers: bool, quiet: bool,
 ) -> None:  # fmt: skip
     """Build the dataset that the Python file RECIPE defines.
 
@@ -109,9 +114,9 @@ def command(
     root = data or data_root(recipe)
     chosen = _chosen_part(part, finish, new_plan, dry_run)
     if dry_run:
-        _dry_run(recipe, out, root, limit, replace, chosen, as_json)
+        _dry_run(recipe, out, root, {"limit": limit, "replace": replace, "reshard": reshard, "part": chosen}, as_json)
         return
-    options = BuildOptions(workers, limit, on_bad, max_bad, sample_timeout, replace, hash)
+    options = BuildOptions(workers, limit, on_bad, max_bad, sample_timeout, replace, hash, reshard)
     report = _report_json if as_json else _report_warning
     if new_plan:
         shards = store_plan(recipe, out, root, options=options, on_event=report)
@@ -210,12 +215,10 @@ def _done_text(summary: Any, finish: bool) -> str:
     return f"Published in {duration}." if finish else f"Nothing to do: the dataset is up to date ({duration})."
 
 
-def _dry_run(
-    recipe: Path, out: Path, root: Path, limit: int | None, replace: bool, part: Part | None, as_json: bool
-) -> None:
+def _dry_run(recipe: Path, out: Path, root: Path, options: dict[str, Any], as_json: bool) -> None:
     from tfprep.builder import explain, plan_build
 
-    states = plan_build(recipe, out, root, limit=limit, replace=replace, part=part)
+    states = plan_build(recipe, out, root, **options)
     if as_json:
         text.print_json([asdict(state) for state in states])
         return
