@@ -2,25 +2,68 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tfprep import sources
 from tfprep.builder import run, versions
 from tfprep.builder.accumulate import class_counts, image_moments
-from tfprep.builder.plan import _default_shards
-from tfprep.builder.samples import SampleTable, column, joined
+from tfprep.builder.plan import SHARD_BYTES, _default_shards
+from tfprep.builder.samples import arrange, collect_samples, limit_samples
 from tfprep.builder.shard import sampled_originals
+from tfprep.seeding import sample_hash
+from tfprep.sources import Entry, Listing
 
 
-@given(st.lists(st.lists(st.binary(max_size=5), max_size=6), max_size=5), st.randoms())
-def test_a_packed_column_equals_its_list(parts, random):
-    whole = [text for part in parts for text in part]
-    packed = joined(column(part) for part in parts)
-    assert [packed[row] for row in range(len(packed))] == whole
-    rows = [random.randrange(len(whole)) for _ in range(4)] if whole else []
-    assert packed.take(np.array(rows, np.int64)) == [whole[row] for row in rows]
+class Numbered:
+    """A source of samples with these keys, splits and values, without files."""
+
+    def __init__(self, samples):
+        self.samples = samples
+
+    def scan(self, root):
+        entries = (Entry(key, split, (f"none/{key}",), (value,)) for key, split, value in self.samples)
+        return Listing({"image": "image", "label": "label"}, ("image",), ("label",), entries)
+
+
+@given(
+    st.dictionaries(
+        st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=9),
+        st.tuples(st.sampled_from(["test", "train", "val"]), st.one_of(st.integers(), st.text(max_size=3), st.none())),
+        max_size=60,
+    ),
+    st.integers(1, 7),
+    st.sampled_from([1, 7, 1 << 19]),
+    st.one_of(st.none(), st.integers(1, 40)),
+)
+def test_samples_arranged_on_disk_equal_those_sorted_in_memory(samples, shards, block, limit):
+    """Keys, values and splits of any kind, in blocks of any size, with a limit: sorted lists give the same tasks."""
+    listed = [(key, split, value) for key, (split, value) in samples.items()]
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as root:
+        patch.setattr("tfprep.builder.samples.BLOCK", block)
+        patch.setattr("tfprep.builder.samples._IN_MEMORY_BYTES", 100)
+        table = limit_samples(collect_samples(Numbered(listed).scan(root), Path(root), 3), limit)
+        chosen = sorted(listed, key=lambda sample: sample_hash(3, sample[0]))[: limit or len(listed)]
+        names = sorted({split for _, split, _ in chosen}, key=lambda name: (name != "train", name))
+        assert table.names == tuple(names)
+        arranged = arrange(table, dict.fromkeys(names, shards))
+        expected = {
+            (name, shard): [
+                (key, [f"none/{key}"], [value], "FileNotFoundError")
+                for key, split, value in chosen
+                if split == name and sample_hash(3, key) % shards == shard
+            ]
+            for name in names
+            for shard in range(shards)
+        }
+        assert {shard: arranged.samples(*shard) for shard in arranged.starts} == expected
+        assert len(arranged) == len(chosen)
 
 
 @pytest.mark.parametrize(
@@ -33,14 +76,10 @@ def test_a_packed_column_equals_its_list(parts, random):
         (512, 16 * 64, 16),
         (512, 16 * 64 + 1, 32),
         (900, 33 * 64, 48),
-        (10, 33 * 64, 10),
     ],
 )
 def test_default_shards_have_at_most_64_mib_and_divide_among_16_workers(samples, megabytes, shards):
-    sizes = np.full(max(samples, 1), (megabytes << 20) // max(samples, 1))
-    sizes[0] += (megabytes << 20) - sizes.sum()
-    zeros = np.zeros(len(sizes), np.uint64)
-    assert _default_shards(SampleTable({}, zeros, zeros, zeros.astype(np.int16), sizes, ("train",)), 0) == shards
+    assert _default_shards(samples, megabytes << 20) == shards
 
 
 @pytest.mark.parametrize("classes", [2, 1000])
@@ -68,11 +107,15 @@ def test_the_number_of_originals_of_a_shard_that_are_decoded(shards, images):
     assert sampled_originals(shards) == images
 
 
-def test_one_huge_file_does_not_make_thousands_of_shards():
-    sizes = np.full(100, 1 << 20)
-    sizes[7] = 200 << 30
-    zeros = np.zeros(100, np.uint64)
-    assert _default_shards(SampleTable({}, zeros, zeros, zeros.astype(np.int16), sizes, ("train",)), 0) == 3
+def test_one_huge_file_does_not_make_thousands_of_shards(tmp_path):
+    for number in range(100):
+        path = tmp_path / "a" / f"{number}.jpg"
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+        os.truncate(path, (200 << 30) if number == 7 else 1 << 20)  # sparse
+    samples = collect_samples(sources.Folder().scan(tmp_path), tmp_path, 0)
+    assert samples.totals(1 << 62)["train"] == (100, (200 << 30) + (99 << 20))
+    assert _default_shards(*samples.totals(SHARD_BYTES)["train"]) == 3
 
 
 @pytest.mark.parametrize(

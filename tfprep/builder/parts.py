@@ -64,7 +64,10 @@ class CommonPlan:
 def common_plan(plan: Plan, options: BuildOptions, part: Part | None = None) -> CommonPlan:
     """Return what the plan shares with those of other parts."""
     by = f"part {part}" if part else "tfprep build --plan"
-    splits = {name: plan.samples.splits == number for number, name in enumerate(plan.splits)}
+    samples, sums = np.zeros(len(plan.splits), np.int64), np.zeros(len(plan.splits), np.uint64)
+    for rows in plan.samples.blocks():
+        samples += np.bincount(rows["split"], minlength=len(samples))
+        np.add.at(sums, rows["split"], rows["digest"])  # modulo 2^64
     return CommonPlan(
         stored=f"{time.strftime('%Y-%m-%d %H:%M:%S')} on {socket.gethostname()} by {by}",
         parts=part.parts if part else 0,
@@ -72,8 +75,8 @@ def common_plan(plan: Plan, options: BuildOptions, part: Part | None = None) -> 
         described=json.loads(json.dumps(plan.described)),
         fingerprints=dict(plan.fingerprints),
         shards=dict(plan.shards),
-        samples={name: int(here.sum()) for name, here in splits.items()},
-        listing={name: f"{plan.samples.digests[here].sum(dtype=np.uint64):016x}" for name, here in splits.items()},
+        samples=dict(zip(plan.splits, samples.tolist(), strict=True)),
+        listing={name: f"{total:016x}" for name, total in zip(plan.splits, sums.tolist(), strict=True)},
         options={"--hash": options.hash},
     )
 
@@ -93,7 +96,8 @@ def store_common_plan(plan: Plan, layout: Layout, options: BuildOptions, part: P
     layout.parts.mkdir(exist_ok=True)
     forget_common_plan(layout)
     with whole_file(layout.part_samples) as file:
-        file.write(np.stack([plan.samples.hashes, plan.samples.digests], axis=1).astype("<u8").tobytes())
+        for rows in plan.samples.blocks():
+            file.write(np.stack([rows["hash"], rows["digest"]], axis=1).tobytes())
     common = common_plan(plan, options, part)
     write_whole(layout.part_plan, json.dumps({"format": _FORMAT, **asdict(common)}))
 
@@ -169,23 +173,23 @@ def _sample_differences(plan: Plan, layout: Layout) -> str:
     except (OSError, ValueError):
         return "the listing differs"
     stored = stored[np.argsort(stored[:, 0], kind="stable")]
-    hashes, digests = plan.samples.hashes, plan.samples.digests
-    places = np.minimum(np.searchsorted(stored[:, 0], hashes), max(0, len(stored) - 1))
-    known = stored[places, 0] == hashes if len(stored) else np.zeros(len(hashes), bool)
+    rows = np.concatenate(list(plan.samples.blocks()))
+    places = np.minimum(np.searchsorted(stored[:, 0], rows["hash"]), max(0, len(stored) - 1))
+    known = stored[places, 0] == rows["hash"] if len(stored) else np.zeros(len(rows), bool)
     changed = np.flatnonzero(known)
-    changed = changed[stored[places[changed], 1] != digests[changed]]
+    changed = changed[stored[places[changed], 1] != rows["digest"][changed]]
     missing = len(stored) - int(known.sum())
     texts = (
-        f"{_named(plan, changed, 'differ')} in size, time, values or split" if len(changed) else "",
+        f"{_named(plan, rows[changed], 'differ')} in size, time, values or split" if len(changed) else "",
         f"{missing} missing here" if missing else "",
-        _named(plan, np.flatnonzero(~known), "only here") if not known.all() else "",
+        _named(plan, rows[~known], "only here") if not known.all() else "",
     )
     hint = "; copy raw files with their times: cp -p, rsync -a" if len(changed) else ""
     return ", ".join(text for text in texts if text) + hint
 
 
 def _named(plan: Plan, rows: Array, what: str) -> str:
-    keys = ", ".join(repr(plan.samples.columns["key"][row].decode()) for row in rows[:_NAMED].tolist())
+    keys = ", ".join(repr(plan.samples.key(row)) for row in rows[:_NAMED])
     return f"{len(rows)} {what} ({keys}{', ...' if len(rows) > _NAMED else ''})"
 
 

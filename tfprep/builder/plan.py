@@ -1,6 +1,6 @@
 """The plan of a build: which samples stand in which shard, and in which order.
 
-The plan keeps samples as packed columns (`tfprep.builder.samples`); the task of a shard is cut out of them when its turn comes.
+The plan keeps samples on disk (`tfprep.builder.samples`); the task of a shard is cut out of them when its turn comes.
 The shard of a sample is `sample_hash(seed, key) mod shards`; the samples of a shard are sorted by that hash.
 """
 
@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from tfprep.builder.layout import Layout
-from tfprep.builder.samples import COLUMNS, SampleTable, collect_samples, limit_samples, parse_values, split_files
+from tfprep.builder.samples import ArrangedSamples, SampleTable, arrange, collect_samples, limit_samples
 from tfprep.builder.task import ShardTask
 from tfprep.builder.versions import maker_versions
 from tfprep.errors import SourceError
-from tfprep.fields import Array, Kind
+from tfprep.fields import Kind
 from tfprep.recipe import Recipe
 from tfprep.sources import Listing
 from tfprep.storage.local import write_whole
@@ -46,9 +45,7 @@ class Plan:
       kinds, files, values, classes: As in the source's `Listing`.
       shards: Number of shards by split.
       fresh_shards: The number that a new dataset of the same samples would have.
-      samples: All samples.
-      order: int64 [N], the rows of `samples` sorted by split, shard and hash.
-      starts: By split and shard, the first and the last row (exclusive) in `order`.
+      samples: All samples, by split and shard.
       fingerprints: By split, the digest of everything but the samples that decides the bytes of a shard.
       described: By split, what the fingerprint covers, as plain JSON.
       tally: How many files the source passed over, by reason.
@@ -63,9 +60,7 @@ class Plan:
     classes: Mapping[str, tuple[str, ...]]
     shards: Mapping[str, int]
     fresh_shards: Mapping[str, int]
-    samples: SampleTable
-    order: Array
-    starts: Mapping[tuple[str, int], tuple[int, int]]
+    samples: ArrangedSamples
     fingerprints: Mapping[str, str]
     described: Mapping[str, Mapping[str, Any]]
     tally: Mapping[str, int]
@@ -77,6 +72,11 @@ class Plan:
     def splits(self) -> tuple[str, ...]:
         return self.samples.names
 
+    @property
+    def starts(self) -> Mapping[tuple[str, int], tuple[int, int]]:
+        """The shards, as split and number, with their rows."""
+        return self.samples.starts
+
     def size(self, split: str, shard: int) -> int:
         """Return the number of samples of a shard."""
         start, stop = self.starts[split, shard]
@@ -84,20 +84,16 @@ class Plan:
 
     def task(self, split: str, shard: int) -> ShardTask:
         """Return the task that builds a shard."""
-        start, stop = self.starts[split, shard]
-        rows = self.order[start:stop]
-        keys, files, values, stats = (self.samples.columns[name].take(rows) for name in COLUMNS)
-        columns = [k.decode() for k in keys], map(split_files, files), parse_values(values), [s.decode() for s in stats]
-        samples = list(zip(*columns, strict=True))
+        samples = self.samples.samples(split, shard)
         signature = self.signature(split, shard)
         return ShardTask(split, shard, self.shards[split], self.fingerprints[split], signature, samples)
 
     def signature(self, split: str, shard: int) -> str:
         """Return a digest of all that the plan says about a shard; it costs no Python object for a sample."""
-        rows = self.order[slice(*self.starts[split, shard])]
+        rows = self.samples.rows(split, shard)
         sha256 = hashlib.sha256(f"{self.fingerprints[split]} {self.shards[split]}".encode())
-        sha256.update(self.samples.hashes[rows].tobytes())
-        sha256.update(self.samples.digests[rows].tobytes())
+        sha256.update(rows["hash"].tobytes())
+        sha256.update(rows["digest"].tobytes())
         return sha256.hexdigest()
 
 
@@ -112,19 +108,19 @@ def make_plan(recipe: Recipe, root: Path, layout: Layout, *, limit: int | None =
     """
     listing = recipe.source.scan(root)
     recipe.check_fields(listing)
-    samples = collect_samples(listing, root, recipe.seed)
+    scratch = layout.private if layout.private.is_dir() and os.access(layout.private, os.W_OK) else None
+    samples = collect_samples(listing, root, recipe.seed, scratch)
     if not len(samples):
         raise SourceError(f"{root}: {recipe.source!r} finds no sample there; is --data the right folder?")
     recipe.check_splits(samples.names)
     samples = limit_samples(samples, limit)
     fresh_shards = _shards(recipe, samples, {})
     shards = fresh_shards if limit or reshard else _shards(recipe, samples, _remembered(layout))
-    order, starts = _order(samples, shards)
     described = {split: _described(recipe, listing, split, samples.names[0]) for split in samples.names}
     fingerprints = {split: _fingerprint(recipe, split, described[split]) for split in samples.names}
     return Plan(
         recipe, recipe.describe(), recipe.fingerprint(), listing.kinds, listing.files, listing.values,
-        dict(listing.classes), shards, fresh_shards, samples, order, starts,
+        dict(listing.classes), shards, fresh_shards, arrange(samples, shards, scratch),
         fingerprints, described, dict(listing.tally),
     )  # fmt: skip
 
@@ -187,9 +183,10 @@ def _fingerprint(recipe: Recipe, split: str, described: Mapping[str, Any]) -> st
 
 def _shards(recipe: Recipe, samples: SampleTable, known: Mapping[str, int]) -> dict[str, int]:
     """Return the number of shards by split: the recipe's, else that of the dataset's first build, else one by size."""
+    # One huge file, such as a sparse one of 200 GB, does not make thousands of shards: it lies in one of them.
+    totals = samples.totals(SHARD_BYTES)
     return {
-        name: recipe.shards.get(name) or known.get(name) or _default_shards(samples, number)
-        for number, name in enumerate(samples.names)
+        name: recipe.shards.get(name) or known.get(name) or _default_shards(*totals[name]) for name in samples.names
     }
 
 
@@ -201,22 +198,8 @@ def _remembered(layout: Layout) -> dict[str, int]:
     return shards
 
 
-def _default_shards(samples: SampleTable, split: int) -> int:
-    here = samples.splits == split
-    # One huge file, such as a sparse one of 200 GB, does not make thousands of shards: it lies in one of them.
-    by_size = -(-int(np.minimum(samples.bytes[here], SHARD_BYTES).sum()) // SHARD_BYTES)
+def _default_shards(samples: int, raw_bytes: int) -> int:
+    by_size = -(-raw_bytes // SHARD_BYTES)
     if by_size > _EVEN_SHARDS:
         return -(-by_size // _EVEN_SHARDS) * _EVEN_SHARDS
-    return max(1, by_size, min(_EVEN_SHARDS, int(here.sum()) // _LEAST_SAMPLES))
-
-
-def _order(samples: SampleTable, shards: Mapping[str, int]) -> tuple[Array, dict[tuple[str, int], tuple[int, int]]]:
-    counts = np.array([shards[name] for name in samples.names], np.uint64)
-    shard = (samples.hashes % counts[samples.splits]).astype(np.int32)
-    order = np.lexsort((samples.hashes, shard, samples.splits))
-    starts: dict[tuple[str, int], tuple[int, int]] = {}
-    for number, name in enumerate(samples.names):
-        in_split = np.searchsorted(samples.splits[order], [number, number + 1])
-        edges = np.searchsorted(shard[order[slice(*in_split)]], np.arange(shards[name] + 1)) + in_split[0]
-        starts |= {(name, n): (int(edges[n]), int(edges[n + 1])) for n in range(shards[name])}
-    return order, starts
+    return max(1, by_size, min(_EVEN_SHARDS, samples // _LEAST_SAMPLES))

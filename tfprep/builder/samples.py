@@ -1,14 +1,19 @@
-"""All samples of a source's listing, as packed columns: about 200 bytes a sample instead of Python objects.
+"""All samples of a source's listing, on disk instead of in memory: a plan of any size takes about 100 MB.
 
-A listing of millions of samples costs its text and 8 bytes a row.
+A listing is written to two files without names: the texts of each sample (key, files, values, sizes and times), and a row of 50
+bytes for each (`ROW`). The rows are then arranged by shard in two steps: they are distributed over buckets, of which each holds
+some shards and fits into memory, and each bucket is sorted. The task of a shard is cut out of the files when its turn comes.
+Small files stay in memory.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import tempfile
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -21,93 +26,146 @@ from tfprep.fields import Array
 from tfprep.seeding import sample_hash
 from tfprep.sources import Entry, Listing
 from tfprep.sources.reference import part_of
+from tfprep.storage.local import writing
 
 CHUNK = 1 << 14
 """Number of entries that are Python objects at a time."""
-SEPARATOR = "\0"
-COLUMNS = ("key", "files", "values", "stat")
-_NUMBERS = ("hashes", "digests", "splits", "sizes")
+BLOCK = 1 << 18
+"""Number of rows that are in memory at a time."""
+_IN_MEMORY_BYTES = 32 << 20
+"""A file that is smaller stays in memory: the texts of some 200,000 samples."""
+_SEPARATOR = "\0"
+_BETWEEN = b"\0\0"
+"""Between the texts of a sample; no path is empty, so the files of a sample do not hold it."""
+ROW = np.dtype(
+    [
+        ("hash", "<u8"),  # of seed and key
+        ("digest", "<u8"),  # of what the listing says: key, split, files with sizes and times, values
+        ("bytes", "<i8"),  # size of the sample's files
+        ("offset", "<i8"),  # of its texts
+        ("lengths", "<u4", 4),  # of key, files, values and stat
+        ("split", "<i2"),
+    ]
+)
+
+Sample = tuple[str, list[str], list[Any], str]
+"""Key, files, values, stat: what a task holds of a sample."""
 
 
-@dataclass(frozen=True)
-class TextColumn:
-    """N byte strings, packed one after another.
+class _Scratch:
+    """A file without a name: nothing is left of it when the process ends, however it ends."""
 
-    Attributes:
-      data: All strings; string i is `data[edges[i] : edges[i + 1]]`.
-      edges: int64 [N + 1].
-    """
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder or Path(tempfile.gettempdir())
+        self._file = tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES, "w+b", dir=str(self._folder))  # noqa: SIM115
+        self.size = 0
 
-    data: bytes
-    edges: Array
+    def append(self, data: bytes) -> None:
+        with writing(self._folder / "plan"):
+            self._file.seek(self.size)
+            self._file.write(data)
+        self.size += len(data)
 
-    def __len__(self) -> int:
-        return len(self.edges) - 1
+    def read(self, offset: int, size: int) -> bytes:
+        self._file.seek(offset)
+        data: bytes = self._file.read(size)
+        return data
 
-    def __getitem__(self, row: int) -> bytes:
-        return self.data[self.edges[row] : self.edges[row + 1]]
+    def rows(self, start: int, stop: int) -> Array:
+        """Return rows, if the file holds rows."""
+        return np.frombuffer(self.read(start * ROW.itemsize, (stop - start) * ROW.itemsize), ROW)
 
-    def take(self, rows: Array) -> list[bytes]:
-        """Return the strings of these rows."""
-        starts, stops = self.edges[rows].tolist(), self.edges[rows + 1].tolist()
-        return [self.data[start:stop] for start, stop in zip(starts, stops, strict=True)]
-
-
-def column(strings: Sequence[bytes]) -> TextColumn:
-    """Pack strings into a column."""
-    lengths = np.fromiter(map(len, strings), np.int64, len(strings))
-    return TextColumn(b"".join(strings), np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)]))
+    def __del__(self) -> None:
+        self._file.close()
 
 
-def joined(chunks: Iterable[TextColumn]) -> TextColumn:
-    """Return one column that holds the strings of all chunks."""
-    chunks = list(chunks)
-    ends = np.cumsum([0, *(len(chunk.data) for chunk in chunks)], dtype=np.int64)
-    edges = [chunk.edges[1:] + end for chunk, end in zip(chunks, ends, strict=False)]
-    return TextColumn(b"".join(chunk.data for chunk in chunks), np.concatenate([np.zeros(1, np.int64), *edges]))
+# --- listing ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class SampleTable:
-    """All N samples of a listing as columns.
+    """All samples in the order of the listing.
 
     Attributes:
-      columns: Keys, files, values and stats, packed (`COLUMNS`).
-      hashes: uint64 [N], the hash of seed and key.
-      digests: uint64 [N], of what the listing says: key, split, files with sizes and times, values.
-      splits: int16 [N], an index into `names`.
-      bytes: int64 [N], the size of a sample's files.
       names: The splits; "train" is the first if there is one, the others follow by name.
+      rank: int16, the place in `names` of each split in the order in which the listing names them.
+      most: The largest hash of a sample that counts.
+      texts, numbers: The files.
     """
 
-    columns: Mapping[str, TextColumn]
-    hashes: Array
-    digests: Array
-    splits: Array
-    bytes: Array
     names: tuple[str, ...]
+    rank: Array
+    most: int
+    texts: _Scratch
+    numbers: _Scratch
 
     def __len__(self) -> int:
-        return len(self.hashes)
+        return self.numbers.size // ROW.itemsize
+
+    def blocks(self) -> Iterator[Array]:
+        """Yield the rows of the samples that count, in order; `split` is an index into `names`."""
+        for start in range(0, len(self), BLOCK):
+            rows = self.numbers.rows(start, min(len(self), start + BLOCK)).copy()
+            rows["split"] = self.rank[rows["split"]]
+            yield rows[rows["hash"] <= np.uint64(self.most)]
+
+    def hashes(self) -> Array:
+        """Return the hashes of all samples, sorted: uint64 [N]."""
+        hashes = np.empty(len(self), np.uint64)
+        for start in range(0, len(self), BLOCK):
+            hashes[start : start + BLOCK] = self.numbers.rows(start, min(len(self), start + BLOCK))["hash"]
+        hashes.sort()
+        return hashes
+
+    def key(self, row: Any) -> str:
+        return self.texts.read(int(row["offset"]), int(row["lengths"][0])).decode()
+
+    def totals(self, most_bytes: int) -> dict[str, tuple[int, int]]:
+        """Return the number of samples and of raw bytes by split; a sample counts as `most_bytes` at most."""
+        samples, sizes = np.zeros(len(self.names), np.int64), np.zeros(len(self.names), np.int64)
+        for rows in self.blocks():
+            samples += np.bincount(rows["split"], minlength=len(samples))
+            np.add.at(sizes, rows["split"], np.minimum(rows["bytes"], most_bytes))
+        return {name: (int(samples[n]), int(sizes[n])) for n, name in enumerate(self.names)}
 
 
-def collect_samples(listing: Listing, root: Path, seed: int) -> SampleTable:
-    """Walk the listing once and pack it. Raises SourceError if two samples have the same key."""
-    numbers: dict[str, int] = {}
-    chunks: dict[str, list[Any]] = {name: [] for name in (*COLUMNS, *_NUMBERS)}
+def collect_samples(listing: Listing, root: Path, seed: int, folder: Path | None = None) -> SampleTable:
+    """Walk the listing once and write it down.
+
+    Args:
+      listing: The samples of a source.
+      root: The folder of the raw files.
+      seed: The recipe's seed.
+      folder: Where the files without names take room; None is the folder for temporary files.
+
+    Raises:
+      SourceError: Two samples have the same key, or a split has a name that no dataset can have.
+    """
+    found: dict[str, int] = {}
+    texts, numbers = _Scratch(folder), _Scratch(folder)
+    prefix = os.path.join(root, "")
     for entries in _chunks(listing.entries):
-        for name, packed in _columns(entries, root, seed, numbers).items():
-            chunks[name].append(packed)
-    names = tuple(sorted(numbers, key=lambda name: (name != "train", name)))
+        chunk, rows = _written(entries, prefix, seed, found)
+        rows["offset"] += texts.size
+        texts.append(chunk)
+        numbers.append(rows.tobytes())
+    names = tuple(sorted(found, key=lambda name: (name != "train", name)))
     for name in names:
         _check_split(name)
-    rank = np.array([names.index(name) for name in numbers], np.int16)
-    hashes, digests, splits, sizes = (np.concatenate(chunks.pop(n) or [np.zeros(0, int)]) for n in _NUMBERS)
-    # One column after another, so that no more than one of them is in memory twice.
-    columns = {name: joined(chunks.pop(name)) for name in COLUMNS}
-    samples = SampleTable(columns, hashes, digests, rank[splits] if names else splits, sizes, names)
-    _check_unique(samples)
-    return samples
+    rank = np.array([names.index(name) for name in found], np.int16)
+    table = SampleTable(names, rank, (1 << 64) - 1, texts, numbers)
+    _check_unique(table)
+    return table
+
+
+def limit_samples(table: SampleTable, limit: int | None) -> SampleTable:
+    """Return the `limit` samples with the smallest hashes: a random part of all samples, the same every time."""
+    if limit is None or limit >= len(table):
+        return table
+    limited = replace(table, most=int(table.hashes()[limit - 1]))
+    present = [name for name, (samples, _) in limited.totals(0).items() if samples]
+    places = [present.index(name) if name in present else -1 for name in table.names]
+    return replace(limited, names=tuple(present), rank=np.array(places, np.int16)[table.rank])
 
 
 def _chunks(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
@@ -121,30 +179,32 @@ def _chunks(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
         yield chunk
 
 
-def _columns(entries: Sequence[Entry], root: Path, seed: int, splits: dict[str, int]) -> dict[str, Any]:
-    """Return the entries of one chunk as columns. A split that occurs for the first time is added to `splits`."""
-    prefix = os.path.join(root, "")
+def _written(entries: Sequence[Entry], prefix: str, seed: int, splits: dict[str, int]) -> tuple[bytes, Array]:
+    """Return the texts and the rows of the entries. A split that occurs for the first time is added to `splits`."""
     stats = [_stat(prefix, entry.files) for entry in entries]
-    texts = {
-        "key": [entry.key.encode() for entry in entries],
-        "files": [os.fsencode(SEPARATOR.join(entry.files)) for entry in entries],
-        "values": [json.dumps(entry.values).encode() if entry.values else b"" for entry in entries],
-        "stat": [stat.encode() for stat, _ in stats],
-    }
+    columns = (
+        [entry.key.encode() for entry in entries],
+        [os.fsencode(_SEPARATOR.join(entry.files)) for entry in entries],
+        [_values_text(entry.values) for entry in entries],
+        [stat.encode() for stat, _ in stats],
+    )
     names = [entry.split.encode() for entry in entries]
-    return {
-        **{name: column(strings) for name, strings in texts.items()},
-        "hashes": np.array([sample_hash(seed, entry.key) for entry in entries], np.uint64),
-        "digests": _digests(zip(*texts.values(), names, strict=True), len(entries)),
-        "splits": np.array([splits.setdefault(entry.split, len(splits)) for entry in entries], np.int16),
-        "sizes": np.array([size for _, size in stats], np.int64),
-    }
+    joined = [_BETWEEN.join(texts) for texts in zip(*columns, names, strict=True)]
+    rows = np.zeros(len(entries), ROW)
+    rows["hash"] = [sample_hash(seed, entry.key) for entry in entries]
+    rows["digest"] = np.frombuffer(b"".join([blake2b(text, digest_size=8).digest() for text in joined]), "<u8")
+    rows["bytes"] = [size for _, size in stats]
+    rows["offset"][1:] = np.cumsum([len(text) for text in joined[:-1]])
+    for number, column in enumerate(columns):
+        rows["lengths"][:, number] = [len(text) for text in column]
+    rows["split"] = [splits.setdefault(entry.split, len(splits)) for entry in entries]
+    return b"".join(joined), rows
 
 
-def _digests(rows: Iterable[Sequence[bytes]], count: int) -> Array:
-    """Return a number of 64 bits for each row of texts."""
-    digests = (blake2b(b"\0\0".join(row), digest_size=8).digest() for row in rows)
-    return np.frombuffer(b"".join(digests), "<u8", count)
+def _values_text(values: Sequence[Any]) -> bytes:
+    if len(values) == 1 and type(values[0]) is int:  # a label alone: `json.dumps` would take a fifth of the whole plan
+        return b"[%d]" % values[0]
+    return json.dumps(values).encode() if values else b""
 
 
 def _stat(prefix: str, files: Sequence[str]) -> tuple[str, int]:
@@ -162,16 +222,6 @@ def _stat(prefix: str, files: Sequence[str]) -> tuple[str, int]:
     return " ".join(texts), total
 
 
-def parse_values(values: Sequence[bytes]) -> list[list[Any]]:
-    """Parse many short JSON texts as one text: parsing them one by one takes four times as long."""
-    parsed: list[list[Any]] = json.loads(b"[%b]" % b",".join(text or b"[]" for text in values))
-    return parsed
-
-
-def split_files(joined: bytes) -> list[str]:
-    return os.fsdecode(joined).split(SEPARATOR) if joined else []
-
-
 def _check_split(name: str) -> None:
     try:
         check_name("the name of a split", name)
@@ -179,27 +229,113 @@ def _check_split(name: str) -> None:
         raise SourceError(str(error)) from error
 
 
-def _check_unique(samples: SampleTable) -> None:
-    order = np.argsort(samples.hashes, kind="stable")
-    ranked = samples.hashes[order]
-    for position in np.flatnonzero(ranked[1:] == ranked[:-1]):
-        first, second = int(order[position]), int(order[position + 1])
-        key = samples.columns["key"][first]
-        if key == samples.columns["key"][second]:
-            files = [split_files(samples.columns["files"][row]) for row in (first, second)]
-            both = " and ".join(", ".join(paths) for paths in files)
-            raise SourceError(f"two samples have the key {key.decode()!r}: {both}; rename one of them")
+def _check_unique(table: SampleTable) -> None:
+    hashes = table.hashes()
+    repeated = np.unique(hashes[1:][hashes[1:] == hashes[:-1]])
+    if not len(repeated):
+        return
+    first: dict[str, str] = {}
+    for rows in table.blocks():
+        for row in rows[np.isin(rows["hash"], repeated)]:
+            key, files = table.key(row), ", ".join(_sample(table.texts, row)[1])
+            if key in first:
+                raise SourceError(f"two samples have the key {key!r}: {first[key]} and {files}; rename one of them")
+            first[key] = files
 
 
-def limit_samples(samples: SampleTable, limit: int | None) -> SampleTable:
-    """Return the `limit` samples with the smallest hashes: a random part of all samples, the same every time."""
-    if limit is None or limit >= len(samples):
-        return samples
-    kept = np.sort(np.argsort(samples.hashes, kind="stable")[:limit])
-    present = [n for n in range(len(samples.names)) if (samples.splits[kept] == n).any()]
-    splits = np.searchsorted(present, samples.splits[kept]).astype(np.int16)
-    columns = {name: column(packed.take(kept)) for name, packed in samples.columns.items()}
-    return SampleTable(
-        columns, samples.hashes[kept], samples.digests[kept], splits, samples.bytes[kept],
-        tuple(samples.names[n] for n in present),
-    )  # fmt: skip
+def _sample(texts: _Scratch, row: Any) -> Sample:
+    lengths = row["lengths"].tolist()
+    parts = texts.read(int(row["offset"]), sum(lengths) + 3 * len(_BETWEEN))
+    edges = np.cumsum([0, *(length + len(_BETWEEN) for length in lengths)]).tolist()
+    key, files, values, stat = (parts[edge : edge + length] for edge, length in zip(edges[:4], lengths, strict=True))
+    paths = os.fsdecode(files).split(_SEPARATOR) if files else []
+    return key.decode(), paths, json.loads(values or b"[]"), stat.decode()
+
+
+# --- arranging --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ArrangedSamples:
+    """All samples sorted by split, shard and hash.
+
+    Attributes:
+      names: The splits.
+      starts: By split and shard, the numbers of its first and last row (exclusive).
+      texts, numbers: The files.
+    """
+
+    names: tuple[str, ...]
+    starts: Mapping[tuple[str, int], tuple[int, int]]
+    texts: _Scratch
+    numbers: _Scratch
+
+    def __len__(self) -> int:
+        return self.numbers.size // ROW.itemsize
+
+    def rows(self, split: str, shard: int) -> Array:
+        """Return the rows of a shard."""
+        return self.numbers.rows(*self.starts[split, shard])
+
+    def samples(self, split: str, shard: int) -> list[Sample]:
+        """Return what the task of a shard holds of its samples."""
+        return [_sample(self.texts, row) for row in self.rows(split, shard)]
+
+    def blocks(self) -> Iterator[Array]:
+        """Yield all rows in order, some at a time."""
+        for start in range(0, len(self), BLOCK):
+            yield self.numbers.rows(start, min(len(self), start + BLOCK))
+
+    def key(self, row: Any) -> str:
+        return self.texts.read(int(row["offset"]), int(row["lengths"][0])).decode()
+
+
+def arrange(table: SampleTable, shards: Mapping[str, int], folder: Path | None = None) -> ArrangedSamples:
+    """Sort the samples by split, shard and hash.
+
+    Args:
+      table: The samples.
+      shards: The number of shards of each split.
+      folder: As in `collect_samples`.
+    """
+    counts = np.array([shards[name] for name in table.names], np.uint64)
+    first = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts.astype(np.int64))])
+    total = int(first[-1])
+
+    def numbers_of(rows: Array) -> Array:
+        """Return the shard of each row, counted over all splits."""
+        shard: Array = (rows["hash"] % counts[rows["split"]]).astype(np.int64) + first[rows["split"]]
+        return shard
+
+    numbers, sizes = _Scratch(folder), np.zeros(total, np.int64)
+    for rows in _buckets(table, numbers_of, total, folder):
+        shard = numbers_of(rows)
+        numbers.append(rows[np.lexsort((rows["hash"], shard))].tobytes())
+        sizes += np.bincount(shard, minlength=total)
+    edges = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)]).tolist()
+    starts = {
+        (name, shard): (edges[first[n] + shard], edges[first[n] + shard + 1])
+        for n, name in enumerate(table.names)
+        for shard in range(shards[name])
+    }
+    return ArrangedSamples(table.names, starts, table.texts, numbers)
+
+
+def _buckets(table: SampleTable, numbers_of: Any, total: int, folder: Path | None) -> Iterator[Array]:
+    """Yield the rows in groups of whole shards: those of lower numbers first, about `BLOCK` rows a group."""
+    count = max(1, min(total, -(-len(table) // BLOCK)))
+    if count == 1:
+        yield from ([np.concatenate(list(table.blocks()))] if len(table) else [])
+        return
+    scattered = _Scratch(folder)
+    pieces: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
+    for rows in table.blocks():
+        bucket = numbers_of(rows) * count // total
+        order = np.argsort(bucket, kind="stable")
+        edges = np.searchsorted(bucket[order], np.arange(count + 1)).tolist()
+        start = scattered.size // ROW.itemsize
+        scattered.append(rows[order].tobytes())
+        for number in range(count):
+            pieces[number].append((start + edges[number], start + edges[number + 1]))
+    for number in range(count):
+        yield np.concatenate([scattered.rows(*piece) for piece in pieces[number]])

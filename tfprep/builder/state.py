@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from tfprep.builder.layout import Layout
 from tfprep.builder.plan import Plan
 from tfprep.builder.receipts import Receipt, read_contents, read_receipt, stat_of
@@ -15,6 +17,7 @@ from tfprep.builder.versions import maker_versions
 from tfprep.dataset import Dataset, open_dataset
 from tfprep.errors import BuildError, DatasetError
 from tfprep.recipe.changes import what_changed
+from tfprep.seeding import sample_hash
 
 NOT_BUILT = "not built yet"
 UNREAD = "an input could not be read last time"
@@ -185,13 +188,19 @@ def _other_dataset(plan: Plan, published: Dataset, limit: int | None) -> str:
 
 
 def _share_samples(plan: Plan, published: Dataset) -> bool:
-    keys = plan.samples.columns["key"]
-    new = {keys[row] for row in range(len(keys))}
+    hashes = np.empty(len(plan), np.uint64)
+    start = 0
+    for rows in plan.samples.blocks():
+        hashes[start : start + len(rows)] = rows["hash"]
+        start += len(rows)
+    hashes.sort()
     try:
         for split in published.splits:
-            column = published.index(split, columns=["key"])["key"]
-            if any(key.encode() in new for key in column.to_pylist()):
-                return True
+            for key in published.index(split, columns=["key"])["key"]:
+                hashed = sample_hash(plan.recipe.seed, key.as_py())
+                place = np.searchsorted(hashes, np.uint64(hashed))
+                if place < len(hashes) and int(hashes[place]) == hashed:
+                    return True
     except DatasetError:
         return True  # The index is damaged: the build writes it again.
     return not any(split.samples for split in published.splits.values())
