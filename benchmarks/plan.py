@@ -61,7 +61,8 @@ def main() -> None:
     for row in rows:
         print(
             f"{row['samples']:>12,} samples  {row['shards']:>7,} shards  {row['seconds']:8.2f} s "
-            f"(listing and layout {row['plan_s']:.2f}, signatures {row['states_s']:.2f})  {row['rss_mb']:8.0f} MB at peak"
+            f"(listing and layout {row['plan_s']:.2f}, signatures {row['states_s']:.2f})  "
+            f"cpu {row['cpu_s']:8.2f} s  {row['rss_mb']:8.0f} MB at peak"
         )
     if options.json:
         options.json.write_text(json.dumps({name: [row[name] for row in rows] for name in rows[0]}, indent=1) + "\n")
@@ -77,18 +78,23 @@ def measure(samples: int) -> dict[str, float]:
             path.open("r+b").truncate(FILE_BYTES)
         recipe = Recipe("bench", Generated(samples), {"image": codecs.Jpeg(), "label": codecs.Scalar()})
         layout = Layout(Path(folder, "out"))
-        started = time.perf_counter()
+        before, started = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
         plan = make_plan(recipe, root, layout)
         planned = time.perf_counter()
         shards = sum(1 for _ in shard_states(plan, layout))
         for split, shard in plan.starts:  # without receipts, `shard_states` does not compute the signatures
             plan.signature(split, shard)
         ended = time.perf_counter()
-    rss_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    usage = resource.getrusage(resource.RUSAGE_SELF)
     return {
         "samples": samples, "shards": shards, "seconds": ended - started, "plan_s": planned - started,
-        "states_s": ended - planned, "rss_mb": rss_kb / 1024,
+        "states_s": ended - planned, "cpu_s": cpu_s(usage) - cpu_s(before),
+        "rss_mb": usage.ru_maxrss / 1024,
     }  # fmt: skip
+
+
+def cpu_s(usage: resource.struct_rusage) -> float:
+    return usage.ru_utime + usage.ru_stime
 
 
 def _in_new_process(samples: int) -> dict[str, float]:
