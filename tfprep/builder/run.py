@@ -94,8 +94,6 @@ def _started(job: Job, part: Part | None = None) -> Iterator[_Build]:
     recipe, file = _loaded(job.recipe)
     _check_folders(root, layout.out)
     with locked(layout, shared=part is not None):
-        if part is None:
-            remember_origin(layout, file, root)
         log = layout.log if part is None else layout.part_log(part.number, part.parts)
         with telling(log, job.on_event) as tell:
             yield _Build(job, layout, root, recipe, file, tell)
@@ -229,6 +227,7 @@ class _Build:
 
     def _publish(self, plan: Plan, built: Sequence[ShardState], *, report: bool = False) -> BuildSummary:
         """Make the shards the dataset. `report`: write the report even if this run built nothing."""
+        remember_origin(self._layout, self._file, self._root)
         receipts = _receipts(plan, self._layout)
         check_rejects(self._layout, receipts, len(plan), self._options.max_bad)
         manifest = publish(plan, self._layout, receipts, most_common(receipt.forms for receipt in receipts))
