@@ -1,0 +1,33 @@
+"""COCO 2017, object detection: images of 640 x 640 and the boxes of 80 classes, for a detector in Keras.
+
+Data: see data/README.md; 118,287 training and 5,000 validation images. Images without objects are kept, crowds have no box.
+Run: tfprep build pipelines/coco_detection.py --data data/coco --out out/coco_detection
+
+The targets of a Keras detector, boxes as `rel_yxyx` and -1 where an image has fewer than 100 objects:
+
+    def targets(batch):
+        boxes = tfprep.convert_boxes(batch["boxes"], "rel_yxyx", size=(640, 640)).to_tensor(-1.0, shape=(None, 100, 4))
+        return batch["image"], {"boxes": boxes, "labels": batch["box_labels"].to_tensor(-1, shape=(None, 100))}
+
+    train = tfprep.open("out/coco_detection").loader("train", batch_size=16).map(targets)
+"""
+
+from tfprep import Recipe, augment, codecs, sources
+
+RECIPE = Recipe(
+    name="coco_detection",
+    source=sources.Coco(
+        annotations="annotations/instances_{split}2017.json",
+        images="{split}2017/{file_name}",
+        fields=("boxes", "box_labels"),
+        outside="cut",
+    ),
+    geometry=[augment.Scale((0.8, 1.2)), augment.Flip(p=0.5), augment.Resize(640, 640, pad=True)],
+    colour=[augment.Brightness(0.2), augment.Contrast(0.2), augment.Saturation(0.2)],
+    min_visible=0.2,
+    row_fields={"boxes": ["box_labels"]},
+    fill={"image": (114, 114, 114)},
+    variants={"train": 2},
+    store={"image": codecs.Jpeg(90), "boxes": codecs.Scalar(), "box_labels": codecs.Scalar()},
+    seed=7,
+)
