@@ -6,9 +6,10 @@ The records have a short image (bytes that begin as a JPEG does), a label, a fil
 about 500 bytes, so that the cost of a record, not of its bytes, is what counts. A run measures, each in a process of its own:
 
 - `write_s`: seconds to write the shards, for comparison (by copies of one block of Examples that TensorFlow serialised).
-- `index_s`, `index_mb`: seconds of `tfprep index`, and the most memory of its processes together, sampled every 50 ms.
-- `append_s`: seconds of the same command after one more shard of the same size.
-- `read_s`: seconds of `tf.data.TFRecordDataset` over the same shards, which only reads them (`--tensorflow`).
+- `index`: seconds of `tfprep index` on the clock and of processors, and the most memory of its processes together, sampled every
+  50 ms.
+- `append`: the same of the same command after one more shard of the same size.
+- `read`: the same of `tf.data.TFRecordDataset` over the same shards, which only reads them (`--tensorflow`).
 - `open_s`, `first_batch_s`, `load_mb`: seconds from `tfprep.open` to the end of making a loader with `where` and to its first
   batch in global order, and the process's own memory (USS) then, above that after the imports.
 """
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import resource
 import subprocess
 import sys
 import tempfile
@@ -90,15 +92,15 @@ def measure(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
         "write_s": time.perf_counter() - start,
     }
     command = [sys.executable, "-m", "tfprep", "index", f"{folder}/train-*.tfrecord", "--split", "train", "--quiet"]
-    results["index_s"], results["index_mb"] = watched(command)
+    results["index"] = watched(command)
     write_shard(folder / "train-99999.tfrecord", per_shard, options.image_bytes)
-    results["append_s"], _ = watched(command)
+    results["append"] = watched(command)
     results["columns_mb"] = sum(path.stat().st_size for path in folder.glob("tfprep-index/*.arrow")) / 1e6
     results["load"] = load(folder, {})
     results["load_where"] = load(folder, {"where": "label < 500 and name.startswith('photo')"})
     results["load_balance"] = load(folder, {"balance": "label"})
     if options.tensorflow:
-        results["read_s"], _ = watched([sys.executable, "-c", READ, f"{folder}/train-*.tfrecord"])
+        results["read"] = watched([sys.executable, "-c", READ, f"{folder}/train-*.tfrecord"])
     return results
 
 
@@ -123,16 +125,20 @@ def example(rng: np.random.Generator, number: int, image_bytes: int) -> bytes:
     return encode(features)[0]
 
 
-def watched(command: list[str]) -> tuple[float, float]:
-    """Seconds of a command, and the most memory that it and its children had of their own (USS) together, in MB."""
+def watched(command: list[str]) -> dict[str, float]:
+    """Seconds of a command, on the clock and of processors, and the most memory that it and its children had of their own (USS)
+    together, in MB."""
     start, most = time.perf_counter(), 0
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
         while process.poll() is None:
             most = max(most, own_memory(process.pid))
             time.sleep(SAMPLE_S)
     if process.returncode:
         raise SystemExit(f"{command} ended with status {process.returncode}")
-    return time.perf_counter() - start, most / 1e6
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return {"s": time.perf_counter() - start, "cpu_s": cpu_s, "mb": most / 1e6}
 
 
 def own_memory(pid: int) -> int:

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--out",
-    type=click.Path(path_type=Path, file_okay=False),
     help="Folder of the index; created if missing. [default: tfprep-index beside the shards]",
 )
 @click.option(
@@ -53,7 +52,7 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 @click.option("--quiet", is_flag=True, help="Show no progress.")
 def command(
-    source: str, split: str | None, out: Path | None, features: Path | None, verify: bool, on_bad: str, key: str | None,
+    source: str, split: str | None, out: str | None, features: Path | None, verify: bool, on_bad: str, key: str | None,
     require: tuple[str, ...], ignore: tuple[str, ...], workers: int | None, as_json: bool, quiet: bool,
 ) -> None:  # fmt: skip
     """Index TFRecords that tfprep did not write, so that `tfprep.open` opens them as a dataset; nothing is copied.

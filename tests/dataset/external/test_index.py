@@ -123,6 +123,11 @@ def test_unknown_features_are_listed_with_what_they_look_like(tmp_path, content,
     assert text in reason(report, "x")
 
 
+def test_strings_that_are_text_only_together_are_no_text(tmp_path):
+    report = index(tmp_path, [serialized({"n": 1, "x": b"\xc3"}), serialized({"n": 2, "x": b"\xb6"})])
+    assert "no text" in reason(report, "x")
+
+
 def test_declared_features(tmp_path):
     arrays = [RNG.integers(0, 2**16, (3, 4), np.uint16) for _ in range(5)]
     masks = [image_bytes(RNG, (8, 9), "PNG", "L") for _ in range(5)]
@@ -186,6 +191,13 @@ def test_an_image_that_some_records_lack_is_decided_by_the_user(tmp_path):
     assert not (tmp_path / "tfprep-index" / DOCUMENT).exists()
     report = index(tmp_path, require=("image",))
     assert [sample["n"] for sample in read_all(tmp_path)] == [0, 1, 2, 4, 5, 6, 7]
+    path = tmp_path / "0.tfrecord"
+    content, modified = path.read_bytes(), path.stat().st_mtime_ns
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    os.utime(path, ns=(modified, modified))
+    with pytest.raises(DatasetError, match="record 7 at byte"):  # of those in the file, not of those in the index
+        list(tfprep.open(tmp_path).numpy_loader("train", 4, training=False, on_bad="raise", fields=["n"]))
+    path.write_bytes(content)
     (line,) = map(json.loads, (report.out / "rejects.jsonl").read_text().splitlines())
     assert (line["shard"], line["record"], line["reason"]) == ("0.tfrecord", 3, "it has no 'image'")
     assert tfprep.open(tmp_path).index("train", 0, ["key"])["key"].to_pylist()[3] == "0.tfrecord#4"
@@ -237,6 +249,8 @@ def test_files_that_are_no_tfrecords(tmp_path):
         index_tfrecords(str(tmp_path / "a.tfrecord"), "train")
     with pytest.raises(DatasetError, match="names no file"):
         index_tfrecords(str(tmp_path / "b*"), "train")
+    with pytest.raises(DatasetError, match="is written to a local folder, not to s3://bucket/index"):
+        index_tfrecords(str(tmp_path / "a.tfrecord"), "train", "s3://bucket/index")
     with pytest.raises(DatasetError, match="Name it with --split"):
         index_tfrecords(str(tmp_path / "a.tfrecord"))
     with pytest.raises(

@@ -52,7 +52,10 @@ def read_declared(path: Path) -> dict[str, Declared]:
     """
     raw = _load(path)
     if "pythonClassName" in raw:
-        return dict(_tfds_features(raw, path.parent, "", ()))
+        try:
+            return dict(_tfds_features(raw, path.parent, "", ()))
+        except (AttributeError, TypeError, ValueError, RecursionError) as error:
+            raise DatasetError(f"{path}: an entry is damaged ({error!r})") from error
     return {name: _own(name, entry, path) for name, entry in raw.items()}
 
 

@@ -45,7 +45,7 @@ WORK = ".tfprep-index"
 LOCK = ".lock"
 BAD_RECORDS = "rejects.jsonl"
 _MOST_LOST = 0.5
-"""A required feature is missing in at most this share of the records: otherwise it is the feature that is left out."""
+"""With on_bad="skip", records without an image are left out up to this share; beyond it, the user decides what is left out."""
 
 
 @dataclass(frozen=True)

@@ -260,7 +260,9 @@ class _Rows:
         """Whether strings are text: all short single ones of a block, and some of the others."""
         single = np.flatnonzero((feature.kind == BYTES) & (feature.count == 1))
         short = single[size[single] <= LONGEST_VALUE]
-        pieces = [gather(self._buffer, item[short], size[short]).tobytes()] if len(short) else []
+        if not _all_decode(gather(self._buffer, item[short], size[short]), size[short]):
+            return False
+        pieces = []
         for number in single[size[single] > LONGEST_VALUE][:_LOOKED_AT].tolist():
             pieces.append(self._buffer[item[number] : item[number] + size[number]].tobytes())
         for number in np.flatnonzero((feature.kind == BYTES) & (feature.count > 1))[:_LOOKED_AT].tolist():
@@ -315,6 +317,17 @@ def _list_items(content: bytes) -> list[bytes]:
         items.append(content[at + 1 : at + 1 + size])
         at += 1 + size
     return items
+
+
+def _all_decode(content: Array, sizes: Array) -> bool:
+    """Whether each of these strings is UTF-8."""
+    ends = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+    strings = pa.Array.from_buffers(pa.large_binary(), len(sizes), [None, pa.py_buffer(ends), pa.py_buffer(content)])
+    try:
+        strings.cast(pa.large_string())
+    except pa.ArrowInvalid:
+        return False
+    return True
 
 
 def _decodes(piece: bytes) -> bool:

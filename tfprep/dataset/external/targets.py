@@ -34,10 +34,10 @@ def find_targets(source: str, split: str | None, features: str | os.PathLike[str
     folder = _tfds_folder(source)
     if folder is not None:
         return _tfds_targets(folder, split, features)
+    shards = list_shards(source)
     if split is None:
         raise DatasetError(f"which split are the shards {source} of? Name it with --split, for example --split train")
     check_name("the name of a split", split)
-    shards = list_shards(source)
     folder = common_root([shard.path for shard in shards])
     return Targets(_dataset_name(folder.name), folder, {split: shards}, {}, _declared(folder, features))
 

@@ -139,6 +139,10 @@ class RecordTable:
 
     def number_in_file(self, record: int) -> int:
         """A record's number in its file, from 0."""
+        part = int(np.searchsorted(self._first_record, record, "right")) - 1
+        if (external := self.parts[part].dataset.external) is not None:  # records that were left out count too
+            numbers = external.index(self.parts[part].split, ["number"]).column("number")
+            return int(numbers[record - int(self._first_record[part])].as_py())
         file = self.offsets.file  # ascending
         return record - int(np.searchsorted(file, file[record]))
 
