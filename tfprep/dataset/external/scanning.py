@@ -6,6 +6,7 @@ since the last line, and at the end of a job "done" or an error. It has nothing 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -185,8 +186,9 @@ def _in_processes(shards: Sequence[Shard], folder: Path, verify: bool, count: in
             thread.join()
         for process in processes:
             for pipe in (process.stdin, process.stdout):
-                if pipe is not None:
-                    pipe.close()
+                with contextlib.suppress(OSError):  # what was not sent yet, to a process that died
+                    if pipe is not None:
+                        pipe.close()
 
 
 def _start() -> subprocess.Popen[bytes]:
