@@ -14,8 +14,8 @@ a pipeline has ready are consumed before the clock starts. The limit for JPEG is
 only decode. Figures are medians over the rounds; ratios are medians of the ratios within a round.
 
 The files are in the page cache. JPEG images are read without the loader's cache, with which nothing would be decoded from the
-second epoch on. Raw images are read with the default options, which keep the rows in memory if all fit, as the page cache does for
-the limit, and in the candidate "read" without that cache. Two worker processes read for the candidates "processes", and what
+second epoch on. Raw images are read with the default options, which keep the rows in memory if all fit, as the page cache does
+for the limit, and in the candidate "read" without that cache. Two worker processes read for the candidates "processes", and what
 `workers="auto"` takes on this machine for the others. Processor time includes child processes.
 """
 
