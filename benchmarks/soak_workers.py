@@ -26,7 +26,7 @@ import psutil
 
 import tfprep
 from tfprep import codecs
-from tfprep.load.reader.worker_pool import PROGRAM
+from tfprep.load.reader.worker_handle import PROGRAM
 
 BATCH = 32
 STEPS = 40

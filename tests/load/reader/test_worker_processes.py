@@ -18,7 +18,8 @@ import pytest
 import tfprep
 from tfprep import augment, codecs
 from tfprep.errors import LoaderError, RecordError, StalledPipelineError
-from tfprep.load.reader.worker_pool import MOST_DEATHS, PROGRAM, cause_of_death
+from tfprep.load.reader.worker_handle import PROGRAM, cause_of_death
+from tfprep.load.reader.worker_pool import MOST_DEATHS
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="this system has no memfd_create")
 

@@ -15,181 +15,28 @@ import io
 import os
 import pickle
 import selectors
-import signal
 import struct
-import subprocess
-import sys
 import threading
-import time
 import weakref
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from types import FunctionType
-from typing import Any, Protocol
+from typing import Any
 
-from tfprep.child_process import worker_environment
 from tfprep.errors import LoaderError
 from tfprep.load.reader.batch import Batch
 from tfprep.load.reader.rows import Rows, UnreadRow
 from tfprep.load.reader.shared import SharedMemory
-from tfprep.load.reader.worker import Worker
-from tfprep.load.reader.worker_process import READY, REPLY, Outcome, Setup
+from tfprep.load.reader.worker_handle import FillJob, RowsSource, WorkerProcess, cause_of_death, is_fault
+from tfprep.load.reader.worker_process import READY, Outcome, Setup
 
-PROGRAM = "from tfprep.load.reader.worker_process import main; main()"
 MOST_DEATHS = 5
 """Give up after this many deaths for each process without a finished job in between."""
-PIPE_BYTES = 32_000
-"""No further job for a process that has this many bytes of jobs: a pipe takes 64 KiB, and writing must not block."""
 JOB_ROWS, JOB_BYTES = 64, 16_000
 """The most rows of a job, and bytes of its message. Each job costs this process some 100 us of Python."""
 JOBS_EACH = 3
 """Jobs that a process has at a time, so that its threads do not wait for the dispatcher's next turn."""
-GRACE_S = 1.0
-"""How long a process whose pipe was closed may take to end before it is killed."""
-ANSWER_S = 1.0
-"""How long a process may take to write its stacks down."""
 LISTED_DEATHS = 100
-
-
-SUCCESS = Outcome()
-Reply = tuple[int, int, float, float, Outcome]
-"""Number of the job, bytes read, seconds of reading, seconds of decoding, and what else is to be said."""
-
-
-class RowsSource(Protocol):
-    """A reader, as the dispatcher sees it (see `tfprep.load.reader.reader.Reader`)."""
-
-    filler: Any
-    remote: Worker
-
-    def job_rows(self, batch: Batch) -> int: ...
-
-    @property
-    def stopped(self) -> bool: ...
-
-    def take_now(self) -> tuple[Batch, int, int] | None: ...
-
-    def filled(self, batch: Batch, rows: int, error: BaseException | None) -> None: ...
-
-    def stop(self, reason: BaseException) -> None: ...
-
-    def wake(self) -> None: ...
-
-
-@dataclass(eq=False, slots=True)
-class FillJob:
-    """Some rows of a reader's batch. One whose process died of a fault is tried again row by row, with `deaths` 1."""
-
-    number: int
-    reader: RowsSource
-    batch: Batch
-    rows: Rows
-    deaths: int = 0
-    nbytes: int = 0
-
-
-class _WorkerProcess:
-    """One process, its pipes, and the jobs that are with it."""
-
-    def __init__(self, number: int, setup: int, memory: int) -> None:
-        self.number = number
-        self.jobs: dict[int, FillJob] = {}
-        self._in_pipe = 0  # bytes of those jobs
-        self._suspect = False  # whether one of them is
-        self.ready = False
-        self._received = b""
-        self._log_in_use = threading.Lock()  # `stacks` runs in another thread than what closes the descriptor
-        self._ended = False
-        self.log = os.memfd_create("tfprep-log", os.MFD_CLOEXEC)
-        jobs, self._send = os.pipe()
-        self.receive, replies = os.pipe()
-        command = [sys.executable, "-c", PROGRAM, *map(str, (setup, jobs, replies, self.log, os.getpid()))]
-        try:
-            self.process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                env=worker_environment(),
-                pass_fds=(setup, jobs, replies, self.log, memory),
-                start_new_session=True,  # a terminal's Ctrl-C goes to this process alone
-            )
-        except BaseException:
-            for descriptor in (self._send, self.receive, self.log):
-                os.close(descriptor)
-            raise
-        finally:
-            os.close(jobs)
-            os.close(replies)
-
-    @property
-    def has_room(self) -> bool:
-        """Whether it takes another job. A suspect is alone with a process, so that its death is no other job's."""
-        return self.ready and self._in_pipe < PIPE_BYTES and not self._suspect
-
-    def add(self, job: FillJob) -> None:
-        """Note a job that is sent to it next."""
-        self.jobs[job.number] = job
-        self._in_pipe += job.nbytes
-        self._suspect = job.deaths > 0
-
-    def done(self, number: int) -> FillJob:
-        """Take out a job that it has finished."""
-        job = self.jobs.pop(number)
-        self._in_pipe -= job.nbytes
-        self._suspect = False  # a suspect is alone
-        return job
-
-    def send(self, messages: bytes) -> None:
-        data = memoryview(messages)
-        with contextlib.suppress(BrokenPipeError):  # its death is found where its replies are read
-            while data:
-                data = data[os.write(self._send, data) :]
-
-    def replies(self) -> list[Reply] | None:
-        """The replies that have come; None when the process has ended."""
-        data = os.read(self.receive, 1 << 16)
-        if not data:
-            return None
-        self._received += data
-        replies, start, end = [], 0, len(self._received)
-        while end - start >= REPLY.size:
-            job, nbytes, read_s, decode_s, size = REPLY.unpack_from(self._received, start)
-            if end - start < REPLY.size + size:
-                break
-            start += REPLY.size + size
-            outcome = pickle.loads(self._received[start - size : start]) if size else SUCCESS
-            replies.append((job, nbytes, read_s, decode_s, outcome))
-        self._received = self._received[start:]
-        return replies
-
-    def stacks(self) -> str:
-        """The Python stacks of its threads at this moment."""
-        with self._log_in_use:
-            if self._ended:
-                return "  (it has ended)"
-            before = os.fstat(self.log).st_size
-            self.process.send_signal(signal.SIGUSR1)
-            end = time.monotonic() + ANSWER_S
-            while time.monotonic() < end:
-                time.sleep(0.05)
-                size = os.fstat(self.log).st_size
-                if size > before and size == os.fstat(self.log).st_size:
-                    return os.pread(self.log, size - before, before).decode(errors="replace")
-            return "  (it does not answer)"
-
-    def close_jobs(self) -> None:
-        os.close(self._send)
-
-    def end(self) -> None:
-        """Kill it where it still runs, and close what belongs to it."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.wait(GRACE_S)
-        self.process.kill()
-        self.process.wait()
-        os.close(self.receive)
-        with self._log_in_use:
-            self._ended = True
-            os.close(self.log)
 
 
 class WorkerPool:
@@ -204,7 +51,7 @@ class WorkerPool:
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
         self._readers: list[RowsSource] = []
-        self._workers: list[_WorkerProcess] = []
+        self._workers: list[WorkerProcess] = []
         self._selector = selectors.DefaultSelector()
         self._jobs: deque[FillJob] = deque()
         self._retry: deque[FillJob] = deque()
@@ -275,7 +122,7 @@ class WorkerPool:
             self._end_all()
 
     def _start_one(self, number: int) -> None:
-        worker = _WorkerProcess(number, self._setup, self.memory.fd)
+        worker = WorkerProcess(number, self._setup, self.memory.fd)
         self._workers.append(worker)
         self._selector.register(worker.receive, selectors.EVENT_READ, worker)
 
@@ -296,7 +143,7 @@ class WorkerPool:
                 job.reader.remote.add(nbytes, read_s, decode_s)
                 self._complete(job, outcome)
 
-    def _note_ready(self, worker: _WorkerProcess, outcome: Outcome) -> None:
+    def _note_ready(self, worker: WorkerProcess, outcome: Outcome) -> None:
         if outcome.refusal:
             raise LoaderError(outcome.refusal)
         worker.ready = True
@@ -309,7 +156,7 @@ class WorkerPool:
         """Give every process the jobs that it takes, in one write: each write may wake a process."""
         self.hungry = True  # before the readers are asked: what they get from now on rings the bell
         workers = sorted(self._workers, key=lambda worker: len(worker.jobs))
-        messages: dict[_WorkerProcess, list[bytes]] = {}
+        messages: dict[WorkerProcess, list[bytes]] = {}
         while workers := [worker for worker in workers if worker.has_room and len(worker.jobs) < JOBS_EACH]:
             if not self._give_one_each(workers, messages):
                 break
@@ -318,7 +165,7 @@ class WorkerPool:
         for worker, jobs in messages.items():
             worker.send(b"".join(jobs))
 
-    def _give_one_each(self, workers: Sequence[_WorkerProcess], messages: dict[_WorkerProcess, list[bytes]]) -> bool:
+    def _give_one_each(self, workers: Sequence[WorkerProcess], messages: dict[WorkerProcess, list[bytes]]) -> bool:
         """Give a job to each of them; False when there is no further work."""
         for worker in workers:
             job = (None if worker.jobs else self._next_suspect()) or self._next_job()
@@ -398,7 +245,7 @@ class WorkerPool:
 
     # --- processes that die -------------------------------------------------------------------------------------------
 
-    def _bury(self, worker: _WorkerProcess) -> None:
+    def _bury(self, worker: WorkerProcess) -> None:
         """Note what a process died of, give its jobs to others, and start another one."""
         self._forget(worker)
         cause = cause_of_death(worker.process.returncode)
@@ -427,7 +274,7 @@ class WorkerPool:
             part["verify"][:] = 1
             self._suspects.append(self._job(job.reader, job.batch, part, deaths=1))
 
-    def _forget(self, worker: _WorkerProcess) -> None:
+    def _forget(self, worker: WorkerProcess) -> None:
         self._selector.unregister(worker.receive)
         self._workers.remove(worker)
         worker.close_jobs()
@@ -507,29 +354,6 @@ def _file_of(content: bytes) -> int:
     with open(file, "wb", closefd=False) as target:
         target.write(content)
     return file
-
-
-def is_fault(returncode: int) -> bool:
-    """Whether a process ended by what it did itself; other signals than these come from outside."""
-    return returncode >= 0 or -returncode in (
-        signal.SIGSEGV,
-        signal.SIGBUS,
-        signal.SIGABRT,
-        signal.SIGFPE,
-        signal.SIGILL,
-    )
-
-
-def cause_of_death(returncode: int) -> str:
-    """What a process died of, in words."""
-    if returncode >= 0:
-        return f"ended with status {returncode}"
-    name = signal.Signals(-returncode).name
-    hints = {
-        "SIGKILL": "killed from outside, or for want of memory",
-        "SIGBUS": "a file was cut short, or a disk failed, while it was read",
-    }
-    return f"died of {name}{f' ({hints[name]})' if name in hints else ''}"
 
 
 _open_pools: weakref.WeakSet[WorkerPool] = weakref.WeakSet()

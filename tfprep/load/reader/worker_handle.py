@@ -1,0 +1,191 @@
+"""A worker process as the process that trains sees it: its pipes, the jobs that are with it, and what it died of."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from tfprep.child_process import worker_environment
+from tfprep.load.reader.batch import Batch
+from tfprep.load.reader.rows import Rows
+from tfprep.load.reader.worker import Worker
+from tfprep.load.reader.worker_process import REPLY, Outcome
+
+PROGRAM = "from tfprep.load.reader.worker_process import main; main()"
+PIPE_BYTES = 32_000
+"""No further job for a process that has this many bytes of jobs: a pipe takes 64 KiB, and writing must not block."""
+GRACE_S = 1.0
+"""How long a process whose pipe was closed may take to end before it is killed."""
+ANSWER_S = 1.0
+"""How long a process may take to write its stacks down."""
+
+
+SUCCESS = Outcome()
+Reply = tuple[int, int, float, float, Outcome]
+"""Number of the job, bytes read, seconds of reading, seconds of decoding, and what else is to be said."""
+
+
+class RowsSource(Protocol):
+    """A reader, as the dispatcher sees it (see `tfprep.load.reader.reader.Reader`)."""
+
+    filler: Any
+    remote: Worker
+
+    def job_rows(self, batch: Batch) -> int: ...
+
+    @property
+    def stopped(self) -> bool: ...
+
+    def take_now(self) -> tuple[Batch, int, int] | None: ...
+
+    def filled(self, batch: Batch, rows: int, error: BaseException | None) -> None: ...
+
+    def stop(self, reason: BaseException) -> None: ...
+
+    def wake(self) -> None: ...
+
+
+@dataclass(eq=False, slots=True)
+class FillJob:
+    """Some rows of a reader's batch. One whose process died of a fault is tried again row by row, with `deaths` 1."""
+
+    number: int
+    reader: RowsSource
+    batch: Batch
+    rows: Rows
+    deaths: int = 0
+    nbytes: int = 0
+
+
+class WorkerProcess:
+    """One process, its pipes, and the jobs that are with it."""
+
+    def __init__(self, number: int, setup: int, memory: int) -> None:
+        self.number = number
+        self.jobs: dict[int, FillJob] = {}
+        self._in_pipe = 0  # bytes of those jobs
+        self._suspect = False  # whether one of them is
+        self.ready = False
+        self._received = b""
+        self._log_in_use = threading.Lock()  # `stacks` runs in another thread than what closes the descriptor
+        self._ended = False
+        self.log = os.memfd_create("tfprep-log", os.MFD_CLOEXEC)
+        jobs, self._send = os.pipe()
+        self.receive, replies = os.pipe()
+        command = [sys.executable, "-c", PROGRAM, *map(str, (setup, jobs, replies, self.log, os.getpid()))]
+        try:
+            self.process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                env=worker_environment(),
+                pass_fds=(setup, jobs, replies, self.log, memory),
+                start_new_session=True,  # a terminal's Ctrl-C goes to this process alone
+            )
+        except BaseException:
+            for descriptor in (self._send, self.receive, self.log):
+                os.close(descriptor)
+            raise
+        finally:
+            os.close(jobs)
+            os.close(replies)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether it takes another job. A suspect is alone with a process, so that its death is no other job's."""
+        return self.ready and self._in_pipe < PIPE_BYTES and not self._suspect
+
+    def add(self, job: FillJob) -> None:
+        """Note a job that is sent to it next."""
+        self.jobs[job.number] = job
+        self._in_pipe += job.nbytes
+        self._suspect = job.deaths > 0
+
+    def done(self, number: int) -> FillJob:
+        """Take out a job that it has finished."""
+        job = self.jobs.pop(number)
+        self._in_pipe -= job.nbytes
+        self._suspect = False  # a suspect is alone
+        return job
+
+    def send(self, messages: bytes) -> None:
+        data = memoryview(messages)
+        with contextlib.suppress(BrokenPipeError):  # its death is found where its replies are read
+            while data:
+                data = data[os.write(self._send, data) :]
+
+    def replies(self) -> list[Reply] | None:
+        """The replies that have come; None when the process has ended."""
+        data = os.read(self.receive, 1 << 16)
+        if not data:
+            return None
+        self._received += data
+        replies, start, end = [], 0, len(self._received)
+        while end - start >= REPLY.size:
+            job, nbytes, read_s, decode_s, size = REPLY.unpack_from(self._received, start)
+            if end - start < REPLY.size + size:
+                break
+            start += REPLY.size + size
+            outcome = pickle.loads(self._received[start - size : start]) if size else SUCCESS
+            replies.append((job, nbytes, read_s, decode_s, outcome))
+        self._received = self._received[start:]
+        return replies
+
+    def stacks(self) -> str:
+        """The Python stacks of its threads at this moment."""
+        with self._log_in_use:
+            if self._ended:
+                return "  (it has ended)"
+            before = os.fstat(self.log).st_size
+            self.process.send_signal(signal.SIGUSR1)
+            end = time.monotonic() + ANSWER_S
+            while time.monotonic() < end:
+                time.sleep(0.05)
+                size = os.fstat(self.log).st_size
+                if size > before and size == os.fstat(self.log).st_size:
+                    return os.pread(self.log, size - before, before).decode(errors="replace")
+            return "  (it does not answer)"
+
+    def close_jobs(self) -> None:
+        os.close(self._send)
+
+    def end(self) -> None:
+        """Kill it where it still runs, and close what belongs to it."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(GRACE_S)
+        self.process.kill()
+        self.process.wait()
+        os.close(self.receive)
+        with self._log_in_use:
+            self._ended = True
+            os.close(self.log)
+
+
+def is_fault(returncode: int) -> bool:
+    """Whether a process ended by what it did itself; other signals than these come from outside."""
+    return returncode >= 0 or -returncode in (
+        signal.SIGSEGV,
+        signal.SIGBUS,
+        signal.SIGABRT,
+        signal.SIGFPE,
+        signal.SIGILL,
+    )
+
+
+def cause_of_death(returncode: int) -> str:
+    """What a process died of, in words."""
+    if returncode >= 0:
+        return f"ended with status {returncode}"
+    name = signal.Signals(-returncode).name
+    hints = {
+        "SIGKILL": "killed from outside, or for want of memory",
+        "SIGBUS": "a file was cut short, or a disk failed, while it was read",
+    }
+    return f"died of {name}{f' ({hints[name]})' if name in hints else ''}"
