@@ -155,9 +155,12 @@ def test_memory_is_bounded(photos, monkeypatch):
 
     monkeypatch.setattr(ahead, "_take", watched)
     ahead.start()
-    for step in range(30):
+    end = time.monotonic() + 60
+    for step in itertools.count():
         ahead.delivered(step)
         time.sleep(0.002)
+        if (step > 30 and len(most) > 30) or time.monotonic() > end:
+            break
     ahead.join()
     assert 0 < max(most) <= budget
     assert not pipeline.fetched._ranges
@@ -170,7 +173,7 @@ def test_faults_that_pass_change_nothing(photos, url, s3, fault, monkeypatch):
     objects._connected.cache_clear()
     data = tfprep.open(url)
     here, _ = batches(tfprep.open(photos.path), 8, order="block", block=8)
-    s3.proxy.faults.extend([fault, "", fault, fault, ""] * 4)
+    s3.proxy.faults.extend([fault, "", fault, fault, ""] * 2)
     there, _ = batches(data, 8, order="block", block=8)
     assert_same(here, there)
     objects._connected.cache_clear()
@@ -178,10 +181,10 @@ def test_faults_that_pass_change_nothing(photos, url, s3, fault, monkeypatch):
 
 def test_a_store_that_does_not_answer_is_a_stalled_pipeline(url, s3):
     data = tfprep.open(url)
-    loader = data.numpy_loader("train", 8, timeout_s=1.0)
+    loader = data.numpy_loader("train", 8, timeout_s=5.0)
     loader.pipeline.table.offsets  # noqa: B018 # the index is read before the store stalls
     s3.proxy.always = "stall"
-    with pytest.raises(StalledPipelineError, match=r"Last to move: .*read s3://bucket/.*tfrecord"):
+    with pytest.raises(StalledPipelineError, match=r"(?s)no batch for step 0 in 5 s.*read s3://bucket/.*tfrecord"):
         next(iter(loader))
     s3.proxy.always = ""
     s3.proxy.released.set()
