@@ -26,7 +26,7 @@ _NOT_WITH_TUNE = {
 
 
 @click.command("bench")
-@click.argument("folder", type=click.Path(path_type=Path))
+@click.argument("folder", callback=lambda _context, _parameter, folder: _place(folder))
 @click.option("--split", help="Split to load. [default: the first]")
 @click.option("--batch-size", type=click.IntRange(1), default=32, show_default=True)
 @click.option(
@@ -164,6 +164,12 @@ def _loader_options(given: dict[str, Any]) -> dict[str, Any]:
     names = ("threads", "prefetch", "order", "cache", "memory_budget")
     options = {name: given[name] for name in names if given[name] is not None}
     return {name: False if value == "none" else value for name, value in options.items()}
+
+
+def _place(folder: str) -> Path:
+    from tfprep.storage.urls import folder_at
+
+    return folder_at(folder)
 
 
 def _baselines(folder: Path, options: BenchOptions, given: dict[str, Any], scratch: Path) -> list[Candidate]:
