@@ -11,7 +11,7 @@ about 500 bytes, so that the cost of a record, not of its bytes, is what counts.
 - `append`: the same of the same command after one more shard of the same size.
 - `read`: the same of `tf.data.TFRecordDataset` over the same shards, which only reads them (`--tensorflow`).
 - `open_s`, `first_batch_s`, `load_mb`: seconds from `tfprep.open` to the end of making a loader with `where` and to its first
-  batch in global order, and the process's own memory (USS) then, above that after the imports.
+  batch in global order, and the process's own memory then, above that after the imports.
 """
 
 from __future__ import annotations
@@ -37,10 +37,15 @@ PATTERN = 10_000
 
 LOAD = """
 import json, sys, time
-import psutil
 import tfprep.load.numpy_loader
-me = psutil.Process()
-before = me.memory_full_info().uss
+
+
+def anonymous():
+    with open("/proc/self/status") as file:
+        return sum(int(line.split()[1]) << 10 for line in file if line.startswith("RssAnon"))
+
+
+before = anonymous()
 start = time.perf_counter()
 data = tfprep.open(sys.argv[1])
 opened = time.perf_counter() - start
@@ -48,7 +53,7 @@ loader = data.numpy_loader("train", 256, seed=1, fields=["label", "boxes"], cach
 made = time.perf_counter() - start
 next(iter(loader))
 first = time.perf_counter() - start
-memory = (me.memory_full_info().uss - before) / 1e6
+memory = (anonymous() - before) / 1e6
 print(json.dumps({"open_s": opened, "loader_s": made, "first_batch_s": first, "load_mb": memory}))
 loader.close()
 """
@@ -126,8 +131,8 @@ def example(rng: np.random.Generator, number: int, image_bytes: int) -> bytes:
 
 
 def watched(command: list[str]) -> dict[str, float]:
-    """Seconds of a command, on the clock and of processors, and the most memory that it and its children had of their own (USS)
-    together, in MB."""
+    """Seconds of a command, on the clock and of processors, and the most memory that it and its children had of their own
+    together, in MB: pages of files that are mapped do not count, which the system may take back at any time."""
     start, most = time.perf_counter(), 0
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
@@ -146,8 +151,9 @@ def own_memory(pid: int) -> int:
     try:
         parent = psutil.Process(pid)
         for process in [parent, *parent.children(recursive=True)]:
-            total += process.memory_full_info().uss
-    except psutil.Error:  # it ended meanwhile
+            lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
+            total += sum(int(line.split()[1]) << 10 for line in lines if line.startswith("RssAnon"))
+    except (psutil.Error, OSError):  # it ended meanwhile
         pass
     return total
 

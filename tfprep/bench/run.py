@@ -151,7 +151,8 @@ def bench(
     rounds = compare(candidates, options.budget, on_measurement)
     steps = stage_costs(rounds)
     free = machine.cores * (1 - (rounds.others or 0.0))
-    changes = changes_of(data, split, steps, free) if options.changes else []
+    rebuilt = options.changes and data.external is None  # no recipe stores what an index refers to in another form
+    changes = changes_of(data, split, steps, free) if rebuilt else []
     result = Bench(
         data.path, split, data.split(split).samples, options, machine, cached, settings_of(loader), rounds, steps,
         explain(steps, machine.cores, changes, rounds.others or 0.0), tuple(candidate.name for candidate in baselines),
