@@ -101,7 +101,7 @@ def test_a_build_without_hashes_makes_the_same_shards(full, tools):
     assert data.index("train")["image_digest"].null_count == 0
     plain = tools["digests"](full.out)
     other = full.from_nothing()
-    assert {name for name in plain if plain[name] != other[name]} == {"index.parquet", "tfprep.json"}
+    assert {name for name in plain if plain[name] != other[name]} == {"croissant.json", "index.parquet", "tfprep.json"}
 
 
 def test_an_image_that_is_stored_by_its_own_bytes_has_the_hash_of_its_pixels(full):

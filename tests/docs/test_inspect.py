@@ -17,7 +17,8 @@ from tfprep.dataset import open_dataset
 
 PAGE = (Path(__file__).parents[2] / "docs" / "inspect.md").read_text()
 COMMANDS = re.findall(r"^(tfprep .*?)(?:\s+#.*)?$", PAGE, re.M)
-RECIPES = re.findall(r"```python\n(.*?)```", PAGE, re.S)
+BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.S)
+RECIPES = [block for block in BLOCKS if "RECIPE =" in block]
 STATUS = {"check": 4, "diff": 4}
 """Exit status of the commands that tell of a difference; all others succeed."""
 
@@ -65,3 +66,14 @@ def test_commands_and_recipes_run(folder, monkeypatch, capsys):
             main(["check", f"out/clean{number}"])
         assert stopped.value.code == 0
     assert sum(split.samples for split in open_dataset("out/clean0").splits.values()) < 12
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of rdflib, which mlcroissant uses
+def test_the_records_of_croissant(folder, monkeypatch, capsys):
+    pytest.importorskip("mlcroissant")
+    monkeypatch.chdir(folder)
+    (folder / "recipe.py").write_text(RECIPE)
+    build("recipe.py", "out/photos", "data/photos", options=BuildOptions(workers=0))
+    (block,) = [block for block in BLOCKS if "mlcroissant" in block]
+    exec(compile(block, "docs/inspect.md", "exec"), {})
+    assert len(capsys.readouterr().out.splitlines()) == 12

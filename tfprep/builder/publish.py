@@ -28,7 +28,8 @@ from tfprep.builder.metadata import index_tables, manifest_of
 from tfprep.builder.plan import Plan
 from tfprep.builder.receipts import Receipt
 from tfprep.dataset import FileInfo, Manifest, read_manifest
-from tfprep.dataset.digests import digest_of, matches
+from tfprep.dataset.croissant import CROISSANT, croissant_text
+from tfprep.dataset.digests import FileDigest, digest_of, matches
 from tfprep.dataset.index import label_type, schema, write_index
 from tfprep.dataset.manifest import MANIFEST
 from tfprep.dataset.names import INDEX, REJECTS, hidden_name
@@ -169,19 +170,20 @@ def _place(layout: Layout, manifest: Manifest, index: Path) -> None:
 
 
 def _write_others(layout: Layout, manifest: Manifest, receipts: Sequence[Receipt]) -> list[str]:
-    """Write the rejects and the files for TensorFlow Datasets, and return their names.
+    """Write the rejects and the files for Croissant and TensorFlow Datasets, and return their names.
 
     `dataset_info.json` comes last: without it TensorFlow Datasets finds no dataset.
     """
-    files = other_files(manifest, receipts)
+    files = other_files(manifest, receipts, digest_of(layout.out / INDEX))
     for name in sorted(files, key=lambda name: name == _TFDS_INFO):
         write_whole(layout.out / name, files[name])
     return list(files)
 
 
-def other_files(manifest: Manifest, receipts: Sequence[Receipt]) -> dict[str, str]:
-    """Return the content of the published files that are neither shards nor index, by name."""
-    return {REJECTS: "".join(_reject_lines(receipts)), **tfds_files(manifest)}
+def other_files(manifest: Manifest, receipts: Sequence[Receipt], index: FileDigest) -> dict[str, str]:
+    """Return the content of the published files that are neither shards nor index, by name; `index` is the index's digest."""
+    rejects = "".join(_reject_lines(receipts))
+    return {REJECTS: rejects, CROISSANT: croissant_text(manifest, index), **tfds_files(manifest)}
 
 
 def _names(manifest: Manifest) -> Iterator[str]:

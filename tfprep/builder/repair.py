@@ -182,7 +182,7 @@ class _Repair:
             for split, info in manifest.splits.items()
             for shard in range(info.shards)
         ]
-        texts = other_files(manifest, [one for one in receipts if one])
+        texts = other_files(manifest, [one for one in receipts if one], manifest.files[manifest.index])
         for name in sorted(names & texts.keys()):
             self._tell(f"making {name} again")
             if _sha256_of_text(texts[name]) == manifest.files[name].sha256:
