@@ -292,6 +292,8 @@ def test_warnings_of_native_decoders_go_to_the_log_by_sample(full, capfd):
     chunk = struct.pack(">I", 4) + b"tEXt" + b"a\0b!" + b"\0\0\0\0"
     end = len(png) - 12
     (full.data / "train/cat/000.jpg").write_bytes(bytes(png[:end]) + chunk + bytes(png[end:]))
+    classes = 'classes=("ground", "thing", "void")'
+    full.change_recipe(classes, f'{classes}, pixels={{"image": sources.Pixels(to="uint8")}}')
     assert full.build(workers=1).rejects == 0
     assert capfd.readouterr().err == ""
     log = (full.out / ".tfprep/build.log").read_text()
