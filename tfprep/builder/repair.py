@@ -24,6 +24,7 @@ from tfprep.builder.start import build
 from tfprep.dataset import Dataset, FileInfo, Manifest, open_dataset
 from tfprep.dataset.digests import digest_of, sha256_of
 from tfprep.dataset.manifest import MANIFEST
+from tfprep.dataset.names import PRIVATE
 from tfprep.dataset.parse import parse_manifest
 from tfprep.dataset.verify import Fault, verify
 from tfprep.errors import DatasetError, TfprepError
@@ -80,6 +81,8 @@ def repair(
       BuildError: A build writes into the folder, or the disk refuses to.
     """
     folder = Path(out)
+    if not (folder / MANIFEST).exists() and not (folder / PRIVATE).exists() and recipe is None:
+        raise DatasetError(f"{folder} holds no dataset that tfprep built; {_needs_raw('a repair')}")
     faults = tuple(verify(folder)) if (folder / MANIFEST).exists() else (Fault(MANIFEST, None, "the file is missing"),)
     if not faults:
         return RepairSummary((), (), {}, ())

@@ -51,6 +51,10 @@ def export(
     Raises:
         DatasetError: A record cannot be read, the folder is not empty, or the format cannot hold such a dataset at all.
     """
+    if data.external is not None:
+        raise DatasetError(
+            f"{data.path} is an index of TFRecords of another tool; only datasets that tfprep built are exported"
+        )
     if out.exists() and any(out.iterdir()):
         raise DatasetError(f"{out} is not empty; export into a new folder")
     splits = [name for name, info in data.splits.items() if variant < info.variants]

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tfprep.dataset import Dataset, Manifest
+from tfprep.errors import DatasetError
 from tfprep.fields import Array
 from tfprep.recipe.changes import what_changed
 
@@ -78,8 +79,13 @@ def compare(old: Dataset, new: Dataset, most_keys: int = 1000) -> Difference:
         most_keys: The number of keys to list of each kind; counts cover all.
 
     Raises:
-        DatasetError: An index cannot be read.
+        DatasetError: An index cannot be read, or is one of TFRecords that tfprep did not build.
     """
+    for data in (old, new):
+        if data.external is not None:
+            raise DatasetError(
+                f"{data.path} is an index of TFRecords of another tool, which holds no digests to compare"
+            )
     a, b = _Samples(old), _Samples(new)
     place = _positions(b.keys, a.keys)  # the row of `a` with the key of each row of `b`; -1 if there is none
     both = np.flatnonzero(place >= 0)

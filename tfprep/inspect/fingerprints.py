@@ -67,7 +67,9 @@ def read_fingerprints(data: Dataset, on_record: OnRecord | None = None) -> Finge
     _compute_missing(data, names, values, hashed, on_record)
     return Fingerprints(
         splits=names,
-        keys=pa.chunked_array([chunk for table in tables for chunk in table["key"].chunks], pa.string()),
+        keys=pa.chunked_array(
+            [chunk for table in tables for chunk in table["key"].cast(pa.string()).chunks], pa.string()
+        ),
         split=np.repeat(np.arange(len(names), dtype=np.int16), counts),
         position=np.concatenate([np.arange(count) for count in counts]),
         digests=_numbered([_column(table, "image_digest", pa.binary(16)) for table in tables]),
