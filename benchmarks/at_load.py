@@ -63,7 +63,7 @@ def recipe(codec: str) -> Recipe:
 
 def loader_with(built: Path, ops: str) -> Any:
     """Returns a function that starts the NumPy loader with these ops."""
-    return lambda: iter(tfprep.open(built).numpy_loader("train", 64, at_load=OPS[ops], cache=False))
+    return lambda: iter(tfprep.open(built).numpy_loader("train", 64, at_load=OPS[ops], cache=False).repeat())
 
 
 def table(codec: str, rounds: Rounds) -> str:

@@ -294,7 +294,7 @@ def memory_over_epochs(jpeg: Path, epochs: int = 200, images: int = 640) -> dict
     where = f"key < '{images:08d}'"
     train = tfprep.open(jpeg).loader("train", BATCH, where=where, inputs="image", targets="label")
     process, rss = psutil.Process(), []
-    for step, _ in enumerate(train.take(epochs * train.steps_per_epoch)):
+    for step, _ in enumerate(train.repeat(epochs)):
         if step % train.steps_per_epoch == 0:
             rss.append(process.memory_info().rss)
     settled, last = rss[20], max(rss[-5:])

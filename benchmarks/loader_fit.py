@@ -34,7 +34,8 @@ class Clock(keras.callbacks.Callback):
 
 def fit(folder: Path, **options: Any) -> Candidate:
     """`fit` of a model that reads one pixel, so that the delivery of batches takes most of the time."""
-    return fitted(tfprep.open(folder).loader("train", BATCH, inputs="image", targets="label", tuning=False, **options))
+    loader = tfprep.open(folder).loader("train", BATCH, inputs="image", targets="label", tuning=False, **options)
+    return fitted(loader.repeat())
 
 
 def keras_alone() -> Candidate:

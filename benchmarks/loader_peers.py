@@ -233,7 +233,11 @@ def _buffered(batches: Any) -> Any:
 def loader(folder: Path, **options: Any) -> Candidate:
     """tfprep's loader."""
     return eager(
-        iter(tfprep.open(folder).loader("train", BATCH, inputs="image", targets="label", tuning=False, **options))
+        iter(
+            tfprep.open(folder)
+            .loader("train", BATCH, inputs="image", targets="label", tuning=False, **options)
+            .repeat()
+        )
     )
 
 

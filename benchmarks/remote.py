@@ -122,7 +122,7 @@ def loader(place: str, **options: Any) -> Iterator[int]:
     import tfprep
 
     options = {"cache": False, "memory_budget": "512MB", "seed": 1, "workers": "threads", **options}
-    batches = tfprep.open(place).numpy_loader("train", BATCH, **options)
+    batches = tfprep.open(place).numpy_loader("train", BATCH, **options).repeat()
     try:
         for batch in batches:
             yield len(batch["label"])

@@ -81,7 +81,7 @@ def waiting_loader(folder: Path, kind: str, workers: int) -> Any:
         verify="never",
         inputs="image",
         memory_budget="2GB",
-    )
+    ).repeat()
 
 
 def started(folder: Path, kind: str, workers: int) -> tuple[Any, Any]:

@@ -92,6 +92,7 @@ def soak(kind: str, data: Path, count: int) -> dict[str, Any]:
     """Use and drop `count` iterators. Returns the counts after a tenth of them and at the end, and the seconds."""
     dataset = tfprep.open(data)
     loader = dataset.numpy_loader("train", **OPTIONS) if kind == "numpy" else dataset.loader("train", **OPTIONS)
+    loader = loader.repeat()  # every iterator reads on until it is dropped
     iterable = loader.skip(0) if kind == "tf.data" else loader
     start, first = time.monotonic(), max(1, count // 10)
     use(iterable, first)

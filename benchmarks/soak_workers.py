@@ -34,7 +34,7 @@ OPTIONS = {"seed": 1, "cache": False, "inputs": "image", "targets": "label"}
 TRAINER = f"""
 import sys, tfprep
 loader = tfprep.open(sys.argv[1]).numpy_loader("train", {BATCH}, workers="processes", threads=4, **{OPTIONS!r})
-for batch in loader:
+for batch in loader.repeat():
     if loader.report()["workers"]["started"]:
         print("reading", flush=True)
 """
@@ -74,7 +74,7 @@ def kill_workers(folder: Path, chance: random.Random, *, everyone: bool) -> int:
     loader = data.numpy_loader("train", BATCH, workers="processes", threads=4, **OPTIONS)
     expected = data.numpy_loader("train", BATCH, workers="threads", **OPTIONS)
     moments = set(chance.sample(range(STEPS), 3))
-    for step, (batch, other) in enumerate(zip(loader, expected, strict=False)):
+    for step, (batch, other) in enumerate(zip(loader.repeat(), expected.repeat(), strict=False)):
         if step in moments:
             time.sleep(chance.random() * 0.2)
             kill(workers_of(os.getpid()), chance, everyone=everyone)

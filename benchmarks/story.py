@@ -66,7 +66,7 @@ def measured(options: argparse.Namespace, built: Path) -> dict[str, Any]:
 
 
 def loader(built: Path, batch_size: int) -> Any:
-    return tfprep.open(built).loader("train", batch_size=batch_size, seed=0)
+    return tfprep.open(built).loader("train", batch_size=batch_size, seed=0).repeat()
 
 
 def print_measurement(name: str, measurement: Measurement) -> None:

@@ -163,13 +163,13 @@ def _run(task: Task, arm: Arm, seed: int, built: Mapping[int, Built]) -> Run:
     dataset = built[arm.variants or min(built)]
     batches = {"batch_size": task.batch_size, "inputs": task.inputs, "targets": task.targets}
     data = tfprep.open(dataset.path)
-    val = data.loader("val", training=False, **batches)
+    val = data.loader("val", **batches)
     model, clock = task.network(), _clock()
     model.compile(keras.optimizers.Adam(keras.optimizers.schedules.CosineDecay(3e-3, task.steps)), task.loss())
     train = (
         _on_the_fly(task, seed)
         if arm.variants is None
-        else data.loader("train", seed=seed, at_load=arm.at_load, **batches)
+        else data.loader("train", seed=seed, at_load=arm.at_load, **batches).repeat()
     )
     model.fit(train.map(task.ready), steps_per_epoch=task.steps, epochs=1, shuffle=False, verbose=0, callbacks=[clock])
     rate = task.batch_size * (len(clock.times) - WARM_UP - 1) / (clock.times[-1] - clock.times[WARM_UP])

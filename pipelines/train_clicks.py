@@ -72,15 +72,15 @@ def main() -> None:
     data = tfprep.open(given.folder)
     wanted = {"batch_size": given.batch, "inputs": ["image", "clicks"], "targets": "mask"}
     train = data.loader("train", seed=0, **wanted)
-    val = data.loader("val", training=False, **wanted).map(car_or_not)
+    val = data.loader("val", **wanted).map(car_or_not)
 
-    steps = 4 * train.steps_per_epoch  # each sample in each of its four variants
+    train = train.repeat(4)  # each sample in each of its four variants
     model = network((320, 320))
     model.compile(
-        keras.optimizers.Adam(keras.optimizers.schedules.CosineDecay(3e-3, steps * given.epochs)),
+        keras.optimizers.Adam(keras.optimizers.schedules.CosineDecay(3e-3, len(train) * given.epochs)),
         keras.losses.BinaryCrossentropy(from_logits=True),
     )
-    model.fit(train.map(car_or_not), steps_per_epoch=steps, epochs=given.epochs, shuffle=False, verbose=2)
+    model.fit(train.map(car_or_not), epochs=given.epochs, shuffle=False, verbose=2)
     print(json.dumps({name: round(value, 3) for name, value in held_out_iou(model, val).items()}))
 
 

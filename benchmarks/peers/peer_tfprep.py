@@ -27,7 +27,7 @@ def load(out: Path, form: str, batch_size: int, workers: int) -> Iterable[Any]:
 
     start_tensorflow()
     loader = tfprep.open(out).loader("train", batch_size, inputs="image", targets="label", threads=workers, cache=False)
-    return iter(loader)
+    return iter(loader.repeat())
 
 
 if __name__ == "__main__":

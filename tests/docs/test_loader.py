@@ -87,15 +87,17 @@ def test_the_code_runs(names):
     assert len(BLOCKS) >= 4
     starts = []
     for block in BLOCKS:
-        here = block.replace("gs://bucket/photos", "out/photos").replace("height >= 224", "height >= 24")
-        exec(compile(here.replace("epochs=10", "epochs=1, verbose=0, shuffle=False"), "docs/loader.md", "exec"), names)
+        if "s3://" in block:  # tests/load/test_local.py reads from a server of its own
+            continue
+        here = block.replace("height >= 224", "height >= 24")
+        exec(compile(here, "docs/loader.md", "exec"), names)
         starts.append(getattr(names["train"], "start_step", None))
     assert 1000 in starts  # of the block that resumes from a state
 
 
 def test_every_option_named_there_exists():
     """Words written as `name=value` are options of the loader, of folds, or of Keras and PyTorch."""
-    others = {"num_workers", "stratify", "group", "jit_compile", "save_freq"}
+    others = {"shuffle", "steps_per_epoch", "num_workers", "stratify", "group", "jit_compile", "save_freq"}
     named = set(re.findall(r"`(\w+)=[^`]*`", PAGE)) - others
     assert named
     assert named <= {*LoaderOptions.__dataclass_fields__}, named - {*LoaderOptions.__dataclass_fields__}

@@ -145,7 +145,11 @@ def test_batch_bytes_are_those_of_the_largest_images(originals):
 def test_the_budget_bounds_images_of_different_sizes(originals):
     """The memory of the reader stays within the budget at any moment, and a budget that is too small is refused."""
     budget = 40 << 20
-    loader = tfprep.open(originals.path).numpy_loader("train", 16, fields=["image"], memory_budget=budget, cache=False)
+    loader = (
+        tfprep.open(originals.path)
+        .numpy_loader("train", 16, fields=["image"], memory_budget=budget, cache=False)
+        .repeat()
+    )
     reader_bytes = []
     for _, _ in zip(range(40), loader, strict=False):
         time.sleep(0.005)  # Lets the reader prefetch as many batches as it may.
@@ -155,7 +159,7 @@ def test_the_budget_bounds_images_of_different_sizes(originals):
     loader.close()
     assert 0 < max(reader_bytes) <= budget
     with pytest.raises(LoaderError, match=r"cannot hold 5 batches of [0-9,]+ and [0-9,]+ bytes for decoding"):
-        tfprep.open(originals.path).numpy_loader("train", 16, fields=["image"], memory_budget="20MB")
+        tfprep.open(originals.path).numpy_loader("train", 16, fields=["image"], memory_budget="20MB").repeat()
 
 
 def test_decoding_large_originals_counts_too(originals):

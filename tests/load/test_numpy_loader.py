@@ -21,11 +21,9 @@ ALL = ["image", "lossless", "mask", "depth", "clicks", "field", "label", "weight
 
 
 def rows_of(loader, steps=None):
-    """(key, variant) of every sample, batch after batch."""
+    """(key, variant) of every sample, batch after batch: of a pass, or of so many steps of training."""
     found = []
-    for number, batch in enumerate(loader):
-        if steps is not None and number >= steps:
-            break
+    for batch in loader if steps is None else islice(loader.repeat(), steps):
         found.append(list(zip(batch["key"].tolist(), batch["variant"].tolist(), strict=True)))
     return found
 
@@ -106,7 +104,8 @@ def test_types_of_images_and_maps(photos, dtype, normalize):
 
 
 def test_training_shows_every_variant_of_every_sample(photos):
-    stream = flat(rows_of(tfprep.open(photos.path).numpy_loader("train", 8, seed=1, **NAMES), steps=57))
+    loader = tfprep.open(photos.path).numpy_loader("train", 8, seed=1, remainder="wrap", **NAMES)
+    stream = flat(rows_of(loader, steps=57))
     for epoch in range(9):
         assert {key for key, _ in stream[epoch * 50 : epoch * 50 + 50]} == set(photos.keys["train"])
     assert len(set(stream[:150])) == len(set(stream[150:300])) == 150
@@ -116,7 +115,7 @@ def test_training_shows_every_variant_of_every_sample(photos):
 def test_pixels_follow_their_sample(photos):
     """`clicks` contains the number of the sample plus 1000 for each variant, which identifies the key."""
     loader = tfprep.open(photos.path).numpy_loader("train", 7, seed=3, fields=["key", "variant", "clicks", "label"])
-    for _, batch in zip(range(30), loader, strict=False):
+    for _, batch in zip(range(30), loader.repeat(), strict=False):
         for key, variant, clicks, label in zip(
             *(batch[name] for name in ("key", "variant", "clicks", "label")), strict=True
         ):
@@ -181,8 +180,8 @@ def test_block_order_takes_blocks_of_one_variant(photos):
 
 def test_where(photos):
     loader = tfprep.open(photos.path).numpy_loader("train", 8, where="label == 'dog'", fields=["key", "label"])
-    assert loader.steps_per_epoch == 3
-    seen = [batch for _, batch in zip(range(6), loader, strict=False)]
+    assert loader.steps_per_epoch == 2
+    seen = [batch for _, batch in zip(range(6), loader.repeat(), strict=False)]
     assert {label for batch in seen for label in batch["label"]} == {1}
     assert {key for batch in seen for key in batch["key"]} == {
         k for n, k in enumerate(photos.keys["train"]) if n % 3 == 1
@@ -201,7 +200,7 @@ def test_balance(make_dataset):
     made = make_dataset(samples={"train": 60}, fields=("image", "label"), make=make, variants=2)
     loader = tfprep.open(made.path).numpy_loader("train", 12, balance="label", fields=["label", "key", "variant"])
     assert loader.steps_per_epoch == 5
-    batches = [batch for _, batch in zip(range(10), loader, strict=False)]
+    batches = [*loader, *loader]
     for epoch in range(2):
         labels = np.concatenate([batch["label"] for batch in batches[epoch * 5 : epoch * 5 + 5]])
         assert np.bincount(labels).tolist() == [20, 20, 20]
@@ -213,7 +212,7 @@ def test_weights(photos):
     data = tfprep.open(photos.path)
     options = {"weights": {"cat": 3, "dog": 1, "owl": 0}, "fields": ["label"]}
     loader = data.numpy_loader("train", 10, **options)
-    labels = np.concatenate([batch["label"] for _, batch in zip(range(20), loader, strict=False)])
+    labels = np.concatenate([batch["label"] for _, batch in zip(range(20), loader.repeat(), strict=False)])
     cats, dogs = 17 * 3, 17  # There are 17 of each of labels 0 and 1.
     assert abs((labels == 0).sum() - 200 * cats / (cats + dogs)) <= 4
     assert not (labels == 2).any()
@@ -230,7 +229,7 @@ def test_mix(make_dataset):
     loader = mixed.numpy_loader("train", 10, fields=["clicks", "label", "key", "variant"], seed=2)
     assert loader.steps_per_epoch == 5
     seen = []
-    for _, batch in zip(range(20), loader, strict=False):
+    for _, batch in zip(range(20), loader.repeat(), strict=False):
         for at in range(10):
             number = int(batch["clicks"][at, 0, 0, 0]) + 256 * int(batch["clicks"][at, 0, 0, 1])
             assert number == int(batch["key"][at][-4:]) + 1000 * batch["variant"][at]
@@ -282,7 +281,7 @@ def test_a_mix_of_other_classes_is_refused(make_dataset, options):
         LoaderError, match=r"the numbers of 'label' mean other classes in .*one \(cat, dog, owl\) than in"
     ):
         both.numpy_loader("train", 8, **options)
-    assert both.numpy_loader("train", 8, fields=["image"], where="height > 0").steps_per_epoch == 8
+    assert both.numpy_loader("train", 8, fields=["image"], where="height > 0").steps_per_epoch == 7
     alike = mix({one: 0.5, with_classes(make_dataset, "alike", ["cat", "dog", "owl"], seed=2): 0.5})
     chosen = next(iter(alike.numpy_loader("train", 8, **{**options, "where": "label == 'dog'"}, variants=0)))
     assert set(chosen.get("label", np.array([1])).tolist()) == {1}
@@ -428,7 +427,7 @@ def test_sizes_that_stay_different_cannot_be_cached_decoded(originals):
 
 def test_report_and_stats(photos):
     loader = tfprep.open(photos.path).numpy_loader("train", 10, cache="decoded", variants=0)
-    for _, _ in zip(range(15), loader, strict=False):
+    for _, _ in zip(range(15), loader.repeat(), strict=False):
         pass
     report, stats = loader.report(), loader.stats
     assert report["cache"]["kind"] == "decoded"
@@ -468,7 +467,7 @@ def test_auto_caches_only_fields_that_are_decoded(make_dataset, field, share, ke
     budget = (1 + 4) * 8 * row + int(share * 50 * row) + 64
     loader = tfprep.open(made.path).numpy_loader("train", 8, fields=[field], memory_budget=budget, prefetch=1, seed=3)
     plain = tfprep.open(made.path).numpy_loader("train", 8, fields=[field], cache=False, seed=3)
-    for batch, other in islice(zip(loader, plain, strict=False), 20):
+    for batch, other in islice(zip(loader.repeat(), plain.repeat(), strict=False), 20):
         assert np.array_equal(batch[field], other[field])
     held = loader.report()["cache"]
     assert held["kind"] == ("decoded" if kept else "none")
@@ -480,9 +479,10 @@ def test_class_names_and_length(photos):
     data = tfprep.open(photos.path)
     assert data.class_names == ("cat", "dog", "owl")
     assert len(data.subset("train")) == 50
-    assert len(data.numpy_loader("val", 4, training=False)) == 3
-    with pytest.raises(LoaderError, match="no end"):
-        len(data.numpy_loader("train", 4))
+    assert len(data.numpy_loader("val", 4)) == 3
+    assert len(data.numpy_loader("train", 4)) == 12
+    with pytest.raises(TypeError, match="no end"):
+        len(data.numpy_loader("train", 4).repeat())
 
 
 def test_the_numpy_loader_imports_no_framework(photos):
@@ -512,6 +512,6 @@ def test_sample_weight_is_the_third_of_an_element(photos):
 
 def test_a_loader_of_labels_reads_no_record(photos):
     loader = tfprep.open(photos.path).numpy_loader("train", 8, fields=["label", "key"])
-    for _, batch in zip(range(10), loader, strict=False):
+    for _, batch in zip(range(10), loader.repeat(), strict=False):
         assert len(batch["label"]) == 8
     assert loader.stats["bytes_read"] == 0

@@ -73,15 +73,15 @@ callbacks = [
     keras.callbacks.ModelCheckpoint(name, save_freq=3, save_weights_only=True),
     Slow(),
 ]
-while done < 24:  # an epoch has 6.25 batches: 24 steps are almost four
-    steps = min(6 - done % 6, 24 - done)
+if done % 6:  # the rest of an epoch
     model.fit(
-        train, initial_epoch=done // 6, epochs=done // 6 + 1, steps_per_epoch=steps, verbose=0, shuffle=False,
+        train.repeat(), initial_epoch=done // 6, epochs=done // 6 + 1, steps_per_epoch=6 - done % 6, verbose=0, shuffle=False,
         callbacks=callbacks,
     )
-    done += steps
+    done += 6 - done % 6
     train = loader(done)
     callbacks[0] = SaveLoaderState(train)
+model.fit(train, initial_epoch=done // 6, epochs=4, verbose=0, shuffle=False, callbacks=callbacks)
 np.savez(run / "final.npz", *model.get_weights())
 """
 
@@ -142,7 +142,7 @@ def steps_in(folder):
 
 
 def fit(model, train, *callbacks, epochs=2):
-    model.fit(train, steps_per_epoch=4, epochs=epochs, verbose=0, shuffle=False, callbacks=list(callbacks))
+    model.fit(train, epochs=epochs, verbose=0, shuffle=False, callbacks=list(callbacks))
 
 
 @pytest.fixture
@@ -157,7 +157,7 @@ class TestSaveLoaderState:
     def test_states_are_saved_with_checkpoints(self, train, model, tmp_path):
         name = str(tmp_path / "{epoch:02d}.weights.h5")
         fit(model, train, SaveLoaderState(train), keras.callbacks.ModelCheckpoint(name, save_weights_only=True))
-        assert steps_in(tmp_path) == {"01.weights.h5.loader.json": 9, "02.weights.h5.loader.json": 13}
+        assert steps_in(tmp_path) == {"01.weights.h5.loader.json": 11, "02.weights.h5.loader.json": 17}
         assert {path.name for path in tmp_path.glob("*.h5")} == {"01.weights.h5", "02.weights.h5"}
         assert "save_weights" not in vars(model)
 
@@ -169,7 +169,7 @@ class TestSaveLoaderState:
         )
         number = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: logs.update(n=float(epoch)))
         fit(model, train, SaveLoaderState(train), number, best, epochs=3)
-        assert saved_step(train, name) == 9
+        assert saved_step(train, name) == 11
 
     def test_backup_and_restore(self, train, model, tmp_path):
         backup = keras.callbacks.BackupAndRestore(str(tmp_path), save_freq=6, delete_checkpoint=False)
@@ -178,11 +178,44 @@ class TestSaveLoaderState:
         model.load_weights(tmp_path / "latest.weights.h5")  # With the optimizer's count of steps.
         assert step == train.start_step + int(model.optimizer.iterations)
 
-    def test_a_second_fit_counts_from_the_start_step_as_the_loader_does(self, train, model, tmp_path):
+    def test_a_second_fit_goes_on_where_the_first_one_ended(self, train, model, tmp_path):
         name, saves = str(tmp_path / "last.weights.h5"), SaveLoaderState(train)
-        for _ in range(2):
+        for step in (11, 17):
+            next(iter(train))  # a look changes nothing
             fit(model, train, saves, keras.callbacks.ModelCheckpoint(name, save_weights_only=True), epochs=1)
-            assert saved_step(train, name) == 9
+            assert saved_step(train, name) == step == train.next_step
+
+    @pytest.mark.parametrize("steps_per_execution", [1, 2, 4])
+    @pytest.mark.parametrize("way", [lambda train: train, lambda train: train.map(lambda x, y: (x, y))])
+    def test_executions_that_find_fewer_steps(self, photos, model, tmp_path, steps_per_execution, way):
+        """50 samples are 5 batches of 10."""
+        train = tfprep.open(photos.path).loader("train", 10, inputs="image", targets="label")
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile("sgd", loss, steps_per_execution=steps_per_execution)
+        name = str(tmp_path / "{epoch}.weights.h5")
+        save = keras.callbacks.ModelCheckpoint(name, save_weights_only=True)
+        fit(model, way(train), SaveLoaderState(train), save, epochs=3)
+        assert [saved_step(train, name.format(epoch=epoch)) for epoch in (1, 2, 3)] == [5, 10, 15]
+        assert int(model.optimizer.iterations) == 15
+
+    def test_the_stream_without_an_end(self, train, model, tmp_path):
+        name = str(tmp_path / "{epoch}.weights.h5")
+        callbacks = [SaveLoaderState(train), keras.callbacks.ModelCheckpoint(name, save_weights_only=True)]
+        model.fit(train.repeat(), steps_per_epoch=8, epochs=2, verbose=0, shuffle=False, callbacks=callbacks)
+        assert [saved_step(train, name.format(epoch=epoch)) for epoch in (1, 2)] == [13, 21]
+
+    def test_a_part_of_each_epoch_has_no_state(self, photos, model, tmp_path):
+        """The second pass begins with the next epoch, which a count of steps does not know."""
+        train = tfprep.open(photos.path).loader("train", 4, inputs="image", targets="label")
+        save = keras.callbacks.ModelCheckpoint(str(tmp_path / "a.weights.h5"), save_weights_only=True)
+        with pytest.raises(LoaderError, match="fit does not read its epochs one after another"):
+            fit(model, train.take(6), SaveLoaderState(train), save)
+
+    def test_evaluation_on_the_same_loader_has_no_state(self, train, model, tmp_path):
+        save = keras.callbacks.ModelCheckpoint(str(tmp_path / "a.weights.h5"), save_weights_only=True)
+        callbacks = [SaveLoaderState(train), save]
+        with pytest.raises(LoaderError, match="fit does not read its epochs one after another"):
+            model.fit(train, validation_data=train, epochs=2, verbose=0, shuffle=False, callbacks=callbacks)
 
     def test_a_loader_that_ends_begins_again_in_each_epoch(self, photos, model, tmp_path):
         """50 samples are 7 batches; the last execution of two steps finds one."""

@@ -42,7 +42,7 @@ def test_a_state_is_read_back_and_small(data):
         ("selection", {}, {"where": "label == 1"}),
         ("selection", {}, {"balance": "label"}),
         ("selection", {"weights": {0: 1, 1: 1, 2: 1}}, {"weights": {0: 1, 1: 2, 2: 1}}),
-        ("remainder", {}, {"remainder": "drop"}),
+        ("remainder", {}, {"remainder": "keep"}),
         ("geometry", {}, {"geometry": [augment.Resize(12, 16)]}),
         ("geometry", {"geometry": [augment.Resize(12, 16)]}, {"geometry": [augment.Resize(16, 12)]}),
         ("at_load", RASTERS, {**RASTERS, "at_load": [RandomFlip()]}),
@@ -128,10 +128,10 @@ OLD = {
 def test_states_of_older_versions_are_read(data):
     digests = data.numpy_loader("train", 8, seed=4).state_at(0)
     state = {**OLD, "fingerprint": digests["fingerprint"], "selection": digests["selection"]}
-    loader = data.numpy_loader("train", 8, seed=4, inputs="image", dtype="float32", at_load=[RandomFlip()])
-    assert loader.step_of(state) == 55
+    options = {"seed": 4, "inputs": "image", "dtype": "float32", "at_load": [RandomFlip()]}
+    assert data.numpy_loader("train", 8, remainder="wrap", **options).step_of(state) == 55
     with pytest.raises(LoaderError, match="its seed is 4, here it is 5"):
-        data.numpy_loader("train", 8, seed=5).step_of(state)
+        data.numpy_loader("train", 8, seed=5, remainder="wrap").step_of(state)
 
 
 def test_another_version(data):

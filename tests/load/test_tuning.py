@@ -38,7 +38,7 @@ def tuned(data, tuning=FOUND):
 
 def opened(data, **options):
     """Returns (number of threads, prefetch, cache, text about the tuning) after the first batch."""
-    loader = data.numpy_loader("train", 4, **options)
+    loader = data.numpy_loader("train", 4, **options).repeat()
     batches = iter(loader)
     next(batches)
     (reader,) = loader.pipeline.readers
@@ -188,7 +188,7 @@ def test_a_fifo_is_not_waited_for(data):
 def test_settings_never_change_the_batches(data):
     tuned(data, Tuning({**FOUND.options, "order": "block", "block": 2, "seed": 9, "batch_size": 2}))
     options = {"fields": ["key", "variant", "image"], "seed": 1}
-    with_it, without = (iter(data.numpy_loader("train", 4, tuning=on, **options)) for on in (True, False))
+    with_it, without = (iter(data.numpy_loader("train", 4, tuning=on, **options).repeat()) for on in (True, False))
     for _ in range(12):
         batch, expected = next(with_it), next(without)
         assert batch["key"].tolist() == expected["key"].tolist()
@@ -203,7 +203,7 @@ def test_the_allocator(data, allocator_calls):
     assert opened(data)[3]["allocator"] is False
     assert not allocator_calls
     tuned(data, Tuning({}, True))
-    loader = data.numpy_loader("train", 4)
+    loader = data.numpy_loader("train", 4).repeat()
     assert loader.report()["tuning"]["allocator"] is True
     assert not allocator_calls  # TensorFlow sets its own threshold when it makes a dataset of the loader.
     for count in (1, 2):
@@ -214,7 +214,7 @@ def test_the_allocator(data, allocator_calls):
 def test_prefetch_stays_within_the_budget(data):
     """The settings may have been measured with more memory or another batch size."""
     tuned(data, Tuning({"prefetch": 900}))
-    loader = data.numpy_loader("train", 4, memory_budget="1MB")
+    loader = data.numpy_loader("train", 4, memory_budget="1MB").repeat()
     assert loader.report()["memory"]["batches_bytes"] <= 1 << 20
 
 

@@ -65,7 +65,7 @@ def ready_model(make_model: Callable[[], Any], data: Data, split: str, batch_siz
         LoaderError: If the function does not return a compiled Keras model, or the model does not accept the loader's elements.
     """
     model = compiled(make_model)
-    loader = data.loader(split, batch_size=batch_size, **options)
+    loader = data.loader(split, batch_size=batch_size, **{"training": True, **options}).repeat()
     try:
         _fit(model, loader, 1)
     finally:
@@ -103,7 +103,7 @@ def compare_with_model(
     Raises:
         LoaderError: If the model does not accept the loader's elements.
     """
-    loader = data.loader(split, batch_size=batch_size, **options)
+    loader = data.loader(split, batch_size=batch_size, **{"training": True, **options}).repeat()
     try:
         kept = loader.take(1).cache().repeat()
         _fit(model, kept, 3)

@@ -44,8 +44,10 @@ def profile(
 
     from tfprep.load.tensorflow.loader import make_loader
 
-    pipeline = opened(data).subset(split).pipeline(LoaderOptions(batch_size=batch_size, **options))
-    loader = make_loader(pipeline)
+    pipeline = (
+        opened(data).subset(split).pipeline(LoaderOptions(batch_size=batch_size, **{"training": True, **options}))
+    )
+    loader = make_loader(pipeline, epochs=None)
     iteration = Iteration(loader, iter(loader.with_options(tf.data.Options())))
     try:
         next(iteration)

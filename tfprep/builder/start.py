@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tfprep.builder.options import BuildOptions, BuildSummary, Part, PartSummary, worker_count
@@ -23,7 +24,7 @@ ENTRY = "tfprep.builder.shard:open_work"
 def build(
     recipe: Recipe | str | os.PathLike[str],
     out: str | os.PathLike[str],
-    data: str | os.PathLike[str] = ".",
+    data: str | os.PathLike[str] | None = None,
     *,
     options: BuildOptions | None = None,
     on_progress: OnProgress | None = None,
@@ -36,7 +37,8 @@ def build(
     Args:
       recipe: The recipe, or the path of the Python file that defines `RECIPE`.
       out: The folder of the dataset. It is created if it is missing.
-      data: The folder of the raw files, which the recipe's source lists.
+      data: The folder of the raw files, which the recipe's source lists. None for the one that the recipe's file names as
+        `DATA`, and else the current folder.
       options: How the build runs: number of workers, limit, what to do with bad samples.
       on_progress: Called with a `BuildProgress` several times a second.
       on_event: Called with a `BuildEvent` for each step of the build and each problem.
@@ -62,7 +64,7 @@ def build(
 def build_part(
     recipe: Recipe | str | os.PathLike[str],
     out: str | os.PathLike[str],
-    data: str | os.PathLike[str] = ".",
+    data: str | os.PathLike[str] | None = None,
     *,
     part: int,
     parts: int,
@@ -100,7 +102,7 @@ def build_part(
 def finish_build(
     recipe: Recipe | str | os.PathLike[str],
     out: str | os.PathLike[str],
-    data: str | os.PathLike[str] = ".",
+    data: str | os.PathLike[str] | None = None,
     *,
     options: BuildOptions | None = None,
     on_progress: OnProgress | None = None,
@@ -129,7 +131,7 @@ def finish_build(
 def store_plan(
     recipe: Recipe | str | os.PathLike[str],
     out: str | os.PathLike[str],
-    data: str | os.PathLike[str] = ".",
+    data: str | os.PathLike[str] | None = None,
     *,
     options: BuildOptions | None = None,
     on_event: OnEvent | None = None,
@@ -161,7 +163,7 @@ def is_built(out: str | os.PathLike[str]) -> bool:
 
 @contextmanager
 def _job(
-    recipe: Recipe | str | os.PathLike[str], out: str | os.PathLike[str], data: str | os.PathLike[str],
+    recipe: Recipe | str | os.PathLike[str], out: str | os.PathLike[str], data: str | os.PathLike[str] | None,
     options: BuildOptions | None, on_progress: OnProgress | None, on_event: OnEvent | None, *, workers: bool,
 ) -> Iterator[Job]:  # fmt: skip
     """Start the engine, with its workers at once if they are needed, and close it in the end."""
@@ -173,7 +175,17 @@ def _job(
         # NumPy, OpenCV and Arrow are imported here, while the workers do the same.
         from tfprep.builder.run import Job
 
-        yield Job(recipe, out, data, options, engine, on_progress, on_event, started)
+        yield Job(recipe, os.path.expanduser(out), _root(recipe, data), options, engine, on_progress, on_event, started)
+
+
+def _root(recipe: Recipe | str | os.PathLike[str], data: str | os.PathLike[str] | None) -> str | os.PathLike[str]:
+    """The folder of the raw files: the one given, or what the recipe's file says."""
+    if data is not None:
+        return os.path.expanduser(data)
+    from tfprep.recipe.file import data_root
+    from tfprep.recipe.recipe import Recipe
+
+    return "." if isinstance(recipe, Recipe) else data_root(Path(recipe))
 
 
 def _engine(options: BuildOptions) -> Engine:

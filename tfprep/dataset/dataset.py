@@ -39,6 +39,13 @@ class Dataset:
     manifest: Manifest
     external: ExternalIndex | None = None
 
+    def __repr__(self) -> str:
+        splits = ", ".join(
+            f"{name} {info.samples:,}" + (f" x {info.variants}" if info.variants > 1 else "")
+            for name, info in self.splits.items()
+        )
+        return f"<{type(self).__name__} {self.name!r} in {self.path}: {splits}; fields {', '.join(self.fields)}>"
+
     @property
     def name(self) -> str:
         """The dataset's name, which its shards' names begin with."""

@@ -41,11 +41,13 @@ def train(data: Data, steps: int, on_step: Callable[[int, float], None]) -> Lear
         on_train_batch_end=lambda step, logs: _note(losses, logs["loss"], on_step)
     )
     loader = data.loader("train", seed=0, **options)
-    model.fit(loader.map(_leaf), steps_per_epoch=steps, epochs=1, verbose=0, shuffle=False, callbacks=[note_loss])
+    model.fit(
+        loader.repeat().map(_leaf), steps_per_epoch=steps, epochs=1, verbose=0, shuffle=False, callbacks=[note_loss]
+    )
     losses = [
         after * (n + 1) - before * n for n, (before, after) in enumerate(zip([0.0, *losses], losses, strict=False))
     ]
-    iou = _iou(model, data.loader("val", training=False, **options).map(_leaf))
+    iou = _iou(model, data.loader("val", **options).map(_leaf))
     loader.close()
     return Learned(steps, sum(losses[:10]) / 10, sum(losses[-10:]) / 10, iou)
 

@@ -13,6 +13,7 @@ from typing import Any
 import keras
 
 from tfprep.errors import LoaderError
+from tfprep.load.passes import Steps
 from tfprep.storage.local import write_whole
 
 
@@ -21,29 +22,34 @@ class SaveLoaderState(keras.callbacks.Callback):  # type: ignore[misc] # Keras i
 
     The state is that of the step at which `model.save` or `model.save_weights` is called, whoever calls it and however often:
     `ModelCheckpoint`, also with `save_best_only=True`, `BackupAndRestore`, or a callback of the user. A state is removed before
-    its checkpoint is replaced, so that no checkpoint has the state of another step. `fit` reads the loader from its `start_step`
-    on, and steps are counted from there; after the last batch of a loader that ends, the next pass begins at `start_step` again.
+    its checkpoint is replaced, so that no checkpoint has the state of another step. Steps are counted from the loader's
+    `next_step` at the beginning of `fit`.
 
         start = saved_step(data.loader("train", **options), "run/backup/latest.weights.h5")
         train = data.loader("train", start_step=start, **options)
         callbacks = [SaveLoaderState(train), keras.callbacks.BackupAndRestore("run/backup", save_freq=500)]
 
     Args:
-        loader: The loader that `fit` reads, as `Data.loader` returns it.
+        loader: The loader that `fit` reads, as `Data.loader` returns it, itself or behind others (`train.map(...)`).
 
     Raises:
-        LoaderError: During `fit`: a callback that stands before this one in `callbacks` saves the model at the end of a step, or
-            `OrbaxCheckpoint` saves it, which does not call `model.save`.
+        LoaderError: During `fit`, when a checkpoint is saved: a callback that stands before this one in `callbacks` saves the
+            model at the end of a step; `fit` does not read the loader's epochs one after another (`train.take(100)`, or
+            somebody else reads them too), so that nobody knows the step; or `OrbaxCheckpoint` saves the model, which does not
+            call `model.save`.
     """
 
     def __init__(self, loader: Any) -> None:
         super().__init__()
         self._loader = loader
+        self._first = 0  # the step that `fit` begins with
         self._steps = self._steps_before_epoch = 0
+        self._elsewhere: Steps | None = None  # the pass that began while `fit` read another one, by its count
         self._in_step = False
         self._history: Any = None
 
     def on_train_begin(self, logs: Any = None) -> None:
+        self._first, self._elsewhere = self._loader.next_step, None
         self._steps = self._steps_before_epoch = 0
         self._in_step = False
         self._history = self.model.history  # each `fit` makes one
@@ -67,10 +73,17 @@ class SaveLoaderState(keras.callbacks.Callback):  # type: ignore[misc] # Keras i
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """`batch` is the last of those that one execution took."""
+        before = self._first + self._steps
         self._steps, self._in_step = self._steps_before_epoch + batch + 1, False
-        end_step = self._loader.end_step
-        if end_step is not None and self._loader.start_step + self._steps >= end_step:
-            self._steps = 0  # the next batch is the first one of the next pass
+        passes = self._loader.pipeline.passes
+        latest = passes.latest
+        if passes.ends:  # each pass is the same
+            self._steps = 0 if self._steps >= len(self._loader) else self._steps
+        elif latest and not (latest.first <= before and (latest.stop is None or before < latest.stop)):
+            self._elsewhere = self._elsewhere or latest
+        elif latest and latest.stop is not None:
+            # The last execution of a pass may have found fewer steps than it asked for.
+            self._steps = min(self._steps, latest.stop - self._first)
 
     def _with_state(self, save: Any) -> Any:
         @functools.wraps(save)
@@ -116,7 +129,19 @@ class SaveLoaderState(keras.callbacks.Callback):  # type: ignore[misc] # Keras i
         return checked
 
     def _write(self, path: Path) -> None:
-        write_whole(path, json.dumps(self._loader.state_at(self._loader.start_step + self._steps)))
+        step, elsewhere = self._first + self._steps, self._elsewhere
+        if elsewhere is not None:
+            raise LoaderError(
+                f"SaveLoaderState counts {self._steps} steps from step {self._first} on, but the loader has delivered "
+                f"{_text(elsewhere)}: fit does not read its epochs one after another. Pass fit the loader itself, "
+                "train.map(...), or train.repeat() with steps_per_epoch, not a part of each epoch, and read it nowhere else "
+                "meanwhile"
+            )
+        write_whole(path, json.dumps(self._loader.state_at(step)))
+
+
+def _text(steps: Steps) -> str:
+    return f"the steps from {steps.first} on" + ("" if steps.stop is None else f" to {steps.stop}")
 
 
 def _in_batch_end() -> bool:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -13,7 +12,7 @@ import numpy as np
 from tfprep.codecs import Scalar, Text
 from tfprep.dataset import Dataset
 from tfprep.dataset.dataset import read_dataset
-from tfprep.errors import DatasetError, LoaderError
+from tfprep.errors import LoaderError
 from tfprep.load.options import LoaderKeywords, LoaderOptions, loader_options
 from tfprep.load.order.folds import fold_of
 from tfprep.load.outputs import names_of
@@ -84,7 +83,7 @@ class SplitLoaders(ABC):
         """A `tf.data.Dataset` of batches of this split. Imports TensorFlow.
 
             train = data.loader("train", batch_size=32, seed=0, inputs="image", targets="label")
-            model.fit(train, steps_per_epoch=train.steps_per_epoch, epochs=10)
+            model.fit(train, epochs=10, shuffle=False)
 
         Args:
             split: The split's name.
@@ -119,6 +118,7 @@ class Data(SplitLoaders, Dataset):
 
     __hash__ = object.__hash__  # by identity: datasets are the keys of a mix
     __eq__ = object.__eq__
+    __repr__ = Dataset.__repr__
 
     def subset(self, split: str = "train") -> Subset:
         """All samples of a split."""
@@ -158,7 +158,7 @@ class Data(SplitLoaders, Dataset):
         classes = None if stratify is None else self._values(split, stratify)
         fold = fold_of(keys if group is None else self._groups(split, keys, group), classes, count, seed)
         return [
-            (self._subset(split, np.flatnonzero(fold != at)), self._subset(split, np.flatnonzero(fold == at)))
+            (self._subset(split, fold != at, training=True), self._subset(split, fold == at, training=False))
             for at in range(count)
         ]
 
@@ -207,8 +207,9 @@ class Data(SplitLoaders, Dataset):
                     return self.classes[name]
         return ()
 
-    def _subset(self, split: str, rows: Any) -> Subset:
-        return Subset((SplitRows(self, split, rows.astype(np.int64)),), self.class_names)
+    def _subset(self, split: str, chosen: Any, *, training: bool) -> Subset:
+        rows = np.flatnonzero(chosen).astype(np.int64)
+        return Subset((SplitRows(self, split, rows, training=training),), self.class_names)
 
     def _groups(self, split: str, keys: Sequence[str], group: Group) -> Sequence[Hashable]:
         if callable(group):
@@ -241,9 +242,7 @@ class Mix(SplitLoaders):
             part = data if isinstance(data, Subset) else data.subset(split)
             if len(part.sources) > 1:
                 raise LoaderError("a mix of a mix: name all its datasets in one")
-            sources.append(
-                SplitRows(part.sources[0].dataset, part.sources[0].split, part.sources[0].rows, float(share))
-            )
+            sources.append(replace(part.sources[0], share=float(share)))
         first = next(iter(self.shares))
         return Subset(tuple(sources), first.class_names)
 
@@ -276,7 +275,5 @@ def open(path: PathOrUrl) -> Data:
     Raises:
         DatasetError: There is none that this version reads.
     """
-    if isinstance(path, str | os.PathLike) and os.path.isfile(path):
-        raise DatasetError(f"{os.fspath(path)} is a file; open the dataset's folder, {os.path.dirname(path) or '.'}")
     folder = folder_at(path)
     return Data(*read_dataset(folder))

@@ -39,7 +39,8 @@ class LoaderOptions:
         inputs: The model's inputs, and `targets` its targets: an element is `x` or `(x, y)` (see `tfprep.load.outputs`).
         targets: See `inputs`.
         sample_weight: A stored number or map by which Keras multiplies the loss: an element is `(x, y, w)`.
-        dtype: "float32", "float16" or "bfloat16" for images and maps; None for the stored type.
+        dtype: "float32", "float16" or "bfloat16" for images and maps, or that dtype of TensorFlow or NumPy; None for the
+            stored type.
         normalize: Whether to subtract the training split's mean and divide by its standard deviation; needs `dtype`.
         geometry: Ops such as `augment.Resize(224, 224)` and `augment.CenterCrop(224, 224)` in their unaugmented form, for
             images that are stored in their original sizes.
@@ -48,15 +49,16 @@ class LoaderOptions:
     Which samples, in which order:
 
         batch_size: Samples a step, of all hosts together.
-        training: True repeats for ever, with another order and another variant each epoch. False reads once, in the order on
-            disk, without augmentation, with the last, smaller batch.
+        training: True: each pass is the next epoch, in another order and with other variants. False: each pass reads every
+            sample once, in the order on disk, without augmentation, with the last, smaller batch. None: True for a split
+            whose name begins with "train" and the training part of a fold, False for val, test and the like.
         seed: The seed of the order, the variants and the ops at load.
         order: "global", "block" or "sequential"; None for "global" in training and "sequential" otherwise.
         block: Samples of a block, with order="block".
         window: Blocks that are mixed with one another, with order="block".
         variants: "rotate", "random", "all" or a number; None for "rotate" in training and 0 otherwise.
-        remainder: "wrap", "keep" or "drop", where `batch_size` does not divide the samples; None for "wrap" in training and
-            "keep" otherwise.
+        remainder: "drop", "keep" or "wrap", where `batch_size` does not divide the samples; None for "drop" in training,
+            where each epoch leaves out other samples, and "keep" otherwise, and where there is no full batch.
         start_step: The first step: the loader delivers what an uninterrupted run delivers from this step on.
         hosts: (index, count) or a `tf.distribute.InputContext`: this host's part of every batch.
         where: An expression over the index that selects samples (see `tfprep.load.order.where`).
@@ -89,7 +91,7 @@ class LoaderOptions:
     """
 
     batch_size: int = 32
-    training: bool = True
+    training: bool | None = None
     seed: int = 0
     fields: Sequence[str] | None = None
     inputs: FieldChoice | None = None
@@ -130,10 +132,11 @@ class LoaderOptions:
         _whole(self, "block", 1)
         _whole(self, "window", 1)
         _whole(self, "seed")
+        object.__setattr__(self, "dtype", _dtype_name(self.dtype))
         if self.prefetch is not None:
             _whole(self, "prefetch", 1)
         for name in ("training", "normalize", "tuning"):
-            if not isinstance(getattr(self, name), bool):
+            if not isinstance(getattr(self, name), bool) and not (name == "training" and self.training is None):
                 raise LoaderError(f"{name} is True or False, not {getattr(self, name)!r}")
         if isinstance(self.timeout_s, bool) or not isinstance(self.timeout_s, int | float) or not self.timeout_s > 0:
             raise LoaderError(f"timeout_s is a number of seconds above 0, not {self.timeout_s!r}; inf waits for ever")
@@ -145,7 +148,7 @@ class LoaderOptions:
             ("workers", WorkersChoice),
         ):
             _one_of(self, name, get_args(allowed))
-        if not self.training and self.remainder == "wrap":
+        if self.training is False and self.remainder == "wrap":
             rule = "remainder='wrap' goes on with the next epoch; with training=False there is none"
             raise LoaderError(f"{rule}: use 'keep' or 'drop'")
         if self.host.count > self.batch_size:
@@ -166,7 +169,7 @@ class LoaderOptions:
 class LoaderKeywords(TypedDict, total=False):
     """The keywords of the loaders, for type checkers and editors: the fields of `LoaderOptions` other than `batch_size`."""
 
-    training: bool
+    training: bool | None
     seed: int
     fields: Sequence[str] | None
     inputs: FieldChoice | None
@@ -203,7 +206,8 @@ class LoaderKeywords(TypedDict, total=False):
 
 ELSEWHERE = {
     "shuffle": "training=True shuffles, order='sequential' does not",
-    "repeat": "training=True repeats, training=False reads once",
+    "repeat": "each pass is the next epoch; loader(...).repeat() has no end",
+    "epochs": "each pass is the next epoch; loader(...).repeat(10) is ten of them",
     "drop_remainder": "remainder='drop'",
     "num_workers": "threads",
     "num_parallel_calls": "threads",
@@ -249,6 +253,14 @@ def _whole(options: LoaderOptions, name: str, least: int | None = None) -> None:
         rule = "a whole number" if least is None else f"a whole number from {least}"
         raise LoaderError(f"{name} is {rule}, not {value!r}")
     object.__setattr__(options, name, number)
+
+
+def _dtype_name(dtype: Any) -> Any:
+    """The name of a dtype of TensorFlow, NumPy or ml_dtypes; what is none is returned as it is."""
+    if dtype is None or isinstance(dtype, str):
+        return dtype
+    name = getattr(dtype, "name", None) or getattr(dtype, "__name__", None)
+    return name if isinstance(name, str) else dtype
 
 
 def _one_of(options: LoaderOptions, name: str, allowed: tuple[object, ...]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
@@ -24,6 +25,7 @@ from tfprep.load.order.schedule import BatchSchedule, Numbers
 from tfprep.load.order.selection import columns_of, select
 from tfprep.load.order.variants import Variants
 from tfprep.load.outputs import EXTRA, Outputs, resolve
+from tfprep.load.passes import PassBatches, Passes, Steps
 from tfprep.load.reader.ahead import PLAN_ROWS, ReadAhead, plan_ranges
 from tfprep.load.reader.bad_records import BadRecords
 from tfprep.load.reader.batch import Batch, BatchMemory
@@ -31,11 +33,11 @@ from tfprep.load.reader.cache import DecodedCache, EncodedCache
 from tfprep.load.reader.fetched import Fetched
 from tfprep.load.reader.fill import Filler, Policy
 from tfprep.load.reader.parts import FieldPart, field_parts
-from tfprep.load.reader.reader import Batches, Pace, Reader
+from tfprep.load.reader.reader import Pace, Reader
 from tfprep.load.reader.shared import SharedMemory
 from tfprep.load.reader.table import RecordTable
 from tfprep.load.reader.worker_pool import WorkerPool
-from tfprep.load.split_rows import SplitRows, check_class_names, common_specs, table_of, table_rows
+from tfprep.load.split_rows import SplitRows, check_class_names, common_specs, is_training, table_of, table_rows
 from tfprep.load.tuning import set_allocator, settings_for
 from tfprep.load.values import convert, warped_spec
 from tfprep.load.workers import WorkersPlan, make_pool, most_prefetch, plan_workers
@@ -64,9 +66,11 @@ NOTHING: Counts = dict.fromkeys((*_CONSUMER, "longest_wait_s", "records_read", *
 
 
 class Pipeline:
-    """Splits under one set of options. `batches` may be called many times; every call makes a reader of its own."""
+    """Splits under one set of options. `batches` may be called many times; every call is a pass (see `Passes`)."""
 
     def __init__(self, sources: Sequence[SplitRows], options: LoaderOptions, class_names: Sequence[str] = ()) -> None:
+        if options.training is None:
+            options = replace(options, training=is_training(sources))
         self.sources, self.options, self.class_names = tuple(sources), options, tuple(class_names)
         self.dataset = sources[0].dataset
         self._check_files()
@@ -79,6 +83,7 @@ class Pipeline:
         self.table = self._make_table()
         self.local = self._make_local()
         self.schedule = self._make_schedule()
+        self.passes = Passes(self.schedule, self.options.start_step)
         self._parts = self._make_parts()
         self.workers = self._plan_workers()
         self._shared = SharedMemory() if self.workers.processes else None
@@ -105,8 +110,21 @@ class Pipeline:
     # --- what it is -------------------------------------------------------------------------------------------------
 
     @property
+    def training(self) -> bool:
+        return bool(self.options.training)
+
+    @property
     def steps_per_epoch(self) -> int:
         return self.schedule.steps_per_epoch
+
+    @property
+    def left_out(self) -> int:
+        """Samples that each epoch leaves out, because they would be a smaller batch: other ones each time."""
+        return (
+            self.schedule.size - self.steps_per_epoch * self.options.batch_size
+            if self.schedule.remainder == "drop"
+            else 0
+        )
 
     @cached_property
     def variants(self) -> Variants:
@@ -118,24 +136,30 @@ class Pipeline:
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
-    def batches(self, convert: Callable[[Batch], T], start: int | None = None, stride: int = 1) -> Batches[T]:
-        """The batches of the steps `start` (None: `options.start_step`), `start + stride`, ..., each converted."""
-        return Batches(self._reader(start, stride), convert, self._failed)
+    def batches(
+        self,
+        convert: Callable[[Batch], T],
+        *,
+        epochs: int | None = 1,
+        steps: Steps | None = None,
+        part: tuple[int, int] = (0, 1),
+    ) -> PassBatches[T]:
+        """A pass over these batches, each converted: the next `epochs` epochs, or `steps` (see `PassBatches`)."""
+        return PassBatches(self.passes, self._reader, convert, self._failed, epochs=epochs, steps=steps, part=part)
 
-    def _reader(self, start: int | None, stride: int) -> Reader:
+    def _reader(self, start: int, stride: int) -> Reader:
         if self.settings.allocator:
             set_allocator()
         filled = self.at_load.filled(self.read_outputs) if self.at_load else self.read_outputs
         memory = BatchMemory(filled.outputs, self._batch_rows, self.memory.prefetch + 2, self._shared)
         pace = Pace(self.memory.prefetch, self.settings.threads, self.options.timeout_s)
-        first = self.options.start_step if start is None else start
         pool = None if self._pool is None or self._pool.failure else self._pool
         ahead = None
         if self.local is not None:
             self.local.start(self.first_needed, self._reading.reading.files.arrived)
         if self.is_remote and self.memory.fetch_bytes:
-            ahead = ReadAhead(self._reading, self.schedule, self.memory.fetch_bytes, start=first, stride=stride)
-        reader = Reader(self.schedule, self._filler, memory, pace, start=first, stride=stride, pool=pool, ahead=ahead)
+            ahead = ReadAhead(self._reading, self.schedule, self.memory.fetch_bytes, start=start, stride=stride)
+        reader = Reader(self.schedule, self._filler, memory, pace, start=start, stride=stride, pool=pool, ahead=ahead)
         with self._lock:
             self._fold_ended()
             self._readers.append(reader)
@@ -192,6 +216,7 @@ class Pipeline:
         self._filler.close()
         if self.local is not None:
             self.local.close()
+        self.passes.close()
         self.cache = None
 
     def __del__(self) -> None:
@@ -241,7 +266,7 @@ class Pipeline:
             classes,
             unfit,
             seed=options.seed,
-            training=options.training,
+            training=self.training,
         )
 
     def _find_indexed(self) -> dict[str, str]:
@@ -312,25 +337,29 @@ class Pipeline:
         return first_needed(files.astype(np.int64), len(self.table.files))
 
     def _make_schedule(self) -> BatchSchedule:
-        options, training = self.options, self.options.training
+        options, training = self.options, self.training
         order = options.order or ("global" if training else "sequential")
         shares = [source.share for source in self.sources if source.share is not None] or None
         if "label" in columns_of(options):
             check_class_names(self.sources, {source.label for source in self.sources if source.label is not None})
         selection = select(self.table, options, self.class_names, table_rows(self.sources, self.table), shares)
         variants = [source.variants for source in self.sources]
-        return BatchSchedule(
+        counts = variants[0] if len(set(variants)) == 1 else np.repeat(variants, [s.samples for s in self.sources])
+        schedule = BatchSchedule(
             sampler=selection.sampler,
             order=EpochOrder(order, options.seed, options.block, options.window),
             variants=self.variants,
             batch_size=options.batch_size,
-            remainder=options.remainder or ("wrap" if training else "keep"),
+            remainder=options.remainder or "keep",
             hosts=options.host,
             epochs=None if training else 1,
             rows=selection.rows,
             groups=_groups(order, options.block, self.table),
-            counts=variants[0] if len(set(variants)) == 1 else np.repeat(variants, [s.samples for s in self.sources]),
+            counts=counts,
         )
+        # All batches of training have one shape, so that Keras traces once and XLA compiles once.
+        drop = options.remainder is None and training and schedule.size >= options.batch_size
+        return replace(schedule, remainder="drop") if drop else schedule
 
     def _plan_memory(self) -> MemoryPlan:
         rows, outputs, schedule = self._batch_rows, self.outputs.outputs, self.schedule
@@ -423,6 +452,19 @@ class Pipeline:
     def _is_cold(self) -> bool:
         """Whether the page cache cannot hold all files, so that most reads go to the disk."""
         return sum(file.bytes for source in self.sources for file in source.files(self.variants)) > available_memory()
+
+
+def repeated(pipeline: Pipeline, count: Any) -> int | None:
+    """The epochs of `repeat(count)`, None for a stream without an end; LoaderError where the count or the loader is wrong."""
+    if not pipeline.training:
+        raise LoaderError("repeat() is for training; with training=False every pass reads the same samples once")
+    if count is None or (isinstance(count, int) and count == -1):
+        return None
+    if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 1:
+        raise LoaderError(
+            f"repeat() takes a number of epochs from 1, or None for a stream without an end, not {count!r}"
+        )
+    return int(count)
 
 
 def add_counts(counts: Counts, reader: Reader) -> Counts:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -17,12 +18,16 @@ from tfprep.load.reader.table import RecordTable, TableSplit
 
 @dataclass(frozen=True)
 class SplitRows:
-    """All samples of a split, or those with the numbers `rows`; `share` is their share of a mix."""
+    """All samples of a split, or those with the numbers `rows`; `share` is their share of a mix.
+
+    `training` says what they are for; None for what the split's name says.
+    """
 
     dataset: Dataset
     split: str
     rows: Numbers | None = None
     share: float | None = None
+    training: bool | None = None
 
     @property
     def samples(self) -> int:
@@ -91,3 +96,44 @@ def check_class_names(sources: Sequence[SplitRows], fields: Iterable[str]) -> No
 
 def _listed(names: Sequence[str], most: int = 5) -> str:
     return (", ".join(names[:most]) + (", ..." if len(names) > most else "")) or "no names"
+
+
+# --- what they are for ---------------------------------------------------------------------------------------------------
+
+EVALUATION = frozenset({"val", "valid", "validation", "dev", "test", "testing", "eval", "evaluation", "holdout"})
+"""The first words of the names of splits that a model is evaluated on."""
+
+
+def is_training(sources: Sequence[SplitRows]) -> bool:
+    """Whether a loader of these samples is for training, where nobody says it.
+
+    A name that begins with "train" is for training, one whose first word is in `EVALUATION` is not: `train2017`, `trainval`,
+    `val`, `test-dev`. Nothing is assumed of other names, because a wrong assumption would not be noticed: a training set
+    would come in the same order each time, or a test set augmented.
+
+    Args:
+        sources: The samples that are read.
+
+    Raises:
+        LoaderError: A name says neither, or the names say both.
+    """
+    roles = {_role(source.split) if source.training is None else source.training for source in sources}
+    if len(roles) == 1 and None not in roles:
+        return roles == {True}
+    named = ", ".join(repr(split) for split in dict.fromkeys(source.split for source in sources))
+    reason = (
+        "is for training and for evaluation"
+        if None not in roles
+        else f"{named} does not say by its name what it is for"
+    )
+    raise LoaderError(
+        f"what is read {reason}: add training=True (each pass is an epoch in another order, with augmented variants) or "
+        "training=False (each sample once, in the order on disk, as it is)"
+    )
+
+
+def _role(split: str) -> bool | None:
+    if split.lower().startswith("train"):
+        return True
+    words = re.findall(r"[a-z]+", split.lower())
+    return False if words and words[0] in EVALUATION else None

@@ -35,7 +35,9 @@ def report(pipeline: Pipeline) -> dict[str, Any]:
     memory, options = pipeline.memory, pipeline.options
     return {
         "samples": pipeline.schedule.sampler.size,
+        "training": pipeline.training,
         "steps_per_epoch": pipeline.steps_per_epoch,
+        "left_out_per_epoch": pipeline.left_out,
         "order": pipeline.schedule.order.name,
         "variants": pipeline.variants.choice,
         "memory": {
@@ -58,6 +60,23 @@ def report(pipeline: Pipeline) -> dict[str, Any]:
         "bad_records": pipeline.bad.report(),
         "stats": snapshot(pipeline),
     }
+
+
+def summary(pipeline: Pipeline, kind: str, epochs: int | None) -> str:
+    """One line: what is read, for what, and how many steps a pass has."""
+    names = ", ".join(dict.fromkeys(f"{source.dataset.name}/{source.split}" for source in pipeline.sources))
+    size, steps = pipeline.options.batch_size, pipeline.passes.steps(epochs)
+    if not pipeline.training:
+        return (
+            f"<{kind} of {names} for evaluation (training=False): {pipeline.schedule.size:,} samples as they are, in "
+            f"{pipeline.schedule.order.name} order, {steps:,} steps of {size}>"
+        )
+    left = f"; {pipeline.left_out:,} samples are left out, other ones each time" if pipeline.left_out else ""
+    passes = {None: "a pass has no end", 1: "a pass is an epoch"}.get(epochs, f"a pass is {epochs} epochs")
+    return (
+        f"<{kind} of {names} for training (training=True): {passes}; an epoch is {pipeline.schedule.size:,} samples in "
+        f"{pipeline.schedule.order.name} order, {pipeline.steps_per_epoch:,} steps of {size}{left}>"
+    )
 
 
 def _cache(pipeline: Pipeline) -> dict[str, Any]:

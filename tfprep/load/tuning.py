@@ -186,7 +186,7 @@ def _look_up(options: LoaderOptions, datasets: list[Dataset]) -> TuningLookup:
 def _applies(options: LoaderOptions, name: str) -> bool:
     """Whether the tuning may set the option. A cache is of no use where every sample is read once."""
     value, default = getattr(options, name), _DEFAULTS[name]
-    return (value is default or value == default) and (name != "cache" or options.training)
+    return (value is default or value == default) and (name != "cache" or options.training is True)
 
 
 def set_allocator() -> bool:

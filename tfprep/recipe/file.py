@@ -77,7 +77,7 @@ def data_root(path: Path) -> Path:
     """Return the folder that the recipe file names as `DATA`, relative to the file; without `DATA`, the current folder."""
     load_recipe(path)
     data = getattr(sys.modules[_module_name(path)], "DATA", None)
-    return Path.cwd() if data is None else path.parent / data
+    return Path.cwd() if data is None else path.parent / Path(data).expanduser()
 
 
 def _module_name(path: Path) -> str:

@@ -28,7 +28,7 @@ def folder_at(path: PathOrUrl) -> Path:
         return path  # type: ignore[return-value] # a `Url` already
     text = os.fspath(path)
     if "://" not in text:
-        return Path(text)
+        return Path(text).expanduser()
     if text.startswith("file://"):
         return Path(text.removeprefix("file://"))
     url: Any = parse_url(text)

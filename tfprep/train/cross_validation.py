@@ -115,10 +115,10 @@ def _one_fold(
 ) -> dict[str, float]:
     train, validation = fold
     model = build_model()
-    feed, held_out = train.loader(**options), validation.loader(**{**options, "training": False})
+    feed, held_out = train.loader(**options), validation.loader(**options)
     try:
-        model.fit(feed, steps_per_epoch=feed.steps_per_epoch, epochs=epochs, verbose=0, shuffle=False)
-        measured = model.evaluate(held_out, steps=held_out.steps_per_epoch, return_dict=True, verbose=0)
+        model.fit(feed, epochs=epochs, verbose=0, shuffle=False)
+        measured = model.evaluate(held_out, return_dict=True, verbose=0)
     finally:
         feed.close()
         held_out.close()

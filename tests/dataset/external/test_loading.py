@@ -72,8 +72,8 @@ def check(batch, row: int, expected) -> str:
 
 @pytest.mark.parametrize("order", ["global", "block", "sequential"])
 def test_every_record_once_an_epoch_with_the_values_of_tensorflow(data, expected, order):
-    with_seed = data.numpy_loader("train", 8, fields=FIELDS, order=order, seed=3)
-    batches = iter(with_seed)
+    with_seed = data.numpy_loader("train", 8, fields=FIELDS, order=order, seed=3, remainder="wrap")
+    batches = iter(with_seed.repeat())
     names = []
     for _ in range(15):  # two epochs
         batch = next(batches)
@@ -92,11 +92,11 @@ def test_tensorflow_loader(data, expected, path):
 
 def test_a_run_resumes_in_constant_time_and_only_with_its_own_files(data, tmp_path, detections):
     loader = data.numpy_loader("train", 8, fields=["image_filename"], seed=3)
-    batches = iter(loader)
+    batches = iter(loader.repeat())
     whole = [next(batches)["image_filename"].tolist() for _ in range(12)]
     state = loader.state_at(9)
     resumed = data.numpy_loader("train", 8, fields=["image_filename"], seed=3, start_step=loader.step_of(state))
-    batches = iter(resumed)
+    batches = iter(resumed.repeat())
     assert [next(batches)["image_filename"].tolist() for _ in range(3)] == whole[9:]
     index_tfrecords(str(detections / "train-0000[01]*.tfrecord"), "train", tmp_path)
     other = tfprep.open(tmp_path).numpy_loader("train", 8, fields=["image_filename"], seed=3)
@@ -106,7 +106,7 @@ def test_a_run_resumes_in_constant_time_and_only_with_its_own_files(data, tmp_pa
 
 def test_hosts_read_disjoint_parts_of_the_same_order(data):
     def names(**options):
-        batches = iter(data.numpy_loader("train", 8, fields=["image_filename"], seed=3, **options))
+        batches = iter(data.numpy_loader("train", 8, fields=["image_filename"], seed=3, **options).repeat())
         return [next(batches)["image_filename"].tolist() for _ in range(8)]
 
     whole, first, second = names(), names(hosts=(0, 2)), names(hosts=(1, 2))

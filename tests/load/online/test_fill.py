@@ -27,7 +27,7 @@ def data(photos):
 
 
 def batches(data, count, **options):
-    loader = data.numpy_loader("train", **options)
+    loader = data.numpy_loader("train", **options).repeat()
     try:
         return list(itertools.islice(loader, count))
     finally:
@@ -349,7 +349,7 @@ def test_labels_beyond_the_classes(make_dataset):
     made = make_dataset(samples={"train": 4}, fields=("image", "grade"), make=make, kinds=kinds, codec=codec)
     data = tfprep.load.open(made.path)
     with pytest.raises(LoaderError, match=r"how many classes 'grade' has is not known; write MixUp\(..., classes=N\)"):
-        data.numpy_loader("train", at_load=[MixUp()])
+        data.numpy_loader("train", at_load=[MixUp()]).repeat()
     with pytest.raises(LoaderError, match="'grade' is 7, and there are 5 classes"):
         batches(data, 1, batch_size=4, at_load=[MixUp(classes=5)])
     assert (
@@ -385,7 +385,7 @@ def test_validation_takes_the_centre_and_one_hot_labels(data):
 )
 def test_wrong_uses_raise(data, options, rule):
     with pytest.raises(LoaderError, match=rule):
-        data.numpy_loader("train", **options)
+        data.numpy_loader("train", **options).repeat()
 
 
 @pytest.mark.parametrize(
@@ -416,7 +416,7 @@ def test_fields_that_cannot_follow(make_dataset):
     made = make_dataset(samples={"train": 4}, fields=("image", "boxes"), make=make, kinds=kinds, codec=codec)
     data = tfprep.load.open(made.path)
     with pytest.raises(LoaderError, match="does not move boxes and points, such as 'boxes'; leave it out"):
-        data.numpy_loader("train", at_load=[RandomFlip()])
+        data.numpy_loader("train", at_load=[RandomFlip()]).repeat()
     assert batches(data, 1, batch_size=4, fields=["image"], at_load=[RandomFlip()])[0]["image"].shape == (4, 24, 32, 3)
 
 
@@ -468,8 +468,8 @@ def test_click_points_do_not_move(make_dataset, op):
     with pytest.raises(
         LoaderError, match="'weight' holds coordinates, which do not move with the pixels; leave it out"
     ):
-        tfprep.load.open(made.path).numpy_loader("train", 4, at_load=[op])
-    tfprep.load.open(made.path).numpy_loader("train", 4, at_load=[op], fields=["image"])
+        tfprep.load.open(made.path).numpy_loader("train", 4, at_load=[op]).repeat()
+    tfprep.load.open(made.path).numpy_loader("train", 4, at_load=[op], fields=["image"]).repeat()
 
 
 def test_a_dataset_with_directions_refuses_flips(make_dataset):
@@ -478,4 +478,4 @@ def test_a_dataset_with_directions_refuses_flips(make_dataset):
     made.seal(lambda document: document.update(recipe=recipe))
     assert read_manifest(made.path).recipe["derive"]
     with pytest.raises(LoaderError, match="'field' holds directions"):
-        tfprep.load.open(made.path).numpy_loader("train", at_load=[RandomFlip()])
+        tfprep.load.open(made.path).numpy_loader("train", at_load=[RandomFlip()]).repeat()

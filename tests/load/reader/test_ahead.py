@@ -38,7 +38,8 @@ def url(photos, _s3_server):
 
 def batches(data, steps, **options):
     with closing(data.numpy_loader("train", 7, seed=3, **options)) as loader:
-        return [batch for batch, _ in zip(loader, range(steps), strict=False)], loader.stats
+        endless = loader.repeat() if loader.pipeline.training else loader
+        return [batch for batch, _ in zip(endless, range(steps), strict=False)], loader.stats
 
 
 def assert_same(one, other):
@@ -133,7 +134,7 @@ def test_a_validation_run_fetches_every_byte_once(url, s3):
 def test_what_is_in_the_decoded_cache_is_not_fetched_again(url, s3):
     options = {"order": "global", "variants": 0, "fields": ["lossless"], "cache": "decoded"}
     with closing(tfprep.open(url).numpy_loader("train", 10, **options)) as loader:
-        iterator = iter(loader)
+        iterator = iter(loader.repeat())
         for _ in range(20):
             next(iterator)
         count = len(s3.proxy.reads(".tfrecord-"))

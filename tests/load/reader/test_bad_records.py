@@ -53,7 +53,7 @@ def keys(loader, steps):
 def test_a_wrong_checksum_is_named(made):
     spoil_image(made, 20, with_checksum=False)
     path, offset, _, number, *_ = location_of(made, 20)
-    loader = tfprep.open(made.path).numpy_loader("train", 8)
+    loader = tfprep.open(made.path).numpy_loader("train", 8).repeat()
     with pytest.raises(RecordError, match="wrong checksum of the payload \\(key 'train/0020'\\)") as caught:
         keys(loader_with_keys(made), 10)
     assert (caught.value.path, caught.value.record, caught.value.offset) == (str(path), number, offset)
@@ -61,7 +61,8 @@ def test_a_wrong_checksum_is_named(made):
 
 
 def loader_with_keys(made, **options):
-    return tfprep.open(made.path).numpy_loader("train", 8, fields=["image", "clicks", "label", "key"], **options)
+    loader = tfprep.open(made.path).numpy_loader("train", 8, fields=["image", "clicks", "label", "key"], **options)
+    return loader.repeat() if loader.pipeline.training else loader
 
 
 @pytest.mark.parametrize("verify", ["always", "never"])
@@ -110,7 +111,7 @@ FIELDS = [["image"], ["clicks"], ["image", "clicks", "label"]]  # Decoded in pla
 
 @pytest.mark.parametrize("fields", FIELDS)
 def test_a_file_truncated_in_a_later_epoch_raises_and_does_not_crash(made, fields):
-    loader = tfprep.open(made.path).numpy_loader("train", 8, fields=fields, cache=False, prefetch=1)
+    loader = tfprep.open(made.path).numpy_loader("train", 8, fields=fields, cache=False, prefetch=1).repeat()
     batches = iter(loader)
     for _ in range(8):
         next(batches)
@@ -142,8 +143,10 @@ def test_a_disk_that_fails(made, monkeypatch, fields, later):
     clicks = index.column("clicks_offset")[17].as_py()
     options = {"fields": [*fields, "key"], "cache": False, "prefetch": 1, "seed": 3}
     data = tfprep.open(made.path)
-    before = keys(data.numpy_loader("train", 8, **options), 16)
-    raising, skipping = (iter(data.numpy_loader("train", 8, on_bad=on_bad, **options)) for on_bad in ("raise", "skip"))
+    before = keys(data.numpy_loader("train", 8, **options).repeat(), 16)
+    raising, skipping = (
+        iter(data.numpy_loader("train", 8, on_bad=on_bad, **options).repeat()) for on_bad in ("raise", "skip")
+    )
     if later:
         for _ in range(8):
             next(raising), next(skipping)
@@ -170,7 +173,7 @@ def test_a_cache_that_contains_only_some_rows(make_dataset, fields):
     made = make_dataset(samples={"train": 30}, fields=("image", "clicks", "label"), variants=1, shards=2)
     row = sum(24 * 32 * {"image": 3, "clicks": 2}.get(field, 0) + 64 for field in fields)
     options = {"cache": "decoded", "memory_budget": (4 + 1) * 8 * (row + 64) + 12 * row, "prefetch": 1, "seed": 3}
-    loader = tfprep.open(made.path).numpy_loader("train", 8, fields=[*fields, "key"], **options)
+    loader = tfprep.open(made.path).numpy_loader("train", 8, fields=[*fields, "key"], **options).repeat()
     for batch in islice(loader, 15):
         for number, key in enumerate(batch["key"].tolist()):
             values = made.values["train"][0][made.keys["train"].index(key)]
@@ -281,8 +284,8 @@ def test_replacements_follow_the_options(made, how):
     before, after = (
         [batch["label"].tolist() for batch in islice(loader, 40)]
         for loader in (
-            tfprep.open(made.path).numpy_loader("train", 8, fields=["label", "key"], seed=2, **options),
-            tfprep.open(made.path).numpy_loader("train", 8, seed=2, on_bad="skip", cache=False, **options),
+            tfprep.open(made.path).numpy_loader("train", 8, fields=["label", "key"], seed=2, **options).repeat(),
+            tfprep.open(made.path).numpy_loader("train", 8, seed=2, on_bad="skip", cache=False, **options).repeat(),
         )
     )
     assert after == before
@@ -295,7 +298,7 @@ def test_replacements_in_a_mix_are_of_the_same_dataset(make_dataset):
     for row in range(15):
         spoil_image(one, row, with_checksum=False)
     mixed = tfprep.mix({tfprep.open(one.path): 0.5, tfprep.open(other.path): 0.5})
-    loader = mixed.numpy_loader("train", 8, fields=["image", "key"], seed=2, on_bad="skip", cache=False)
+    loader = mixed.numpy_loader("train", 8, fields=["image", "key"], seed=2, on_bad="skip", cache=False).repeat()
     images = [values["image"] for values in one.values["train"][0]]
     seen = [
         any(np.array_equal(image, values) for values in images)

@@ -59,7 +59,7 @@ def gate(monkeypatch):
 
 def test_no_thread_starts_before_the_first_batch(data):
     wait_for_the_end_of_threads()  # those of other tests may be about to end
-    iterator = iter(data.numpy_loader("train", 8, threads=2))
+    iterator = iter(data.numpy_loader("train", 8, threads=2).repeat())
     assert not reading_threads()
     next(iterator)
     assert len(reading_threads()) == 2
@@ -68,12 +68,12 @@ def test_no_thread_starts_before_the_first_batch(data):
 
 
 def test_dropping_an_iterator_ends_its_threads(data):
-    next(iter(data.numpy_loader("train", 8)))
+    next(iter(data.numpy_loader("train", 8).repeat()))
     wait_for_the_end_of_threads()  # A finaliser does not wait.
 
 
 def test_prefetch_stays_within_its_limit(data):
-    loader = data.numpy_loader("train", 8, prefetch=3, threads=4, **OPTIONS)
+    loader = data.numpy_loader("train", 8, prefetch=3, threads=4, **OPTIONS).repeat()
     iterator = iter(loader)
     for _ in range(5):
         next(iterator)
@@ -86,7 +86,7 @@ def test_prefetch_stays_within_its_limit(data):
 
 def test_prefetch_is_shorter_once_all_rows_are_in_memory(data):
     """Then no delay of a disk has to be bridged, and memory that was just used is still in the processor's cache."""
-    loader = data.numpy_loader("train", 8, variants=0, cache="decoded", prefetch=6, fields=["image", "key"])
+    loader = data.numpy_loader("train", 8, variants=0, cache="decoded", prefetch=6, fields=["image", "key"]).repeat()
     batches = iter(loader)
     next(batches)
     assert loader.stats["prefetch"] == 6
@@ -106,7 +106,7 @@ def test_prefetch_is_shorter_once_all_rows_are_in_memory(data):
 
 
 def test_a_stall_names_the_file_and_the_line(data, gate):
-    loader = data.numpy_loader("train", 8, timeout_s=0.3, threads=2, **OPTIONS)
+    loader = data.numpy_loader("train", 8, timeout_s=0.3, threads=2, **OPTIONS).repeat()
     with pytest.raises(StalledPipelineError) as caught:
         next(iter(loader))
     told = str(caught.value)
@@ -118,14 +118,14 @@ def test_a_stall_names_the_file_and_the_line(data, gate):
 
 
 def test_a_slow_batch_is_not_a_stall(data, gate):
-    iterator = iter(data.numpy_loader("train", 8, timeout_s=10, **OPTIONS))
+    iterator = iter(data.numpy_loader("train", 8, timeout_s=10, **OPTIONS).repeat())
     threading.Timer(0.3, gate.set).start()
     next(iterator)
     iterator.close()
 
 
 def test_closing_ends_a_wait(data, gate):
-    loader = data.numpy_loader("train", 8, **OPTIONS)
+    loader = data.numpy_loader("train", 8, **OPTIONS).repeat()
     threading.Timer(0.2, loader.pipeline.interrupt).start()
     with pytest.raises(LoaderError, match="interrupted"):
         next(iter(loader))
@@ -142,7 +142,7 @@ def test_an_error_is_raised_at_its_step_and_not_before(data, monkeypatch):
         return real(*arguments, **options)
 
     monkeypatch.setattr(rows, "read_fields", read)
-    iterator = iter(data.numpy_loader("train", 8, threads=1, prefetch=4, **OPTIONS))
+    iterator = iter(data.numpy_loader("train", 8, threads=1, prefetch=4, **OPTIONS).repeat())
     next(iterator)
     next(iterator)
     with pytest.raises(RuntimeError, match="twenty-first"):
@@ -155,7 +155,9 @@ def test_batches_that_are_kept_keep_their_pixels(data, photos):
     kept = [
         batch
         for _, batch in zip(
-            range(100), data.numpy_loader("train", 8, prefetch=2, fields=["field", "key"], variants=0), strict=False
+            range(100),
+            data.numpy_loader("train", 8, prefetch=2, fields=["field", "key"], variants=0).repeat(),
+            strict=False,
         )
     ]
     assert len(kept) == 100
@@ -173,7 +175,7 @@ def test_memory_is_reused(make_dataset):
     from tfprep import codecs
 
     made = make_dataset(samples={"train": 16}, fields=("image",), make=make, codec={"image": codecs.Raw()})
-    loader = tfprep.open(made.path).numpy_loader("train", 4, prefetch=2)
+    loader = tfprep.open(made.path).numpy_loader("train", 4, prefetch=2).repeat()
     places = set()
     for _, batch in zip(range(200), loader, strict=False):
         places.add(batch["image"].__array_interface__["data"][0])
@@ -186,7 +188,7 @@ def test_an_error_in_planning_ends_the_wait_at_once(data, monkeypatch):
     def fail(self, steps):
         raise RuntimeError("the plan")
 
-    loader = data.numpy_loader("train", 8, timeout_s=600)
+    loader = data.numpy_loader("train", 8, timeout_s=600).repeat()
     monkeypatch.setattr(type(loader.pipeline.schedule), "batch_indices", fail)
     began = time.monotonic()
     with pytest.raises(RuntimeError, match="the plan"):
@@ -196,7 +198,7 @@ def test_an_error_in_planning_ends_the_wait_at_once(data, monkeypatch):
 
 def test_an_error_in_a_later_plan_comes_too(data, monkeypatch):
     """Batches that were planned earlier may still arrive; no call waits for `timeout_s`."""
-    loader = data.numpy_loader("train", 8, timeout_s=600, prefetch=2)
+    loader = data.numpy_loader("train", 8, timeout_s=600, prefetch=2).repeat()
     real = type(loader.pipeline.schedule).batch_indices
 
     def fail(self, steps):
@@ -222,13 +224,13 @@ def test_a_thread_that_cannot_be_started_is_named(data, monkeypatch):
 
     monkeypatch.setattr(threading.Thread, "start", start)
     with pytest.raises(LoaderError, match=r"reading thread 3 of 4 cannot be started \(can't start new thread\)"):
-        next(iter(data.numpy_loader("train", 8, threads=4)))
+        next(iter(data.numpy_loader("train", 8, threads=4).repeat()))
 
 
 CYCLES = """
 import gc, sys, threading, time
 import tfprep
-loader = tfprep.open(sys.argv[1]).numpy_loader("train", 8, cache=False)
+loader = tfprep.open(sys.argv[1]).numpy_loader("train", 8, cache=False).repeat()
 
 class Trainer:
     def __init__(self):
@@ -257,7 +259,7 @@ def test_iterators_in_cycles_are_collected_in_any_thread(photos):
 
 
 def test_iterations_are_independent(data):
-    loader = data.numpy_loader("train", 8, fields=["key"])
+    loader = data.numpy_loader("train", 8, fields=["key"]).repeat()
     one, other = iter(loader), iter(loader)
     first = [next(one)["key"].tolist() for _ in range(4)]
     assert [next(other)["key"].tolist() for _ in range(4)] == first
@@ -268,7 +270,7 @@ def test_iterations_are_independent(data):
 
 
 def test_a_closed_loader_raises(data):
-    loader = data.numpy_loader("train", 8)
+    loader = data.numpy_loader("train", 8).repeat()
     iterator = iter(loader)
     next(iterator)
     loader.close()
@@ -279,11 +281,13 @@ def test_a_closed_loader_raises(data):
 def test_threads_that_are_not_needed_for_copying_end(data, monkeypatch):
     """Waking them for every batch would cost more than they do."""
     monkeypatch.setattr("tfprep.load.reader.reader.usable_cpus", lambda: 6)
-    loader = data.numpy_loader("train", 8, variants=0, cache="decoded", seed=3, fields=["image", "key"])
+    loader = data.numpy_loader("train", 8, variants=0, cache="decoded", seed=3, fields=["image", "key"]).repeat()
     batches = iter(loader)
     next(batches)
     assert len(loader.pipeline.readers[0].workers) == 6  # Some may have ended already.
-    expected = iter(data.numpy_loader("train", 8, variants=0, cache=False, seed=3, fields=["image", "key"], threads=1))
+    expected = iter(
+        data.numpy_loader("train", 8, variants=0, cache=False, seed=3, fields=["image", "key"], threads=1).repeat()
+    )
     next(expected)
     for _ in range(40):
         batch, other = next(batches), next(expected)

@@ -115,8 +115,8 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_the_batches_of_threads(data, case):
     options = {"batch_size": 16, "seed": 3, **CASES[case]}
-    threads = iter(data.numpy_loader("train", workers="threads", **options))
-    loader = data.numpy_loader("train", **options, **PROCESSES)
+    threads = iter(data.numpy_loader("train", workers="threads", **options).repeat())
+    loader = data.numpy_loader("train", **options, **PROCESSES).repeat()
     first, processes = started(loader)
     assert_same(first, next(threads))
     for _ in range(45):  # several epochs: the first, the cached ones
@@ -130,10 +130,10 @@ def test_the_batches_of_threads(data, case):
 
 
 def test_any_step_again(data):
-    loader = data.numpy_loader("train", 16, seed=3, fields=["image", "key"], **PROCESSES)
+    loader = data.numpy_loader("train", 16, seed=3, fields=["image", "key"], **PROCESSES).repeat()
     _, batches = started(loader)
     seen = [next(batches) for _ in range(20)]
-    later = data.numpy_loader("train", 16, seed=3, fields=["image", "key"], start_step=11, **PROCESSES)
+    later = data.numpy_loader("train", 16, seed=3, fields=["image", "key"], start_step=11, **PROCESSES).repeat()
     for expected, batch in zip(seen[10:], later, strict=False):
         assert_same(batch, expected)
     loader.close()
@@ -155,15 +155,16 @@ def test_reading_once(data):
 
 
 def test_batches_that_are_kept_keep_their_pixels(data):
-    loader = data.numpy_loader("train", 16, seed=1, fields=["field", "label"], prefetch=2, **PROCESSES)
+    loader = data.numpy_loader("train", 16, seed=1, fields=["field", "label"], prefetch=2, **PROCESSES).repeat()
     first, batches = started(loader)
     kept = [first, *(next(batches) for _ in range(60))]
-    expected = data.numpy_loader("train", 16, seed=1, fields=["field", "label"], workers="threads")
-    for batch, other in zip(kept, expected, strict=False):
+    again = data.numpy_loader("train", 16, seed=1, fields=["field", "label"], workers="threads").repeat()
+    expected = [batch for batch, _ in zip(again, kept, strict=False)]
+    for batch, other in zip(kept, expected, strict=True):
         assert_same(batch, other)
     loader.close()
     other = None
-    for batch, other in zip(kept, expected, strict=False):  # still there when the loader is not
+    for batch, other in zip(kept, expected, strict=True):  # still there when the loader is not
         assert_same(batch, other)
     assert other is not None
 
@@ -189,8 +190,8 @@ def damaged(tmp_path):
 def test_bad_records_are_replaced_as_by_threads(damaged):
     data = tfprep.open(damaged.path)
     options = {"batch_size": 8, "seed": 5, "on_bad": "skip", "fields": ["image", "key"], "cache": False}
-    threads = iter(data.numpy_loader("train", workers="threads", **options))
-    loader = data.numpy_loader("train", **options, **PROCESSES, prefetch=1)
+    threads = iter(data.numpy_loader("train", workers="threads", **options).repeat())
+    loader = data.numpy_loader("train", **options, **PROCESSES, prefetch=1).repeat()
     first, batches = started(loader)
     assert_same(first, next(threads))
     for _ in range(20):
@@ -201,7 +202,7 @@ def test_bad_records_are_replaced_as_by_threads(damaged):
 
 
 def test_a_bad_record_is_an_error_with_its_name(damaged):
-    loader = tfprep.open(damaged.path).numpy_loader("train", 8, prefetch=1, **PROCESSES)
+    loader = tfprep.open(damaged.path).numpy_loader("train", 8, prefetch=1, **PROCESSES).repeat()
     with pytest.raises(RecordError, match=r"wrong checksum of the payload \(key 'train/00"):
         for _ in loader:
             pass
@@ -231,8 +232,8 @@ def test_a_file_that_is_cut_short_under_its_memory_map(make_dataset, field):
 
 def test_a_killed_worker_is_replaced(data):
     options = {"batch_size": 16, "seed": 3, "fields": ["image", "lossless", "key"], "cache": False}
-    threads = iter(data.numpy_loader("train", workers="threads", **options))
-    loader = data.numpy_loader("train", **options, **PROCESSES)
+    threads = iter(data.numpy_loader("train", workers="threads", **options).repeat())
+    loader = data.numpy_loader("train", **options, **PROCESSES).repeat()
     first, batches = started(loader)
     assert_same(first, next(threads))
     killed = set()
@@ -267,7 +268,7 @@ def test_a_record_that_ends_processes_is_a_bad_record(make_dataset, monkeypatch)
     made = make_dataset(samples={"train": 40}, fields=("clicks",))
     data = tfprep.open(made.path)
     monkeypatch.setitem(data.codecs, "clicks", Dying())
-    loader = data.numpy_loader("train", 8, on_bad="skip", dtype="float32", cache=False, **PROCESSES)
+    loader = data.numpy_loader("train", 8, on_bad="skip", dtype="float32", cache=False, **PROCESSES).repeat()
     pool = loader.pipeline._pool
     pool.ready = True  # no thread of this process may read the record
     for _, batch in zip(range(12), loader, strict=False):
@@ -279,7 +280,7 @@ def test_a_record_that_ends_processes_is_a_bad_record(make_dataset, monkeypatch)
 
 
 def test_workers_that_always_die_are_an_error(data, monkeypatch):
-    loader = data.numpy_loader("train", 8, cache=False, fields=["image"], **PROCESSES)
+    loader = data.numpy_loader("train", 8, cache=False, fields=["image"], **PROCESSES).repeat()
     _, batches = started(loader)
     pool = loader.pipeline._pool
     monkeypatch.setattr(pool, "_complete", lambda *_: None)
@@ -308,7 +309,7 @@ def test_causes_of_death(returncode, text):
 TRAINER = """
 import signal, sys, tfprep
 signal.signal(signal.SIGINT, signal.default_int_handler)  # pytest in the background ignores it
-loader = tfprep.open(sys.argv[1]).numpy_loader("train", 8, cache=False, workers="processes", threads=4)
+loader = tfprep.open(sys.argv[1]).numpy_loader("train", 8, cache=False, workers="processes", threads=4).repeat()
 batches = iter(loader)
 for number, batch in enumerate(batches):
     if number > 20 and loader.pipeline._pool.ready:
@@ -334,7 +335,7 @@ def test_nothing_is_left_of_a_trainer_that_ends(made, number):
 
 
 def test_a_stall_names_the_worker_and_its_stacks(data):
-    loader = data.numpy_loader("train", 8, cache=False, fields=["image"], timeout_s=3, **PROCESSES)
+    loader = data.numpy_loader("train", 8, cache=False, fields=["image"], timeout_s=3, **PROCESSES).repeat()
     _, batches = started(loader)
     for worker in workers_of():
         worker.suspend()
@@ -380,7 +381,7 @@ def test_what_processes_cannot_do_is_done_by_threads(photos, monkeypatch, option
         assert report["kind"] == "threads"
         assert reason in report["because"]
         with pytest.raises(LoaderError, match="workers='processes' is not possible here: "):
-            data.numpy_loader("train", 8, workers="processes", **options)
+            data.numpy_loader("train", 8, workers="processes", **options).repeat()
 
 
 def test_workers_import_neither_tensorflow_nor_pyarrow():
@@ -391,7 +392,7 @@ def test_workers_import_neither_tensorflow_nor_pyarrow():
 
 def test_the_memory_of_dropped_batches_goes_back_to_the_system(data):
     """Blocks of the anonymous file that nobody holds have no pages."""
-    loader = data.numpy_loader("train", 16, fields=["field"], prefetch=2, cache=False, **PROCESSES)
+    loader = data.numpy_loader("train", 16, fields=["field"], prefetch=2, cache=False, **PROCESSES).repeat()
     first, batches = started(loader)
     kept = [first, *(next(batches) for _ in range(200))]
     blocks = os.fstat(loader.pipeline._shared.fd).st_blocks
@@ -403,7 +404,7 @@ def test_the_memory_of_dropped_batches_goes_back_to_the_system(data):
 
 def test_no_files_outside(tmp_path: Path, data):
     before = set(os.listdir("/dev/shm"))
-    loader = data.numpy_loader("train", 16, fields=["field"], **PROCESSES)
+    loader = data.numpy_loader("train", 16, fields=["field"], **PROCESSES).repeat()
     started(loader)
     assert set(os.listdir("/dev/shm")) <= before
     loader.close()
@@ -412,7 +413,7 @@ def test_no_files_outside(tmp_path: Path, data):
 def job_sizes(data, monkeypatch, **options):
     """The rows of each job that processes are sent for some batches, but for the first batch's."""
     sizes = []
-    loader = data.numpy_loader("train", 64, inputs="image", cache=False, **PROCESSES, **options)
+    loader = data.numpy_loader("train", 64, inputs="image", cache=False, **PROCESSES, **options).repeat()
     _, batches = started(loader)
     pool = loader.pipeline._pool
     message = pool._message

@@ -34,6 +34,11 @@ def data(photos):
     return tfprep.open(photos.path)
 
 
+def endless(loader):
+    """In training the epochs one after another, without an end."""
+    return loader.repeat() if loader.pipeline.training else loader
+
+
 def same(element, other):
     tf.nest.assert_same_structure(element, other)
     for one, two in zip(tf.nest.flatten(element), tf.nest.flatten(other), strict=True):
@@ -52,9 +57,8 @@ def reading_threads():
 @pytest.mark.parametrize("options", OPTIONS)
 def test_the_batches_equal_those_of_tf_data(data, options):
     """`take` makes a dataset of TensorFlow, which reads through tf.data."""
-    loader = data.loader("train", 8, seed=3, **options)
-    elements = list(loader.take(16))
-    count = 0
+    elements = list(endless(data.loader("train", 8, seed=3, **options)).take(16))
+    loader, count = endless(data.loader("train", 8, seed=3, **options)), 0
     for element, other in zip(loader, elements, strict=False):
         tf.nest.map_structure(lambda tensor, spec: spec.is_compatible_with(tensor), element, loader.element_spec)
         same(element, other)
@@ -64,8 +68,8 @@ def test_the_batches_equal_those_of_tf_data(data, options):
 
 @pytest.mark.parametrize("options", OPTIONS)
 def test_an_iterator_that_goes_on_in_a_graph(data, options):
-    loader = data.loader("train", 8, seed=3, **options)
-    expected = list(loader.take(7))
+    expected = list(endless(data.loader("train", 8, seed=3, **options)).take(7))
+    loader = endless(data.loader("train", 8, seed=3, **options))
 
     @tf.function
     def loop(iterator):
@@ -125,28 +129,27 @@ def test_tensors_use_the_readers_memory_until_they_are_dropped(make_dataset):
 
     made = make_dataset(samples={"train": 16}, fields=("image",), make=make, codec={"image": codecs.Raw()})
     train, places = tfprep.open(made.path).loader("train", 4, prefetch=2), set()
-    for element in itertools.islice(train, 100):
+    for element in itertools.islice(train.repeat(), 100):
         view = np.asarray(memoryview(element["image"]))
         places.add(view.__array_interface__["data"][0])
         assert len(set(view[:, 0, 0, 0].tolist())) == 4
         del view, element
     assert all(place % 4096 == 0 for place in places)
     assert len(places) <= 12
-    kept = list(
-        itertools.islice(iter(tfprep.open(made.path).loader("train", 4, prefetch=2, seed=3, fields=["image"])), 100)
-    )
+    train = tfprep.open(made.path).loader("train", 4, prefetch=2, seed=3, fields=["image"])
+    kept = list(itertools.islice(train.repeat(), 100))
     assert len({np.asarray(memoryview(element["image"])).__array_interface__["data"][0] for element in kept}) == 100
     variable = tf.Variable(kept[50]["image"])
     kept[50] = {"image": tf.identity(variable)}
     again = tfprep.open(made.path).numpy_loader("train", 4, seed=3, fields=["image"])
-    for element, other in zip(kept, again, strict=False):
+    for element, other in zip(kept, again.repeat(), strict=False):
         assert np.array_equal(element["image"].numpy(), other["image"])
 
 
 def test_many_threads_take_from_one_iterator(data):
-    loader = data.loader("train", 8, seed=3, fields=["key"])
-    expected = [element["key"].numpy().tolist() for element in loader.take(40)]
-    iterator, seen = iter(loader), []
+    loaders = [data.loader("train", 8, seed=3, fields=["key"]).repeat() for _ in range(2)]
+    expected = [element["key"].numpy().tolist() for element in loaders[0].take(40)]
+    iterator, seen = iter(loaders[1]), []
 
     def take():
         for _ in range(10):
@@ -168,7 +171,7 @@ def test_functions_that_run_eagerly(data):
         got = [tf.function(following)(iterator) for _ in range(3)]
     finally:
         tf.config.run_functions_eagerly(False)
-    for element, other in zip(got, loader.take(3), strict=True):
+    for element, other in zip(got, data.loader("train", 8, seed=3, fields=["label"]).take(3), strict=True):
         same(element, other)
 
 
@@ -177,7 +180,7 @@ def test_a_profile_shows_the_wait_for_input(data, tmp_path, monkeypatch):
 
     fill = Filler.fill
     monkeypatch.setattr(Filler, "fill", lambda *given: time.sleep(0.02) or fill(*given))
-    iterator = iter(data.loader("train", 8, threads=1, cache=False))
+    iterator = iter(data.loader("train", 8, threads=1, cache=False).repeat())
     tf.profiler.experimental.start(str(tmp_path))
     for _ in range(10):
         next(iterator)

@@ -51,7 +51,7 @@ def arrays(data, steps, **options):
 @pytest.mark.parametrize("path", ["direct", "graph"])
 def test_sample_weight(data, path):
     train = data.loader("train", 10, seed=3, sample_weight="weight", path=path, **XY)
-    _, found = weights_after(model_of(data), train, steps_per_epoch=5)
+    _, found = weights_after(model_of(data), train)
     x, y, w = arrays(data, 5, sample_weight="weight", **XY)
     _, expected = weights_after(model_of(data), x, y, sample_weight=w, batch_size=10)
     _, plain = weights_after(model_of(data), x, y, batch_size=10)
@@ -63,7 +63,7 @@ def test_sample_weight(data, path):
 def test_class_weight(data):
     class_weight = {0: 1.0, 1: 5.0, 2: 0.0}
     train = data.loader("train", 10, seed=3, **XY)
-    _, found = weights_after(model_of(data), train, steps_per_epoch=5, class_weight=class_weight)
+    _, found = weights_after(model_of(data), train, class_weight=class_weight)
     x, y = arrays(data, 5, **XY)
     _, expected = weights_after(model_of(data), x, y, batch_size=10, class_weight=class_weight)
     for one, other in zip(found, expected, strict=True):
@@ -71,10 +71,10 @@ def test_class_weight(data):
 
 
 def test_compiled_by_xla_without_a_second_trace(data):
-    """50 samples would leave a smaller batch of 2; with wrapped batches all have one shape."""
-    train = data.loader("train", 8, seed=3, **XY)
+    """50 samples would leave a smaller batch of 2, which training drops: all have one shape."""
     found, traces = {}, []
     for compiled in (True, False):
+        train = data.loader("train", 8, seed=3, **XY)
         model, traced = model_of(data, jit_compile=compiled), []
         call = model.layers[-1].call
 
@@ -83,10 +83,9 @@ def test_compiled_by_xla_without_a_second_trace(data):
             return call(*args, **options)
 
         model.layers[-1].call = counted
-        epoch = {"steps_per_epoch": train.steps_per_epoch, "verbose": 0, "shuffle": False}
-        model.fit(train.take(1), **{**epoch, "steps_per_epoch": 1})
+        model.fit(train.take(1), verbose=0, shuffle=False)
         traces.append(len(traced))
-        model.fit(train, epochs=3, **epoch)
+        model.fit(train, epochs=3, verbose=0, shuffle=False)
         assert len(traced) == traces[-1] >= 1
         found[compiled] = [weight.numpy() for weight in model.trainable_weights]
     for one, other in zip(found[True], found[False], strict=True):
@@ -98,28 +97,26 @@ def test_a_custom_compiled_function(data):
     def mean(image):
         return tf.reduce_mean(tf.cast(image, tf.float32), (1, 2, 3))
 
-    for x, _ in data.loader("train", 8, seed=3, **XY).take(9):
+    for x, _ in data.loader("train", 8, seed=3, **XY).repeat().take(9):
         assert np.allclose(mean(x).numpy(), x.numpy().mean((1, 2, 3)), rtol=1e-5)
     assert mean.experimental_get_tracing_count() == 1
 
 
 def test_validation_reads_the_whole_split_in_every_epoch(data):
     train = data.loader("train", 10, seed=3, **XY)
-    validation = data.loader("val", 4, training=False, **XY)
+    validation = data.loader("val", 4, **XY)
     model = model_of(data)
-    told = model.fit(
-        train, steps_per_epoch=train.steps_per_epoch, epochs=2, validation_data=validation, verbose=0, shuffle=False
-    )
-    x, y = [np.concatenate(column) for column in zip(*data.numpy_loader("val", 4, training=False, **XY), strict=True)]
+    told = model.fit(train, epochs=2, validation_data=validation, verbose=0, shuffle=False)
+    x, y = [np.concatenate(column) for column in zip(*data.numpy_loader("val", 4, **XY), strict=True)]
     assert len(y) == 11
     assert told.history["val_loss"][-1] == pytest.approx(model.evaluate(x, y, batch_size=11, verbose=0), rel=1e-5)
     assert model.evaluate(validation, verbose=0) == pytest.approx(told.history["val_loss"][-1], rel=1e-6)
-    assert model.predict(data.loader("val", 4, training=False, inputs="image"), verbose=0).shape == (11, 3)
+    assert model.predict(data.loader("val", 4, inputs="image"), verbose=0).shape == (11, 3)
 
 
 def test_as_numpy_iterator(data):
     train = data.loader("train", 8, seed=3, **XY)
     expected = data.numpy_loader("train", 8, seed=3, **XY)
-    for (x, y), (image, label) in islice(zip(train.as_numpy_iterator(), expected, strict=False), 9):
+    for (x, y), (image, label) in zip(train.as_numpy_iterator(), expected, strict=True):
         assert np.array_equal(x, image)
         assert np.array_equal(y, label)

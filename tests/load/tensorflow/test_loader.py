@@ -46,10 +46,11 @@ def same(tensors, arrays):
     ],
 )
 def test_the_batches_of_the_numpy_loader(data, options):
-    train = data.loader("train", 8, seed=3, **options)
+    train, arrays = data.loader("train", 8, seed=3, **options), data.numpy_loader("train", 8, seed=3, **options)
     assert isinstance(train, tf.data.Dataset)
-    for tensors, arrays in zip(train.take(16), data.numpy_loader("train", 8, seed=3, **options), strict=False):
-        same(tensors, arrays)
+    for _ in range(2):
+        for tensors, expected in zip(train.map(lambda *element: element), arrays, strict=True):
+            same(tensors if len(tensors) > 1 else tensors[0], expected)
 
 
 def test_shapes_are_known(data):
@@ -63,8 +64,11 @@ def test_shapes_are_known(data):
 
 
 def test_cardinality(data):
-    assert data.loader("train", 8).cardinality() == tf.data.INFINITE_CARDINALITY
-    validation = data.loader("val", 4, training=False)
+    train = data.loader("train", 8)
+    assert len(train) == train.cardinality() == train.steps_per_epoch == 6
+    assert train.repeat().cardinality() == tf.data.INFINITE_CARDINALITY
+    assert len(train.repeat(3)) == 18
+    validation = data.loader("val", 4)
     assert len(validation) == validation.steps_per_epoch == 3
     assert len(list(validation)) == len(list(validation)) == 3
     assert len(data.loader("val", 4, training=False, start_step=2)) == 1
@@ -78,8 +82,7 @@ def test_before_map_and_other_datasets(data):
     ):
         assert np.allclose(x.numpy(), image / np.float32(255))
         assert y.numpy().argmax(1).tolist() == label.tolist()
-    zipped = tf.data.Dataset.zip((train, train)).take(2)
-    for one, other in zipped:
+    for one, other in tf.data.Dataset.zip((train, train)).take(2):
         assert np.array_equal(one[0], other[0])
 
 
@@ -109,12 +112,10 @@ def test_fit(data):
         ]
     )
     model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    history = model.fit(
-        train, steps_per_epoch=train.steps_per_epoch, epochs=3, validation_data=validation, verbose=0, shuffle=False
-    )
+    history = model.fit(train, epochs=3, validation_data=validation, verbose=0, shuffle=False)
     assert len(history.history["val_loss"]) == 3
-    assert train.stats["batches"] >= 3 * train.steps_per_epoch
-    assert train.stats["batches"] <= 3 * train.steps_per_epoch + 4  # One iterator for the whole run.
+    assert train.stats["batches"] == 3 * len(train)
+    assert len(train.pipeline.readers) == 1  # One reader for the whole run.
 
 
 def test_normalization_uses_the_training_split(data, photos):
@@ -135,11 +136,11 @@ def test_batches_that_are_kept_keep_their_pixels(data, photos):
         for field, key in zip(batch["field"].numpy(), batch["key"].numpy(), strict=True):
             assert np.array_equal(field, photos.values["train"][0][int(key[-4:])]["field"])
 
-    kept = list(train.take(100))
+    kept = list(train.repeat().take(100))
     variable = tf.Variable(kept[3]["field"])
-    cached = train.take(10).cache()
+    cached = train.repeat().take(10).cache()
     list(cached)
-    for number, batch in enumerate(train.take(20)):
+    for number, batch in enumerate(train.repeat().take(20)):
         time.sleep(0.005)
         right(batch)
         if number == 10:
@@ -160,7 +161,7 @@ def test_tensors_take_over_the_memory(make_dataset):
 
     made = make_dataset(samples={"train": 16}, fields=("image",), make=make, codec={"image": codecs.Raw()})
     train, places = tfprep.open(made.path).loader("train", 4, prefetch=2), set()
-    for batch in train.take(100):
+    for batch in train.repeat().take(100):
         view = np.asarray(memoryview(batch["image"]))
         places.add(view.__array_interface__["data"][0])
         assert len(set(view[:, 0, 0, 0].tolist())) == 4
@@ -309,13 +310,13 @@ def test_elements_equal_those_of_tensorflow(data, options, synchronous):
 
 
 def test_an_iterator_can_be_handed_to_a_function(data):
-    iterator = iter(data.loader("train", 8, seed=3, inputs="image", targets="label"))
+    iterator = iter(data.loader("train", 8, seed=3, inputs="image", targets="label").repeat())
 
     @tf.function
     def following(batches):
         return next(batches)[1]
 
-    expected = iter(data.numpy_loader("train", 8, seed=3, inputs="image", targets="label"))
+    expected = iter(data.numpy_loader("train", 8, seed=3, inputs="image", targets="label").repeat())
     for step in range(6):  # In turns here and in the function.
         labels = next(iterator)[1] if step % 2 else following(iterator)
         assert np.array_equal(labels.numpy(), next(expected)[1])

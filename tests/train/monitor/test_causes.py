@@ -111,7 +111,7 @@ model = keras.Sequential([keras.layers.Flatten(), keras.layers.Dense(2)])
 model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
 reader = train if os.environ["TFPREP_PUBLIC_TENSORFLOW"] == "1" else None
 monitor = InputMonitor(sys.argv[2], every_s=0.3, reader=reader)
-model.fit(train.map(behind), steps_per_epoch=30, verbose=2, callbacks=[monitor], shuffle=False)
+model.fit(train.repeat().map(behind), steps_per_epoch=30, verbose=2, callbacks=[monitor], shuffle=False)
 """
 
 

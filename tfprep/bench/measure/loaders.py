@@ -48,7 +48,8 @@ def loader_candidate(
     """The loader in an eager loop, followed by the user's `Dataset.map`. Opening it imports TensorFlow."""
 
     def begin() -> Iteration:
-        loader = data.loader(split, batch_size=batch_size, **options)
+        loader = data.loader(split, batch_size=batch_size, **{"training": True, **options})
+        loader = loader.repeat() if loader.pipeline.training else loader
         dataset = loader
         if map_function is not None:
             dataset = _mapped(dataset, map_function).prefetch(2)
@@ -101,7 +102,8 @@ def numpy_candidate(data: Data, split: str, batch_size: int, *, name: str, **opt
     """The NumPy loader in a loop."""
 
     def begin() -> Iteration:
-        loader = data.numpy_loader(split, batch_size=batch_size, **options)
+        loader = data.numpy_loader(split, batch_size=batch_size, **{"training": True, **options})
+        loader = loader.repeat() if loader.pipeline.training else loader
         return Iteration(loader, iter(loader))
 
     return Candidate(name, begin)

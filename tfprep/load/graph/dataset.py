@@ -6,7 +6,7 @@ steps -> positions -> runs of neighbouring records -> TFRecordDataset from each 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -33,14 +33,14 @@ MOST_BUFFER = 4 << 20
 """The most bytes of one read. A shorter run of records is one read."""
 
 
-def graph_dataset(pipeline: Pipeline) -> tf.data.Dataset:
-    """The dataset of a pipeline's batches.
+def graph_dataset(pipeline: Pipeline) -> Callable[[Any, Any], tf.data.Dataset]:
+    """A function that makes the dataset of a pipeline's batches.
 
     Args:
         pipeline: The samples and the options.
 
     Returns:
-        The batches from `start_step` on, in the structure of the pipeline's outputs.
+        A function of (first, stop) that returns the batches of these steps, in the structure of the pipeline's outputs.
 
     Raises:
         LoaderError: The options include some that `not_in_graph` names.
@@ -50,7 +50,6 @@ def graph_dataset(pipeline: Pipeline) -> tf.data.Dataset:
     _check_shards(pipeline.table)
     schedule, options = pipeline.schedule, pipeline.options
     rows, _ = _local_rows(pipeline)
-    stop = np.iinfo(np.int64).max if schedule.steps is None else schedule.steps
     decode = _Decoder(pipeline)
     threads = options.threads or usable_cpus()
 
@@ -62,12 +61,16 @@ def graph_dataset(pipeline: Pipeline) -> tf.data.Dataset:
         return join(rows, drop_remainder=fixed)
 
     if schedule.remainder != "keep" or schedule.epochs is not None:
-        return batches(options.start_step, stop)
+        return batches
     per_epoch = schedule.steps_per_epoch
-    epochs = tf.data.Dataset.range(options.start_step // per_epoch, np.iinfo(np.int64).max // per_epoch)
-    return epochs.flat_map(
-        lambda epoch: batches(tf.maximum(epoch * per_epoch, options.start_step), (epoch + 1) * per_epoch)
-    )
+
+    def by_epoch(first: Any, stop: Any) -> tf.data.Dataset:
+        epochs = tf.data.Dataset.range(first // per_epoch, (stop - 1) // per_epoch + 1)
+        return epochs.flat_map(
+            lambda epoch: batches(tf.maximum(epoch * per_epoch, first), tf.minimum((epoch + 1) * per_epoch, stop))
+        )
+
+    return by_epoch
 
 
 def not_in_graph(pipeline: Pipeline) -> list[str]:

@@ -14,9 +14,9 @@ from typing import Any
 import tensorflow as tf
 
 from tfprep.errors import LoaderError, TfprepError
+from tfprep.load.passes import Steps
 from tfprep.load.pipeline import Pipeline
 from tfprep.load.reader.batch import Batch
-from tfprep.load.reader.reader import Batches
 from tfprep.load.state import start_step, state_at
 from tfprep.load.tensorflow.private import tensor_maker
 
@@ -32,15 +32,18 @@ class EagerBatches:
 
     Args:
         pipeline: What is read.
-        dataset_from: Returns the dataset of the batches from a step on, for a graph that takes the iterator over.
+        epochs: The epochs of the pass; None for one without an end.
+        dataset_from: Returns the dataset of these steps, for a graph that takes the iterator over.
         active: Whether eager code takes batches from here. Otherwise TensorFlow's iterator is used as it is.
     """
 
-    def __init__(self, pipeline: Pipeline, dataset_from: Callable[[int], tf.data.Dataset], *, active: bool) -> None:
+    def __init__(
+        self, pipeline: Pipeline, epochs: int | None, dataset_from: Callable[[Steps], tf.data.Dataset], *, active: bool
+    ) -> None:
         self.active = active
-        self._pipeline, self._dataset_from = pipeline, dataset_from
-        self._start = self._step = pipeline.options.start_step
-        self._batches: Batches[Any] | None = None
+        self._pipeline, self._epochs, self._dataset_from = pipeline, epochs, dataset_from
+        self._batches = pipeline.batches(self._element, epochs=epochs)
+        self._delivered = False
         self._error: Exception | None = None
         self._tensor = tensor_maker()
         self._lock = threading.Lock()
@@ -48,7 +51,7 @@ class EagerBatches:
     def __next__(self) -> Any:
         with self._lock, tf.profiler.experimental.Trace(WAIT):
             element = self._next_element()
-            self._step += 1
+            self._delivered = True
             return element
 
     def _element(self, batch: Batch) -> Any:
@@ -57,18 +60,16 @@ class EagerBatches:
     def _next_element(self) -> Any:
         if self._error is not None:
             raise self._error
-        if self._batches is None:
-            self._batches = self._pipeline.batches(self._element, self._step)
         try:
             return next(self._batches)
         except KeyboardInterrupt:
-            self._batches = None
+            self._batches.begin_anew()
             raise
         except StopIteration:
             raise
         except Exception as error:
             if isinstance(self.own_error(error), KeyboardInterrupt):  # raised before Python's signal handler ran
-                self._batches = None
+                self._batches.begin_anew()
                 raise KeyboardInterrupt from error
             self._error = error
             raise
@@ -81,10 +82,11 @@ class EagerBatches:
         """
         with self._lock:
             self.active = False
-            batches, self._batches = self._batches, None
-            if batches is not None:
-                batches.close()
-            return iter(self._dataset_from(self._step)) if self._step != self._start else None
+            steps, step = self._batches.steps, self._batches.step
+            self._batches.close()
+            if not self._delivered or steps is None or step is None:
+                return None
+            return iter(self._dataset_from(steps._replace(first=step)))
 
     def own_error(self, error: Exception) -> BaseException:
         """The error to raise instead of `error`, in which TensorFlow passes on the text of the reader's error.
@@ -105,7 +107,8 @@ class EagerBatches:
                 "from it in advance. Save train.state_at(step) with your own count of steps, or use "
                 "tfprep.load.callbacks.SaveLoaderState"
             )
-        return json.dumps(state_at(self._pipeline, self._step))
+        step = self._batches.step
+        return json.dumps(state_at(self._pipeline, self._pipeline.passes.next_step if step is None else step))
 
     def restore(self, state: str) -> None:
         """Continue at the step of a state that `save` returned; LoaderError if it belongs to another run."""
@@ -115,7 +118,9 @@ class EagerBatches:
                 "first use there, or make a loader with start_step"
             )
         with self._lock:
-            self._step, self._batches, self._error = start_step(self._pipeline, json.loads(state)), None, None
+            steps = self._pipeline.passes.begin_at(start_step(self._pipeline, json.loads(state)), self._epochs)
+            self._batches = self._pipeline.batches(self._element, steps=steps)
+            self._delivered, self._error = True, None
 
 
 def is_possible(pipeline: Pipeline) -> bool:

@@ -7,8 +7,8 @@ copy. On the graph path TensorFlow's own ops read and decode (see `tfprep.load.g
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -16,15 +16,19 @@ import tensorflow as tf
 from tfprep.errors import LoaderError
 from tfprep.load.graph.dataset import graph_dataset, not_in_graph
 from tfprep.load.outputs import Output
-from tfprep.load.pipeline import Pipeline
+from tfprep.load.passes import LOOK, Steps
+from tfprep.load.pipeline import Pipeline, repeated
 from tfprep.load.reader.batch import Batch
 from tfprep.load.state import start_step, state_at
-from tfprep.load.stats import report, snapshot
+from tfprep.load.stats import report, snapshot, summary
 from tfprep.load.tensorflow.eager_iterator import EagerBatches, is_possible
 from tfprep.load.tensorflow.handover import dataset_of
 from tfprep.load.tensorflow.interrupt import end_waits_on_interrupt
 from tfprep.load.tensorflow.private import DatasetOver, with_source
 from tfprep.storage.urls import scheme_of
+
+Begin: TypeAlias = Callable[[Callable[[Batch], tuple[Any, ...]]], Iterator[tuple[Any, ...]]]
+"""Begins a pass whose batches are converted by the argument."""
 
 PREFETCH = 2
 """Batches that TensorFlow prefetches; all others wait in the reader. One is in use while the next is handed over."""
@@ -38,38 +42,65 @@ class Loader(DatasetOver):
     another process makes a loader of its own.
     """
 
-    def __init__(self, pipeline: Pipeline, dataset: tf.data.Dataset, info: Mapping[str, str], *, eager: bool) -> None:
+    def __init__(
+        self, pipeline: Pipeline, dataset: tf.data.Dataset, info: Mapping[str, str], epochs: int | None, *, eager: bool
+    ) -> None:
         """`eager`: whether custom training loops take batches from the reader itself (see `EagerBatches`)."""
-        self._pipeline, self._info, self._eager = pipeline, dict(info), eager
+        self.pipeline, self._info, self._epochs, self._eager = pipeline, dict(info), epochs, eager
         end_waits_on_interrupt(pipeline)
         super().__init__(dataset)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return make_loader, (self._pipeline,)
+        return make_loader, (self.pipeline, self._epochs)
 
     def __iter__(self) -> Any:
-        """An iterator that begins at `start_step`."""
+        """An iterator over a pass: in training the next epoch, otherwise all samples."""
         iterator = super().__iter__()
         if not tf.executing_eagerly() or self._info["path"] == "graph":
             return iterator
-        dataset_from = functools.partial(_direct_dataset, self._pipeline)
-        active = self._eager and is_possible(self._pipeline)
-        return with_source(iterator, EagerBatches(self._pipeline, dataset_from, active=active))
+        dataset_from = functools.partial(_direct_dataset, self.pipeline, self._epochs)
+        active = self._eager and is_possible(self.pipeline)
+        return with_source(iterator, EagerBatches(self.pipeline, self._epochs, dataset_from, active=active))
+
+    def __repr__(self) -> str:
+        return summary(self.pipeline, "Loader" if self._epochs == 1 else "Loader.repeat()", self._epochs)
+
+    __str__ = __repr__
+
+    def repeat(self, count: Any = None, name: str | None = None) -> Any:
+        """The epochs one after another in one iterator: `count` of them, or without an end.
+
+            model.fit(train.repeat(), steps_per_epoch=500, epochs=20, shuffle=False)
+
+        Args:
+            count: The number of epochs; None for a stream without an end.
+            name: TensorFlow's name of the operation, for a loader with training=False.
+
+        Returns:
+            A loader that shares threads, cache and counters with this one. It begins with the epoch that the next pass of this
+            loader would be. With training=False it is TensorFlow's `Dataset.repeat`.
+
+        Raises:
+            LoaderError: `count` is not a number from 1 or None.
+        """
+        if not self.pipeline.training:
+            return super().repeat(count, name)
+        return make_loader(self.pipeline, repeated(self.pipeline, count))
 
     @property
     def steps_per_epoch(self) -> int:
         """The number of batches that hold one epoch."""
-        return self._pipeline.steps_per_epoch
+        return self.pipeline.steps_per_epoch
 
     @property
     def start_step(self) -> int:
-        """The step that every iterator begins with."""
-        return self._pipeline.options.start_step
+        """The step that the first pass begins with."""
+        return self.pipeline.options.start_step
 
     @property
-    def end_step(self) -> int | None:
-        """The step at which every iterator ends; None in training, which has no end."""
-        return self._pipeline.schedule.steps
+    def next_step(self) -> int:
+        """The step that the next pass begins with."""
+        return self.pipeline.passes.next_step
 
     @property
     def info(self) -> dict[str, str]:
@@ -79,11 +110,11 @@ class Loader(DatasetOver):
     @property
     def stats(self) -> dict[str, Any]:
         """Counters over all iterators as plain numbers (see `tfprep.load.stats.snapshot`). Any thread may read them."""
-        return snapshot(self._pipeline)
+        return snapshot(self.pipeline)
 
     def report(self) -> dict[str, Any]:
         """What the loader chose and found: path, memory, cache, bad records, and its `stats`."""
-        return {**self._info, **report(self._pipeline)}
+        return {**self._info, **report(self.pipeline)}
 
     def state_at(self, step: int) -> dict[str, Any]:
         """The state of the run before a step, to be saved with the weights of that moment.
@@ -97,7 +128,7 @@ class Loader(DatasetOver):
         Raises:
             LoaderError: `step` is not a whole number from 0.
         """
-        return state_at(self._pipeline, step)
+        return state_at(self.pipeline, step)
 
     def step_of(self, state: Mapping[str, Any]) -> int:
         """The step that comes next by a state, as the option `start_step` takes it.
@@ -108,18 +139,19 @@ class Loader(DatasetOver):
         Raises:
             LoaderError: The state belongs to another run: other files, seed, batch size, order, selection or values.
         """
-        return start_step(self._pipeline, state)
+        return start_step(self.pipeline, state)
 
     def close(self) -> None:
         """Stop the reading threads and free the memory. Iterators that are still open end with an error."""
-        self._pipeline.close()
+        self.pipeline.close()
 
 
-def make_loader(pipeline: Pipeline) -> Loader:
+def make_loader(pipeline: Pipeline, epochs: int | None = 1) -> Loader:
     """The pipeline as a dataset, on the path that its options ask for.
 
     Args:
         pipeline: The samples and the options.
+        epochs: The epochs of one iterator in training; None for a stream without an end.
 
     Returns:
         The loader. Nothing is read before its first iterator is used, except the index.
@@ -132,10 +164,10 @@ def make_loader(pipeline: Pipeline) -> Loader:
     path, reason = _choose_path(pipeline)
     pipeline.table.read_ahead()
     direct = path == "direct"
-    dataset = _direct_dataset(pipeline, pipeline.options.start_step) if direct else _prefetched(graph_dataset(pipeline))
+    dataset = _direct_dataset(pipeline, epochs) if direct else _graph_dataset(pipeline, epochs)
     if device is not None:
         dataset = dataset.apply(tf.data.experimental.prefetch_to_device(device))
-    return Loader(pipeline, dataset, {"path": path, "reason": reason}, eager=direct and device is None)
+    return Loader(pipeline, dataset, {"path": path, "reason": reason}, epochs, eager=direct and device is None)
 
 
 def _choose_path(pipeline: Pipeline) -> tuple[str, str]:
@@ -177,50 +209,98 @@ def _check_device(name: str | None) -> None:
         )
 
 
+# --- the graph path -----------------------------------------------------------------------------------------------------
+
+
+def _graph_dataset(pipeline: Pipeline, epochs: int | None) -> tf.data.Dataset:
+    """The batches of the next epochs, whose first step Python says when an iterator begins.
+
+    A stream without an end, and evaluation, is TensorFlow ops alone, for other processes. Their cardinality is not asserted: a
+    worker of the tf.data service may deliver a part of the batches.
+    """
+    passes, between = pipeline.passes, graph_dataset(pipeline)
+    steps = passes.steps(epochs)
+    if steps is None or passes.ends:
+        stop = np.iinfo(np.int64).max if steps is None else passes.next_step + steps
+        return _with_options(between(passes.next_step, stop).prefetch(PREFETCH))
+
+    look = min(LOOK, steps - 1)
+
+    def begin() -> Iterator[tuple[Any]]:
+        """The first steps of a look and of the rest. The rest is asked for by who takes more, and uses the epochs."""
+        first = passes.begin(epochs).first
+        if look:
+            yield (np.int64(first),)
+        passes.take(first + steps - 1)
+        yield (np.int64(first + look),)
+
+    def parts(begun: tf.data.Dataset) -> tf.data.Dataset:
+        first = begun.take(min(look, 1)).flat_map(lambda step: between(step, step + look))
+        rest = begun.take(1).flat_map(lambda step: between(step, step + (steps - look)))
+        return first.concatenate(rest.prefetch(PREFETCH))
+
+    return _with_options(_counted(dataset_of(begin, tf.TensorSpec((), tf.int64), parts), steps))
+
+
 # --- the direct path ----------------------------------------------------------------------------------------------------
 
 
-def _direct_dataset(pipeline: Pipeline, start: int) -> tf.data.Dataset:
-    """The batches from step `start` on."""
-    outputs, rows = pipeline.outputs, _static_rows(pipeline)
-    steps = pipeline.schedule.steps
-    dataset = _ragged_elements(pipeline, rows, start) if outputs.ragged else _elements(pipeline, rows, start)
-    cardinality = tf.data.INFINITE_CARDINALITY if steps is None else max(0, steps - start)
-    # The graph path asserts none: a worker of the tf.data service may deliver a part of the batches.
-    return _prefetched(dataset.apply(tf.data.experimental.assert_cardinality(cardinality)))
+def _direct_dataset(pipeline: Pipeline, epochs: int | None, steps: Steps | None = None) -> tf.data.Dataset:
+    """The batches of the next `epochs` epochs, or of these steps."""
+
+    def batches(convert: Callable[[Batch], tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
+        return pipeline.batches(convert, epochs=epochs, steps=steps)
+
+    rows = _static_rows(pipeline)
+    elements = _ragged_elements if pipeline.outputs.ragged else _elements
+    count = pipeline.passes.steps(epochs) if steps is None or steps.stop is None else steps.stop - steps.first
+    return _with_options(_counted(elements(pipeline, batches, rows), count))
 
 
-def _prefetched(dataset: tf.data.Dataset) -> tf.data.Dataset:
+def _counted(dataset: tf.data.Dataset, steps: int | None) -> tf.data.Dataset:
+    cardinality = tf.data.INFINITE_CARDINALITY if steps is None else steps
+    return dataset.apply(tf.data.experimental.assert_cardinality(cardinality))
+
+
+def _with_options(dataset: tf.data.Dataset) -> tf.data.Dataset:
     options = tf.data.Options()
     # There is nothing to tune, and dropping an iterator that is being tuned can block for seconds.
     options.autotune.enabled = False
     # `hosts=` divides batches; TensorFlow would divide them again.
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
-    return dataset.prefetch(PREFETCH).with_options(options)
+    return dataset.with_options(options)
 
 
-def _elements(pipeline: Pipeline, rows: int | None, start: int) -> tf.data.Dataset:
+def _prefetched(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """The dataset, prefetched behind the first batches: who looks at those takes no more, which would use the epoch."""
+    return dataset.take(LOOK).concatenate(dataset.prefetch(PREFETCH))
+
+
+def _elements(pipeline: Pipeline, batches: Begin, rows: int | None) -> tf.data.Dataset:
     outputs, pack = pipeline.outputs.outputs, pipeline.outputs.pack
     names = tf.nest.flatten(pack({output.name: output.name for output in outputs}))
 
     def begin() -> Iterator[tuple[Any, ...]]:
-        return pipeline.batches(lambda batch: tuple(batch.values[name] for name in names), start)
+        return batches(lambda batch: tuple(batch.values[name] for name in names))
 
-    return dataset_of(begin, pack({output.name: _signature(output, rows)[0] for output in outputs}))
+    spec = pack({output.name: _signature(output, rows)[0] for output in outputs})
+    return dataset_of(begin, spec, _prefetched)
 
 
-def _ragged_elements(pipeline: Pipeline, rows: int | None, start: int) -> tf.data.Dataset:
+def _ragged_elements(pipeline: Pipeline, batches: Begin, rows: int | None) -> tf.data.Dataset:
     """The elements where arrays differ in size: these are handed over as one long array and row lengths."""
-    outputs = pipeline.outputs.outputs
+    outputs, pack = pipeline.outputs.outputs, pipeline.outputs.pack
 
     def arrays(batch: Batch) -> tuple[Any, ...]:
         return tuple(array for output in outputs for array in _arrays(output, batch.values[output.name]))
 
     def begin() -> Iterator[tuple[Any, ...]]:
-        return pipeline.batches(arrays, start)
+        return batches(arrays)
 
-    dataset = dataset_of(begin, tuple(spec for output in outputs for spec in _signature(output, rows)))
-    return dataset.map(lambda *tensors: pipeline.outputs.pack(_tensors(outputs, list(tensors))))
+    def finish(dataset: tf.data.Dataset) -> tf.data.Dataset:
+        return _prefetched(dataset.map(lambda *tensors: pack(_tensors(outputs, list(tensors)))))
+
+    return dataset_of(begin, tuple(spec for output in outputs for spec in _signature(output, rows)), finish)
 
 
 def _static_rows(pipeline: Pipeline) -> int | None:
@@ -233,8 +313,7 @@ def _static_rows(pipeline: Pipeline) -> int | None:
     if not pipeline.options.training and pipeline.options.on_bad == "skip":
         return None
     start, stop = schedule.span(0)
-    even = schedule.batch_size % schedule.hosts.count == 0
-    return stop - start if even or schedule.remainder == "wrap" else None
+    return stop - start
 
 
 # --- ragged tensors of arrays of different sizes ------------------------------------------------------------------------

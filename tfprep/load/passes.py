@@ -1,0 +1,232 @@
+"""Passes over a loader: each iterator delivers one epoch, and the next iterator the next epoch.
+
+A pass begins with its first batch, and takes the first epoch that is not used yet. An epoch is used as soon as more than `LOOK`
+batches of it have been taken, or its last one. So an iterator that is never read changes nothing, nor does a look at a few
+batches: Keras opens a dataset twice an epoch and reads one iterator only, and builds a model from a first batch. A pass that is
+left in the middle is over; the next one is the next epoch.
+
+In training the reader of a pass goes on with the next epoch, so that no pass waits for threads and first batches.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, TypeVar
+
+from tfprep.load.order.schedule import BatchSchedule
+from tfprep.load.reader.batch import Batch
+from tfprep.load.reader.reader import Batches, Reader
+
+T = TypeVar("T")
+
+LOOK = 4
+"""Batches that may be taken without using their epoch. Where Keras builds a model under a `tf.distribute` strategy it takes one,
+and TensorFlow two more in advance for the devices."""
+
+
+class Steps(NamedTuple):
+    """The steps [first, stop) of a pass; `stop` is None where it has no end."""
+
+    first: int
+    stop: int | None
+
+
+class _Stream(NamedTuple):
+    """Batches of a reader that no pass reads at the moment, the step that comes next, and the process of its threads."""
+
+    batches: Batches[Batch]
+    reader: Reader
+    step: int
+    stride: int
+    process: int
+
+
+class Passes:
+    """What the iterators of one pipeline deliver, one after another.
+
+    Attributes:
+        length: The steps of an epoch.
+        latest: The steps of the pass that began last; None before the first one.
+    """
+
+    def __init__(self, schedule: BatchSchedule, start_step: int) -> None:
+        self.length = schedule.steps_per_epoch
+        self.latest: Steps | None = None
+        self._start, self._end = start_step, schedule.steps
+        self._next = start_step
+        self._idle: _Stream | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def ends(self) -> bool:
+        """Whether every pass reads the same samples once (training=False)."""
+        return self._end is not None
+
+    @property
+    def next_step(self) -> int:
+        """The step with which the next pass begins."""
+        return self._next
+
+    def steps(self, epochs: int | None) -> int | None:
+        """The number of steps of a pass over so many epochs, None standing for a stream without an end."""
+        if self._end is not None:
+            return max(0, self._end - self._start)
+        return None if epochs is None else epochs * self.length
+
+    def begin(self, epochs: int | None) -> Steps:
+        """The steps of a new pass."""
+        with self._lock:
+            steps = self.steps(epochs)
+            self.latest = Steps(self._next, None if steps is None else self._next + steps)
+            return self.latest
+
+    def begin_at(self, step: int, epochs: int | None) -> Steps:
+        """The steps of a pass that continues at a step, in the epoch in which it lies."""
+        with self._lock:
+            if self._end is not None:
+                return Steps(step, self._end)
+            self._next = step - self._inside(step)
+            self.latest = Steps(step, None if epochs is None else self._next + epochs * self.length)
+            return self.latest
+
+    def skip_to(self, step: int) -> None:
+        """Let the next pass begin with this step, if it would begin with an earlier one."""
+        with self._lock:
+            self._next = self._next if self._end is not None else max(self._next, step)
+
+    def take(self, step: int) -> None:
+        """Note that a pass took a batch. The epoch is used if more than `LOOK` batches of it were taken, or its last one."""
+        inside = self._inside(step)
+        if self._end is None and (inside >= LOOK or inside == self.length - 1):
+            with self._lock:
+                self._next = max(self._next, step - inside + self.length)
+
+    def _inside(self, step: int) -> int:
+        return (step - self._start) % self.length
+
+    # --- the reader between two passes ------------------------------------------------------------------------------
+
+    def keep(self, batches: Batches[Batch], reader: Reader, step: int, stride: int) -> None:
+        """Keep a reader for the pass that begins with this step."""
+        with self._lock:
+            self._idle = _Stream(batches, reader, step, stride, os.getpid())
+
+    def kept(self, step: int, stride: int) -> tuple[Batches[Batch], Reader] | None:
+        """The reader that stands at this step; None without one. Another one is dropped, which stops its threads."""
+        with self._lock:
+            idle, self._idle = self._idle, None
+        if idle is None or idle.reader.stopped or (idle.step, idle.stride, idle.process) != (step, stride, os.getpid()):
+            return None
+        return idle.batches, idle.reader
+
+    def close(self) -> None:
+        """Drop the reader that is kept."""
+        with self._lock:
+            self._idle = None
+
+
+class PassBatches(Iterator[T]):
+    """The batches of one pass, each converted by `convert`. It begins with its first batch. Use it in one thread.
+
+    `close` stops the reader and waits for its threads. A pass that is dropped in the middle only asks them to stop.
+    """
+
+    def __init__(
+        self,
+        passes: Passes,
+        open_reader: Callable[[int, int], Reader],
+        convert: Callable[[Batch], T],
+        failed: Callable[[Exception], None],
+        *,
+        epochs: int | None = 1,
+        steps: Steps | None = None,
+        part: tuple[int, int] = (0, 1),
+    ) -> None:
+        """A pass over `epochs` epochs (None: without an end), or over these `steps`.
+
+        Args:
+            passes: The passes of the pipeline.
+            open_reader: Makes a reader from a step on, with a stride.
+            convert: Makes an element of a batch.
+            failed: Called with the error that ends the pass, if one does.
+            epochs: See above.
+            steps: See above.
+            part: (index, count): every count-th step, from the index on.
+        """
+        self._passes, self._open, self._convert, self._failed = passes, open_reader, convert, failed
+        self._epochs, (self._offset, self._stride) = epochs, part
+        self._steps, self._step = steps, 0 if steps is None else steps.first + self._offset
+        self._stream: Batches[Batch] | None = None
+        self._reader: Reader | None = None
+        self._over = False
+
+    def __next__(self) -> T:
+        if self._over:
+            raise StopIteration
+        steps = self._steps or self._begin()
+        if steps.stop is not None and self._step >= steps.stop:
+            self.close()
+            raise StopIteration
+        try:
+            batch = next(self._stream or self._open_stream())
+        except BaseException as error:
+            if isinstance(error, Exception):
+                self._failed(error)
+            self._over = True
+            raise
+        self._passes.take(self._step)
+        self._step += self._stride
+        if steps.stop is not None and self._step >= steps.stop:
+            self._leave(steps.stop)
+        return self._convert(batch)
+
+    @property
+    def steps(self) -> Steps | None:
+        """The steps of the pass; None before it has begun."""
+        return self._steps
+
+    @property
+    def step(self) -> int | None:
+        """The next step; None before the pass has begun."""
+        return None if self._steps is None else self._step
+
+    def begin_anew(self) -> None:
+        """Open a new reader at the next step, after an error."""
+        self._over, self._stream = False, None
+
+    def close(self) -> None:
+        """Stop the reading threads and give the memory back; batches that were delivered stay as they are."""
+        self._over = True
+        if self._stream is not None:
+            self._stream.close()
+
+    def _begin(self) -> Steps:
+        self._steps = steps = self._passes.begin(self._epochs)
+        self._step = steps.first + self._offset
+        return steps
+
+    def _open_stream(self) -> Batches[Batch]:
+        kept = self._passes.kept(self._step, self._stride)
+        if kept is None:
+            reader = self._open(self._step, self._stride)
+            kept = Batches(reader, _same, _ignore), reader
+        self._stream, self._reader = kept
+        return self._stream
+
+    def _leave(self, stop: int) -> None:
+        """Leave the reader to the next pass, behind the last batch of this one."""
+        if self._passes.ends or self._stream is None or self._reader is None:
+            return
+        if self._step == stop + self._offset:  # the next pass begins where the reader stands
+            self._passes.keep(self._stream, self._reader, self._step, self._stride)
+        self._stream = self._reader = None
+
+
+def _same(batch: Batch) -> Batch:
+    return batch
+
+
+def _ignore(error: Exception) -> None:
+    """The pass itself tells its pipeline."""
