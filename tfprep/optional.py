@@ -8,7 +8,8 @@ from tfprep.errors import MissingDependencyError
 
 OPTIONAL = {
     "cv2": ("OpenCV", "'tfprep[opencv]'"),
-    "keras": ("Keras", "'tfprep[tensorflow]'"),
+    "jax": ("JAX", "'tfprep[jax]'"),
+    "keras": ("Keras", "'tfprep[tensorflow]', or keras with jax or torch"),
     "ml_dtypes": ("ml_dtypes", "ml_dtypes"),
     "pycocotools": ("pycocotools", "'tfprep[coco]'"),
     "tensorflow": ("TensorFlow", "'tfprep[tensorflow]'"),

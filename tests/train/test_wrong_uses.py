@@ -134,8 +134,8 @@ def _gpus_in_words(folder: Path) -> None:
 
 
 USES = {
-    _watch_a_list: r"watch\(\) takes a tf.data.Dataset or its iterator, got list; make one with",
-    _guard_an_array: r"watch\(\) takes a tf.data.Dataset or its iterator, got ndarray",
+    _watch_a_list: r"watch\(\) takes a loader, a tf.data.Dataset or an iterator of batches, got list",
+    _guard_an_array: r"watch\(\) takes a loader, a tf.data.Dataset or an iterator of batches, got ndarray",
     _seconds_in_words: r"every_s is a number of seconds above 0, got '5'; for example 5",
     _no_timeout: r"timeout_s is a number of seconds above 0, got None; for example 300",
     _reader_without_counters: r"reader is an object with `stats` or a function that returns a dict of numbers, got <object",
@@ -145,7 +145,7 @@ USES = {
     _search_with_a_lambda: r"find_batch_size\(\) sends its functions .* define each function at the top of a module",
     _search_for_nothing: r"largest and steps are at least 1, got largest=0",
     _report_on_no_batch: r"batch_size is at least 1, got 0",
-    _report_on_an_array: r"data is a tf.data.Dataset or its iterator, got ndarray; leave it out",
+    _report_on_an_array: r"data is a tf.data.Dataset, its iterator, or tfprep.s keras_loader, got ndarray; leave it out",
     _check_no_batch: r"batches is how many to look at, at least 1, got 0",
     _check_a_number: r"dataset is a tf.data.Dataset or an iterable of batches, got int",
     _profile_one_number: r"steps are \(first, last\) with 1 <= first <= last, got 5; for example \(10, 20\)",

@@ -25,6 +25,7 @@ from tfprep.storage.urls import PathOrUrl, folder_at
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from tfprep.load.keras_loader import KerasLoader
     from tfprep.load.numpy_loader import NumpyLoader
     from tfprep.load.tensorflow.loader import Loader
     from tfprep.load.torch_loader import TorchLoader
@@ -59,6 +60,13 @@ class Subset:
         from tfprep.load.torch_loader import TorchLoader
 
         return TorchLoader(self.pipeline(loader_options(batch_size, options)))
+
+    def keras_loader(self, batch_size: int = 32, **options: Unpack[LoaderKeywords]) -> KerasLoader:
+        """The same batches for `fit` on any backend of Keras (see `Data.keras_loader`). Imports Keras."""
+        require_package("keras", "keras_loader()", "numpy_loader() works without it")
+        from tfprep.load.keras_loader import KerasLoader
+
+        return KerasLoader(self.pipeline(loader_options(batch_size, options)))
 
     def pipeline(self, options: LoaderOptions) -> Pipeline:
         """The pipeline that all these loaders are made of."""
@@ -110,6 +118,29 @@ class SplitLoaders(ABC):
     ) -> TorchLoader:
         """The same batches as a PyTorch `IterableDataset`, for `DataLoader(..., batch_size=None)`. Imports PyTorch."""
         return self.subset(split).torch_loader(batch_size, **options)
+
+    def keras_loader(
+        self, split: str = "train", batch_size: int = 32, **options: Unpack[LoaderKeywords]
+    ) -> KerasLoader:
+        """Batches for `fit`, `evaluate` and `predict` of Keras on TensorFlow, JAX or PyTorch, without TensorFlow on the latter.
+
+            train = data.keras_loader("train", batch_size=32, seed=0, inputs="image", targets="label")
+            model.fit(train, epochs=10)
+
+        Args:
+            split: The split's name.
+            batch_size: Samples a step, of all processes together.
+            **options: The other fields of `tfprep.load.LoaderOptions`. Without `hosts`, each process of `jax.distributed` or
+                `torch.distributed` reads its own part of every batch.
+
+        Returns:
+            The loader. A plain `for` yields NumPy arrays.
+
+        Raises:
+            LoaderError: Options that exclude each other, or elements that the backend has no arrays for.
+            MissingDependencyError: Keras is not installed.
+        """
+        return self.subset(split).keras_loader(batch_size, **options)
 
 
 @dataclass(frozen=True, eq=False)

@@ -34,7 +34,7 @@ class TorchLoader(IterableDataset[Any]):  # type: ignore[misc] # PyTorch need no
         """`epochs`: those of one iteration in training; None for no end. `passes`: those of another process's loader."""
         super().__init__()
         options = pipeline.options
-        if options.hosts is None and (rank := _rank()) is not None:
+        if options.hosts is None and (rank := torch_hosts()) is not None:
             pipeline = pipeline.with_options(replace(options, hosts=rank))
         self._whole, self._epochs = NumpyLoader(pipeline, epochs), epochs
         self._passes = passes or TorchPasses()
@@ -111,6 +111,15 @@ class TorchLoader(IterableDataset[Any]):  # type: ignore[misc] # PyTorch need no
         self._whole.close()
 
 
+def tensors_of(element: Any) -> Any:
+    """An element of NumPy arrays as one of tensors over the same memory."""
+    if isinstance(element, dict):
+        return {name: tensors_of(part) for name, part in element.items()}
+    if isinstance(element, tuple):
+        return tuple(tensors_of(part) for part in element)
+    return _tensor(element)
+
+
 def _element(pipeline: Pipeline, batch: Batch) -> Any:
     return pipeline.outputs.pack({name: _tensor(value) for name, value in with_text(batch).items()})
 
@@ -122,7 +131,8 @@ def _share(pipeline: Pipeline, workers: int) -> LoaderOptions:
     return replace(options, workers="threads", threads=threads, memory_budget=pipeline.memory.budget // workers)
 
 
-def _rank() -> tuple[int, int] | None:
+def torch_hosts() -> tuple[int, int] | None:
+    """(rank, count) of this process in `torch.distributed`, as the option `hosts` takes it; None where it is not in use."""
     distributed = torch.distributed
     if not distributed.is_available() or not distributed.is_initialized():
         return None

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 from PIL import Image
 
 from tfprep.errors import TrainError
 from tfprep.fields import Array, ImageArray
+from tfprep.train.backend import tensorflow_in_use
 from tfprep.train.charts import SummaryWriter
 
 _MAX_LABELS = 1000
@@ -140,10 +140,21 @@ def _leaves(path: str, value: Any) -> Iterator[tuple[str, Array]]:
     elif isinstance(value, (tuple, list)):
         for index, inside in enumerate(value):
             yield from _leaves(f"{path}[{index}]", inside)
-    elif isinstance(value, (tf.RaggedTensor, tf.SparseTensor)):
-        yield path or "batch", np.asarray(value.values if isinstance(value, tf.SparseTensor) else value.flat_values)
     else:
-        yield path or "batch", np.asarray(value)
+        yield path or "batch", _array(value)
+
+
+def _array(value: Any) -> Array:
+    """The numbers of a tensor of any framework, also of one on a GPU; of a ragged or sparse tensor those that it stores."""
+    tf = tensorflow_in_use()
+    if tf is not None and isinstance(value, tf.RaggedTensor):
+        return np.asarray(value.flat_values)
+    if tf is not None and isinstance(value, tf.SparseTensor):
+        return np.asarray(value.values)
+    if hasattr(value, "detach"):  # PyTorch; NumPy has no bfloat16
+        value = value.detach().cpu()
+        return np.asarray(value.float() if str(value.dtype) == "torch.bfloat16" else value)
+    return np.asarray(value)
 
 
 def _component(name: str, arrays: list[Array]) -> BatchComponent:

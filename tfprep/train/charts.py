@@ -1,22 +1,30 @@
-"""Scalars and images for TensorBoard, written without TensorBoard installed.
+"""Scalars and images for TensorBoard, written without TensorFlow and without TensorBoard installed.
 
-TensorFlow no longer depends on TensorBoard, and `tf.summary.scalar` needs it; `tf.summary.write` does not. The metadata
-and the layout below are what TensorBoard's plugins "scalars", "images" and "custom_scalars" read.
+An event file is a TFRecord file of `tensorflow.Event` messages
+(https://github.com/tensorflow/tensorflow/blob/master/tensorflow/core/util/event.proto). The metadata and the layout below are
+what TensorBoard's plugins "scalars", "images" and "custom_scalars" read.
 """
 
 from __future__ import annotations
 
+import os
+import socket
+import struct
+import threading
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import TypeAlias
 
-import numpy as np
-import tensorflow as tf
+from tfprep.records import frame
 
-from tfprep.train.messages import message_class
+Value: TypeAlias = "int | float | str | bytes | list[bytes]"
 
 _DATA_CLASSES = {"scalars": 1, "images": 3}
-"""`DATA_CLASS_SCALAR` and `DATA_CLASS_BLOB_SEQUENCE` of TensorBoard's summary.proto."""
+"""`DATA_CLASS_SCALAR` and `DATA_CLASS_BLOB_SEQUENCE` of TensorFlow's summary.proto."""
+_FLOAT, _STRING = 1, 7
+"""`DT_FLOAT` and `DT_STRING` of TensorFlow's types.proto."""
 
 
 @dataclass(frozen=True)
@@ -28,48 +36,81 @@ class ScalarChart:
 
 
 class SummaryWriter:
-    """Writes event files to `folder`. Any thread may call it; all of its ops run on the CPU."""
+    """Writes an event file to `folder`, which is made if it does not exist. Any thread may call it."""
 
     def __init__(self, folder: str) -> None:
-        with tf.device("CPU:0"):
-            self._writer = tf.summary.create_file_writer(folder)
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        # TensorBoard reads the files of a folder in the order of their names, and so of their times.
+        name = f"events.out.tfevents.{time.time():017.6f}.{socket.gethostname()}.{os.getpid()}.v2"
+        self._file = (Path(folder) / name).open("wb")
+        self._lock = threading.Lock()
+        self._write(message({3: "brain.Event:2"}))
 
     def scalars(self, values: Mapping[str, float], step: int) -> None:
         """Write the value of each tag."""
-        with tf.device("CPU:0"), self._writer.as_default(step=step):
-            for tag, value in values.items():
-                tf.summary.write(tag, np.float32(value), metadata=_metadata("scalars"))
-        self._writer.flush()
+        summary = {tag: message({1: _FLOAT, 2: b"", 5: struct.pack("<f", value)}) for tag, value in values.items()}
+        self._event("scalars", summary, step)
 
     def layout(self, category: str, charts: Sequence[ScalarChart]) -> None:
         """Show `charts` together on TensorBoard's page "Custom Scalars"."""
-        with tf.device("CPU:0"), self._writer.as_default(step=0):
-            tf.summary.write(
-                "custom_scalars__config__", layout_bytes(category, charts), metadata=_metadata("custom_scalars")
-            )
+        self._event("custom_scalars", {"custom_scalars__config__": _texts([layout_bytes(category, charts)], ())}, 0)
 
     def image(self, tag: str, png: bytes, size: tuple[int, int], step: int) -> None:
         """Write a PNG image; `size` is (height, width) in pixels."""
         height, width = size
-        with tf.device("CPU:0"), self._writer.as_default(step=step):
-            fields = [str(width).encode(), str(height).encode(), png]
-            tf.summary.write(tag, np.array(fields, object), metadata=_metadata("images"))
-        self._writer.flush()
+        self._event("images", {tag: _texts([str(width).encode(), str(height).encode(), png], (3,))}, step)
 
     def close(self) -> None:
-        """Flush and close the file."""
-        self._writer.close()
+        """Close the file."""
+        with self._lock:
+            self._file.close()
+
+    def _event(self, plugin: str, tensors: Mapping[str, bytes], step: int) -> None:
+        metadata = message({1: message({1: plugin}), 4: _DATA_CLASSES.get(plugin, 0)})
+        values = [message({1: tag, 8: tensor, 9: metadata}) for tag, tensor in tensors.items()]
+        self._write(message({2: step, 5: message({1: values})}))
+
+    def _write(self, event: bytes) -> None:
+        with self._lock:
+            self._file.write(frame(message({1: time.time()}) + event))
+            self._file.flush()
 
 
 def layout_bytes(category: str, charts: Sequence[ScalarChart]) -> bytes:
-    """Return a serialised `tensorboard.plugins.custom_scalar.Layout` of one category."""
-    described = [{"title": chart.title, "multiline": {"tag": list(chart.tags)}} for chart in charts]
-    layout = message_class("layout", "Layout")(category=[{"title": category, "chart": described}])
-    return bytes(layout.SerializeToString())
+    """Return a serialised `tensorboard.plugins.custom_scalar.Layout` of one category
+    (https://github.com/tensorflow/tensorboard/blob/master/tensorboard/plugins/custom_scalar/layout.proto)."""
+    described = [message({1: chart.title, 2: message({1: [tag.encode() for tag in chart.tags]})}) for chart in charts]
+    return message({2: message({1: category, 2: described})})
 
 
-def _metadata(plugin: str) -> Any:
-    metadata = tf.compat.v1.SummaryMetadata()
-    metadata.plugin_data.plugin_name = plugin
-    metadata.data_class = _DATA_CLASSES.get(plugin, 0)
-    return metadata
+def message(fields: Mapping[int, Value]) -> bytes:
+    """Serialise a protocol-buffers message (https://protobuf.dev/programming-guides/encoding).
+
+    Args:
+        fields: By number of the field its value: a whole number, a double, text, bytes (also another message), or several bytes.
+    """
+    return b"".join(_field(number, value) for number, value in fields.items())
+
+
+def _field(number: int, value: Value) -> bytes:
+    if isinstance(value, list):
+        return b"".join(_field(number, item) for item in value)
+    if isinstance(value, int):
+        return _varint(number << 3) + _varint(value)
+    if isinstance(value, float):
+        return _varint(number << 3 | 1) + struct.pack("<d", value)
+    content = value.encode() if isinstance(value, str) else value
+    return _varint(number << 3 | 2) + _varint(len(content)) + content
+
+
+def _varint(value: int) -> bytes:
+    encoded = bytearray()
+    while value > 0x7F:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*encoded, value])
+
+
+def _texts(texts: list[bytes], shape: tuple[int, ...]) -> bytes:
+    """A `tensorflow.TensorProto` of byte strings."""
+    return message({1: _STRING, 2: message({2: [message({1: size}) for size in shape]}), 8: texts})

@@ -115,9 +115,9 @@ def _one_fold(
 ) -> dict[str, float]:
     train, validation = fold
     model = build_model()
-    feed, held_out = train.loader(**options), validation.loader(**options)
+    feed, held_out = train.keras_loader(**options), validation.keras_loader(**options)
     try:
-        model.fit(feed, epochs=epochs, verbose=0, shuffle=False)
+        model.fit(feed, epochs=epochs, verbose=0)
         measured = model.evaluate(held_out, return_dict=True, verbose=0)
     finally:
         feed.close()

@@ -1,4 +1,4 @@
-"""Message classes for the two protocol-buffer formats that TensorFlow writes or reads here and has no public class for.
+"""Message classes for the protocol-buffer format of the profiler's files, for which TensorFlow has no public class.
 
 The field numbers are part of the formats. Unknown fields are skipped, so only those in use are listed.
 """
@@ -26,13 +26,6 @@ _FORMATS = {
         "XEventMetadata": "2 name string",
         "XStatMetadata": "2 name string",
     },
-    # https://github.com/tensorflow/tensorboard/blob/master/tensorboard/plugins/custom_scalar/layout.proto
-    "layout": {
-        "Layout": "2 category *Category",
-        "Category": "1 title string, 2 chart *Chart",
-        "Chart": "1 title string, 2 multiline MultilineChartContent",
-        "MultilineChartContent": "1 tag *string",
-    },
 }
 
 
@@ -41,7 +34,7 @@ def message_class(format_name: str, message: str) -> Any:
     """The class of a message.
 
     Args:
-        format_name: `"xspace"` (the profiler's file) or `"layout"` (TensorBoard's page "Custom Scalars").
+        format_name: `"xspace"` (the profiler's file).
         message: Name of the message in that format, such as `"XSpace"`.
 
     Returns:

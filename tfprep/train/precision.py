@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import keras
-import tensorflow as tf
 
 from tfprep.errors import TrainError
-from tfprep.train.steps import require_backend
+from tfprep.train.backend import require_backend
 
 _TENSOR_CORES = (7, 0)  # Volta: float16; https://www.tensorflow.org/guide/mixed_precision
 _BFLOAT16_CORES = (8, 0)  # Ampere
@@ -42,9 +41,13 @@ class Precision:
         """
         if self.dtype == "float32":
             return dataset
+        import tensorflow as tf
+
         return dataset.map(self._cast_inputs, num_parallel_calls=tf.data.AUTOTUNE)
 
     def _cast_inputs(self, *element: Any) -> Any:
+        import tensorflow as tf
+
         first, *rest = element
         narrow = tf.nest.map_structure(
             lambda part: tf.cast(part, self.dtype) if part.dtype == tf.float32 else part, first
@@ -79,6 +82,8 @@ def mixed_precision(policy: str = "auto") -> Precision:
 
 def _fitting() -> tuple[str, str]:
     require_backend('mixed_precision("auto")', "tensorflow")
+    import tensorflow as tf
+
     if tf.config.list_physical_devices("TPU"):
         return "mixed_bfloat16", "a TPU computes in bfloat16"
     gpus = tf.config.list_physical_devices("GPU")
@@ -111,6 +116,8 @@ def _for_cpu(instructions: str, speedups: dict[str, float]) -> tuple[str, str]:
 
 def _cpu_speedups() -> dict[str, float]:
     """How many times as fast two kinds of layers are in bfloat16 as in float32 on this CPU."""
+    import tensorflow as tf
+
     images = tf.zeros([8, 56, 56, 64])
     kernel, depthwise = tf.zeros([3, 3, 64, 64]), tf.zeros([3, 3, 64, 1])
     layers: dict[str, tuple[Callable[..., Any], Any]] = {
@@ -126,6 +133,8 @@ def _cpu_speedups() -> dict[str, float]:
 
 
 def _seconds(layer: Callable[..., Any], *arguments: Any) -> float:
+    import tensorflow as tf
+
     compiled = tf.function(layer, autograph=False)
     compiled(*arguments).numpy()  # traces
     taken = []

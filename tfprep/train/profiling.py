@@ -10,8 +10,8 @@ import keras
 import tensorflow as tf
 
 from tfprep.errors import TrainError
+from tfprep.train.backend import require_backend
 from tfprep.train.shares import STEP, Shares, shares
-from tfprep.train.steps import require_backend
 from tfprep.train.trace import read_profile, write_chrome_trace
 
 _LOG = logging.getLogger("tfprep.train")

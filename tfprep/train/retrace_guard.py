@@ -12,8 +12,9 @@ import keras
 import tensorflow as tf
 
 from tfprep.errors import RetraceError, TrainError
+from tfprep.train.backend import require_backend
 from tfprep.train.signatures import Signature, differences, nearest, signature
-from tfprep.train.steps import TrainSteps, attach, detach, require_backend
+from tfprep.train.steps import TrainSteps, attach, detach
 
 _LOG = logging.getLogger("tfprep.train")
 _RECORDER = "_tfprep_traces"

@@ -1,31 +1,24 @@
 """The train steps of `model.fit`, as callbacks see them.
 
-Keras tells a callback that a batch begins and ends, but not where the batch comes from. `model.train_function` gets the
-iterator as its argument, so `TrainSteps` takes its place, puts one `Relay` before it for all callbacks together, and calls them
-after each step.
+Keras tells a callback that a batch begins and ends, but not where the batch comes from. On TensorFlow and JAX
+`model.train_function` gets the iterator as its argument, so `TrainSteps` takes its place, puts one `Relay` before it for all
+callbacks together, and calls them after each step. On PyTorch it gets the batch itself.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import keras
-import tensorflow as tf
 
-from tfprep.errors import TrainError
-from tfprep.train.monitor.relay import PythonRelay, Relay
+from tfprep.load.waits import TimedLoader, forget_loader
+from tfprep.train.backend import ends_data, has_accelerator, is_tensor_iterator
+from tfprep.train.monitor.python_relay import FetchedInput, PythonRelay
 
-
-def require_backend(name: str, *backends: str) -> None:
-    """Raise a `TrainError` in the name of a function or class unless Keras runs on one of `backends`."""
-    backend = keras.backend.backend()
-    if backend not in backends:
-        raise TrainError(
-            f"{name} needs Keras's backend {' or '.join(backends)}, and Keras runs on {backend} here; set "
-            f"KERAS_BACKEND={backends[0]} before the first import of keras, or leave {name} out"
-        )
+if TYPE_CHECKING:
+    from tfprep.train.monitor.relay import Relay
 
 
 class Listener(Protocol):
@@ -50,14 +43,14 @@ class TrainSteps:
             end of the data, counts as if it had run them all.
         relay: None before the first step, where no callback set `timed`, and where the input is no plain iterator (under a
             distribution strategy).
-        source: Keras's own iterator.
+        source: Keras's own iterator; None on PyTorch.
         between_s: Seconds that the trainer spent between steps: in callbacks and in Keras's own loop.
     """
 
     def __init__(self, function: Callable[..., Any], *, steps_per_call: int) -> None:
         self.function = function
         self.count = 0
-        self.relay: Relay | PythonRelay | None = None
+        self.relay: Relay | PythonRelay | FetchedInput | None = None
         self.source: Any = None
         self.between_s = 0.0
         self.timed = self.cancellable = False
@@ -65,20 +58,29 @@ class TrainSteps:
         self._steps_per_call = steps_per_call
         self._clock = _trainer_clock()
         self._returned_at: float | None = None
+        self._fetches = keras.backend.backend() == "torch"
+        self._waited_s = 0.0
+
+    @property
+    def loader(self) -> TimedLoader | None:
+        """tfprep's loader behind the input, on JAX and PyTorch."""
+        return self.relay.loader if isinstance(self.relay, PythonRelay | FetchedInput) else None
 
     def __call__(self, *arguments: Any) -> Any:
-        *state, iterator = arguments  # on JAX Keras passes (state, iterator)
+        *state, data = arguments  # on JAX Keras passes (state, iterator)
         if not self._listeners:
-            return self.function(*state, iterator)
-        if iterator is not self.source:
-            self._take_input(iterator)
+            return self.function(*arguments)
+        if self._fetches:
+            self._take_batch(data)
+        elif data is not self.source:
+            self._take_input(data)
         if self._returned_at is not None:
-            self.between_s += self._clock() - self._returned_at
+            self.between_s += self._clock() - self._returned_at - self._fetched_s()
         try:
-            result = self.function(*state, iterator if self.relay is None else self.relay.iterator)
-        except (StopIteration, tf.errors.OutOfRangeError):
-            raise
+            result = self.function(*state, data if self.relay is None or self._fetches else self.relay.iterator)
         except BaseException as error:
+            if ends_data(error):
+                raise
             explained = self._explained(error)
             self.close()
             raise explained  # noqa: B904  (a listener that replaces it sets the cause)
@@ -91,6 +93,14 @@ class TrainSteps:
     def pause(self) -> None:
         """Do not count the time until the next step: an epoch has ended."""
         self._returned_at = None
+        forget_loader()
+        if isinstance(self.relay, FetchedInput):
+            self.relay.ended()
+
+    def fetching(self) -> None:
+        """Note that Keras goes on to the next batch."""
+        if isinstance(self.relay, FetchedInput):
+            self.relay.fetching()
 
     def listen(self, listener: Listener) -> None:
         """Call `listener` from now on."""
@@ -114,13 +124,32 @@ class TrainSteps:
 
     def _take_input(self, iterator: Any) -> None:
         self._drop_input()
-        if self.timed and isinstance(iterator, tf.data.Iterator):
+        if self.timed and is_tensor_iterator(iterator):
+            from tfprep.train.monitor.relay import Relay
+
             self.relay = Relay(iterator, cancellable=self.cancellable)
         elif self.timed and keras.backend.backend() != "tensorflow":
             self.relay = PythonRelay(iterator, cancellable=self.cancellable)
         self.source = iterator
         for listener in self._listeners:
             listener.input_changed()
+
+    def _take_batch(self, batches: Any) -> None:
+        """Note the batch of this step, which Keras has fetched: a list of the one batch."""
+        fetched = self.relay if isinstance(self.relay, FetchedInput) else FetchedInput()
+        is_new = fetched.fetched(batches[0]) or fetched is not self.relay
+        if not self.timed or not is_new:
+            return
+        self.relay = fetched
+        for listener in self._listeners:
+            listener.input_changed()
+
+    def _fetched_s(self) -> float:
+        """Seconds that fetching the batch of this step took, on PyTorch: no work of callbacks."""
+        if not isinstance(self.relay, FetchedInput):
+            return 0.0
+        before, self._waited_s = self._waited_s, self.relay.clock.waited_s
+        return self._waited_s - before
 
     def _explained(self, error: BaseException) -> BaseException:
         if self.relay is not None and self.relay.error is not None:
@@ -165,10 +194,11 @@ def _steps_so_far(model: Any) -> int:
     """With gradient accumulation, an optimizer counts only the steps that change the weights."""
     if model.optimizer is None:
         return 0
-    return int(model.optimizer.iterations.numpy()) * (model.optimizer.gradient_accumulation_steps or 1)
+    iterations = int(keras.ops.convert_to_numpy(model.optimizer.iterations))
+    return iterations * (model.optimizer.gradient_accumulation_steps or 1)
 
 
 def _trainer_clock() -> Callable[[], float]:
     # A GPU computes on while the train function has returned, and Keras waits for it when it reads the logs. That wait is no
     # work of Python, so only the thread's processor time counts there.
-    return time.thread_time if tf.config.list_physical_devices("GPU") else time.perf_counter
+    return time.thread_time if has_accelerator() else time.perf_counter

@@ -37,9 +37,10 @@ class _LocalFile:
         except (OSError, ValueError):
             return None
 
-    def __del__(self) -> None:
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
+        # At the end of the interpreter the name `os` may be gone already, the argument is not.
         if self.fd >= 0:
-            os.close(self.fd)
+            close(self.fd)
 
 
 class Files:

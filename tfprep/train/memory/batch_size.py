@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -62,7 +63,7 @@ def find_batch_size(
     """Find the largest batch for which train steps fit into memory, by doubling and then by quarters.
 
     The trials run in processes of their own, so that a failed allocation leaves nothing behind and the memory of this process
-    and of the GPU is not touched. A batch does not fit where TensorFlow raises ResourceExhaustedError (GPU), or where the
+    and of the GPU is not touched. A batch does not fit where the backend raises its error for memory, or where the
     resident memory of the trial process exceeds the limit (CPU and GPU); it is read 50 times a second, so a shorter peak can be
     missed.
 
@@ -160,13 +161,10 @@ def _run_trials(
     steps: int,
 ) -> None:
     """Send (why it does not fit or "", another error or None) for each size; runs in the trial process."""
-    import tensorflow as tf
-
     from tfprep.train.memory.session import give_back
 
-    for gpu in tf.config.list_physical_devices("GPU"):
-        tf.config.experimental.set_memory_growth(gpu, True)
     try:
+        _grow_memory()
         model = build_model()
         for size in sizes:
             inputs, targets = make_batch(size)
@@ -175,7 +173,32 @@ def _run_trials(
             sender.send(("", None))
             del inputs, targets
             give_back()  # freed memory of the smaller batch would count against the next one
-    except (tf.errors.ResourceExhaustedError, MemoryError) as error:
-        sender.send((f"{type(error).__name__}: {str(error)[:200]}", None))
     except Exception as error:
-        sender.send(("", f"{type(error).__name__}: {error}"))
+        if _is_of_memory(error):
+            sender.send((f"{type(error).__name__}: {str(error)[:200]}", None))
+        else:
+            sender.send(("", f"{type(error).__name__}: {error}"))
+
+
+def _grow_memory() -> None:
+    """Let the backend take the GPU's memory as it is needed, not all of it at the start. (PyTorch always does.)"""
+    os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
+    import keras
+
+    if keras.backend.backend() != "tensorflow":
+        return
+    import tensorflow as tf
+
+    for gpu in tf.config.list_physical_devices("GPU"):
+        tf.config.experimental.set_memory_growth(gpu, True)
+
+
+def _is_of_memory(error: Exception) -> bool:
+    """Whether memory was not enough: TensorFlow's ResourceExhaustedError, PyTorch's OutOfMemoryError, a status of JAX."""
+    name = type(error).__name__
+    return (
+        isinstance(error, MemoryError)
+        or name in ("ResourceExhaustedError", "OutOfMemoryError")
+        or (name in ("JaxRuntimeError", "XlaRuntimeError") and "RESOURCE_EXHAUSTED" in str(error))
+        or (isinstance(error, RuntimeError) and "not enough memory" in str(error))  # PyTorch on a CPU
+    )

@@ -17,6 +17,7 @@ from typing import Any, Literal
 import tensorflow as tf
 
 from tfprep.errors import TrainError
+from tfprep.train.backend import require_backend
 
 _ALLOCATOR = "TF_GPU_ALLOCATOR"
 _ASYNC = "cuda_malloc_async"
@@ -130,6 +131,7 @@ def configure_gpu(
         TrainError: Arguments exclude each other, the environment overrules them, a number is not among the GPUs, or TensorFlow
             has initialised the GPUs already.
     """
+    require_backend("configure_gpu", "tensorflow")
     if isinstance(visible, int):
         raise TrainError(f"visible is a list of GPU numbers, got {visible!r}; [{visible}] for this one alone")
     options = GpuOptions(None if visible is None else tuple(visible), growth, memory_limit_mb, fraction, allocator)

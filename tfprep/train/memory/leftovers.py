@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import keras
-import tensorflow as tf
 
-_FRAMEWORKS = ("tensorflow", "keras", "optree", "wrapt")
+from tfprep.train.backend import is_tensor_iterator, tensorflow_in_use
+
+_FRAMEWORKS = ("tensorflow", "keras", "jax", "jaxlib", "torch", "optree", "wrapt")
 _CONTAINERS = (dict, list, tuple, set, types.CellType, types.FunctionType, types.MethodType)
 _PLAIN_MODULES = ("builtins", "types", "collections", "weakref")
 _DEPTH = 8
@@ -38,7 +39,9 @@ class Leftover:
 
 def tracked() -> list[Any]:
     """Return the models, optimizers, iterators and datasets that are alive: they hold the memory of a training."""
-    kinds = (keras.Model, keras.optimizers.Optimizer, tf.data.Iterator, tf.data.Dataset)
+    tf = tensorflow_in_use()
+    of_tf_data = () if tf is None else (tf.data.Iterator, tf.data.Dataset)
+    kinds = (keras.Model, keras.optimizers.Optimizer, *of_tf_data)
     # `type` and not `isinstance`: the latter asks lazy objects for their __class__, which may import modules. Each type is
     # checked once, because `issubclass` of an abstract class takes half a microsecond and there are 400,000 objects.
     objects = gc.get_objects()
@@ -57,7 +60,7 @@ def _description(thing: Any) -> str:
         return f"model {thing.name!r} ({size})"
     if isinstance(thing, keras.optimizers.Optimizer):
         return f"optimizer {thing.name!r}"
-    return f"tf.data {'iterator' if isinstance(thing, tf.data.Iterator) else 'dataset'} {type(thing).__name__}"
+    return f"tf.data {'iterator' if is_tensor_iterator(thing) else 'dataset'} {type(thing).__name__}"
 
 
 def _holders(thing: Any) -> list[str]:

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import keras
 import psutil
 
+from tfprep.train.backend import tensorflow_in_use
 from tfprep.train.memory.leftovers import Leftover, leftover, tracked
-from tfprep.train.memory.orphans import forget_dead_gradients
 
 _LOG = logging.getLogger("tfprep.train")
 
@@ -69,8 +69,11 @@ def fresh_session() -> Iterator[Session]:
 def _collect() -> None:
     keras.utils.clear_session(free_memory=False)
     gc.collect()
-    forget_dead_gradients()
-    gc.collect()
+    if tensorflow_in_use() is not None:
+        from tfprep.train.memory.orphans import forget_dead_gradients
+
+        forget_dead_gradients()
+        gc.collect()
 
 
 def give_back() -> None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import keras
+
 from tfprep.train.monitor.samples import Sample
 from tfprep.train.monitor.stages import slowest
 
@@ -73,7 +75,9 @@ def step_cause(share: float, between_share: float | None) -> Cause:
     return Cause(
         "python",
         f"{text}, and Python between the steps takes {between_share:.0%} of it",
-        "Raise steps_per_execution in compile(), and do less in callbacks",
+        "Do less in callbacks"
+        if keras.backend.backend() == "torch"  # where steps_per_execution is always 1
+        else "Raise steps_per_execution in compile(), and do less in callbacks",
     )
 
 

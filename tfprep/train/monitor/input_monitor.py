@@ -13,10 +13,11 @@ from typing import Any
 import keras
 
 from tfprep.errors import TrainError
+from tfprep.train.backend import require_backend
 from tfprep.train.monitor.alerts import InputWarning, Thresholds, warnings_of
 from tfprep.train.monitor.input_log import InputLog
 from tfprep.train.monitor.machine import look
-from tfprep.train.monitor.relay import Relay, source_of
+from tfprep.train.monitor.python_relay import PythonRelay, relay_of
 from tfprep.train.monitor.samples import Sample
 from tfprep.train.monitor.stages import (
     Counters,
@@ -28,8 +29,8 @@ from tfprep.train.monitor.stages import (
     stages,
 )
 from tfprep.train.monitor.summary import summary
-from tfprep.train.monitor.window import InputWindow, Waits
-from tfprep.train.steps import TrainSteps, attach, detach, require_backend
+from tfprep.train.monitor.window import InputWindow, Waits, added
+from tfprep.train.steps import TrainSteps, attach, detach
 
 _LOG = logging.getLogger("tfprep.train")
 _KEPT = 1000
@@ -48,13 +49,14 @@ class InputMonitor(keras.callbacks.Callback):  # type: ignore[misc]
     Every `every_s` seconds a sample goes to TensorBoard and to `<log_dir>/input.jsonl`. A warning is written once for each
     cause: to the log `tfprep.train`, to `warnings` and to the JSON lines. The waits are measured inside tf.data, so they are
     right within compiled steps and with `steps_per_execution` above 1. Under a distribution strategy waits and buffers are not
-    measured; memory and swap are. Works with Keras on TensorFlow and JAX.
+    measured; memory and swap are. Works with Keras on TensorFlow, JAX and PyTorch. On PyTorch, with an input other than tfprep's,
+    the time of callbacks that are called after this one counts as waiting too: list it last there.
 
     Args:
         log_dir: Folder for `input.jsonl` and TensorBoard's files; made if it does not exist.
         every_s: Seconds between two samples.
         reader: An object with `stats`, or a callable, that returns counters of a reader outside tf.data. tfprep's loader is
-            found without it on TensorFlow, also before a `.map`; on JAX pass the loader.
+            found without it, on TensorFlow also before a `.map`.
         thresholds: When to warn.
 
     Attributes:
@@ -76,7 +78,7 @@ class InputMonitor(keras.callbacks.Callback):  # type: ignore[misc]
         thresholds: Thresholds | None = None,
     ) -> None:
         super().__init__()
-        require_backend("InputMonitor", "tensorflow", "jax")
+        require_backend("InputMonitor", "tensorflow", "jax", "torch")
         if not isinstance(every_s, (int, float)) or not every_s > 0:
             raise TrainError(f"every_s is a number of seconds above 0, got {every_s!r}; for example 5")
         self.log_dir = Path(log_dir)
@@ -105,6 +107,13 @@ class InputMonitor(keras.callbacks.Callback):  # type: ignore[misc]
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Count time from now on."""
         self._window.resume()
+        if self._steps is not None:
+            self._steps.fetching()
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Keras goes on to the next batch."""
+        if self._steps is not None:
+            self._steps.fetching()
 
     def on_test_begin(self, logs: Any = None) -> None:
         """Validation is no training time."""
@@ -132,8 +141,10 @@ class InputMonitor(keras.callbacks.Callback):  # type: ignore[misc]
     def step_done(self) -> None:
         """See `tfprep.train.steps.Listener`."""
         if self._start is None:
-            self._start = self._window.so_far()
-            self._baseline = self._look(None)
+            with self._lock:  # the first step may trace for longer than `every_s`
+                windows = [*(sample.waits for sample in self.samples), self._window.so_far()]
+                self._start = added([waits for waits in windows if waits is not None])
+                self._baseline = self._look(None)
 
     def failed(self, error: BaseException) -> BaseException:
         """See `tfprep.train.steps.Listener`."""
@@ -148,21 +159,24 @@ class InputMonitor(keras.callbacks.Callback):  # type: ignore[misc]
     # --- custom training loops ----------------------------------------------------------------------------------------
 
     def watch(self, data: Any) -> Any:
-        """Return a `tf.data.Iterator` over `data` whose waits are measured, for Python loops and functions of `tf.function`.
+        """Return an iterator over `data` whose waits are measured, for Python loops and functions of `tf.function`.
 
         Args:
-            data: A `tf.data.Dataset` or `tf.data.Iterator`.
+            data: A `tf.data.Dataset` or `tf.data.Iterator`, of which a `tf.data.Iterator` comes back; or an iterable of batches,
+                such as tfprep's other loaders.
 
         Raises:
             TrainError: `data` is something else, or the monitor does not run.
         """
         if self._log is None:
             raise TrainError("watch() measures inside `with InputMonitor(...) as monitor:`; call it there")
-        relay = Relay(source_of(data))
+        relay = relay_of(data)
+        if self._reader is None and isinstance(relay, PythonRelay) and hasattr(data, "stats"):
+            self._reader = data
         self._window.switch(relay)
         self._window.resume()
         self._baseline = self._baseline or self._look(None)
-        return relay.handed_over()
+        return relay if isinstance(relay, PythonRelay) else relay.handed_over()
 
     def __enter__(self) -> InputMonitor:
         self._steps = None
@@ -218,7 +232,8 @@ class InputMonitor(keras.callbacks.Callback):  # type: ignore[misc]
         source = self._window.source
         self._batches += waits.batches if waits else 0
         unmeasured = self._steps.count if self._steps and waits is None else 0
-        readers = counters(self._reader or loader_behind(source))
+        loader = self._steps.loader if self._steps else None
+        readers = counters(self._reader, loader, loader_behind(source))
         of_tf_data = stages(source) if source is not None else ()
         return Sample(
             time=time.time(),

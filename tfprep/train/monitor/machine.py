@@ -1,4 +1,4 @@
-"""Memory and processors as a trainer sees them: of this process, of the host, swap, and of the GPUs that TensorFlow uses."""
+"""Memory and processors as a trainer sees them: of this process, of the host, swap, and of the GPUs that Keras uses."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
-import tensorflow as tf
 
 from tfprep.limits import available_memory, usable_cpus
+from tfprep.train.backend import accelerator_memory
 
 _TASKS = Path("/proc/self/task")
 
@@ -24,7 +24,7 @@ class MachineState:
         swap_used: Swap in use.
         swapped_in: Read from swap since the machine started.
         swapped_out: Written to swap since the machine started.
-        gpus: Device to (bytes in use, peak), of what TensorFlow allocated.
+        gpus: Device to (bytes in use, peak), of what the backend allocated.
         cpus: Processors that this process may use.
         cpu_s: Processor time of this process and its children so far.
         cpu_wait_s: Time that the threads of this process were ready to run but had no processor; 0 where the system does not
@@ -55,7 +55,7 @@ def look() -> MachineState:
         swap_used=swap.used,
         swapped_in=swap.sin,
         swapped_out=swap.sout,
-        gpus=_gpus(),
+        gpus=accelerator_memory(),
         cpus=usable_cpus(),
         cpu_s=own_s,
         cpu_wait_s=_cpu_wait_s(),
@@ -80,13 +80,3 @@ def _cpu_wait_s() -> float:
         with contextlib.suppress(OSError, ValueError, IndexError):  # a thread has ended
             total_ns += int(path.read_text().split()[1])
     return total_ns / 1e9
-
-
-def _gpus() -> dict[str, tuple[int, int]]:
-    memory_of = {}
-    for device in tf.config.list_logical_devices("GPU"):
-        name = device.name.removeprefix("/device:")
-        with contextlib.suppress(ValueError):  # a pluggable device may keep no count
-            memory = tf.config.experimental.get_memory_info(name)
-            memory_of[name] = (int(memory["current"]), int(memory["peak"]))
-    return memory_of

@@ -16,27 +16,13 @@ a thread for every number. `Dataset.map` offers neither that nor a function that
 from __future__ import annotations
 
 import contextlib
-import queue
 import threading
 from typing import Any
 
-import keras
 import tensorflow as tf
 
-from tfprep.errors import TrainError
-from tfprep.train.monitor.clock import RING, InputClock, PythonClock
-
-
-def source_of(data: Any) -> Any:
-    """Return the iterator of a `tf.data.Dataset`, or a `tf.data.Iterator` unchanged."""
-    if isinstance(data, tf.data.Iterator):
-        return data
-    if not isinstance(data, tf.data.Dataset):
-        raise TrainError(
-            f"watch() takes a tf.data.Dataset or its iterator, got {type(data).__name__}; make one with "
-            "tf.data.Dataset.from_tensor_slices or from_generator (a distributed dataset: watch what it is made from)"
-        )
-    return iter(data)
+from tfprep.train.monitor.clock import RING
+from tfprep.train.monitor.tensor_clock import TensorClock
 
 
 class Relay:
@@ -55,7 +41,7 @@ class Relay:
 
     def __init__(self, source: Any, *, cancellable: bool = False) -> None:
         self.source: Any = source
-        self.clock = InputClock()
+        self.clock = TensorClock()
         self._spec = source.element_spec
         self._feeder = _Feeder(source) if cancellable else None
         self.iterator: Any = self._opened()
@@ -102,71 +88,6 @@ class Relay:
     def _end(self, _: Any, __: Any) -> Any:
         with tf.control_dependencies([self.clock.ended()]):
             return tf.constant(False)
-
-
-class PythonRelay:
-    """A `Relay` of a Python iterator, as Keras has it on backends other than TensorFlow's; it is its own `iterator`."""
-
-    error: Exception | None = None
-
-    def __init__(self, source: Any, *, cancellable: bool = False) -> None:
-        self.source: Any = source
-        self.clock = PythonClock()
-        self._questions: queue.SimpleQueue[bool] = queue.SimpleQueue()
-        self._answers: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
-        self._cancellable = cancellable
-        if cancellable:
-            arguments = (source, self._questions, self._answers)
-            threading.Thread(target=_feed, args=arguments, name="tfprep-feeder", daemon=True).start()
-
-    @property
-    def iterator(self) -> Any:
-        """The iterator to read."""
-        return self
-
-    def __iter__(self) -> Any:
-        return self
-
-    def __next__(self) -> Any:
-        self.clock.asking()
-        try:
-            element = self._fed() if self._cancellable else next(self.source)
-        except StopIteration:
-            self.clock.ended()
-            raise
-        self.clock.answered(_python_image_count(element))
-        return element
-
-    def close(self) -> None:
-        """Drop the source, and let the thread end where there is one."""
-        self._questions.put(False)
-        self.source = None
-
-    def cancel_wait(self) -> None:
-        """Make the consumer's wait fail, from another thread."""
-        self._answers.put((None, TimeoutError("the wait for a batch was cancelled")))
-
-    def _fed(self) -> Any:
-        self._questions.put(True)
-        element, error = self._answers.get()
-        if error is not None:
-            raise error
-        return element
-
-
-def _feed(source: Any, questions: Any, answers: Any) -> None:
-    while questions.get():
-        try:
-            answers.put((next(source), None))
-        except BaseException as error:  # the consumer raises it, the end of the data included
-            answers.put((None, error))
-            return
-
-
-def _python_image_count(element: Any) -> int:
-    leaves = keras.tree.flatten(element)
-    shape = getattr(leaves[0], "shape", ()) if leaves else ()
-    return int(shape[0]) if shape else 1
 
 
 class _Feeder:

@@ -12,10 +12,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import tensorflow as tf
-
 from tfprep.errors import TrainError
-from tfprep.load.tensorflow.private import datasets_behind
+from tfprep.train.backend import is_tensor_iterator
 
 Counters = Mapping[str, float]
 
@@ -74,8 +72,10 @@ class Stage:
 
 def stages(iterator: Any) -> tuple[Stage, ...]:
     """Return the stages of tf.data behind a `tf.data.Iterator`, the consumer's side first; none where autotune is off."""
-    if not isinstance(iterator, tf.data.Iterator) or _autotune_is_off(iterator):
+    if not is_tensor_iterator(iterator) or _autotune_is_off(iterator):
         return ()
+    import tensorflow as tf
+
     try:
         model = tf.data.experimental.get_model_proto(iterator)
     except (tf.errors.NotFoundError, ValueError):
@@ -91,7 +91,7 @@ def stages(iterator: Any) -> tuple[Stage, ...]:
 
 def _autotune_is_off(iterator: Any) -> bool:
     # TensorFlow logs an error for each request of a model that does not exist.
-    datasets = datasets_behind(iterator)
+    datasets = _datasets_behind(iterator)
     return iterator in _WITHOUT_MODEL or (bool(datasets) and datasets[0].options().autotune.enabled is False)
 
 
@@ -116,7 +116,15 @@ def reader_stage(readers: Counters, depth: int) -> tuple[Stage, ...]:
 
 def loader_behind(iterator: Any) -> HasStats | None:
     """Return the nearest dataset behind an iterator that has counters, such as tfprep's loader before a `.map`."""
-    return next((dataset for dataset in datasets_behind(iterator) if hasattr(dataset, "stats")), None)
+    return next((dataset for dataset in _datasets_behind(iterator) if hasattr(dataset, "stats")), None)
+
+
+def _datasets_behind(iterator: Any) -> list[Any]:
+    if not is_tensor_iterator(iterator):
+        return []
+    from tfprep.load.tensorflow.private import datasets_behind
+
+    return datasets_behind(iterator)
 
 
 def checked(reader: HasStats | Callable[[], Counters] | None) -> HasStats | Callable[[], Counters] | None:
@@ -129,8 +137,9 @@ def checked(reader: HasStats | Callable[[], Counters] | None) -> HasStats | Call
     return reader
 
 
-def counters(reader: HasStats | Callable[[], Counters] | None) -> dict[str, float]:
-    """Return the numbers of a reader: of its `stats`, or of the callable itself."""
+def counters(*readers: HasStats | Callable[[], Counters] | None) -> dict[str, float]:
+    """Return the numbers of the first reader that is not None: of its `stats`, or of the callable itself."""
+    reader = next((one for one in readers if one is not None), None)  # a loader without an end has no truth value
     if reader is None:
         return {}
     stats: Any = getattr(reader, "stats", reader)

@@ -9,12 +9,13 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 
 from tfprep.errors import StalledPipelineError, TrainError
-from tfprep.train.monitor.relay import PythonRelay, Relay, source_of
+from tfprep.train.backend import require_backend
+from tfprep.train.monitor.python_relay import FetchedInput, PythonRelay, relay_of
 from tfprep.train.monitor.stages import (
     Counters,
     HasStats,
@@ -25,7 +26,10 @@ from tfprep.train.monitor.stages import (
     stages,
     stopped,
 )
-from tfprep.train.steps import attach, detach, require_backend
+from tfprep.train.steps import attach, detach
+
+if TYPE_CHECKING:
+    from tfprep.train.monitor.relay import Relay
 
 _LOG = logging.getLogger("tfprep.train")
 _GRACE_S = 5.0
@@ -109,24 +113,24 @@ class Watchdog(keras.callbacks.Callback):  # type: ignore[misc]
     # --- custom training loops ----------------------------------------------------------------------------------------
 
     def watch(self, data: Any) -> Iterator[Any]:
-        """Yield the elements of `data`, a `tf.data.Dataset` or `tf.data.Iterator`, for a Python loop.
+        """Yield the elements of `data`, a `tf.data.Dataset`, a `tf.data.Iterator` or an iterable of batches, for a Python loop.
 
         Raises:
             StalledPipelineError: No element came for `timeout_s` seconds.
             TrainError: `data` is something else.
         """
-        relay = Relay(source_of(data), cancellable=True)
+        relay = relay_of(data, cancellable=True)
         watch = self._started()
         watch.relay = relay
         try:
             while True:
                 try:
-                    optional = relay.iterator.get_next_as_optional()
+                    element = _next(relay)
+                except StopIteration:
+                    return
                 except Exception as error:
                     raise watch.explain(relay.error or error)  # noqa: B904  (its cause is set there)
-                if not optional.has_value():
-                    return
-                yield optional.get_value()
+                yield element
         finally:
             watch.end()
             relay.close()
@@ -137,13 +141,23 @@ class Watchdog(keras.callbacks.Callback):  # type: ignore[misc]
         return watch
 
 
+def _next(relay: Relay | PythonRelay) -> Any:
+    """The next element. `get_next` of tf.data raises an OutOfRange error at the end, which may also be one of the source."""
+    if isinstance(relay, PythonRelay):
+        return next(relay)
+    optional = relay.iterator.get_next_as_optional()
+    if not optional.has_value():
+        raise StopIteration
+    return optional.get_value()
+
+
 class _Watch:
     """The thread that looks at the clock of one input, and cancels the wait."""
 
     def __init__(
         self, timeout_s: float, reader: HasStats | Callable[[], Counters] | None, exit_code: int | None
     ) -> None:
-        self.relay: Relay | PythonRelay | None = None
+        self.relay: Relay | PythonRelay | FetchedInput | None = None
         self._timeout_s = timeout_s
         self._reader = reader
         self._exit_code = exit_code
@@ -174,12 +188,13 @@ class _Watch:
                 self._cancel(relay, pending_s)
                 return
 
-    def _look(self, relay: Relay | PythonRelay) -> Look:
+    def _look(self, relay: Relay | PythonRelay | FetchedInput) -> Look:
         source = relay.source
         of_tf_data = () if source is None else stages(source)
-        return of_tf_data, counters(self._reader or loader_behind(source))
+        loader = relay.loader if isinstance(relay, PythonRelay) else None
+        return of_tf_data, counters(self._reader, loader, loader_behind(source))
 
-    def _cancel(self, relay: Relay | PythonRelay, pending_s: float) -> None:
+    def _cancel(self, relay: Relay | PythonRelay | FetchedInput, pending_s: float) -> None:
         self._report = report(pending_s, self._look(relay), self._halfway or ((), {}), self._timeout_s)
         relay.cancel_wait()
         if self._ended.wait(_GRACE_S):

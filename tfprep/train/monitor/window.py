@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tfprep.train.monitor.clock import ClockReading, Seconds
-from tfprep.train.monitor.relay import PythonRelay, Relay
+from tfprep.train.monitor.python_relay import FetchedInput, PythonRelay
+
+if TYPE_CHECKING:
+    from tfprep.train.monitor.relay import Relay
 
 _NOTHING = ClockReading(answered=0, images=0, asked_at=0.0, ring=np.zeros(1))
 
@@ -50,11 +54,23 @@ class Waits:
         return 1e3 * float(np.percentile(self.each_s, percent) if self.each_s.size else self.pending_s)
 
 
+def added(parts: Sequence[Waits]) -> Waits:
+    """The waits of consecutive windows as those of one."""
+    return Waits(
+        window_s=sum(part.window_s for part in parts),
+        batches=sum(part.batches for part in parts),
+        waited_s=sum(part.waited_s for part in parts),
+        images=sum(part.images for part in parts),
+        pending_s=parts[-1].pending_s if parts else 0.0,
+        each_s=np.concatenate([np.zeros(0), *(part.each_s for part in parts)]),
+    )
+
+
 class InputWindow:
     """Training time counts from `resume` to `pause`; `take` ends a window and begins the next. Any thread may call."""
 
     def __init__(self) -> None:
-        self.relay: Relay | PythonRelay | None = None
+        self.relay: Relay | PythonRelay | FetchedInput | None = None
         self._lock = threading.RLock()
         self._seen = _NOTHING
         self._waited_before_s = 0.0
@@ -67,7 +83,7 @@ class InputWindow:
         relay = self.relay
         return relay and relay.source
 
-    def switch(self, relay: Relay | PythonRelay | None) -> None:
+    def switch(self, relay: Relay | PythonRelay | FetchedInput | None) -> None:
         """Measure another input from now on."""
         with self._lock:
             self._collect()

@@ -1,0 +1,47 @@
+"""Tests of Keras on the backend that KERAS_BACKEND names: `scripts/test_backends` runs them on JAX and on PyTorch."""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tfprep
+
+keras = pytest.importorskip("keras")
+
+
+@pytest.fixture(scope="session")
+def data(photos: Any) -> tfprep.load.Data:
+    """50 training samples of 3 variants and 11 validation samples, with images of 24 x 32 pixels and labels of 3 classes."""
+    return tfprep.open(photos.path)
+
+
+@pytest.fixture(scope="session")
+def weights() -> list[Any]:
+    """The weights that every model begins with."""
+    rng = np.random.default_rng(0)
+    return [rng.normal(size=(24 * 32 * 3, 3)).astype("float32") * 0.01, np.zeros(3, "float32")]
+
+
+@pytest.fixture
+def make_model(weights: list[Any]) -> Callable[..., Any]:
+    """`make_model(built)`: a compiled model of one layer; the result of its training depends on every batch and on their order."""
+
+    def make(built: bool = True) -> Any:
+        layers = keras.layers
+        stack = [layers.Rescaling(1 / 255), layers.Flatten(), layers.Dense(3)]
+        model = keras.Sequential([keras.Input([24, 32, 3]), *stack] if built else stack)
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(keras.optimizers.SGD(0.01, momentum=0.9), loss, metrics=["accuracy"])
+        if built:
+            model.set_weights(weights)
+        return model
+
+    return make

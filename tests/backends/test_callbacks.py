@@ -1,0 +1,215 @@
+"""The callbacks and functions of `tfprep.train` on the backend that Keras runs on: they work, or say at once what they need."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tfprep import train
+from tfprep.errors import StalledPipelineError, TrainError
+
+keras = pytest.importorskip("keras")
+BACKEND = keras.backend.backend()
+
+
+class Batches(keras.utils.PyDataset):  # type: ignore[misc]
+    """Ten batches of four, each after 20 ms; one of them may be stuck."""
+
+    stuck_at: int | None = None
+
+    def __len__(self) -> int:
+        return 10
+
+    def __getitem__(self, number: int) -> tuple[Any, Any]:
+        time.sleep(20 if number == self.stuck_at else 0.02)
+        return np.ones([4, 8], "float32"), np.zeros([4, 4], "float32")
+
+
+def dense() -> Any:
+    """A compiled model for [B, 8] inputs and [B, 4] targets, at the top of a module: processes make it by name."""
+    model = keras.Sequential([keras.Input([8]), keras.layers.Dense(4)])
+    model.compile("sgd", "mse")
+    return model
+
+
+def zeros(size: int) -> tuple[Any, Any]:
+    return np.zeros([size, 8], "float32"), np.zeros([size, 4], "float32")
+
+
+class SlowPython(keras.callbacks.Callback):  # type: ignore[misc]
+    """Takes 30 ms after each step."""
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        time.sleep(0.03)
+
+
+def test_the_monitor_measures_the_wait_for_any_input(tmp_path: Path) -> None:
+    monitor = train.InputMonitor(tmp_path, every_s=60, reader=lambda: {"batches_ready": 3})
+    model = dense()
+    model.fit(Batches(), epochs=2, verbose=0, shuffle=False, callbacks=[monitor])
+    (sample,) = monitor.samples
+    assert (sample.step, sample.waits.batches, sample.waits.images) == (20, 20, 80)
+    assert sample.waits.waited_s > 19 * 0.02 * 0.9
+    assert sample.readers == {"batches_ready": 3.0}
+    assert monitor.summary.startswith("InputMonitor: 19 batches in "), monitor.summary
+    assert not type(model.train_function).__module__.startswith("tfprep")
+    model.fit(Batches(), verbose=0, shuffle=False, callbacks=[monitor])
+    assert monitor.samples[-1].waits.batches == 10
+
+
+def test_the_monitor_knows_tfpreps_loader(data: Any, make_model: Any, tmp_path: Path) -> None:
+    """Also before a callback that takes long, whose time is no wait for input, and with validation between the epochs."""
+    loader = data.keras_loader("train", 8, inputs="image", targets="label", training=True)
+    val = data.keras_loader("val", 4, inputs="image", targets="label", training=False)
+    monitor = train.InputMonitor(tmp_path, every_s=60)
+    make_model().fit(
+        loader,
+        steps_per_epoch=6,
+        epochs=2,
+        verbose=0,
+        shuffle=False,
+        validation_data=val,
+        callbacks=[monitor, SlowPython()],
+    )
+    assert sum(sample.waits.batches for sample in monitor.samples if sample.waits) == 12
+    assert monitor.samples[-1].waits.images == 96
+    assert monitor.samples[-1].readers["batches"] >= 12
+    assert monitor.samples[-1].between_s > 10 * 0.03 * 0.9  # not the last step of an epoch
+    lines = [json.loads(line) for line in (tmp_path / "input.jsonl").read_text().splitlines()]
+    assert lines[-1]["readers"]["batches"] >= 12
+    assert any(stage["name"].endswith("/Reader") for stage in lines[-1]["stages"])
+
+
+def test_a_custom_training_loop(data: Any, tmp_path: Path) -> None:
+    with train.InputMonitor(tmp_path, every_s=60) as monitor:
+        for number, _ in enumerate(monitor.watch(data.numpy_loader("train", 8, training=True))):
+            if number == 4:
+                break
+    assert monitor.samples[-1].waits.batches == 5
+    assert monitor.samples[-1].readers["batches"] == 5
+
+
+def test_a_slow_callback_is_named(data: Any, make_model: Any, tmp_path: Path) -> None:
+    loader = data.keras_loader("train", 8, inputs="image", targets="label", training=True)
+    monitor = train.InputMonitor(tmp_path, every_s=60)
+    make_model().fit(loader, steps_per_epoch=12, verbose=0, shuffle=False, callbacks=[monitor, SlowPython()])
+    assert "Python between the steps takes " in monitor.summary, monitor.summary
+    assert ("steps_per_execution" in monitor.summary) == (BACKEND != "torch")  # PyTorch has none
+
+
+@pytest.mark.skipif(BACKEND == "torch", reason="refused there, see below")
+def test_the_watchdog_ends_a_fit_whose_input_is_stuck() -> None:
+    stuck = Batches()
+    stuck.stuck_at = 5
+    with pytest.raises(StalledPipelineError, match=r"^no batch for \d"):
+        dense().fit(stuck, verbose=0, shuffle=False, callbacks=[train.Watchdog(2.0)])
+
+
+@pytest.mark.skipif(BACKEND == "torch", reason="refused there, see below")
+def test_the_watchdog_watches_a_custom_training_loop() -> None:
+    def batches() -> Iterator[int]:
+        yield 1
+        time.sleep(20)
+
+    watched = train.Watchdog(1.0).watch(batches())
+    assert next(watched) == 1
+    with pytest.raises(StalledPipelineError, match=r"^no batch for 1\."):
+        next(watched)
+
+
+REFUSED: dict[str, dict[str, Any]] = {
+    "torch": {"Watchdog": lambda: train.Watchdog(300)},
+    "tensorflow": {},
+    "jax": {},
+}
+NEEDS_TENSORFLOW: dict[str, Any] = {
+    "RetraceGuard": lambda: train.RetraceGuard(),
+    "profile": lambda: train.profile(),
+    "configure_gpu": lambda: train.configure_gpu(growth=True),
+    'mixed_precision("auto")': lambda: train.mixed_precision(),
+}
+USES = {**REFUSED[BACKEND], **({} if BACKEND == "tensorflow" else NEEDS_TENSORFLOW)}
+
+
+@pytest.mark.parametrize("name", USES)
+def test_what_needs_another_backend_says_so_at_once(name: str) -> None:
+    with pytest.raises(TrainError) as raised:
+        USES[name]()
+    assert str(raised.value).startswith(f"{name} needs Keras's backend tensorflow")
+    assert f"Keras runs on {BACKEND} here; set KERAS_BACKEND=tensorflow" in str(raised.value)
+
+
+def test_a_policy_by_name() -> None:
+    try:
+        assert train.mixed_precision("mixed_bfloat16").dtype == "bfloat16"
+    finally:
+        keras.config.set_dtype_policy("float32")
+
+
+def test_memory_is_counted(data: Any, make_model: Any) -> None:
+    model = make_model()
+    report = train.memory_report(model, 8)
+    parameters = 4 * (24 * 32 * 3 * 3 + 3)
+    assert (report.parameters, report.gradients) == (parameters, parameters)
+    assert parameters <= report.optimizer <= parameters + 16  # the momentum, the step and the learning rate
+    assert report.input_buffers == 4 * 8 * 24 * 32 * 3
+    loader = data.keras_loader("train", 8, inputs="image", targets="label", training=True)
+    assert train.memory_report(model, 8, data=loader).input_buffers == 2 * 8 * 24 * 32 * 3  # two batches of uint8
+
+
+def test_a_session_leaves_nothing_and_names_what_stays() -> None:
+    with train.fresh_session() as session:
+        dense().fit(*zeros(8), verbose=0)
+    assert session.leftovers == ()
+    with train.fresh_session() as session:
+        kept = dense()
+    assert [left.what.split(" ")[0] for left in session.leftovers].count("model") == 1
+    assert "variable 'kept'" in str(next(left for left in session.leftovers if left.what.startswith("model")))
+    del kept
+
+
+def test_folds_are_trained_one_after_another(data: Any, make_model: Any) -> None:
+    options = {"inputs": "image", "targets": "label"}
+    scores = train.cross_validate(make_model, data, k=2, epochs=2, batch_size=8, loader=options)
+    assert len(scores.folds) == 2
+    assert all(0 <= fold["accuracy"] <= 1 for fold in scores.folds)
+
+
+def test_batches_are_checked() -> None:
+    values = keras.ops.convert_to_tensor(np.arange(8, dtype="float32").reshape(4, 2))
+    report = train.check_batches(
+        [(values, keras.ops.convert_to_tensor(np.array([0, 1, 1, 5])))], strict=False, num_classes=3
+    )
+    assert report.components[0].mean == 3.5
+    assert report.problems == ("[1]: labels [5] are outside of [0, 3); the loss is NaN or wrong for these",)
+
+
+SCRIPT = """
+from tests.backends.test_callbacks import dense, zeros
+from tfprep.train import find_batch_size, isolated
+
+def parameters():
+    return dense().count_params()
+
+if __name__ == "__main__":
+    print(find_batch_size(dense, zeros, memory_limit_mb=4000, largest=2).size, isolated(parameters))
+"""
+
+
+def test_processes_of_their_own(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT)
+    root = Path(__file__).parents[2]
+    command = [sys.executable, str(tmp_path / "script.py")]
+    environment = {**os.environ, "PYTHONPATH": str(root)}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300, env=environment)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.split() == ["2", "36"]

@@ -1,0 +1,149 @@
+"""`keras_loader` in `fit`, `evaluate` and `predict`, compared with a loop over the batches of `numpy_loader`."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tfprep import augment
+from tfprep.errors import LoaderError
+
+keras = pytest.importorskip("keras")
+BACKEND = keras.backend.backend()
+OPTIONS: dict[str, Any] = {"seed": 3, "inputs": "image", "targets": "label", "remainder": "drop", "training": True}
+
+
+def _trained_by_hand(model: Any, batches: Any) -> Any:
+    for images, labels in batches:
+        model.train_on_batch(images, labels)
+    return model
+
+
+def _same_weights(model: Any, other: Any) -> None:
+    for one, two in zip(model.get_weights(), other.get_weights(), strict=True):
+        np.testing.assert_allclose(one, two, rtol=1e-4, atol=1e-6)
+
+
+def _batches(loader: Any, count: int) -> Any:
+    """The first `count` batches, over several passes."""
+    while count:
+        taken = list(islice(loader, count))
+        yield from taken
+        count -= len(taken)
+
+
+@pytest.mark.parametrize("epochs", [1, 3])
+def test_fit_trains_on_the_batches_in_their_order(data: Any, make_model: Any, epochs: int) -> None:
+    loader = data.keras_loader("train", 8, **OPTIONS)
+    steps = loader.steps_per_epoch
+    assert len(loader) == loader.num_batches == steps == 6
+    model = make_model()
+    history = model.fit(loader, epochs=epochs, verbose=0)
+    expected = _trained_by_hand(make_model(), _batches(data.numpy_loader("train", 8, **OPTIONS), epochs * steps))
+    _same_weights(model, expected)
+    assert len(history.history["loss"]) == epochs
+    assert int(keras.ops.convert_to_numpy(model.optimizer.iterations)) == epochs * steps
+
+
+def test_a_model_that_fit_builds_from_a_first_batch_misses_none(data: Any, make_model: Any, weights: Any) -> None:
+    """Keras looks at one batch then; its weights are set when the training begins."""
+
+    class SetWeights(keras.callbacks.Callback):  # type: ignore[misc]
+        def on_train_begin(self, logs: Any = None) -> None:
+            self.model.set_weights(weights)
+
+    model = make_model(built=False)
+    model.fit(data.keras_loader("train", 8, **OPTIONS), epochs=2, verbose=0, callbacks=[SetWeights()])
+    _same_weights(model, _trained_by_hand(make_model(), _batches(data.numpy_loader("train", 8, **OPTIONS), 12)))
+
+
+def test_a_run_continues_at_its_step(data: Any, make_model: Any) -> None:
+    """Two epochs and half of another, then a new loader and the rest: the same training as without the break."""
+    whole = make_model()
+    whole.fit(data.keras_loader("train", 8, **OPTIONS), epochs=5, verbose=0)
+    model, loader = make_model(), data.keras_loader("train", 8, **OPTIONS)
+    model.fit(loader, steps_per_epoch=5, epochs=3, verbose=0)
+    state = loader.state_at(15)
+    fresh = data.keras_loader("train", 8, **OPTIONS)
+    continued = data.keras_loader("train", 8, start_step=fresh.step_of(state), **OPTIONS)
+    model.fit(continued, steps_per_epoch=5, epochs=3, verbose=0)
+    _same_weights(model, whole)
+
+
+def test_validation_sees_each_sample_once(data: Any, make_model: Any) -> None:
+    val = data.keras_loader("val", 4, inputs="image", targets="label", training=False)
+    assert len(val) == 3
+    model = make_model()
+    history = model.fit(data.keras_loader("train", 8, **OPTIONS), epochs=2, verbose=0, validation_data=val).history
+    images, labels = (np.concatenate(part) for part in zip(*val, strict=True))
+    assert len(images) == 11
+    logits = keras.ops.convert_to_numpy(model(images.astype("float32")))
+    accuracy = float((logits.argmax(-1) == labels).mean())
+    assert history["val_accuracy"][-1] == pytest.approx(accuracy)
+    assert model.evaluate(val, verbose=0, return_dict=True)["accuracy"] == pytest.approx(accuracy)
+    np.testing.assert_allclose(model.predict(val, verbose=0), logits, rtol=1e-4, atol=1e-5)
+
+
+def test_inputs_by_name_and_sample_weights(data: Any) -> None:
+    inputs = {"a": keras.Input([24, 32, 3], name="a"), "b": keras.Input([24, 32, 3], name="b")}
+    pooled = [keras.layers.GlobalAveragePooling2D()(one) for one in inputs.values()]
+    model = keras.Model(inputs, keras.layers.Dense(3)(keras.layers.Concatenate()(pooled)))
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    options = {**OPTIONS, "inputs": {"a": "image", "b": "lossless"}, "sample_weight": "weight"}
+    loader = data.keras_loader("train", 8, dtype="float32", **options)
+    model.fit(loader, verbose=0)
+    assert loader.stats["batches"] >= 6
+
+
+@pytest.mark.skipif(
+    BACKEND == "tensorflow", reason="TensorFlow has tensors of text, and of samples that differ in shape"
+)
+def test_what_the_backend_has_no_arrays_for_is_refused(data: Any, make_dataset: Any) -> None:
+    with pytest.raises(
+        LoaderError, match=r"'inputs' is text, and Keras on \w+ takes numbers alone; name what the model takes"
+    ):
+        data.keras_loader("train", 8, inputs="caption", targets="label")
+
+    def other_sizes(rng: Any, number: int) -> dict[str, Any]:
+        return {"image": np.zeros([8 + number, 8, 3], np.uint8), "label": 0}
+
+    made = make_dataset(samples={"train": 4}, shards=1, fields=("image", "label"), make=other_sizes)
+    import tfprep
+
+    with pytest.raises(LoaderError, match=r"the samples of 'inputs' differ in shape, \(None, 8, 3\)"):
+        tfprep.open(made.path).keras_loader("train", 2, inputs="image", targets="label")
+    sized = tfprep.open(made.path).keras_loader(
+        "train", 2, inputs="image", targets="label", geometry=[augment.Resize(8, 8)]
+    )
+    assert next(iter(sized))[0].shape == (2, 8, 8, 3)
+
+
+ALONE = """
+import sys
+import keras, tfprep
+data = tfprep.open(sys.argv[1])
+model = keras.Sequential([keras.Input([24, 32, 3]), keras.layers.GlobalAveragePooling2D(), keras.layers.Dense(3)])
+model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+train = data.keras_loader("train", 8, inputs="image", targets="label")
+val = data.keras_loader("val", 4, inputs="image", targets="label", training=False)
+monitor = tfprep.train.InputMonitor(sys.argv[2])
+model.fit(train, epochs=2, steps_per_epoch=6, validation_data=val, verbose=0, callbacks=[monitor])
+model.predict(val, verbose=0)
+print(monitor.summary)
+print("tensorflow" in sys.modules)
+"""
+
+
+@pytest.mark.skipif(BACKEND == "tensorflow", reason="TensorFlow is the backend")
+def test_nothing_imports_tensorflow_nor_warns(photos: Any, tmp_path: Any) -> None:
+    command = [sys.executable, "-W", "error", "-c", ALONE, str(photos.path), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=200, env=dict(os.environ))
+    assert done.returncode == 0, done.stderr[-3000:]
+    first, *_, last = done.stdout.splitlines()
+    assert (first.startswith("InputMonitor: 11 batches in "), last) == (True, "False"), done.stdout

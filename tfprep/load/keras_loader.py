@@ -1,0 +1,162 @@
+"""Batches for `fit`, `evaluate` and `predict` of Keras 3 on each of its backends, without TensorFlow on JAX and PyTorch.
+
+Keras reads its input through adapters, and takes one as it is (`keras.src.trainers.data_adapters.get_data_adapter`: "Allow
+passing a custom data adapter"; tried on Keras 3.15). A `keras.utils.PyDataset` would be the public way, but `fit` shuffles the
+indices of one, which loses the order and the resume, and its batches are copied twice on the way to TensorFlow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import keras
+
+from tfprep.errors import LoaderError
+from tfprep.load.jax_hosts import check_distribution, check_equal_parts, jax_hosts
+from tfprep.load.numpy_loader import NumpyLoader
+from tfprep.load.pipeline import Pipeline
+from tfprep.load.waits import WaitClock, note_loader
+
+try:
+    from keras.src.trainers.data_adapters.data_adapter import DataAdapter
+except ImportError as missing:
+    raise LoaderError(
+        f"keras_loader() needs a Keras that takes adapters of its input, and Keras {keras.__version__} has none: pip install "
+        "'keras>=3.10', or use loader() on TensorFlow and torch_loader() on PyTorch"
+    ) from missing
+
+
+class KerasLoader(NumpyLoader, DataAdapter):  # type: ignore[misc] # Keras is untyped
+    """Input of `fit`, `evaluate` and `predict` on the backend that Keras runs on. Made by `Data.keras_loader`.
+
+    The order, the passes, the length and the state are those of `numpy_loader`, which also a plain `for` gets. On JAX with
+    several processes, and on PyTorch with `torch.distributed`, each process gets its part of every batch.
+
+    Attributes:
+        clock: Notes the waits of the trainer while it is set.
+    """
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        super().__init__(_of_this_process(pipeline))
+        _check_elements(self.pipeline)
+        if keras.backend.backend() == "jax":
+            check_equal_parts(self.pipeline.schedule)
+        self.clock: WaitClock | None = None
+
+    @property
+    def start_step(self) -> int:
+        """The step that the first pass begins with."""
+        return self.pipeline.options.start_step
+
+    @property
+    def end_step(self) -> int | None:
+        """The step at which the data ends; None where it has no end."""
+        return self.pipeline.schedule.steps
+
+    # --- the adapter, as Keras calls it -------------------------------------------------------------------------------
+
+    @property
+    def num_batches(self) -> int | None:
+        """Batches of one pass; None where it has no end."""
+        try:
+            return len(self)
+        except (LoaderError, TypeError):
+            return None
+
+    @property
+    def batch_size(self) -> int | None:
+        """Keras asks for the size only where it makes the batches itself."""
+        return None
+
+    @property
+    def has_partial_batch(self) -> bool | None:
+        """See `batch_size`."""
+        return None
+
+    @property
+    def partial_batch_size(self) -> int | None:
+        """See `batch_size`."""
+        return None
+
+    def get_numpy_iterator(self) -> Iterator[Any]:
+        """One pass as NumPy arrays."""
+        return _Pass(self)
+
+    def get_jax_iterator(self) -> Iterator[Any]:
+        """One pass as NumPy arrays, which JAX takes over."""
+        check_distribution("keras_loader()", self.pipeline.options)
+        return _Pass(self)
+
+    def get_torch_dataloader(self) -> Iterator[Any]:
+        """One pass as tensors on Keras's device."""
+        from tfprep.load.torch_loader import tensors_of
+
+        return (keras.tree.map_structure(keras.ops.convert_to_tensor, tensors_of(element)) for element in _Pass(self))
+
+    def get_tf_dataset(self) -> Any:
+        """The `tf.data.Dataset` of `Data.loader`."""
+        from tfprep.load.tensorflow.loader import make_loader
+
+        return make_loader(self.pipeline)
+
+
+class _Pass(Iterator[Any]):
+    """One pass over a loader, which begins when its first batch is requested: Keras drops some passes unread."""
+
+    def __init__(self, loader: KerasLoader) -> None:
+        self._loader = loader
+        self._batches: Iterator[Any] | None = None
+
+    def __next__(self) -> Any:
+        note_loader(self._loader)
+        clock = self._loader.clock
+        if clock is not None:
+            clock.asking()
+        if self._batches is None:
+            self._batches = iter(self._loader)
+        try:
+            element = next(self._batches)
+        except StopIteration:
+            if clock is not None:
+                clock.ended()
+            raise
+        if clock is not None:
+            clock.answered(len(keras.tree.flatten(element)[0]))
+        return element
+
+
+def _of_this_process(pipeline: Pipeline) -> Pipeline:
+    """The pipeline of this process's part of every batch, where the backend knows of several processes."""
+    options, backend = pipeline.options, keras.backend.backend()
+    if backend == "jax":
+        check_distribution("keras_loader()", options)
+    if options.hosts is not None:
+        return pipeline
+    hosts = None
+    if backend == "jax":
+        hosts = jax_hosts()
+    elif backend == "torch":
+        from tfprep.load.torch_loader import torch_hosts
+
+        hosts = torch_hosts()
+    return pipeline if hosts is None else pipeline.with_options(replace(options, hosts=hosts))
+
+
+def _check_elements(pipeline: Pipeline) -> None:
+    """Refuse what JAX and PyTorch have no arrays for."""
+    backend = keras.backend.backend()
+    if backend == "tensorflow":
+        return
+    for output in pipeline.outputs.outputs:
+        if output.dtype == "string":
+            raise LoaderError(
+                f"{output.name!r} is text, and Keras on {backend} takes numbers alone; name what the model takes with inputs= "
+                "and targets="
+            )
+        if None in output.shape:
+            raise LoaderError(
+                f"the samples of {output.name!r} differ in shape, {output.shape}, and Keras on {backend} takes arrays of one "
+                "shape; give the loader geometry=[augment.Resize(...)], or crop in the recipe"
+            )

@@ -1,0 +1,95 @@
+"""The backend that Keras runs on. TensorFlow, JAX and PyTorch are asked only where they are in use."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import keras
+
+from tfprep.errors import TrainError
+
+
+def require_backend(name: str, *backends: str) -> None:
+    """Raise a `TrainError` in the name of a function or class unless Keras runs on one of `backends`."""
+    backend = keras.backend.backend()
+    if backend not in backends:
+        raise TrainError(
+            f"{name} needs Keras's backend {' or '.join(backends)}, and Keras runs on {backend} here; set "
+            f"KERAS_BACKEND={backends[0]} before the first import of keras, or leave {name} out"
+        )
+
+
+def tensorflow_in_use() -> Any:
+    """The module `tensorflow` where this process has imported it, else None."""
+    return sys.modules.get("tensorflow")
+
+
+def is_tensor_iterator(value: Any) -> bool:
+    """Whether this is a `tf.data.Iterator`."""
+    tf = tensorflow_in_use()
+    return tf is not None and isinstance(value, tf.data.Iterator)
+
+
+def ends_data(error: BaseException) -> bool:
+    """Whether an error says that the input has no more batches."""
+    tf = tensorflow_in_use()
+    return isinstance(error, StopIteration) or (tf is not None and isinstance(error, tf.errors.OutOfRangeError))
+
+
+def has_accelerator() -> bool:
+    """Whether Keras computes on a GPU or TPU."""
+    backend = keras.backend.backend()
+    if backend == "jax":
+        import jax
+
+        return bool(jax.default_backend() != "cpu")
+    if backend == "torch":
+        import torch
+
+        return bool(torch.cuda.is_available())
+    if backend == "tensorflow":
+        import tensorflow as tf
+
+        return bool(tf.config.list_physical_devices("GPU"))
+    return False
+
+
+def accelerator_memory() -> dict[str, tuple[int, int]]:
+    """Device to (bytes in use, peak) of the accelerators of this process, as the backend counts them."""
+    backend = keras.backend.backend()
+    if backend == "jax":
+        return _memory_of_jax()
+    if backend == "torch":
+        return _memory_of_torch()
+    return _memory_of_tensorflow() if backend == "tensorflow" else {}
+
+
+def _memory_of_jax() -> dict[str, tuple[int, int]]:
+    import jax
+
+    counts = {
+        f"{one.platform.upper()}:{one.id}": one.memory_stats() for one in jax.local_devices() if one.platform != "cpu"
+    }
+    return {name: (one.get("bytes_in_use", 0), one.get("peak_bytes_in_use", 0)) for name, one in counts.items() if one}
+
+
+def _memory_of_torch() -> dict[str, tuple[int, int]]:
+    import torch
+
+    cuda = torch.cuda
+    return {f"GPU:{n}": (cuda.memory_allocated(n), cuda.max_memory_allocated(n)) for n in range(cuda.device_count())}
+
+
+def _memory_of_tensorflow() -> dict[str, tuple[int, int]]:
+    import tensorflow as tf
+
+    memory_of = {}
+    for device in tf.config.list_logical_devices("GPU"):
+        name = device.name.removeprefix("/device:")
+        try:
+            memory = tf.config.experimental.get_memory_info(name)
+        except ValueError:  # a pluggable device may keep no count
+            continue
+        memory_of[name] = (int(memory["current"]), int(memory["peak"]))
+    return memory_of
