@@ -76,5 +76,5 @@ def test_every_name_of_train_says_what_it_needs():
     ran = subprocess.run([sys.executable, "-c", WITHOUT_TENSORFLOW], capture_output=True, text=True, check=True)
     lines = ran.stdout.splitlines()
     assert len(lines) == len(train.__all__)
-    assert "tfprep.train.InputMonitor needs TensorFlow: pip install 'tfprep[tensorflow]'" in lines
+    assert "tfprep.train.RetraceGuard needs TensorFlow: pip install 'tfprep[tensorflow]'" in lines
     assert all("needs TensorFlow: pip install" in line or "needs no TensorFlow" in line for line in lines)

@@ -7,6 +7,7 @@ import os
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,15 @@ import pytest
 
 import tfprep
 
+HERE = Path(__file__).parent
 keras = pytest.importorskip("keras")
+
+
+def pytest_collection_modifyitems(items: list[Any]) -> None:
+    """Keras 3.15 on JAX warns of itself with NumPy 2 whenever the values of a variable are read."""
+    for item in items:
+        if item.path.is_relative_to(HERE):
+            item.add_marker(pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy keyword"))
 
 
 @pytest.fixture(scope="session")
@@ -32,7 +41,7 @@ def weights() -> list[Any]:
 
 @pytest.fixture
 def make_model(weights: list[Any]) -> Callable[..., Any]:
-    """`make_model(built)`: a compiled model of one layer; the result of its training depends on every batch and on their order."""
+    """`make_model(built)`: a compiled model of one layer, whose training depends on every batch and their order."""
 
     def make(built: bool = True) -> Any:
         layers = keras.layers

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import time
@@ -101,7 +100,7 @@ def test_a_custom_training_loop(data: Any, tmp_path: Path) -> None:
 def test_a_slow_callback_is_named(data: Any, make_model: Any, tmp_path: Path) -> None:
     loader = data.keras_loader("train", 8, inputs="image", targets="label", training=True)
     monitor = train.InputMonitor(tmp_path, every_s=60)
-    make_model().fit(loader, steps_per_epoch=12, verbose=0, shuffle=False, callbacks=[monitor, SlowPython()])
+    make_model().fit(loader, epochs=2, verbose=0, shuffle=False, callbacks=[monitor, SlowPython()])
     assert "Python between the steps takes " in monitor.summary, monitor.summary
     assert ("steps_per_execution" in monitor.summary) == (BACKEND != "torch")  # PyTorch has none
 
@@ -132,10 +131,10 @@ REFUSED: dict[str, dict[str, Any]] = {
     "jax": {},
 }
 NEEDS_TENSORFLOW: dict[str, Any] = {
-    "RetraceGuard": lambda: train.RetraceGuard(),
-    "profile": lambda: train.profile(),
+    "RetraceGuard": train.RetraceGuard,
+    "profile": train.profile,
     "configure_gpu": lambda: train.configure_gpu(growth=True),
-    'mixed_precision("auto")': lambda: train.mixed_precision(),
+    'mixed_precision("auto")': train.mixed_precision,
 }
 USES = {**REFUSED[BACKEND], **({} if BACKEND == "tensorflow" else NEEDS_TENSORFLOW)}
 
@@ -172,7 +171,6 @@ def test_a_session_leaves_nothing_and_names_what_stays() -> None:
     assert session.leftovers == ()
     with train.fresh_session() as session:
         kept = dense()
-    assert [left.what.split(" ")[0] for left in session.leftovers].count("model") == 1
     assert "variable 'kept'" in str(next(left for left in session.leftovers if left.what.startswith("model")))
     del kept
 
@@ -194,22 +192,25 @@ def test_batches_are_checked() -> None:
 
 
 SCRIPT = """
-from tests.backends.test_callbacks import dense, zeros
-from tfprep.train import find_batch_size, isolated
+import keras, numpy as np
+from tfprep.train import find_batch_size
 
-def parameters():
-    return dense().count_params()
+def dense():
+    model = keras.Sequential([keras.Input([8]), keras.layers.Dense(4)])
+    model.compile("sgd", "mse")
+    return model
+
+def zeros(size):
+    return np.zeros([size, 8], "float32"), np.zeros([size, 4], "float32")
 
 if __name__ == "__main__":
-    print(find_batch_size(dense, zeros, memory_limit_mb=4000, largest=2).size, isolated(parameters))
+    print(find_batch_size(dense, zeros, memory_limit_mb=4000, largest=2).size)
 """
 
 
-def test_processes_of_their_own(tmp_path: Path) -> None:
+def test_a_process_of_its_own(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
-    root = Path(__file__).parents[2]
     command = [sys.executable, str(tmp_path / "script.py")]
-    environment = {**os.environ, "PYTHONPATH": str(root)}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.split() == ["2", "36"]
+    assert done.stdout.split() == ["2"]

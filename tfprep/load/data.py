@@ -25,6 +25,7 @@ from tfprep.storage.urls import PathOrUrl, folder_at
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from tfprep.load.jax_loader import JaxLoader
     from tfprep.load.keras_loader import KerasLoader
     from tfprep.load.numpy_loader import NumpyLoader
     from tfprep.load.tensorflow.loader import Loader
@@ -67,6 +68,15 @@ class Subset:
         from tfprep.load.keras_loader import KerasLoader
 
         return KerasLoader(self.pipeline(loader_options(batch_size, options)))
+
+    def jax_loader(
+        self, batch_size: int = 32, *, sharding: Any = None, ahead: int = 2, **options: Unpack[LoaderKeywords]
+    ) -> JaxLoader:
+        """The same batches as JAX arrays on the devices (see `Data.jax_loader`). Imports JAX."""
+        require_package("jax", "jax_loader()", "numpy_loader() works without it")
+        from tfprep.load.jax_loader import JaxLoader
+
+        return JaxLoader(self.pipeline(loader_options(batch_size, options)), sharding, ahead)
 
     def pipeline(self, options: LoaderOptions) -> Pipeline:
         """The pipeline that all these loaders are made of."""
@@ -141,6 +151,38 @@ class SplitLoaders(ABC):
             MissingDependencyError: Keras is not installed.
         """
         return self.subset(split).keras_loader(batch_size, **options)
+
+    def jax_loader(
+        self,
+        split: str = "train",
+        batch_size: int = 32,
+        *,
+        sharding: Any = None,
+        ahead: int = 2,
+        **options: Unpack[LoaderKeywords],
+    ) -> JaxLoader:
+        """Batches as JAX arrays on the devices, for a training loop in JAX. The next ones are transferred during a step.
+
+            for images, labels in data.jax_loader("train", batch_size=64, inputs="image", targets="label"):
+                state = train_step(state, images, labels)
+
+        Args:
+            split: The split's name.
+            batch_size: Samples a step, of all processes together.
+            sharding: A `jax.sharding.Sharding` by which each array is divided among the devices of all processes; None puts it on
+                the default device.
+            ahead: Batches that are on the devices, or on the way there, beyond the one in use; each takes device memory.
+            **options: The other fields of `tfprep.load.LoaderOptions`. Without `hosts`, each process of `jax.distributed` reads
+                its own part of every batch.
+
+        Returns:
+            The loader. Text stays in NumPy arrays.
+
+        Raises:
+            LoaderError: Options that exclude each other, or a sharding that cannot divide the batches.
+            MissingDependencyError: JAX is not installed.
+        """
+        return self.subset(split).jax_loader(batch_size, sharding=sharding, ahead=ahead, **options)
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,8 +1,8 @@
 """Batches for `fit`, `evaluate` and `predict` of Keras 3 on each of its backends, without TensorFlow on JAX and PyTorch.
 
 Keras reads its input through adapters, and takes one as it is (`keras.src.trainers.data_adapters.get_data_adapter`: "Allow
-passing a custom data adapter"; tried on Keras 3.15). A `keras.utils.PyDataset` would be the public way, but `fit` shuffles the
-indices of one, which loses the order and the resume, and its batches are copied twice on the way to TensorFlow.
+passing a custom data adapter"; from Keras 3.8 on, tried on 3.15). A `keras.utils.PyDataset` would be the public way, but `fit`
+shuffles the indices of one, which loses the order and the resume, and its batches are copied twice on the way to TensorFlow.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ import keras
 from tfprep.errors import LoaderError
 from tfprep.load.jax_hosts import check_distribution, check_equal_parts, jax_hosts
 from tfprep.load.numpy_loader import NumpyLoader
-from tfprep.load.pipeline import Pipeline
+from tfprep.load.pipeline import Pipeline, repeated
 from tfprep.load.waits import WaitClock, note_loader
 
 try:
     from keras.src.trainers.data_adapters.data_adapter import DataAdapter
-except ImportError as missing:
-    raise LoaderError(
-        f"keras_loader() needs a Keras that takes adapters of its input, and Keras {keras.__version__} has none: pip install "
-        "'keras>=3.10', or use loader() on TensorFlow and torch_loader() on PyTorch"
-    ) from missing
+except ImportError:  # found in no version yet
+    DataAdapter = object
+
+_ADAPTERS_SINCE = (3, 8)
+"""The first version of Keras that takes adapters of other packages."""
 
 
 class KerasLoader(NumpyLoader, DataAdapter):  # type: ignore[misc] # Keras is untyped
@@ -34,36 +34,36 @@ class KerasLoader(NumpyLoader, DataAdapter):  # type: ignore[misc] # Keras is un
     The order, the passes, the length and the state are those of `numpy_loader`, which also a plain `for` gets. On JAX with
     several processes, and on PyTorch with `torch.distributed`, each process gets its part of every batch.
 
+    On JAX with an accelerator, `fit` takes two batches to build a model that has no `keras.Input`, and trains from the next epoch
+    on; elsewhere it takes one, which uses no epoch.
+
     Attributes:
         clock: Notes the waits of the trainer while it is set.
     """
 
-    def __init__(self, pipeline: Pipeline) -> None:
-        super().__init__(_of_this_process(pipeline))
+    def __init__(self, pipeline: Pipeline, epochs: int | None = 1) -> None:
+        """`epochs`: those of one pass in training; None for a pass without an end."""
+        _check_version()
+        super().__init__(_of_this_process(pipeline), epochs)
         _check_elements(self.pipeline)
         if keras.backend.backend() == "jax":
             check_equal_parts(self.pipeline.schedule)
         self.clock: WaitClock | None = None
 
-    @property
-    def start_step(self) -> int:
-        """The step that the first pass begins with."""
-        return self.pipeline.options.start_step
+    def repeat(self, count: int | None = None) -> KerasLoader:
+        """The epochs one after another in one pass: `count` of them, or without an end, for `fit(steps_per_epoch=...)`.
 
-    @property
-    def end_step(self) -> int | None:
-        """The step at which the data ends; None where it has no end."""
-        return self.pipeline.schedule.steps
+        Raises:
+            LoaderError: `count` is not a number from 1 or None, or this loader is for evaluation, which has no epochs.
+        """
+        return KerasLoader(self.pipeline, repeated(self.pipeline, count))
 
     # --- the adapter, as Keras calls it -------------------------------------------------------------------------------
 
     @property
     def num_batches(self) -> int | None:
         """Batches of one pass; None where it has no end."""
-        try:
-            return len(self)
-        except (LoaderError, TypeError):
-            return None
+        return self.pipeline.passes.steps(self._epochs)
 
     @property
     def batch_size(self) -> int | None:
@@ -99,7 +99,7 @@ class KerasLoader(NumpyLoader, DataAdapter):  # type: ignore[misc] # Keras is un
         """The `tf.data.Dataset` of `Data.loader`."""
         from tfprep.load.tensorflow.loader import make_loader
 
-        return make_loader(self.pipeline)
+        return make_loader(self.pipeline, self._epochs)
 
 
 class _Pass(Iterator[Any]):
@@ -125,6 +125,15 @@ class _Pass(Iterator[Any]):
         if clock is not None:
             clock.answered(len(keras.tree.flatten(element)[0]))
         return element
+
+
+def _check_version() -> None:
+    version = tuple(int(part) for part in keras.__version__.split(".")[:2])
+    if version < _ADAPTERS_SINCE or DataAdapter is object:
+        raise LoaderError(
+            f"keras_loader() needs a Keras that takes adapters of its input, from 3.8 on, and this is Keras {keras.__version__}: "
+            "pip install -U keras, or use loader() on TensorFlow, torch_loader() on PyTorch, or jax_loader() on JAX"
+        )
 
 
 def _of_this_process(pipeline: Pipeline) -> Pipeline:

@@ -1,0 +1,170 @@
+"""JAX: batches on the devices ahead of their use, and processes that each read their part."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tfprep.errors import LoaderError
+
+jax = pytest.importorskip("jax")
+
+OPTIONS: dict[str, Any] = {"seed": 3, "fields": ["image", "label", "key"], "training": True}
+
+
+def test_the_batches_of_the_numpy_loader_which_stay_as_they_are(data: Any) -> None:
+    """All batches of three epochs are kept on the device, while the loader uses its memory again for later ones."""
+    loader = data.jax_loader("train", 8, **OPTIONS)
+    kept = [batch for _ in range(3) for batch in loader]
+    arrays = data.numpy_loader("train", 8, **OPTIONS)
+    expected = [{name: np.array(value) for name, value in batch.items()} for _ in range(3) for batch in arrays]
+    assert len(kept) == len(expected) == 3 * len(loader)
+    for batch, same in zip(kept, expected, strict=True):
+        assert isinstance(batch["image"], jax.Array)
+        np.testing.assert_array_equal(np.asarray(batch["image"]), same["image"])
+        np.testing.assert_array_equal(np.asarray(batch["label"]), same["label"])
+        assert batch["key"].tolist() == same["key"].tolist()  # text stays in NumPy
+
+
+@pytest.mark.parametrize("ahead", [0, 2])
+def test_so_many_batches_are_taken_ahead(data: Any, ahead: int) -> None:
+    from tfprep.load.jax_loader import transferred_ahead
+
+    taken: list[int] = []
+
+    def batches() -> Any:
+        for number in range(6):
+            taken.append(number)
+            yield number
+
+    queue = transferred_ahead(batches(), ahead)
+    assert (next(queue), len(taken)) == (0, 1)
+    assert (next(queue), len(taken)) == (1, 2 + ahead)
+    assert (next(queue), len(taken)) == (2, 3 + ahead)
+    assert list(queue) == [3, 4, 5]
+
+
+def test_a_look_at_one_batch_uses_no_epoch_and_a_run_continues(data: Any) -> None:
+    loader = data.jax_loader("train", 8, **OPTIONS)
+    looked = next(iter(loader))
+    first = next(iter(loader))
+    assert looked["key"].tolist() == first["key"].tolist()
+    keys = [batch["key"].tolist() for batch in islice(loader.repeat(), 10)]
+    continued = data.jax_loader("train", 8, start_step=loader.step_of(loader.state_at(7)), **OPTIONS)
+    assert next(iter(continued))["key"].tolist() == keys[7]
+
+
+def test_a_sharding_divides_each_batch(data: Any) -> None:
+    mesh = jax.make_mesh((jax.device_count(),), ("batch",))
+    sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("batch"))
+    (batch, *_) = data.jax_loader("train", 8, sharding=sharding, **OPTIONS)
+    assert batch["image"].sharding == sharding
+    np.testing.assert_array_equal(batch["label"], next(iter(data.numpy_loader("train", 8, **OPTIONS)))["label"])
+
+
+def test_what_cannot_be_divided_is_refused(data: Any) -> None:
+    mesh = jax.sharding.AbstractMesh((4,), ("batch",))
+    sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("batch"))
+    with pytest.raises(LoaderError, match="the sharding cannot divide a batch of 6 samples"):
+        data.jax_loader("train", 6, sharding=sharding, **OPTIONS)
+    with pytest.raises(LoaderError, match="the sharding cannot divide a batch of 3 samples"):  # the last one
+        data.jax_loader("val", 4, sharding=sharding, fields=["label"], training=False)
+    with pytest.raises(LoaderError, match="ahead is the number of batches on the devices beyond the one in use"):
+        data.jax_loader("train", 8, ahead=-1, **OPTIONS)
+
+
+PROCESS = """
+import json, sys
+import jax
+jax.distributed.initialize(sys.argv[1], num_processes=2, process_id=int(sys.argv[2]))
+import keras, numpy as np, tfprep
+from tfprep.errors import LoaderError
+
+data = tfprep.open(sys.argv[3])
+index = jax.process_index()
+found = {"processes": jax.process_count()}
+
+mesh = jax.make_mesh((jax.device_count(),), ("batch",))
+sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("batch"))
+keys, sums = [], []
+total = jax.jit(lambda labels: labels.sum(), out_shardings=jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec()))
+for batch in data.jax_loader("train", 10, sharding=sharding, seed=3, fields=["key", "label"]):
+    keys.append(batch["key"].tolist())
+    assert batch["label"].shape == (10,), batch["label"].shape
+    sums.append(int(total(batch["label"])))
+found["jax_loader"] = {"keys": keys, "sums": sums}
+
+options = dict(seed=3, inputs="image", targets="label")
+keras.distribution.set_distribution(keras.distribution.DataParallel())
+try:
+    data.keras_loader("train", 10, **options)
+except LoaderError as error:
+    found["refused"] = str(error)
+keras.distribution.set_distribution(keras.distribution.DataParallel(auto_shard_dataset=False))
+try:
+    data.keras_loader("train", 9, **options)
+except LoaderError as error:
+    found["uneven"] = str(error)
+keras.utils.set_random_seed(0)
+layers = keras.layers
+model = keras.Sequential([keras.Input([24, 32, 3]), layers.Rescaling(1 / 255), layers.Flatten(), layers.Dense(3)])
+model.compile(keras.optimizers.SGD(0.01), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+rng = np.random.default_rng(0)
+model.set_weights([rng.normal(size=(24 * 32 * 3, 3)).astype("float32") * 0.01, np.zeros(3, "float32")])
+loader = data.keras_loader("train", 10, **options)
+model.fit(loader, epochs=2, verbose=0)
+found["keras"] = {"samples": loader.stats["samples"], "bias": np.asarray(model.get_weights()[1]).tolist()}
+print(json.dumps(found))
+"""
+
+
+def _run_two(photos: Any) -> list[dict[str, Any]]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    command = [sys.executable, "-W", "ignore", "-c", PROCESS, address]
+    environment = {**os.environ, "KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"}
+    processes = [
+        subprocess.Popen(
+            [*command, str(number), str(photos.path)], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        for number in range(2)
+    ]
+    try:
+        outputs = [process.communicate(timeout=200) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    for process, (_, errors) in zip(processes, outputs, strict=True):
+        assert process.returncode == 0, errors.decode()[-3000:]
+    return [json.loads(output.splitlines()[-1]) for output, _ in outputs]
+
+
+def test_two_processes_read_each_sample_once_and_train_as_one(data: Any, photos: Any, make_model: Any) -> None:
+    one, two = _run_two(photos)
+    assert one["processes"] == two["processes"] == 2
+    batches = list(data.numpy_loader("train", 10, seed=3, fields=["key", "label"]))
+    # Each batch of one process is the two parts after one another, and its labels add up to the same.
+    halves = zip(one["jax_loader"]["keys"], two["jax_loader"]["keys"], strict=True)
+    assert [first + second for first, second in halves] == [batch["key"].tolist() for batch in batches]
+    assert one["jax_loader"]["sums"] == two["jax_loader"]["sums"] == [int(batch["label"].sum()) for batch in batches]
+    for found in (one, two):
+        assert "make the distribution with auto_shard_dataset=False" in found["refused"]
+        assert "batch_size=9 has no 2 equal parts" in found["uneven"]
+    # Half of the samples each, and the weights of one process that reads all.
+    assert one["keras"]["samples"] >= 50
+    assert one["keras"]["bias"] == two["keras"]["bias"]
+    if os.environ.get("KERAS_BACKEND") == "jax":
+        keras = pytest.importorskip("keras")
+        alone = make_model()
+        alone.compile(keras.optimizers.SGD(0.01), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        alone.fit(data.keras_loader("train", 10, seed=3, inputs="image", targets="label"), epochs=2, verbose=0)
+        np.testing.assert_allclose(one["keras"]["bias"], alone.get_weights()[1], rtol=1e-4, atol=1e-6)
