@@ -13,12 +13,14 @@ from tfprep.bench.measure.loaders import Map, check_map, loader_candidate, opene
 from tfprep.bench.measure.machine import Machine, cached_share, drop_cache, this_machine
 from tfprep.bench.measure.measure import Budget, Candidate, Measurement, Rounds, compare
 from tfprep.bench.measure.stage_costs import StageCosts, stage_candidates, stage_costs
-from tfprep.bench.measure.step import StepComparison, compare_with_step
+from tfprep.bench.measure.step import TOLERATED, StepComparison, compare_with_step
 from tfprep.errors import DatasetError, LoaderError
 from tfprep.load import Data
 from tfprep.storage.urls import is_remote
 
 LOADER = "loader"
+UNMAPPED = "unmapped"
+"""The loader without the user's `.map`, which is measured beside it where the loader's cache holds all records."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,7 @@ class BenchOptions:
         seconds: Measured seconds per candidate and round.
         cold: Drop the dataset's files from the page cache before every measurement.
         changes: Also measure other storage forms of the fields.
+        tolerated: The share of waiting (0 to 1) up to which a training step, and not the loader, is what limits.
 
     Raises:
         LoaderError: If `rounds` or `seconds` is not positive.
@@ -47,6 +50,7 @@ class BenchOptions:
     seconds: float = 1.5
     cold: bool = False
     changes: bool = True
+    tolerated: float = TOLERATED
 
     def __post_init__(self) -> None:
         if self.rounds < 1 or self.seconds <= 0:
@@ -145,22 +149,36 @@ def bench(
     if options.map_function is not None:
         check_map(loader)
     stages = stage_candidates(data, split, options.batch_size, options.map_function, **options.loader)
+    settings = settings_of(loader)
+    keeps_all = _keeps_all(settings)
     candidates = [*stages, loader, *baselines]
+    if keeps_all and options.map_function is not None:
+        candidates.append(loader_candidate(data, split, options.batch_size, name=UNMAPPED, **options.loader))
     if options.cold:
         candidates = [_colder(candidate, files) for candidate in candidates]
     rounds = compare(candidates, options.budget, on_measurement)
     steps = stage_costs(rounds)
     free = machine.cores * (1 - (rounds.others or 0.0))
-    rebuilt = options.changes and data.external is None  # no recipe stores what an index refers to in another form
+    behind_cache = _behind_cache(rounds) if keeps_all and rounds.settled(LOADER) else None
+    # No recipe stores what an index refers to in another form.
+    rebuilt = options.changes and data.external is None and behind_cache is None
     changes = changes_of(data, split, steps, free) if rebuilt else []
+    memory = settings.get("memory", {})
+    prefetch = memory.get("prefetch") if options.loader.get("prefetch") is None else None
     result = Bench(
-        data.path, split, data.split(split).samples, options, machine, cached, settings_of(loader), rounds, steps,
-        explain(steps, machine.cores, changes, rounds.others or 0.0), tuple(candidate.name for candidate in baselines),
+        data.path, split, data.split(split).samples, options, machine, cached, settings, rounds, steps,
+        explain(steps, machine.cores, changes, rounds.others or 0.0, prefetch, behind_cache),
+        tuple(candidate.name for candidate in baselines),
     )  # fmt: skip
     if step_s is None:
         return result
     return Bench(
-        **{**vars(result), "against": compare_with_step(loader, step_s, result.batch_s, seconds=_long(options))}
+        **{
+            **vars(result),
+            "against": compare_with_step(
+                loader, step_s, result.batch_s, seconds=_long(options), tolerated=options.tolerated
+            ),
+        }
     )
 
 
@@ -190,6 +208,17 @@ def settings_of(candidate: Candidate) -> dict[str, Any]:
     report.pop("stats", None)
     report["cache"] = {name: value for name, value in report["cache"].items() if name not in ("records", "bytes")}
     return report
+
+
+def _keeps_all(settings: Mapping[str, Any]) -> bool:
+    """Whether the loader's cache has room for all records, decoded."""
+    cache = settings.get("cache", {})
+    return bool(cache.get("kind") == "decoded" and cache.get("capacity", 0) >= cache.get("of", 1))
+
+
+def _behind_cache(rounds: Rounds) -> float:
+    """The share of the time per image that the user's `.map` adds to a loader that copies rows from its cache."""
+    return max(0.0, 1 - rounds.ratio(LOADER, UNMAPPED).median) if UNMAPPED in rounds.measurements else 0.0
 
 
 def _long(options: BenchOptions) -> float:

@@ -114,6 +114,7 @@ def command(folder: Path, as_json: bool, fail_if_waiting: float | None, **given:
         rounds=given["rounds"],
         seconds=given["seconds"],
         cold=given["cold"],
+        **({} if fail_if_waiting is None else {"tolerated": fail_if_waiting}),
     )
     model = _ready_model(folder, given) if given["model_name"] else None
     with tempfile.TemporaryDirectory(prefix="tfprep-bench-") as scratch:

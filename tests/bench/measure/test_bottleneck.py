@@ -24,7 +24,7 @@ from tfprep.bench.text_report import lines
 from tfprep.codecs import Png
 from tfprep.load import Data
 
-SHORT = BenchOptions(batch_size=4, rounds=1, seconds=0.4, changes=False, loader={"threads": 2})
+SHORT = BenchOptions(batch_size=4, rounds=1, seconds=0.4, changes=False, loader={"threads": 2, "cache": False})
 
 
 def slow_reads(monkeypatch: pytest.MonkeyPatch, sleep_s: float, every: int = 1) -> None:
@@ -226,6 +226,39 @@ def test_only_changes_that_help_are_listed_with_the_best_first() -> None:
     assert [line.split(" as ")[1].split(" ")[0] for line in told] == ["c", "b"]
     assert told[0] == "store 'image' as c instead of PNG: 12 times the speed, 1.0 times the disk"
     assert not explain(StageCosts((stage("tensorflow", 5, share=1.0),)), 2, changes).changes
+
+
+CAUSES: dict[str, tuple[dict[str, Any], str]] = {
+    "processors": ({"others": 0.7}, "other programs take 1.4 of 2 cores, and the loader gets 0.5"),
+    "memory": ({"prefetch": 1}, "the loader's memory_budget has room for 1 batch in advance, 0.5 of 2 cores busy"),
+    "copying": (
+        {"behind_cache": 0.1},
+        "in the first epoch 'read and decode' takes most of the time, and later epochs copy rows",
+    ),
+    "map": ({"behind_cache": 0.9}, "the .map then adds 90% of the time per image"),
+    "decoding": ({"prefetch": 8}, "decoding: 0.5 of 2 cores busy"),
+}
+
+
+@pytest.mark.parametrize("name", CAUSES)
+def test_each_cause_is_named_with_advice_of_its_own(name: str) -> None:
+    """Decoding takes most of the time, on half a core; only a loader that decodes is told to store another form."""
+    options, words = CAUSES[name]
+    stages = StageCosts((replace(stage("decoding", 100), cores=Spread.of([0.5]), share=1.0),))
+    limit = explain(stages, 2, [Change("image", "PNG", "raw", 4.0, 8.0)], **options)
+    assert limit.stage == name
+    assert words in limit.words
+    assert bool(limit.changes) == (name == "decoding")
+
+
+def test_the_verdict_agrees_with_the_share_that_is_tolerated() -> None:
+    """2 % of waiting: the step limits where 5 % are tolerated, and something else where 1 % is."""
+    used = Used(10 * 0.0204, 0.0, 0, None, ())
+    moments = tuple(ReadyBatches(0.0, {"ready": 0.0, "prefetch": 8.0}) for _ in range(10))
+    for tolerated, limit in ((0.05, "step"), (0.01, "prefetch")):
+        against = StepComparison(0.02, 0.01, 0.0, (0.0004,) * 10, used, moments, 0.0, tolerated)
+        assert against.limit == limit
+        assert ("as it should" in against.words()) == (against.share <= tolerated)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,12 @@ from tfprep.bench.measure.stage_costs import StageCost, StageCosts
 from tfprep.dataset import Dataset
 from tfprep.fields import RASTER_KINDS
 
+TAKEN = 0.25
+"""Share of the cores that other programs take from which on they are what limits."""
+MAP_SHARE = 0.5
+"""From this share of the time per image on, what comes behind the loader's cache limits."""
+SCARCE = 2
+"""With room for so few batches in advance, threads wait for the consumer."""
 WAITS_BELOW = 0.6
 """Reading that keeps less than this share of the cores busy waits for the disk."""
 
@@ -34,7 +40,11 @@ class Change:
 
 @dataclass(frozen=True)
 class Bottleneck:
-    """The stage that limits the loader on this machine, an explanation, and helpful changes, the best first."""
+    """What limits the loader on this machine, an explanation, and helpful changes, the best first.
+
+    `stage` is a stage of loading, or "processors" (other programs take them), "memory" (no room to load ahead) or "copying" (from
+    the loader's cache).
+    """
 
     stage: str
     words: str
@@ -48,7 +58,14 @@ def times(ratio: float) -> str:
     return f"{ratio:.1f} times" if ratio < 9.95 else f"{ratio:.0f} times"
 
 
-def explain(stages: StageCosts, cores: int, changes: Sequence[Change] = (), others: float = 0.0) -> Bottleneck:
+def explain(
+    stages: StageCosts,
+    cores: int,
+    changes: Sequence[Change] = (),
+    others: float = 0.0,
+    prefetch: int | None = None,
+    behind_cache: float | None = None,
+) -> Bottleneck:
     """Explain the bottleneck.
 
     Args:
@@ -56,9 +73,23 @@ def explain(stages: StageCosts, cores: int, changes: Sequence[Change] = (), othe
         cores: Usable cores of the machine.
         changes: Other storage forms; those that help against this bottleneck are included.
         others: Share of the cores (0 to 1) that other programs use.
+        prefetch: Batches that the loader's memory budget has room for in advance; None where something else decides.
+        behind_cache: The share of the time (0 to 1) that the user's `.map` adds where the loader's cache has all records decoded;
+            None where it has not.
     """
+    if behind_cache is not None:
+        return _behind_cache(behind_cache, stages.limit)
     stage = stages.limit
     free = cores * (1 - others)
+    if others > TAKEN and others * cores > stages.top.cores.median / 2 and not _waits(stage, free):
+        return _processors(others, cores, stages.top)
+    if (
+        prefetch is not None
+        and prefetch <= SCARCE
+        and stage.name in ("decoding", "batching")
+        and _waits(stages.top, free)
+    ):
+        return _memory(prefetch, stages.top, cores)
     explanations: dict[str, Callable[[StageCost, int], str]] = {
         "reading": functools.partial(_reading, free=free),
         "decoding": _decoding,
@@ -70,6 +101,31 @@ def explain(stages: StageCosts, cores: int, changes: Sequence[Change] = (), othe
     return Bottleneck(
         stage.name, explanations[stage.name](stage, cores), tuple(sorted(helping, key=lambda change: -change.speed)[:3])
     )
+
+
+def _waits(stage: StageCost, free: float) -> bool:
+    """Whether the cores have time left in which the stage waits for something else."""
+    return stage.cores.median < WAITS_BELOW * free
+
+
+def _processors(others: float, cores: int, top: StageCost) -> Bottleneck:
+    words = f"other programs take {others * cores:.1f} of {cores} cores, and the loader gets {top.cores.median:.1f}"
+    return Bottleneck("processors", f"processors: {words}; end them, and measure again for the loader's own limit", ())
+
+
+def _memory(prefetch: int, top: StageCost, cores: int) -> Bottleneck:
+    room = f"room for {prefetch} batch{'es' if prefetch > 1 else ''} in advance, {_at_work(top, cores)}"
+    return Bottleneck("memory", f"memory: the loader's memory_budget has {room}; raise it, or make batches smaller", ())
+
+
+def _behind_cache(share: float, first: StageCost) -> Bottleneck:
+    words = f"in the first epoch '{first.words}' takes most of the time, and later epochs copy rows from the loader's full cache"
+    if share > MAP_SHARE:
+        added = f"the .map then adds {share:.0%} of the time per image"
+        advice = "move its work to the recipe, or use TensorFlow ops on whole batches"
+        return Bottleneck("map", f"your .map: {words}; {added}: {advice}", ())
+    advice = "deliver uint8 and cast in the model, or drop fields that are not used"
+    return Bottleneck("copying", f"copying: {words}; to make these faster, {advice}", ())
 
 
 def _at_work(stage: StageCost, cores: int) -> str:

@@ -21,8 +21,8 @@ from tfprep.bench.measure.usage import Meter, Used
 
 SETTLE_STEPS = 5
 """Steps that do not count, during which the loader prefetches batches."""
-UNEXPLAINED = 0.05
-"""Waiting that exceeds the prediction by more than this share has another cause."""
+TOLERATED = 0.05
+"""The share of the time that the accelerator may wait for input while the step still counts as what limits."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,10 @@ class ReadyBatches:
 
 @dataclass(frozen=True)
 class StepComparison:
-    """The wait of every counted step in seconds, and the predicted share of the time that is spent waiting."""
+    """The wait of every counted step in seconds, and the predicted share of the time that is spent waiting.
+
+    The step limits where no more than the share `tolerated` of the time is spent waiting.
+    """
 
     step_s: float
     batch_s: float
@@ -44,6 +47,7 @@ class StepComparison:
     used: Used
     moments: tuple[ReadyBatches, ...]
     handover_s: float = 0.0
+    tolerated: float = TOLERATED
 
     @property
     def share(self) -> float:
@@ -61,17 +65,16 @@ class StepComparison:
     def limit(self) -> str:
         """What the accelerator waits for.
 
-        - "step": nothing, or hardly anything.
+        - "step": nothing, or no longer than is tolerated.
         - "loader": the rate of the loader is too low.
         - "prefetch": the rate suffices but is uneven, and no batch was ready.
         - "handover": batches were ready but late: the step is short compared with the hand-over of a batch, or something else
           keeps the processor busy.
         """
-        by_rate = predicted_share(self.step_s, self.batch_s)
-        if by_rate > UNEXPLAINED:
-            return "loader"
-        if self.share <= by_rate + UNEXPLAINED:
+        if self.share <= self.tolerated:
             return "step"
+        if predicted_share(self.step_s, self.batch_s) > min(self.tolerated, self.share / 2):
+            return "loader"
         return "prefetch" if self.empty_share > 0.5 else "handover"
 
     @property
@@ -92,7 +95,7 @@ class StepComparison:
     def words(self) -> str:
         spare = self.step_s / self.batch_s
         if self.limit == "step":
-            return f"the step limits, as it should: the loader could feed a step {spare:.1f} times as fast"
+            return f"the step limits, as it should: {self._spare(spare)}"
         if self.limit == "prefetch":
             return (
                 f"too few prefetched batches: on average the loader is {spare:.1f} times as fast as the step, but it is uneven; "
@@ -104,8 +107,14 @@ class StepComparison:
             )
         return f"the loader limits: a batch takes {1000 * self.batch_s:.1f} ms, the step {1000 * self.step_s:.1f} ms"
 
+    @staticmethod
+    def _spare(spare: float) -> str:
+        if spare < 1:
+            return f"the loader alone was measured {1 / spare:.1f} times as slow as the step, but batches were ready in time"
+        return f"the loader could feed a step {spare:.1f} times as fast"
+
     def _late(self) -> str:
-        if predicted_share(self.step_s, self.batch_s, self.handover_s) > UNEXPLAINED:
+        if predicted_share(self.step_s, self.batch_s, self.handover_s) > min(self.tolerated, self.share / 2):
             return f"the hand-over of a batch takes {1000 * self.handover_s:.1f} ms; larger batches need fewer of them"
         return "the processor is busy with the step itself or with another program"
 
@@ -118,6 +127,7 @@ class StepComparison:
             "waiting_measured": self.share,
             "wait_ms_p50": 1000 * self.p50_s,
             "wait_ms_p99": 1000 * self.p99_s,
+            "waiting_tolerated": self.tolerated,
             "steps": len(self.waits),
             "limit": self.limit,
             "verdict": self.words(),
@@ -159,6 +169,7 @@ def compare_with_step(
     batch_s: float,
     *,
     seconds: float = 5.0,
+    tolerated: float = TOLERATED,
 ) -> StepComparison:
     """Run a training loop whose step sleeps.
 
@@ -167,6 +178,7 @@ def compare_with_step(
         step_s: Length of the step, in seconds.
         batch_s: The loader's time for a batch, in seconds, measured before.
         seconds: Length of the loop.
+        tolerated: The share of waiting (0 to 1) up to which the step is what limits.
     """
     handover_s = handover(candidate, batch_s)
     iterator = candidate.open()
@@ -179,7 +191,7 @@ def compare_with_step(
     finally:
         _close(iterator)
     predicted = predicted_share(step_s, batch_s, handover_s)
-    return StepComparison(step_s, batch_s, predicted, tuple(waits), used, tuple(moments), handover_s)
+    return StepComparison(step_s, batch_s, predicted, tuple(waits), used, tuple(moments), handover_s, tolerated)
 
 
 def _close(iterator: Iterator[Any]) -> None:
