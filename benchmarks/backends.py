@@ -1,0 +1,187 @@
+"""The rate of `keras_loader` on each backend, as a share of `numpy_loader`, and what `jax_loader` hides of the transfers.
+
+    python benchmarks/backends.py [--count 2000] [--rounds 7] [--seconds 1] [--json backends.json]
+
+Each backend runs in a process of its own, because KERAS_BACKEND is fixed when Keras is imported. `numpy_loader` and the iterator
+that Keras pulls from (NumPy arrays on JAX, tensors on PyTorch, a `tf.data.Dataset` on TensorFlow) take turns, in another order
+each round; the table has the median of the ratios within a round, with the least and the greatest. Records are JPEG of quality
+95 and raw uint8, of 224 x 224 pixels; caches are off. Backends that are not installed are left out, and named.
+
+For the transfers, steps on a CPU device alternate between batches that were put there before, batches that are put there when they
+are needed, and batches that `jax_loader` puts there two ahead. The step blocks until its result is there, as a loop does that
+reads the loss. On a CPU device a transfer is a copy by the processor that computes: what can be hidden is less than on a GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+MODULES = {"tensorflow": "tensorflow", "jax": "jax", "torch": "torch"}
+BATCH = 64
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--count", type=int, default=2000, help="Number of images")
+    parser.add_argument("--rounds", type=int, default=7, help="Number of rounds")
+    parser.add_argument("--seconds", type=float, default=1.0, help="Seconds of each turn")
+    parser.add_argument("--json", type=Path, help="File for the figures")
+    parser.add_argument("--backend", choices=MODULES, help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.backend:
+        print(json.dumps(measured(options)))
+        return
+    figures: dict[str, Any] = {
+        "arguments": {"count": options.count, "rounds": options.rounds, "seconds": options.seconds}
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        write_datasets(Path(folder), options.count)
+        for backend, module in MODULES.items():
+            if importlib.util.find_spec(module) is None:
+                print(f"{backend}: not installed, left out")
+                continue
+            figures[backend] = in_a_process(backend, Path(folder), options)
+            show(backend, figures[backend])
+    if options.json:
+        options.json.write_text(json.dumps(figures, indent=1))
+
+
+def write_datasets(folder: Path, count: int) -> None:
+    from loader_data import write
+
+    from tfprep import codecs
+
+    write(folder / "jpeg", codecs.Jpeg(95), count)
+    write(folder / "raw", codecs.Raw(), count)
+
+
+def in_a_process(backend: str, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
+    command = [sys.executable, __file__, "--backend", backend, "--folder", str(folder)]
+    command += ["--rounds", str(options.rounds), "--seconds", str(options.seconds)]
+    environment = {**os.environ, "KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    figures: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return figures
+
+
+def measured(options: argparse.Namespace) -> dict[str, Any]:
+    import tfprep
+
+    figures = {}
+    for kind in ("jpeg", "raw"):
+        data = tfprep.open(options.folder / kind)
+        figures[kind] = shares(data, options.rounds, options.seconds)
+    if options.backend == "jax":
+        figures["transfers"] = transfers(tfprep.open(options.folder / "raw"), options.rounds)
+    return figures
+
+
+# --- the share of numpy_loader --------------------------------------------------------------------------------------------
+
+
+def shares(data: Any, rounds: int, seconds: float) -> dict[str, Any]:
+    import keras
+
+    names = {"inputs": "image", "targets": "label", "cache": False, "tuning": False, "training": True}
+    plain = data.numpy_loader("train", BATCH, **names).repeat()
+    loader = data.keras_loader("train", BATCH, **names).repeat()
+    opened: dict[str, Callable[[], Any]] = {
+        "tensorflow": loader.get_tf_dataset,
+        "jax": loader.get_jax_iterator,
+        "torch": loader.get_torch_dataloader,
+    }
+    contestants = {"numpy_loader": iter(plain), "keras_loader": iter(opened[keras.backend.backend()]())}
+    rates: dict[str, list[float]] = {name: [] for name in contestants}
+    for number in range(rounds + 1):
+        for name in list(contestants)[:: 1 if number % 2 else -1]:
+            rate = images_per_s(contestants[name], seconds)
+            if number:  # the first round fills buffers
+                rates[name].append(rate)
+    ratios = [ours / theirs for ours, theirs in zip(rates["keras_loader"], rates["numpy_loader"], strict=True)]
+    return {
+        "images_per_s": {name: median(values) for name, values in rates.items()},
+        "ratio": {"median": median(ratios), "least": min(ratios), "greatest": max(ratios)},
+    }
+
+
+def images_per_s(batches: Iterator[Any], seconds: float) -> float:
+    """The rate in a turn that begins at rest: prefetched batches of the time before do not count."""
+    for _ in range(12):
+        next(batches)
+    count, began = 0, time.perf_counter()
+    while (passed := time.perf_counter() - began) < seconds:
+        next(batches)
+        count += BATCH
+    return count / passed
+
+
+# --- transfers --------------------------------------------------------------------------------------------------------------
+
+
+def transfers(data: Any, rounds: int, steps: int = 20, batch: int = 256) -> dict[str, Any]:
+    import jax
+    import numpy as np
+
+    options = {"fields": ["image"], "cache": "decoded", "training": True, "tuning": False}
+    loader = data.numpy_loader("train", batch, **options).repeat()
+    plain, ahead = iter(loader), iter(data.jax_loader("train", batch, **options).repeat())
+    # An unaligned array is copied by the transfer, as every array is on its way to a GPU.
+    weights = jax.device_put(np.random.default_rng(0).normal(size=(224 * 3, 512)).astype("float32"))
+    step = jax.jit(lambda images, w: (images.reshape(-1, 224 * 3).astype("float32") @ w).mean())
+    resident = jax.device_put(next(plain)["image"], may_alias=False)
+
+    def put(images: Any) -> Any:
+        return jax.device_put(images, may_alias=False)
+
+    feeds: dict[str, Callable[[], Any]] = {
+        "on the device": lambda: resident,
+        "when needed": lambda: put(next(plain)["image"]),
+        "two ahead": lambda: next(ahead)["image"],
+    }
+    took: dict[str, list[float]] = {name: [] for name in feeds}
+    for number in range(rounds + 1):
+        for name, feed in feeds.items():
+            began = time.perf_counter()
+            for _ in range(steps):
+                step(feed(), weights).block_until_ready()
+            if number:
+                took[name].append((time.perf_counter() - began) / steps)
+    step_s = {name: median(values) for name, values in took.items()}
+    extra = {name: step_s[name] - step_s["on the device"] for name in ("when needed", "two ahead")}
+    hidden = 1 - extra["two ahead"] / extra["when needed"] if extra["when needed"] > 0 else None
+    return {"step_ms": {name: 1e3 * value for name, value in step_s.items()}, "hidden": hidden}
+
+
+def show(backend: str, figures: dict[str, Any]) -> None:
+    for kind in ("jpeg", "raw"):
+        ratio, rates = figures[kind]["ratio"], figures[kind]["images_per_s"]
+        print(
+            f"{backend:10} {kind:4}  {ratio['median']:.2f} of numpy_loader ({ratio['least']:.2f} to {ratio['greatest']:.2f}); "
+            f"{rates['keras_loader']:,.0f} and {rates['numpy_loader']:,.0f} images/s"
+        )
+    if "transfers" in figures:
+        steps = ", ".join(f"{name} {value:.1f} ms" for name, value in figures["transfers"]["step_ms"].items())
+        hidden = figures["transfers"]["hidden"]
+        print(
+            f"{backend:10} transfers: a step with its batch {steps}; hidden: {hidden:.0%}"
+            if hidden is not None
+            else steps
+        )
+
+
+if __name__ == "__main__":
+    main()
