@@ -4,11 +4,11 @@
 
 Each backend runs in a process of its own, because KERAS_BACKEND is fixed when Keras is imported. `numpy_loader` and the iterator
 that Keras pulls from (NumPy arrays on JAX, tensors on PyTorch, a `tf.data.Dataset` on TensorFlow) take turns, in another order
-each round; the table has the median of the ratios within a round, with the least and the greatest. Records are JPEG of quality
+each round; the table has the median of the ratios within a round, the least and the greatest. Records are JPEG of quality
 95 and raw uint8, of 224 x 224 pixels; caches are off. Backends that are not installed are left out, and named.
 
-For the transfers, steps on a CPU device alternate between batches that were put there before, batches that are put there when they
-are needed, and batches that `jax_loader` puts there two ahead. The step blocks until its result is there, as a loop does that
+For the transfers, steps on a CPU device alternate between batches that were put there before, batches that are put there when
+they are needed, and batches that `jax_loader` puts there two ahead. The step blocks until its result is there, as a loop does that
 reads the loss. On a CPU device a transfer is a copy by the processor that computes: what can be hidden is less than on a GPU.
 """
 

@@ -216,7 +216,7 @@ def test_a_busy_machine_is_not_called_a_slow_disk() -> None:
     them."""
     steps = StageCosts((stage("reading", 10, 0.5, share=1.0),))
     assert "the disk limits" in explain(steps, 2).words
-    assert "copying the bytes" in explain(steps, 2, others=0.7).words
+    assert "other programs take 1.4 of 2 cores" in explain(steps, 2, others=0.7).words
 
 
 def test_only_changes_that_help_are_listed_with_the_best_first() -> None:
