@@ -8,8 +8,8 @@ each round; the table has the median of the ratios within a round, the least and
 95 and raw uint8, of 224 x 224 pixels; caches are off. Backends that are not installed are left out, and named.
 
 For the transfers, steps on a CPU device alternate between batches that were put there before, batches that are put there when
-they are needed, and batches that `jax_loader` puts there two ahead. The step blocks until its result is there, as a loop does that
-reads the loss. On a CPU device a transfer is a copy by the processor that computes: what can be hidden is less than on a GPU.
+they are needed, and batches that `jax_loader` puts there two ahead. The step blocks until its result is there, as a loop does
+that reads the loss. On a CPU device a transfer is a copy by the processor that computes, so less can be hidden than on a GPU.
 """
 
 from __future__ import annotations

@@ -45,10 +45,15 @@ def zeros(size: int) -> tuple[Any, Any]:
 
 
 class SlowPython(keras.callbacks.Callback):  # type: ignore[misc]
-    """Takes 30 ms after each step."""
+    """Takes as long as the step itself, at least 30 ms."""
+
+    _began = 0.0
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        self._began = time.perf_counter()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        time.sleep(0.03)
+        time.sleep(max(0.03, time.perf_counter() - self._began))
 
 
 def test_the_monitor_measures_the_wait_for_any_input(tmp_path: Path) -> None:

@@ -99,6 +99,7 @@ def command(folder: Path, as_json: bool, fail_if_waiting: float | None, **given:
     step_s = _step_s(given)
     _check_usage(given, fail_if_waiting)
     from tfprep.bench.compare.named import named_function
+    from tfprep.bench.measure.step import TOLERATED
     from tfprep.bench.run import BenchOptions, bench
     from tfprep.bench.text_report import lines, shuffle_json, shuffle_lines
     from tfprep.cli.quiet import start_tensorflow
@@ -114,7 +115,7 @@ def command(folder: Path, as_json: bool, fail_if_waiting: float | None, **given:
         rounds=given["rounds"],
         seconds=given["seconds"],
         cold=given["cold"],
-        **({} if fail_if_waiting is None else {"tolerated": fail_if_waiting}),
+        tolerated=TOLERATED if fail_if_waiting is None else fail_if_waiting,
     )
     model = _ready_model(folder, given) if given["model_name"] else None
     with tempfile.TemporaryDirectory(prefix="tfprep-bench-") as scratch:

@@ -84,7 +84,8 @@ class LoaderOptions:
             `tuning.json`, if `tfprep bench --tune` wrote it on a machine of this kind.
         timeout_s: Seconds without a batch after which StalledPipelineError is raised.
         path: "direct", "graph" (TensorFlow ops alone) or "auto". TensorFlow's loader only.
-        prefetch_to_device: A device such as "/GPU:0". TensorFlow's loader only.
+        prefetch_to_device: A device such as "/GPU:0"; on a CPU there is no transfer to overlap, which the log says. TensorFlow's
+            loader only; `jax_loader` transfers batches ahead by itself.
 
     Raises:
         LoaderError: A value is not one of these, or two options exclude each other.

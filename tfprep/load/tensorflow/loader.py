@@ -7,6 +7,7 @@ copy. On the graph path TensorFlow's own ops read and decode (see `tfprep.load.g
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -15,6 +16,7 @@ import tensorflow as tf
 
 from tfprep.errors import LoaderError
 from tfprep.load.graph.dataset import graph_dataset, not_in_graph
+from tfprep.load.jax_hosts import check_distribution
 from tfprep.load.outputs import Output
 from tfprep.load.passes import LOOK, Steps
 from tfprep.load.pipeline import Pipeline, repeated
@@ -29,6 +31,8 @@ from tfprep.storage.urls import scheme_of
 
 Begin: TypeAlias = Callable[[Callable[[Batch], tuple[Any, ...]]], Iterator[tuple[Any, ...]]]
 """Begins a pass whose batches are converted by the argument."""
+
+_LOG = logging.getLogger("tfprep.load")
 
 PREFETCH = 2
 """Batches that TensorFlow prefetches; all others wait in the reader. One is in use while the next is handed over."""
@@ -159,6 +163,8 @@ def make_loader(pipeline: Pipeline, epochs: int | None = 1) -> Loader:
     Raises:
         LoaderError: TensorFlow has no device `prefetch_to_device`, or `path="graph"` is not possible with these options.
     """
+    if pipeline.options.hosts is not None:
+        check_distribution("loader()", pipeline.options)
     device = pipeline.options.prefetch_to_device
     _check_device(device)
     path, reason = _choose_path(pipeline)
@@ -206,6 +212,12 @@ def _check_device(name: str | None) -> None:
         listed = ", ".join(f"/{kind}:{index}" for kind, index in sorted(known))
         raise LoaderError(
             f"prefetch_to_device={name!r}: there is no such device; there are {listed}. None keeps batches here"
+        )
+    if device.device_type == "CPU":
+        _LOG.warning(
+            "prefetch_to_device=%r: batches lie in the processor's memory already, so there is no transfer that could overlap "
+            "with a step; leave it out, or name a GPU",
+            name,
         )
 
 
