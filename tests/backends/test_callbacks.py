@@ -18,6 +18,7 @@ from tfprep.errors import MissingDependencyError, StalledPipelineError, TrainErr
 
 keras = pytest.importorskip("keras")
 BACKEND = keras.backend.backend()
+pytestmark = pytest.mark.skipif(BACKEND == "tensorflow", reason="tests/train has these for TensorFlow")
 
 
 class Batches(keras.utils.PyDataset):  # type: ignore[misc]
