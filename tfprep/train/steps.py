@@ -194,7 +194,7 @@ def _steps_so_far(model: Any) -> int:
     """With gradient accumulation, an optimizer counts only the steps that change the weights."""
     if model.optimizer is None:
         return 0
-    iterations = int(model.optimizer.iterations.value)  # a variable of TensorFlow, or an array: all of them have `__int__`
+    iterations = int(model.optimizer.iterations.value)
     return iterations * (model.optimizer.gradient_accumulation_steps or 1)
 
 
