@@ -275,3 +275,14 @@ def test_names_with_control_characters_are_printed_escaped(run, tmp_path):
     _, _, err = run("info", tmp_path / "\x1b[2Jgone")
     assert "\x1b" not in err
     assert "\\x1b[2Jgone" in err
+
+
+def test_demo_makes_data_for_tutorials(run, tmp_path):
+    status, out, _ = run("demo", "--only-data", "--out", tmp_path, "--scenes", 20, "--json")
+    assert status == 0
+    assert json.loads(out)["objects"] == 20
+    masks = sorted((tmp_path / "raw" / "train" / "masks").iterdir())
+    assert len(masks) == len(list((tmp_path / "raw" / "train" / "images").iterdir())) == 20
+    assert {int(value) for path in masks for value in np.unique(Image.open(path))} == {0, 1, 2, 3}
+    assert sorted(path.name for path in (tmp_path / "objects").iterdir()) == ["leaf", "star", "stone"]
+    assert len(list((tmp_path / "objects").rglob("*.jpg"))) == 20

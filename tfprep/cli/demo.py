@@ -33,16 +33,20 @@ Say: TypeAlias = Callable[[str], Any]
     "--scenes", type=click.IntRange(20), default=240, show_default=True, help="Number of training images to make."
 )
 @click.option("--steps", type=click.IntRange(20), default=400, show_default=True, help="Number of training steps.")
+@click.option("--only-data", is_flag=True, help="Make photos with masks, and photos in class folders, and stop.")
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
-def command(out: Path, scenes: int, steps: int, as_json: bool) -> None:
+def command(out: Path, scenes: int, steps: int, only_data: bool, as_json: bool) -> None:
     """Make photos with masks, build a dataset with click maps and variants, draw it, train on it, and compare loading rates.
 
     The demo takes about two minutes on two cores. All files stay in the output folder.
     """
-    require_package("tensorflow", "tfprep demo")
     raw, built, picture = out / "raw", out / "built", out / "sheet.png"
     started = time.monotonic()
     say: Say = (lambda line: None) if as_json else text.echo
+    if only_data:
+        _only_data(out, scenes, say, as_json)
+        return
+    require_package("tensorflow", "tfprep demo")
     _make(raw, scenes, say)
     summary = _build(raw, built, say)
     _show(built, picture, say)
@@ -54,12 +58,23 @@ def command(out: Path, scenes: int, steps: int, as_json: bool) -> None:
         text.print_json({"build": asdict(summary), "training": asdict(learned), "rates": rates, "sheet": picture})
 
 
-def _make(raw: Path, scenes: int, say: Say) -> None:
+def _only_data(out: Path, scenes: int, say: Say, as_json: bool) -> None:
+    from tfprep.demo.scenes import write_objects
+
+    raw, objects = out / "raw", out / "objects"
+    counts = {"scenes": _make(raw, scenes, say), "objects": write_objects(objects, scenes)}
+    say(f"   {counts['objects']} photos of one object, in a folder for each class, in {objects}")
+    if as_json:
+        text.print_json({**counts, "scenes_folder": raw, "objects_folder": objects})
+
+
+def _make(raw: Path, scenes: int, say: Say) -> int:
     from tfprep.demo.scenes import write_scenes
 
     say("1. Making photos (JPEG) and masks (PNG)")
     count = write_scenes(raw, {"train": scenes, "val": max(10, scenes // 4)})
     say(f"   {count} scenes with leaves, stars and stones in {raw}")
+    return count
 
 
 def _build(raw: Path, built: Path, say: Say) -> BuildSummary:

@@ -6,6 +6,7 @@ tell classes by colour alone: it has to use shape, or the user's clicks.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import cv2
@@ -16,6 +17,8 @@ from tfprep.fields import Array, ImageArray
 from tfprep.seeding import generator
 
 CLASSES = ("ground", "leaf", "star", "stone")
+TINTS = {1: (90, 170, 80), 2: (210, 150, 70), 3: (140, 140, 150)}
+"""RGB around which the colours of tinted objects lie, by class."""
 _SOFT_PX = 0.7
 """Width, in pixels, over which the edge of an object is blended with the ground, as a lens would show it."""
 
@@ -34,16 +37,46 @@ def write_scenes(root: Path, counts: dict[str, int], seed: int = 0) -> int:
     return sum(counts.values())
 
 
-def draw_scene(draws: np.random.Generator) -> tuple[ImageArray, Array]:
-    """uint8 [H, W, 3] and its classes, uint8 [H, W]; the size differs from scene to scene."""
+def write_objects(root: Path, count: int, seed: int = 0) -> int:
+    """Write `count` photos of one object each as `{class}/NNNN.jpg` below `root`; existing files are kept."""
+    for number in range(count):
+        kind = 1 + number % (len(CLASSES) - 1)
+        photo = root / CLASSES[kind] / f"{number:04d}.jpg"
+        photo.parent.mkdir(parents=True, exist_ok=True)
+        if not photo.exists():
+            image, _ = draw_scene(
+                generator(seed, f"object/{number}", 0, "scene"), [kind], radii=(0.25, 0.4), tinted=True
+            )
+            Image.fromarray(image).save(photo, quality=90)
+    return count
+
+
+def draw_scene(
+    draws: np.random.Generator,
+    kinds: Sequence[int] = (),
+    radii: tuple[float, float] = (0.09, 0.2),
+    tinted: bool = False,
+) -> tuple[ImageArray, Array]:
+    """Draw objects on textured ground.
+
+    Args:
+        draws: The source of everything that is drawn at random.
+        kinds: The class of each object; by default three to six objects of random classes.
+        radii: The smallest and the largest radius of an object, as shares of the image's shorter side.
+        tinted: Give most leaves a green, stars an orange and stones a gray tint; by default colours say nothing.
+
+    Returns:
+        The image, uint8 [H, W, 3], and the class of each pixel, uint8 [H, W]. The size differs from scene to scene.
+    """
     height, width = (int(n) for n in draws.integers((240, 320), (321, 441)))
     canvas = _ground(height, width, draws)
     classes = np.zeros((height, width), np.uint8)
-    for _ in range(int(draws.integers(3, 7))):
-        kind = int(draws.integers(1, len(CLASSES)))
-        shape = _shape(kind, (height, width), draws)
+    for number in range(len(kinds) or int(draws.integers(3, 7))):
+        kind = kinds[number] if kinds else int(draws.integers(1, len(CLASSES)))
+        shape = _shape(kind, (height, width), radii, draws)
         _shade(canvas, shape)
-        _paint(canvas, shape, draws)
+        colour = np.add(TINTS[kind], draws.uniform(-50, 50, 3)) if tinted else draws.uniform(40, 240, 3)
+        _paint(canvas, shape, colour, draws)
         classes[shape > 127] = kind
     lit = canvas * _light((height, width), draws)[:, :, None]
     lit += draws.standard_normal(canvas.shape, np.float32) * 3
@@ -67,9 +100,9 @@ def _noise(size: tuple[int, int], draws: np.random.Generator, octaves: int) -> A
     return (total - low) / (high - low)
 
 
-def _shape(kind: int, size: tuple[int, int], draws: np.random.Generator) -> Array:
+def _shape(kind: int, size: tuple[int, int], radii: tuple[float, float], draws: np.random.Generator) -> Array:
     """The object's silhouette, uint8 0 or 255."""
-    radius = min(size) * draws.uniform(0.09, 0.2)
+    radius = min(size) * draws.uniform(*radii)
     centre = draws.uniform(radius, np.array(size[::-1]) - radius)
     around = np.linspace(0, 2 * np.pi, 240, endpoint=False)
     turn = draws.uniform(0, 2 * np.pi)
@@ -96,16 +129,16 @@ def _shade(canvas: Array, shape: Array) -> None:
     canvas *= (1 - 0.45 / 255 * soft.astype(np.float32))[:, :, None]
 
 
-def _paint(canvas: Array, shape: Array, draws: np.random.Generator) -> None:
+def _paint(canvas: Array, shape: Array, colour: Array, draws: np.random.Generator) -> None:
     """The object's colour, rounded by its depth, with some texture."""
-    colour, texture = draws.uniform(40, 240, 3).astype(np.float32), draws.random((24, 24), np.float32) - 0.5
+    texture = draws.random((24, 24), np.float32) - 0.5
     x, y, w, h = cv2.boundingRect(shape)
     around = np.s_[max(y - 3, 0) : y + h + 3, max(x - 3, 0) : x + w + 3]
     depth = cv2.distanceTransform(shape[around], cv2.DIST_L2, 5)
     grain = cv2.resize(texture, depth.shape[::-1], interpolation=cv2.INTER_CUBIC)
     body = 0.55 + 0.5 * np.sqrt(depth / max(float(depth.max()), 1)) + 0.25 * grain
     cover = cv2.GaussianBlur(shape[around], (0, 0), _SOFT_PX).astype(np.float32)[:, :, None] / 255
-    canvas[around] += cover * (colour * body[:, :, None] - canvas[around])
+    canvas[around] += cover * (colour.astype(np.float32) * body[:, :, None] - canvas[around])
 
 
 def _light(size: tuple[int, int], draws: np.random.Generator) -> Array:
