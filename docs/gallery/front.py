@@ -63,9 +63,8 @@ def draw(photo: Image.Image, mask: Image.Image, variants: list[list[ImageArray]]
     left = 20
     pen.text((left, 14), "raw files", INK, font)
     for top, title, picture in ((64, "photo.jpg", photo), (292, "mask.png", mask)):
-        picture = picture.resize((230, 230 * picture.height // picture.width))
         pen.text((left, top - 20), title, FAINT, small)
-        page.paste(picture, (left, top))
+        page.paste(picture.resize((230, 230 * picture.height // picture.width)), (left, top))
     middle, at = 262, 236
     pen.text((middle + 6, at - 48), "tfprep build", INK, font)
     pen.text((middle + 6, at - 24), "once, ahead", FAINT, small)
