@@ -16,6 +16,7 @@ from tfprep.errors import LoaderError
 from tfprep.load.online.ops import CutMix, MixUp, RandomCrop, RandomFlip
 
 torch = pytest.importorskip("torch")
+torch_loader = pytest.importorskip("tfprep.load.torch_loader")
 
 
 @pytest.fixture
@@ -53,10 +54,23 @@ def test_workers_split_the_steps_and_keep_the_order(data, workers):
         same(tensors, arrays)
 
 
-def test_training_with_workers_is_endless(data):
-    loader = data.torch_loader("train", 8, seed=3, start_step=4, fields=["key"])
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("persistent", [False, True])
+def test_each_pass_of_a_data_loader_is_the_next_epoch(data, workers, persistent):
+    loader = data.torch_loader("train", 8, seed=3, fields=["key"])
+    batches = torch.utils.data.DataLoader(
+        loader, batch_size=None, num_workers=workers, persistent_workers=persistent and workers > 0
+    )
+    expected = data.numpy_loader("train", 8, seed=3, fields=["key"])
+    assert len(batches) == len(loader) == len(expected) == 6
+    for _ in range(3):
+        assert [batch["key"] for batch in batches] == [batch["key"].tolist() for batch in expected]
+
+
+def test_a_stream_with_workers_has_no_end(data):
+    loader = data.torch_loader("train", 8, seed=3, start_step=4, fields=["key"]).repeat()
     batches = iter(torch.utils.data.DataLoader(loader, batch_size=None, num_workers=2))
-    expected = iter(data.numpy_loader("train", 8, seed=3, start_step=4, fields=["key"]))
+    expected = iter(data.numpy_loader("train", 8, seed=3, start_step=4, fields=["key"]).repeat())
     for _ in range(20):
         assert next(batches)["key"] == next(expected)["key"].tolist()
     with pytest.raises(TypeError, match="no end"):
@@ -75,7 +89,7 @@ def test_state_is_shared_with_the_other_loaders(data):
     loader = data.torch_loader("train", 8, seed=3)
     assert data.numpy_loader("train", 8, seed=3).step_of(loader.state_at(7)) == 7
     assert pickle.loads(pickle.dumps(loader)).step_of(loader.state_at(7)) == 7
-    assert loader.steps_per_epoch == 7
+    assert loader.steps_per_epoch == 50 // 8
 
 
 def test_ranks(data, monkeypatch):
@@ -151,10 +165,10 @@ def test_two_ranks_of_a_real_process_group(photos, tmp_path):
 
 def test_workers_share_cpus_and_memory(data):
     loader = data.torch_loader("train", 8, memory_budget="300MB", threads=0)
-    shared = loader._share(3)
+    shared = torch_loader._share(loader._whole.pipeline, 3)
     assert shared.memory_budget == 100 << 20
     assert shared.threads >= 1
-    assert data.torch_loader("train", 8, threads=5)._share(3).threads == 5
+    assert torch_loader._share(data.torch_loader("train", 8, threads=5)._whole.pipeline, 3).threads == 5
 
 
 def test_an_error_of_a_worker_reaches_the_trainer(data):
