@@ -103,6 +103,7 @@ DERIVED: dict[str, Any] = {
     "Boundaries, inner, wider": derive.Boundaries(mode="inner", width_px=2),
     "OneHot, class 2": (derive.OneHot(classes=4), 2),
     "OneObject of class 3": derive.OneObject(target=3),
+    "OneInstance": derive.OneInstance(mask="instances"),
     "InstanceCenters": derive.InstanceCenters(mask="instances"),
     "InstanceOffsets, down": (derive.InstanceOffsets(mask="instances"), 0),
     "InstanceOffsets, right": (derive.InstanceOffsets(mask="instances"), 1),

@@ -259,6 +259,8 @@ def read_dataset(folder: Path) -> tuple[Path, Manifest, ExternalIndex | None]:
     Raises:
         DatasetError: There is neither, or something is wrong with it; the message says what to do.
     """
+    if isinstance(folder, Path) and folder.is_file():
+        raise DatasetError(f"{folder} is a file; open the dataset's folder, {folder.parent}")
     try:
         return folder, read_manifest(folder), None
     except DatasetError as error:

@@ -138,7 +138,7 @@ class PassBatches(Iterator[T]):
         passes: Passes,
         open_reader: Callable[[int, int], Reader],
         convert: Callable[[Batch], T],
-        failed: Callable[[Exception], None],
+        failed: Callable[[BaseException], None],
         *,
         epochs: int | None = 1,
         steps: Steps | None = None,
@@ -172,8 +172,7 @@ class PassBatches(Iterator[T]):
         try:
             batch = next(self._stream or self._open_stream())
         except BaseException as error:
-            if isinstance(error, Exception):
-                self._failed(error)
+            self._failed(error)  # also Ctrl-C: TensorFlow, if it called this, passes on its text alone
             self._over = True
             raise
         self._passes.take(self._step)

@@ -97,7 +97,7 @@ class Pipeline:
         self._ended: Counts = NOTHING
         self.interruption: LoaderError | None = None
         """The error with which Ctrl-C ended the waits for batches, the last time."""
-        self._error: Exception | None = None
+        self._error: BaseException | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A pickle holds the options: another process opens files and starts threads of its own."""
@@ -165,7 +165,7 @@ class Pipeline:
             self._readers.append(reader)
         return reader
 
-    def _failed(self, error: Exception) -> None:
+    def _failed(self, error: BaseException) -> None:
         self._error = error
 
     @property
@@ -196,7 +196,7 @@ class Pipeline:
             self._ended = add_counts(self._ended, reader)
             self._readers.remove(reader)
 
-    def take_error(self) -> Exception | None:
+    def take_error(self) -> BaseException | None:
         """The error that ended an iteration, once: for a framework that passes errors on as text alone."""
         error, self._error = self._error, None
         return error

@@ -136,7 +136,7 @@ def test_loaders_that_are_dropped_without_close_leave_nothing(make_dataset):
     data, process, seen = tfprep.open(made.path), psutil.Process(), []
     before = set(threading.enumerate())
     for number in range(60):
-        loader = data.loader("train", 16, seed=number, cache="decoded")
+        loader = data.loader("train", 16, seed=number, cache="decoded").repeat()
         iterator = iter(loader)
         for _ in range(5):
             next(iterator)

@@ -172,7 +172,7 @@ if child == 0:
     signal.signal(signal.SIGINT, lambda number, frame: os._exit(3))
     os.kill(os.getpid(), signal.SIGINT)
     os._exit(0)
-print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), train._pipeline.interruption)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), train.pipeline.interruption)
 """
 
 

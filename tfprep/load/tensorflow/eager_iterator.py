@@ -63,6 +63,7 @@ class EagerBatches:
         try:
             return next(self._batches)
         except KeyboardInterrupt:
+            self._pipeline.take_error()
             self._batches.begin_anew()
             raise
         except StopIteration:
@@ -95,7 +96,7 @@ class EagerBatches:
             KeyboardInterrupt if Ctrl-C ended the wait, else tfprep's error or OSError; `error` if the reader raised none.
         """
         raised = self._pipeline.take_error()
-        if raised is not None and raised is self._pipeline.interruption:
+        if isinstance(raised, KeyboardInterrupt) or (raised is not None and raised is self._pipeline.interruption):
             return KeyboardInterrupt()
         return raised if isinstance(raised, TfprepError | OSError) else error
 
