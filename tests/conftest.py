@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -34,6 +35,15 @@ settings.register_profile("slow days", deadline=None, suppress_health_check=[Hea
 settings.load_profile("slow days")
 
 SIZE = (24, 32)
+
+
+@pytest.fixture
+def reading_threads():
+    """A function that lists the reading threads that the test has started: loaders of earlier tests may still be alive."""
+    before = set(threading.enumerate())
+    return lambda: [
+        thread for thread in threading.enumerate() if thread not in before and thread.name.startswith("tfprep-read-")
+    ]
 
 
 def smooth(rng: np.random.Generator, height: int, width: int, channels: int) -> np.ndarray:

@@ -17,11 +17,7 @@ from tfprep.load.reader import rows
 from tfprep.load.reader.reader import PREFETCH_FROM_MEMORY
 
 
-def reading_threads():
-    return [thread for thread in threading.enumerate() if thread.name.startswith("tfprep-read")]
-
-
-def wait_for_the_end_of_threads():
+def wait_for_the_end_of(reading_threads):
     gc.collect()
     end = time.monotonic() + 60
     while reading_threads() and time.monotonic() < end:
@@ -30,9 +26,9 @@ def wait_for_the_end_of_threads():
 
 
 @pytest.fixture(autouse=True)
-def all_threads_end():
+def all_threads_end(reading_threads):
     yield
-    wait_for_the_end_of_threads()
+    wait_for_the_end_of(reading_threads)
 
 
 @pytest.fixture
@@ -57,8 +53,7 @@ def gate(monkeypatch):
     opened.set()
 
 
-def test_no_thread_starts_before_the_first_batch(data):
-    wait_for_the_end_of_threads()  # those of other tests may be about to end
+def test_no_thread_starts_before_the_first_batch(data, reading_threads):
     iterator = iter(data.numpy_loader("train", 8, threads=2).repeat())
     assert not reading_threads()
     next(iterator)
@@ -67,9 +62,9 @@ def test_no_thread_starts_before_the_first_batch(data):
     assert not reading_threads()
 
 
-def test_dropping_an_iterator_ends_its_threads(data):
+def test_dropping_an_iterator_ends_its_threads(data, reading_threads):
     next(iter(data.numpy_loader("train", 8).repeat()))
-    wait_for_the_end_of_threads()  # A finaliser does not wait.
+    wait_for_the_end_of(reading_threads)  # A finaliser does not wait.
 
 
 def test_prefetch_stays_within_its_limit(data):
@@ -278,7 +273,7 @@ def test_a_closed_loader_raises(data):
         next(iterator)
 
 
-def test_threads_that_are_not_needed_for_copying_end(data, monkeypatch):
+def test_threads_that_are_not_needed_for_copying_end(data, monkeypatch, reading_threads):
     """Waking them for every batch would cost more than they do."""
     monkeypatch.setattr("tfprep.load.reader.reader.usable_cpus", lambda: 6)
     loader = data.numpy_loader("train", 8, variants=0, cache="decoded", seed=3, fields=["image", "key"]).repeat()

@@ -50,10 +50,6 @@ def following(iterator):
     return next(iterator)
 
 
-def reading_threads():
-    return [thread for thread in threading.enumerate() if thread.name.startswith("tfprep-read-")]
-
-
 @pytest.mark.parametrize("options", OPTIONS)
 def test_the_batches_equal_those_of_tf_data(data, options):
     """`take` makes a dataset of TensorFlow, which reads through tf.data."""
@@ -93,7 +89,7 @@ def test_an_iterator_that_goes_on_in_a_graph(data, options):
         same(element, other)
 
 
-def wait_for_threads(count):
+def wait_for_threads(reading_threads, count):
     """Threads are asked to end, not waited for: they end a moment later."""
     end = time.monotonic() + 60
     while len(reading_threads()) != count:
@@ -101,16 +97,16 @@ def wait_for_threads(count):
         time.sleep(0.02)
 
 
-def test_the_threads_of_the_loop_end_when_a_graph_goes_on(data):
+def test_the_threads_of_the_loop_end_when_a_graph_goes_on(data, reading_threads):
     loader = data.loader("train", 8, threads=2)
     iterator = iter(loader)
     next(iterator)
     tf.function(following)(iterator)
     gc.collect()
-    wait_for_threads(2)
+    wait_for_threads(reading_threads, 2)
     del iterator, loader
     gc.collect()
-    wait_for_threads(0)
+    wait_for_threads(reading_threads, 0)
 
 
 def test_a_finite_loader_ends(data):

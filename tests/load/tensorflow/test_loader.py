@@ -234,12 +234,12 @@ def test_a_stall_is_an_error(data, monkeypatch):
     opened.set()
 
 
-def test_close_ends_threads_and_frees_memory(data):
+def test_close_ends_threads_and_frees_memory(data, reading_threads):
     train = data.loader("train", 8)
     iterator = iter(train)
     next(iterator)
     train.close()
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("tfprep-read")]
+    assert not reading_threads()
     with pytest.raises(LoaderError, match="closed"):
         list(iterator)
 
