@@ -57,7 +57,7 @@ def command(
 ) -> None:  # fmt: skip
     """Index TFRecords that tfprep did not write, so that `tfprep.open` opens them as a dataset; nothing is copied.
 
-    SOURCE is a path or URL with wildcards, in quotes ('DIR/train-*.tfrecord'), or a directory of TensorFlow Datasets. The
+    SOURCE is a path or URL with wildcards, in quotes (`DIR/train-*.tfrecord`), or a directory of TensorFlow Datasets. The
     same command again reads only shards that are new or have changed.
     """
     from tqdm import tqdm
