@@ -194,7 +194,8 @@ def _steps_so_far(model: Any) -> int:
     """With gradient accumulation, an optimizer counts only the steps that change the weights."""
     if model.optimizer is None:
         return 0
-    iterations = int(model.optimizer.iterations.value)
+    # It is a variable, a variable of each device, or a tensor where gradients are accumulated: all of them have numpy().
+    iterations = int(model.optimizer.iterations.numpy())
     return iterations * (model.optimizer.gradient_accumulation_steps or 1)
 
 
