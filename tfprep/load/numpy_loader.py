@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
+from tfprep.load.accessors import PipelineAccessors
 from tfprep.load.pipeline import Pipeline, repeated
 from tfprep.load.reader.batch import Batch
-from tfprep.load.state import start_step, state_at
-from tfprep.load.stats import report, snapshot, summary
+from tfprep.load.stats import summary
 
 
-class NumpyLoader:
+class NumpyLoader(PipelineAccessors):
     """An iterable of elements as `fields`, `inputs` and `targets` describe them. Made by `Data.numpy_loader`.
 
     Arrays are [B, ...], text comes as arrays of str, images of different sizes as lists of arrays. In training each iteration
@@ -31,13 +31,7 @@ class NumpyLoader:
 
     def __len__(self) -> int:
         """Batches of one iteration; TypeError for `repeat()`, which has no end."""
-        steps = self.pipeline.passes.steps(self._epochs)
-        if steps is None:
-            raise TypeError("repeat() has no end; len(loader) is the number of steps of an epoch")
-        return steps
-
-    def __bool__(self) -> bool:
-        return True
+        return steps_of_pass(self.pipeline, self._epochs)
 
     def __repr__(self) -> str:
         return summary(self.pipeline, type(self).__name__, self._epochs)
@@ -50,41 +44,13 @@ class NumpyLoader:
         """
         return NumpyLoader(self.pipeline, repeated(self.pipeline, count))
 
-    @property
-    def steps_per_epoch(self) -> int:
-        """The number of batches that hold one epoch."""
-        return self.pipeline.steps_per_epoch
 
-    @property
-    def start_step(self) -> int:
-        """The step that the first iteration begins with."""
-        return self.pipeline.options.start_step
-
-    @property
-    def next_step(self) -> int:
-        """The step that the next iteration begins with."""
-        return self.pipeline.passes.next_step
-
-    @property
-    def stats(self) -> dict[str, Any]:
-        """Counters as plain numbers (see `tfprep.load.stats.snapshot`)."""
-        return snapshot(self.pipeline)
-
-    def report(self) -> dict[str, Any]:
-        """What the loader chose and found: memory, cache, bad records."""
-        return report(self.pipeline)
-
-    def state_at(self, step: int) -> dict[str, Any]:
-        """The state before this step, as a small JSON object."""
-        return state_at(self.pipeline, step)
-
-    def step_of(self, state: Mapping[str, Any]) -> int:
-        """The next step of a state; LoaderError where the state belongs to another run."""
-        return start_step(self.pipeline, state)
-
-    def close(self) -> None:
-        """Stop all threads and give the memory back."""
-        self.pipeline.close()
+def steps_of_pass(pipeline: Pipeline, epochs: int | None) -> int:
+    """The batches of one pass over so many epochs; TypeError for `repeat()`, which has no end."""
+    steps = pipeline.passes.steps(epochs)
+    if steps is None:
+        raise TypeError("repeat() has no end; len(loader) is the number of steps of an epoch")
+    return steps
 
 
 def with_text(batch: Batch) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +12,8 @@ import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from tfprep.limits import usable_cpus
-from tfprep.load.numpy_loader import NumpyLoader, with_text
+from tfprep.load.accessors import PipelineAccessors
+from tfprep.load.numpy_loader import steps_of_pass, with_text
 from tfprep.load.options import LoaderOptions
 from tfprep.load.passes import Steps
 from tfprep.load.pipeline import Pipeline, repeated
@@ -21,13 +22,14 @@ from tfprep.load.stats import summary
 from tfprep.load.torch_passes import TorchPasses
 
 
-class TorchLoader(IterableDataset[Any]):  # type: ignore[misc] # PyTorch need not be installed
+class TorchLoader(PipelineAccessors, IterableDataset[Any]):  # type: ignore[misc] # PyTorch need not be installed
     """Yields whole batches of tensors: use it directly, or in `DataLoader(loader, batch_size=None, num_workers=n)`.
 
     In training each iteration delivers one epoch, and the next iteration the next epoch. Worker i of n reads the steps i, i + n,
     ...; `DataLoader` takes batches from its workers in turn, so the order is that of a single process. Workers read ahead, so
     every iteration of a `DataLoader` with workers counts as an epoch. With `torch.distributed` each rank gets its part of every
-    batch. Text comes as lists of str, images of different sizes as lists of tensors.
+    batch. Text comes as lists of str, images of different sizes as lists of tensors. `stats` counts what this process reads; each
+    worker of a `DataLoader` has counters of its own.
     """
 
     def __init__(self, pipeline: Pipeline, epochs: int | None = 1, passes: TorchPasses | None = None) -> None:
@@ -36,11 +38,11 @@ class TorchLoader(IterableDataset[Any]):  # type: ignore[misc] # PyTorch need no
         options = pipeline.options
         if options.hosts is None and (rank := torch_hosts()) is not None:
             pipeline = pipeline.with_options(replace(options, hosts=rank))
-        self._whole, self._epochs = NumpyLoader(pipeline, epochs), epochs
+        self.pipeline, self._epochs = pipeline, epochs
         self._passes = passes or TorchPasses()
 
     def __iter__(self) -> Iterator[Any]:
-        pipeline, info = self._whole.pipeline, get_worker_info()
+        pipeline, info = self.pipeline, get_worker_info()
         if info is None:
             pipeline.passes.skip_to(self._passes.next_step)
             return pipeline.batches(functools.partial(_element, pipeline), epochs=self._epochs)
@@ -54,16 +56,13 @@ class TorchLoader(IterableDataset[Any]):  # type: ignore[misc] # PyTorch need no
 
     def __len__(self) -> int:
         """Batches of one iteration; TypeError for `repeat()`, which has no end."""
-        return len(self._whole)
-
-    def __bool__(self) -> bool:
-        return True
+        return steps_of_pass(self.pipeline, self._epochs)
 
     def __repr__(self) -> str:
-        return summary(self._whole.pipeline, type(self).__name__, self._epochs)
+        return summary(self.pipeline, type(self).__name__, self._epochs)
 
     def __getstate__(self) -> tuple[Any, ...]:
-        return self._whole.pipeline, self._epochs, self._whole.next_step, self._passes
+        return self.pipeline, self._epochs, super().next_step, self._passes
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         pipeline, epochs, next_step, passes = state
@@ -76,39 +75,12 @@ class TorchLoader(IterableDataset[Any]):  # type: ignore[misc] # PyTorch need no
         Raises:
             LoaderError: `count` is not a number from 1 or None, or this loader is for evaluation, which has no epochs.
         """
-        pipeline = self._whole.pipeline
-        return TorchLoader(pipeline, repeated(pipeline, count), self._passes)
-
-    @property
-    def steps_per_epoch(self) -> int:
-        """The number of batches that hold one epoch."""
-        return self._whole.steps_per_epoch
+        return TorchLoader(self.pipeline, repeated(self.pipeline, count), self._passes)
 
     @property
     def next_step(self) -> int:
         """The step that the next iteration begins with."""
-        return max(self._whole.next_step, self._passes.next_step)
-
-    @property
-    def stats(self) -> dict[str, Any]:
-        """Counters of this process; each worker of a `DataLoader` has its own."""
-        return self._whole.stats
-
-    def report(self) -> dict[str, Any]:
-        """What the loader chose and found: memory, cache, bad records."""
-        return self._whole.report()
-
-    def state_at(self, step: int) -> dict[str, Any]:
-        """The state before this step, as a small JSON object."""
-        return self._whole.state_at(step)
-
-    def step_of(self, state: Mapping[str, Any]) -> int:
-        """The next step of a state; LoaderError where the state belongs to another run."""
-        return self._whole.step_of(state)
-
-    def close(self) -> None:
-        """Stop the threads of this process and give the memory back."""
-        self._whole.close()
+        return max(super().next_step, self._passes.next_step)
 
 
 def tensors_of(element: Any) -> Any:

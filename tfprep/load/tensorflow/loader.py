@@ -15,14 +15,14 @@ import numpy as np
 import tensorflow as tf
 
 from tfprep.errors import LoaderError
+from tfprep.load.accessors import PipelineAccessors
 from tfprep.load.graph.dataset import graph_dataset, not_in_graph
 from tfprep.load.jax_hosts import check_distribution
 from tfprep.load.outputs import Output
 from tfprep.load.passes import LOOK, Steps
 from tfprep.load.pipeline import Pipeline, repeated
 from tfprep.load.reader.batch import Batch
-from tfprep.load.state import start_step, state_at
-from tfprep.load.stats import report, snapshot, summary
+from tfprep.load.stats import summary
 from tfprep.load.tensorflow.eager_iterator import EagerBatches, is_possible
 from tfprep.load.tensorflow.handover import dataset_of
 from tfprep.load.tensorflow.interrupt import end_waits_on_interrupt
@@ -38,7 +38,7 @@ PREFETCH = 2
 """Batches that TensorFlow prefetches; all others wait in the reader. One is in use while the next is handed over."""
 
 
-class Loader(DatasetOver):
+class Loader(PipelineAccessors, DatasetOver):
     """A `tf.data.Dataset` of batches, with counters, a report and a state that a run resumes from. Made by `Data.loader`.
 
     In a loop in eager code, errors are those that tfprep raised. Inside `tf.function`, and behind another dataset such as
@@ -92,62 +92,13 @@ class Loader(DatasetOver):
         return make_loader(self.pipeline, repeated(self.pipeline, count))
 
     @property
-    def steps_per_epoch(self) -> int:
-        """The number of batches that hold one epoch."""
-        return self.pipeline.steps_per_epoch
-
-    @property
-    def start_step(self) -> int:
-        """The step that the first pass begins with."""
-        return self.pipeline.options.start_step
-
-    @property
-    def next_step(self) -> int:
-        """The step that the next pass begins with."""
-        return self.pipeline.passes.next_step
-
-    @property
     def info(self) -> dict[str, str]:
         """The path that was chosen ("direct" or "graph") and the reason."""
         return dict(self._info)
 
-    @property
-    def stats(self) -> dict[str, Any]:
-        """Counters over all iterators as plain numbers (see `tfprep.load.stats.snapshot`). Any thread may read them."""
-        return snapshot(self.pipeline)
-
     def report(self) -> dict[str, Any]:
         """What the loader chose and found: path, memory, cache, bad records, and its `stats`."""
-        return {**self._info, **report(self.pipeline)}
-
-    def state_at(self, step: int) -> dict[str, Any]:
-        """The state of the run before a step, to be saved with the weights of that moment.
-
-        Args:
-            step: The number of steps since the beginning of the run, which is step 0.
-
-        Returns:
-            A JSON object of about one kilobyte. It identifies the dataset's files and all options that decide what is delivered.
-
-        Raises:
-            LoaderError: `step` is not a whole number from 0.
-        """
-        return state_at(self.pipeline, step)
-
-    def step_of(self, state: Mapping[str, Any]) -> int:
-        """The step that comes next by a state, as the option `start_step` takes it.
-
-        Args:
-            state: What `state_at` of a loader with the same options returned.
-
-        Raises:
-            LoaderError: The state belongs to another run: other files, seed, batch size, order, selection or values.
-        """
-        return start_step(self.pipeline, state)
-
-    def close(self) -> None:
-        """Stop the reading threads and free the memory. Iterators that are still open end with an error."""
-        self.pipeline.close()
+        return {**self._info, **super().report()}
 
 
 def make_loader(pipeline: Pipeline, epochs: int | None = 1) -> Loader:
