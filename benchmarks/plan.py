@@ -23,8 +23,8 @@ from pathlib import Path
 
 from tfprep import Recipe, codecs
 from tfprep.builder.layout import Layout
-from tfprep.builder.plan import make_plan
-from tfprep.builder.state import shard_states
+from tfprep.builder.planning.plan import make_plan
+from tfprep.builder.planning.state import shard_states
 from tfprep.sources import Entry, Listing
 
 FOLDERS = 1000

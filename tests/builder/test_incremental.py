@@ -337,7 +337,8 @@ def test_a_limited_build_grows_into_the_whole_dataset(full, tools):
 
 def test_other_library_versions_build_everything_again(full, tools, monkeypatch):
     full.build()
-    from tfprep.builder import plan, run, state, versions
+    from tfprep.builder import run
+    from tfprep.builder.planning import plan, state, versions
 
     installed = versions.maker_versions()
     newer = {**installed, "pillow": "99.1"}
@@ -439,7 +440,7 @@ def test_the_recipe_as_an_object_or_as_a_file_is_one_dataset(full):
 @pytest.mark.parametrize("parts", [None, 2])
 def test_a_dataset_that_outgrew_its_shards_says_so_and_is_resharded(site, tools, monkeypatch, parts):
     """One sample first, 24 later: one shard and one worker for ever, unless the number of shards may change once."""
-    monkeypatch.setattr("tfprep.builder.plan._LEAST_SAMPLES", 4)
+    monkeypatch.setattr("tfprep.builder.planning.plan._LEAST_SAMPLES", 4)
     site.change_recipe('    shards={"train": 4, "val": 2},\n', "")
     site.add("train/cat/000", 0)
     site.build()
@@ -471,6 +472,6 @@ def test_samples_that_stay_in_their_shard_are_built_anew_under_another_number_of
     site.change_recipe('    shards={"train": 4, "val": 2},\n', "")
     site.add("train/cat/000", 0)
     site.build()
-    monkeypatch.setattr("tfprep.builder.plan._default_shards", lambda *arguments: 2)
+    monkeypatch.setattr("tfprep.builder.planning.plan._default_shards", lambda *arguments: 2)
     site.build(reshard=True)
     assert tools["digests"](site.out) == site.from_nothing()

@@ -95,7 +95,7 @@ def test_kill_at_random_moments(full, tools, victim):
 EVERY_STEP = """
 import os, sys, hashlib
 from pathlib import Path
-import tfprep.builder.run, tfprep.builder.publish, tfprep.builder.shard, cv2
+import tfprep.builder.run, tfprep.builder.publication.publish, tfprep.builder.shards.shard, cv2
 from tfprep.builder import build, BuildOptions
 
 recipe, out, data, report = sys.argv[1:]
@@ -187,8 +187,9 @@ def content(manifest):
 ALTERNATING = """
 import os, sys
 from pathlib import Path
-import tfprep.builder.run, tfprep.builder.shard, cv2
-from tfprep.builder import build, BuildOptions, publish
+import tfprep.builder.run, tfprep.builder.shards.shard, cv2
+from tfprep.builder import build, BuildOptions
+from tfprep.builder.publication import publish
 
 recipes, out, data = sys.argv[1:3], sys.argv[3], sys.argv[4]
 cv2.setNumThreads(0)

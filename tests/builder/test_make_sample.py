@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from tfprep import Recipe, augment, codecs, derive, images, sources
-from tfprep.builder.make_sample import SampleMaker
+from tfprep.builder.shards.make_sample import SampleMaker
 from tfprep.errors import SampleError
 
 

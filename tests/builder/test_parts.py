@@ -17,9 +17,10 @@ import pytest
 from click.testing import CliRunner
 from PIL import Image
 
-from tfprep.builder import build_part, finish_build, options, plan_build, store_plan, versions
+from tfprep.builder import build_part, finish_build, options, plan_build, store_plan
 from tfprep.builder.layout import Layout, name_locked
 from tfprep.builder.options import BuildOptions, parse_part
+from tfprep.builder.planning import versions
 from tfprep.cli.build import command
 from tfprep.errors import BuildError, BuildLockedError
 
@@ -154,7 +155,7 @@ def other_opencv(site, monkeypatch):
 
 
 def other_python(site, monkeypatch):
-    monkeypatch.setattr("tfprep.builder.parts.python_version", lambda: "3.9.1")
+    monkeypatch.setattr("tfprep.builder.planning.parts.python_version", lambda: "3.9.1")
 
 
 DIFFERENT = {

@@ -269,7 +269,7 @@ def test_a_file_that_hangs_when_its_content_is_compared(full, monkeypatch):
     os.utime(path, (1, 1))
     started = time.monotonic()
     marks = []
-    from tfprep.builder import shard
+    from tfprep.builder.shards import shard
 
     real = shard._renew
     monkeypatch.setattr(shard, "_renew", lambda job, task, old, mark: real(job, task, old, marks.append))

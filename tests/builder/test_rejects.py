@@ -210,7 +210,7 @@ def test_a_users_function_that_fails_on_one_sample(full, name):
 
 def test_a_file_that_does_not_fit_into_memory_is_named(full, monkeypatch):
     """A sparse file of 200 GB takes no disk space; reading it raises MemoryError or needs more memory than exists."""
-    from tfprep.builder import inputs
+    from tfprep.builder.shards import inputs
 
     real = inputs.read_files
 

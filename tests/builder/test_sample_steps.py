@@ -9,7 +9,7 @@ from PIL import Image
 from tfprep import Recipe, augment, codecs, derive, sources
 from tfprep.augment.transform import identity
 from tfprep.augment.warp import warp_sample
-from tfprep.builder.make_sample import SampleMaker
+from tfprep.builder.shards.make_sample import SampleMaker
 from tfprep.errors import SampleError
 from tfprep.seeding import generator
 

@@ -11,10 +11,10 @@ from tfprep.lazy import lazy_names
 
 if TYPE_CHECKING:
     from tfprep.builder.options import BuildOptions, BuildSummary, Part, PartSummary
+    from tfprep.builder.planning.state import ShardState, explain
     from tfprep.builder.progress import BuildEvent, BuildProgress, OnEvent, OnProgress, WorkerProgress
     from tfprep.builder.run import plan_build
     from tfprep.builder.start import build, build_part, finish_build, store_plan
-    from tfprep.builder.state import ShardState, explain
 
 __all__ = [
     "BuildEvent",
@@ -42,6 +42,6 @@ __getattr__, __dir__ = lazy_names(
         "options": ["BuildOptions", "BuildSummary", "Part", "PartSummary"],
         "progress": ["BuildEvent", "BuildProgress", "OnEvent", "OnProgress", "WorkerProgress"],
         "run": ["plan_build"],
-        "state": ["ShardState", "explain"],
+        "planning.state": ["ShardState", "explain"],
     },
 )

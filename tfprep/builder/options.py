@@ -13,7 +13,7 @@ from tfprep.errors import BuildError
 from tfprep.limits import usable_cpus
 
 if TYPE_CHECKING:
-    from tfprep.builder.plan import Plan
+    from tfprep.builder.planning.plan import Plan
 
 _PART = re.compile(r"([0-9]+)/([0-9]+)\Z")
 ITEM_TIMEOUT_S = 300.0

@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass
 from hashlib import blake2b
 from typing import Any
 
-from tfprep.builder.forms import FieldForm, FieldForms
 from tfprep.builder.layout import Layout
+from tfprep.builder.shards.forms import FieldForm, FieldForms
 from tfprep.dataset.manifest import FileInfo
 from tfprep.fields import FieldSpec
 from tfprep.storage.local import sync_folder, write_whole

@@ -18,7 +18,7 @@ from typing import Any
 
 from tfprep.builder.layout import Layout, locked, noted_origin
 from tfprep.builder.options import BuildOptions
-from tfprep.builder.publish import other_files, write_index_file
+from tfprep.builder.publication.publish import other_files, write_index_file
 from tfprep.builder.receipts import read_receipt
 from tfprep.builder.start import build
 from tfprep.dataset import Dataset, FileInfo, Manifest, open_dataset

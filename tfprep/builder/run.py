@@ -12,10 +12,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tfprep.builder.forms import expected_of, most_common
 from tfprep.builder.layout import Layout, locked, remember_origin
 from tfprep.builder.options import BuildOptions, BuildSummary, Part, PartSummary, worker_count
-from tfprep.builder.parts import (
+from tfprep.builder.planning.parts import (
     agree,
     check_common_plan,
     check_complete,
@@ -23,14 +22,22 @@ from tfprep.builder.parts import (
     read_common_plan,
     store_common_plan,
 )
-from tfprep.builder.plan import Plan, forget_recipes, make_plan, remember_recipes, remember_shards, too_few_shards
+from tfprep.builder.planning.plan import (
+    Plan,
+    forget_recipes,
+    make_plan,
+    remember_recipes,
+    remember_shards,
+    too_few_shards,
+)
+from tfprep.builder.planning.state import ShardState, check_replacement, explain, shard_states
+from tfprep.builder.planning.versions import maker_versions, warning_of_opencv
 from tfprep.builder.progress import OnEvent, OnProgress, Tell, telling
-from tfprep.builder.publish import check_rejects, publish
+from tfprep.builder.publication.publish import check_rejects, publish
 from tfprep.builder.receipts import Receipt, read_receipt
 from tfprep.builder.report.page import BuildFacts, write_report
 from tfprep.builder.schedule import PendingShard, ShardScheduler, SpaceCheck
-from tfprep.builder.state import ShardState, check_replacement, explain, shard_states
-from tfprep.builder.versions import maker_versions, warning_of_opencv
+from tfprep.builder.shards.forms import expected_of, most_common
 from tfprep.builder.workers import Engine
 from tfprep.builder.workers.engine import Json
 from tfprep.dataset import Manifest

@@ -16,10 +16,10 @@ from typing import Any
 
 from tfprep import units
 from tfprep.builder.layout import Layout
-from tfprep.builder.plan import Plan
+from tfprep.builder.planning.plan import Plan
+from tfprep.builder.planning.state import ShardState
 from tfprep.builder.progress import BuildProgress, OnProgress, Tell, WorkerProgress
-from tfprep.builder.state import ShardState
-from tfprep.builder.task import ShardTask
+from tfprep.builder.shards.task import ShardTask
 from tfprep.builder.workers import Engine, TaskCrashed, TaskDone, TaskProgress, WorkerOutput
 from tfprep.errors import BuildError
 from tfprep.storage.local import free_bytes

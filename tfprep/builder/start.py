@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tfprep.builder.run import Job
     from tfprep.recipe import Recipe
 
-ENTRY = "tfprep.builder.shard:open_work"
+ENTRY = "tfprep.builder.shards.shard:open_work"
 
 
 def build(

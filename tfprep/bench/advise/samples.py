@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tfprep.builder.make_sample import SampleMaker
+from tfprep.builder.shards.make_sample import SampleMaker
 from tfprep.errors import SourceError
 from tfprep.fields import Array, FieldSpec, Kind
 from tfprep.recipe import Recipe

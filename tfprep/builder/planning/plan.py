@@ -1,6 +1,6 @@
 """The plan of a build: which samples stand in which shard, and in which order.
 
-The plan keeps samples on disk (`tfprep.builder.samples`); the task of a shard is cut out of them when its turn comes.
+The plan keeps samples on disk (`tfprep.builder.planning.samples`); the task of a shard is cut out of them when its turn comes.
 The shard of a sample is `sample_hash(seed, key) mod shards`; the samples of a shard are sorted by that hash.
 """
 
@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from tfprep.builder.layout import Layout
-from tfprep.builder.samples import ArrangedSamples, SampleTable, arrange, collect_samples, limit_samples
-from tfprep.builder.task import ShardTask
-from tfprep.builder.versions import maker_versions
+from tfprep.builder.planning.samples import ArrangedSamples, SampleTable, arrange, collect_samples, limit_samples
+from tfprep.builder.planning.versions import maker_versions
+from tfprep.builder.shards.task import ShardTask
 from tfprep.errors import SourceError
 from tfprep.fields import Kind
 from tfprep.recipe import Recipe

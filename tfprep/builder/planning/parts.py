@@ -23,9 +23,9 @@ import numpy as np
 from tfprep._version import __version__
 from tfprep.builder.layout import Layout, name_locked
 from tfprep.builder.options import BuildOptions, Part
-from tfprep.builder.plan import Plan
-from tfprep.builder.state import CRASHED, UNREAD, ShardState, explain
-from tfprep.builder.versions import maker_versions
+from tfprep.builder.planning.plan import Plan
+from tfprep.builder.planning.state import CRASHED, UNREAD, ShardState, explain
+from tfprep.builder.planning.versions import maker_versions
 from tfprep.errors import BuildError
 from tfprep.fields import Array
 from tfprep.recipe.changes import what_changed

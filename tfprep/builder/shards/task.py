@@ -17,7 +17,7 @@ class ShardTask:
       signature: Digest of `fingerprint` and of what the listing says about each sample.
       samples: (key, files, values, stat) of each sample, in the order of the records.
       skip: By position, why a sample is rejected without a try. The positions are strings, because tasks travel as JSON.
-      expected: By field, the form (`tfprep.builder.forms`) that its value must have, where records of the dataset differ.
+      expected: By field, the form (`tfprep.builder.shards.forms`) that its value must have, where records of the dataset differ.
       purpose: "build" writes the shard. "probe" makes the samples at `positions` and writes nothing, to see whether one of
         them crashes.
       positions: The samples that a probe makes.

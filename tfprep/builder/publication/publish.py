@@ -24,8 +24,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from tfprep.builder.layout import Layout
-from tfprep.builder.metadata import index_tables, manifest_of
-from tfprep.builder.plan import Plan
+from tfprep.builder.planning.plan import Plan
+from tfprep.builder.publication.metadata import index_tables, manifest_of
 from tfprep.builder.receipts import Receipt
 from tfprep.dataset import FileInfo, Manifest, read_manifest
 from tfprep.dataset.croissant import CROISSANT, croissant_text
@@ -48,7 +48,7 @@ def publish(plan: Plan, layout: Layout, receipts: Sequence[Receipt], common: Map
       plan: The plan of the build.
       layout: The folders of the build.
       receipts: The receipts of all shards, by split and shard.
-      common: The form of each field (`tfprep.builder.forms`).
+      common: The form of each field (`tfprep.builder.shards.forms`).
     """
     manifest = manifest_of(plan, receipts, common)
     published = find_published(layout, manifest)

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from tfprep.builder.layout import Layout
-from tfprep.builder.plan import Plan
+from tfprep.builder.planning.plan import Plan
+from tfprep.builder.planning.versions import maker_versions
 from tfprep.builder.receipts import Receipt, read_contents, read_receipt, stat_of
-from tfprep.builder.task import ShardTask
-from tfprep.builder.versions import maker_versions
+from tfprep.builder.shards.task import ShardTask
 from tfprep.dataset import Dataset, open_dataset
 from tfprep.errors import BuildError, DatasetError
 from tfprep.recipe.changes import what_changed

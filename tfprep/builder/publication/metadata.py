@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tfprep.builder.accumulate import add_counts
-from tfprep.builder.forms import merge
 from tfprep.builder.layout import Layout
-from tfprep.builder.plan import Plan
+from tfprep.builder.planning.plan import Plan
+from tfprep.builder.planning.versions import recorded_versions
 from tfprep.builder.receipts import Moments, Receipt, read_contents
-from tfprep.builder.versions import recorded_versions
+from tfprep.builder.shards.accumulate import add_counts
+from tfprep.builder.shards.forms import merge
 from tfprep.dataset import FieldInfo, Manifest, SplitInfo, Statistics
 from tfprep.dataset.index import OPTIONAL
 from tfprep.fields import FieldSpec

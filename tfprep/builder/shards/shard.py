@@ -20,11 +20,7 @@ from typing import Any
 import cv2
 import numpy as np
 
-from tfprep.builder.accumulate import class_counts, image_moments
-from tfprep.builder.forms import FieldForm, check_expected, counted, of_variants
-from tfprep.builder.inputs import Inputs, RawSample, thumbnail
 from tfprep.builder.layout import Layout, name_locked
-from tfprep.builder.make_sample import SampleMaker, Stored
 from tfprep.builder.receipts import (
     Contents,
     Moments,
@@ -36,8 +32,12 @@ from tfprep.builder.receipts import (
     withdraw_receipt,
     write_receipt,
 )
-from tfprep.builder.task import ShardTask
-from tfprep.builder.unfinished import SampleResult, UnfinishedShard
+from tfprep.builder.shards.accumulate import class_counts, image_moments
+from tfprep.builder.shards.forms import FieldForm, check_expected, counted, of_variants
+from tfprep.builder.shards.inputs import Inputs, RawSample, thumbnail
+from tfprep.builder.shards.make_sample import SampleMaker, Stored
+from tfprep.builder.shards.task import ShardTask
+from tfprep.builder.shards.unfinished import SampleResult, UnfinishedShard
 from tfprep.builder.workers.engine import NO_ITEM, Json, Mark, Work
 from tfprep.codecs import Original
 from tfprep.dataset.names import shard_name

@@ -1,0 +1,1 @@
+"""From the receipts of all shards to the dataset that readers see."""

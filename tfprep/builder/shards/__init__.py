@@ -1,0 +1,1 @@
+"""The task of one shard: raw files to records."""
