@@ -60,8 +60,8 @@ def _two(site):
 def test_only_touched_shards_are_built(full, tools, change):
     full.build()
     before = shards_of(full)
-    told, keys = change(full)
-    assert dry_run(full) == told
+    reason, keys = change(full)
+    assert dry_run(full) == reason
     summary = full.build()
     touched = {(key.split("/")[0], sample_hash(3, key) % (4 if key.startswith("train") else 2)) for key in keys}
     assert summary.built_shards == len(touched)
@@ -228,7 +228,7 @@ RECIPE = Recipe("""
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "told"),
+    ("old", "new", "reason"),
     [
         ("FACTOR = 2.0", "FACTOR = 3.0", "constant FACTOR: 2.0 -> 3.0"),
         ("LEAST = 1", "LEAST = 5", "class Lift: LEAST: 1 -> 5"),
@@ -238,13 +238,13 @@ RECIPE = Recipe("""
         ("void", "Void", "the classes of the source"),
     ],
 )
-def test_changed_user_code_is_built_again(full, tools, old, new, told):
+def test_changed_user_code_is_built_again(full, tools, old, new, reason):
     full.change_recipe("RECIPE = Recipe(", OWN)
     full.change_recipe("derive={", 'derive={"lift": Lift(), ')
     full.change_recipe("store={", 'store={"lift": codecs.Raw(), ')
     full.build()
     full.change_recipe(old, new)
-    assert dry_run(full) == f"6 of 6 shards: the recipe changed: {told}"
+    assert dry_run(full) == f"6 of 6 shards: the recipe changed: {reason}"
     assert full.build().built_shards == 6
     assert tools["digests"](full.out) == full.from_nothing()
     assert dry_run(full) == "nothing to build: 6 shards up to date"

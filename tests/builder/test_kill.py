@@ -19,7 +19,8 @@ from tfprep.dataset import open_dataset
 from tfprep.dataset.verify import verify
 from tfprep.errors import DatasetReplacedError
 
-KILLS = {"parent": 12, "worker": 27, "all": 12}
+MORE = int(os.environ.get("TFPREP_TEST_KILLS", "1"))  # The nightly run kills ten times as often.
+KILLS = {"parent": 6 * MORE, "worker": 12 * MORE, "all": 6 * MORE}
 SLOW = "def slow(sample, generator):\n    time.sleep(0.004)\n    return sample['mask']\n\nRECIPE = Recipe("
 
 
@@ -92,13 +93,7 @@ def test_kill_at_random_moments(full, tools, victim):
 
 # --- at every step ----------------------------------------------------------------------------------------------------
 
-EVERY_STEP = """
-import os, sys, hashlib
-from pathlib import Path
-import tfprep.builder.run, tfprep.builder.publication.publish, tfprep.builder.shards.shard, cv2
-from tfprep.builder import build, BuildOptions
-
-recipe, out, data, report = sys.argv[1:]
+COUNTED = """
 steps = 0
 
 def counted(function):
@@ -109,6 +104,15 @@ def counted(function):
             os._exit(9)
         return function(*arguments, **options)
     return step
+"""
+
+EVERY_STEP = """
+import os, sys, hashlib
+from pathlib import Path
+import tfprep.builder.run, tfprep.builder.publication.publish, tfprep.builder.shards.shard, cv2
+from tfprep.builder import build, BuildOptions
+
+recipe, out, data, report = sys.argv[1:]
 
 def child():
     cv2.setNumThreads(0)
@@ -128,7 +132,7 @@ def child():
 
 # A fork before any thread is started: each child dies one step later than the one before, in a copy of the same folder.
 die_at = 0
-with open(report, "w") as told:
+with open(report, "w") as log:
     while True:
         die_at += 1
         os.system(f"rm -rf {out} && cp -a {out}.before {out}")
@@ -137,8 +141,8 @@ with open(report, "w") as told:
             child()
         _, status = os.waitpid(pid, 0)
         code = os.waitstatus_to_exitcode(status)
-        told.write(f"{die_at} {code}\\n")
-        told.flush()
+        log.write(f"{die_at} {code}\\n")
+        log.flush()
         if code != 9:
             break
         os.rename(out, f"{out}.{die_at}")
@@ -158,7 +162,12 @@ def test_kill_at_every_step_of_a_build_over_an_older_dataset(site, tools, tmp_pa
     (full.data / "val/dog/001.jpg").unlink()
     expected = full.from_nothing()
     new = content(open_dataset(full.out.with_name("fresh")).manifest)
-    command = [sys.executable, "-c", EVERY_STEP, *map(str, (full.recipe, full.out, full.data, tmp_path / "report"))]
+    command = [
+        sys.executable,
+        "-c",
+        COUNTED + EVERY_STEP,
+        *map(str, (full.recipe, full.out, full.data, tmp_path / "report")),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 0, done.stderr
     *killed, last = (tmp_path / "report").read_text().splitlines()
@@ -193,17 +202,6 @@ from tfprep.builder.publication import publish
 
 recipes, out, data = sys.argv[1:3], sys.argv[3], sys.argv[4]
 cv2.setNumThreads(0)
-steps = 0
-
-def counted(function):
-    def step(*arguments, **options):
-        global steps
-        steps += 1
-        if steps == die_at:
-            os._exit(9)
-        return function(*arguments, **options)
-    return step
-
 def child(recipe):
     real = publish.publish
     def published(*arguments):
@@ -248,7 +246,7 @@ def test_a_reader_sees_one_of_two_datasets_while_builds_of_both_alternate_and_ar
         both.append(read_all(open_dataset(tmp_path / "one")))
     assert both[0] != both[1]
     build(site.recipe, site.out, site.data, options=BuildOptions(workers=0))
-    command = [sys.executable, "-c", ALTERNATING, *map(str, (site.recipe, other, site.out, site.data))]
+    command = [sys.executable, "-c", COUNTED + ALTERNATING, *map(str, (site.recipe, other, site.out, site.data))]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     seen, kept = Counter(), open_dataset(site.out)
     while process.poll() is None:

@@ -332,8 +332,8 @@ MEMORY = Path("/sys/fs/cgroup/memory")
 
 def kernel_kills(group: Path) -> int:
     """Number of processes of the cgroup that the kernel has killed for memory."""
-    told = group / ("memory.events" if (group / "memory.events").exists() else "memory.oom_control")
-    return int(next(line.split()[1] for line in told.read_text().splitlines() if line.startswith("oom_kill ")))
+    counters = group / ("memory.events" if (group / "memory.events").exists() else "memory.oom_control")
+    return int(next(line.split()[1] for line in counters.read_text().splitlines() if line.startswith("oom_kill ")))
 
 
 def test_a_sample_that_needs_too_much_memory_is_rejected_by_name(full, tools, small_memory):

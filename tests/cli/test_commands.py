@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tfprep.cli import COMMANDS, main, text
+from tfprep.cli import COMMANDS, text
 
 PIPELINES = Path(__file__).parents[2] / "pipelines"
 
@@ -51,17 +51,6 @@ def recipe(tmp_path) -> Path:
 
 
 @pytest.fixture
-def run(capsys):
-    def run(*args: object) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as caught:
-            main([str(arg) for arg in args])
-        out, err = capsys.readouterr()
-        return int(caught.value.code or 0), out, err
-
-    return run
-
-
-@pytest.fixture
 def built(run, recipe, photos, tmp_path) -> Path:
     assert run("build", recipe, "--data", photos, "--out", tmp_path / "out", "--workers", 0)[0] == 0
     return tmp_path / "out"
@@ -87,9 +76,9 @@ def test_build_reports_its_work_and_then_that_nothing_is_to_do(run, recipe, phot
 
 def test_build_as_json(run, recipe, photos, tmp_path):
     _, out, _ = run("build", recipe, "--data", photos, "--out", tmp_path / "out", "--workers", 0, "--json")
-    told = json.loads(out[out.index("{") :])
-    assert told["samples"] == 40
-    assert told["splits"]["train"]["variants"] == 2
+    printed = json.loads(out[out.index("{") :])
+    assert summary["samples"] == 40
+    assert summary["splits"]["train"]["variants"] == 2
 
 
 @pytest.mark.parametrize("option", ["--dry-run", "--explain"])
@@ -236,21 +225,21 @@ def test_ctrl_c_says_how_to_continue_and_the_same_command_continues(photos, tmp_
     assert subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, check=False).returncode == 0
 
 
-# --- how numbers are told -------------------------------------------------------------------------------------------
+# --- how numbers are printed -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("count", "told"), [(0, "0 B"), (999, "999 B"), (12_700_000, "12.7 MB"), (244e6, "244 MB"), (1.5e13, "15 TB")]
+    ("count", "printed"), [(0, "0 B"), (999, "999 B"), (12_700_000, "12.7 MB"), (244e6, "244 MB"), (1.5e13, "15 TB")]
 )
-def test_sizes(count, told):
-    assert text.size(count) == told
+def test_sizes(count, printed):
+    assert text.size(count) == printed
 
 
 @pytest.mark.parametrize(
-    ("seconds", "told"), [(0.05, "0.1 s"), (59.9, "59.9 s"), (61, "1 min 01 s"), (7325, "2 h 02 min")]
+    ("seconds", "printed"), [(0.05, "0.1 s"), (59.9, "59.9 s"), (61, "1 min 01 s"), (7325, "2 h 02 min")]
 )
-def test_durations(seconds, told):
-    assert text.duration(seconds) == told
+def test_durations(seconds, printed):
+    assert text.duration(seconds) == printed
 
 
 def test_tables_align():

@@ -12,21 +12,9 @@ from pathlib import Path
 import pytest
 
 from tfprep.bench import doctor
-from tfprep.cli import main
 from tfprep.limits import usable_cpus
 
 SMALL = 4 << 20
-
-
-@pytest.fixture
-def run(capsys):
-    def run(*args: object) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as caught:
-            main([str(arg) for arg in args])
-        out, err = capsys.readouterr()
-        return int(caught.value.code or 0), out, err
-
-    return run
 
 
 @pytest.fixture

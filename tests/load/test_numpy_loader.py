@@ -57,8 +57,8 @@ def test_every_kind_of_field(photos, variant, options):
 
 def test_dtypes_and_shapes(photos):
     batch = next(iter(tfprep.open(photos.path).numpy_loader("val", 4, training=False)))
-    told = {name: (value.dtype.name, value.shape) for name, value in batch.items()}
-    assert told == {
+    forms = {name: (value.dtype.name, value.shape) for name, value in batch.items()}
+    assert forms == {
         "image": ("uint8", (4, 24, 32, 3)),
         "lossless": ("uint8", (4, 24, 32, 3)),
         "mask": ("uint8", (4, 24, 32)),

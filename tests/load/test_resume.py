@@ -101,8 +101,8 @@ def start(trainer: Path, dataset: Path, run: Path, slow: float = 0.0) -> subproc
 
 
 def finish(process: subprocess.Popen[str]) -> None:
-    _, told = process.communicate(timeout=200)
-    assert process.returncode == 0, told
+    _, errors = process.communicate(timeout=200)
+    assert process.returncode == 0, errors
 
 
 def weights(run: Path) -> list[np.ndarray]:

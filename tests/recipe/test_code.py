@@ -396,11 +396,11 @@ def test_a_module_is_followed_after_many_constants(tmp_path):
     assert described[0] == described[1] != described[2]
 
 
-@pytest.mark.parametrize(("name", "old", "new", "told"), CHANGES)
-def test_every_change_of_user_code_is_detected_and_named(described, name, old, new, told):
+@pytest.mark.parametrize(("name", "old", "new", "message"), CHANGES)
+def test_every_change_of_user_code_is_detected_and_named(described, name, old, new, message):
     before, after = described(), described(name, old, new)
     assert json.dumps(before, sort_keys=True) != json.dumps(after, sort_keys=True)
-    assert told in "; ".join(what_changed(before, after))
+    assert message in "; ".join(what_changed(before, after))
 
 
 @pytest.mark.parametrize(("name", "old", "new"), NO_CHANGES)

@@ -280,7 +280,7 @@ def test_a_split_that_cannot_name_a_shard_is_refused(tree, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({"image": "*", "classes": ("a",)}, "classes need {label}"),
         ({"classes": ("a", "a")}, "each class once; 'a' comes twice"),
@@ -296,8 +296,8 @@ def test_a_split_that_cannot_name_a_shard_is_refused(tree, name: str) -> None:
         ({"splits": Fractions(train=1.0, group_by="patient")}, "group_by='patient' would be a column"),
     ],
 )
-def test_wrong_options_raise(options: dict[str, object], told: str) -> None:
-    with pytest.raises(RecipeError, match=told):
+def test_wrong_options_raise(options: dict[str, object], message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
         Folder(**options)
 
 

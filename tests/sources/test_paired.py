@@ -134,14 +134,14 @@ def test_masks_without_an_image_are_counted(tree) -> None:
 
 
 @pytest.mark.parametrize(
-    ("paths", "told"),
+    ("paths", "message"),
     [
         (("train/a.png",), "'train/a.png' should have 'trainannot/a.png', and no file fits '{split}annot/*.png'"),
         (("train/a.png", "trainannot/a_L.png"), "and the first file of '{split}annot/*.png' is 'trainannot/a_L.png'"),
     ],
 )
-def test_a_pattern_that_matches_no_mask_raises(tree, paths: tuple[str, ...], told: str) -> None:
-    with pytest.raises(SourceError, match=f"no image has its mask: .*{re.escape(told)}"):
+def test_a_pattern_that_matches_no_mask_raises(tree, paths: tuple[str, ...], message: str) -> None:
+    with pytest.raises(SourceError, match=f"no image has its mask: .*{re.escape(message)}"):
         files(CAMVID, tree(*paths))
 
 
@@ -183,7 +183,7 @@ def test_fractions_and_groups(tree) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({"image": "*"}, "expected a mask or fields beside the image"),
         ({"image": "*.png", "mask": "*.png"}, "the patterns of image and mask are one"),
@@ -198,6 +198,6 @@ def test_fractions_and_groups(tree) -> None:
         ({"image": "i/*", "mask": "m/*", "splits": Fractions(train=1.0, stratify="mask")}, "names no label field"),
     ],
 )
-def test_wrong_options_raise(options: dict[str, object], told: str) -> None:
-    with pytest.raises(RecipeError, match=told):
+def test_wrong_options_raise(options: dict[str, object], message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
         Paired(**options)

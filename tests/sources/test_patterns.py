@@ -61,7 +61,7 @@ def test_a_filled_pattern_matches_again(deep: list[str], split: str, label: str,
 
 
 @pytest.mark.parametrize(
-    ("pattern", "told"),
+    ("pattern", "message"),
     [
         ("", "expected a path relative"),
         ("/data/*.png", "expected a path relative"),
@@ -77,8 +77,8 @@ def test_a_filled_pattern_matches_again(deep: list[str], split: str, label: str,
         ("{}/*.png", "placeholders like"),
     ],
 )
-def test_a_mistake_names_the_option_the_rule_and_the_pattern(pattern: str, told: str) -> None:
-    with pytest.raises(RecipeError, match=told) as caught:
+def test_a_mistake_names_the_option_the_rule_and_the_pattern(pattern: str, message: str) -> None:
+    with pytest.raises(RecipeError, match=message) as caught:
         compile_pattern(pattern, "Folder: image")
     assert str(caught.value).startswith("Folder: image: ")
     assert str(caught.value).endswith(repr(pattern))

@@ -193,7 +193,7 @@ def test_stratifying_samples_with_several_classes_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({"train": 0.8}, "add up to 1"),
         ({"train": 0.8, "val": 0.3}, "add up to 1"),
@@ -205,8 +205,8 @@ def test_stratifying_samples_with_several_classes_is_refused() -> None:
         ({"train": 1.0, "group_by": 3}, "a regular expression, a column or a function; got 3"),
     ],
 )
-def test_wrong_options_raise(options: dict[str, object], told: str) -> None:
-    with pytest.raises(RecipeError, match=told):
+def test_wrong_options_raise(options: dict[str, object], message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
         Fractions(**options)
 
 

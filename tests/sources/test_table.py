@@ -223,10 +223,10 @@ BAD_ROWS = [
 ]
 
 
-@pytest.mark.parametrize(("change", "options", "told"), BAD_ROWS)
-def test_a_bad_cell_names_table_row_and_column(tmp_path, change: dict[str, Any], options: Any, told: str) -> None:
+@pytest.mark.parametrize(("change", "options", "message"), BAD_ROWS)
+def test_a_bad_cell_names_table_row_and_column(tmp_path, change: dict[str, Any], options: Any, message: str) -> None:
     good = {"file": "a.jpg", "kind": "x", "n": None, "set": "train", "id": "1"}
-    with pytest.raises(SourceError, match=r"t\.jsonl: " + told):
+    with pytest.raises(SourceError, match=r"t\.jsonl: " + message):
         table(tmp_path, [good, {**good, "file": "b.jpg", "id": "2", **change}], **options)
 
 
@@ -262,7 +262,7 @@ def test_a_column_twice(tmp_path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "told"),
+    ("name", "content", "message"),
     [
         ("t.csv", b"file,kind\na.jpg,x\nb.jpg\n", r"t.csv cannot be read as .csv: .*2 columns, got 1"),
         ("t.csv", b"file\na\xff.jpg\n", r"t.csv cannot be read as .csv: .*UTF8"),
@@ -276,9 +276,9 @@ def test_a_column_twice(tmp_path) -> None:
         ("other.csv", b"", "t.csv: there is no such table"),
     ],
 )
-def test_a_broken_table_is_named(tmp_path, name: str, content: bytes, told: str) -> None:
+def test_a_broken_table_is_named(tmp_path, name: str, content: bytes, message: str) -> None:
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(SourceError, match=told):
+    with pytest.raises(SourceError, match=message):
         list(Table(name.replace("other", "t"), "file").scan(tmp_path).entries)
 
 
@@ -288,7 +288,7 @@ def test_a_pattern_that_no_table_fits(tmp_path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({"table": "t.xlsx"}, r"expected table to end in .csv, .tsv, .jsonl, .ndjson, .parquet; got 't.xlsx'"),
         ({"table": "t"}, "expected table to end in"),
@@ -302,8 +302,8 @@ def test_a_pattern_that_no_table_fits(tmp_path) -> None:
         ({"splits": Fractions(train=1.0, stratify="label")}, "stratify='label' names no label field; those are none"),
     ],
 )
-def test_wrong_options_raise(options: dict[str, Any], told: str) -> None:
-    with pytest.raises(RecipeError, match=told):
+def test_wrong_options_raise(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
         Table(**{"table": "t.csv", "image": "file", **options})
 
 

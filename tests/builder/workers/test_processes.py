@@ -181,8 +181,8 @@ if item == 2:
     import logging, warnings; logging.getLogger("PIL").error("by a logger"); warnings.warn("by a warning")
 """
     events = ran(Processes(entry, workers=1, item_timeout_s=60), [{"items": 5, "code": code}])
-    told = [event for event in events if isinstance(event, WorkerOutput)]
-    first, second, last = told
+    outputs = [event for event in events if isinstance(event, WorkerOutput)]
+    first, second, last = outputs
     assert (first, last) == (WorkerOutput(0, 1, "libpng warning: odd\na child\n"), WorkerOutput(0, 3, "last words\n"))
     assert second.text.startswith("by a logger\n")
     assert "UserWarning: by a warning" in second.text
@@ -196,5 +196,5 @@ if item == 2:
 def test_the_beginning_of_endless_output_is_reported(entry):
     code = "os.write(2, b'x' * 1_000_000)"
     events = ran(Processes(entry, workers=1, item_timeout_s=60), [{"items": 3, "code": code}])
-    told = [event for event in events if isinstance(event, WorkerOutput)]
-    assert [(event.item, len(event.text)) for event in told] == [(0, 4000), (1, 4000), (2, 4000)]
+    outputs = [event for event in events if isinstance(event, WorkerOutput)]
+    assert [(event.item, len(event.text)) for event in outputs] == [(0, 4000), (1, 4000), (2, 4000)]

@@ -104,11 +104,11 @@ def test_a_stall_names_the_file_and_the_line(data, gate):
     loader = data.numpy_loader("train", 8, timeout_s=0.3, threads=2, **OPTIONS).repeat()
     with pytest.raises(StalledPipelineError) as caught:
         next(iter(loader))
-    told = str(caught.value)
-    assert "no batch for step 0 in 0.3 s" in told
-    assert "tfprep-read-0: read " in told
-    assert "made-train" in told  # The file.
-    assert "opened.wait(20)" in told  # The line of code.
+    message = str(caught.value)
+    assert "no batch for step 0 in 0.3 s" in message
+    assert "tfprep-read-0: read " in message
+    assert "made-train" in message  # The file.
+    assert "opened.wait(20)" in message  # The line of code.
     gate.set()
 
 

@@ -106,11 +106,11 @@ def test_validation_reads_the_whole_split_in_every_epoch(data):
     train = data.loader("train", 10, seed=3, **XY)
     validation = data.loader("val", 4, **XY)
     model = model_of(data)
-    told = model.fit(train, epochs=2, validation_data=validation, verbose=0, shuffle=False)
+    training = model.fit(train, epochs=2, validation_data=validation, verbose=0, shuffle=False)
     x, y = [np.concatenate(column) for column in zip(*data.numpy_loader("val", 4, **XY), strict=True)]
     assert len(y) == 11
-    assert told.history["val_loss"][-1] == pytest.approx(model.evaluate(x, y, batch_size=11, verbose=0), rel=1e-5)
-    assert model.evaluate(validation, verbose=0) == pytest.approx(told.history["val_loss"][-1], rel=1e-6)
+    assert training.history["val_loss"][-1] == pytest.approx(model.evaluate(x, y, batch_size=11, verbose=0), rel=1e-5)
+    assert model.evaluate(validation, verbose=0) == pytest.approx(training.history["val_loss"][-1], rel=1e-6)
     assert model.predict(data.loader("val", 4, inputs="image"), verbose=0).shape == (11, 3)
 
 
