@@ -76,7 +76,7 @@ def test_build_reports_its_work_and_then_that_nothing_is_to_do(run, recipe, phot
 
 def test_build_as_json(run, recipe, photos, tmp_path):
     _, out, _ = run("build", recipe, "--data", photos, "--out", tmp_path / "out", "--workers", 0, "--json")
-    printed = json.loads(out[out.index("{") :])
+    summary = json.loads(out[out.index("{") :])
     assert summary["samples"] == 40
     assert summary["splits"]["train"]["variants"] == 2
 
