@@ -45,7 +45,9 @@ from tfprep.dataset.tfds import misread_classes
 from tfprep.errors import BuildError, RecipeError, SourceError
 from tfprep.recipe import Recipe
 from tfprep.recipe.file import load_recipe, locate
+from tfprep.sources.raw import raw_root
 from tfprep.storage.local import remove_leftovers, write_whole
+from tfprep.storage.urls import is_remote
 
 _MOST_ROUNDS = 4
 """Rounds until all records of a field have one form. The second is the last, unless an input changes meanwhile."""
@@ -97,7 +99,7 @@ def run_store_plan(job: Job) -> int:
 
 @contextmanager
 def _started(job: Job, part: Part | None = None) -> Iterator[_Build]:
-    layout, root = Layout(Path(job.out)), Path(job.data)
+    layout, root = Layout(Path(job.out)), raw_root(job.data)
     recipe, file = _loaded(job.recipe)
     _check_folders(root, layout.out)
     with locked(layout, shared=part is not None):
@@ -135,7 +137,7 @@ def plan_build(
       SourceError: The raw data is not laid out as the source expects.
       BuildError: The build would refuse to start, for example because `out` holds another dataset.
     """
-    layout, root = Layout(Path(out)), Path(data)
+    layout, root = Layout(Path(out)), raw_root(data)
     loaded, file = _loaded(recipe)
     _check_folders(root, layout.out)
     plan = _plan(loaded, file, root, layout, limit, reshard)
@@ -346,6 +348,8 @@ def _loaded(recipe: Recipe | str | os.PathLike[str]) -> tuple[Recipe, Path | Non
 
 
 def _check_folders(root: Path, out: Path) -> None:
+    if is_remote(root):
+        return
     if not root.is_dir():
         raise SourceError(f"{root}: no such folder of raw data; say where it is with --data")
     if out.is_dir() and os.path.samefile(root, out):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from tfprep.builder.options import BuildOptions, BuildSummary, Part, PartSummary, worker_count
 from tfprep.builder.workers import Engine, Inline, Processes
 from tfprep.dataset.names import INDEX
+from tfprep.storage.urls import is_remote
 
 if TYPE_CHECKING:
     from tfprep.builder.progress import OnEvent, OnProgress
@@ -37,8 +38,8 @@ def build(
     Args:
       recipe: The recipe, or the path of the Python file that defines `RECIPE`.
       out: The folder of the dataset. It is created if it is missing.
-      data: The folder of the raw files, which the recipe's source lists. None for the one that the recipe's file names as
-        `DATA`, and else the current folder.
+      data: The folder of the raw files, which the recipe's source lists, or its URL. None for the one that the recipe's file
+        names as `DATA`, and else the current folder.
       options: How the build runs: number of workers, limit, what to do with bad samples.
       on_progress: Called with a `BuildProgress` several times a second.
       on_event: Called with a `BuildEvent` for each step of the build and each problem.
@@ -181,7 +182,7 @@ def _job(
 def _root(recipe: Recipe | str | os.PathLike[str], data: str | os.PathLike[str] | None) -> str | os.PathLike[str]:
     """The folder of the raw files: the one given, or what the recipe's file says."""
     if data is not None:
-        return os.path.expanduser(data)
+        return data if is_remote(data) else os.path.expanduser(data)
     from tfprep.recipe.file import data_root
     from tfprep.recipe.recipe import Recipe
 

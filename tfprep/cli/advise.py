@@ -17,9 +17,7 @@ if TYPE_CHECKING:
 
 @click.command("advise")
 @click.argument("recipe", type=click.Path(path_type=Path))
-@click.option(
-    "--data", type=click.Path(path_type=Path), help="Folder of the recipe's raw files. [default: as for build]"
-)
+@click.option("--data", help="Folder of the recipe's raw files, or its URL. [default: as for build]")
 @click.option("--images-per-second", type=click.FloatRange(0, min_open=True), help="Rate that the loader should reach.")
 @click.option("--disk", type=byte_count, metavar="BYTES", help="Largest size of the dataset, for example 200GB.")
 @click.option("--hours", type=click.FloatRange(0, min_open=True), help="Longest time of the build, in hours.")
@@ -35,7 +33,7 @@ if TYPE_CHECKING:
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def command(
-    recipe: Path, data: Path | None, samples: int, split: str, strategy: tuple[str, ...], as_json: bool, **goals: Any
+    recipe: Path, data: str | None, samples: int, split: str, strategy: tuple[str, ...], as_json: bool, **goals: Any
 ) -> None:
     """Recommend how to store the data of RECIPE.
 
@@ -44,10 +42,11 @@ def command(
     from tfprep.bench.advise.advise import Goals, advise
     from tfprep.cli.quiet import start_tensorflow
     from tfprep.recipe.file import data_root, load_recipe
+    from tfprep.sources.raw import raw_root
 
     start_tensorflow("tfprep advise")
     wanted = Goals(goals["images_per_second"], goals["disk"], goals["hours"])
-    root = data or data_root(recipe)
+    root = raw_root(data or data_root(recipe))
     with tempfile.TemporaryDirectory(prefix="tfprep-advise-") as scratch:
         tell = None if as_json else lambda line: text.echo(line, err=True)
         found = advise(

@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--data",
-    type=click.Path(path_type=Path),
-    help="Folder of the raw files. [default: DATA of the recipe, else the current folder]",
+    help="Folder of the raw files, or a URL such as s3://bucket/raw. [default: DATA of the recipe, else the current folder]",
 )
 @click.option(
     "--workers",
@@ -97,7 +96,7 @@ if TYPE_CHECKING:
 @click.option("--show-workers", is_flag=True, help="Show the current sample of each worker below the progress bar.")
 @click.option("--quiet", is_flag=True, help="Show no progress.")
 def command(
-    recipe: Path, out: Path, data: Path | None, workers: int | None, limit: int | None,
+    recipe: Path, out: Path, data: str | None, workers: int | None, limit: int | None,
     on_bad: Literal["skip", "fail"], max_bad: float, sample_timeout: float, replace: bool, hash: bool,
     reshard: bool, part: str | None, finish: bool, new_plan: bool, dry_run: bool, as_json: bool, show_workers: bool, quiet: bool,
 ) -> None:  # fmt: skip
@@ -215,7 +214,7 @@ def _done_text(summary: Any, finish: bool) -> str:
     return f"Published in {duration}." if finish else f"Nothing to do: the dataset is up to date ({duration})."
 
 
-def _dry_run(recipe: Path, out: Path, root: Path, options: dict[str, Any], as_json: bool) -> None:
+def _dry_run(recipe: Path, out: Path, root: str | Path, options: dict[str, Any], as_json: bool) -> None:
     from tfprep.builder import explain, plan_build
 
     states = plan_build(recipe, out, root, **options)

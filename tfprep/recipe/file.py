@@ -17,6 +17,7 @@ from typing import Any
 from tfprep.errors import RecipeError
 from tfprep.python_file import import_file
 from tfprep.recipe.recipe import Recipe
+from tfprep.storage.urls import folder_at, is_remote
 
 _PARTS = "augment", "codecs", "derive", "sources"
 
@@ -74,10 +75,14 @@ def _defined(names: Mapping[str, Any]) -> str:
 
 
 def data_root(path: Path) -> Path:
-    """Return the folder that the recipe file names as `DATA`, relative to the file; without `DATA`, the current folder."""
+    """Return the folder or URL that the recipe file names as `DATA`; a folder is relative to the file. Without `DATA`, it is the
+    current folder."""
     load_recipe(path)
     data = getattr(sys.modules[_module_name(path)], "DATA", None)
-    return Path.cwd() if data is None else path.parent / Path(data).expanduser()
+    if data is None:
+        return Path.cwd()
+    folder = folder_at(data)
+    return folder if is_remote(folder) else path.parent / folder
 
 
 def _module_name(path: Path) -> str:

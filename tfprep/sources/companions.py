@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import unicodedata
 from collections.abc import Callable, Iterator
 from functools import lru_cache
@@ -11,6 +10,7 @@ from typing import NamedTuple
 
 from tfprep.errors import SourceError
 from tfprep.sources.patterns import IMAGE_SUFFIXES, Holes, Pattern
+from tfprep.sources.raw import names_of
 
 _FOLDERS_CACHED = 4
 """Number of folders whose names are cached: images come folder by folder, and so do their masks."""
@@ -51,12 +51,12 @@ class Companions:
 
 def _names(root: Path, folder: str) -> frozenset[str]:
     try:
-        with os.scandir(os.path.join(root, folder)) as found:
-            return frozenset(item.name for item in found)
+        names = names_of(root / folder)
+        return frozenset((*names.files, *names.folders))
     except (FileNotFoundError, NotADirectoryError):
         return frozenset()
     except OSError as error:
-        raise SourceError(f"{os.path.join(root, folder)}: cannot list this folder: {error.strerror}") from error
+        raise SourceError(f"{root / folder}: cannot list this folder: {error.strerror}") from error
 
 
 def _spellings(stem: str, suffix: str | None) -> Iterator[str]:

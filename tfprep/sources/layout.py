@@ -11,6 +11,7 @@ from tfprep.errors import RecipeError, SampleError, SourceError
 from tfprep.images import read_header
 from tfprep.sources.labels import class_name_fault
 from tfprep.sources.patterns import IMAGE_SUFFIXES, Holes, Pattern
+from tfprep.sources.raw import names_of
 from tfprep.sources.source import key_of
 from tfprep.sources.splits import Fractions, check_split_name
 from tfprep.sources.walk import MatchedFile, walk
@@ -147,7 +148,8 @@ def _check_fractions(fractions: Fractions, pattern: Pattern, where: str) -> None
 
 
 def _nothing(root: Path, pattern: Pattern) -> str:
-    there = sorted(path.name + "/" * path.is_dir() for path in root.iterdir())
+    files, folders, _ = names_of(root)
+    there = sorted((*files, *(f"{name}/" for name in folders)))
     listed = ", ".join(map(repr, there[:12])) + (", …" if len(there) > 12 else "") if there else "nothing"
     suffixes = "" if pattern.suffix else f" (files ending in {', '.join(IMAGE_SUFFIXES)})"
     way_out = "say where the files lie with --data, or change the pattern to fit"

@@ -1,11 +1,13 @@
-"""References to a part of a file, among the paths of an entry: `shards/a.tar//1536+20480//cat/1.jpg`.
+"""References to raw bytes, as the entries of a listing hold them: a file, or a part of one.
 
-A reference holds the container's path, the part's first byte and number of bytes (with `z` if they are deflated), and the name
-of the member. Paths of sources never hold two slashes in a row, so that no file has such a name.
+A reference is text. `cat/1.jpg` is a file below the root, `s3://bucket/cat/1.jpg` one at a URL of its own. A part of a file has
+the first byte, the number of bytes (with `z` if they are deflated), and the name of the member, as in
+`shards/a.tar//1536+20480//cat/1.jpg`. Paths of sources never hold two slashes in a row, so that no file has such a name.
 """
 
 from __future__ import annotations
 
+import re
 import zlib
 from typing import NamedTuple
 
@@ -14,46 +16,57 @@ from tfprep.images import MAX_FILE_BYTES, check_file_size
 
 _MARK = "//"
 _MISSING = "missing"
+_SCHEME = re.compile(r"[a-z][a-z0-9]*://")
 
 
-class FilePart(NamedTuple):
-    """A part of a file; without `bytes` the member is missing."""
+class Reference(NamedTuple):
+    """Where raw bytes are.
 
-    container: str
-    start: int
-    bytes: int | None
-    deflated: bool
-    member: str
+    Attributes:
+        file: The path of a file relative to the root, or its URL.
+        start: The first byte of the part.
+        bytes: The number of bytes of the part; None for the whole file.
+        deflated: Whether the part is deflated, as members of zip files are.
+        member: The name of the member of an archive; "" for a whole file.
+        missing: Whether the member is expected and not there: reading it rejects its sample.
+    """
+
+    file: str
+    start: int = 0
+    bytes: int | None = None
+    deflated: bool = False
+    member: str = ""
+    missing: bool = False
+
+    def __str__(self) -> str:
+        if self.missing:
+            return f"{self.file}{_MARK}{_MISSING}{_MARK}{self.member}"
+        if self.bytes is None:
+            return self.file
+        return f"{self.file}{_MARK}{self.start}+{self.bytes}{'z' * self.deflated}{_MARK}{self.member}"
 
 
-def reference(container: str, start: int, size: int, member: str, *, deflated: bool = False) -> str:
-    return f"{container}{_MARK}{start}+{size}{'z' * deflated}{_MARK}{member}"
-
-
-def missing_member(container: str, member: str) -> str:
-    """Return the reference to a member that is expected and not there: reading it rejects its sample."""
-    return f"{container}{_MARK}{_MISSING}{_MARK}{member}"
-
-
-def part_of(path: str) -> FilePart | None:
-    """Return what a path refers to; None if it is the path of a whole file."""
-    container, mark, rest = path.partition(_MARK)
-    if not mark:
-        return None
-    place, _, member = rest.partition(_MARK)
+def parse_reference(text: str) -> Reference:
+    """Return what the text of a reference says."""
+    scheme = _SCHEME.match(text)
+    first = scheme.end() if scheme else 0
+    end = text.find(_MARK, first)
+    if end < 0:
+        return Reference(text)
+    place, _, member = text[end + len(_MARK) :].partition(_MARK)
     if place == _MISSING:
-        return FilePart(container, 0, None, False, member)
+        return Reference(text[:end], member=member, missing=True)
     start, _, size = place.removesuffix("z").partition("+")
-    return FilePart(container, int(start), int(size), place.endswith("z"), member)
+    return Reference(text[:end], int(start), int(size), place.endswith("z"), member)
 
 
-def content_of(part: FilePart, data: bytes) -> bytes:
-    """Return the member whose bytes in the container are `data`. Raises SampleError."""
-    if len(data) != part.bytes:
+def content_of(reference: Reference, data: bytes) -> bytes:
+    """Return the content of a part whose bytes in the file are `data`. Raises SampleError."""
+    if len(data) != reference.bytes:
         raise SampleError(
-            f"the container ends {(part.bytes or 0) - len(data)} bytes before the member does; it was cut short"
+            f"the container ends {(reference.bytes or 0) - len(data)} bytes before the member does; it was cut short"
         )
-    if not part.deflated:
+    if not reference.deflated:
         return data
     inflate = zlib.decompressobj(-zlib.MAX_WBITS)
     try:

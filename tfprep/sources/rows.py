@@ -60,7 +60,7 @@ def _open_csv(path: Path, columns: list[str] | None = None) -> Any:
     import pyarrow.csv
 
     return pyarrow.csv.open_csv(
-        path,
+        path if isinstance(path, Path) else path.open("rb"),
         read_options=pyarrow.csv.ReadOptions(block_size=BLOCK_BYTES, use_threads=False),
         parse_options=pyarrow.csv.ParseOptions(delimiter=_delimiter(path), newlines_in_values=True),
         convert_options=pyarrow.csv.ConvertOptions(
@@ -137,7 +137,7 @@ def _parquet_batches(path: Path, columns: list[str]) -> Iterator[RowBatch]:
 def _open_parquet(path: Path) -> Any:
     import pyarrow.parquet
 
-    return pyarrow.parquet.ParquetFile(path)
+    return pyarrow.parquet.ParquetFile(path if isinstance(path, Path) else path.open("rb"))
 
 
 def _arrow_batches(found: Iterator[Any], columns: list[str]) -> Iterator[RowBatch]:

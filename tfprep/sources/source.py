@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import stat
 import unicodedata
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
@@ -12,8 +10,7 @@ from typing import Any, Protocol
 
 from tfprep.errors import SampleError
 from tfprep.fields import Kind, Size
-from tfprep.images import check_file_size
-from tfprep.sources.reference import content_of, part_of
+from tfprep.sources.raw import read_raw
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +22,8 @@ class Entry:
     Attributes:
         key: Unique in the dataset; it stays the same when the data is moved (see `key_of`).
         split: The name of the split.
-        files: Paths relative to the root, spelled as the file system spells them, in the order of `Listing.files`; or
-            references to parts of files (`tfprep.sources.reference`).
+        files: References (`tfprep.sources.reference`) in the order of `Listing.files`: paths relative to the root, spelled as the
+            file system spells them, URLs, and parts of files.
         values: Values that JSON can hold, in the order of `Listing.values`.
     """
 
@@ -87,6 +84,10 @@ class Source(Protocol):
     def scan(self, root: Path) -> Listing:
         """List the samples below `root`. A label in an entry is its class number.
 
+        Args:
+            root: A folder, or what `tfprep.sources.raw.raw_root` returns for a URL, which has the methods of a `Path` that
+                sources use.
+
         Raises:
             SourceError: The data is not laid out as the options say; the message names the folder, the pattern or the row. It is
                 raised by this call or while the entries are consumed.
@@ -99,6 +100,7 @@ def read_files(root: Path, listing_files: tuple[str, ...], entry: Entry) -> dict
 
     Raises:
         SampleError: A file cannot be read, or is larger than `tfprep.images.MAX_FILE_BYTES` (stage `read`).
+        StorageError: An object store cannot be reached, or refuses.
     """
     return {name: _read(root, name, path) for name, path in zip(listing_files, entry.files, strict=True)}
 
@@ -135,27 +137,7 @@ def _spell(value: Any) -> str:
 
 
 def _read(root: Path, name: str, path: str) -> bytes:
-    part = part_of(path)
-    if part is not None and part.bytes is None:
-        raise SampleError(
-            f"there is no member {part.member!r} in {part.container}", stage="read", field=name, path=path
-        )
     try:
-        # O_NONBLOCK: opening a pipe that nobody writes to would wait for ever.
-        descriptor = os.open(
-            os.path.join(root, path if part is None else part.container), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
-        )
-        with open(descriptor, "rb") as file:
-            status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode):
-                raise SampleError("not a regular file")
-            if part is not None:
-                check_file_size(part.bytes or 0)
-                return content_of(part, os.pread(file.fileno(), part.bytes or 0, part.start))
-            check_file_size(status.st_size)
-            return file.read()
+        return read_raw(root, path)
     except SampleError as error:
-        raise error.located(stage="read", field=name, path=path) from error
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise SampleError(f"cannot read the file: {reason}", stage="read", field=name, path=path) from error
+        raise error.located(stage="read", field=name, path=path) from error.__cause__

@@ -17,7 +17,9 @@ from typing import NamedTuple
 
 from tfprep.errors import SourceError
 from tfprep.sources.patterns import IMAGE_SUFFIXES, Holes, Pattern
+from tfprep.sources.raw import can_list, names_of
 from tfprep.sources.source import key_of
+from tfprep.storage.urls import is_remote
 
 HIDDEN = "hidden (the name begins with a dot)"
 SPECIAL = "neither a file nor a folder"
@@ -51,6 +53,9 @@ def walk(
     root: Path, pattern: Pattern, tally: Counter[str], done: Callable[[Holes], bool] = lambda holes: False
 ) -> Iterator[MatchedFile]:
     """Yield every file that fits `pattern`, in order. A folder is not entered if its placeholders are `done`."""
+    if not pattern.holes and not can_list(root):
+        yield MatchedFile(pattern.text, {})
+        return
     if not root.is_dir():
         raise SourceError(f"{root}: expected the folder that holds the raw data; there is no such folder")
     pending = [_Folder("", _closure(pattern, _State(0, {})), ())]
@@ -73,29 +78,20 @@ def walk(
 
 def names_in(root: Path, folder: str, tally: Counter[str]) -> tuple[list[str], list[str]]:
     """Return the names of the files and of the folders in `root/folder`, sorted. A dangling link counts as a file."""
-    files: list[str] = []
-    folders: list[str] = []
     try:
-        with os.scandir(os.path.join(root, folder)) as entries:
-            for item in entries:
-                if item.name.startswith("."):
-                    tally[HIDDEN] += 1
-                elif _is_folder(item):
-                    folders.append(item.name)
-                elif item.is_symlink() or item.is_file():
-                    files.append(item.name)
-                else:
-                    tally[SPECIAL] += 1
+        names = names_of(root / folder)
     except OSError as error:
-        raise SourceError(f"{os.path.join(root, folder)}: cannot list this folder: {error.strerror}") from error
-    return _sorted(root, folder, files), _sorted(root, folder, folders)
+        raise SourceError(f"{root / folder}/: cannot list this folder: {error.strerror}") from error
+    if names.others:
+        tally[SPECIAL] += names.others
+    return _shown(root, folder, names.files, tally), _shown(root, folder, names.folders, tally)
 
 
-def _is_folder(item: os.DirEntry[str]) -> bool:
-    try:
-        return item.is_dir()
-    except OSError:  # a link to itself: it counts as a file, and reading it rejects that sample alone
-        return False
+def _shown(root: Path, folder: str, names: list[str], tally: Counter[str]) -> list[str]:
+    shown = [name for name in names if not name.startswith(".")]
+    if len(shown) < len(names):
+        tally[HIDDEN] += len(names) - len(shown)
+    return _sorted(root, folder, shown)
 
 
 def image_suffix(name: str) -> bool:
@@ -109,7 +105,7 @@ def _sorted(root: Path, folder: str, names: list[str]) -> list[str]:
     for name, following in pairwise(ordered):
         if key_of(name) == key_of(following):
             raise SourceError(
-                f"{os.path.join(root, folder)}: {name!a} and {following!a} are one name, {key_of(name)!r}, in "
+                f"{root / folder}: {name!a} and {following!a} are one name, {key_of(name)!r}, in "
                 "two Unicode spellings; rename or remove one of them"
             )
     return ordered
@@ -152,6 +148,8 @@ def _closure(pattern: Pattern, state: _State) -> tuple[_State, ...]:
 
 
 def _identity(root: Path, folder: _Folder) -> tuple[int, int]:
+    if is_remote(root):
+        return -1, len(folder.path)  # objects have no links, and the path of every folder is longer than those above
     path = os.path.join(root, folder.path)
     try:
         status = os.stat(path)

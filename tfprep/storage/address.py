@@ -48,11 +48,15 @@ class Url:
 
 @dataclass(frozen=True)
 class ObjectInfo:
-    """An object's name in its store, its size, and a version that changes whenever the object is written."""
+    """An object's name in its store, its size, and a version that changes whenever the object is written.
+
+    `modified` is when it was written, for stores that give objects no version; "" of local files.
+    """
 
     name: str
     bytes: int
     version: str
+    modified: str = ""
 
 
 def parse_url(text: str) -> Url:

@@ -55,7 +55,7 @@ class ObjectStore:
         except Exception as error:
             raise self._failed(folder, error, "cannot be listed") from None
         start = len(self._url.key) + 1 if self._url.key else 0
-        infos = [ObjectInfo(entry["path"][start:], entry["size"], _version(entry)) for entry in entries]
+        infos = [_info(entry["path"][start:], entry) for entry in entries]
         return sorted(infos, key=lambda info: info.name)
 
     def info(self, name: str) -> ObjectInfo:
@@ -65,7 +65,7 @@ class ObjectStore:
             entry = obstore.head(self._store, self._key(name))
         except Exception as error:
             raise self._failed(name, error) from _cause(error)
-        return ObjectInfo(name, entry["size"], _version(entry))
+        return _info(name, entry)
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> memoryview:
         import obstore
@@ -147,6 +147,10 @@ class ObjectStore:
 def _cause(error: Exception) -> Exception | None:
     """What the error is chained to. The store's own error is left out: its text may hold parts of a signed request."""
     return FileNotFoundError("404") if isinstance(error, FileNotFoundError) else None
+
+
+def _info(name: str, entry: Any) -> ObjectInfo:
+    return ObjectInfo(name, entry["size"], _version(entry), str(entry["last_modified"].timestamp()))
 
 
 def _version(entry: Any) -> str:

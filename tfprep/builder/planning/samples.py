@@ -25,7 +25,8 @@ from tfprep.errors import DatasetError, SourceError
 from tfprep.fields import Array
 from tfprep.seeding import sample_hash
 from tfprep.sources import Entry, Listing
-from tfprep.sources.reference import part_of
+from tfprep.sources.raw import RawState, raw_states
+from tfprep.sources.reference import parse_reference
 from tfprep.storage.local import writing
 
 CHUNK = 1 << 14
@@ -143,9 +144,8 @@ def collect_samples(listing: Listing, root: Path, seed: int, folder: Path | None
     """
     found: dict[str, int] = {}
     texts, numbers = _Scratch(folder), _Scratch(folder)
-    prefix = os.path.join(root, "")
     for entries in _chunks(listing.entries):
-        chunk, rows = _written(entries, prefix, seed, found)
+        chunk, rows = _written(entries, root, seed, found)
         rows["offset"] += texts.size
         texts.append(chunk)
         numbers.append(rows.tobytes())
@@ -179,9 +179,10 @@ def _chunks(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
         yield chunk
 
 
-def _written(entries: Sequence[Entry], prefix: str, seed: int, splits: dict[str, int]) -> tuple[bytes, Array]:
+def _written(entries: Sequence[Entry], root: Path, seed: int, splits: dict[str, int]) -> tuple[bytes, Array]:
     """Return the texts and the rows of the entries. A split that occurs for the first time is added to `splits`."""
-    stats = [_stat(prefix, entry.files) for entry in entries]
+    states = raw_states(root, (path for entry in entries for path in entry.files))
+    stats = [_stat(states, entry.files) for entry in entries]
     columns = (
         [entry.key.encode() for entry in entries],
         [os.fsencode(_SEPARATOR.join(entry.files)) for entry in entries],
@@ -207,19 +208,16 @@ def _values_text(values: Sequence[Any]) -> bytes:
     return json.dumps(values).encode() if values else b""
 
 
-def _stat(prefix: str, files: Sequence[str]) -> tuple[str, int]:
-    """Return size and modification time of a sample's files as text, and the sum of their sizes."""
-    texts, total = [], 0
-    for path in files:
-        part = part_of(path)
-        try:
-            status = os.stat(prefix + (path if part is None else part.container))
-        except OSError as error:
-            texts.append(type(error).__name__)
-        else:
-            texts.append(f"{status.st_size}:{status.st_mtime_ns}")
-            total += status.st_size if part is None else part.bytes or 0
-    return " ".join(texts), total
+def _stat(states: Mapping[str, RawState], files: Sequence[str]) -> tuple[str, int]:
+    """Return the states of a sample's files as text, and the sum of their sizes."""
+    references = [parse_reference(path) for path in files]
+    of_files = [states[reference.file] for reference in references]
+    sizes = (
+        state.bytes if reference.bytes is None else reference.bytes
+        for reference, state in zip(references, of_files, strict=True)
+        if not reference.missing
+    )
+    return " ".join(state.text for state in of_files), sum(sizes)
 
 
 def _check_split(name: str) -> None:

@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 
 from PIL import Image, ImageFile
 
-from tfprep.errors import BuildError, SampleError
+from tfprep.errors import BuildError, SampleError, StorageError
 from tfprep.sources import Entry, read_files
+from tfprep.storage.urls import is_remote
 
 
 class RawSample(NamedTuple):
@@ -35,10 +36,10 @@ class RawSample(NamedTuple):
 
 @dataclass(frozen=True)
 class Inputs:
-    """The raw files below a folder.
+    """The raw files below a folder or a URL.
 
     Attributes:
-      root: The folder.
+      root: As `tfprep.sources.raw.raw_root` returns it.
       files, values: The names of the fields, as in the source's `Listing`.
       image: The field of `files` whose own digest is kept.
     """
@@ -57,12 +58,14 @@ class Inputs:
 
         Raises:
           SampleError: A file cannot be read, or does not fit into memory.
-          BuildError: The folder itself is gone, so that no file can be read.
+          BuildError: The folder itself is gone, or its store cannot be reached or refuses, so that no file can be read.
         """
         try:
             raw: dict[str, Any] = {**read_files(self.root, self.files, Entry("", "", tuple(files)))}
         except MemoryError as error:
             raise SampleError("its files do not fit into memory", stage="read") from error
+        except StorageError as error:
+            raise BuildError(f"{error}. Run the same command again: it continues") from error
         except SampleError as error:
             if _identity(self.root) != self._folder:
                 raise BuildError(
@@ -99,7 +102,9 @@ def digest_of_file(data: bytes) -> bytes:
 
 
 def _identity(folder: Path) -> tuple[int, int] | None:
-    """Return what tells a folder from an empty mount point of the same name."""
+    """Return what tells a folder from an empty mount point of the same name; None of a URL."""
+    if is_remote(folder):
+        return None
     try:
         status = os.stat(folder)
     except OSError:

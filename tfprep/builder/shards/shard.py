@@ -48,6 +48,7 @@ from tfprep.recipe import Recipe
 from tfprep.recipe.file import load_recipe
 from tfprep.records import encode
 from tfprep.records.framing import HEADER_BYTES
+from tfprep.sources.raw import raw_root
 from tfprep.storage.local import sync_folder
 
 STATISTICS_OF_ORIGINALS = 128
@@ -98,7 +99,7 @@ def open_work(argument: Json) -> Work:
     context = BuildContext(
         maker=SampleMaker(recipe, argument["kinds"], argument["classes"]),
         layout=Layout(Path(argument["out"])),
-        inputs=Inputs(Path(argument["root"]), files, tuple(argument["values"]), image),
+        inputs=Inputs(raw_root(argument["root"]), files, tuple(argument["values"]), image),
         versions=argument["versions"],
         train=argument["train"],
         run=argument["run"],

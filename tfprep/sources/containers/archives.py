@@ -23,7 +23,8 @@ from tfprep.sources.labels import check_classes
 from tfprep.sources.layout import UNSPLIT, Splits, check_splits
 from tfprep.sources.patterns import IMAGE_SUFFIXES, Pattern, compile_pattern
 from tfprep.sources.pixels import Pixels, check_pixels_option, pixel_decoders
-from tfprep.sources.reference import content_of, missing_member, part_of, reference
+from tfprep.sources.raw import read_raw
+from tfprep.sources.reference import Reference
 from tfprep.sources.source import Entry, FieldDecoder, Listing, constructor_text, key_of
 from tfprep.sources.splits import Fractions, Row, check_split_name, split_rows
 from tfprep.sources.walk import walk
@@ -148,7 +149,7 @@ class Archives:
                 if image is None:
                     tally["sample without an image"] += 1
                     continue
-                refs = tuple(sample.reference(image if name == "image" else endings[name]) for name in files)
+                refs = tuple(str(sample.reference(image if name == "image" else endings[name])) for name in files)
                 made = tuple(self._value(root, sample, name, endings[name], numbers) for name in values)
                 yield Entry(f"{key_of(path)}/{key_of(sample.key)}.{image}", split, refs, made), None
 
@@ -186,22 +187,20 @@ class _Sample(NamedTuple):
     key: str
     members: dict[str, Member]
 
-    def reference(self, ending: str) -> str:
+    def reference(self, ending: str) -> Reference:
         found = self.members.get(ending.lower())
         if found is None:
-            return missing_member(self.archive, f"{self.key}.{ending}")
-        return reference(self.archive, found.start, found.bytes, path_cell(found.name), deflated=found.deflated)
+            return Reference(self.archive, member=f"{self.key}.{ending}", missing=True)
+        return Reference(self.archive, found.start, found.bytes, found.deflated, path_cell(found.name))
 
     def cell(self, root: Path, ending: str) -> Any:
         """The text of a member, or a value in a JSON member; None if there is none."""
         ending, _, key = ending.partition(":")
-        part = part_of(self.reference(ending))
-        if part is None or part.bytes is None:
+        reference = self.reference(ending)
+        if reference.missing:
             return None
         try:
-            with (root / self.archive).open("rb") as file:
-                file.seek(part.start)
-                text = content_of(part, file.read(part.bytes)).decode("utf-8-sig")
+            text = read_raw(root, str(reference)).decode("utf-8-sig")
             return json.loads(text).get(key) if key else text.strip()
         except (OSError, ValueError, AttributeError, RecursionError, SampleError) as error:
             raise SourceError(f"{root / self.archive}: {self.key}.{ending} cannot be read: {error}") from error

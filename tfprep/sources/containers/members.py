@@ -36,12 +36,13 @@ def members(path: Path, tally: Counter[str]) -> Iterator[Member]:
     try:
         with path.open("rb") as file:
             start = file.read(8)
+            is_zip = zipfile.is_zipfile(file)
         command = next((command for mark, command in _COMPRESSED.items() if start.startswith(mark)), None)
         if command:
             raise SourceError(
                 f"{path} is compressed as a whole, so that no member can be read by itself; run: {command} {path}"
             )
-        yield from _zip_members(path, tally) if zipfile.is_zipfile(path) else _tar_members(path, tally)
+        yield from _zip_members(path, tally) if is_zip else _tar_members(path, tally)
     except (tarfile.TarError, zipfile.BadZipFile, struct.error, EOFError, NotImplementedError) as error:
         raise SourceError(f"{path} is not a whole archive: {error}") from error
     except OSError as error:
@@ -49,7 +50,7 @@ def members(path: Path, tally: Counter[str]) -> Iterator[Member]:
 
 
 def _tar_members(path: Path, tally: Counter[str]) -> Iterator[Member]:
-    with tarfile.open(path, "r:") as archive:
+    with path.open("rb") as file, tarfile.open(fileobj=file, mode="r:") as archive:
         for info in archive:
             archive.members = []  # type: ignore[attr-defined]  # a tar of a million members would hold a million headers
             if info.isreg() and not info.issparse():
@@ -59,7 +60,7 @@ def _tar_members(path: Path, tally: Counter[str]) -> Iterator[Member]:
 
 
 def _zip_members(path: Path, tally: Counter[str]) -> Iterator[Member]:
-    with zipfile.ZipFile(path) as archive, path.open("rb") as file:
+    with path.open("rb") as file, zipfile.ZipFile(file) as archive:
         for info in archive.infolist():
             if info.is_dir():
                 continue

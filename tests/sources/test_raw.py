@@ -1,0 +1,215 @@
+"""Raw files at URLs: the same samples and the same bytes as in a folder."""
+
+from __future__ import annotations
+
+import http.server
+import itertools
+import json
+import os
+import tarfile
+import threading
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import tfprep
+from tests.sources.building import built, write_picture
+from tfprep import Recipe, codecs, sources
+from tfprep.builder import BuildOptions, plan_build
+from tfprep.errors import BuildError, SampleError, SourceError, StorageError
+from tfprep.sources import raw
+from tfprep.sources.reference import Reference, parse_reference
+from tfprep.storage.store import open_store
+
+pytest.importorskip("obstore")
+_numbers = itertools.count()
+
+
+@pytest.mark.parametrize(
+    "reference",
+    [
+        Reference("cat/1.jpg"),
+        Reference("s3://bucket/cat/1.jpg"),
+        Reference("a.tar", 512, 20, False, "cat/1.jpg"),
+        Reference("https://host:80/a.zip", 0, 7, True, "x//y z.png"),
+        Reference("https://host/a.zip", member="x.png", missing=True),
+        Reference("a b.tar", 1, 0, False, ""),
+    ],
+)
+def test_the_text_of_a_reference_holds_all_of_it(reference):
+    assert parse_reference(str(reference)) == reference
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Photos in two splits and two classes with masks, a tar, tables, a COCO file; hidden files and an empty folder's marker."""
+    root = tmp_path_factory.mktemp("raw")
+    numbers = range(6)
+    for number in numbers:
+        name = f"{'train' if number < 4 else 'val'}/{'cat' if number % 2 else 'a dog#1%'}/{number} ü.png"
+        write_picture(root / "photos" / name, number)
+        write_picture(root / "masks" / name, 0)
+    (root / "photos/.hidden.png").write_bytes(b"")
+    photos = sorted(path for path in (root / "photos").rglob("*.png") if path.name[0] != ".")
+    with tarfile.open(root / "all.tar", "w") as archive:
+        for number, path in enumerate(photos):
+            archive.add(path, f"{number:04}.png")
+    rows = [{"image": path.relative_to(root).as_posix(), "label": path.parent.name} for path in photos]
+    (root / "rows.csv").write_text("image,label\n" + "".join(f"{row['image']},{row['label']}\n" for row in rows))
+    (root / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    pq.write_table(pa.Table.from_pylist(rows), root / "rows.parquet")
+    images = [{"id": n, "file_name": row["image"], "height": 40, "width": 56} for n, row in enumerate(rows)]
+    boxes = [{"id": n, "image_id": n, "category_id": 1, "bbox": [n, 2, 9, 8]} for n in range(len(rows))]
+    coco = {"images": images, "annotations": boxes, "categories": [{"id": 1, "name": "thing"}]}
+    (root / "coco.json").write_text(json.dumps(coco))
+    return root
+
+
+def put(folder, url):
+    store = open_store(url)
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            store.write(path.relative_to(folder).as_posix(), path)
+    return url
+
+
+@pytest.fixture(scope="module")
+def url(folder):
+    url = put(folder, f"memory://raw-{next(_numbers)}/below")
+    open_store(url).write("photos", b"")  # what some tools write in the name of a folder
+    return url
+
+
+SOURCES = [
+    sources.Folder("photos/{split}/{label}/*"),
+    sources.Folder("photos/**", splits=sources.Fractions(train=0.5, val=0.5)),
+    sources.Paired(image="photos/{split}/{a}/*.png", mask="masks/{split}/{a}/*.png"),
+    sources.Archives("*.tar"),
+    sources.Table("rows.csv", image="image", label="label"),
+    sources.Table("rows.jsonl", image="image", label="label"),
+    sources.Table("*.parquet", image="image", label="label"),
+    sources.Coco(annotations="coco.json", images="{file_name}"),
+]
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda source: f"{type(source).__name__}-{SOURCES.index(source)}")
+def test_samples_at_a_url_are_those_of_the_folder(folder, url, source):
+    local, remote = source.scan(folder), source.scan(raw.raw_root(url))
+    entries = list(local.entries)
+    assert list(remote.entries) == entries
+    assert len(entries) == 6
+    assert (remote.kinds, remote.classes, remote.tally) == (local.kinds, local.classes, local.tally)
+    root = raw.raw_root(url)
+    for entry in entries:
+        assert sources.read_files(root, remote.files, entry) == sources.read_files(folder, local.files, entry)
+
+
+def test_a_url_without_the_files_says_what_is_there(url):
+    with pytest.raises(SourceError, match=r"no file fits 'x/\*'.*'coco.json'.*'photos/'"):
+        list(sources.Folder("x/*").scan(raw.raw_root(url)).entries)
+    with pytest.raises(SourceError, match=r"memory://nothing/here: there are no objects below this URL"):
+        list(sources.Folder("x/*").scan(raw.raw_root("memory://nothing/here")).entries)
+
+
+def test_a_missing_object_rejects_its_sample_alone(folder, tmp_path):
+    url = put(folder, f"memory://raw-{next(_numbers)}")
+    open_store(url).delete(["photos/train/cat/1 ü.png"])
+    source = sources.Coco(annotations="coco.json", images="{file_name}", fields=("boxes",))
+    fields, rejects = built(source, url, tmp_path / "out")
+    assert {key: "no such object" in reason for key, reason in rejects.items()} == {"photos/train/cat/1 ü.png": True}
+    assert len(fields) == 5
+
+
+def test_building_from_s3_makes_the_bytes_of_a_local_build_and_notices_changes(s3, folder, tmp_path, monkeypatch):
+    for name, value in s3.environment.items():
+        monkeypatch.setenv(name, value)
+    s3.proxy.reset()
+    url = put(folder, s3.new_url())
+    store = {"image": codecs.Png(), "label": codecs.Scalar()}
+    recipe = Recipe(name="raw", source=sources.Folder("photos/{split}/{label}/*"), store=store)
+    tfprep.build(recipe, tmp_path / "local", folder, options=BuildOptions(workers=0))
+    for workers in (2, 0):
+        tfprep.build(recipe, tmp_path / f"out{workers}", url, options=BuildOptions(workers=workers))
+        for path in (tmp_path / "local").glob("*.tfrecord-*"):
+            assert path.read_bytes() == (tmp_path / f"out{workers}" / path.name).read_bytes(), path.name
+    assert all(state.up_to_date for state in plan_build(recipe, tmp_path / "out2", url))
+    # The store's entity tag tells the change of a file from one of the same content.
+    open_store(url).write("photos/val/cat/5 ü.png", folder / "photos/val/cat/5 ü.png")
+    assert all(state.up_to_date for state in plan_build(recipe, tmp_path / "out2", url))
+    open_store(url).write("photos/val/cat/5 ü.png", folder / "photos/train/cat/3 ü.png")
+    assert {state.split for state in plan_build(recipe, tmp_path / "out2", url) if not state.up_to_date} == {"val"}
+    s3.proxy.always = "403"
+    with pytest.raises(StorageError, match="AWS_ACCESS_KEY_ID"):
+        raw.read_raw(raw.raw_root(url), "photos/val/cat/5 ü.png")
+    with pytest.raises(BuildError, match=r"the store refuses these credentials.*Run the same command again"):
+        tfprep.build(recipe, tmp_path / "none", url, options=BuildOptions(workers=0))
+    s3.proxy.reset()
+
+
+class _Ranges(http.server.SimpleHTTPRequestHandler):
+    """A web server that knows byte ranges, as they are served by all but Python's own."""
+
+    def log_message(self, *_):
+        pass
+
+    def do_GET(self):
+        path = self.translate_path(self.path)
+        span = self.headers.get("Range", "").removeprefix("bytes=")
+        if not span or not os.path.isfile(path):
+            return super().do_GET()
+        data = Path(path).read_bytes()
+        first, _, last = span.partition("-")
+        part = data[int(first) : int(last or len(data)) + 1]
+        self.send_response(206)
+        self.send_header("Content-Length", str(len(part)))
+        self.send_header("Content-Range", f"bytes {first}-{int(first) + len(part) - 1}/{len(data)}")
+        self.send_header("Last-Modified", self.date_time_string(os.stat(path).st_mtime))
+        self.end_headers()
+        self.wfile.write(part)
+
+
+@pytest.fixture
+def web(folder):
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), lambda *args: _Ranges(*args, directory=str(folder)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        sources.Archives("all.tar"),
+        sources.Table("rows.csv", image="image", label="label"),
+        sources.Coco(annotations="coco.json", images="{file_name}", fields=("boxes",)),
+    ],
+    ids=["Archives", "Table", "Coco"],
+)
+def test_a_web_server_gives_files_that_are_named(web, folder, source, tmp_path):
+    fields, rejects = built(source, web, tmp_path / "web")
+    expected, _ = built(source, folder, tmp_path / "local")
+    assert not rejects
+    assert set(fields) == set(expected)
+    for key, row in expected.items():
+        for name, value in row.items():
+            np.testing.assert_array_equal(fields[key][name], value)
+
+
+def test_a_web_server_lists_nothing(web):
+    with pytest.raises(SourceError, match="a web server does not list what it holds; name each file"):
+        list(sources.Folder("photos/**").scan(raw.raw_root(web)).entries)
+
+
+def test_states_name_what_is_missing(folder, url):
+    for root in (folder, raw.raw_root(url)):
+        states = raw.raw_states(root, ["all.tar//512+3//x", "all.tar", "nowhere.png"])
+        assert (states["all.tar"].bytes, states["nowhere.png"].text) == (
+            (folder / "all.tar").stat().st_size,
+            "FileNotFoundError",
+        )
+    with pytest.raises(SampleError, match="cut short"):
+        raw.read_raw(raw.raw_root(url), "coco.json//10+99999999//x")

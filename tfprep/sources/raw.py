@@ -1,0 +1,277 @@
+"""Raw files, in a folder of this machine or below a URL: their names, their states, and the bytes of a reference.
+
+A source gets its root from `raw_root`: a `Path`, or a `RawUrl`, which has those methods of a `Path` that sources use. What lies
+below a URL is listed once for each root, with one request for 1,000 objects, when a name is first needed.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+from tfprep.errors import SampleError, SourceError, StorageError
+from tfprep.images import check_file_size
+from tfprep.sources.reference import Reference, content_of, parse_reference
+from tfprep.storage.address import ObjectInfo, Url, parse_url
+from tfprep.storage.store import open_store
+from tfprep.storage.urls import PathOrUrl, folder_at, open_file
+
+_REQUESTS = 32
+"""Requests in flight where every file must be asked for by itself; obstore waits in Rust, so that a thread costs little."""
+_HTTP = ("http", "https")
+
+
+class Names(NamedTuple):
+    """The names in a folder: of files, of folders, and how many are of neither, such as pipes."""
+
+    files: list[str]
+    folders: list[str]
+    others: int = 0
+
+
+class RawState(NamedTuple):
+    """What tells whether a file has changed: size and time of change, or at a URL the store's entity tag; and its size.
+
+    The text of a file that cannot be looked at is the name of an error.
+    """
+
+    text: str
+    bytes: int = 0
+
+
+class _Objects:
+    """The objects below a URL, by folder and name. They are listed when they are first needed."""
+
+    def __init__(self, url: Url) -> None:
+        self._url = url
+
+    @cached_property
+    def folders(self) -> Mapping[str, dict[str, RawState | None]]:
+        """The state of each file by folder and name; None stands for a folder."""
+        folders: dict[str, dict[str, RawState | None]] = {"": {}}
+        for info in _listed(self._url):
+            folder, _, name = info.name.rpartition("/")
+            _add_folder(folders, folder)
+            if folders[folder].get(name, info):  # some tools write an empty object in the name of each folder
+                folders[folder][name] = _state_of(info)
+        if not folders[""]:
+            raise SourceError(
+                f"{self._url}: there are no objects below this URL; say where the raw files are with --data"
+            )
+        return folders
+
+    def state(self, path: str) -> RawState:
+        folder, _, name = path.rpartition("/")
+        return self.folders.get(folder, {}).get(name) or _MISSING
+
+
+_MISSING = RawState("FileNotFoundError")
+
+
+@dataclass(frozen=True, order=True)
+class RawUrl(Url):
+    """A raw file at a URL, or a folder of them. The objects are those below the root."""
+
+    objects: _Objects = field(compare=False, repr=False)
+    path: str = ""
+    """The path below the root."""
+
+    def __str__(self) -> str:
+        return super().__str__()
+
+    def __truediv__(self, name: str) -> RawUrl:
+        path = f"{self.path}/{name}".strip("/")
+        return RawUrl(self.scheme, self.bucket, f"{self.key}/{name}".strip("/"), self.objects, path)
+
+    def absolute(self) -> RawUrl:
+        return self
+
+    @property
+    def suffix(self) -> str:
+        return os.path.splitext(self.key)[1]
+
+    def open(self, mode: str = "rb") -> BinaryIO:
+        """Open the file for reading; 4 MB are one request."""
+        assert mode == "rb", mode
+        return open_file(self)  # type: ignore[arg-type]
+
+    def read_bytes(self) -> bytes:
+        return bytes(open_store(self.parent).read(self.name))
+
+    def read_text(self, encoding: str) -> str:
+        return self.read_bytes().decode(encoding)
+
+    def is_dir(self) -> bool:
+        return self.path in self.objects.folders
+
+    def exists(self) -> bool:
+        return self.is_dir() or self.objects.state(self.path) is not _MISSING
+
+
+def raw_root(place: PathOrUrl) -> Path:
+    """Return the root of raw files: a `Path`, or for a URL a new `RawUrl`, which has the methods of a `Path` that sources use.
+
+    Raises:
+        DatasetError: The URL's scheme is unknown, or it carries credentials.
+        MissingDependencyError: The package for object stores is not installed.
+    """
+    if isinstance(place, RawUrl):
+        return place
+    root = folder_at(place)
+    if not isinstance(root, Url):
+        return root
+    return RawUrl(root.scheme, root.bucket, root.key, _Objects(root))  # type: ignore[return-value, unreachable]
+
+
+def can_list(root: Path) -> bool:
+    """Return whether the names below a root can be listed. Web servers list nothing."""
+    return not (isinstance(root, Url) and root.scheme in _HTTP)
+
+
+def names_of(folder: Path) -> Names:
+    """Return the names in a folder, in any order. Names that begin with a dot are among them. Raises OSError, SourceError."""
+    if isinstance(folder, RawUrl):
+        return _object_names(folder)  # type: ignore[unreachable]
+    names = Names([], [])
+    others = 0
+    with os.scandir(os.fspath(folder)) as entries:
+        for item in entries:
+            if _is_folder(item):
+                names.folders.append(item.name)
+            elif item.is_symlink() or item.is_file():  # a dangling link counts as a file: reading it rejects one sample
+                names.files.append(item.name)
+            else:
+                others += 1
+    return names._replace(others=others)
+
+
+def raw_states(root: Path, texts: Iterable[str]) -> dict[str, RawState]:
+    """Return the state of each file that the references are to, by `Reference.file`; each file is looked at once."""
+    files = list(dict.fromkeys(parse_reference(text).file for text in texts))
+    if not isinstance(root, RawUrl) and not any("://" in file for file in files):
+        prefix = os.path.join(root, "")
+        return {file: _local_state(prefix + file) for file in files}
+    return dict(zip(files, _object_states(root, files), strict=True))
+
+
+def read_raw(root: Path, text: str) -> bytes:
+    """Return the bytes that a reference is to.
+
+    Raises:
+        SampleError: The file is missing, cannot be read, is larger than `tfprep.images.MAX_FILE_BYTES`, or ends too early.
+        StorageError: A store cannot be reached, or refuses.
+    """
+    reference = parse_reference(text)
+    if reference.missing:
+        raise SampleError(f"there is no member {reference.member!r} in {reference.file}")
+    check_file_size(reference.bytes or 0)
+    url = _url(root, reference.file)
+    data = _read_local(root, reference) if url is None else _read_object(url, reference)
+    return data if reference.bytes is None else content_of(reference, data)
+
+
+# --- files of this machine --------------------------------------------------------------------------------------------
+
+
+def _is_folder(item: os.DirEntry[str]) -> bool:
+    try:
+        return item.is_dir()
+    except OSError:  # a link to itself: it counts as a file, and reading it rejects that sample alone
+        return False
+
+
+def _local_state(path: str) -> RawState:
+    try:
+        status = os.stat(path)
+    except (OSError, ValueError) as error:
+        return RawState(type(error).__name__)
+    return RawState(f"{status.st_size}:{status.st_mtime_ns}", status.st_size)
+
+
+def _read_local(root: Path, reference: Reference) -> bytes:
+    try:
+        # O_NONBLOCK: opening a pipe that nobody writes to would wait for ever.
+        descriptor = os.open(os.path.join(root, reference.file), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(descriptor, "rb") as file:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                raise SampleError("not a regular file")
+            if reference.bytes is not None:
+                return os.pread(descriptor, reference.bytes, reference.start)
+            check_file_size(status.st_size)
+            return file.read()
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise SampleError(f"cannot read the file: {reason}") from error
+
+
+# --- objects at URLs --------------------------------------------------------------------------------------------------
+
+
+def _url(root: Path, file: str) -> Url | None:
+    """The URL of a reference's file; None if it is a file of this machine."""
+    if "://" in file:
+        return parse_url(file)
+    return root / file if isinstance(root, Url) else None
+
+
+def _listed(url: Url) -> Sequence[ObjectInfo]:
+    if url.scheme in _HTTP:
+        raise SourceError(
+            f"{url}: a web server does not list what it holds; name each file without placeholders, or copy the data to a "
+            "folder or an object store"
+        )
+    return open_store(url).list()
+
+
+def _add_folder(folders: dict[str, dict[str, RawState | None]], folder: str) -> None:
+    if folder not in folders:
+        above, _, name = folder.rpartition("/")
+        _add_folder(folders, above)
+        folders[above][name], folders[folder] = None, {}
+
+
+def _object_names(folder: RawUrl) -> Names:
+    found = folder.objects.folders.get(folder.path, {})
+    return Names([name for name, state in found.items() if state], [name for name, state in found.items() if not state])
+
+
+def _object_states(root: Path, files: Sequence[str]) -> Iterable[RawState]:
+    if isinstance(root, RawUrl) and can_list(root) and not any("://" in file for file in files):
+        return map(root.objects.state, files)  # type: ignore[unreachable]
+    with ThreadPoolExecutor(_REQUESTS) as pool:
+        return list(pool.map(lambda file: _asked_state(root, file), files))
+
+
+def _asked_state(root: Path, file: str) -> RawState:
+    url = _url(root, file)
+    if url is None:
+        return _local_state(os.path.join(root, file))
+    try:
+        return _state_of(open_store(url.parent).info(url.name))
+    except StorageError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            return _MISSING
+        raise
+
+
+def _state_of(info: ObjectInfo) -> RawState:
+    return RawState(f"{info.bytes}:{info.version or info.modified}".replace(" ", "_"), info.bytes)
+
+
+def _read_object(url: Url, reference: Reference) -> bytes:
+    store = open_store(url.parent)
+    try:
+        if reference.bytes is not None:
+            return bytes(store.read(url.name, reference.start, reference.start + reference.bytes))
+        return bytes(store.read(url.name))
+    except StorageError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            raise SampleError("cannot read the file: there is no such object") from error.__cause__
+        raise
