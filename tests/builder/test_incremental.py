@@ -391,7 +391,7 @@ def test_a_change_that_is_taken_back_before_it_is_published(full, tools):
 
 
 def test_a_file_that_could_not_be_read_is_tried_again(full, tools, monkeypatch):
-    from tfprep.sources import source
+    from tfprep.sources import raw
 
     real = os.open
 
@@ -400,7 +400,7 @@ def test_a_file_that_could_not_be_read_is_tried_again(full, tools, monkeypatch):
             raise PermissionError(13, "Permission denied")
         return real(path, flags, *rest, **options)
 
-    monkeypatch.setattr(source.os, "open", refused)
+    monkeypatch.setattr(raw.os, "open", refused)
     full.build()
     (reject,) = full.rejects()
     assert (reject["key"], reject["stage"]) == ("train/cat/000.jpg", "read")

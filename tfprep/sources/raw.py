@@ -13,14 +13,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from tfprep.errors import SampleError, SourceError, StorageError
 from tfprep.images import check_file_size
 from tfprep.sources.reference import Reference, content_of, parse_reference
 from tfprep.storage.address import ObjectInfo, Url, parse_url
 from tfprep.storage.store import open_store
-from tfprep.storage.urls import PathOrUrl, folder_at, open_file
+from tfprep.storage.urls import PathOrUrl, folder_at, is_remote, open_file, scheme_of
 
 _REQUESTS = 32
 """Requests in flight where every file must be asked for by itself; obstore waits in Rust, so that a thread costs little."""
@@ -121,23 +121,21 @@ def raw_root(place: PathOrUrl) -> Path:
         DatasetError: The URL's scheme is unknown, or it carries credentials.
         MissingDependencyError: The package for object stores is not installed.
     """
-    if isinstance(place, RawUrl):
-        return place
-    root = folder_at(place)
-    if not isinstance(root, Url):
-        return root
-    return RawUrl(root.scheme, root.bucket, root.key, _Objects(root))  # type: ignore[return-value, unreachable]
+    found: Any = place if _remote(place) else folder_at(place)
+    if is_remote(found) and not _remote(found):
+        found = RawUrl(found.scheme, found.bucket, found.key, _Objects(found))
+    return found  # type: ignore[no-any-return]
 
 
 def can_list(root: Path) -> bool:
     """Return whether the names below a root can be listed. Web servers list nothing."""
-    return not (isinstance(root, Url) and root.scheme in _HTTP)
+    return scheme_of(root) not in _HTTP
 
 
 def names_of(folder: Path) -> Names:
     """Return the names in a folder, in any order. Names that begin with a dot are among them. Raises OSError, SourceError."""
-    if isinstance(folder, RawUrl):
-        return _object_names(folder)  # type: ignore[unreachable]
+    if url := _remote(folder):
+        return _object_names(url)
     names = Names([], [])
     others = 0
     with os.scandir(os.fspath(folder)) as entries:
@@ -154,7 +152,7 @@ def names_of(folder: Path) -> Names:
 def raw_states(root: Path, texts: Iterable[str]) -> dict[str, RawState]:
     """Return the state of each file that the references are to, by `Reference.file`; each file is looked at once."""
     files = list(dict.fromkeys(parse_reference(text).file for text in texts))
-    if not isinstance(root, RawUrl) and not any("://" in file for file in files):
+    if not _remote(root) and not any("://" in file for file in files):
         prefix = os.path.join(root, "")
         return {file: _local_state(prefix + file) for file in files}
     return dict(zip(files, _object_states(root, files), strict=True))
@@ -218,7 +216,12 @@ def _url(root: Path, file: str) -> Url | None:
     """The URL of a reference's file; None if it is a file of this machine."""
     if "://" in file:
         return parse_url(file)
-    return root / file if isinstance(root, Url) else None
+    url = _remote(root)
+    return url / file if url else None
+
+
+def _remote(root: object) -> RawUrl | None:
+    return root if isinstance(root, RawUrl) else None
 
 
 def _listed(url: Url) -> Sequence[ObjectInfo]:
@@ -243,8 +246,9 @@ def _object_names(folder: RawUrl) -> Names:
 
 
 def _object_states(root: Path, files: Sequence[str]) -> Iterable[RawState]:
-    if isinstance(root, RawUrl) and can_list(root) and not any("://" in file for file in files):
-        return map(root.objects.state, files)  # type: ignore[unreachable]
+    url = _remote(root)
+    if url and can_list(root) and not any("://" in file for file in files):
+        return map(url.objects.state, files)
     with ThreadPoolExecutor(_REQUESTS) as pool:
         return list(pool.map(lambda file: _asked_state(root, file), files))
 
