@@ -7,7 +7,7 @@ import difflib
 import operator
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal, TypeAlias, TypedDict, get_args
 
 from tfprep.augment.transform import GeometryOp
@@ -41,6 +41,8 @@ class LoaderOptions:
         sample_weight: A stored number or map by which Keras multiplies the loss: an element is `(x, y, w)`.
         dtype: "float32", "float16" or "bfloat16" for images and maps, or that dtype of TensorFlow or NumPy; None for the
             stored type.
+        pad: Rows that a field of N rows gets in every sample, such as {"boxes": 100}: those behind its own are -1, and more
+            than that is an error. Without, such a field is a list of arrays, and for TensorFlow a ragged tensor.
         normalize: Whether to subtract the training split's mean and divide by its standard deviation; needs `dtype`.
         geometry: Ops such as `augment.Resize(224, 224)` and `augment.CenterCrop(224, 224)` in their unaugmented form, for
             images that are stored in their original sizes.
@@ -109,6 +111,7 @@ class LoaderOptions:
     balance: str | None = None
     weights: Any = None
     dtype: FloatType | None = None
+    pad: Mapping[str, int] = field(default_factory=dict)
     normalize: bool = False
     geometry: Sequence[GeometryOp] = ()
     at_load: Sequence[AtLoadOp] = ()
@@ -159,6 +162,7 @@ class LoaderOptions:
             parse_bytes(self.local_limit, "local_limit")
             if self.local is None:
                 raise LoaderError("local_limit is the limit of the folder `local`, which is not given")
+        object.__setattr__(self, "pad", _checked_pad(self.pad))
         check_geometry(self.geometry)
         check_ops(self.at_load)
 
@@ -187,6 +191,7 @@ class LoaderKeywords(TypedDict, total=False):
     balance: str | None
     weights: Any
     dtype: FloatType | None
+    pad: Mapping[str, int]
     normalize: bool
     geometry: Sequence[GeometryOp]
     at_load: Sequence[AtLoadOp]
@@ -254,6 +259,15 @@ def _whole(options: LoaderOptions, name: str, least: int | None = None) -> None:
         rule = "a whole number" if least is None else f"a whole number from {least}"
         raise LoaderError(f"{name} is {rule}, not {value!r}")
     object.__setattr__(options, name, number)
+
+
+def _checked_pad(pad: Any) -> dict[str, int]:
+    if not isinstance(pad, Mapping) or not all(
+        isinstance(name, str) and isinstance(rows, int) and not isinstance(rows, bool) and rows > 0
+        for name, rows in pad.items()
+    ):
+        raise LoaderError(f"pad gives numbers of rows from 1 by field, such as {{'boxes': 100}}, not {pad!r}")
+    return dict(pad)
 
 
 def _dtype_name(dtype: Any) -> Any:

@@ -14,7 +14,7 @@ Beside the stored fields there are "key" (the sample's key, text) and "variant" 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, TypeAlias
 
@@ -29,6 +29,8 @@ Structure: TypeAlias = Any
 """How outputs form an element: the names of outputs in a dict, in a tuple, or a single name."""
 
 WEIGHT = "sample_weight"
+PADDING = -1
+"""What the rows that `pad` adds hold, as Keras marks boxes and classes that are none."""
 EXTRA = {"key": FieldSpec("text", (), "string"), "variant": FieldSpec("scalar", (), "int64")}
 """Fields that every sample has in addition to those stored; a stored field of the same name takes precedence."""
 
@@ -38,7 +40,7 @@ class Output:
     """One array of an element: the fields that it consists of, and its shape and dtype without the batch's axis.
 
     `shape` has None where samples differ; `dtype` is "string" for text. With `mean` and `std`, one number a channel, values
-    are normalised: (value - mean) / std.
+    are normalised: (value - mean) / std. With `padded`, rows of `PADDING` follow those of the sample.
     """
 
     name: str
@@ -47,6 +49,7 @@ class Output:
     dtype: str
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
+    padded: bool = False
 
     @property
     def stacked(self) -> bool:
@@ -108,6 +111,24 @@ def resolve(
         outputs[WEIGHT] = _weight(specs, sample_weight)
         structure = (*structure, WEIGHT)
     return Outputs(tuple(outputs.values()), structure)
+
+
+def pad_outputs(outputs: Outputs, specs: Mapping[str, FieldSpec], pad: Mapping[str, int]) -> Outputs:
+    """The outputs with `pad[name]` rows of the fields that `pad` names; LoaderError where that cannot be."""
+    for name in pad:
+        if name not in outputs.fields:
+            raise LoaderError(f"pad={{{name!r}: ...}}: no such field is loaded; there are {', '.join(outputs.fields)}")
+        spec = _spec(specs, name)
+        if spec.kind in (*RASTER_KINDS, "text") or not spec.shape or None in spec.shape[1:] or spec.dtype[0] == "u":
+            fits = "pad fills up fields of N rows of signed numbers, such as boxes"
+            raise LoaderError(f"{fits}; '{name}' is a {spec.kind} of {spec.dtype} {list(spec.shape)}")
+    padded = (
+        replace(output, shape=(pad[output.fields[0]], *output.shape[1:]), padded=True)
+        if output.fields[0] in pad
+        else output
+        for output in outputs.outputs
+    )
+    return Outputs(tuple(padded), outputs.structure)
 
 
 def _weight(specs: Mapping[str, FieldSpec], name: str) -> Output:

@@ -24,7 +24,7 @@ from tfprep.load.order.epoch_order import EpochOrder
 from tfprep.load.order.schedule import BatchSchedule, Numbers
 from tfprep.load.order.selection import columns_of, select
 from tfprep.load.order.variants import Variants
-from tfprep.load.outputs import EXTRA, Outputs, resolve
+from tfprep.load.outputs import EXTRA, Outputs, pad_outputs, resolve
 from tfprep.load.passes import PassBatches, Passes, Steps
 from tfprep.load.reader.ahead import PLAN_ROWS, ReadAhead, plan_ranges
 from tfprep.load.reader.bad_records import BadRecords
@@ -246,6 +246,7 @@ class Pipeline:
             raise LoaderError(
                 f"{error}. A mix loads fields that all its datasets have, alike: {', '.join(specs)}"
             ) from None
+        outputs = pad_outputs(outputs, specs, options.pad)
         check_class_names(self.sources, outputs.fields)
         statistics = self.dataset.manifest.statistics
         if options.normalize and self.dataset.external is not None and not statistics:

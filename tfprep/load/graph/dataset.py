@@ -20,7 +20,7 @@ from tfprep.dataset import Dataset
 from tfprep.errors import DatasetError, LoaderError, RecordError
 from tfprep.limits import usable_cpus
 from tfprep.load.graph.order import at, record
-from tfprep.load.outputs import Output
+from tfprep.load.outputs import PADDING, Output
 from tfprep.load.pipeline import Pipeline
 from tfprep.load.reader.table import RecordTable
 from tfprep.records.framing import FOOTER_BYTES, OTHER_RECORD, footer_crc
@@ -271,6 +271,8 @@ class _Decoder:
             value = tf.concat([tf.cast(raster, common.name) for raster in flat], -1)
         else:
             value = values[output.fields[0]]
+        if output.padded:
+            return _padded(output, value)
         if output.dtype == "string" or value.dtype == tf.dtypes.as_dtype(output.dtype):
             return value
         return tf.cast(self._normalised(output, value), output.dtype)
@@ -283,3 +285,13 @@ class _Decoder:
         if len(value.shape) == 2:
             mean, std = mean[0], std[0]
         return (tf.cast(value, wide.name) - mean) / std
+
+
+def _padded(output: Output, value: Any) -> Any:
+    """The rows of a sample, and rows of `PADDING` behind them."""
+    missing = output.shape[0] - tf.shape(value)[0]
+    message = f"'{output.fields[0]}' has more rows than pad={{'{output.fields[0]}': {output.shape[0]}}} takes"
+    with tf.control_dependencies([tf.debugging.assert_non_negative(missing, message)]):
+        paddings = [[0, missing], *([0, 0] for _ in output.shape[1:])]
+        filled = tf.pad(value, paddings, constant_values=tf.constant(PADDING, value.dtype))
+    return tf.ensure_shape(filled, output.shape)

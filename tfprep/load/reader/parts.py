@@ -13,7 +13,7 @@ import numpy as np
 from tfprep.codecs import Codec, Encoded, InPlace, Jpeg, Png, Raw, Scalar, Text, Texts
 from tfprep.errors import SampleError
 from tfprep.fields import Array, FieldSpec
-from tfprep.load.outputs import Output, Outputs, channels_of
+from tfprep.load.outputs import PADDING, Output, Outputs, channels_of
 from tfprep.load.reader.worker import Worker
 from tfprep.records import decode as decode_example
 from tfprep.records import unpack
@@ -40,7 +40,7 @@ class FieldPart:
     @cached_property
     def in_place(self) -> bool:
         """Whether it is decoded straight into its row."""
-        plain = self.channels is None and not self.warped and self.output.mean is None
+        plain = self.channels is None and not self.warped and self.output.mean is None and not self.output.padded
         return plain and self.fixed and self.spec.dtype == self.output.dtype
 
     @cached_property
@@ -87,6 +87,9 @@ class FieldPart:
             values[self.output.name][row] = self._converted(value)
             return
         target = values[self.output.name][row : row + 1][0, ...]
+        if self.output.padded:
+            self._pad(value, target)
+            return
         first, last = self.channels or (0, None)
         if self.channels is not None:
             target = target[..., first:last]
@@ -99,6 +102,14 @@ class FieldPart:
                 np.copyto(target[..., channel], content, casting="unsafe")
         else:
             np.copyto(target, self._normalised(value, first, last), casting="unsafe")
+
+    def _pad(self, value: Any, target: Array) -> None:
+        if len(value) > len(target):
+            raise SampleError(
+                f"'{self.field}' has {len(value)} rows, more than pad={{'{self.field}': {len(target)}}} takes"
+            )
+        target[: len(value)] = value
+        target[len(value) :] = PADDING
 
     def _converted(self, value: Any) -> Any:
         if self.output.dtype == "string":
