@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +19,19 @@ def render(template: str, **values: Any) -> str:
     Returns:
         The page. Values are escaped unless they are `markupsafe.Markup`.
     """
+    return str(_environment(_PACKAGE).get_template(template).render(values))
+
+
+@cache
+def _environment(folder: Path) -> Any:
     import jinja2  # imported here, as only the commands that write pages need it
 
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_PACKAGE),
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader(folder),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
+        extensions=["jinja2.ext.loopcontrols"],
     )
-    return environment.get_template(template).render(values)

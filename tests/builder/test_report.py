@@ -39,7 +39,7 @@ class Page(html.parser.HTMLParser):
 def page(full):
     full.add("train/cat/cut", 1).write_bytes((full.data / "train/cat/000.jpg").read_bytes()[:-80])
     full.add("train/cat/<script>alert(1)<", 1).write_bytes(b"")
-    (full.data / "train/cat/notes.txt").write_text("x")
+    (full.data / "train/cat/lost.mask.png").write_bytes((full.data / "train/cat/000.mask.png").read_bytes())
     full.build()
     text = (full.out / "report.html").read_text()
     return full, text, Page(text)
@@ -63,7 +63,6 @@ def test_the_page_shows_counts_classes_rejects_and_time(page):
     site, _, parsed = page
     words = " ".join(" ".join(parsed.words).split())
     data = open_dataset(site.out)
-    assert "24 samples" not in words
     assert "30 samples 54 records" in words
     for split in data.splits.values():
         assert f"{split.samples:,} {split.variants} {split.shards}" in words
@@ -73,6 +72,7 @@ def test_the_page_shows_counts_classes_rejects_and_time(page):
     assert "2 of 32 samples were left out" in words
     assert "1 decode of image not a whole" in words
     assert "1 decode of image the file is empty (0 bytes)" in words
+    assert "Passed over while listing 1: no image for" in words
     assert all(stage in words for stage in ("read", "decode", "geometry", "derive", "encode", "write"))
 
 
@@ -85,13 +85,30 @@ def test_pictures_of_rejects_and_samples(page):
             image.load()
             sizes.append(image.size)
     assert sizes[0] == (28, 24), "the cut file, as far as it goes; the empty one has none"
-    assert [attributes["alt"] for attributes in pictures[1:]] == ["samples of train", "samples of val"]
+    assert [attributes["alt"] for attributes in pictures[-2:]] == ["samples of train", "samples of val"]
+    assert len(pictures) == 1 + 2 * 8 + (2 * 8 + 2 * 4) + 2  # rejects, hardest, labels and mask classes, splits
+
+
+def test_pictures_in_two_splits_are_shown(full):
+    copy = full.data / "val/cat/copied.jpg"
+    copy.write_bytes((full.data / "train/cat/004.jpg").read_bytes())
+    copy.with_suffix(".mask.png").write_bytes((full.data / "train/cat/004.mask.png").read_bytes())
+    full.build()
+    text = (full.out / "report.html").read_text()
+    words = " ".join(" ".join(Page(text).words).split())
+    assert "1 pairs alike across splits" in words
+    assert "equal files train train/cat/004.jpg val val/cat/copied.jpg" in words
+    full.change_recipe("seed=3", "seed=4")
+    full.build(hash=False)
+    words = " ".join(" ".join(Page((full.out / "report.html").read_text()).words).split())
+    assert "equal files train train/cat/004.jpg val val/cat/copied.jpg" in words
+    assert "31 samples have no perceptual hash" in words
 
 
 def test_a_report_that_fails_does_not_fail_the_build(full, monkeypatch):
-    from tfprep.builder import run
+    from tfprep.builder import report
 
-    monkeypatch.setattr(run, "write_report", lambda *arguments: 1 / 0)
+    monkeypatch.setattr(report, "report_page", lambda *arguments: 1 / 0)
     events = []
     assert full.build(on_event=events.append).samples == 30
     assert "report.html was not written: ZeroDivisionError" in next(e.text for e in events if e.name == "report")

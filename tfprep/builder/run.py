@@ -35,7 +35,7 @@ from tfprep.builder.planning.versions import maker_versions, warning_of_opencv
 from tfprep.builder.progress import OnEvent, OnProgress, Tell, telling
 from tfprep.builder.publication.publish import check_rejects, publish
 from tfprep.builder.receipts import Receipt, read_receipt
-from tfprep.builder.report.page import BuildFacts, write_report
+from tfprep.builder.report import write_report
 from tfprep.builder.schedule import PendingShard, ShardScheduler, SpaceCheck
 from tfprep.builder.shards.forms import expected_of, most_common
 from tfprep.builder.workers import Engine
@@ -46,7 +46,7 @@ from tfprep.errors import BuildError, RecipeError, SourceError
 from tfprep.recipe import Recipe
 from tfprep.recipe.file import load_recipe, locate
 from tfprep.sources.raw import raw_root
-from tfprep.storage.local import remove_leftovers, write_whole
+from tfprep.storage.local import remove_leftovers
 from tfprep.storage.urls import is_remote
 
 _MOST_ROUNDS = 4
@@ -300,11 +300,9 @@ class _Build:
 
     def _report(self, plan: Plan, manifest: Manifest, receipts: Sequence[Receipt], built: Sequence[ShardState]) -> None:
         samples = sum(state.samples for state in built)
-        facts = BuildFacts(time.monotonic() - self._job.started, samples, len(built), len(plan), plan.tally)
-        try:
-            write_whole(self._layout.report, write_report(self._layout.out, manifest, receipts, facts))
-        except Exception as error:  # The dataset is published: a report that fails must not make the build fail.
-            self._tell("report", f"report.html was not written: {type(error).__name__}: {error}")
+        seconds = time.monotonic() - self._job.started
+        if fault := write_report(self._layout, manifest, receipts, seconds, samples, plan.tally):
+            self._tell("report", fault)
 
     def _differing(self, plan: Plan) -> list[PendingShard]:
         """Return the shards in which a field has another form than in most records."""

@@ -58,9 +58,9 @@ def command(
     from tqdm import tqdm
 
     from tfprep.dataset import open_dataset
-    from tfprep.inspect import leaks_page
     from tfprep.inspect.groups import suspected_groups
     from tfprep.inspect.leaks import find_leaks
+    from tfprep.inspect.pages.leaks import leaks_json, leaks_page
     from tfprep.storage.local import write_whole
 
     dataset = open_dataset(folder)
@@ -74,10 +74,10 @@ def command(
     suspicions = suspected_groups(dataset, leaks.fingerprints, data)
     written = _write_lists(leaks, exclude, groups)
     if html:
-        write_whole(html, leaks_page.leaks_page(dataset, leaks, suspicions))
+        write_whole(html, leaks_page(dataset, leaks, suspicions))
         written.append(f"Pictures: {html}")
     if as_json:
-        text.print_json(leaks_page.as_json(leaks, suspicions))
+        text.print_json(leaks_json(leaks, suspicions))
     else:
         text.echo("\n".join([*_lines(folder, leaks), *_suspicion_lines(suspicions), *written]))
     return EXIT_LEAKS if leaks.straddle else 0

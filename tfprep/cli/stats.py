@@ -37,8 +37,8 @@ def command(folder: str, samples: int, html: Path | None, as_json: bool) -> None
     from tfprep.dataset import open_dataset
     from tfprep.errors import DatasetError
     from tfprep.inspect.leaks import find_leaks
+    from tfprep.inspect.pages.report import report_page
     from tfprep.inspect.stats import statistics_of
-    from tfprep.inspect.stats_page import stats_page
     from tfprep.storage.local import write_whole
 
     data = open_dataset(folder)
@@ -50,17 +50,18 @@ def command(folder: str, samples: int, html: Path | None, as_json: bool) -> None
 
         stats = statistics_of(data, most_samples=samples, on_sample=on_sample)
     try:
-        leaks = find_leaks(data, most_pairs=0).counts
+        leaks = find_leaks(data)
     except DatasetError:  # No image has a digest or a hash: the other statistics stand all the same.
         leaks = None
     if html:
-        write_whole(html, stats_page(data, stats, leaks))
+        write_whole(html, report_page(data, stats, leaks))
     if as_json:
-        text.print_json({**asdict(stats), "duplicates": leaks and asdict(leaks)})
+        text.print_json({**asdict(stats), "duplicates": leaks and asdict(leaks.counts)})
         return
     text.echo("\n".join([f"{data.name} in {folder}", *_lines(stats)]))
     if leaks:
-        across, within = max(leaks.near_across, leaks.exact_across), max(leaks.near_within, leaks.exact_within)
+        counts = leaks.counts
+        across, within = max(counts.near_across, counts.exact_across), max(counts.near_within, counts.exact_within)
         text.echo(f"Pairs of like pictures: {across:,} across splits, {within:,} within one; tfprep check shows them")
     if html:
         text.echo(f"Charts and pictures: {html}")
@@ -84,5 +85,5 @@ def _lines(stats: DatasetStats) -> Iterator[str]:
             yield f"  ... and {len(classes) - _CLASSES_SHOWN} more"
     for title, samples in stats.hardest.items():
         yield f"{title.capitalize()}: " + ", ".join(f"{one.key} ({one.value:.3g})" for one in samples[:_SHOWN])
-    for reason, count in stats.rejects.items():
-        yield f"Rejected: {count:,}: {reason}"
+    for group in stats.rejects:
+        yield f"Rejected: {group.count:,} at {group.stage}{f' of {group.field}' if group.field else ''}: {group.error}"

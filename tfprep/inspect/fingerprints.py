@@ -48,12 +48,13 @@ class Fingerprints:
         return self.splits[int(self.split[row])]
 
 
-def read_fingerprints(data: Dataset, on_record: OnRecord | None = None) -> Fingerprints:
-    """Read the fingerprints of all samples. Hashes that the index does not hold are computed from the images of variant 0.
+def read_fingerprints(data: Dataset, on_record: OnRecord | None = None, *, from_records: bool = True) -> Fingerprints:
+    """Read the fingerprints of all samples.
 
     Args:
         data: The dataset.
         on_record: Called after each record that had to be read.
+        from_records: Whether to compute hashes that the index does not hold from the images of variant 0.
 
     Raises:
         DatasetError: The index or a record cannot be read.
@@ -64,7 +65,8 @@ def read_fingerprints(data: Dataset, on_record: OnRecord | None = None) -> Finge
     hashes = [_column(table, "image_hash", pa.uint64()) for table in tables]
     hashed = [column.is_valid().to_numpy() for column in hashes]
     values = [np.array(column.fill_null(0).to_numpy()) for column in hashes]
-    _compute_missing(data, names, values, hashed, on_record)
+    if from_records:
+        _compute_missing(data, names, values, hashed, on_record)
     return Fingerprints(
         splits=names,
         keys=pa.chunked_array(

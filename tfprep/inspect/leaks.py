@@ -110,7 +110,12 @@ class Leaks:
 
 
 def find_leaks(
-    data: Dataset, *, distance: int = DISTANCE, most_pairs: int = 1000, on_record: OnRecord | None = None
+    data: Dataset,
+    *,
+    distance: int = DISTANCE,
+    most_pairs: int = 1000,
+    from_records: bool = True,
+    on_record: OnRecord | None = None,
 ) -> Leaks:
     """Find exact and near duplicates, within splits and across them.
 
@@ -118,6 +123,7 @@ def find_leaks(
         data: The dataset.
         distance: Bits in which the perceptual hashes of near duplicates may differ, from 0 to `near.MOST_DISTANCE`.
         most_pairs: The number of pairs to list. Counts and exclusions cover all of them.
+        from_records: Whether to compute hashes that the index does not hold from the records; else the digests alone count there.
         on_record: Called while hashes that the index does not hold are computed from the records.
 
     Raises:
@@ -125,8 +131,8 @@ def find_leaks(
     """
     if not 0 <= distance <= MOST_DISTANCE:
         raise DatasetError(f"distance is a number of bits from 0 to {MOST_DISTANCE}, not {distance}")
-    prints = read_fingerprints(data, on_record)
-    if len(prints) and not (prints.hashed.any() or (prints.digests >= 0).any()):
+    prints = read_fingerprints(data, on_record, from_records=from_records)
+    if from_records and len(prints) and not (prints.hashed.any() or (prints.digests >= 0).any()):
         raise DatasetError(
             f"{data.path}: no image has a digest or a hash, and no image is stored from which one could be computed; "
             "build the dataset again with this version"

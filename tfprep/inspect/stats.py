@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import re
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,16 +11,15 @@ import cv2
 import numpy as np
 
 from tfprep.dataset import Dataset
-from tfprep.dataset.names import REJECTS
-from tfprep.errors import DatasetError
 from tfprep.fields import Array
-from tfprep.storage.urls import open_file
+from tfprep.inspect.rejects import RejectGroup, reject_groups
 
 BINS = 24
 _HARDEST = 8
 _SHARPNESS_SIDE = 256
 """Images are compared at this longer side, so that a large one does not count as blurred."""
-_MOST_REJECT_BYTES = 64 << 20
+_MOST_EXAMPLES = 4
+_MEASURED = ("image", "boxes", "mask")
 
 
 @dataclass(frozen=True)
@@ -63,7 +60,8 @@ class DatasetStats:
         distributions: By quantity, such as "brightness", then by split.
         units: The unit of each quantity.
         hardest: By quantity, the samples that are hardest to see: darkest, blurriest, with the smallest object.
-        rejects: Number of rejected inputs by stage and reason.
+        largest_areas: By class of the first mask, the samples with the largest part of it.
+        rejects: Rejected inputs by reason.
     """
 
     samples: Mapping[str, int]
@@ -72,7 +70,8 @@ class DatasetStats:
     distributions: Mapping[str, Mapping[str, Distribution]]
     units: Mapping[str, str]
     hardest: Mapping[str, Sequence[Extreme]]
-    rejects: Mapping[str, int]
+    largest_areas: Mapping[str, Sequence[Extreme]]
+    rejects: Sequence[RejectGroup]
 
 
 UNITS = {
@@ -103,17 +102,13 @@ def statistics_of(
     """
     positions = {split: _spread(info.samples, most_samples) for split, info in data.splits.items()}
     total, done = sum(map(len, positions.values())), 0
-    values: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    extremes: dict[str, list[Extreme]] = defaultdict(list)
+    measured = _Measured(data)
     for split, rows in positions.items():
         index = data.index(split, 0, ["key", "height", "width"])
         for name in ("width", "height"):
-            values[name][split] = [side for side in index[name].to_pylist() if side is not None]
-        for position, sample in zip(rows, data.samples(split, positions=rows), strict=True):
-            for name, numbers in _measured(data, sample).items():
-                values[name][split] += numbers
-                if name in _HARDEST_OF and numbers:
-                    extremes[name].append(Extreme(split, index["key"][position].as_py(), position, min(numbers)))
+            measured.values[name][split] = index[name].drop_null().to_numpy()
+        for position, sample in zip(rows, data.samples(split, positions=rows, fields=measured.fields), strict=True):
+            measured.add(split, index["key"][position].as_py(), position, sample)
             done += 1
             if on_sample:
                 on_sample(done, total)
@@ -121,14 +116,11 @@ def statistics_of(
         samples={split: info.samples for split, info in data.splits.items()},
         measured={split: len(rows) for split, rows in positions.items()},
         class_counts=_class_counts(data),
-        distributions={name: _distributions(values[name]) for name in UNITS if any(values[name].values())},
+        distributions=measured.distributions(),
         units=UNITS,
-        hardest={
-            title: sorted(extremes[name], key=lambda one: one.value)[:_HARDEST]
-            for name, title in _HARDEST_OF.items()
-            if extremes[name]
-        },
-        rejects=dict(_rejects(data).most_common()),
+        hardest=measured.hardest(),
+        largest_areas=measured.largest_areas(),
+        rejects=reject_groups(data),
     )
 
 
@@ -137,7 +129,54 @@ def _spread(samples: int, most: int) -> list[int]:
     return rows if samples else []
 
 
-def _measured(data: Dataset, sample: Mapping[str, Any]) -> dict[str, list[float]]:
+class _Measured:
+    """What is measured on samples, by quantity and split, and the samples that stand out."""
+
+    def __init__(self, data: Dataset) -> None:
+        self._data = data
+        self.fields = [name for name, spec in data.fields.items() if spec.kind in _MEASURED]
+        self.values: dict[str, dict[str, Any]] = defaultdict(lambda: defaultdict(list))
+        self._extremes: dict[str, list[Extreme]] = defaultdict(list)
+        self._areas: dict[int, list[Extreme]] = defaultdict(list)
+        self._mask = next(
+            (n for n in self.fields if data.fields[n].kind == "mask" and n in data.manifest.classes), None
+        )
+
+    def add(self, split: str, key: str, position: int, sample: Mapping[str, Any]) -> None:
+        """Measure a sample."""
+        for name, numbers in _numbers(self._data, sample).items():
+            self.values[name][split] += numbers
+            if name in _HARDEST_OF and numbers:
+                self._extremes[name].append(Extreme(split, key, position, min(numbers)))
+        if self._mask and (mask := sample[self._mask]).size:
+            for number, pixels in enumerate(np.bincount(mask[mask >= 0]).tolist()):
+                if pixels:
+                    self._note_area(number, Extreme(split, key, position, 100 * pixels / mask.size))
+
+    def _note_area(self, number: int, one: Extreme) -> None:
+        largest = sorted([*self._areas[number], one], key=lambda other: -other.value)
+        self._areas[number] = largest[:_MOST_EXAMPLES]
+
+    def distributions(self) -> dict[str, Mapping[str, Distribution]]:
+        """Return the distributions by quantity and split, of quantities that occur."""
+        known = {name: self.values[name] for name in UNITS if any(map(len, self.values[name].values()))}
+        return {name: _distributions(by_split) for name, by_split in known.items()}
+
+    def hardest(self) -> dict[str, Sequence[Extreme]]:
+        """Return the samples with the lowest values of what makes them hard to see."""
+        return {
+            title: sorted(self._extremes[name], key=lambda one: one.value)[:_HARDEST]
+            for name, title in _HARDEST_OF.items()
+            if self._extremes[name]
+        }
+
+    def largest_areas(self) -> dict[str, Sequence[Extreme]]:
+        """Return by class of the mask the samples with the largest part of it."""
+        names = self._data.manifest.classes[self._mask] if self._mask else ()
+        return {name: self._areas[number] for number, name in enumerate(names) if self._areas[number]}
+
+
+def _numbers(data: Dataset, sample: Mapping[str, Any]) -> dict[str, list[float]]:
     numbers: dict[str, list[float]] = defaultdict(list)
     fields = data.fields
     image = next((name for name, spec in fields.items() if spec.kind == "image"), None)
@@ -178,13 +217,15 @@ def _sharpness(gray: Array) -> float:
     return float(cv2.Laplacian(gray, cv2.CV_64F).var())
 
 
-def _distributions(by_split: Mapping[str, Sequence[float]]) -> dict[str, Distribution]:
+def _distributions(by_split: Mapping[str, Sequence[float] | Array]) -> dict[str, Distribution]:
     """Return the distribution of each split, with the same edges for all."""
     whole = np.concatenate([np.asarray(numbers, np.float64) for numbers in by_split.values()])
     low, high = float(whole.min()), float(whole.max())
     edges = np.linspace(low, high if high > low else low + 1, BINS + 1)
     return {
-        split: _distribution(np.asarray(numbers, np.float64), edges) for split, numbers in by_split.items() if numbers
+        split: _distribution(np.asarray(numbers, np.float64), edges)
+        for split, numbers in by_split.items()
+        if len(numbers)
     }
 
 
@@ -202,26 +243,3 @@ def _class_counts(data: Dataset) -> dict[str, dict[str, dict[str, int]]]:
         }
         for field, by_split in data.manifest.class_counts.items()
     }
-
-
-def _rejects(data: Dataset) -> Counter[str]:
-    """Count rejects by stage and reason, with numbers and quoted parts left out."""
-    return Counter(
-        f"{one.get('stage', '')}: {without_details(str(one.get('error', '')))}" for one in _reject_lines(data)
-    )
-
-
-def without_details(reason: str) -> str:
-    """Return a reject's reason without the parts that differ from file to file."""
-    return re.sub(r"\d+|'[^']*'|b'[^']*'", "…", reason)
-
-
-def _reject_lines(data: Dataset) -> Iterator[dict[str, Any]]:
-    if REJECTS not in data.manifest.files:
-        return
-    try:
-        with open_file(data.path / REJECTS) as file:
-            for line in file.read(_MOST_REJECT_BYTES).splitlines():
-                yield json.loads(line)
-    except (ValueError, OSError) as error:
-        raise DatasetError(f"{data.path / REJECTS} is damaged ({error}); tfprep repair mends it") from error

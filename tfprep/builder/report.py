@@ -1,0 +1,72 @@
+"""`report.html` of a build, from the receipts and the published records alone."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+from tfprep.builder.layout import Layout
+from tfprep.builder.receipts import Receipt
+from tfprep.dataset import Dataset, Manifest
+from tfprep.inspect.leaks import Leaks, find_leaks
+from tfprep.inspect.pages.report import BuildFacts, report_page
+from tfprep.inspect.stats import statistics_of
+from tfprep.storage.local import write_whole
+
+_MOST_READ, _LEAST_READ, _MOST_READ_BYTES = 200, 16, 16 << 20
+"""Samples of a split that are read for the report, and their bytes: about a second."""
+_MOST_COMPARED = 200_000
+"""Samples among which duplicates are looked for: some two seconds, and a tenth of the memory that a million takes."""
+_STAGES = ("read", "decode", "geometry", "derive", "colour", "stack", "hash", "encode", "write")
+
+
+def write_report(
+    layout: Layout,
+    manifest: Manifest,
+    receipts: Sequence[Receipt],
+    seconds: float,
+    built_samples: int,
+    passed_over: Mapping[str, int],
+) -> str:
+    """Write the report of the dataset that has just been published.
+
+    Args:
+        layout: Where it is.
+        manifest: What was published.
+        receipts: Those of all shards.
+        seconds, built_samples, passed_over: As in `BuildFacts`.
+
+    Returns:
+        Why it was not written; "" if it was. The dataset is published, so a report that fails must not make the build fail.
+    """
+    facts = BuildFacts(seconds, built_samples, passed_over, _stages(receipts), _thumbnails(receipts))
+    try:
+        data = Dataset(layout.out, manifest)
+        stats = statistics_of(data, most_samples=_read_at_most(manifest))
+        write_whole(layout.report, report_page(data, stats, _leaks(data), facts))
+    except Exception as error:
+        return f"report.html was not written: {type(error).__name__}: {error}"
+    return ""
+
+
+def _read_at_most(manifest: Manifest) -> int:
+    records = sum(split.samples * split.variants for split in manifest.splits.values())
+    size = sum(split.bytes for split in manifest.splits.values()) / max(1, records)
+    return int(min(_MOST_READ, max(_LEAST_READ, _MOST_READ_BYTES // max(size, 1))))
+
+
+def _leaks(data: Dataset) -> Leaks | None:
+    samples = sum(split.samples for split in data.splits.values())
+    return find_leaks(data, most_pairs=100, from_records=False) if samples <= _MOST_COMPARED else None
+
+
+def _stages(receipts: Sequence[Receipt]) -> dict[str, float]:
+    total: defaultdict[str, float] = defaultdict(float)
+    for receipt in receipts:
+        for stage, seconds in receipt.seconds.items():
+            total[stage] += seconds
+    return {stage: total[stage] for stage in _STAGES if total[stage]}
+
+
+def _thumbnails(receipts: Sequence[Receipt]) -> dict[str, str]:
+    return {key: jpeg for receipt in receipts for key, jpeg in receipt.thumbnails.items()}
