@@ -72,7 +72,7 @@ def test_the_page_shows_counts_classes_rejects_and_time(page):
     assert "2 of 32 samples were left out" in words
     assert "1 decode of image not a whole" in words
     assert "1 decode of image the file is empty (0 bytes)" in words
-    assert "Passed over while listing 1: no image for" in words
+    assert "1: mask without its image" in words
     assert all(stage in words for stage in ("read", "decode", "geometry", "derive", "encode", "write"))
 
 
