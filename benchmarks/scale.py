@@ -5,7 +5,8 @@
 - `images_per_s`: images a second by the number of workers, in processes, with a consumer that does nothing; `threads_per_s`
   the same with threads, for comparison.
 - `step_delay`: 0.4 ms of Python in the training loop beside 16 workers, against the same loop with a batch that is there
-  already: the median of the ratio over the rounds.
+  already: the median of the ratio over the rounds. `step_delay_limit` is the same beside 16 threads of four processes that
+  only wait, without a loader: what a machine of few cores loses to wake-ups, whoever wakes up.
 - `first_batch_s`: seconds from `iter(loader)` to the first batch, the median over new loaders.
 
 Rounds are interleaved. The batches are 64 images of 224 x 224, so every worker has rows to work on.
@@ -16,20 +17,32 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 import loader_data
-from waiting import Waiting
+from waiting import WAIT_S, Waiting
 
 import tfprep
 from tfprep import codecs
+from tfprep.load.workers import THREADS_EACH
 
 BATCH = 64
 STEP_S = 0.4e-3
 DELAY_WORKERS = 16
+ONLY_WAITING = f"""
+import threading, time
+def wait():
+    while True:
+        time.sleep({WAIT_S})
+for _ in range({THREADS_EACH}):
+    threading.Thread(target=wait).start()
+print(flush=True)
+"""
 
 
 def main() -> None:
@@ -52,6 +65,7 @@ def main() -> None:
 def measure(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     rates: dict[tuple[str, int], list[float]] = {}
     delays: dict[str, list[float]] = {"processes": [], "threads": []}
+    limits = []
     firsts = []
     for _ in range(options.rounds):
         for workers in options.workers:
@@ -59,12 +73,14 @@ def measure(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
                 rates.setdefault((kind, workers), []).append(images_per_s(folder, kind, workers, options.seconds))
         for kind, values in delays.items():
             values.append(step_delay(folder, kind, options.seconds))
+        limits.append(step_delay_limit(options.seconds))
         firsts.append(first_batch_s(folder))
     return {
         "images_per_s": {str(n): round(statistics.median(rates["processes", n])) for n in options.workers},
         "threads_per_s": {str(n): round(statistics.median(rates["threads", n])) for n in options.workers},
         "step_delay": round(statistics.median(delays["processes"]), 3),
         "step_delay_threads": round(statistics.median(delays["threads"]), 3),
+        "step_delay_limit": round(statistics.median(limits), 3),
         "first_batch_s": round(statistics.median(firsts), 3),
     }
 
@@ -113,6 +129,21 @@ def step_delay(folder: Path, kind: str, seconds: float) -> float:
     loader, batches = started(folder, kind, DELAY_WORKERS)
     beside = python_seconds(lambda: next(batches), seconds / 2)
     loader.close()
+    return beside / alone
+
+
+def step_delay_limit(seconds: float) -> float:
+    """The same beside processes that wait and do nothing else."""
+    alone = python_seconds(lambda: time.sleep(1e-3), seconds / 2)
+    command = [sys.executable, "-c", ONLY_WAITING]
+    waiting = [subprocess.Popen(command, stdout=subprocess.PIPE) for _ in range(DELAY_WORKERS // THREADS_EACH)]
+    for process in waiting:
+        assert process.stdout is not None
+        process.stdout.readline()
+    beside = python_seconds(lambda: time.sleep(1e-3), seconds / 2)
+    for process in waiting:
+        process.kill()
+        process.communicate()
     return beside / alone
 
 

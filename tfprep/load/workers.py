@@ -15,7 +15,7 @@ from tfprep.load.outputs import Output, row_bytes
 from tfprep.load.reader.parts import FieldPart
 from tfprep.load.reader.rows import RowFiller
 from tfprep.load.reader.shared import SharedMemory
-from tfprep.load.reader.worker_pool import JOB_ROWS, JOBS_EACH, WorkerPool, sendable
+from tfprep.load.reader.worker_pool import JOB_ROWS, SPARE_JOBS, WorkerPool, sendable
 from tfprep.load.reader.worker_process import Setup, SharedArray
 from tfprep.storage.urls import is_remote
 
@@ -94,7 +94,7 @@ def _obstacle(parts: Sequence[FieldPart], geometry: Sequence[Any], files: Sequen
 
 def most_prefetch(plan: WorkersPlan, batch_rows: int) -> int:
     """Half as many batches again as have rows for every job: the first of them may be the last to be full."""
-    rows = plan.processes * JOBS_EACH * JOB_ROWS
+    rows = plan.processes * (plan.threads + SPARE_JOBS) * JOB_ROWS
     return -(-3 * rows // (2 * max(batch_rows, 1)))
 
 

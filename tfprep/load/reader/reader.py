@@ -23,7 +23,7 @@ from tfprep.load.reader.batch import Batch, BatchMemory
 from tfprep.load.reader.fill import Filler
 from tfprep.load.reader.rows import Rows
 from tfprep.load.reader.worker import Worker
-from tfprep.load.reader.worker_pool import JOB_ROWS, JOBS_EACH, WorkerPool
+from tfprep.load.reader.worker_pool import JOB_ROWS, SPARE_JOBS, WorkerPool
 
 T = TypeVar("T")
 
@@ -312,13 +312,14 @@ class Reader:
     def job_rows(self, batch: Batch) -> int:
         """Rows of the batch that a worker process takes at a time.
 
-        As many as prefetched batches have for each job, at most `JOB_ROWS`; of the first batch each process has a part, so that
+        As many as prefetched batches have for each job, at most `JOB_ROWS`; of the first batch each thread has a part, so that
         it comes soon.
         """
         assert self._pool is not None
-        jobs, rows = self._pool.processes * JOBS_EACH, self.prefetch * self._schedule.batch_size
+        pool = self._pool
+        jobs, rows = pool.processes * (pool.threads + SPARE_JOBS), self.prefetch * self._schedule.batch_size
         if batch.step == self._first:
-            jobs, rows = self._pool.processes, batch.rows
+            jobs, rows = pool.processes * pool.threads, batch.rows
         return min(max(rows // jobs, 1), JOB_ROWS)
 
     @property

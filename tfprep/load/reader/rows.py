@@ -159,10 +159,13 @@ class RowFiller:
     def fill(self, values: Mapping[str, Any], rows: Rows, worker: Worker) -> list[UnreadRow]:
         """Fill the rows of the arrays in `values`; return those that cannot be read."""
         verify = rows["verify"] != 0
-        if self.announced or verify.any():
+        compares = bool(verify.any())
+        if self.announced or compares:
             self._announce(rows)
         if not self.in_place:
             return self._one_by_one(values, rows, range(len(rows)), worker)
+        if not compares:  # as a rule, from the second epoch on
+            return self._one_by_one(values, rows, self._many(values, rows, worker), worker)
         unread = self._one_by_one(values, rows, np.flatnonzero(verify).tolist(), worker)
         together = np.flatnonzero(~verify)
         if len(together):
@@ -220,14 +223,14 @@ class RowFiller:
             worker.enter("read")
             contents = self._contents_of(group, worker)
             worker.enter("decode")
-            for number, (row, *_) in enumerate(group):
+            for number, ((row, _, _, _), content) in enumerate(zip(group, contents, strict=True), first):
                 try:
-                    if len(contents[number]):
-                        decode(contents[number], spec, values[row])
+                    if len(content):
+                        decode(content, spec, values[row])
                         continue
                 except SampleError:
                     pass
-                failed.append(first + number)
+                failed.append(number)
         return failed
 
     def _contents_of(self, pieces: Sequence[Piece], worker: Worker) -> list[Array]:

@@ -5,6 +5,7 @@ The file is sparse: its size is a range of addresses, and a page takes memory fr
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 import threading
@@ -91,7 +92,7 @@ class MappedMemory:
         for segment in self._segments:
             if segment.offset <= offset < segment.offset + segment.nbytes:
                 kind = np.dtype(dtype)
-                start, nbytes = offset - segment.offset, int(np.prod(shape)) * kind.itemsize
+                start, nbytes = offset - segment.offset, math.prod(shape) * kind.itemsize
                 typed: Array = segment.memory[start : start + nbytes].view(kind)
                 return typed.reshape(shape)
         end = self._segments[-1].offset + self._segments[-1].nbytes if self._segments else 0

@@ -19,7 +19,7 @@ import struct
 import threading
 import weakref
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from types import FunctionType
 from typing import Any
 
@@ -34,8 +34,8 @@ MOST_DEATHS = 5
 """Give up after this many deaths for each process without a finished job in between."""
 JOB_ROWS, JOB_BYTES = 64, 16_000
 """The most rows of a job, and bytes of its message. Each job costs this process some 100 us of Python."""
-JOBS_EACH = 3
-"""Jobs that a process has at a time, so that its threads do not wait for the dispatcher's next turn."""
+SPARE_JOBS = 2
+"""Jobs that a process has beyond one a thread, so that its threads do not wait for the dispatcher's next turn."""
 LISTED_DEATHS = 100
 
 
@@ -44,7 +44,7 @@ class WorkerPool:
 
     def __init__(self, setup: Setup, memory: SharedMemory, processes: int) -> None:
         """Raises an error where the setup cannot be sent to another process."""
-        self.memory, self.processes = memory, processes
+        self.memory, self.processes, self.threads = memory, processes, setup.threads
         self._setup = _file_of(sendable(setup))
         self._paths = setup.paths
         self._outputs = [array.output for array in setup.outputs]
@@ -155,27 +155,30 @@ class WorkerPool:
     def _hand_out(self) -> None:
         """Give every process the jobs that it takes, in one write: each write may wake a process."""
         self.hungry = True  # before the readers are asked: what they get from now on rings the bell
-        workers = sorted(self._workers, key=lambda worker: len(worker.jobs))
+        takers = deque(sorted(filter(self._has_room, self._workers), key=lambda worker: len(worker.jobs)))
         messages: dict[WorkerProcess, list[bytes]] = {}
-        while workers := [worker for worker in workers if worker.has_room and len(worker.jobs) < JOBS_EACH]:
-            if not self._give_one_each(workers, messages):
+        while takers:
+            worker = takers.popleft()
+            job = (None if worker.jobs else self._next_suspect()) or self._next_job()
+            if job is None:
                 break
+            messages.setdefault(worker, []).append(self._added(worker, job))
+            if self._has_room(worker):
+                takers.append(worker)  # behind the others, each of which gets one first
         else:
             self.hungry = False  # they have all that they take; a reply is the next occasion
         for worker, jobs in messages.items():
             worker.send(b"".join(jobs))
 
-    def _give_one_each(self, workers: Sequence[WorkerProcess], messages: dict[WorkerProcess, list[bytes]]) -> bool:
-        """Give a job to each of them; False when there is no further work."""
-        for worker in workers:
-            job = (None if worker.jobs else self._next_suspect()) or self._next_job()
-            if job is None:
-                return False
-            message = self._message(job)
-            job.nbytes = len(message)
-            worker.add(job)
-            messages.setdefault(worker, []).append(message)
-        return True
+    def _has_room(self, worker: WorkerProcess) -> bool:
+        return worker.has_room and len(worker.jobs) < self.threads + SPARE_JOBS
+
+    def _added(self, worker: WorkerProcess, job: FillJob) -> bytes:
+        """Note that the worker has this job; return the message that tells it so."""
+        message = self._message(job)
+        job.nbytes = len(message)
+        worker.add(job)
+        return message
 
     def _next_suspect(self) -> FillJob | None:
         return next(self._of_readers(self._suspects), None)

@@ -6,8 +6,8 @@ SETUP is a file with a pickled `Setup`. Messages in JOBS are a length (int64) an
 
     number of the job, rows of the batch, rows of the job, offset of each output's array in the shared memory, the table of `Rows`
 
-A reply is one `REPLY`, then a pickled `Outcome` where it says that one follows. The threads of this process share the rows of a
-job, so that there is one message for many rows, and a job is done soon.
+A reply is one `REPLY`, then a pickled `Outcome` where it says that one follows. Each thread of this process takes a whole job:
+what a job costs beside its rows is some 100 us where many processes share a core and its caches.
 
 It ends when its pipe does, so when the process that trains is gone, however it ended; on Linux the kernel ends it then too.
 """
@@ -21,9 +21,9 @@ import signal
 import struct
 import sys
 import threading
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -80,49 +80,35 @@ class Outcome:
         return not self.unread and self.error is None and not self.refusal
 
 
-@dataclass(eq=False)
-class _Job:
-    """Rows whose parts are filled by several threads; what these have done, together."""
-
+class _Job(NamedTuple):
     number: int
-    batch_rows: int
-    offsets: Array
+    values: Mapping[str, Array]
     rows: Rows
-    begun: int = 0
-    filled: int = 0
-    bytes: int = 0
-    read_s: float = 0.0
-    decode_s: float = 0.0
-    unread: list[UnreadRow] = field(default_factory=list)
-    error: BaseException | None = None
 
 
 class _Program:
     def __init__(self, setup: int, jobs: int, replies: int) -> None:
         self._setup_file, self._jobs, self._replies = setup, jobs, replies
-        self._lock = threading.Lock()
-        self._receiving = threading.Lock()
+        self._receiving, self._replying = threading.Lock(), threading.Lock()
         self._received = bytearray()
-        self._job: _Job | None = None  # the one of which threads take parts
 
     def run(self) -> None:
         try:
             size = os.fstat(self._setup_file).st_size
             self._prepare(pickle.loads(os.pread(self._setup_file, size, 0)))
         except Exception as error:
-            self._reply(READY, Outcome(refusal=f"{type(error).__name__}: {error}"))
+            self._reply(READY, Outcome(refusal=f"{type(error).__name__}: {error}"), Worker())
             return
-        self._reply(READY, Outcome())
+        self._reply(READY, Outcome(), Worker())
         for number in range(1, self._setup.threads):
-            threading.Thread(target=self._fill_parts, name=f"fill-{number}", daemon=True).start()
-        self._fill_parts()
+            threading.Thread(target=self._do_jobs, name=f"fill-{number}", daemon=True).start()
+        self._do_jobs()
 
     def _prepare(self, setup: Setup) -> None:
         self._setup = setup
         self._memory = MappedMemory(setup.memory)
         self._filler = RowFiller(setup.paths, setup.parts, setup.geometry, announce=setup.announce, mapped=True)
         self._cache = {array.output: self._array(array, array.offset, array.rows) for array in setup.cache}
-        self._outputs = len(setup.outputs)
         self._columns = len(COLUMNS) + 2 * len(self._filler.fields)
         if "tensorflow" in sys.modules:
             raise ImportError("a codec or an op of this dataset imports TensorFlow, which worker processes do without")
@@ -130,53 +116,23 @@ class _Program:
     def _array(self, array: SharedArray, offset: int, rows: int) -> Array:
         return self._memory.array(offset, (rows, *array.shape), array.dtype)
 
-    def _fill_parts(self) -> None:
-        """What each thread does."""
+    def _do_jobs(self) -> None:
+        """What each thread does. The one that waits for a job reads the pipe itself: another would have to be woken twice."""
         worker = Worker()
         while True:
-            job, start, stop = self._next_part()
+            with self._receiving:
+                job = self._receive()
             worker.bytes, worker.read_s, worker.decode_s = 0, 0.0, 0.0
-            unread: list[UnreadRow] = []
-            error: BaseException | None = None
             try:
-                unread = self._fill(job, job.rows.take(slice(start, stop)), worker)
-            except BaseException as caught:
-                error = sendable_error(caught, RuntimeError)
+                outcome = Outcome(self._fill(job.values, job.rows, worker))
+            except BaseException as error:
+                outcome = Outcome(error=sendable_error(error, RuntimeError))
             worker.enter("waiting for work")
-            self._note(job, start, stop, unread, error, worker)
+            self._reply(job.number, outcome, worker)
 
-    def _next_part(self) -> tuple[_Job, int, int]:
-        """Some rows of a job; of the next one as soon as all rows of this one are taken.
-
-        The thread that waits for a job reads the pipe itself: another one would have to be woken twice.
-        """
-        with self._receiving:
-            job = self._job or self._receive()
-            start, size = job.begun, -(-len(job.rows) // self._setup.threads)
-            job.begun = min(start + size, len(job.rows))
-            self._job = job if job.begun < len(job.rows) else None
-            return job, start, job.begun
-
-    def _note(
-        self, job: _Job, start: int, stop: int, unread: list[UnreadRow], error: BaseException | None, worker: Worker
-    ) -> None:
-        """Note that a part of a job is done, and reply when all parts are."""
-        with self._lock:
-            job.filled += stop - start
-            job.bytes += worker.bytes
-            job.read_s += worker.read_s
-            job.decode_s += worker.decode_s
-            job.unread += [UnreadRow(start + failure.number, failure.reason) for failure in unread]
-            job.error = job.error or error
-            if job.filled == len(job.rows):
-                outcome = Outcome(error=job.error) if job.error else Outcome(job.unread)
-                self._reply(job.number, outcome, job.bytes, job.read_s, job.decode_s)
-
-    def _fill(self, job: _Job, rows: Rows, worker: Worker) -> list[UnreadRow]:
-        values = {
-            array.output: self._array(array, offset, job.batch_rows)
-            for array, offset in zip(self._setup.outputs, job.offsets.tolist(), strict=True)
-        }
+    def _fill(self, values: Mapping[str, Array], rows: Rows, worker: Worker) -> list[UnreadRow]:
+        if not self._cache:
+            return self._filler.fill(values, rows, worker)
         cached = rows["cached"] != 0
         self._copy(self._cache, values, rows["slot"][cached], rows["row"][cached], worker)
         others = np.flatnonzero(~cached)
@@ -204,22 +160,28 @@ class _Program:
                 os._exit(0)  # the process that trains has ended, or wants this one to
             self._received += piece
         end = 8 + struct.unpack_from("<q", self._received)[0]
-        message = np.frombuffer(bytes(self._received[8:end]), np.int64)
+        message = np.frombuffer(self._received[8:end], np.int64)
         del self._received[:end]
-        (number, batch_rows, rows), (offsets, table) = message[:3].tolist(), np.split(message[3:], [self._outputs])
-        return _Job(number, batch_rows, offsets, Rows(table.reshape(self._columns, rows)))
+        number, batch_rows, rows, *offsets = message[: 3 + len(self._setup.outputs)].tolist()
+        arrays = zip(self._setup.outputs, offsets, strict=True)
+        values = {array.output: self._array(array, offset, batch_rows) for array, offset in arrays}
+        return _Job(number, values, Rows(message[3 + len(offsets) :].reshape(self._columns, rows)))
 
-    def _reply(self, job: int, outcome: Outcome, nbytes: int = 0, read_s: float = 0.0, decode_s: float = 0.0) -> None:
+    def _reply(self, job: int, outcome: Outcome, worker: Worker) -> None:
         extra = b"" if outcome.is_success else pickle.dumps(outcome)
-        reply = REPLY.pack(job, nbytes, read_s, decode_s, len(extra)) + extra
-        while reply:
-            reply = reply[os.write(self._replies, reply) :]
+        reply = REPLY.pack(job, worker.bytes, worker.read_s, worker.decode_s, len(extra)) + extra
+        with self._replying:
+            while reply:
+                reply = reply[os.write(self._replies, reply) :]
 
 
 def main() -> None:
     setup, jobs, replies, log, parent = (int(argument) for argument in sys.argv[1:])
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that trains
     end_with_parent(parent)
+    if hasattr(os, "SCHED_BATCH"):
+        # A thread that has read or waited does not take the processor from the thread that trains (sched(7)).
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     faulthandler.enable(log)
     faulthandler.register(signal.SIGUSR1, log)
     _Program(setup, jobs, replies).run()
