@@ -3,7 +3,7 @@
     python benchmarks/scale.py --workers 2 16 64 --json scale.json
 
 - `images_per_s`: images a second by the number of workers, in processes, with a consumer that does nothing; `threads_per_s`
-  the same with threads, for comparison.
+  the same with threads, for comparison; `waits_per_s` that of processes that only wait, the limit.
 - `step_delay`: 0.4 ms of Python in the training loop beside 16 workers, against the same loop with a batch that is there
   already: the median of the ratio over the rounds. `step_delay_limit` is the same beside 16 threads of four processes that
   only wait, without a loader: what a machine of few cores loses to wake-ups, whoever wakes up.
@@ -21,6 +21,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -34,15 +36,22 @@ from tfprep.load.workers import THREADS_EACH
 BATCH = 64
 STEP_S = 0.4e-3
 DELAY_WORKERS = 16
-ONLY_WAITING = f"""
-import threading, time
-def wait():
+ONLY_WAITING = """
+import sys, threading, time
+threads, seconds = int(sys.argv[1]), float(sys.argv[2])
+counts = [0] * threads
+def wait(number):
     while True:
         time.sleep({WAIT_S})
-for _ in range({THREADS_EACH}):
-    threading.Thread(target=wait).start()
+        counts[number] += 1
+for number in range(threads):
+    threading.Thread(target=wait, args=(number,), daemon=True).start()
+time.sleep(0.2)
+before, begin = sum(counts), time.perf_counter()
 print(flush=True)
-"""
+time.sleep(seconds)
+print((sum(counts) - before) / (time.perf_counter() - begin))
+""".replace("{WAIT_S}", str(WAIT_S))
 
 
 def main() -> None:
@@ -71,6 +80,7 @@ def measure(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
         for workers in options.workers:
             for kind in ("processes", "threads"):
                 rates.setdefault((kind, workers), []).append(images_per_s(folder, kind, workers, options.seconds))
+            rates.setdefault(("waits", workers), []).append(waits_per_s(workers, options.seconds))
         for kind, values in delays.items():
             values.append(step_delay(folder, kind, options.seconds))
         limits.append(step_delay_limit(options.seconds))
@@ -78,6 +88,7 @@ def measure(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     return {
         "images_per_s": {str(n): round(statistics.median(rates["processes", n])) for n in options.workers},
         "threads_per_s": {str(n): round(statistics.median(rates["threads", n])) for n in options.workers},
+        "waits_per_s": {str(n): round(statistics.median(rates["waits", n])) for n in options.workers},
         "step_delay": round(statistics.median(delays["processes"]), 3),
         "step_delay_threads": round(statistics.median(delays["threads"]), 3),
         "step_delay_limit": round(statistics.median(limits), 3),
@@ -135,16 +146,32 @@ def step_delay(folder: Path, kind: str, seconds: float) -> float:
 def step_delay_limit(seconds: float) -> float:
     """The same beside processes that wait and do nothing else."""
     alone = python_seconds(lambda: time.sleep(1e-3), seconds / 2)
-    command = [sys.executable, "-c", ONLY_WAITING]
-    waiting = [subprocess.Popen(command, stdout=subprocess.PIPE) for _ in range(DELAY_WORKERS // THREADS_EACH)]
-    for process in waiting:
-        assert process.stdout is not None
-        process.stdout.readline()
-    beside = python_seconds(lambda: time.sleep(1e-3), seconds / 2)
-    for process in waiting:
-        process.kill()
-        process.communicate()
+    with only_waiting(DELAY_WORKERS, seconds):
+        beside = python_seconds(lambda: time.sleep(1e-3), seconds / 2)
     return beside / alone
+
+
+def waits_per_s(workers: int, seconds: float) -> float:
+    """Waits a second of so many threads in processes that do nothing else: the limit of `images_per_s`."""
+    with only_waiting(workers, seconds) as processes:
+        return sum(float(process.communicate()[0]) for process in processes)
+
+
+@contextmanager
+def only_waiting(workers: int, seconds: float) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Processes of threads that wait, as many of each as a loader of so many workers has, when all of them have begun."""
+    count = min(workers, max(2, workers // THREADS_EACH))
+    command = [sys.executable, "-c", ONLY_WAITING, str(workers // count), str(seconds)]
+    processes = [subprocess.Popen(command, stdout=subprocess.PIPE) for _ in range(count)]
+    try:
+        for process in processes:
+            assert process.stdout is not None
+            process.stdout.readline()
+        yield processes
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
 
 
 def python_seconds(wait: Any, seconds: float) -> float:
