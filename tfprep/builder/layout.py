@@ -21,21 +21,43 @@ from typing import Any
 from tfprep.dataset.names import PRIVATE, REJECTS
 from tfprep.errors import BuildError, BuildLockedError
 from tfprep.storage.local import write_whole, writing
+from tfprep.storage.store import Store, open_store
+from tfprep.storage.urls import is_remote
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The folders of one build. `out` is the dataset itself."""
+    """The folders of one build.
+
+    Attributes:
+      out: The dataset itself: a folder, or a `Url` of an object store.
+      scratch: The local folder of what this run alone uses, where `out` is at a store; None for `out` itself.
+    """
 
     out: Path
+    scratch: Path | None = None
+
+    @property
+    def at_store(self) -> bool:
+        return is_remote(self.out)
+
+    @property
+    def store(self) -> Store:
+        """The store of `out`."""
+        return open_store(self.out)
 
     @property
     def private(self) -> Path:
         return self.out / PRIVATE
 
     @property
+    def here(self) -> Path:
+        """What only this machine uses: logs, locks, shards that wait to be published."""
+        return (self.scratch or self.out) / PRIVATE
+
+    @property
     def staged(self) -> Path:
-        return self.private / "new"
+        return self.here / "new"
 
     @property
     def receipts(self) -> Path:
@@ -67,7 +89,7 @@ class Layout:
 
     @property
     def log(self) -> Path:
-        return self.private / "build.log"
+        return self.here / "build.log"
 
     @property
     def report(self) -> Path:
@@ -84,16 +106,16 @@ class Layout:
 
     @property
     def lock(self) -> Path:
-        return self.private / "lock"
+        return self.here / "lock"
 
     @property
     def locks(self) -> Path:
         """The file of which a byte is the lock of one shard (`name_locked`)."""
-        return self.private / "locks"
+        return self.here / "locks"
 
     @property
     def parts(self) -> Path:
-        """What the parts of a build agreed on, and their logs."""
+        """What the parts of a build agreed on, and the logs of parts."""
         return self.private / "parts"
 
     @property
@@ -105,7 +127,7 @@ class Layout:
         return self.parts / "samples.bin"
 
     def part_log(self, number: int, parts: int) -> Path:
-        return self.parts / f"part-{number}-of-{parts}.log"
+        return self.here / self.parts.name / f"part-{number}-of-{parts}.log"
 
     def receipt(self, split: str, shard: int) -> Path:
         return self.receipts / f"{split}-{shard:05d}.json"
@@ -119,6 +141,10 @@ class Layout:
 
     def make(self) -> None:
         """Create the folders. Raises BuildError if that is not possible."""
+        if self.at_store:
+            with writing(self.staged):
+                self.staged.mkdir(parents=True, exist_ok=True)
+            return
         above = next(path for path in (self.out, *self.out.absolute().parents) if path.exists())
         if not above.is_dir():
             raise BuildError(f"{self.out}: {above} is a file; --out names a folder, which is created if it is missing")

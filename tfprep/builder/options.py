@@ -91,6 +91,7 @@ class BuildOptions:
         that are up to date are not built again for it; `tfprep check` computes what is missing.
       reshard: Give each split the number of shards that a new dataset of its size would have, instead of that of its first
         build. A split whose number changes is built anew; later builds keep the new number.
+      scratch: The local folder in which shards are made that go to an object store; None for that of temporary files.
 
     Raises:
       BuildError: An option is out of range.
@@ -104,6 +105,7 @@ class BuildOptions:
     replace: bool = False
     hash: bool = True
     reshard: bool = False
+    scratch: Path | None = None
 
     def __post_init__(self) -> None:
         for name, least in (("workers", 0), ("limit", 1)):

@@ -7,17 +7,25 @@ of its content, so it is compared without reading a file. If it is equal, the sh
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
+from pathlib import Path
 from typing import Any
 
 from tfprep.builder.layout import Layout
 from tfprep.builder.shards.forms import FieldForm, FieldForms
 from tfprep.dataset.manifest import FileInfo
+from tfprep.dataset.names import PRIVATE
 from tfprep.fields import FieldSpec
-from tfprep.storage.local import sync_folder, write_whole
+from tfprep.storage.local import sync_folder
+from tfprep.storage.urls import read_content, size_of, write_content
+
+_READ_AT_ONCE = 32
+"""Receipts that are requested from a store at a time."""
 
 
 @dataclass(frozen=True)
@@ -101,29 +109,51 @@ class Contents:
     stats: Mapping[str, str]
 
 
-def read_receipt(layout: Layout, split: str, shard: int, *, check_files: bool = True) -> Receipt | None:
+def read_receipt(
+    layout: Layout, split: str, shard: int, *, check_files: bool = True, sizes: Mapping[str, int] | None = None
+) -> Receipt | None:
     """Return the shard's receipt. None if there is none that can be read, or a file that it names is gone or of another size.
 
-    Without `check_files`, it is returned whatever became of the files.
+    Args:
+      layout, split, shard: Which shard of which build.
+      check_files: False returns it whatever became of the shard's files.
+      sizes: The sizes of all objects of a dataset at a store, by name; None asks the store for each file.
+
+    Raises:
+      StorageError: The store cannot be reached or refuses.
     """
     try:
-        receipt = _parse(json.loads(layout.receipt(split, shard).read_bytes()))
+        receipt = _parse(json.loads(read_content(layout.receipt(split, shard))))
     except (OSError, ValueError, KeyError, TypeError):
         return None
     if (receipt.split, receipt.shard) != (split, shard):
         return None
-    there = layout.contents(split, shard).exists() and (
-        not check_files or all(_is_there(layout, file) for file in receipt.files)
-    )
+    if sizes is None and layout.at_store:
+        sizes = _sizes(layout, receipt)
+    contents = contents_path(layout, receipt)
+    there = contents.exists() if sizes is None else f"{PRIVATE}/{layout.receipts.name}/{contents.name}" in sizes
+    if there and check_files:
+        there = all(_is_there(layout, file, sizes) for file in receipt.files)
     return receipt if there else None
+
+
+def read_receipts(layout: Layout, shards: Iterable[tuple[str, int]]) -> Iterator[Receipt | None]:
+    """Yield the receipts of many shards, in their order, as `read_receipt` returns them. At a store, they are fetched at once."""
+    if not layout.at_store:
+        yield from (read_receipt(layout, split, shard) for split, shard in shards)
+        return
+    sizes = {info.name: info.bytes for info in layout.store.list()}
+    with ThreadPoolExecutor(_READ_AT_ONCE) as pool:
+        yield from pool.map(lambda place: read_receipt(layout, *place, sizes=sizes), shards)
 
 
 def write_receipt(layout: Layout, receipt: Receipt, contents: Contents) -> None:
     """Write the contents first and the receipt last: if it exists, everything else does."""
     rows_and_stats = {"rows": contents.rows, "stats": contents.stats}  # asdict() would copy every row.
-    write_whole(layout.contents(receipt.split, receipt.shard), json.dumps(rows_and_stats))
-    write_whole(layout.receipt(receipt.split, receipt.shard), receipt.to_json())
-    sync_folder(layout.receipts)
+    write_content(contents_path(layout, receipt), json.dumps(rows_and_stats))
+    write_content(layout.receipt(receipt.split, receipt.shard), receipt.to_json())
+    if not layout.at_store:
+        sync_folder(layout.receipts)
 
 
 def withdraw_receipt(layout: Layout, split: str, shard: int) -> None:
@@ -134,8 +164,20 @@ def withdraw_receipt(layout: Layout, split: str, shard: int) -> None:
         sync_folder(layout.receipts)
 
 
-def read_contents(layout: Layout, split: str, shard: int) -> Contents:
-    return Contents(**json.loads(layout.contents(split, shard).read_bytes()))
+def read_contents(layout: Layout, receipt: Receipt) -> Contents:
+    return Contents(**json.loads(read_content(contents_path(layout, receipt))))
+
+
+def contents_path(layout: Layout, receipt: Receipt) -> Path:
+    """Return where the contents of a receipt are.
+
+    At a store two attempts at one shard may write at the same time, so that the contents of each have a name of their own.
+    """
+    path = layout.contents(receipt.split, receipt.shard)
+    if not layout.at_store:
+        return path
+    digest = hashlib.sha256(f"{receipt.digest} {receipt.signature}".encode()).hexdigest()
+    return path.with_name(f"{receipt.split}-{receipt.shard:05d}-{digest[:16]}.contents.json")
 
 
 def stat_of(stat: str, values: Sequence[Any]) -> str:
@@ -143,7 +185,17 @@ def stat_of(stat: str, values: Sequence[Any]) -> str:
     return f"{stat} {blake2b(json.dumps(values).encode(), digest_size=8).hexdigest()}" if values else stat
 
 
-def _is_there(layout: Layout, file: FileInfo) -> bool:
+def _sizes(layout: Layout, receipt: Receipt) -> dict[str, int]:
+    """Ask the store for the sizes of the objects that a receipt names."""
+    names = [f"{PRIVATE}/{layout.receipts.name}/{contents_path(layout, receipt).name}"]
+    names += [name for file in receipt.files for name in (file.name, f"{file.name}.idx")]
+    sizes = {name: size_of(layout.out / name) for name in names}
+    return {name: size for name, size in sizes.items() if size is not None}
+
+
+def _is_there(layout: Layout, file: FileInfo, sizes: Mapping[str, int] | None) -> bool:
+    if sizes is not None:
+        return sizes.get(file.name) == file.bytes and f"{file.name}.idx" in sizes
     path = layout.find(file.name)
     return path is not None and path.stat().st_size == file.bytes and layout.find(f"{file.name}.idx") is not None
 

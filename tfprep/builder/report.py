@@ -11,7 +11,7 @@ from tfprep.dataset import Dataset, Manifest
 from tfprep.inspect.leaks import Leaks, find_leaks
 from tfprep.inspect.pages.report import BuildFacts, report_page
 from tfprep.inspect.stats import statistics_of
-from tfprep.storage.local import write_whole
+from tfprep.storage.urls import write_content
 
 _MOST_READ, _LEAST_READ, _MOST_READ_BYTES = 200, 16, 16 << 20
 """Samples of a split that are read for the report, and their bytes: about a second."""
@@ -43,7 +43,7 @@ def write_report(
     try:
         data = Dataset(layout.out, manifest)
         stats = statistics_of(data, most_samples=_read_at_most(manifest))
-        write_whole(layout.report, report_page(data, stats, _leaks(data), facts))
+        write_content(layout.report, report_page(data, stats, _leaks(data), facts))
     except Exception as error:
         return f"report.html was not written: {type(error).__name__}: {error}"
     return ""

@@ -33,10 +33,12 @@ from tfprep.builder.planning.plan import (
 from tfprep.builder.planning.state import ShardState, check_replacement, explain, shard_states
 from tfprep.builder.planning.versions import maker_versions, warning_of_opencv
 from tfprep.builder.progress import OnEvent, OnProgress, Tell, telling
-from tfprep.builder.publication.publish import check_rejects, publish
-from tfprep.builder.receipts import Receipt, read_receipt
+from tfprep.builder.publication.at_store import locked_at_store
+from tfprep.builder.publication.publish import Publication, check_rejects, publish
+from tfprep.builder.receipts import Receipt, read_receipts
 from tfprep.builder.report import write_report
 from tfprep.builder.schedule import PendingShard, ShardScheduler, SpaceCheck
+from tfprep.builder.scratch import placed
 from tfprep.builder.shards.forms import expected_of, most_common
 from tfprep.builder.workers import Engine
 from tfprep.builder.workers.engine import Json
@@ -47,7 +49,7 @@ from tfprep.recipe import Recipe
 from tfprep.recipe.file import load_recipe, locate
 from tfprep.sources.raw import raw_root
 from tfprep.storage.local import remove_leftovers
-from tfprep.storage.urls import is_remote
+from tfprep.storage.urls import is_remote, size_of
 
 _MOST_ROUNDS = 4
 """Rounds until all records of a field have one form. The second is the last, unless an input changes meanwhile."""
@@ -99,13 +101,25 @@ def run_store_plan(job: Job) -> int:
 
 @contextmanager
 def _started(job: Job, part: Part | None = None) -> Iterator[_Build]:
-    layout, root = Layout(Path(job.out)), raw_root(job.data)
+    root, shared = raw_root(job.data), part is not None
     recipe, file = _loaded(job.recipe)
-    _check_folders(root, layout.out)
-    with locked(layout, shared=part is not None):
-        log = layout.log if part is None else layout.part_log(part.number, part.parts)
-        with telling(log, job.on_event) as tell:
-            yield _Build(job, layout, root, recipe, file, tell)
+    with placed(job.out, job.options.scratch) as layout:
+        _check_folders(root, layout.out)
+        with _locked(layout, shared) as publication:
+            log = layout.log if part is None else layout.part_log(part.number, part.parts)
+            with telling(log, job.on_event) as tell:
+                yield _Build(job, layout, root, recipe, file, tell, publication)
+
+
+@contextmanager
+def _locked(layout: Layout, shared: bool) -> Iterator[Publication]:
+    """Hold the lock of the dataset, and yield what publishes there."""
+    if layout.at_store:
+        with locked_at_store(layout, shared=shared) as publication:
+            yield publication
+    else:
+        with locked(layout, shared=shared):
+            yield publish
 
 
 def plan_build(
@@ -137,27 +151,24 @@ def plan_build(
       SourceError: The raw data is not laid out as the source expects.
       BuildError: The build would refuse to start, for example because `out` holds another dataset.
     """
-    layout, root = Layout(Path(out)), raw_root(data)
+    root = raw_root(data)
     loaded, file = _loaded(recipe)
-    _check_folders(root, layout.out)
-    plan = _plan(loaded, file, root, layout, limit, reshard)
-    if not replace:
-        check_replacement(plan, layout, limit)
-    return list(shard_states(plan, layout, part.shards(plan) if part else None))
+    with placed(out) as layout:
+        _check_folders(root, layout.out)
+        plan = _plan(loaded, file, root, layout, limit, reshard)
+        if not replace:
+            check_replacement(plan, layout, limit)
+        return list(shard_states(plan, layout, part.shards(plan) if part else None))
 
 
 class _Build:
     """One build, and what its steps share."""
 
-    def __init__(self, job: Job, layout: Layout, root: Path, recipe: Recipe, file: Path | None, tell: Tell) -> None:
-        self._job, self._layout, self._root, self._recipe, self._file, self._tell = (
-            job,
-            layout,
-            root,
-            recipe,
-            file,
-            tell,
-        )
+    def __init__(
+        self, job: Job, layout: Layout, root: Path, recipe: Recipe, file: Path | None, tell: Tell, publication: Publication
+    ) -> None:  # fmt: skip
+        self._job, self._layout, self._root, self._recipe = job, layout, root, recipe
+        self._file, self._tell, self._publication = file, tell, publication
         self._options, self._engine = job.options, job.engine
         self._run = secrets.token_hex(6)
         self._is_open = False
@@ -179,7 +190,7 @@ class _Build:
         states = self._states(plan, shards)
         due = [state for state in states if self._is_due(state)]
         # A part that is started once more after the publication stores no plan that would bind later builds.
-        if due or self._layout.part_plan.exists():
+        if due or size_of(self._layout.part_plan) is not None:
             agree(plan, self._layout, part, self._options)
         self._remember(plan)
         scheduler = self._scheduler(plan, due)
@@ -210,6 +221,7 @@ class _Build:
         plan = self._plan()
         self._states(plan)
         self._remember(plan)
+        forget_common_plan(self._layout)
         store_common_plan(plan, self._layout, self._options)
         return len(plan.starts)
 
@@ -236,12 +248,13 @@ class _Build:
 
     def _publish(self, plan: Plan, built: Sequence[ShardState], *, report: bool = False) -> BuildSummary:
         """Make the shards the dataset. `report`: write the report even if this run built nothing."""
-        remember_origin(self._layout, self._file, self._root)
+        if not self._layout.at_store:  # There, a repair has no folder of the build's own.
+            remember_origin(self._layout, self._file, self._root)
         receipts = _receipts(plan, self._layout)
         check_rejects(self._layout, receipts, len(plan), self._options.max_bad)
-        manifest = publish(plan, self._layout, receipts, most_common(receipt.forms for receipt in receipts))
+        manifest = self._publication(plan, self._layout, receipts, most_common(one.forms for one in receipts))
         forget_recipes(plan, self._layout)
-        if built or report or not self._layout.report.exists():
+        if built or report or size_of(self._layout.report) is None:
             self._report(plan, manifest, receipts, built)
         if built or report:
             self._warn_of_class_names(manifest)
@@ -327,7 +340,8 @@ class _Build:
             "recipe_file": str(self._file.absolute()) if self._file else None,
             "recipe": recipe if recipe is None or worker_count(self._options) == 0 else _pickled(recipe),
             "fingerprint": plan.fingerprint,
-            "out": str(self._layout.out.absolute()),
+            "out": str(self._layout.out if self._layout.at_store else self._layout.out.absolute()),
+            "scratch": str(self._layout.scratch) if self._layout.scratch else None,
             "root": str(self._root.absolute()),
             "kinds": dict(plan.kinds),
             "files": list(plan.files),
@@ -346,11 +360,10 @@ def _loaded(recipe: Recipe | str | os.PathLike[str]) -> tuple[Recipe, Path | Non
 
 
 def _check_folders(root: Path, out: Path) -> None:
-    if is_remote(root):
-        return
-    if not root.is_dir():
+    if not is_remote(root) and not root.is_dir():
         raise SourceError(f"{root}: no such folder of raw data; say where it is with --data")
-    if out.is_dir() and os.path.samefile(root, out):
+    local = not is_remote(root) and not is_remote(out)
+    if str(root) == str(out) or (local and out.is_dir() and os.path.samefile(root, out)):
         raise BuildError(f"{out} holds the raw data; choose another folder with --out, such as {out / 'built'}")
 
 
@@ -362,9 +375,8 @@ def _plan(recipe: Recipe, file: Path | None, root: Path, layout: Layout, limit: 
 
 
 def _receipts(plan: Plan, layout: Layout, shards: Sequence[tuple[str, int]] | None = None) -> list[Receipt]:
-    receipts = []
-    for split, shard in plan.starts if shards is None else shards:
-        receipt = read_receipt(layout, split, shard)
+    places, receipts = list(plan.starts if shards is None else shards), []
+    for (split, shard), receipt in zip(places, read_receipts(layout, places), strict=True):
         if receipt is None:
             vanished = f"shard {shard} of {split!r} vanished from {layout.out} while it was built"
             raise BuildError(f"{vanished}; run the build again")

@@ -286,8 +286,11 @@ class SpaceCheck:
         self._estimate += size * samples // len(task.samples)
         self._written += size
         self._measured += len(task.samples)
-        free = free_bytes(self._layout.out)
         needed = self._estimate - self._written
+        if self._layout.at_store:
+            self._tell("space", f"about {units.size(needed)} more to write", estimate=self._estimate)
+            return
+        free = free_bytes(self._layout.out)
         self._tell(
             "space",
             f"about {units.size(needed)} more to write, {units.size(free)} free",

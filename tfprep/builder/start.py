@@ -158,8 +158,8 @@ def store_plan(
 
 
 def is_built(out: str | os.PathLike[str]) -> bool:
-    """Return whether a dataset is there, which may need no worker at all."""
-    return os.path.exists(os.path.join(out, INDEX))
+    """Return whether a dataset is, or may be, there: its build may need no worker at all."""
+    return "://" in os.fspath(out) or os.path.exists(os.path.join(out, INDEX))
 
 
 @contextmanager

@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 @click.command("build")
 @click.argument("recipe", type=click.Path(path_type=Path))
 @click.option(
-    "--out", required=True, type=click.Path(path_type=Path), help="Folder of the dataset; created if missing."
+    "--out",
+    required=True,
+    type=click.Path(),
+    help="Folder of the dataset, created if missing, or a URL such as s3://bucket/photos.",
 )
 @click.option(
     "--data",
@@ -93,12 +96,18 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Print the summary as JSON, and events as JSON lines on standard error.",
 )
+@click.option(
+    "--scratch",
+    type=click.Path(path_type=Path),
+    help="Local folder in which shards are made that go to a URL. [default: that of temporary files, TMPDIR]",
+)
 @click.option("--show-workers", is_flag=True, help="Show the current sample of each worker below the progress bar.")
 @click.option("--quiet", is_flag=True, help="Show no progress.")
 def command(
-    recipe: Path, out: Path, data: str | None, workers: int | None, limit: int | None,
+    recipe: Path, out: str, data: str | None, workers: int | None, limit: int | None,
     on_bad: Literal["skip", "fail"], max_bad: float, sample_timeout: float, replace: bool, hash: bool,
-    reshard: bool, part: str | None, finish: bool, new_plan: bool, dry_run: bool, as_json: bool, show_workers: bool, quiet: bool,
+    reshard: bool, part: str | None, finish: bool, new_plan: bool, dry_run: bool, as_json: bool,
+    scratch: Path | None, show_workers: bool, quiet: bool,
 ) -> None:  # fmt: skip
     """Build the dataset that the Python file RECIPE defines.
 
@@ -115,7 +124,7 @@ def command(
     if dry_run:
         _dry_run(recipe, out, root, {"limit": limit, "replace": replace, "reshard": reshard, "part": chosen}, as_json)
         return
-    options = BuildOptions(workers, limit, on_bad, max_bad, sample_timeout, replace, hash, reshard)
+    options = BuildOptions(workers, limit, on_bad, max_bad, sample_timeout, replace, hash, reshard, scratch)
     report = _report_json if as_json else _report_warning
     if new_plan:
         shards = store_plan(recipe, out, root, options=options, on_event=report)
@@ -138,7 +147,7 @@ def command(
         except KeyboardInterrupt:
             raise _interrupted(bar) from None
     if as_json:
-        text.print_json(asdict(summary))
+        text.print_json({**asdict(summary), "out": str(summary.out)})
     else:
         text.echo(_part_text(summary) if chosen is not None else _summary_text(summary, finish))
 
@@ -214,7 +223,7 @@ def _done_text(summary: Any, finish: bool) -> str:
     return f"Published in {duration}." if finish else f"Nothing to do: the dataset is up to date ({duration})."
 
 
-def _dry_run(recipe: Path, out: Path, root: str | Path, options: dict[str, Any], as_json: bool) -> None:
+def _dry_run(recipe: Path, out: str, root: str | Path, options: dict[str, Any], as_json: bool) -> None:
     from tfprep.builder import explain, plan_build
 
     states = plan_build(recipe, out, root, **options)

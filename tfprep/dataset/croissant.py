@@ -12,7 +12,6 @@ from typing import Any
 
 from tfprep.dataset.digests import FileDigest
 from tfprep.dataset.manifest import Manifest
-from tfprep.dataset.names import INDEX
 
 CROISSANT = "croissant.json"
 _VOCABULARY = "http://mlcommons.org/croissant/"
@@ -83,7 +82,7 @@ def croissant_text(manifest: Manifest, index: FileDigest) -> str:
 
 
 def _files(manifest: Manifest, index: FileDigest) -> Iterator[dict[str, Any]]:
-    yield _file(INDEX, "application/x-parquet", index.bytes, index.sha256)
+    yield _file(manifest.index, "application/x-parquet", index.bytes, index.sha256)
     for split in manifest.splits.values():
         for files in split.files:
             for file in files:
@@ -105,7 +104,7 @@ def _records(manifest: Manifest) -> dict[str, Any]:
         "@id": "records",
         "name": "records",
         "description": "One row of the index for each record: where it is, and its label.",
-        "field": [_column("records", INDEX, name, kind) for name, kind in columns.items()],
+        "field": [_column("records", manifest.index, name, kind) for name, kind in columns.items()],
     }
 
 

@@ -42,5 +42,14 @@ def hidden_name(name: str, sha256: str) -> str:
     return f".{sha256[:16]}.{name}"
 
 
+def stored_name(name: str, sha256: str) -> str:
+    """Return the name of a file of this content at an object store, where nothing can be renamed and others may read.
+
+    A name belongs to one content, so builds never write over one another's objects. It begins with the digest because stores
+    spread their load by the beginnings of names.
+    """
+    return f"{sha256[:16]}-{name}"
+
+
 def shard_name(name: str, split: str, variant: int, shard: int, shards: int) -> str:
     return f"{name}-{variant_split(split, variant)}.tfrecord-{shard:05d}-of-{shards:05d}"

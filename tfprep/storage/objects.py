@@ -23,6 +23,9 @@ RETRIES, FIRST_BACKOFF_S, LONGEST_BACKOFF_S, RETRY_S = 8, 0.1, 10.0, 120.0
 """Eight more attempts over at most two minutes: an S3 bucket that throttles takes seconds to adapt to a new load."""
 CONNECT_S, ANSWER_S, REQUEST_S = 10.0, 20.0, 120.0
 """Time to connect, between two pieces of an answer, and for a whole one: 16 MB at the slowest link that is of use, 1 Mbit/s."""
+MULTIPART_BYTES, PART_BYTES = 128 << 20, 16 << 20
+"""Larger objects are written in parts of this size. A process that is killed meanwhile leaves parts at the store, which nobody
+lists and everybody pays for, so what is smaller is one request."""
 _LONGEST_REASON = 240
 _METADATA_SERVER = "169.254.169.254"
 _BEHIND_THE_END = ("416 Range Not Satisfiable", "Invalid range")
@@ -99,11 +102,26 @@ class ObjectStore:
         return [memoryview(piece) for piece in pieces]
 
     def write(self, name: str, content: bytes | Path) -> str:
-        return self._put(name, content, "overwrite")
+        size = len(content) if isinstance(content, bytes) else content.stat().st_size
+        return self._put(name, content, "overwrite", use_multipart=size > MULTIPART_BYTES)
 
     def replace(self, name: str, content: bytes, version: str | None) -> str:
-        # Of more than 5 MB obstore makes a multipart upload, which not every store can make conditional.
-        return self._put(name, content, "create" if version is None else _conditions(version), use_multipart=False)
+        try:
+            # Not every store can make a multipart upload conditional.
+            return self._put(name, content, "create" if version is None else _conditions(version), use_multipart=False)
+        except ObjectChangedError:
+            # A request whose answer was lost is repeated, and then meets what it has written itself.
+            if (current := self._version_of(name, content)) is None:
+                raise
+            return current
+
+    def _version_of(self, name: str, content: bytes) -> str | None:
+        """Return the object's version if this is its content."""
+        try:
+            version = self.info(name).version
+            return version if self.read(name) == content else None
+        except StorageError:
+            return None
 
     def delete(self, names: Sequence[str]) -> None:
         import obstore
@@ -121,7 +139,8 @@ class ObjectStore:
         from obstore.exceptions import AlreadyExistsError, PreconditionError
 
         try:
-            return _version(obstore.put(self._store, self._key(name), content, mode=mode, **options))
+            key = self._key(name)
+            return _version(obstore.put(self._store, key, content, mode=mode, chunk_size=PART_BYTES, **options))
         except (AlreadyExistsError, PreconditionError):
             raise ObjectChangedError(f"{self._url / name} was written by another process in the meantime") from None
         except Exception as error:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
 
 from tfprep.errors import DatasetError, StorageError
+from tfprep.storage import local
 from tfprep.storage.address import Url, parse_url
 from tfprep.storage.local import open_regular
 from tfprep.storage.store import Store, open_store
@@ -47,6 +48,58 @@ def open_file(path: Path) -> BinaryIO:
     file = io.BufferedReader(_ObjectFile(path), BUFFER_BYTES)
     file.peek(1)  # a missing object is an error now, as for a local file
     return file
+
+
+def read_content(path: Path) -> bytes:
+    """Return the content of a file, local or at a URL.
+
+    Raises:
+        FileNotFoundError: There is none.
+        OSError, StorageError: It cannot be read.
+    """
+    if not is_remote(path):
+        return path.read_bytes()
+    try:
+        return bytes(open_store(path.parent).read(path.name))
+    except StorageError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            raise FileNotFoundError(str(path)) from error
+        raise
+
+
+def size_of(path: Path) -> int | None:
+    """Return the size of a file, local or at a URL; None where there is none."""
+    try:
+        return open_store(path.parent).info(path.name).bytes if is_remote(path) else path.stat().st_size
+    except FileNotFoundError:
+        return None
+    except StorageError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            return None
+        raise
+
+
+def names_in(folder: Path) -> set[str]:
+    """Return the names of the files in a folder, local or at a URL."""
+    if is_remote(folder):
+        return {info.name for info in open_store(folder).list(recursive=False)}
+    return {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+
+
+def write_content(path: Path, content: str) -> None:
+    """Write a text file whole, local or at a URL, as `tfprep.storage.local.write_whole` does."""
+    if is_remote(path):
+        open_store(path.parent).write(path.name, content.encode("utf-8", "surrogateescape"))
+    else:
+        local.write_whole(path, content)
+
+
+def remove_file(path: Path) -> None:
+    """Remove a file, local or at a URL, if it exists."""
+    if is_remote(path):
+        open_store(path.parent).delete([path.name])
+    else:
+        path.unlink(missing_ok=True)
 
 
 class _ObjectFile(io.RawIOBase):

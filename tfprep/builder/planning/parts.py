@@ -21,15 +21,17 @@ from typing import Any
 import numpy as np
 
 from tfprep._version import __version__
-from tfprep.builder.layout import Layout, name_locked
+from tfprep.builder.layout import Layout
 from tfprep.builder.options import BuildOptions, Part
 from tfprep.builder.planning.plan import Plan
 from tfprep.builder.planning.state import CRASHED, UNREAD, ShardState, explain
 from tfprep.builder.planning.versions import maker_versions
-from tfprep.errors import BuildError
+from tfprep.errors import BuildError, ObjectChangedError
 from tfprep.fields import Array
 from tfprep.recipe.changes import what_changed
-from tfprep.storage.local import whole_file, write_whole
+from tfprep.storage.local import temporary_path, writing
+from tfprep.storage.store import open_store
+from tfprep.storage.urls import read_content, remove_file
 
 _FORMAT = 1
 _NAMED = 3
@@ -83,29 +85,35 @@ def common_plan(plan: Plan, options: BuildOptions, part: Part | None = None) -> 
 
 def agree(plan: Plan, layout: Layout, part: Part, options: BuildOptions) -> None:
     """Store what the plan rests on, if no part has done so; otherwise compare. Raises BuildError if anything differs."""
-    with name_locked(layout, "the plan of the parts"):
-        stored = read_common_plan(layout)
-        if stored is None:
+    stored = read_common_plan(layout)
+    if stored is None:
+        try:
             store_common_plan(plan, layout, options, part)
-        else:
-            check_common_plan(plan, layout, stored, options)
+            return
+        except ObjectChangedError:  # Another part was first.
+            stored = read_common_plan(layout)
+    if stored is not None:
+        check_common_plan(plan, layout, stored, options)
 
 
 def store_common_plan(plan: Plan, layout: Layout, options: BuildOptions, part: Part | None = None) -> None:
-    """Store what the plan rests on, in the place of what was stored before."""
-    layout.parts.mkdir(exist_ok=True)
-    forget_common_plan(layout)
-    with whole_file(layout.part_samples) as file:
-        for rows in plan.samples.blocks():
-            file.write(np.stack([rows["hash"], rows["digest"]], axis=1).tobytes())
-    common = common_plan(plan, options, part)
-    write_whole(layout.part_plan, json.dumps({"format": _FORMAT, **asdict(common)}))
+    """Store what the plan rests on. Raises ObjectChangedError if there is one already."""
+    content = json.dumps({"format": _FORMAT, **asdict(common_plan(plan, options, part))}).encode()
+    store, samples = open_store(layout.parts), temporary_path(layout.here / layout.part_samples.name, "plan")
+    store.replace(layout.part_plan.name, content, None)
+    try:
+        with writing(samples), samples.open("wb") as file:
+            for rows in plan.samples.blocks():
+                file.write(np.stack([rows["hash"], rows["digest"]], axis=1).tobytes())
+        store.write(layout.part_samples.name, samples)
+    finally:
+        samples.unlink(missing_ok=True)
 
 
 def read_common_plan(layout: Layout) -> CommonPlan | None:
     """Return what the parts agreed on; None if no part has run."""
     try:
-        document = json.loads(layout.part_plan.read_bytes())
+        document = json.loads(read_content(layout.part_plan))
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
@@ -117,8 +125,8 @@ def read_common_plan(layout: Layout) -> CommonPlan | None:
 
 def forget_common_plan(layout: Layout) -> None:
     """Remove what the parts agreed on; the caller has the folder's lock."""
-    layout.part_plan.unlink(missing_ok=True)
-    layout.part_samples.unlink(missing_ok=True)
+    remove_file(layout.part_plan)
+    remove_file(layout.part_samples)
 
 
 def check_common_plan(plan: Plan, layout: Layout, stored: CommonPlan, options: BuildOptions) -> None:
@@ -169,7 +177,7 @@ def _recipe_differences(stored: CommonPlan, new: CommonPlan) -> Iterator[str]:
 def _sample_differences(plan: Plan, layout: Layout) -> str:
     """Return how many samples are changed, missing or new here, with some of their keys."""
     try:
-        stored = np.fromfile(layout.part_samples, "<u8").reshape(-1, 2)
+        stored = np.frombuffer(read_content(layout.part_samples), "<u8").reshape(-1, 2)
     except (OSError, ValueError):
         return "the listing differs"
     stored = stored[np.argsort(stored[:, 0], kind="stable")]

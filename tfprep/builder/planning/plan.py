@@ -22,7 +22,7 @@ from tfprep.errors import SourceError
 from tfprep.fields import Kind
 from tfprep.recipe import Recipe
 from tfprep.sources import Listing
-from tfprep.storage.local import write_whole
+from tfprep.storage.urls import names_in, read_content, remove_file, write_content
 
 SHARD_BYTES = 64 << 20
 """Largest number of raw bytes in a shard by default."""
@@ -108,7 +108,7 @@ def make_plan(recipe: Recipe, root: Path, layout: Layout, *, limit: int | None =
     """
     listing = recipe.source.scan(root)
     recipe.check_fields(listing)
-    scratch = layout.private if layout.private.is_dir() and os.access(layout.private, os.W_OK) else None
+    scratch = layout.here if layout.here.is_dir() and os.access(layout.here, os.W_OK) else None
     samples = collect_samples(listing, root, recipe.seed, scratch)
     if not len(samples):
         raise SourceError(f"{root}: {recipe.source!r} finds no sample there; is --data the right folder?")
@@ -144,22 +144,21 @@ def remember_shards(plan: Plan, layout: Layout) -> None:
     """Note the number of shards: later builds of the dataset keep it, whatever is added."""
     known = _remembered(layout)
     if known != {**known, **plan.shards}:
-        write_whole(layout.plan, json.dumps({"shards": {**known, **plan.shards}}))
+        write_content(layout.plan, json.dumps({"shards": {**known, **plan.shards}}))
 
 
 def remember_recipes(plan: Plan, layout: Layout) -> None:
     """Keep what is built, by its fingerprint, as long as receipts may refer to it."""
+    known = names_in(layout.recipes)
     for split, fingerprint in plan.fingerprints.items():
-        path = layout.recipes / f"{fingerprint}.json"
-        if not path.exists():
-            write_whole(path, json.dumps(plan.described[split]))
+        if f"{fingerprint}.json" not in known:
+            write_content(layout.recipes / f"{fingerprint}.json", json.dumps(plan.described[split]))
 
 
 def forget_recipes(plan: Plan, layout: Layout) -> None:
     """Remove the recipes of earlier builds, once all shards are those of this one."""
-    for path in layout.recipes.glob("*.json"):
-        if path.stem not in plan.fingerprints.values():
-            path.unlink(missing_ok=True)
+    for name in names_in(layout.recipes) - {f"{fingerprint}.json" for fingerprint in plan.fingerprints.values()}:
+        remove_file(layout.recipes / name)
 
 
 def _described(recipe: Recipe, listing: Listing, split: str, train: str) -> dict[str, Any]:
@@ -192,7 +191,7 @@ def _shards(recipe: Recipe, samples: SampleTable, known: Mapping[str, int]) -> d
 
 def _remembered(layout: Layout) -> dict[str, int]:
     try:
-        shards: dict[str, int] = json.loads(layout.plan.read_bytes())["shards"]
+        shards: dict[str, int] = json.loads(read_content(layout.plan))["shards"]
     except (OSError, ValueError, KeyError):
         return {}
     return shards

@@ -12,12 +12,13 @@ import numpy as np
 from tfprep.builder.layout import Layout
 from tfprep.builder.planning.plan import Plan
 from tfprep.builder.planning.versions import maker_versions
-from tfprep.builder.receipts import Receipt, read_contents, read_receipt, stat_of
+from tfprep.builder.receipts import Receipt, read_contents, read_receipts, stat_of
 from tfprep.builder.shards.task import ShardTask
 from tfprep.dataset import Dataset, open_dataset
-from tfprep.errors import BuildError, DatasetError
+from tfprep.errors import BuildError, DatasetError, StorageError
 from tfprep.recipe.changes import what_changed
 from tfprep.seeding import sample_hash
+from tfprep.storage.urls import read_content
 
 NOT_BUILT = "not built yet"
 UNREAD = "an input could not be read last time"
@@ -55,8 +56,8 @@ class ShardState:
 
 def shard_states(plan: Plan, layout: Layout, shards: Iterable[tuple[str, int]] | None = None) -> Iterator[ShardState]:
     """Compare shards of the plan (None: all of them) with their receipts."""
-    for split, shard in plan.starts if shards is None else shards:
-        receipt = read_receipt(layout, split, shard)
+    places = list(plan.starts if shards is None else shards)
+    for (split, shard), receipt in zip(places, read_receipts(layout, places), strict=True):
         if receipt is None:
             yield ShardState(split, shard, plan.size(split, shard), NOT_BUILT)
         else:
@@ -88,12 +89,12 @@ def _state(plan: Plan, receipt: Receipt, layout: Layout) -> ShardState:
         return _because(state, _recipe_change(plan, layout, split, receipt.fingerprint))
     if receipt.shards != plan.shards[split]:
         return _because(state, f"{receipt.shards} shards become {plan.shards[split]}")
-    return _differing(state, plan.task(split, shard), layout)
+    return _differing(state, plan.task(split, shard), layout, receipt)
 
 
-def _differing(state: ShardState, task: ShardTask, layout: Layout) -> ShardState:
+def _differing(state: ShardState, task: ShardTask, layout: Layout, receipt: Receipt) -> ShardState:
     new = {key: stat_of(stat, values) for key, _, values, stat in task.samples}
-    old = read_contents(layout, task.split, task.shard).stats
+    old = read_contents(layout, receipt).stats
     changed = sum(new[key] != old[key] for key in new.keys() & old.keys())
     added, removed = len(new.keys() - old.keys()), len(old.keys() - new.keys())
     why = _differences(changed, added, removed) or "samples changed places"
@@ -103,7 +104,7 @@ def _differing(state: ShardState, task: ShardTask, layout: Layout) -> ShardState
 def _recipe_change(plan: Plan, layout: Layout, split: str, old_fingerprint: str) -> str:
     """Return what differs between the recipe of a receipt and the plan's."""
     try:
-        old = json.loads((layout.recipes / f"{old_fingerprint}.json").read_bytes())
+        old = json.loads(read_content(layout.recipes / f"{old_fingerprint}.json"))
     except (OSError, ValueError):
         return "the recipe or the classes changed"
     new = plan.described[split]
@@ -163,6 +164,8 @@ def check_replacement(plan: Plan, layout: Layout, limit: int | None) -> None:
     """
     try:
         published = open_dataset(layout.out)
+    except StorageError:
+        raise
     except DatasetError:
         return  # There is no finished dataset, or none that anybody could read.
     reason = _other_dataset(plan, published, limit)

@@ -79,7 +79,7 @@ def index_tables(
     for split, info in manifest.splits.items():
         for variant in range(info.variants):
             for receipt in (r for r in receipts if r.split == split and r.records):
-                rows = read_contents(layout, split, receipt.shard).rows[variant]
+                rows = read_contents(layout, receipt).rows[variant]
                 yield _table(rows, split, variant, receipt.shard, list(manifest.fields), columns)
 
 

@@ -19,9 +19,10 @@ import json
 import os
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import TypeAlias
 
 from tfprep.builder.layout import Layout
 from tfprep.builder.planning.plan import Plan
@@ -36,6 +37,10 @@ from tfprep.dataset.names import INDEX, REJECTS, hidden_name
 from tfprep.dataset.tfds import tfds_files
 from tfprep.errors import DatasetError, TooManyRejectsError
 from tfprep.storage.local import remove_leftovers, sync_folder, whole_file, write_whole, writing
+from tfprep.storage.urls import write_content
+
+Publication: TypeAlias = Callable[[Plan, Layout, Sequence[Receipt], Mapping[str, str]], Manifest]
+"""A function that makes the built shards the dataset, as `publish` does."""
 
 _TFDS_INFO = "dataset_info.json"
 _COPY_BYTES = 1 << 20
@@ -86,7 +91,7 @@ def check_rejects(layout: Layout, receipts: Sequence[Receipt], samples: int, max
     rejects = [reject for receipt in receipts for reject in receipt.rejects]
     if len(rejects) < samples and len(rejects) <= max_bad * samples:
         return
-    write_whole(layout.failed_rejects, "".join(_reject_lines(receipts)))
+    write_content(layout.failed_rejects, "".join(_reject_lines(receipts)))
     (reason, often), *_ = Counter(f"{reject.stage}: {reject.error}" for reject in rejects).most_common(1)
     allowed = f"at most {100 * max_bad:.3g}% may be" if max_bad < 1 else "a dataset holds at least one"
     raise TooManyRejectsError(
@@ -238,7 +243,7 @@ def _remove_rest(layout: Layout, manifest: Manifest) -> None:
 def write_index_file(layout: Layout, manifest: Manifest, receipts: Sequence[Receipt]) -> Path:
     """Write the index under a temporary name and return its path. Rows of one variant of one shard are in memory at a time."""
     columns = schema(list(manifest.fields), label_type(manifest.fields))
-    temporary = layout.out / f".{INDEX}.{os.getpid()}.tmp"
+    temporary = layout.here / f".{INDEX}.{os.getpid()}.tmp"
     with writing(temporary):
         write_index(temporary, columns, index_tables(layout, manifest, receipts, columns))
         with temporary.open("rb+") as file:

@@ -50,6 +50,7 @@ from tfprep.records import encode
 from tfprep.records.framing import HEADER_BYTES
 from tfprep.sources.raw import raw_root
 from tfprep.storage.local import sync_folder
+from tfprep.storage.urls import folder_at
 
 STATISTICS_OF_ORIGINALS = 128
 _LEAST_A_SHARD, _MOST_A_SHARD = 2, 16
@@ -98,7 +99,7 @@ def open_work(argument: Json) -> Work:
     image = hashed_image(recipe, argument["kinds"], files)
     context = BuildContext(
         maker=SampleMaker(recipe, argument["kinds"], argument["classes"]),
-        layout=Layout(Path(argument["out"])),
+        layout=Layout(folder_at(argument["out"]), argument["scratch"] and Path(argument["scratch"])),
         inputs=Inputs(raw_root(argument["root"]), files, tuple(argument["values"]), image),
         versions=argument["versions"],
         train=argument["train"],
@@ -106,6 +107,8 @@ def open_work(argument: Json) -> Work:
         stop_at_reject=argument["stop_at_reject"],
         hash=argument["hash"],
     )
+    if context.layout.at_store:
+        context.layout.make()  # The scratch folder of another machine is not there yet.
     return lambda task, mark: run_task(context, ShardTask(**task), mark)
 
 
@@ -167,7 +170,7 @@ def _renew(context: BuildContext, task: ShardTask, old: Receipt, mark: Mark) -> 
     mark(NO_ITEM)
     if digest.hexdigest() != old.digest:
         return False
-    rows = read_contents(context.layout, task.split, task.shard).rows
+    rows = read_contents(context.layout, old).rows
     write_receipt(context.layout, replace(old, signature=task.signature), Contents(rows, _stats(task)))
     return True
 
@@ -196,6 +199,11 @@ def _commit(layout: Layout, task: ShardTask, shard: _Shard, files: UnfinishedSha
     Two parts of a build, or two nodes of which one was taken for dead, may attempt the same shard at the same time. The first
     attempt that gets here wins, so that files and receipt belong together whatever happens to the others.
     """
+    if layout.at_store:
+        # Names belong to contents, so that other attempts do not matter: the receipt that is written last describes its files.
+        receipt = replace(shard.receipt(), files=files.put(layout.store))
+        write_receipt(layout, receipt, Contents(shard.rows, _stats(task)))
+        return receipt
     with name_locked(layout, f"shard {task.split} {task.shard}"):
         first = read_receipt(layout, task.split, task.shard)
         if first is not None and is_same(first, task):

@@ -11,17 +11,19 @@ import os
 import pickle
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from tfprep.builder.receipts import Moments, Reject
 from tfprep.dataset.manifest import FileInfo
+from tfprep.dataset.names import stored_name
 from tfprep.errors import RecordError
 from tfprep.fields import FieldSpec
 from tfprep.records import Frame, check_frame, format_index
 from tfprep.records.framing import footer_crc, frame
 from tfprep.storage.local import temporary_path, write_whole, writing
+from tfprep.storage.store import Store
 
 KEY, OFFSET, SIZE, PAYLOAD_CRC = range(4)
 """Where a row of the index holds these; label, height, width, digest and the fields' spans follow."""
@@ -120,6 +122,10 @@ class UnfinishedShard:
         for file in self._files:
             file.commit()
 
+    def put(self, store: Store) -> tuple[FileInfo, ...]:
+        """Write the files to a store, each with its `.idx`, under names that belong to their content; return their infos."""
+        return tuple(file.put(store) for file in self._files)
+
     def infos(self) -> tuple[FileInfo, ...]:
         return tuple(file.info() for file in self._files)
 
@@ -175,6 +181,13 @@ class _VariantFile:
         with writing(self._path):
             self.temporary.replace(self._path)
         write_whole(self._path.with_name(f"{self._path.name}.idx"), format_index(self._frames))
+
+    def put(self, store: Store) -> FileInfo:
+        info = self.info()
+        info = replace(info, name=stored_name(info.name, info.sha256))
+        store.write(f"{info.name}.idx", format_index(self._frames).encode())
+        store.write(info.name, self.temporary)
+        return info
 
     def info(self) -> FileInfo:
         return FileInfo(self._path.name, len(self._frames), self._end, self._sha256.hexdigest())

@@ -1,0 +1,187 @@
+"""The lock of a build into an object store: an object that names its holder, who writes it again every few seconds.
+
+    .tfprep/lock              a build, a publication, a cleaning: one at a time
+    .tfprep/running/<run>     a part of a build: many at a time, but none while `.tfprep/lock` is held
+
+A store has no locks that end with their process. A holder of this machine is gone when its process is; one of another machine
+when its object has not changed for `DEAD_S`, measured by the clock of whoever waits. A build that is stopped for so long and goes
+on afterwards harms nothing: its objects have names of their own, and `tfprep.json` is replaced only if nobody else has done so.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from tfprep.errors import BuildError, BuildLockedError, ObjectChangedError, StorageError
+from tfprep.storage.address import without_secrets
+from tfprep.storage.store import Store
+
+HEARTBEAT_S, DEAD_S = 10.0, 45.0
+"""A holder misses four heartbeats before it counts as gone: a store that throttles delays a request by seconds."""
+_POLL_S = 1.0
+LOCK, RUNNING = ".tfprep/lock", ".tfprep/running"
+
+
+class StoreLock:
+    """What a build holds."""
+
+    def __init__(self, store: Store, name: str, place: str) -> None:
+        self._store, self._name, self._place = store, name, place
+        self._note = {**_this_process(), "run": secrets.token_hex(6)}
+        self._version: str | None = None
+        self._ended, self._lost = threading.Event(), False
+
+    def acquire(self) -> None:
+        """Write the object, in the place of one whose holder is gone. Raises BuildLockedError, which names the holder."""
+        while True:
+            try:
+                self._version = self._store.replace(self._name, self._content(), self._version)
+                break
+            except ObjectChangedError:
+                self._version = version_left(self._store, self._name, self._place)
+        threading.Thread(target=self._beat, name="tfprep-store-lock", daemon=True).start()
+
+    def release(self) -> None:
+        self._ended.set()
+        if not self._lost:
+            with suppress(StorageError):  # Who comes next sees that this process is gone.
+                self._store.delete([self._name])
+
+    def check(self) -> None:
+        """Raise BuildError if another process took the lock because this one showed no sign of life."""
+        if self._lost:
+            raise BuildError(
+                f"{self._place}: this process was stopped for more than {DEAD_S:.0f} s and another build began; run the same "
+                "command again when that one has ended: it continues"
+            )
+
+    def _beat(self) -> None:
+        while not self._ended.wait(HEARTBEAT_S):
+            try:
+                self._version = self._store.replace(self._name, self._content(), self._version)
+            except ObjectChangedError:
+                self._lost = not self._ended.is_set()
+                return
+            except StorageError:
+                continue  # The build itself meets a store that is gone.
+
+    def _content(self) -> bytes:
+        return json.dumps({**self._note, "beat": time.time_ns()}).encode()
+
+
+@contextmanager
+def store_locked(store: Store, place: str, *, shared: bool = False) -> Iterator[StoreLock]:
+    """Hold the lock of a dataset at a store, alone or shared with other parts.
+
+    Both kinds write their own object first and look for the other kind then: of two that begin at once, at least one sees the
+    other.
+
+    Raises:
+        BuildLockedError: Another process holds it, which is named.
+        StorageError: The store cannot be reached or refuses.
+    """
+    lock = StoreLock(store, f"{RUNNING}/{secrets.token_hex(8)}" if shared else LOCK, place)
+    lock.acquire()
+    try:
+        others = [LOCK] if shared else [info.name for info in store.list(RUNNING)]
+        for name in others:
+            version = version_left(store, name, place)
+            if version is not None and not shared:
+                store.delete([name])
+        yield lock
+    finally:
+        lock.release()
+
+
+def version_left(store: Store, name: str, place: str) -> str | None:
+    """Return the version of a lock's object whose holder is gone; None where there is no object.
+
+    Raises:
+        BuildLockedError: The holder is alive.
+    """
+    try:
+        version = store.info(name).version
+        holder = json.loads(bytes(store.read(name)))
+    except StorageError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            return None
+        raise
+    except ValueError:
+        holder = {}
+    alive = _is_alive(holder)
+    if alive or (alive is None and _changes(store, name, version)):
+        raise BuildLockedError(refusal(place, holder))
+    return version
+
+
+def refusal(place: str | Path, holder: Mapping[str, Any]) -> str:
+    """Return the message that names the process, host and start of the build that holds a lock."""
+    try:
+        who = f"process {holder['process']} on {holder['host']}, started {holder['started']}: {holder['command']}"
+    except KeyError:
+        who = "another process"
+    return f"{place} is being built by {who}; wait for it, or build into another folder"
+
+
+def _changes(store: Store, name: str, version: str) -> bool:
+    """Wait for a heartbeat of a holder on another machine."""
+    end = time.monotonic() + DEAD_S
+    while time.monotonic() < end:
+        time.sleep(_POLL_S)
+        try:
+            if store.info(name).version != version:
+                return True
+        except StorageError as error:
+            if isinstance(error.__cause__, FileNotFoundError):
+                return False  # It was released.
+            raise
+    return False
+
+
+# --- processes --------------------------------------------------------------------------------------------------------
+
+
+def _this_process() -> dict[str, Any]:
+    return {
+        "process": os.getpid(),
+        "host": socket.gethostname(),
+        "started": time.strftime("%Y-%m-%d %H:%M:%S"),
+        "command": without_secrets(" ".join(sys.argv)),
+        "machine": _machine(),
+        "born": _born(os.getpid()),
+    }
+
+
+def _is_alive(holder: Mapping[str, Any]) -> bool | None:
+    """Return whether the holder's process runs; None if that cannot be seen from this machine."""
+    if not holder.get("machine") or holder["machine"] != _machine():
+        return None
+    return bool(_born(int(holder["process"])) == holder["born"])
+
+
+def _machine() -> str:
+    """Return what two processes share exactly if each one sees the other's process id; "" where the system does not say."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return ""
+
+
+def _born(process: int) -> str:
+    """Return when a process started, in ticks of the system; "" if it does not run. Ids of processes are used again."""
+    try:
+        state, *fields = Path(f"/proc/{process}/stat").read_text().rpartition(") ")[2].split()
+    except (OSError, ValueError):
+        return ""
+    return "" if state in "ZX" else fields[18]
