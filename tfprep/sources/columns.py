@@ -11,6 +11,8 @@ from typing import Any
 from tfprep.errors import SourceError
 from tfprep.fields import Kind
 from tfprep.sources.cells import label_cell, list_cell, name_cell, number_cell, path_cell, text_cell
+from tfprep.sources.parquet import RawCell
+from tfprep.sources.reference import parse_reference
 from tfprep.sources.source import Entry, key_of
 from tfprep.sources.splits import Row
 
@@ -40,6 +42,9 @@ class PathCell:
         return self.parts[1::2]
 
     def path(self, cells: Cells, row: int) -> str:
+        cell = cells[self.columns[0]][row] if self.parts[::2] == ("", "") else None
+        if isinstance(cell, RawCell):
+            return cell.reference
         text = list(self.parts)
         text[1::2] = [_path_part(cells[column][row]) for column in self.columns]
         return path_cell("".join(text))
@@ -67,13 +72,18 @@ class Columns:
         of_values = [column for _, column in self.values.values()]
         return [*of_files, *of_values, *filter(None, (self.key, self.split, self.group))]
 
-    def row(self, cells: Cells, row: int, split: str) -> Row:
-        """The entry of a row, and its group. A SourceError names the column, or the field of a file."""
+    def row(self, cells: Cells, row: int, split: str, place: str) -> Row:
+        """The entry of a row, and its group. `place` is the key of an image that has no path.
+
+        Raises:
+            SourceError: A cell is not what it should be; the message names the column, or the field of a file.
+        """
         files = tuple(_path(name, path, cells, row) for name, path in self.files.items())
         values = tuple(
             _read(partial(self._value, name, kind), column, cells, row) for name, (kind, column) in self.values.items()
         )
-        key = key_of(files[0]) if self.key is None else _read(name_cell, self.key, cells, row)
+        path = parse_reference(files[0])
+        key = key_of(place if path.member else files[0]) if self.key is None else _read(name_cell, self.key, cells, row)
         split = split if self.split is None else _read(name_cell, self.split, cells, row)
         group = None if self.group is None else _read(name_cell, self.group, cells, row)
         return Entry(key, split, files, values), group

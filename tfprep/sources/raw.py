@@ -153,9 +153,16 @@ def raw_states(root: Path, texts: Iterable[str]) -> dict[str, RawState]:
     """Return the state of each file that the references are to, by `Reference.file`; each file is looked at once."""
     files = list(dict.fromkeys(parse_reference(text).file for text in texts))
     if not _remote(root) and not any("://" in file for file in files):
-        prefix = os.path.join(root, "")
-        return {file: _local_state(prefix + file) for file in files}
+        return {file: _local_state(_local_path(root, file)) for file in files}
     return dict(zip(files, _object_states(root, files), strict=True))
+
+
+def state_of(path: Path) -> RawState:
+    """Return the state of a raw file: a path below the root of a source."""
+    url = _remote(path)
+    if url is None:
+        return _local_state(str(path))
+    return url.objects.state(url.path) if can_list(path) else _asked_state(path, "")
 
 
 def read_raw(root: Path, text: str) -> bytes:
@@ -184,6 +191,11 @@ def _is_folder(item: os.DirEntry[str]) -> bool:
         return False
 
 
+def _local_path(root: Path, file: str) -> str:
+    """The path of a file below the root, or of a copy of one (`tfprep.sources.staging`), whatever the root."""
+    return file if file.startswith("/") else os.path.join(root, file)
+
+
 def _local_state(path: str) -> RawState:
     try:
         status = os.stat(path)
@@ -195,7 +207,7 @@ def _local_state(path: str) -> RawState:
 def _read_local(root: Path, reference: Reference) -> bytes:
     try:
         # O_NONBLOCK: opening a pipe that nobody writes to would wait for ever.
-        descriptor = os.open(os.path.join(root, reference.file), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = os.open(_local_path(root, reference.file), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(descriptor, "rb") as file:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):
@@ -216,6 +228,8 @@ def _url(root: Path, file: str) -> Url | None:
     """The URL of a reference's file; None if it is a file of this machine."""
     if "://" in file:
         return parse_url(file)
+    if file.startswith("/"):
+        return None
     url = _remote(root)
     return url / file if url else None
 
@@ -247,7 +261,7 @@ def _object_names(folder: RawUrl) -> Names:
 
 def _object_states(root: Path, files: Sequence[str]) -> Iterable[RawState]:
     url = _remote(root)
-    if url and can_list(root) and not any("://" in file for file in files):
+    if url and can_list(root) and not any("://" in file or file.startswith("/") for file in files):
         return map(url.objects.state, files)
     with ThreadPoolExecutor(_REQUESTS) as pool:
         return list(pool.map(lambda file: _asked_state(root, file), files))
@@ -256,7 +270,7 @@ def _object_states(root: Path, files: Sequence[str]) -> Iterable[RawState]:
 def _asked_state(root: Path, file: str) -> RawState:
     url = _url(root, file)
     if url is None:
-        return _local_state(os.path.join(root, file))
+        return _local_state(_local_path(root, file))
     try:
         return _state_of(open_store(url.parent).info(url.name))
     except StorageError as error:

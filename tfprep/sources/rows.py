@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tfprep.errors import SourceError
+from tfprep.sources.parquet import class_names, parquet_batches, parquet_columns
 
 BATCH_ROWS = 8192
 BLOCK_BYTES = 1 << 20
@@ -38,6 +39,14 @@ def column_names(path: Path) -> list[str]:
     """Return the names of the table's columns; of JSON lines, those in the first `BATCH_ROWS` lines."""
     with _arrow_errors(path):
         return _FORMATS[path.suffix.lower()].columns(path)
+
+
+def declared_classes(path: Path, column: str) -> tuple[str, ...] | None:
+    """Return the names of a column's classes in the order of their numbers, if the file itself gives them."""
+    if path.suffix.lower() != ".parquet":
+        return None
+    with _arrow_errors(path):
+        return class_names(path, column)
 
 
 def batches(path: Path, columns: Sequence[str]) -> Iterator[RowBatch]:
@@ -124,20 +133,12 @@ def _json_object(path: Path, number: int, line: bytes) -> dict[str, Any]:
 # --- Parquet --------------------------------------------------------------------------------------------------------
 
 
-def _parquet_columns(path: Path) -> list[str]:
-    with _open_parquet(path) as file:
-        return list(file.schema_arrow.names)
-
-
 def _parquet_batches(path: Path, columns: list[str]) -> Iterator[RowBatch]:
-    with _open_parquet(path) as file:
-        yield from _arrow_batches(file.iter_batches(BATCH_ROWS, columns=columns, use_threads=False), columns)
-
-
-def _open_parquet(path: Path) -> Any:
-    import pyarrow.parquet
-
-    return pyarrow.parquet.ParquetFile(path if isinstance(path, Path) else path.open("rb"))
+    first = 1
+    for cells in parquet_batches(path, columns, BATCH_ROWS):
+        rows = len(next(iter(cells.values()), ()))
+        yield RowBatch(range(first, first + rows), cells)
+        first += rows
 
 
 def _arrow_batches(found: Iterator[Any], columns: list[str]) -> Iterator[RowBatch]:
@@ -164,6 +165,6 @@ _FORMATS: dict[str, _Format] = {
     ".tsv": _Format(_csv_columns, _csv_batches),
     ".jsonl": _Format(_json_columns, _json_batches),
     ".ndjson": _Format(_json_columns, _json_batches),
-    ".parquet": _Format(_parquet_columns, _parquet_batches),
+    ".parquet": _Format(parquet_columns, _parquet_batches),
 }
 TABLE_SUFFIXES: tuple[str, ...] = tuple(_FORMATS)

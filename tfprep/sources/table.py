@@ -23,7 +23,7 @@ from tfprep.sources.labels import check_classes
 from tfprep.sources.layout import UNSPLIT
 from tfprep.sources.patterns import Pattern, compile_pattern
 from tfprep.sources.pixels import Pixels, check_pixels_option, pixel_decoders
-from tfprep.sources.rows import TABLE_SUFFIXES, RowBatch, batches
+from tfprep.sources.rows import TABLE_SUFFIXES, RowBatch, batches, declared_classes
 from tfprep.sources.source import FieldDecoder, Listing, constructor_text, key_of
 from tfprep.sources.splits import Fractions, Row, check_split_name, split_rows
 from tfprep.sources.walk import walk
@@ -164,14 +164,32 @@ class _Survey(NamedTuple):
 
 
 def _survey(root: Path, tables: list[tuple[str, str]], fields: Mapping[str, tuple[Kind, str]]) -> _Survey:
-    names: dict[str, set[str]] = {name: set() for name, (kind, _) in fields.items() if kind == "label"}
+    declared = {
+        name: found
+        for name, (kind, column) in fields.items()
+        if kind == "label" and (found := _declared(root, tables, column)) is not None
+    }
+    names: dict[str, set[str]] = {
+        name: set() for name, (kind, _) in fields.items() if kind == "label" and name not in declared
+    }
     whole = {name for name, (kind, _) in fields.items() if kind == "scalar"}
-    for path, _ in tables if fields else ():
+    for path, _ in tables if names or whole else ():
         for batch in batches(root / path, [column for _, column in fields.values()]):
             for name in names:
                 names[name] |= _class_names(root / path, batch, fields[name][1])
             whole -= {name for name in whole if not all(map(is_whole, batch.columns[fields[name][1]]))}
-    return _Survey({name: sorted_classes(found) for name, found in names.items()}, frozenset(whole))
+    classes = {name: sorted_classes(found) for name, found in names.items()}
+    return _Survey({**classes, **declared}, frozenset(whole))
+
+
+def _declared(root: Path, tables: list[tuple[str, str]], column: str) -> tuple[str, ...] | None:
+    """The class names of a column as the files give them. Raises SourceError if two files differ."""
+    of_files = {path: declared_classes(root / path, column) for path, _ in tables}
+    first, *_ = of_files
+    for path, names in of_files.items():
+        if names != of_files[first]:
+            raise SourceError(f"{root / path}: {column!r} has other class names than in {first}")
+    return of_files[first]
 
 
 def _class_names(table: Path, batch: RowBatch, column: str) -> set[str]:
@@ -206,7 +224,7 @@ def _numbered_rows(root: Path, tables: Sequence[tuple[str, str]], columns: Colum
         for batch in batches(table, columns.needed()):
             for row, number in enumerate(batch.numbers):
                 try:
-                    read = columns.row(batch.columns, row, split)
+                    read = columns.row(batch.columns, row, split, f"{path}/{number}")
                 except SourceError as error:
                     raise SourceError(f"{table}: row {number}, {error}") from error
                 yield table, number, read

@@ -18,6 +18,7 @@ from tfprep.errors import RecipeError, SampleError, SourceError
 from tfprep.fields import KINDS, Kind, field_name_fault
 from tfprep.sources.cells import label_cell, list_cell, number_cell, path_cell, sorted_classes, text_cell
 from tfprep.sources.columns import FILE_KINDS
+from tfprep.sources.containers.compressed import plain_archive
 from tfprep.sources.containers.members import ARCHIVE_SUFFIXES, Member, members
 from tfprep.sources.labels import check_classes
 from tfprep.sources.layout import UNSPLIT, Splits, check_splits
@@ -38,8 +39,8 @@ class Archives:
     """Samples in tar or zip files. Fields: `image`, `label` if given, and those of `fields`.
 
     Members next to each other whose names have one key are one sample: the key is the path up to the first dot of the name, the
-    rest is the ending. Members are read by their place in the file; nothing is unpacked. Zip files may be deflated; a tar that
-    is compressed as a whole is refused with the command that makes a plain one.
+    rest is the ending. Members are read by their place in the file; nothing is unpacked. Zip files may be deflated. Of a tar that
+    is compressed as a whole (gzip, bzip2, xz, zstd), a plain copy is made once (`tfprep.sources.staging`).
 
     A sample without the member of a field is a reject. A sample without an image, and members that no field names, are counted
     in the tally.
@@ -184,6 +185,8 @@ class _Sample(NamedTuple):
     """The members of one key, by ending."""
 
     archive: str
+    file: str
+    """The reference's file: the archive, or its plain copy."""
     key: str
     members: dict[str, Member]
 
@@ -191,7 +194,7 @@ class _Sample(NamedTuple):
         found = self.members.get(ending.lower())
         if found is None:
             return Reference(self.archive, member=f"{self.key}.{ending}", missing=True)
-        return Reference(self.archive, found.start, found.bytes, found.deflated, path_cell(found.name))
+        return Reference(self.file, found.start, found.bytes, found.deflated, path_cell(found.name))
 
     def cell(self, root: Path, ending: str) -> Any:
         """The text of a member, or a value in a JSON member; None if there is none."""
@@ -207,10 +210,12 @@ class _Sample(NamedTuple):
 
 
 def _samples(root: Path, path: str, tally: Counter[str]) -> Iterator[_Sample]:
-    for key, group in groupby(members(root / path, tally), key=lambda member: split_name(member.name)[0]):
+    plain = plain_archive(root / path)
+    file = path if plain == root / path else str(plain)
+    for key, group in groupby(members(plain, tally), key=lambda member: split_name(member.name)[0]):
         found = {split_name(member.name)[1].lower(): member for member in group}
         if not key.rpartition("/")[2].startswith("__"):  # WebDataset's own notes, such as __index__.txt
-            yield _Sample(path, key, found)
+            yield _Sample(path, file, key, found)
 
 
 def split_name(name: str) -> tuple[str, str]:

@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tfprep.errors import SourceError
+from tfprep.sources.containers.compressed import COMPRESSED_SUFFIXES
 
-ARCHIVE_SUFFIXES = (".tar", ".zip")
-_COMPRESSED = {b"\x1f\x8b": "gzip -dk", b"BZh": "bzip2 -dk", b"\xfd7zXZ": "xz -dk", b"\x28\xb5\x2f\xfd": "zstd -d"}
-"""How compressed files begin, and the command that makes a plain copy."""
+ARCHIVE_SUFFIXES = (".tar", ".zip", *COMPRESSED_SUFFIXES)
 _LOCAL_HEADER = struct.Struct("<4s22xHH")
 """The fields of a zip member's own header (APPNOTE.TXT 4.3.7) that say where its data begins: the mark, and the lengths of name
 and extra field."""
@@ -35,13 +34,7 @@ def members(path: Path, tally: Counter[str]) -> Iterator[Member]:
     own."""
     try:
         with path.open("rb") as file:
-            start = file.read(8)
             is_zip = zipfile.is_zipfile(file)
-        command = next((command for mark, command in _COMPRESSED.items() if start.startswith(mark)), None)
-        if command:
-            raise SourceError(
-                f"{path} is compressed as a whole, so that no member can be read by itself; run: {command} {path}"
-            )
         yield from _zip_members(path, tally) if is_zip else _tar_members(path, tally)
     except (tarfile.TarError, zipfile.BadZipFile, struct.error, EOFError, NotImplementedError) as error:
         raise SourceError(f"{path} is not a whole archive: {error}") from error

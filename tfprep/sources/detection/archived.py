@@ -8,7 +8,8 @@ from pathlib import Path
 
 from tfprep.fields import Kind
 from tfprep.sources.containers.archives import Archives, split_name
-from tfprep.sources.containers.members import ARCHIVE_SUFFIXES, members
+from tfprep.sources.containers.compressed import plain_archive
+from tfprep.sources.containers.members import members
 from tfprep.sources.detection.annotated import FRACTIONS, LayoutGuess
 from tfprep.sources.detection.pairs import MASK_WORD, SPLIT_NAMES
 from tfprep.sources.patterns import IMAGE_SUFFIXES, compile_pattern
@@ -16,11 +17,12 @@ from tfprep.sources.splits import Fractions
 from tfprep.sources.walk import walk
 
 _MEMBERS_READ = 200
+_ENDINGS = (".tar", ".zip", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
 
 
 def archives(folder: Path) -> LayoutGuess | None:
     """Return the source of the archives below a folder; None if there are none with images. SourceError if one cannot be read."""
-    for suffix in ARCHIVE_SUFFIXES:
+    for suffix in _ENDINGS:
         paths = [found.path for found in walk(folder, compile_pattern(f"**/*{suffix}", "detect"), Counter())]
         if not paths:
             continue
@@ -29,7 +31,7 @@ def archives(folder: Path) -> LayoutGuess | None:
             bool(heads) and all(head.lower() in SPLIT_NAMES for head in heads) and all("/" in path for path in paths)
         )
         pattern = f"{{split}}/**/*{suffix}" if by_split else f"**/*{suffix}"
-        names = [member.name for member in islice(members(folder / paths[0], Counter()), _MEMBERS_READ)]
+        names = [member.name for member in islice(members(plain_archive(folder / paths[0]), Counter()), _MEMBERS_READ)]
         return _guess(pattern, len(paths), Counter(split_name(name)[1].lower() for name in names), by_split)
     return None
 

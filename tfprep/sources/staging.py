@@ -1,0 +1,85 @@
+"""Copies of raw files whose parts cannot be read by themselves, in a form whose parts can: made once, kept for later builds.
+
+They lie in the folder that TFPREP_STAGING names, by default `~/.cache/tfprep/staging`. A copy belongs to one state of its file;
+when the file has changed, a new copy replaces it. The folder may be deleted at any time: the next build makes what it needs anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from tfprep.errors import SourceError
+from tfprep.sources.raw import state_of
+from tfprep.storage.local import free_bytes, whole_file, writing
+
+VARIABLE = "TFPREP_STAGING"
+_LEAST_FREE_BYTES = 1 << 30
+"""What a copy leaves of the disk: the dataset is written too."""
+_CHECK_BYTES = 64 << 20
+
+
+def staged(path: Path, kind: str, write: Callable[[CheckedFile], None]) -> Path:
+    """Return the copy of a file, and make it if there is none of the file's present state.
+
+    Args:
+        path: The raw file, as a source gets it from its root.
+        kind: What the copy holds, as the suffix of its name; a file may have several copies.
+        write: Writes the copy.
+
+    Raises:
+        SourceError: The raw file cannot be read, or the copy does not fit on the disk.
+        BuildError: The disk is full or read-only.
+    """
+    state = state_of(path)
+    name, version = _digest(str(path.absolute()), kind), _digest(state.text)
+    copy = _folder() / f"{name}-{version}{kind}"
+    if copy.exists():
+        return copy
+    with writing(copy):
+        copy.parent.mkdir(parents=True, exist_ok=True)
+    with whole_file(copy) as file:
+        try:
+            write(CheckedFile(file, path))
+        except OSError as error:
+            raise SourceError(f"{path} is not whole, or cannot be read: {error.strerror or error}") from error
+    for older in copy.parent.glob(f"{name}-*{kind}"):
+        if older != copy:
+            with suppress(OSError):
+                older.unlink()
+    return copy
+
+
+class CheckedFile:
+    """A file that is written as long as the disk keeps some room."""
+
+    def __init__(self, file: BinaryIO, source: Path) -> None:
+        self._file, self._source, self._folder = file, source, _folder()
+        self._room, self.size = 0, 0
+
+    def write(self, data: bytes | memoryview) -> None:
+        if self.size + len(data) > self._room:
+            free = free_bytes(self._folder) - _LEAST_FREE_BYTES
+            if free < len(data):
+                raise SourceError(
+                    f"{self._source}: its copy in {self._folder} does not fit: {self.size:,} bytes are written, and "
+                    f"the disk would be full. Name a folder with more room in {VARIABLE}"
+                )
+            self._room = self.size + max(len(data), min(free, _CHECK_BYTES))
+        with writing(self._folder / "copy"):
+            self._file.write(data)
+        self.size += len(data)
+
+
+def _folder() -> Path:
+    folder = os.environ.get(VARIABLE)
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return Path(folder).absolute() if folder else Path(cache) / "tfprep" / "staging"
+
+
+def _digest(*texts: str) -> str:
+    return hashlib.sha256("\0".join(texts).encode("utf-8", "surrogateescape")).hexdigest()[:20]
