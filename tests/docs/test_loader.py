@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import signal
 import subprocess
@@ -60,10 +61,12 @@ np.savez("final.npz", *model.get_weights(), steps=len(ended))
 """
 
 
-@pytest.mark.parametrize("number", range(2))
+@pytest.mark.parametrize("number", range(3))
 def test_a_run_of_the_page_that_is_killed_and_started_again(names, tmp_path, number):
     """It ends with the weights of a run that was not killed. An epoch has 5 steps; step 18 is in the fourth epoch."""
     block = [block for block in BLOCKS if "model.fit" in block and "saved_step" in block][number]
+    if "Orbax" in block:
+        pytest.importorskip("orbax.checkpoint")
     script = tmp_path / "trainer.py"
     script.write_text(RUN.replace("#BLOCK", "from tfprep.load.callbacks import saved_step\n" + block))
     final = {}
@@ -78,7 +81,8 @@ def test_a_run_of_the_page_that_is_killed_and_started_again(names, tmp_path, num
         with np.load(tmp_path / folder / "final.npz") as arrays:
             final[folder] = {name: arrays[name] for name in arrays.files}
     assert final["whole"].pop("steps") == 50
-    assert final["killed"].pop("steps") == 35
+    # Orbax saves in the background, so that the kill may lose one checkpoint more.
+    assert final["killed"].pop("steps") in ((35, 40) if "Orbax" in block else (35,))
     assert all(np.array_equal(final["whole"][name], final["killed"][name]) for name in final["whole"])
 
 
@@ -88,6 +92,8 @@ def test_the_code_runs(names):
     starts = []
     for block in BLOCKS:
         if "s3://" in block:  # tests/load/test_local.py reads from a server of its own
+            continue
+        if "Orbax" in block and importlib.util.find_spec("orbax") is None:
             continue
         here = block.replace("height >= 224", "height >= 24")
         exec(compile(here, "docs/loader.md", "exec"), names)

@@ -229,16 +229,46 @@ class TestSaveLoaderState:
         assert {saved_step(loader, name.format(epoch=epoch)) for epoch in (1, 2, 3)} == {2}
         assert 2 < saved_step(loader, seen) < 7
 
-    def test_orbax_is_refused(self, train, model, monkeypatch):
-        """Keras's own callback, with a stand-in for Orbax."""
-        module = sys.modules[keras.callbacks.OrbaxCheckpoint.__module__]
-        monkeypatch.setattr(module, "ocp", MagicMock())
-        orbax = keras.callbacks.OrbaxCheckpoint("run", save_freq=2)
-        with pytest.raises(LoaderError, match="does not work with OrbaxCheckpoint"):
-            fit(model, train, SaveLoaderState(train), orbax)
-        assert not orbax.checkpointer.save_checkpointables_async.called
-        model.get_state_tree()  # for all others it is as before
-        fit(model, train, keras.callbacks.OrbaxCheckpoint("run", save_freq=2))
+    @pytest.fixture
+    def make_orbax(self, monkeypatch, tmp_path):
+        """Keras's own callback, with a stand-in for Orbax that finishes each checkpoint at once, apart from the last ones.
+
+        A test that kills a run with Orbax itself is that of docs/loader.md.
+        """
+
+        def make(unfinished=0, directory=tmp_path, **options):
+            orbax = keras.callbacks.OrbaxCheckpoint(str(directory), **options)
+            saved = []
+
+            def save(step, payload):
+                saved.append(step)
+                for finished in saved[: len(saved) - unfinished]:
+                    (tmp_path / str(finished)).mkdir(exist_ok=True)
+
+            orbax.checkpointer.save_checkpointables_async = save
+            return orbax
+
+        monkeypatch.setattr(sys.modules[keras.callbacks.OrbaxCheckpoint.__module__], "ocp", MagicMock())
+        return make
+
+    def test_orbax(self, train, model, make_orbax, tmp_path):
+        fit(model, train, SaveLoaderState(train), make_orbax(save_freq=4))
+        assert steps_in(tmp_path) == {"4.loader.json": 9, "8.loader.json": 13, "12.loader.json": 17}
+        assert saved_step(train, tmp_path) == 17
+        assert saved_step(train, tmp_path / "4") == 9
+        assert model.get_state_tree().keys()  # for all others it is as before
+
+    def test_orbax_that_was_killed_while_it_saved(self, train, model, make_orbax, tmp_path):
+        """The state of the checkpoint before counts; states of deleted checkpoints are removed."""
+        fit(model, train, SaveLoaderState(train), make_orbax(unfinished=1), epochs=3)
+        assert saved_step(train, tmp_path) == 17
+        (tmp_path / "0").rmdir()
+        fit(model, train, SaveLoaderState(train), make_orbax(save_freq=6), epochs=1)
+        assert "0.loader.json" not in steps_in(tmp_path)
+
+    def test_orbax_at_a_url_is_refused(self, train, model, make_orbax):
+        with pytest.raises(LoaderError, match="OrbaxCheckpoint saves to gs://bucket/run"):
+            fit(model, train, SaveLoaderState(train), make_orbax(directory="gs://bucket/run"))
 
     def test_a_callback_after_the_one_that_saves_is_refused(self, train, model, tmp_path):
         save = keras.callbacks.ModelCheckpoint(str(tmp_path / "a.weights.h5"), save_freq=2, save_weights_only=True)

@@ -64,6 +64,8 @@ def _lines(advice: Advice) -> list[str]:
         f"{text.number(advice.samples, 'sample')}, predicted from a sample of {advice.measured_on:,}:",
         text.table([("strategy", "images/s", "disk", "build"), *map(_row, advice.predictions)]),
         f"Recommended: {advice.chosen} ({advice.reason}).",
+        *(f"  {line}" for line in advice.lines),
+        *(f"  {loss.words}" for loss in advice.lost),
     ]
     if advice.variants:
         lines += ["With more variants:", text.table([_row(one) for one in advice.variants])]

@@ -9,6 +9,10 @@ from typing import Any
 from tfprep.codecs import from_description
 from tfprep.dataset.manifest import Manifest
 from tfprep.dataset.names import variant_split
+from tfprep.fields import Kind
+
+_ENCODED = ("jpeg", "png", "original")
+"""Codecs that TensorFlow Datasets decodes; it delivers the bytes of others."""
 
 
 def tfds_files(manifest: Manifest) -> dict[str, str]:
@@ -58,7 +62,21 @@ def _info(manifest: Manifest) -> dict[str, Any]:
         for split, info in manifest.splits.items()
         for variant, files in enumerate(info.files)
     ]
-    return {"name": manifest.name, "version": "1.0.0", "fileFormat": "tfrecord", "splits": splits}
+    info = {"name": manifest.name, "version": "1.0.0", "fileFormat": "tfrecord", "splits": splits}
+    return info | _supervised_keys(manifest)
+
+
+def _supervised_keys(manifest: Manifest) -> dict[str, Any]:
+    """The pair that `as_supervised=True` delivers: the image with the label, else with the mask, where there is one of each."""
+
+    def named(kind: Kind) -> list[str]:
+        return [name for name, info in manifest.fields.items() if info.spec.kind == kind]
+
+    inputs = [name for name in named("image") if manifest.fields[name].codec["codec"] in _ENCODED]
+    targets = named("label") or [name for name in named("mask") if manifest.fields[name].codec["codec"] in _ENCODED]
+    if len(inputs) != 1 or len(targets) != 1:
+        return {}
+    return {"supervisedKeys": {"tuple": {"items": [{"featureKey": name} for name in (*inputs, *targets)]}}}
 
 
 def _features(manifest: Manifest) -> dict[str, Any]:

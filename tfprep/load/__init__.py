@@ -8,11 +8,14 @@ from tfprep.lazy import lazy_names
 
 if TYPE_CHECKING:
     from tfprep.load.data import Data, Mix, Subset, mix, open
-    from tfprep.load.online.ops import CutMix, MixUp, RandomCrop, RandomFlip
+    from tfprep.load.online.ops import CutMix, MixUp, OneHot, RandomCrop, RandomFlip
 
-__all__ = ["CutMix", "Data", "Mix", "MixUp", "RandomCrop", "RandomFlip", "Subset", "mix", "open"]
+__all__ = ["CutMix", "Data", "Mix", "MixUp", "OneHot", "RandomCrop", "RandomFlip", "Subset", "mix", "open"]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
-    {"data": ["Data", "Mix", "Subset", "mix", "open"], "online.ops": ["CutMix", "MixUp", "RandomCrop", "RandomFlip"]},
+    {
+        "data": ["Data", "Mix", "Subset", "mix", "open"],
+        "online.ops": ["CutMix", "MixUp", "OneHot", "RandomCrop", "RandomFlip"],
+    },
 )

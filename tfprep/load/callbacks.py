@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import json
 import os
-import sys
 import traceback
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,9 @@ from tfprep.errors import LoaderError
 from tfprep.load.passes import Steps
 from tfprep.storage.local import write_whole
 
+STATE = ".loader.json"
+"""What the name of a state ends with, after that of its checkpoint."""
+
 
 class SaveLoaderState(keras.callbacks.Callback):  # type: ignore[misc] # Keras is untyped
     """Writes the loader's state with each checkpoint that is saved during `fit`, as `CHECKPOINT.loader.json`.
@@ -23,7 +25,8 @@ class SaveLoaderState(keras.callbacks.Callback):  # type: ignore[misc] # Keras i
     The state is that of the step at which `model.save` or `model.save_weights` is called, whoever calls it and however often:
     `ModelCheckpoint`, also with `save_best_only=True`, `BackupAndRestore`, or a callback of the user. A state is removed before
     its checkpoint is replaced, so that no checkpoint has the state of another step. Steps are counted from the loader's
-    `next_step` at the beginning of `fit`.
+    `next_step` at the beginning of `fit`. `OrbaxCheckpoint` saves into DIRECTORY/NUMBER, with the state beside it, and
+    `saved_step(loader, DIRECTORY)` reads that of the last checkpoint.
 
         start = saved_step(data.loader("train", **options), "run/backup/latest.weights.h5")
         train = data.loader("train", start_step=start, **options)
@@ -35,8 +38,7 @@ class SaveLoaderState(keras.callbacks.Callback):  # type: ignore[misc] # Keras i
     Raises:
         LoaderError: During `fit`, when a checkpoint is saved: a callback that stands before this one in `callbacks` saves the
             model at the end of a step; `fit` does not read the loader's epochs one after another (`train.take(100)`, or
-            somebody else reads them too), so that nobody knows the step; or `OrbaxCheckpoint` saves the model, which does not
-            call `model.save`.
+            somebody else reads them too), so that nobody knows the step; or `OrbaxCheckpoint` saves to a URL.
     """
 
     def __init__(self, loader: Any) -> None:
@@ -56,7 +58,7 @@ class SaveLoaderState(keras.callbacks.Callback):  # type: ignore[misc] # Keras i
         self._restore_methods()  # those of a fit that ended with an error
         self.model.save = self._with_state(self.model.save)
         self.model.save_weights = self._with_state(self.model.save_weights)
-        self.model.get_state_tree = self._without_orbax(self.model.get_state_tree)
+        self.model.get_state_tree = self._with_state_for_orbax(self.model.get_state_tree)
 
     def on_train_end(self, logs: Any = None) -> None:
         self._restore_methods()
@@ -90,10 +92,7 @@ class SaveLoaderState(keras.callbacks.Callback):  # type: ignore[misc] # Keras i
         def saving(filepath: str | os.PathLike[str], *args: Any, **options: Any) -> Any:
             if self._is_of_another_fit():
                 return save(filepath, *args, **options)
-            if self._in_step and _in_batch_end():
-                raise LoaderError(
-                    "SaveLoaderState stands behind a callback that saves the model: move it to the front of `callbacks`"
-                )
+            self._refuse_late_place()
             path = state_path(filepath)
             path.unlink(missing_ok=True)
             result = save(filepath, *args, **options)
@@ -108,25 +107,32 @@ class SaveLoaderState(keras.callbacks.Callback):  # type: ignore[misc] # Keras i
         """Whether the model is in another `fit`, after one with this callback has ended with an error."""
         return self.model.history is not self._history
 
-    def _without_orbax(self, get_state_tree: Any) -> Any:
-        """The method, with an error for `OrbaxCheckpoint`, which calls it to save.
+    def _with_state_for_orbax(self, get_state_tree: Any) -> Any:
+        """The method, which `OrbaxCheckpoint` calls to save: Orbax copies what it returns, and writes it later in a thread.
 
-        Orbax writes in a thread of its own and deletes old checkpoints by itself, so that a state written here could belong to a
-        checkpoint that does not exist.
+        A state of a checkpoint that Orbax never finished, or that it has deleted, stays for a while: `saved_step` looks for the
+        checkpoint first.
         """
 
         @functools.wraps(get_state_tree)
-        def checked(*args: Any, **options: Any) -> Any:
-            orbax = getattr(keras.callbacks, "OrbaxCheckpoint", None)  # older versions of Keras have none
-            caller = sys._getframe(1).f_globals.get("__name__")
-            if orbax is not None and caller == orbax.__module__ and not self._is_of_another_fit():
-                raise LoaderError(
-                    "SaveLoaderState does not work with OrbaxCheckpoint, which saves the model in the background: use "
-                    "ModelCheckpoint or BackupAndRestore, or save loader.state_at(step) with your own count of steps"
-                )
+        def saving(*args: Any, **options: Any) -> Any:
+            checkpoint = None if self._is_of_another_fit() else _orbax_checkpoint()
+            if checkpoint is None:
+                return get_state_tree(*args, **options)
+            self._refuse_late_place()
+            if not self._in_step:
+                checkpoint.parent.mkdir(parents=True, exist_ok=True)
+                _remove_states_without_checkpoint(checkpoint.parent)
+                self._write(state_path(checkpoint))
             return get_state_tree(*args, **options)
 
-        return checked
+        return saving
+
+    def _refuse_late_place(self) -> None:
+        if self._in_step and _in_batch_end():
+            raise LoaderError(
+                "SaveLoaderState stands behind a callback that saves the model: move it to the front of `callbacks`"
+            )
 
     def _write(self, path: Path) -> None:
         step, elsewhere = self._first + self._steps, self._elsewhere
@@ -149,9 +155,42 @@ def _in_batch_end() -> bool:
     return any(frame.f_code.co_name == "on_train_batch_end" for frame, _ in traceback.walk_stack(None))
 
 
+def _orbax_checkpoint() -> Path | None:
+    """The folder that `OrbaxCheckpoint` saves to, where it is the caller; None where it is not.
+
+    The callback passes it to nobody but Orbax, so it is read from the frame of its `_save_checkpoint` (Keras 3.12 to 3.15).
+    """
+    orbax = getattr(keras.callbacks, "OrbaxCheckpoint", None)  # older versions of Keras have none
+    for frame, _ in traceback.walk_stack(None):
+        callback = frame.f_locals.get("self")
+        if orbax is not None and isinstance(callback, orbax) and "step" in frame.f_locals:
+            directory = os.fspath(callback.directory)
+            if "://" in directory:
+                raise LoaderError(
+                    f"SaveLoaderState writes to a local folder, and OrbaxCheckpoint saves to {directory}: save "
+                    "loader.state_at(step) with your own count of steps"
+                )
+            return Path(directory) / str(frame.f_locals["step"])
+    return None
+
+
+def _orbax_steps(folder: Path) -> list[int]:
+    """The numbers of the finished checkpoints of Orbax in a folder, which get their names when they are complete."""
+    return sorted(int(path.name) for path in folder.iterdir() if path.name.isdigit() and path.is_dir())
+
+
+def _remove_states_without_checkpoint(folder: Path) -> None:
+    """Remove the states of deleted checkpoints: those before the last finished one that have none."""
+    steps = _orbax_steps(folder)
+    for path in folder.glob(f"*{STATE}"):
+        number = path.name.removesuffix(STATE)
+        if steps and number.isdigit() and int(number) < steps[-1] and int(number) not in steps:
+            path.unlink(missing_ok=True)
+
+
 def state_path(checkpoint: str | os.PathLike[str]) -> Path:
     """The path of the state that `SaveLoaderState` writes with a checkpoint."""
-    return Path(f"{os.fspath(checkpoint)}.loader.json")
+    return Path(f"{os.fspath(checkpoint)}{STATE}")
 
 
 def saved_step(loader: Any, checkpoint: str | os.PathLike[str]) -> int:
@@ -159,7 +198,7 @@ def saved_step(loader: Any, checkpoint: str | os.PathLike[str]) -> int:
 
     Args:
         loader: A loader with the options of the run that continues.
-        checkpoint: The path of the checkpoint.
+        checkpoint: The path of the checkpoint; of `OrbaxCheckpoint` its `directory`, for the last one, or one in it.
 
     Returns:
         The step, as the option `start_step` takes it.
@@ -167,6 +206,9 @@ def saved_step(loader: Any, checkpoint: str | os.PathLike[str]) -> int:
     Raises:
         LoaderError: The checkpoint has no state, because the run was killed while it was saved, or the state is of another run.
     """
+    folder = Path(checkpoint)
+    if folder.is_dir() and (steps := _orbax_steps(folder)):
+        checkpoint = folder / str(steps[-1])
     path = state_path(checkpoint)
     if path.exists():
         return int(loader.step_of(json.loads(path.read_text())))

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import skimage.metrics
 from PIL import Image
 
 from tfprep import Recipe, augment, codecs, derive, sources
 from tfprep.bench.advise.advise import Goals, Prediction, advise, choose
-from tfprep.bench.advise.strategies import strategies
+from tfprep.bench.advise.loss import losses
+from tfprep.bench.advise.strategies import strategies, written
 from tfprep.bench.advise.trial import work_of
 from tfprep.bench.measure.measure import Budget
 from tfprep.builder import BuildEvent, BuildOptions, build
@@ -102,6 +105,44 @@ def test_a_single_strategy_can_be_chosen(raw: Path, tmp_path: Path) -> None:
     found = advise(PHOTOS, raw, tmp_path, samples=16, workers=0, budget=QUICK, only=["images as raw"])
     assert [one.strategy for one in found.predictions] == ["images as raw"]
     assert found.chosen == "images as raw"
+    assert found.lines == ('in the recipe: store={"image": codecs.Raw(), "label": codecs.Scalar()},',)
+    assert found.lost == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "lines"),
+    [
+        ("images as JPEG 85", ['in the recipe: store={"image": codecs.Jpeg(quality=85), "label": codecs.Scalar()},']),
+        (
+            "original bytes",
+            [
+                'in the recipe: store={"image": codecs.Original(), "label": codecs.Scalar()},',
+                "in the recipe: no geometry=, colour= and variants=",
+                "in the trainer: data.loader(..., geometry=[...])",
+            ],
+        ),
+    ],
+)
+def test_the_lines_to_write(name: str, lines: list[str]) -> None:
+    found = next(one for one in strategies(PHOTOS, {"image": "image", "label": "label"}) if one.name == name)
+    assert list(written(found)) == lines
+
+
+def test_what_jpeg_loses_by_scikit_image(raw: Path) -> None:
+    """PSNR of Pillow's encoding and decoding of the same pixels, with the same quality and subsampling."""
+    plain = replace(PHOTOS, geometry=(), variants={}, store={**PHOTOS.store, "image": codecs.Jpeg(85)})
+    expected = []
+    for path in raw.rglob("*.png"):
+        image, file = Image.open(path).convert("RGB"), io.BytesIO()
+        image.save(file, "JPEG", quality=85, subsampling="4:2:0")
+        pixels = np.asarray(image), np.asarray(Image.open(file))
+        expected.append(skimage.metrics.peak_signal_noise_ratio(*pixels, data_range=255))
+    (loss,) = losses(plain, raw, "train")
+    assert (loss.field, loss.codec, loss.samples) == ("image", "JPEG 85", 24)
+    assert min(expected) - 0.3 <= loss.least_db <= loss.median_db <= max(expected)
+    assert loss.median_db == pytest.approx(np.median(expected), abs=0.5)
+    assert f"PSNR {loss.median_db:.1f} dB" in loss.words
+    assert losses(replace(plain, store={**PHOTOS.store, "image": codecs.Png()}), raw, "train") == ()
 
 
 @pytest.mark.parametrize(

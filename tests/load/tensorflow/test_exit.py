@@ -29,3 +29,20 @@ def test_with_batches_on_their_way(photos, attempt):
         env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
     )
     assert done.stdout == "done\n"
+
+
+LAST = """
+import builtins
+import tfprep
+loader = tfprep.open({folder!r}).numpy_loader("train", 8, cache=False, fields=["label", "clicks"], workers={workers!r})
+builtins.kept_to_the_end = loader, iter(loader)
+next(builtins.kept_to_the_end[1])
+"""
+
+
+@pytest.mark.parametrize("workers", ["threads", "processes"])
+def test_an_iterator_that_outlives_all_modules(photos, workers):
+    """The interpreter drops what `builtins` has after it has cleared the names of tfprep's modules."""
+    code = LAST.format(folder=str(photos.path), workers=workers)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=90, check=True)
+    assert done.stderr == ""

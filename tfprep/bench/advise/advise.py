@@ -17,7 +17,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from tfprep.bench.advise.strategies import VARIANTS, Strategy, stored_as, strategies
+from tfprep.bench.advise.loss import Loss, losses
+from tfprep.bench.advise.strategies import VARIANTS, Strategy, stored_as, strategies, written
 from tfprep.bench.advise.trial import Built, Sampling, Work, build_all, more_variants, work_of
 from tfprep.bench.measure.loaders import loader_candidate
 from tfprep.bench.measure.machine import cached_share, drop_cache
@@ -66,7 +67,10 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Advice:
-    """All predictions, the recommended strategy with the reason, and the strategies that were left out with the reasons."""
+    """All predictions, the recommended strategy with the reason, and the strategies that were left out with the reasons.
+
+    `lines` are the lines to write for the recommended strategy; `lost` is what it loses in JPEG.
+    """
 
     samples: int
     measured_on: int
@@ -76,6 +80,8 @@ class Advice:
     reason: str
     left_out: Mapping[str, str]
     busy: str
+    lines: tuple[str, ...] = ()
+    lost: tuple[Loss, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -141,7 +147,7 @@ def advise(
     variants = _variants(winner, chosen, split, sampling)
     return Advice(
         counts.total(), sampling.samples, tuple(found), tuple(variants), chosen.strategy, reason,
-        {**left_out, **unreadable}, rounds.busy,
+        {**left_out, **unreadable}, rounds.busy, written(winner.strategy), losses(winner.strategy.recipe, root, split),
     )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ by measuring, not by a rule.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 
 from tfprep.augment.transform import GeometryOp
 from tfprep.bench.advise.forms import codec_name
@@ -79,3 +79,26 @@ def _distinct(found: list[Strategy]) -> Iterator[Strategy]:
 def stored_as(strategy: Strategy) -> str:
     """The stored fields with their codecs, such as `image JPEG 95, mask PNG`."""
     return ", ".join(f"{name} {codec_name(codec)}" for name, codec in strategy.recipe.store.items())
+
+
+def written(strategy: Strategy) -> tuple[str, ...]:
+    """The lines that make a recipe and a trainer follow the strategy."""
+    store = ", ".join(f'"{name}": {_call(codec)}' for name, codec in strategy.recipe.store.items())
+    lines = [f"in the recipe: store={{{store}}},"]
+    if strategy.load_geometry:
+        lines += [
+            "in the recipe: no geometry=, colour= and variants=",
+            "in the trainer: data.loader(..., geometry=[...])",
+        ]
+    if strategy.computed:
+        lines.append(f"in the trainer: compute {', '.join(strategy.computed)}")
+    return tuple(lines)
+
+
+def _call(codec: Codec) -> str:
+    """The code that makes a codec, without the options that have their defaults."""
+    if not is_dataclass(codec) or not type(codec).__module__.startswith("tfprep."):
+        return repr(codec)
+    values = {field.name: getattr(codec, field.name) for field in fields(codec)}
+    changed = [f"{field.name}={values[field.name]!r}" for field in fields(codec) if values[field.name] != field.default]
+    return f"codecs.{type(codec).__name__}({', '.join(changed)})"

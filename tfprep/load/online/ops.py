@@ -1,4 +1,4 @@
-"""Ops at load: flips, crops and the mixing of two samples, drawn anew in every epoch while batches are made.
+"""Ops at load: flips, crops and the mixing of two samples, drawn anew in every epoch while batches are made, and one-hot labels.
 
 All other augmentation belongs into the dataset's variants. All rasters of a sample (images, masks, maps) are flipped and cut
 alike; labels, scalars and text stay as they are. Every random number is a function of (seed, epoch, position in the epoch), so
@@ -8,7 +8,7 @@ The partner of a sample in `MixUp` and `CutMix` is the next sample of the same g
 a shuffled order a random sample. A host also reads the first sample of the next host's part.
 
 With training=False each op takes its unaugmented form, as ops of `tfprep.augment` do for variant 0: the crop is the centre,
-nothing is flipped or mixed, and labels are one-hot where training makes them one-hot.
+nothing is flipped or mixed, and labels are one-hot where they are in training.
 """
 
 from __future__ import annotations
@@ -89,9 +89,25 @@ class CutMix:
         _check_mixing(self)
 
 
-AtLoadOp: TypeAlias = RandomFlip | RandomCrop | MixUp | CutMix
+@dataclass(frozen=True)
+class OneHot:
+    """Labels as float32 [classes]: 1 for the sample's class, 0 for all others, as `CategoricalCrossentropy` takes them.
+
+    `MixUp` and `CutMix` need no `OneHot`: their labels are such vectors. `classes` is needed where the dataset does not name its
+    classes.
+    """
+
+    classes: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_classes(self)
+
+
+AtLoadOp: TypeAlias = RandomFlip | RandomCrop | MixUp | CutMix | OneHot
 Mixing: TypeAlias = MixUp | CutMix
 Cut: TypeAlias = RandomFlip | RandomCrop
+Encoding: TypeAlias = MixUp | CutMix | OneHot
+"""Ops whose labels are vectors."""
 
 
 @dataclass(frozen=True)
@@ -160,11 +176,10 @@ def _keys(ops: Sequence[Any], seed: int) -> tuple[int, ...]:
 
 
 def check_ops(ops: Any) -> None:
-    """LoaderError unless it is a list of flips and crops, then of at most one MixUp and one CutMix."""
-    known = isinstance(ops, Sequence) and all(isinstance(op, RandomFlip | RandomCrop | MixUp | CutMix) for op in ops)
-    if not known:
-        raise LoaderError(f"at_load is a list of RandomFlip, RandomCrop, MixUp and CutMix, not {ops!r}")
-    mixes = [isinstance(op, MixUp | CutMix) for op in ops]
+    """LoaderError unless it is a list of flips and crops, then of at most one MixUp and one CutMix; OneHot stands anywhere."""
+    if not isinstance(ops, Sequence) or not all(isinstance(op, AtLoadOp) for op in ops):
+        raise LoaderError(f"at_load is a list of RandomFlip, RandomCrop, MixUp, CutMix and OneHot, not {ops!r}")
+    mixes = [isinstance(op, MixUp | CutMix) for op in ops if not isinstance(op, OneHot)]
     if mixes != sorted(mixes):
         raise LoaderError("at_load: MixUp and CutMix mix finished samples; put them after flips and crops")
     kinds = [type(op) for op in ops if isinstance(op, MixUp | CutMix)]
@@ -190,10 +205,11 @@ def plan_at_load(
     mixes = tuple(op for op in ops if isinstance(op, MixUp | CutMix))
     kinds = {output.name: _kinds(output, specs) for output in outputs.outputs}
     rasters = tuple(name for name, output_kinds in kinds.items() if output_kinds & RASTER_KINDS)
+    encodings = tuple(op for op in ops if isinstance(op, MixUp | CutMix | OneHot))
     labels = {
-        output.name: _class_count(output, mixes, classes)
+        output.name: _class_count(output, encodings, classes)
         for output in outputs.outputs
-        if mixes and "label" in kinds[output.name]
+        if encodings and "label" in kinds[output.name]
     }
     plan = AtLoad(cuts, mixes, seed, training, rasters, labels)
     _check_fields(ops, outputs, kinds, unfit)
@@ -246,7 +262,7 @@ def _unfit(types: set[str], options: Mapping[str, Any]) -> Unfit | None:
 def not_a_class(name: str, label: object, classes: int) -> str:
     """The message for a label that is not a number of a class."""
     return (
-        f"'{name}' is {label}, and there are {classes} classes, from 0 on; write MixUp(..., classes=N) with all of them"
+        f"'{name}' is {label}, and there are {classes} classes, from 0 on; write classes=N in the op, with all of them"
     )
 
 
@@ -254,18 +270,18 @@ def _kinds(output: Output, specs: Mapping[str, FieldSpec]) -> set[Kind]:
     return {specs[name].kind for name in output.fields if name in specs}
 
 
-def _class_count(output: Output, mixes: Sequence[Mixing], classes: Mapping[str, Sequence[str]]) -> int:
+def _class_count(output: Output, encodings: Sequence[Encoding], classes: Mapping[str, Sequence[str]]) -> int:
     if output.shape != ():
         raise LoaderError(
-            f"{type(mixes[0]).__name__} mixes labels of one class; '{output.name}' has shape {output.shape}: leave it out"
+            f"{type(encodings[0]).__name__} takes labels of one class; '{output.name}' has shape {output.shape}: leave it out"
         )
-    counts = {op.classes for op in mixes if op.classes is not None} | (
+    counts = {op.classes for op in encodings if op.classes is not None} | (
         {len(classes[output.fields[0]])} if output.fields[0] in classes else set()
     )
     if len(counts) != 1:
         raise LoaderError(
             f"how many classes '{output.name}' has is {'not known' if not counts else f'said differently: {sorted(counts)}'}; "
-            f"write {type(mixes[0]).__name__}(..., classes=N)"
+            f"write {type(encodings[0]).__name__}(..., classes=N)"
         )
     return int(counts.pop())
 
@@ -273,6 +289,8 @@ def _class_count(output: Output, mixes: Sequence[Mixing], classes: Mapping[str, 
 def _check_fields(
     ops: Sequence[AtLoadOp], outputs: Outputs, kinds: Mapping[str, set[Kind]], unfit: Mapping[str, Unfit]
 ) -> None:
+    if any(isinstance(op, OneHot) for op in ops) and not any("label" in of_output for of_output in kinds.values()):
+        raise LoaderError("at_load: no label is loaded for OneHot to work on; name it in `fields` or `targets`")
     for op in ops:
         for output in outputs.outputs:
             reason = _why_not(op, output, kinds[output.name], unfit)
@@ -282,6 +300,8 @@ def _check_fields(
 
 def _why_not(op: AtLoadOp, output: Output, kinds: set[Kind], unfit: Mapping[str, Unfit]) -> str:
     """Why an output cannot follow the op, and the way out; "" where it can."""
+    if isinstance(op, OneHot):
+        return ""
     way_out = "leave it out of `fields`, or put the op into the recipe's geometry"
     if kinds & {"boxes", "points"}:
         return f"does not move boxes and points, such as '{output.name}'; {way_out}"
@@ -319,8 +339,12 @@ def _check_mixing(op: Mixing) -> None:
     if not _is_number(op.alpha) or not 0 < op.alpha <= 1000:
         raise LoaderError(f"{name}(alpha): a number above 0, at most 1000, not {op.alpha!r}")
     _check_probability(name, op.p)
+    _check_classes(op)
+
+
+def _check_classes(op: Encoding) -> None:
     if op.classes is not None and (isinstance(op.classes, bool) or not isinstance(op.classes, int) or op.classes < 1):
-        raise LoaderError(f"{name}(classes=...): a whole number from 1, not {op.classes!r}")
+        raise LoaderError(f"{type(op).__name__}(classes=...): a whole number from 1, not {op.classes!r}")
 
 
 def _check_probability(name: str, p: Any) -> None:

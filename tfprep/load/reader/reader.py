@@ -105,8 +105,9 @@ class Batches(Iterator[T]):
         self._ended = True
         self._reader.close()
 
-    def __del__(self) -> None:
-        self._reader.stop(LoaderError("the iterator was dropped"))
+    def __del__(self, error: type[LoaderError] = LoaderError) -> None:
+        # The default keeps the class: the interpreter clears the names of modules before it drops the last objects.
+        self._reader.stop(error("the iterator was dropped"))
 
 
 class Reader:

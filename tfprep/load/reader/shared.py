@@ -10,6 +10,7 @@ import mmap
 import os
 import threading
 from collections import defaultdict, deque
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -75,9 +76,9 @@ class SharedMemory:
                     raise
                 size //= 2
 
-    def __del__(self) -> None:
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
         if hasattr(self, "fd"):
-            os.close(self.fd)
+            close(self.fd)
 
 
 class MappedMemory:

@@ -19,7 +19,7 @@ import struct
 import threading
 import weakref
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FunctionType
 from typing import Any
 
@@ -302,9 +302,9 @@ class WorkerPool:
         self._readers.clear()
         self._selector.close()
 
-    def __del__(self) -> None:
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
         if hasattr(self, "_setup"):
-            os.close(self._setup)
+            close(self._setup)
 
 
 class _Bell:
@@ -327,10 +327,10 @@ class _Bell:
         os.read(self.fd, 64)
         self._rung = False
 
-    def __del__(self) -> None:
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
         self._closed = True
-        os.close(self.fd)
-        os.close(self._ring)
+        close(self.fd)
+        close(self._ring)
 
 
 class _Sender(pickle.Pickler):
