@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any
 
 from tfprep.augment.transform import GeometryOp
 from tfprep.bench.advise.forms import codec_name
@@ -95,7 +96,7 @@ def written(strategy: Strategy) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def _call(codec: Codec) -> str:
+def _call(codec: Any) -> str:
     """The code that makes a codec, without the options that have their defaults."""
     if not is_dataclass(codec) or not type(codec).__module__.startswith("tfprep."):
         return repr(codec)
