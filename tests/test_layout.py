@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).parents[1] / "tfprep"
 
 LEVELS = [
-    {"checks", "errors", "fields", "images", "lazy", "limits", "optional", "pages", "python_file", "seeding", "units"}
+    {"checks", "engines", "errors", "fields", "images", "lazy", "limits", "optional", "pages", "python_file", "seeding", "units"}
     | {"_version", "boxes", "child_process"},
     {"sources", "derive", "augment", "codecs", "records", "storage"},
     {"dataset", "recipe", "inspect", "export"},

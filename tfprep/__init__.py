@@ -8,6 +8,7 @@
     tfprep.convert_boxes(boxes, "rel_yxyx", size=(h, w))    boxes in a form of Keras
     tfprep.load.RandomFlip() ...      what is drawn anew in every epoch: `loader(at_load=[...])`
     tfprep.train                      callbacks, GPU memory, sessions, profiles
+    tfprep.engines                    where a build runs: `build(..., engine=tfprep.engines.Ray())`
     tfprep.errors                     every exception that tfprep raises on purpose
 
 Names are imported when they are first used. `import tfprep` takes no time, and only code that trains imports TensorFlow.
@@ -21,18 +22,30 @@ from tfprep._version import __version__
 from tfprep.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from tfprep import augment, bench, builder, codecs, dataset, derive, errors, load, sources, train
+    from tfprep import augment, bench, builder, codecs, dataset, derive, engines, errors, load, sources, train
     from tfprep.boxes import convert_boxes
     from tfprep.builder import build
     from tfprep.load import mix, open
     from tfprep.recipe import Recipe
 
 __all__ = [
-    "Recipe", "__version__", "augment", "bench", "build", "builder", "codecs", "convert_boxes", "dataset", "derive", "errors",
-    "load", "mix", "open", "sources", "train",
+    "Recipe", "__version__", "augment", "bench", "build", "builder", "codecs", "convert_boxes", "dataset", "derive", "engines",
+    "errors", "load", "mix", "open", "sources", "train",
 ]  # fmt: skip
 
-_SUBMODULES = ("augment", "bench", "builder", "codecs", "dataset", "derive", "errors", "load", "sources", "train")
+_SUBMODULES = (
+    "augment",
+    "bench",
+    "builder",
+    "codecs",
+    "dataset",
+    "derive",
+    "engines",
+    "errors",
+    "load",
+    "sources",
+    "train",
+)
 
 __getattr__, _ = lazy_names(
     __name__,

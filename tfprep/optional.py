@@ -19,6 +19,7 @@ OPTIONAL = {
     "tifffile": ("tifffile", "'tfprep[tiff]'"),
     "rasterio": ("rasterio", "'tfprep[geotiff]'"),
     "pydicom": ("pydicom", "'tfprep[dicom]'"),
+    "ray": ("Ray", "'tfprep[ray]'"),
     "yaml": ("PyYAML", "'tfprep[yolo]'"),
 }
 """By the name to import: the package's title, and what pip installs."""

@@ -12,7 +12,7 @@ from tfprep.lazy import lazy_names
 if TYPE_CHECKING:
     from tfprep.builder.options import BuildOptions, BuildSummary, Part, PartSummary
     from tfprep.builder.planning.state import ShardState, explain
-    from tfprep.builder.progress import BuildEvent, BuildProgress, OnEvent, OnProgress, WorkerProgress
+    from tfprep.builder.progress import BuildEvent, BuildProgress, NodeProgress, OnEvent, OnProgress, WorkerProgress
     from tfprep.builder.run import plan_build
     from tfprep.builder.start import build, build_part, finish_build, store_plan
 
@@ -21,6 +21,7 @@ __all__ = [
     "BuildOptions",
     "BuildProgress",
     "BuildSummary",
+    "NodeProgress",
     "OnEvent",
     "OnProgress",
     "Part",
@@ -40,7 +41,7 @@ __getattr__, __dir__ = lazy_names(
     {
         "start": ["build", "build_part", "finish_build", "store_plan"],
         "options": ["BuildOptions", "BuildSummary", "Part", "PartSummary"],
-        "progress": ["BuildEvent", "BuildProgress", "OnEvent", "OnProgress", "WorkerProgress"],
+        "progress": ["BuildEvent", "BuildProgress", "NodeProgress", "OnEvent", "OnProgress", "WorkerProgress"],
         "run": ["plan_build"],
         "planning.state": ["ShardState", "explain"],
     },

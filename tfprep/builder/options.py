@@ -9,6 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from tfprep.builder.progress import NodeProgress
 from tfprep.errors import BuildError
 from tfprep.limits import usable_cpus
 
@@ -35,6 +36,7 @@ class BuildSummary:
       built_samples: Number of samples in the shards that this build made; the others were up to date.
       built_shards: Number of shards that this build made.
       seconds: Duration of the build.
+      nodes: What each node of a cluster did; empty for a build on one machine.
     """
 
     out: Path
@@ -47,6 +49,7 @@ class BuildSummary:
     built_samples: int
     built_shards: int
     seconds: float
+    nodes: tuple[NodeProgress, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -79,7 +82,8 @@ class BuildOptions:
     """How a build runs. Except for `limit`, `hash` and `reshard`, no option changes what is built.
 
     Attributes:
-      workers: Number of worker processes; 0 builds in this process, None takes one for each usable core.
+      workers: Number of worker processes; 0 builds in this process, None takes one for each usable core. On a cluster it is the
+        number on each node, at most one for each of its CPUs.
       limit: Build only this many samples, the same ones every time, for a first look.
       on_bad: "skip" leaves bad samples out and lists them in `rejects.jsonl`; "fail" ends the build at the first one.
       max_bad: Publish nothing if a larger share of the samples (0 to 1) is bad.

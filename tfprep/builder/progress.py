@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TextIO, TypeAlias
+from typing import Any, Literal, TextIO, TypeAlias
 
 _LOG_BYTES = 10 << 20
 """A longer log is renamed to `build.log.1`, and a new one begins."""
@@ -23,6 +23,7 @@ class WorkerProgress:
       process: Its process id.
       split, shard, key: The shard and the sample that it makes; None if it waits.
       seconds: How long it has been making that sample.
+      node: The node of a cluster that it runs on; empty on this machine.
     """
 
     process: int
@@ -30,6 +31,29 @@ class WorkerProgress:
     shard: int | None
     key: str | None
     seconds: float
+    node: str = ""
+
+
+@dataclass(frozen=True)
+class NodeProgress:
+    """What one node of a cluster did in this build.
+
+    Attributes:
+      node: The node's name: its address and the beginning of its identifier.
+      state: Whether it joined, was lost, or was refused.
+      shards, samples, rejects: Numbers of what it finished.
+    """
+
+    node: str
+    state: Literal["joined", "lost", "refused"] = "joined"
+    shards: int = 0
+    samples: int = 0
+    rejects: int = 0
+
+    def plus(self, samples: int, rejects: int) -> NodeProgress:
+        """Return the progress with one more shard."""
+        more = self.shards + 1, self.samples + samples, self.rejects + rejects
+        return NodeProgress(self.node, self.state, *more)
 
 
 @dataclass(frozen=True)
@@ -42,6 +66,7 @@ class BuildProgress:
       rejects: Number of rejects in the shards that are done.
       seconds: Time since the build began.
       workers: What each worker process does.
+      nodes: What each node of a cluster did; empty for a build on one machine.
     """
 
     samples_done: int
@@ -51,6 +76,7 @@ class BuildProgress:
     rejects: int
     seconds: float
     workers: tuple[WorkerProgress, ...] = ()
+    nodes: tuple[NodeProgress, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -59,8 +85,8 @@ class BuildEvent:
 
     Attributes:
       name: `planned`, `space` (the estimated size), `shard`, `crash`, `output` (what native code wrote, by sample), `differing`
-        (shards hold records of different forms), `warning`, `part` (a part is complete), `published`, `report` (it could not be
-        written) or `failed`.
+        (shards hold records of different forms), `node` (a node of a cluster joined), `warning`, `part` (a part is complete),
+        `published`, `report` (it could not be written) or `failed`.
       text: One line for people.
       seconds: Time since the build began.
       facts: The same as plain JSON.

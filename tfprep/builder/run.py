@@ -32,7 +32,7 @@ from tfprep.builder.planning.plan import (
 )
 from tfprep.builder.planning.state import ShardState, check_replacement, explain, shard_states
 from tfprep.builder.planning.versions import maker_versions, warning_of_opencv
-from tfprep.builder.progress import OnEvent, OnProgress, Tell, telling
+from tfprep.builder.progress import NodeProgress, OnEvent, OnProgress, Tell, telling
 from tfprep.builder.publication.at_store import locked_at_store
 from tfprep.builder.publication.publish import Publication, check_rejects, publish
 from tfprep.builder.receipts import Receipt, read_receipts
@@ -53,6 +53,10 @@ from tfprep.storage.urls import is_remote, size_of
 
 _MOST_ROUNDS = 4
 """Rounds until all records of a field have one form. The second is the last, unless an input changes meanwhile."""
+
+
+_WITNESSES = 4
+"""Number of samples that the nodes of a cluster read to see whether they have the same raw files."""
 
 
 @dataclass(frozen=True)
@@ -172,6 +176,7 @@ class _Build:
         self._options, self._engine = job.options, job.engine
         self._run = secrets.token_hex(6)
         self._is_open = False
+        self._nodes: tuple[NodeProgress, ...] = ()
 
     def run(self) -> BuildSummary:
         """Build what is due, and publish."""
@@ -258,7 +263,7 @@ class _Build:
             self._report(plan, manifest, receipts, built)
         if built or report:
             self._warn_of_class_names(manifest)
-        summary = _summary(manifest, self._layout, built, time.monotonic() - self._job.started)
+        summary = _summary(manifest, self._layout, built, time.monotonic() - self._job.started, self._nodes)
         text = f"{summary.records} records of {summary.samples} samples, {summary.rejects} rejected"
         self._tell("published", text, records=summary.records, samples=summary.samples, rejects=summary.rejects)
         return summary
@@ -279,10 +284,7 @@ class _Build:
 
     def _scheduler(self, plan: Plan, waiting: Sequence[ShardState]) -> ShardScheduler:
         space = SpaceCheck(self._layout, waiting, self._tell)
-        workers = worker_count(self._options)
-        return ShardScheduler(
-            plan, self._engine, workers, self._tell, self._job.on_progress, space.finished, self._job.started
-        )
+        return ShardScheduler(plan, self._engine, self._tell, self._job.on_progress, space.finished, self._job.started)
 
     def _build_all(self, plan: Plan, waiting: Sequence[ShardState]) -> list[ShardState]:
         """Build the shards that wait, then those in which a field has another form than in most records.
@@ -294,6 +296,7 @@ class _Build:
         pending = [PendingShard(state) for state in waiting] or self._differing(plan)
         for _ in range(_MOST_ROUNDS):
             if not pending:
+                self._nodes = tuple(scheduler.nodes.values())
                 return list(scheduler.built.values())
             self._build(plan, scheduler, pending)
             pending = self._differing(plan)
@@ -309,7 +312,7 @@ class _Build:
         try:
             scheduler.run(pending)
         finally:
-            remove_leftovers(self._layout.staged, self._run)
+            remove_leftovers(self._layout.staged, f"{self._run}*")
 
     def _report(self, plan: Plan, manifest: Manifest, receipts: Sequence[Receipt], built: Sequence[ShardState]) -> None:
         samples = sum(state.samples for state in built)
@@ -352,6 +355,7 @@ class _Build:
             "run": self._run,
             "stop_at_reject": self._options.on_bad == "fail",
             "hash": self._options.hash,
+            "witnesses": [(files, values) for _, files, values, _ in plan.samples.first(_WITNESSES)],
         }
 
 
@@ -401,7 +405,9 @@ def _part_summary(
     )
 
 
-def _summary(manifest: Manifest, layout: Layout, built: Sequence[ShardState], seconds: float) -> BuildSummary:
+def _summary(
+    manifest: Manifest, layout: Layout, built: Sequence[ShardState], seconds: float, nodes: tuple[NodeProgress, ...]
+) -> BuildSummary:
     splits = {
         name: {"samples": info.samples, "variants": info.variants, "shards": info.shards, "bytes": info.bytes}
         for name, info in manifest.splits.items()
@@ -417,6 +423,7 @@ def _summary(manifest: Manifest, layout: Layout, built: Sequence[ShardState], se
         built_samples=sum(state.samples for state in built),
         built_shards=len(built),
         seconds=seconds,
+        nodes=nodes,
     )
 
 

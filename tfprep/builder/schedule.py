@@ -18,9 +18,9 @@ from tfprep import units
 from tfprep.builder.layout import Layout
 from tfprep.builder.planning.plan import Plan
 from tfprep.builder.planning.state import ShardState
-from tfprep.builder.progress import BuildProgress, OnProgress, Tell, WorkerProgress
+from tfprep.builder.progress import BuildProgress, NodeProgress, OnProgress, Tell, WorkerProgress
 from tfprep.builder.shards.task import ShardTask
-from tfprep.builder.workers import Engine, TaskCrashed, TaskDone, TaskProgress, WorkerOutput
+from tfprep.builder.workers import Engine, NodeNews, TaskCrashed, TaskDone, TaskProgress, WorkerOutput
 from tfprep.errors import BuildError
 from tfprep.storage.local import free_bytes
 
@@ -67,14 +67,13 @@ class ShardScheduler:
 
     Attributes:
       built: The shards that were written, by split and shard.
+      nodes: What each node of a cluster did, by its name; empty for a build on one machine.
     """
 
     def __init__(
-        self, plan: Plan, engine: Engine, workers: int, tell: Tell, on_progress: OnProgress | None, on_built: OnBuilt,
-        started: float,
-    ) -> None:  # fmt: skip
+        self, plan: Plan, engine: Engine, tell: Tell, on_progress: OnProgress | None, on_built: OnBuilt, started: float
+    ) -> None:
         self._plan, self._engine, self._tell, self._started = plan, engine, tell, started
-        self._most_tasks = TASKS_PER_WORKER * max(1, workers)
         self._on_progress = on_progress or (lambda progress: None)
         self._todo: deque[PendingShard] = deque()
         self._running: dict[int, _Attempt] = {}
@@ -83,6 +82,7 @@ class ShardScheduler:
         self._totals = _Totals()
         self._on_built = on_built
         self.built: dict[tuple[str, int], ShardState] = {}
+        self.nodes: dict[str, NodeProgress] = {}
 
     def run(self, pending_shards: Sequence[PendingShard]) -> None:
         """Build the shards, and return when all are done. Raises BuildError."""
@@ -90,21 +90,25 @@ class ShardScheduler:
         self._todo.extend(sorted(pending_shards, key=lambda pending: -pending.state.samples))
         for pending in pending_shards:
             self._totals.expect(pending.state)
-        while self._todo and len(self._running) < self._most_tasks:
-            self._next_shard()
+        self._fill()
         for event in self._engine.events():
             if isinstance(event, TaskProgress):
                 self._running[event.task].item = event.item
             elif isinstance(event, TaskDone):
-                self._done(self._running.pop(event.task), event.result)
+                self._done(self._running.pop(event.task), event.result, event.node)
             elif isinstance(event, TaskCrashed):
                 self._crashed(self._running.pop(event.task), event)
             elif isinstance(event, WorkerOutput):
                 self._tell_output(event)
+            elif isinstance(event, NodeNews):
+                self._note_node(event)
+            self._fill()
             self._on_progress(self._progress())
 
-    def _next_shard(self) -> None:
-        if self._todo:
+    def _fill(self) -> None:
+        """Give the engine shards for all workers that it has now."""
+        most_tasks = TASKS_PER_WORKER * max(1, self._engine.capacity())
+        while self._todo and len(self._running) < most_tasks:
             # The task is made only now: its list of samples is in memory.
             pending = self._todo.popleft()
             task = replace(self._plan.task(pending.state.split, pending.state.shard), expected=pending.expected)
@@ -120,7 +124,7 @@ class ShardScheduler:
 
     # --- what became of a task ---------------------------------------------------------------------------------------
 
-    def _done(self, attempt: _Attempt, result: Mapping[str, Any]) -> None:
+    def _done(self, attempt: _Attempt, result: Mapping[str, Any], node: str) -> None:
         task = attempt.task
         if task.purpose == "probe":
             self._build_again(attempt)
@@ -129,15 +133,17 @@ class ShardScheduler:
                 self.built[task.split, task.shard] = ShardState(task.split, task.shard, len(task.samples), "")
                 self._on_built(task, result["bytes"])
             what = "built" if result["built"] else "unchanged in content"
-            self._finish(task, what, result["rejects"], result["built"], result["seconds"])
+            self._finish(task, what, result["rejects"], result["built"], result["seconds"], node)
 
-    def _finish(self, task: ShardTask, what: str, rejects: int, built: bool, seconds: float) -> None:
+    def _finish(self, task: ShardTask, what: str, rejects: int, built: bool, seconds: float, node: str = "") -> None:
         self._totals.finish(task, rejects)
         text = f"{task.split} {task.shard} of {task.shards}: {what}, {len(task.samples)} samples, "
         text += f"{rejects} rejected, {seconds:.2f} s"
-        facts = {"rejects": rejects, "built": built, "shard_seconds": seconds}
+        facts: dict[str, Any] = {"rejects": rejects, "built": built, "shard_seconds": seconds}
+        if node:
+            facts["node"], text = node, f"{text}, by {node}"
+            self.nodes[node] = self.nodes[node].plus(len(task.samples), rejects)
         self._tell("shard", text, split=task.split, shard=task.shard, samples=len(task.samples), **facts)
-        self._next_shard()
 
     def _crashed(self, attempt: _Attempt, event: TaskCrashed) -> None:
         task, item = attempt.task, event.item
@@ -203,6 +209,12 @@ class ShardScheduler:
         more = " (further output is not logged)" if self._outputs == _MOST_OUTPUTS else ""
         self._tell("output", f"{key}: {text}{more}" if key else text + more, key=key, output=event.text)
 
+    def _note_node(self, news: NodeNews) -> None:
+        before = self.nodes.get(news.node, NodeProgress(news.node))
+        self.nodes[news.node] = replace(before, state=news.what)
+        # A node that takes no part any more costs time that nobody would notice otherwise.
+        self._tell("node" if news.what == "joined" else "warning", news.text, node=news.node, state=news.what)
+
     def _progress(self) -> BuildProgress:
         running = sum(attempt.item for attempt in self._running.values() if attempt.task.purpose == "build")
         totals = self._totals
@@ -214,6 +226,7 @@ class ShardScheduler:
             rejects=sum(totals.rejects.values()),
             seconds=time.monotonic() - self._started,
             workers=self._workers(),
+            nodes=tuple(self.nodes.values()),
         )
 
     def _workers(self) -> tuple[WorkerProgress, ...]:
@@ -221,11 +234,11 @@ class ShardScheduler:
         for worker in self._engine.workers():
             attempt = self._running.get(worker.task) if worker.task is not None else None
             if attempt is None:
-                states.append(WorkerProgress(worker.process, None, None, None, 0.0))
+                states.append(WorkerProgress(worker.process, None, None, None, 0.0, worker.node))
                 continue
             task = attempt.task
             key = task.samples[worker.item][0] if worker.item is not None else None
-            states.append(WorkerProgress(worker.process, task.split, task.shard, key, worker.seconds))
+            states.append(WorkerProgress(worker.process, task.split, task.shard, key, worker.seconds, worker.node))
         return tuple(states)
 
 

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 from tfprep.builder.options import BuildOptions, BuildSummary, Part, PartSummary, worker_count
 from tfprep.builder.workers import Engine, Inline, Processes
 from tfprep.dataset.names import INDEX
+from tfprep.engines import Ray
+from tfprep.errors import BuildError
 from tfprep.storage.urls import is_remote
 
 if TYPE_CHECKING:
@@ -28,6 +30,7 @@ def build(
     data: str | os.PathLike[str] | None = None,
     *,
     options: BuildOptions | None = None,
+    engine: Ray | None = None,
     on_progress: OnProgress | None = None,
     on_event: OnEvent | None = None,
 ) -> BuildSummary:
@@ -41,6 +44,7 @@ def build(
       data: The folder of the raw files, which the recipe's source lists, or its URL. None for the one that the recipe's file
         names as `DATA`, and else the current folder.
       options: How the build runs: number of workers, limit, what to do with bad samples.
+      engine: The cluster that builds the shards; None builds on this machine. The dataset is the same.
       on_progress: Called with a `BuildProgress` several times a second.
       on_event: Called with a `BuildEvent` for each step of the build and each problem.
 
@@ -51,12 +55,13 @@ def build(
       RecipeError: The recipe is wrong, or does not fit the raw data.
       SourceError: The raw data is not laid out as the source expects.
       BuildError: The build cannot go on: for example the disk is full, or another build writes into `out`.
+      MissingDependencyError: The engine needs Ray, which is not installed.
 
     Example:
       >>> summary = tfprep.build("pipelines/camvid.py", out="out/camvid", data="data/camvid")
       >>> print(summary.samples, "samples,", summary.rejects, "rejected")
     """
-    with _job(recipe, out, data, options, on_progress, on_event, workers=not is_built(out)) as job:
+    with _job(recipe, out, data, options, on_progress, on_event, workers=not is_built(out), cluster=engine) as job:
         from tfprep.builder.run import run_build
 
         return run_build(job)
@@ -166,11 +171,12 @@ def is_built(out: str | os.PathLike[str]) -> bool:
 def _job(
     recipe: Recipe | str | os.PathLike[str], out: str | os.PathLike[str], data: str | os.PathLike[str] | None,
     options: BuildOptions | None, on_progress: OnProgress | None, on_event: OnEvent | None, *, workers: bool,
+    cluster: Ray | None = None,
 ) -> Iterator[Job]:  # fmt: skip
     """Start the engine, with its workers at once if they are needed, and close it in the end."""
     started = time.monotonic()
     options = options or BuildOptions()
-    with closing(_engine(options)) as engine:
+    with closing(_engine(options, cluster)) as engine:
         if workers:
             engine.start()
         # NumPy, OpenCV and Arrow are imported here, while the workers do the same.
@@ -189,6 +195,12 @@ def _root(recipe: Recipe | str | os.PathLike[str], data: str | os.PathLike[str] 
     return "." if isinstance(recipe, Recipe) else data_root(Path(recipe))
 
 
-def _engine(options: BuildOptions) -> Engine:
+def _engine(options: BuildOptions, cluster: Ray | None) -> Engine:
     workers = worker_count(options)
+    if cluster is not None:
+        if not workers:
+            raise BuildError("workers=0 builds in this process; on a cluster each node needs at least 1 worker")
+        from tfprep.builder.workers.cluster import RayNodes
+
+        return RayNodes(ENTRY, cluster, workers=options.workers, item_timeout_s=options.item_timeout_s)
     return Processes(ENTRY, workers=workers, item_timeout_s=options.item_timeout_s) if workers else Inline(ENTRY)

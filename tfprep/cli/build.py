@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
+from contextlib import redirect_stdout
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -14,7 +17,8 @@ from tfprep.cli.values import share
 from tfprep.errors import BuildError
 
 if TYPE_CHECKING:
-    from tfprep.builder import BuildEvent, BuildSummary, Part, PartSummary
+    from tfprep.builder import BuildEvent, BuildSummary, NodeProgress, Part, PartSummary
+    from tfprep.engines import Ray
 
 
 @click.command("build")
@@ -72,6 +76,14 @@ if TYPE_CHECKING:
     help="Change the number of shards to that of a new dataset of this size, and build anew what has to change.",
 )
 @click.option(
+    "--engine",
+    type=click.Choice(["local", "ray"]),
+    default="local",
+    show_default=True,
+    help="Build on this machine, or on all nodes of a Ray cluster; --workers is then the number on each node.",
+)
+@click.option("--address", help="Address of the Ray cluster. [default: the one that this machine belongs to]")
+@click.option(
     "--part",
     metavar="I/N",
     help="Build only the shards of part I (from 0) of N, and publish nothing; parts may run at once on many machines.",
@@ -106,8 +118,8 @@ if TYPE_CHECKING:
 def command(
     recipe: Path, out: str, data: str | None, workers: int | None, limit: int | None,
     on_bad: Literal["skip", "fail"], max_bad: float, sample_timeout: float, replace: bool, hash: bool,
-    reshard: bool, part: str | None, finish: bool, new_plan: bool, dry_run: bool, as_json: bool,
-    scratch: Path | None, show_workers: bool, quiet: bool,
+    reshard: bool, engine: str, address: str | None, part: str | None, finish: bool, new_plan: bool, dry_run: bool,
+    as_json: bool, scratch: Path | None, show_workers: bool, quiet: bool,
 ) -> None:  # fmt: skip
     """Build the dataset that the Python file RECIPE defines.
 
@@ -121,6 +133,7 @@ def command(
 
     root = data or data_root(recipe)
     chosen = _chosen_part(part, finish, new_plan, dry_run)
+    cluster = _cluster(engine, address, part is not None or finish or new_plan or dry_run)
     if dry_run:
         _dry_run(recipe, out, root, {"limit": limit, "replace": replace, "reshard": reshard, "part": chosen}, as_json)
         return
@@ -134,16 +147,20 @@ def command(
             text.echo(f"{out}: stored the plan of {text.number(shards, 'shard')}, which all parts follow.")
         return
     summary: BuildSummary | PartSummary
-    with BuildBar(quiet or as_json, show_workers) as bar:
+    # The standard output is the summary's. Recipes may print, and so does Ray when a node dies, whatever it is told.
+    with BuildBar(quiet or as_json, show_workers) as bar, redirect_stdout(sys.stderr):
         try:
             if chosen is not None:
                 summary = build_part(
                     recipe, out, root, part=chosen.number, parts=chosen.parts, options=options, on_progress=bar.update,
                     on_event=report,
                 )  # fmt: skip
+            elif finish:
+                summary = finish_build(recipe, out, root, options=options, on_progress=bar.update, on_event=report)
             else:
-                run = finish_build if finish else build
-                summary = run(recipe, out, root, options=options, on_progress=bar.update, on_event=report)
+                summary = build(
+                    recipe, out, root, options=options, engine=cluster, on_progress=bar.update, on_event=report
+                )
         except KeyboardInterrupt:
             raise _interrupted(bar) from None
     if as_json:
@@ -163,6 +180,18 @@ def _chosen_part(part: str | None, finish: bool, new_plan: bool, dry_run: bool) 
         return None if part is None else parse_part(part)
     except BuildError as error:
         raise click.UsageError(f"--part: {error}") from error
+
+
+def _cluster(engine: str, address: str | None, other_step: bool) -> Ray | None:
+    from tfprep.engines import Ray
+
+    if engine == "local" and address is not None:
+        raise click.UsageError("--address belongs to --engine ray")
+    if engine == "ray" and other_step:
+        raise click.UsageError(
+            "--engine ray builds everything and publishes; --part, --finish, --plan and --dry-run do not"
+        )
+    return None if engine == "local" else Ray(address or "auto")
 
 
 def _part_text(summary: Any) -> str:
@@ -207,6 +236,8 @@ def _summary_text(summary: Any, finish: bool) -> str:
         text.table(rows),
         _done_text(summary, finish),
     ]
+    if summary.nodes:
+        lines.append(text.table(_node_rows(summary.nodes)))
     if summary.rejects:
         lines.append(
             f"{text.number(summary.rejects, 'input was', 'inputs were')} rejected; see {summary.out / 'rejects.jsonl'}"
@@ -214,6 +245,11 @@ def _summary_text(summary: Any, finish: bool) -> str:
     if built:
         lines.append(f"Report: {summary.out / 'report.html'}")
     return "\n".join(lines)
+
+
+def _node_rows(nodes: Sequence[NodeProgress]) -> list[tuple[object, ...]]:
+    rows: list[tuple[object, ...]] = [("node", "shards", "samples", "rejects", "state")]
+    return [*rows, *((node.node, node.shards, node.samples, node.rejects, node.state) for node in nodes)]
 
 
 def _done_text(summary: Any, finish: bool) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tfprep.cli import text
 
 if TYPE_CHECKING:
-    from tfprep.builder import BuildProgress, WorkerProgress
+    from tfprep.builder import BuildProgress, NodeProgress, WorkerProgress
 
 _PLAIN_S = 30.0
 _QUIET_S = 2.0
@@ -47,8 +47,8 @@ class BuildBar:
         elif progress.seconds - self._printed_s >= _PLAIN_S:
             self._printed_s = progress.seconds
             text.echo(_line(progress), err=True)
-            if self._show_workers:
-                text.echo("\n".join(map(_worker, progress.workers)), err=True)
+            for detail in self._details(progress):
+                text.echo(detail, err=True)
 
     def _draw(self, progress: BuildProgress) -> None:
         if self._bar is None:
@@ -61,23 +61,35 @@ class BuildBar:
             f"shard {progress.shards_done}/{progress.shards}, {progress.rejects} rejected", refresh=False
         )
         self._bar.update(progress.samples_done - self._bar.n)
-        if self._show_workers:
-            self._draw_workers(progress)
+        self._draw_details(self._details(progress))
 
-    def _draw_workers(self, progress: BuildProgress) -> None:
+    def _draw_details(self, details: list[str]) -> None:
         from tqdm import tqdm
 
-        while len(self._lines) < len(progress.workers):
+        while len(self._lines) < len(details):
             self._lines.append(tqdm(position=len(self._lines) + 1, bar_format="{desc}", leave=False))
-        for line, worker in zip(self._lines, progress.workers, strict=False):
-            line.set_description_str(_worker(worker))
+        for line, detail in zip(self._lines, details, strict=False):
+            line.set_description_str(detail)
+
+    def _details(self, progress: BuildProgress) -> list[str]:
+        """Return the lines below the bar: one for each node of a cluster, and for each worker if that is asked for."""
+        nodes = [_node(node, progress) for node in progress.nodes]
+        return nodes + (list(map(_worker, progress.workers)) if self._show_workers else [])
+
+
+def _node(node: NodeProgress, progress: BuildProgress) -> str:
+    busy = sum(worker.node == node.node and worker.shard is not None for worker in progress.workers)
+    rate = node.samples / progress.seconds if progress.seconds else 0.0
+    state = f"{busy} workers busy" if node.state == "joined" else node.state
+    return f"  {node.node}: {state}, {node.shards} shards, {node.samples:,} images, {rate:,.0f} images/s"
 
 
 def _worker(worker: WorkerProgress) -> str:
+    process = f"{worker.node} process {worker.process}" if worker.node else f"process {worker.process}"
     if worker.shard is None:
-        return f"  process {worker.process}: idle"
+        return f"  {process}: idle"
     item = f"{worker.key}, for {text.duration(worker.seconds)}" if worker.key is not None else "finishing"
-    return f"  process {worker.process}: {worker.split} {worker.shard}: {item}"
+    return f"  {process}: {worker.split} {worker.shard}: {item}"
 
 
 def _line(progress: BuildProgress) -> str:

@@ -15,17 +15,15 @@ import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from platform import python_version
 from typing import Any
 
 import numpy as np
 
-from tfprep._version import __version__
 from tfprep.builder.layout import Layout
 from tfprep.builder.options import BuildOptions, Part
 from tfprep.builder.planning.plan import Plan
 from tfprep.builder.planning.state import CRASHED, UNREAD, ShardState, explain
-from tfprep.builder.planning.versions import maker_versions
+from tfprep.builder.planning.versions import building_versions
 from tfprep.errors import BuildError, ObjectChangedError
 from tfprep.fields import Array
 from tfprep.recipe.changes import what_changed
@@ -73,7 +71,7 @@ def common_plan(plan: Plan, options: BuildOptions, part: Part | None = None) -> 
     return CommonPlan(
         stored=f"{time.strftime('%Y-%m-%d %H:%M:%S')} on {socket.gethostname()} by {by}",
         parts=part.parts if part else 0,
-        versions={"python": python_version(), "tfprep": __version__, **maker_versions()},
+        versions=building_versions(),
         described=json.loads(json.dumps(plan.described)),
         fingerprints=dict(plan.fingerprints),
         shards=dict(plan.shards),

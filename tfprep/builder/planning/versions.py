@@ -31,6 +31,11 @@ def maker_versions() -> dict[str, str]:
     }
 
 
+def building_versions() -> dict[str, str]:
+    """Return the versions that all machines of one build share: of the libraries, of tfprep, and of Python."""
+    return {"python": python_version(), "tfprep": __version__, **maker_versions()}
+
+
 def warning_of_opencv() -> str:
     """Return what an old OpenCV costs; empty for a version that warps with full precision."""
     if int(cv2.__version__.partition(".")[0]) >= PRECISE_OPENCV:

@@ -1,8 +1,9 @@
-"""Where tasks run: in this process, or in local worker processes."""
+"""Where tasks run: in this process, in local worker processes, or on the nodes of a Ray cluster (`cluster`)."""
 
 from tfprep.builder.workers.engine import (
     Engine,
     Inline,
+    NodeNews,
     NothingNew,
     TaskCrashed,
     TaskDone,
@@ -14,6 +15,6 @@ from tfprep.builder.workers.engine import (
 from tfprep.builder.workers.processes import Processes
 
 __all__ = [
-    "Engine", "Inline", "NothingNew", "Processes", "TaskCrashed", "TaskDone", "TaskProgress", "WorkerEvent", "WorkerOutput",
-    "WorkerState",
+    "Engine", "Inline", "NodeNews", "NothingNew", "Processes", "TaskCrashed", "TaskDone", "TaskProgress", "WorkerEvent",
+    "WorkerOutput", "WorkerState",
 ]  # fmt: skip

@@ -13,7 +13,7 @@ import struct
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 Json: TypeAlias = "dict[str, Any]"
 Mark: TypeAlias = Callable[[int], None]
@@ -36,10 +36,11 @@ class TaskProgress:
 
 @dataclass(frozen=True)
 class TaskDone:
-    """A task ended with this result."""
+    """A task ended with this result, on this node of a cluster."""
 
     task: int
     result: Json
+    node: str = ""
 
 
 @dataclass(frozen=True)
@@ -61,21 +62,31 @@ class WorkerOutput:
 
 
 @dataclass(frozen=True)
+class NodeNews:
+    """A node of a cluster joined the work, was lost, or was refused because it would make other bytes."""
+
+    node: str
+    what: Literal["joined", "lost", "refused"]
+    text: str
+
+
+@dataclass(frozen=True)
 class NothingNew:
     """Nothing happened for a moment."""
 
 
-WorkerEvent: TypeAlias = "TaskProgress | TaskDone | TaskCrashed | WorkerOutput | NothingNew"
+WorkerEvent: TypeAlias = "TaskProgress | TaskDone | TaskCrashed | WorkerOutput | NodeNews | NothingNew"
 
 
 @dataclass(frozen=True)
 class WorkerState:
-    """What one worker does: its task and item (None if it waits), and how long it has been making that item."""
+    """What one worker does: its task and item (None if it waits), how long it has been making that item, and on which node."""
 
     process: int
     task: int | None
     item: int | None
     seconds: float
+    node: str = ""
 
 
 class Engine(Protocol):
@@ -99,6 +110,10 @@ class Engine(Protocol):
     def events(self) -> Iterator[WorkerEvent]: ...
 
     def workers(self) -> tuple[WorkerState, ...]: ...
+
+    def capacity(self) -> int:
+        """Return the number of tasks that can run at the same time now."""
+        ...
 
     def close(self) -> None: ...
 
@@ -134,6 +149,9 @@ class Inline:
 
     def workers(self) -> tuple[WorkerState, ...]:
         return ()
+
+    def capacity(self) -> int:
+        return 1
 
     def close(self) -> None:
         self._waiting.clear()

@@ -82,6 +82,9 @@ class Processes:
     def workers(self) -> tuple[WorkerState, ...]:
         return tuple(worker.state() for worker in self._workers)
 
+    def capacity(self) -> int:
+        return self._count
+
     def close(self) -> None:
         self._waiting.clear()
         for worker in self._workers:
@@ -111,7 +114,7 @@ class Processes:
         for line in lines:
             message = json.loads(line)
             if message["event"] == "failed":
-                raise _rebuilt(message)
+                raise rebuilt(message["type"], message["message"])
             if message["event"] == "done":
                 worker.task, self._idle_deaths = None, 0
                 yield TaskDone(message["task"], message["result"])
@@ -227,10 +230,10 @@ def _how(status: int) -> str:
     return f"killed by {name}{cause}"
 
 
-def _rebuilt(message: Json) -> Exception:
-    """Return the worker's exception if its type is one of tfprep's, else a BuildError with its text."""
-    kind = getattr(errors, message["type"], None)
-    if isinstance(kind, type) and issubclass(kind, errors.TfprepError) and kind is not errors.RecordError:
-        error: Exception = kind(message["message"])
+def rebuilt(kind: str, message: str) -> Exception:
+    """Return another process's exception, by the name of its type, if it is one of tfprep's; else a BuildError of its text."""
+    known = getattr(errors, kind, None)
+    if isinstance(known, type) and issubclass(known, errors.TfprepError) and known is not errors.RecordError:
+        error: Exception = known(message)
         return error
-    return errors.BuildError(message["message"])
+    return errors.BuildError(message)

@@ -1,0 +1,225 @@
+"""Builds on a Ray cluster of real nodes, each with processes and an address of its own, which are killed, added and refused.
+
+The tests share one cluster and follow each other in it, since each node takes seconds to start.
+`benchmarks/scale_build.py --kills 20` kills a node 20 times.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from benchmarks.ray_cluster import ADDRESS, Cluster, why_not
+from tfprep.storage.local import write_whole
+
+pytest.importorskip("ray")
+pytestmark = pytest.mark.skipif(bool(why_not()), reason=f"no cluster here: {why_not()}")
+
+RECIPE = """
+import json, os, signal
+from pathlib import Path
+import numpy as np
+from tfprep import Recipe, codecs, sources
+from neighbour.waiting import wait
+
+SCALE = json.loads(Path(__file__).with_name("scale.json").read_text())
+
+def slow(sample, generator):
+    wait()
+    if (sample["image"] == 255).all():
+        os.kill(os.getpid(), signal.SIGKILL)
+    if (sample["image"] == 0).all():
+        raise ValueError("no light")
+    return (sample["image"] * SCALE).astype(np.float32)
+
+RECIPE = Recipe(
+    name="slow", source=sources.Folder(), derive={"slow": slow}, shards={"train": 12}, seed=3,
+    store={"image": codecs.Png(), "slow": codecs.Raw("float32"), "label": codecs.Scalar()},
+)
+"""
+NEIGHBOUR = """
+import time
+from pathlib import Path
+
+def wait():
+    while (seconds := Path(SECONDS).read_text()) == "hold":
+        time.sleep(0.05)
+    time.sleep(float(seconds))
+"""
+SAMPLES = 48
+SHARDS = 12
+
+
+@dataclass
+class Site:
+    """Raw images, a recipe with neighbours, and an output folder."""
+
+    folder: Path
+
+    @property
+    def out(self) -> Path:
+        return self.folder / "out"
+
+    def write(self) -> Site:
+        package = self.folder / "neighbour"
+        package.mkdir()
+        (package / "__init__.py").touch()
+        (package / "waiting.py").write_text(NEIGHBOUR.replace("SECONDS", repr(str(self.folder / "seconds"))))
+        (self.folder / "scale.json").write_text("2.5")
+        (self.folder / "slow.py").write_text(RECIPE)
+        self.wait(0)
+        for number in range(SAMPLES):
+            self.add(number, np.random.default_rng(number).integers(1, 255, (8, 8, 3), np.uint8))
+        return self
+
+    def add(self, number: int, pixels: np.ndarray) -> None:
+        path = self.folder / f"data/cat/{number:03d}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).save(path)
+
+    def wait(self, seconds: float | str) -> None:
+        """Make each sample take this long, or hold it until it is told otherwise; this changes no byte of it."""
+        write_whole(self.folder / "seconds", str(seconds))
+
+    def command(self, out: Path, *options: str) -> list[str]:
+        paths = [str(self.folder / "slow.py"), "--data", str(self.folder / "data"), "--out", str(out)]
+        return [sys.executable, "-m", "tfprep", "build", *paths, "--json", *options]
+
+    def digests_of_local_build(self) -> dict[str, str]:
+        local = self.folder / "local"
+        subprocess.run(self.command(local, "--workers", "1"), check=True, capture_output=True)
+        return digests(local)
+
+
+def digests(out: Path) -> dict[str, str]:
+    """SHA-256 of every file of a dataset but the report, which contains times."""
+    files = [path for path in out.iterdir() if path.is_file() and path.name != "report.html"]
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(files)}
+
+
+class Driver:
+    """A build on the cluster, and the events that it prints."""
+
+    def __init__(self, cluster: Cluster, site: Site, *options: str) -> None:
+        self._log = site.folder / "events.jsonl"
+        with self._log.open("w") as file:
+            command = site.command(site.out, "--engine", "ray", "--address", ADDRESS, *options)
+            self.process = cluster.run(command, stderr=file, stdout=subprocess.PIPE)
+
+    def events(self, name: str = "") -> list[dict[str, Any]]:
+        lines = [json.loads(line) for line in self._log.read_text().splitlines() if line.startswith("{")]
+        return [event for event in lines if name in ("", event["event"])]
+
+    def wait_for(self, name: str, count: int = 1) -> None:
+        """Wait until that many such events were printed."""
+        while len(self.events(name)) < count:
+            assert self.process.poll() is None, self._log.read_text()
+            time.sleep(0.02)
+
+    def end(self) -> dict[str, Any]:
+        """Return the summary of a build that succeeds."""
+        output, _ = self.process.communicate()
+        assert self.process.returncode == 0, self._log.read_text()
+        summary: dict[str, Any] = json.loads(output)
+        return summary
+
+    def error(self) -> str:
+        """Return the message of a build that fails."""
+        self.process.communicate()
+        assert self.process.returncode == 1, self._log.read_text()
+        return self._log.read_text().splitlines()[-1]
+
+    def built(self) -> Counter[int]:
+        return Counter(event["shard"] for event in self.events("shard") if event["built"])
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with Cluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path).write()
+
+
+def test_nodes_that_would_make_other_bytes_or_see_other_folders_are_named_and_nothing_is_built(cluster, site):
+    other = site.folder / "other"
+    other.mkdir()
+    (other / "sitecustomize.py").write_text("import cv2\ncv2.__version__ = '4.9.0'\n")
+    site.out.mkdir()
+    old = cluster.add(environment={"PYTHONPATH": f"{other}:{cluster.environment['PYTHONPATH']}"})
+    blind = cluster.add(before=f"mount -t tmpfs none {site.out}")
+    message = Driver(cluster, site).error()
+    for address in (old, blind):
+        cluster.kill(address)
+    assert "2 nodes of the Ray cluster cannot take part" in message
+    assert f"node {old}-" in message
+    assert "opencv is 4.9.0 there and" in message
+    assert f"node {blind}-" in message
+    assert f"{site.out} is not the driver's folder there" in message
+    assert list((site.out / ".tfprep/receipts").iterdir()) == []
+
+
+def test_a_node_is_killed_another_joins_late_and_the_driver_is_killed(cluster, site):
+    expected = site.digests_of_local_build()
+    site.wait(0.1)
+    first, second = cluster.add(), cluster.add()
+    driver = Driver(cluster, site)
+    driver.wait_for("shard", 2)
+    driver.process.kill()
+    driver.process.communicate()
+    receipts = {path.name for path in (site.out / ".tfprep/receipts").glob("train-?????.json")}
+    assert 2 <= len(receipts) < SHARDS
+
+    again = Driver(cluster, site)
+    again.wait_for("shard", 1)
+    site.wait("hold")
+    cluster.kill(first)
+    late = cluster.add()
+    again.wait_for("node", 3)
+    site.wait(0.05)
+    summary = again.end()
+    built = again.built()
+    assert set(built.values()) == {1}, "no shard that was finished is built again"
+    assert len(built) + len(receipts) == SHARDS
+    states = {node["node"].split("-")[0]: (node["state"], node["shards"]) for node in summary["nodes"]}
+    assert states[first][0] == "lost"
+    assert states[second][0] == states[late][0] == "joined"
+    assert states[late][1] > 0
+    assert sum(shards for _, shards in states.values()) == len(built)
+    assert digests(site.out) == expected
+
+
+def test_samples_that_kill_workers_or_fail_on_a_node_are_rejected_by_name(cluster, site):
+    site.add(7, np.full((8, 8, 3), 255, np.uint8))
+    site.add(9, np.zeros((8, 8, 3), np.uint8))
+    expected = site.digests_of_local_build()
+    driver = Driver(cluster, site)
+    assert driver.end()["rejects"] == 2
+    assert digests(site.out) == expected, "rejects.jsonl among them"
+    crashes = driver.events("crash")
+    assert {crash["key"] for crash in crashes} == {"cat/007.png"}
+    assert len({crash["alone"] for crash in crashes}) == 2
+    assert set(driver.built().values()) == {1}
+
+
+def test_an_error_of_the_users_code_ends_the_build_with_its_text_and_node(cluster, site):
+    site.add(9, np.zeros((8, 8, 3), np.uint8))
+    message = Driver(cluster, site, "--on-bad", "fail").error()
+    assert message.startswith("tfprep: node 10.77.0.")
+    assert "cat/009.png" in message
+    assert "ValueError: no light" in message

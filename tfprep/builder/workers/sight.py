@@ -1,0 +1,94 @@
+"""Whether another machine sees the folders of a build as the driver does: the output folder, its lock, and the raw files."""
+
+from __future__ import annotations
+
+import fcntl
+import secrets
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tfprep.builder.layout import Layout
+from tfprep.builder.shards.inputs import Inputs
+from tfprep.builder.workers.engine import Json
+from tfprep.errors import BuildError
+from tfprep.sources.raw import raw_root
+from tfprep.storage.local import write_whole
+
+
+@dataclass(frozen=True)
+class Sight:
+    """What another machine has to see.
+
+    Attributes:
+      mark: The name and the content of a file below the output folder.
+      samples: Files, values and digest of some samples.
+    """
+
+    mark: str
+    samples: Sequence[tuple[Sequence[str], Sequence[Any], bytes]]
+
+    def look(self, argument: Json) -> None:
+        """Compare the folders of this machine. Raises BuildError that says what differs."""
+        layout = Layout(Path(argument["out"]))
+        self._look_at_output(layout)
+        inputs = _inputs(argument)
+        for files, values, digest in self.samples:
+            if inputs.digest(files, values) != digest:
+                names = ", ".join(files) or "a sample"
+                raise BuildError(
+                    f"{names} below {argument['root']} is missing or another file there; --data names a folder that all nodes "
+                    "see, or a copy on each node"
+                )
+
+    def _look_at_output(self, layout: Layout) -> None:
+        path = _mark_path(layout, self.mark)
+        try:
+            same = path.read_text() == self.mark
+            write_whole(path.with_name(f"{self.mark}-{secrets.token_hex(4)}"), self.mark)
+        except FileNotFoundError:
+            same = False
+        except OSError as error:
+            raise BuildError(f"{path.parent} cannot be used there: {error.strerror}") from error
+        if not same:
+            raise BuildError(f"{layout.out} is not the driver's folder there; --out names a folder that all nodes see")
+        _check_lock(layout)
+
+
+def _check_lock(layout: Layout) -> None:
+    """Raise BuildError if the driver's lock is not seen: attempts at one shard rely on locks that all machines share."""
+    with layout.lock.open("a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return
+    raise BuildError(
+        f"{layout.lock} is locked by the driver and not locked there: the file system is mounted without shared locks "
+        "(the options nolock and local_lock of NFS, noflock of Lustre)"
+    )
+
+
+@contextmanager
+def shown(argument: Json) -> Iterator[Sight]:
+    """Leave a mark in the output folder, and digest the samples of `argument["witnesses"]`."""
+    layout, mark = Layout(Path(argument["out"])), secrets.token_hex(8)
+    inputs = _inputs(argument)
+    samples = [(files, values, inputs.digest(files, values)) for files, values in argument["witnesses"]]
+    path = _mark_path(layout, mark)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, mark)
+    try:
+        yield Sight(mark, samples)
+    finally:
+        for left in path.parent.glob(f"{mark}*"):
+            left.unlink(missing_ok=True)
+
+
+def _mark_path(layout: Layout, mark: str) -> Path:
+    return layout.private / "nodes" / mark
+
+
+def _inputs(argument: Json) -> Inputs:
+    return Inputs(raw_root(argument["root"]), tuple(argument["files"]), tuple(argument["values"]))
