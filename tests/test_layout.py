@@ -15,8 +15,8 @@ import pytest
 ROOT = Path(__file__).parents[1] / "tfprep"
 
 LEVELS = [
-    {"checks", "engines", "errors", "fields", "images", "lazy", "limits", "optional", "pages", "python_file", "seeding", "units"}
-    | {"_version", "boxes", "child_process"},
+    {"checks", "engines", "errors", "fields", "images", "lazy", "limits", "optional", "pages", "python_file", "seeding"}
+    | {"_version", "boxes", "child_process", "units"},
     {"sources", "derive", "augment", "codecs", "records", "storage"},
     {"dataset", "recipe", "inspect", "export"},
     {"builder", "load", "train"},

@@ -13,9 +13,9 @@ from typing import Any
 from tfprep.builder.layout import Layout
 from tfprep.builder.shards.inputs import Inputs
 from tfprep.builder.workers.engine import Json
-from tfprep.errors import BuildError
+from tfprep.errors import BuildError, DatasetError
 from tfprep.sources.raw import raw_root
-from tfprep.storage.local import write_whole
+from tfprep.storage.urls import folder_at, read_content, remove_file, write_content
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,10 @@ class Sight:
 
     def look(self, argument: Json) -> None:
         """Compare the folders of this machine. Raises BuildError that says what differs."""
-        layout = Layout(Path(argument["out"]))
+        layout = Layout(folder_at(argument["out"]))
         self._look_at_output(layout)
+        if not layout.at_store:
+            _check_lock(layout)
         inputs = _inputs(argument)
         for files, values, digest in self.samples:
             if inputs.digest(files, values) != digest:
@@ -45,16 +47,17 @@ class Sight:
 
     def _look_at_output(self, layout: Layout) -> None:
         path = _mark_path(layout, self.mark)
+        own = path.with_name(f"{self.mark}-{secrets.token_hex(4)}")
         try:
-            same = path.read_text() == self.mark
-            write_whole(path.with_name(f"{self.mark}-{secrets.token_hex(4)}"), self.mark)
+            same = read_content(path).decode() == self.mark
+            write_content(own, self.mark)
+            remove_file(own)
         except FileNotFoundError:
             same = False
-        except OSError as error:
-            raise BuildError(f"{path.parent} cannot be used there: {error.strerror}") from error
+        except (OSError, DatasetError, BuildError) as error:
+            raise BuildError(f"{layout.out} cannot be used there: {error}") from error
         if not same:
             raise BuildError(f"{layout.out} is not the driver's folder there; --out names a folder that all nodes see")
-        _check_lock(layout)
 
 
 def _check_lock(layout: Layout) -> None:
@@ -73,17 +76,17 @@ def _check_lock(layout: Layout) -> None:
 @contextmanager
 def shown(argument: Json) -> Iterator[Sight]:
     """Leave a mark in the output folder, and digest the samples of `argument["witnesses"]`."""
-    layout, mark = Layout(Path(argument["out"])), secrets.token_hex(8)
+    layout, mark = Layout(folder_at(argument["out"])), secrets.token_hex(8)
     inputs = _inputs(argument)
     samples = [(files, values, inputs.digest(files, values)) for files, values in argument["witnesses"]]
     path = _mark_path(layout, mark)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, mark)
+    if not layout.at_store:
+        path.parent.mkdir(exist_ok=True)
+    write_content(path, mark)
     try:
         yield Sight(mark, samples)
     finally:
-        for left in path.parent.glob(f"{mark}*"):
-            left.unlink(missing_ok=True)
+        remove_file(path)
 
 
 def _mark_path(layout: Layout, mark: str) -> Path:
