@@ -16,10 +16,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from tfprep.builder.layout import Layout, locked, noted_origin
 from tfprep.builder.options import BuildOptions
 from tfprep.builder.publication.publish import other_files, write_index_file
 from tfprep.builder.receipts import read_receipt
+from tfprep.builder.salvage import mended_frames, save_rest
 from tfprep.builder.start import build
 from tfprep.dataset import Dataset, FileInfo, Manifest, open_dataset
 from tfprep.dataset.digests import digest_of, sha256_of
@@ -48,12 +51,14 @@ class RepairSummary:
       mended: The files that have the bytes they were published with again.
       lost: The files that do not, by name, and why.
       lost_samples: The keys of the samples whose records are in damaged files and cannot be read, as far as the index tells.
+      rest_samples: The number of samples that were saved in a dataset of their own; None if none was asked for or needed.
     """
 
     faults: tuple[Fault, ...]
     mended: tuple[str, ...]
     lost: Mapping[str, str]
     lost_samples: tuple[str, ...]
+    rest_samples: int | None = None
 
 
 def repair(
@@ -61,6 +66,7 @@ def repair(
     recipe: str | os.PathLike[str] | None = None,
     data: str | os.PathLike[str] | None = None,
     *,
+    rest: str | os.PathLike[str] | None = None,
     workers: int | None = None,
     tell: Callable[[str], None] = lambda text: None,
 ) -> RepairSummary:
@@ -70,6 +76,7 @@ def repair(
       out: The folder of the dataset.
       recipe: The file of the recipe that built it. None takes the one that the last build in this very folder noted.
       data: The folder of the raw files; None as for `recipe`.
+      rest: A new folder. If shards remain damaged, all samples whose records are intact are saved there, as a dataset.
       workers: As in `BuildOptions`.
       tell: Called with a line for each step.
 
@@ -88,7 +95,11 @@ def repair(
         return RepairSummary((), (), {}, ())
     layout = Layout(folder)
     with locked(layout):
-        return _Repair(layout, _origin(layout, recipe, data), workers, tell).run(faults)
+        summary = _Repair(layout, _origin(layout, recipe, data), workers, tell).run(faults)
+        if rest is None or not summary.lost:
+            return summary
+        saved = save_rest(open_dataset(folder), Path(rest))
+    return replace(summary, rest_samples=sum(info.samples for info in saved.splits.values()))
 
 
 @dataclass(frozen=True)
@@ -125,9 +136,9 @@ class _Repair:
             damaged = {fault.file for fault in verify(self._out)} | {MANIFEST}
         manifest = open_dataset(self._out).manifest
         shards = {file.name: file for file in _files(manifest)}
-        self._mend_shards(manifest, [shards[name] for name in sorted(damaged & shards.keys())])
         if manifest.index in damaged:
             self._mend_index(manifest)
+        self._mend_shards(manifest, self._not_mended_frames(manifest, damaged & shards.keys()))
         self._mend_others(manifest, damaged & manifest.files.keys() - {manifest.index})
         self._mend_text_indexes(manifest)
         sync_folder(self._out)
@@ -212,6 +223,25 @@ class _Repair:
             self._tell(f"no .idx can be made without the index ({error})")
 
     # --- shards ----------------------------------------------------------------------------------------------------
+
+    def _not_mended_frames(self, manifest: Manifest, damaged: set[str]) -> list[FileInfo]:
+        """Mend shards in which only lengths and checksums are damaged; return the others."""
+        data, rest = Dataset(self._out, manifest), []
+        for split, info in manifest.splits.items():
+            for variant, files in enumerate(info.files):
+                for number, file in enumerate(files):
+                    if file.name in damaged and not self._is_mended(data, split, variant, number):
+                        rest.append(file)
+        return rest
+
+    def _is_mended(self, data: Dataset, split: str, variant: int, number: int) -> bool:
+        file = data.file(split, variant, number)
+        try:
+            rows = data.index(split, variant, ["shard", "offset", "size", "payload_crc"])
+        except DatasetError:
+            return False
+        of_shard = rows.filter(pa.array(rows["shard"].to_numpy() == number))
+        return mended_frames(self._out / file.name, of_shard, file.sha256)
 
     def _mend_shards(self, manifest: Manifest, files: list[FileInfo]) -> None:
         if not files:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
@@ -16,7 +13,7 @@ from tfprep.export.coco import held_fields, write_coco
 from tfprep.export.folder import write_folder
 from tfprep.export.parquet import write_parquet
 from tfprep.export.webdataset import write_webdataset
-from tfprep.storage.local import writing
+from tfprep.storage.local import whole_folder
 
 Format = Literal["webdataset", "folder", "coco", "parquet"]
 FORMATS: tuple[str, ...] = get_args(Format)
@@ -62,26 +59,11 @@ def export(
         raise DatasetError(f"no split of {data.path} has a variant {variant}")
     left_out = tuple(_left_out(data, to, variant, splits))
     samples = {}
-    with _whole_folder(out) as folder:
+    with whole_folder(out) as folder:
         for split in splits:
             on_split(split)
             samples[split] = _WRITERS[to](data, split, variant, folder)
     return ExportSummary(samples, left_out)
-
-
-@contextmanager
-def _whole_folder(out: Path) -> Iterator[Path]:
-    """Yield a folder that takes the place of `out` when the block ends, and is removed if it raises."""
-    temporary = out.absolute().with_name(f".{out.absolute().name}.{os.getpid()}.tmp")
-    with writing(out):
-        temporary.mkdir(parents=True)
-    try:
-        with writing(out):
-            yield temporary
-            temporary.replace(out)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
 
 
 def _left_out(data: Dataset, to: Format, variant: int, splits: list[str]) -> Iterator[str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import secrets
+import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -86,6 +87,21 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
     except BaseException:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
+def whole_folder(out: Path) -> Iterator[Path]:
+    """Yield a folder that takes the place of `out`, missing or empty, when the block ends, and is removed if it raises."""
+    temporary = temporary_path(out.absolute(), secrets.token_hex(6))
+    with writing(out):
+        temporary.mkdir(parents=True)
+    try:
+        with writing(out):
+            yield temporary
+            temporary.replace(out)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
         raise
 
 

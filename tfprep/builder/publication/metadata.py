@@ -63,10 +63,10 @@ def _class_counts(splits: Mapping[str, Sequence[Receipt]]) -> dict[str, dict[str
 def _statistics(receipts: Sequence[Receipt]) -> dict[str, Statistics]:
     names = {name for receipt in receipts for name in receipt.moments}
     totals = {n: reduce(Moments.plus, (r.moments[n] for r in receipts if n in r.moments)) for n in sorted(names)}
-    return {name: _mean_and_std(total) for name, total in totals.items()}
+    return {name: mean_and_std(total) for name, total in totals.items()}
 
 
-def _mean_and_std(total: Moments) -> Statistics:
+def mean_and_std(total: Moments) -> Statistics:
     mean = np.array(total.sums, np.float64) / total.pixels
     variance = np.array(total.squares, np.float64) / total.pixels - mean**2
     return Statistics(tuple(mean.tolist()), tuple(np.sqrt(np.maximum(variance, 0)).tolist()))
