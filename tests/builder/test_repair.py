@@ -190,3 +190,18 @@ def test_the_command(copy, capsys):
             main(["repair", str(copy / "out"), str(copy / "recipe.py"), "--data", str(copy / "raw"), "--json"])
         assert stopped.value.code == 0
         assert json.loads(capsys.readouterr().out)["mended"] == expected
+
+
+def test_damaged_notes_of_a_build_never_get_into_the_dataset(copy):
+    """A flipped bit in a receipt, or in the rows that belong to it, and an index that has to be made from them."""
+    whole, rng = published(copy / "out"), np.random.default_rng(2)
+    for pattern in ("train-00000.json", "train-00000.contents.json"):
+        path = copy / "out" / ".tfprep" / "receipts" / pattern
+        content = path.read_bytes()
+        place = int(rng.integers(len(content)))
+        path.write_bytes(content[:place] + bytes([content[place] ^ 1 << int(rng.integers(8))]) + content[place + 1 :])
+        (copy / "out" / "index.parquet").unlink()
+        assert fix(copy).lost == {}
+        assert published(copy / "out") == whole
+        build(copy / "recipe.py", copy / "out", copy / "raw", options=BuildOptions(workers=0))
+        assert published(copy / "out") == whole

@@ -3,16 +3,17 @@
 A receipt holds two digests of the plan for its shard. `digest` covers the recipe's fingerprint and, for each sample, its key and
 the content of its sources: equal digests mean equal bytes. `signature` covers size and modification time of each source instead
 of its content, so it is compared without reading a file. If it is equal, the shard is up to date; if not, the content decides.
+
+Both files of a shard end with a line that holds the SHA-256 of the line before. Damage costs that the shard is built again.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from hashlib import blake2b
+from hashlib import blake2b, sha256
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from tfprep.builder.layout import Layout
 from tfprep.builder.shards.forms import FieldForm, FieldForms
 from tfprep.dataset.manifest import FileInfo
 from tfprep.dataset.names import PRIVATE
+from tfprep.errors import BuildError
 from tfprep.fields import FieldSpec
 from tfprep.storage.local import sync_folder
 from tfprep.storage.urls import read_content, size_of, write_content
@@ -92,8 +94,8 @@ class Receipt:
     def records(self) -> int:
         return self.files[0].records
 
-    def to_json(self) -> str:
-        return json.dumps(asdict(self))
+    def to_text(self) -> str:
+        return _with_digest(asdict(self))
 
 
 @dataclass(frozen=True)
@@ -123,7 +125,7 @@ def read_receipt(
       StorageError: The store cannot be reached or refuses.
     """
     try:
-        receipt = _parse(json.loads(read_content(layout.receipt(split, shard))))
+        receipt = _parse(_without_digest(read_content(layout.receipt(split, shard))))
     except (OSError, ValueError, KeyError, TypeError):
         return None
     if (receipt.split, receipt.shard) != (split, shard):
@@ -150,8 +152,8 @@ def read_receipts(layout: Layout, shards: Iterable[tuple[str, int]]) -> Iterator
 def write_receipt(layout: Layout, receipt: Receipt, contents: Contents) -> None:
     """Write the contents first and the receipt last: if it exists, everything else does."""
     rows_and_stats = {"rows": contents.rows, "stats": contents.stats}  # asdict() would copy every row.
-    write_content(contents_path(layout, receipt), json.dumps(rows_and_stats))
-    write_content(layout.receipt(receipt.split, receipt.shard), receipt.to_json())
+    write_content(contents_path(layout, receipt), _with_digest(rows_and_stats))
+    write_content(layout.receipt(receipt.split, receipt.shard), receipt.to_text())
     if not layout.at_store:
         sync_folder(layout.receipts)
 
@@ -165,7 +167,17 @@ def withdraw_receipt(layout: Layout, split: str, shard: int) -> None:
 
 
 def read_contents(layout: Layout, receipt: Receipt) -> Contents:
-    return Contents(**json.loads(read_content(contents_path(layout, receipt))))
+    """Return the contents of a receipt.
+
+    Raises:
+      BuildError: The file is damaged or missing. The receipt is withdrawn, so that the next build builds the shard again.
+    """
+    path = contents_path(layout, receipt)
+    try:
+        return Contents(**_without_digest(read_content(path)))
+    except (FileNotFoundError, ValueError, TypeError) as error:
+        withdraw_receipt(layout, receipt.split, receipt.shard)
+        raise BuildError(f"{path} is damaged ({error}); run the build again, it builds this shard again") from error
 
 
 def contents_path(layout: Layout, receipt: Receipt) -> Path:
@@ -176,8 +188,20 @@ def contents_path(layout: Layout, receipt: Receipt) -> Path:
     path = layout.contents(receipt.split, receipt.shard)
     if not layout.at_store:
         return path
-    digest = hashlib.sha256(f"{receipt.digest} {receipt.signature}".encode()).hexdigest()
+    digest = sha256(f"{receipt.digest} {receipt.signature}".encode()).hexdigest()
     return path.with_name(f"{receipt.split}-{receipt.shard:05d}-{digest[:16]}.contents.json")
+
+
+def _with_digest(document: Mapping[str, Any]) -> str:
+    text = json.dumps(document)
+    return f"{text}\n{sha256(text.encode()).hexdigest()}\n"
+
+
+def _without_digest(content: bytes) -> Any:
+    text, _, digest = content.removesuffix(b"\n").rpartition(b"\n")
+    if sha256(text).hexdigest().encode() != digest:
+        raise ValueError("its checksum is wrong")
+    return json.loads(text)
 
 
 def stat_of(stat: str, values: Sequence[Any]) -> str:
