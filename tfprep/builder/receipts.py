@@ -24,7 +24,7 @@ from tfprep.dataset.names import PRIVATE
 from tfprep.errors import BuildError
 from tfprep.fields import FieldSpec
 from tfprep.storage.local import sync_folder
-from tfprep.storage.urls import read_content, size_of, write_content
+from tfprep.storage.urls import read_content, remove_file, size_of, write_content
 
 _READ_AT_ONCE = 32
 """Receipts that are requested from a store at a time."""
@@ -176,7 +176,7 @@ def read_contents(layout: Layout, receipt: Receipt) -> Contents:
     try:
         return Contents(**_without_digest(read_content(path)))
     except (FileNotFoundError, ValueError, TypeError) as error:
-        withdraw_receipt(layout, receipt.split, receipt.shard)
+        remove_file(layout.receipt(receipt.split, receipt.shard))
         raise BuildError(f"{path} is damaged ({error}); run the build again, it builds this shard again") from error
 
 
