@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from tfprep.dataset.dataset import Dataset, open_dataset, read_manifest
     from tfprep.dataset.external.make import IndexOptions, IndexReport, index_tfrecords
     from tfprep.dataset.manifest import FieldInfo, FileInfo, Manifest, SplitInfo, Statistics
+    from tfprep.dataset.records_source import Records
 
 __all__ = [
     "Dataset",
@@ -21,6 +22,7 @@ __all__ = [
     "IndexOptions",
     "IndexReport",
     "Manifest",
+    "Records",
     "SplitInfo",
     "Statistics",
     "index_tfrecords",
@@ -33,6 +35,7 @@ __getattr__, __dir__ = lazy_names(
     {
         "external.make": ["IndexOptions", "IndexReport", "index_tfrecords"],
         "dataset": ["Dataset", "open_dataset", "read_manifest"],
+        "records_source": ["Records"],
         "manifest": ["FieldInfo", "FileInfo", "Manifest", "SplitInfo", "Statistics"],
     },
 )

@@ -114,7 +114,7 @@ def open_work(argument: Json) -> Work:
 
 def hashed_image(recipe: Recipe, kinds: Mapping[str, Kind], files: Sequence[str]) -> str | None:
     """Return the image whose digest and hash the index keeps: the first that is stored, else the first of the source."""
-    return next((name for name in (*recipe.store, *files) if name in files and kinds[name] == "image"), None)
+    return next((name for name in (*recipe.store, *files) if name in files and kinds.get(name) == "image"), None)
 
 
 def _recipe(argument: Json) -> Recipe:

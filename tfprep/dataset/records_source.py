@@ -1,0 +1,152 @@
+"""A dataset as a source: to encode its samples anew, resize them, or derive inputs from them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tfprep import images
+from tfprep.codecs import Raw, Scalar, Texts, from_description
+from tfprep.dataset.dataset import Dataset, open_dataset
+from tfprep.errors import RecipeError, SampleError, SourceError
+from tfprep.fields import KINDS, RASTER_KINDS, FieldSpec, Kind, Size
+from tfprep.records import decode
+from tfprep.records.framing import FOOTER_BYTES, HEADER_BYTES, masked_crc
+from tfprep.sources.reference import Reference
+from tfprep.sources.source import Entry, FieldDecoder, Listing
+from tfprep.storage.urls import is_remote
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tfprep.dataset.manifest import FieldInfo
+
+_RECORD, _STORED, _CRC = "record", "stored", "crc"
+"""The raw parts of a sample: the bytes of its Example, how its fields are stored, and the checksum that the index gives."""
+_BATCH_ROWS = 8192
+
+
+@dataclass(frozen=True)
+class Records:
+    """The records of a dataset that tfprep built, or of TFRecords that have an index (`tfprep index`): variant 0 of each.
+
+    `--data` names the folder or URL of the dataset. Keys, splits and class names stay. Each record is compared with its checksum:
+    one that is damaged is a reject.
+
+    Attributes:
+        fields: The kind of each field that is read: `{"image": "image", "mask": "mask", "label": "label"}`.
+        splits: The splits that are read; None for all.
+
+    Raises:
+        RecipeError: A kind is unknown.
+    """
+
+    fields: Mapping[str, Kind]
+    splits: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.fields, Mapping) or not self.fields:
+            raise RecipeError(
+                f"Records: expected fields to give kinds, such as {{'image': 'image'}}; got {self.fields!r}"
+            )
+        for name, kind in self.fields.items():
+            if kind not in KINDS:
+                raise RecipeError(f"Records: fields[{name!r}] is one of {', '.join(KINDS)}; got {kind!r}")
+        object.__setattr__(self, "fields", dict(self.fields))
+        if self.splits is not None:
+            object.__setattr__(self, "splits", tuple(self.splits))
+
+    def kinds(self) -> dict[str, Kind]:
+        """The kind of each field."""
+        return dict(self.fields)
+
+    def decoders(self) -> dict[str, FieldDecoder]:
+        """How fields are read from a record."""
+        return {name: StoredField(name) for name in self.fields}
+
+    def scan(self, root: Path) -> Listing:
+        """List the records of the dataset at `root`; see `Source.scan`."""
+        data = open_dataset(str(root))
+        for name, kind in self.fields.items():
+            if name not in data.fields or data.fields[name].kind != kind:
+                there = ", ".join(f"{field} ({spec.kind})" for field, spec in data.fields.items())
+                raise SourceError(f"{root}: the dataset has no field {name!r} of kind {kind}; it has {there}")
+        missing = set(self.splits or ()) - set(data.splits)
+        if missing:
+            raise SourceError(
+                f"{root}: the dataset has no split {sorted(missing)[0]!r}; it has {', '.join(data.splits)}"
+            )
+        classes = {name: names for name, names in data.manifest.classes.items() if name in self.fields}
+        return Listing(self.kinds(), (_RECORD,), (_STORED, _CRC), self._entries(data), classes)
+
+    def _entries(self, data: Dataset) -> Iterator[Entry]:
+        stored = {name: _described(data, name, data.manifest.fields[name]) for name in self.fields}
+        for split in self.splits or data.splits:
+            data.check_files(split, [0])
+            files = [_file_of(data, split, shard) for shard in range(data.split(split).shards)]
+            rows = data.index(split, 0, ["key", "shard", "offset", "size", "payload_crc"])
+            for batch in rows.to_batches(_BATCH_ROWS):
+                columns = (batch[name].to_pylist() for name in ("key", "shard", "offset", "size", "payload_crc"))
+                for key, shard, offset, size, crc in zip(*columns, strict=True):
+                    payload = size - HEADER_BYTES - FOOTER_BYTES
+                    record = Reference(files[shard], offset + HEADER_BYTES, payload, member=key)
+                    yield Entry(key, split, (str(record),), (stored, crc))
+
+
+def _described(data: Dataset, name: str, info: FieldInfo) -> list[Any]:
+    """What a decoder must know of a field, as JSON holds it: codec, kind, shape, dtype, and the feature's name."""
+    feature = name if data.external is None else data.external.feature(name)
+    return [dict(info.codec), info.spec.kind, list(info.spec.shape), info.spec.dtype, feature]
+
+
+def _file_of(data: Dataset, split: str, shard: int) -> str:
+    """The reference's file of a shard: below the dataset's folder, or where an index says."""
+    file = data.file(split, 0, shard)
+    path = data.shard_path(file)
+    if data.external is None:
+        return file.name
+    return str(path if is_remote(path) else path.absolute())
+
+
+@dataclass(frozen=True)
+class StoredField:
+    """Decodes a field of a record by the codec that stored it."""
+
+    name: str
+
+    def size(self, raw: Mapping[str, Any]) -> Size | None:
+        codec, spec, _ = self._stored(raw)
+        if spec.kind not in RASTER_KINDS:
+            return None
+        content, shape = self._content(raw)
+        if isinstance(codec, Raw):
+            height, width = (shape or codec.decode(content, spec).shape)[:2]
+            return height, width
+        return images.image_size(content)
+
+    def decode(self, raw: Mapping[str, Any], size: Size | None) -> Any:
+        codec, spec, _ = self._stored(raw)
+        content, shape = self._content(raw)
+        try:
+            return codec.decode(content, spec, shape)
+        except (ValueError, TypeError) as error:
+            raise SampleError(f"the record's {self.name!r} cannot be decoded: {error}") from error
+
+    def _stored(self, raw: Mapping[str, Any]) -> tuple[Any, FieldSpec, str]:
+        codec, kind, shape, dtype, feature = raw[_STORED][self.name]
+        return from_description(codec), FieldSpec(kind, tuple(shape), dtype), feature
+
+    def _content(self, raw: Mapping[str, Any]) -> tuple[Any, tuple[int, ...] | None]:
+        """The feature as the codec takes it, and the shape where the record holds one."""
+        if masked_crc(raw[_RECORD]) != raw[_CRC]:
+            raise SampleError("the record is damaged, or another one than the index describes (its checksum differs)")
+        codec, _, name = self._stored(raw)
+        features = decode(raw[_RECORD])
+        value: Any = features.get(name, [])
+        shape = features.get(f"{name}/shape")
+        if not isinstance(codec, Scalar | Texts):
+            if len(value) != 1:
+                raise SampleError(f"the record has {len(value)} values of {name!r}, expected one")
+            value = value[0]
+        return value, None if shape is None else tuple(map(int, shape))
