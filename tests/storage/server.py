@@ -31,10 +31,12 @@ class Request:
 
 
 class Proxy(ThreadingHTTPServer):
-    """Forwards to the server. `faults` are put into the next GET requests of objects, one each; `delay_s` delays every request.
+    """Forwards to the server. `delay_s` delays every request.
 
-    The faults are "503" and "429", which are answers; "reset", which closes the connection without one; "truncate", which
-    closes it in the middle of the body; and "stall", which sends nothing until `released` is set.
+    `faults` are put into the next GET requests of objects, one each, or into each one (`always`); `write_faults` into the next
+    PUT requests. They are "503", "429" and other numbers, which are answers; "reset", which closes the connection without one;
+    "truncate", which closes it in the middle of the body of what was found; "stall", which sends nothing until `released` is set;
+    and "lost", which lets the server do what it was asked for and closes the connection without its answer.
     """
 
     daemon_threads = True
@@ -43,6 +45,7 @@ class Proxy(ThreadingHTTPServer):
     def __init__(self, port: int) -> None:
         self.upstream, self.delay_s = port, 0.0
         self.faults: deque[str] = deque()
+        self.write_faults: deque[str] = deque()
         self.always = ""
         self.requests: list[Request] = []
         self.released = threading.Event()
@@ -53,6 +56,7 @@ class Proxy(ThreadingHTTPServer):
 
     def reset(self) -> None:
         self.faults.clear()
+        self.write_faults.clear()
         self.requests.clear()
         self.always, self.delay_s = "", 0.0
 
@@ -89,6 +93,8 @@ class _Handler(BaseHTTPRequestHandler):
         fault = ""
         if self.command == "GET" and "?" not in self.path:
             fault = proxy.faults.popleft() if proxy.faults else proxy.always
+        if self.command == "PUT" and proxy.write_faults:
+            fault = proxy.write_faults.popleft()
         text = self.headers.get("Range", "").removeprefix("bytes=")
         first, _, last = text.partition("-")
         span = (int(first), int(last) + 1) if first and last else None
@@ -105,14 +111,19 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             self.connection.shutdown(socket.SHUT_RDWR)
             return
-        self.answer(body, cut=fault == "truncate")
+        self.answer(body, cut=fault == "truncate", lost=fault == "lost")
 
-    def answer(self, body: bytes, *, cut: bool) -> None:
+    def answer(self, body: bytes, *, cut: bool, lost: bool) -> None:
         if self.upstream is None:
             self.upstream = http.client.HTTPConnection("127.0.0.1", self.server.upstream)
         self.upstream.request(self.command, self.path, body or None, dict(self.headers))
         response = self.upstream.getresponse()
         content = response.read()
+        cut = cut and response.status < 300
+        if lost:
+            self.close_connection = True
+            self.connection.shutdown(socket.SHUT_RDWR)
+            return
         self.send_response_only(response.status)
         for name, value in response.getheaders():
             if name.lower() not in ("connection", "transfer-encoding", "content-length"):

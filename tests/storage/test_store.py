@@ -58,6 +58,7 @@ def test_what_is_written_is_listed_and_read(place, tmp_path):
     for start, stop in ranges:
         assert bytes(store.read("a.txt", start, stop)) == b"0123456789"[start:stop]
     assert bytes(store.read("a.txt", 4)) == b"456789"
+    assert (bytes(store.read("deep/er/ü.bin", 0, 9)), bytes(store.read("deep/er/ü.bin", 3))) == (b"", b"")
     assert (bytes(store.read("a.txt", 8, 99)), bytes(store.read("a.txt", 50, 99))) == (b"89", b"")
     ranges = [(0, 3), (2, 7), (9, 10)]
     assert [bytes(piece) for piece in store.read_ranges("a.txt", ranges)] == [b"0123456789"[slice(*r)] for r in ranges]

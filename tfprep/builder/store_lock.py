@@ -66,14 +66,16 @@ class StoreLock:
             )
 
     def _beat(self) -> None:
-        while not self._ended.wait(HEARTBEAT_S):
-            try:
-                self._version = self._store.replace(self._name, self._content(), self._version)
-            except ObjectChangedError:
-                self._lost = not self._ended.is_set()
-                return
-            except StorageError:
-                continue  # The build itself meets a store that is gone.
+        while not self._lost and not self._ended.wait(HEARTBEAT_S):
+            self._beat_once()
+
+    def _beat_once(self) -> None:
+        try:
+            self._version = self._store.replace(self._name, self._content(), self._version)
+        except ObjectChangedError:
+            self._lost = not self._ended.is_set()
+        except StorageError:
+            pass  # The build itself meets a store that is gone.
 
     def _content(self) -> bytes:
         return json.dumps({**self._note, "beat": time.time_ns()}).encode()

@@ -17,6 +17,7 @@ COMMANDS = {
     "info": "Print what a dataset contains.",
     "verify": "Check every file and record of a dataset.",
     "repair": "Mend damaged files of a dataset.",
+    "clean": "Find what builds left at an object store, and remove it.",
     "check": "Find duplicates, and leaks between splits.",
     "export": "Write a dataset in another format.",
     "stats": "Print statistics, and draw them.",

@@ -28,6 +28,8 @@ MULTIPART_BYTES, PART_BYTES = 128 << 20, 16 << 20
 lists and everybody pays for, so what is smaller is one request."""
 _LONGEST_REASON = 240
 _METADATA_SERVER = "169.254.169.254"
+_END = 1 << 62
+"""Where a range ends that is to reach to the end of its object: stores cut it there."""
 _BEHIND_THE_END = ("416 Range Not Satisfiable", "Invalid range")
 """What servers, and obstore's own memory, say of a range that begins behind the end of an object."""
 _CHECKS = {
@@ -76,16 +78,10 @@ class ObjectStore:
         if stop is not None and stop <= start:
             return memoryview(b"")
         try:
-            if stop is None and not start:
-                return memoryview(obstore.get(self._store, self._key(name)).bytes())
-            if stop is None:
-                return memoryview(
-                    obstore.get(self._store, self._key(name), options={"range": {"offset": start}}).bytes()
-                )
-            return memoryview(obstore.get_range(self._store, self._key(name), start=start, end=stop))
+            return memoryview(obstore.get_range(self._store, self._key(name), start=start, end=stop or _END))
         except Exception as error:
-            if start and any(text in str(error).partition("\n")[0] for text in _BEHIND_THE_END):
-                return memoryview(b"")
+            if any(text in str(error).partition("\n")[0] for text in _BEHIND_THE_END):
+                return memoryview(b"")  # An empty object has no range at all.
             raise self._failed(name, error) from _cause(error)
 
     def read_ranges(self, name: str, ranges: Sequence[tuple[int, int]]) -> Sequence[memoryview]:

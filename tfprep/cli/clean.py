@@ -1,0 +1,56 @@
+"""The command `tfprep clean`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import click
+
+from tfprep.cli import text
+
+if TYPE_CHECKING:
+    from tfprep.builder.clean import Leftovers
+
+_NAMED = 20
+
+
+@click.command("clean")
+@click.argument("url")
+@click.option("--remove", is_flag=True, help="Remove what is listed; refused while a build runs there.")
+@click.option("--json", "as_json", is_flag=True, help="Print what was found as JSON.")
+def command(url: str, remove: bool, as_json: bool) -> None:
+    """List what builds left at URL: objects that the dataset there no longer refers to, and uploads that never ended.
+
+    Loaders that opened an earlier dataset at URL still read its objects: remove them when those have ended. Other files are left
+    alone.
+    """
+    from tfprep.builder.clean import clean
+
+    leftovers = clean(url, remove=remove)
+    if as_json:
+        text.print_json(asdict(leftovers))
+    else:
+        text.echo("\n".join(_lines(leftovers)))
+
+
+def _lines(leftovers: Leftovers) -> Iterator[str]:
+    found, uploads = leftovers.unreferenced, leftovers.uploads
+    yield from (f"  {info.name}  {text.size(info.bytes)}" for info in found[:_NAMED])
+    if len(found) > _NAMED:
+        yield f"  ... and {len(found) - _NAMED:,} more"
+    verb = "removed" if leftovers.removed else "found"
+    yield (
+        f"{leftovers.url}: {verb} {text.number(len(found), 'unreferenced object')} of {text.size(sum(i.bytes for i in found))}"
+        + ("" if uploads is None else f" and {text.number(len(uploads), 'unfinished upload')}")
+        + ("" if leftovers.removed or not (found or uploads) else "; --remove removes them")
+    )
+    if uploads is None:
+        yield (
+            "Multipart uploads were not looked for: that is done on s3:// with boto3 (pip install 'tfprep[clean]'). A lifecycle "
+            "rule of the bucket removes them as well"
+        )
+    if leftovers.unfinished:
+        size = text.size(sum(info.bytes for info in leftovers.unfinished))
+        yield f"Kept: {text.number(len(leftovers.unfinished), 'object')} of {size} of a build that has not published"
