@@ -422,6 +422,42 @@ def test_sizes_that_stay_different_cannot_be_cached_decoded(originals):
         tfprep.open(originals.path).numpy_loader("train", 4, cache="decoded")
 
 
+CASTS = {
+    "cast": {"inputs": ["image"], "dtype": "float32"},
+    "normalised": {"inputs": "image", "targets": "mask", "dtype": "float32", "normalize": True},
+    "half": {"inputs": {"image": "image", "clicks": "clicks"}, "dtype": "float16"},
+    "stacked": {"inputs": ["image", "clicks"], "dtype": "float32", "normalize": True},
+    "warped": {"inputs": "image", "dtype": "float32", "geometry": [augment.Resize(16, 16)]},
+    "cropped and mixed": {
+        "inputs": "image", "targets": "label", "dtype": "float32",
+        "at_load": [tfprep.load.RandomCrop(16, 16), tfprep.load.MixUp(0.4)],
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASTS)
+def test_the_cache_keeps_what_is_stored_and_casts_it_on_the_way_out(photos, case):
+    data, options = tfprep.open(photos.path), {"seed": 2, "variants": 0, **CASTS[case]}
+    uncached = data.numpy_loader("train", 10, cache=False, **options).repeat(3)
+    loader = data.numpy_loader("train", 10, cache="decoded", **options)
+    for batch, expected in zip(loader.repeat(3), uncached, strict=True):
+        assert_same_element(batch, expected)
+    cache = loader.pipeline.cache
+    assert loader.stats["records_cached"] > 0
+    assert {rows.dtype.name for name, rows in cache.rows.items() if name.endswith("as stored")} == {"uint8"}
+    loader.close()
+
+
+def assert_same_element(element, expected):
+    if isinstance(element, dict):
+        element, expected = tuple(element.values()), tuple(expected.values())
+    if not isinstance(element, tuple):
+        element, expected = (element,), (expected,)
+    for array, other in zip(element, expected, strict=True):
+        assert array.dtype == other.dtype
+        assert np.array_equal(array, other)
+
+
 # --- the rest -----------------------------------------------------------------------------------------------------------
 
 
@@ -435,7 +471,7 @@ def test_report_and_stats(photos):
     assert report["memory"]["prefetch"] == 8
     assert stats["batches"] == 15
     assert stats["samples"] == 150
-    assert 50 <= stats["records_read"] <= 60  # Two threads may read one record at the same time.
+    assert 50 <= stats["records_read"] < 100  # Several threads may read one record at the same time.
     assert stats["records_cached"] >= 90
     assert stats["bytes_read"] > 50 * 24 * 32 * 10
     assert stats["bad_records"] == 0

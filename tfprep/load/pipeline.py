@@ -24,12 +24,13 @@ from tfprep.load.order.epoch_order import EpochOrder
 from tfprep.load.order.schedule import BatchSchedule, Numbers
 from tfprep.load.order.selection import columns_of, select
 from tfprep.load.order.variants import Variants
-from tfprep.load.outputs import EXTRA, Outputs, pad_outputs, resolve
+from tfprep.load.outputs import EXTRA, Output, Outputs, pad_outputs, resolve
 from tfprep.load.passes import PassBatches, Passes, Steps
 from tfprep.load.reader.ahead import PLAN_ROWS, ReadAhead, plan_ranges
 from tfprep.load.reader.bad_records import BadRecords
 from tfprep.load.reader.batch import Batch, BatchMemory
 from tfprep.load.reader.cache import DecodedCache, EncodedCache
+from tfprep.load.reader.cast import Cast, smaller_forms
 from tfprep.load.reader.fetched import Fetched
 from tfprep.load.reader.fill import Filler, Policy
 from tfprep.load.reader.parts import FieldPart, field_parts
@@ -84,6 +85,7 @@ class Pipeline:
         self.local = self._make_local()
         self.schedule = self._make_schedule()
         self.passes = Passes(self.schedule, self.options.start_step)
+        self._casts = self._plan_casts()
         self._parts = self._make_parts()
         self.workers = self._plan_workers()
         self._shared = SharedMemory() if self.workers.processes else None
@@ -151,7 +153,8 @@ class Pipeline:
         if self.settings.allocator:
             set_allocator()
         filled = self.at_load.filled(self.read_outputs) if self.at_load else self.read_outputs
-        memory = BatchMemory(filled.outputs, self._batch_rows, self.memory.prefetch + 2, self._shared)
+        outputs = [*filled.outputs, *(cast.stored for cast in self._casts)]
+        memory = BatchMemory(outputs, self._batch_rows, self.memory.prefetch + 2, self._shared)
         pace = Pace(self.memory.prefetch, self.settings.threads, self.options.timeout_s)
         pool = None if self._pool is None or self._pool.failure else self._pool
         ahead = None
@@ -363,7 +366,8 @@ class Pipeline:
         return replace(schedule, remainder="drop") if drop else schedule
 
     def _plan_memory(self) -> MemoryPlan:
-        rows, outputs, schedule = self._batch_rows, self.outputs.outputs, self.schedule
+        rows, schedule = self._batch_rows, self.schedule
+        outputs = [*self.outputs.outputs, *(cast.stored for cast in self._casts)]
         batch = batch_bytes(outputs, self.specs, self.table, schedule.rows, rows)
         threads = (self.settings.threads or usable_cpus()) * (STAGED_ROWS if self.at_load else 1)
         working = working_bytes(self.read_outputs.outputs, self.specs, self.table, schedule.rows, threads)
@@ -397,8 +401,21 @@ class Pipeline:
         return stop - start
 
     def _make_parts(self) -> list[FieldPart]:
-        parts = field_parts(self.read_outputs, self.specs, self.dataset.codecs, warped=bool(self.options.geometry))
+        parts = field_parts(self._kept_outputs(), self.specs, self.dataset.codecs, warped=bool(self.options.geometry))
         return [part for part in parts if part.output.name not in self.indexed]
+
+    def _kept_outputs(self) -> list[Output]:
+        """What is read and kept: the outputs that are delivered, or their stored form."""
+        stored = {cast.output.name: cast.stored for cast in self._casts}
+        return [stored.get(output.name, output) for output in self.read_outputs.outputs]
+
+    def _plan_casts(self) -> list[Cast]:
+        """The outputs that a decoded cache keeps in their stored form, because that is smaller."""
+        choice = self.settings.cache
+        if choice in (False, "encoded") or self.read_outputs.ragged or not (self.training or choice == "decoded"):
+            return []
+        outputs = [output for output in self.read_outputs.outputs if output.name not in self.indexed]
+        return smaller_forms(outputs, self.specs)
 
     def _make_cache(self) -> DecodedCache | EncodedCache | None:
         """By default none that holds too little to be worth its memory."""
@@ -412,10 +429,12 @@ class Pipeline:
                 )
             return None
         decodes = not all(part.direct for part in self._parts)  # a hit then saves more than a read
-        outputs = [output for output in self.read_outputs.outputs if output.name not in self.indexed]
+        outputs = [output for output in self._kept_outputs() if output.name not in self.indexed]
         cache = DecodedCache(outputs, self.table.records, left, self._shared)
         least = math.ceil(self.table.records * (PARTLY if decodes else 1))
         if choice == "auto" and (cache.capacity < least or not self.options.training):
+            self._casts = []  # only a cache needs the stored form
+            self._parts = self._make_parts()
             return None
         return cache
 
@@ -423,7 +442,7 @@ class Pipeline:
         substitute = self.schedule.substitute if self.options.training else None
         policy = Policy(self.options.verify, self.bad, substitute, self.options.geometry)
         filler = Filler(
-            self.table, self._parts, self.indexed, policy, self.cache, cold=self._is_cold(),
+            self.table, self._parts, self.indexed, policy, self.cache, casts=self._casts, cold=self._is_cold(),
             paths=self.local.paths if self.local else None, damaged=self.local.damaged if self.local else None,
         )  # fmt: skip
         self._reading = filler
@@ -434,8 +453,8 @@ class Pipeline:
     def _make_pool(self) -> WorkerPool | None:
         if self._shared is None or not isinstance(self._filler, Filler):
             return None
-        outputs, cached_rows = self.read_outputs.outputs, self._filler.cached_rows
-        return make_pool(self.workers, self._shared, self._filler.reading, outputs, cached_rows)
+        outputs = [*self.read_outputs.outputs, *(cast.stored for cast in self._casts)]
+        return make_pool(self.workers, self._shared, self._filler, outputs)
 
     def workers_report(self) -> dict[str, Any]:
         """What fills batches, why, and which worker processes died of what."""

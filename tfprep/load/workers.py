@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,8 +12,8 @@ from tfprep.errors import LoaderError
 from tfprep.limits import usable_cpus
 from tfprep.load.options import WorkersChoice
 from tfprep.load.outputs import Output, row_bytes
+from tfprep.load.reader.fill import Filler
 from tfprep.load.reader.parts import FieldPart
-from tfprep.load.reader.rows import RowFiller
 from tfprep.load.reader.shared import SharedMemory
 from tfprep.load.reader.worker_pool import JOB_ROWS, SPARE_JOBS, WorkerPool, sendable
 from tfprep.load.reader.worker_process import Setup, SharedArray
@@ -98,26 +98,37 @@ def most_prefetch(plan: WorkersPlan, batch_rows: int) -> int:
     return -(-3 * rows // (2 * max(batch_rows, 1)))
 
 
-def make_pool(
-    plan: WorkersPlan,
-    memory: SharedMemory,
-    reading: RowFiller,
-    outputs: Sequence[Output],
-    cached_rows: Mapping[str, Any],
-) -> WorkerPool:
-    """The pool; its processes start with the first batch that is asked for."""
-    filled = {part.output.name for part in reading.parts}
+def make_pool(plan: WorkersPlan, memory: SharedMemory, filler: Filler, outputs: Sequence[Output]) -> WorkerPool:
+    """The pool; its processes start with the first batch that is asked for.
+
+    Args:
+        plan: How many processes of how many threads.
+        memory: Where batches and the cache lie.
+        filler: What locates the rows that they read.
+        outputs: All arrays of a batch.
+    """
+    reading, casts = filler.reading, filler.casts
+    filled = {part.output.name for part in reading.parts} | {cast.output.name for cast in casts}
     arrays = [
         SharedArray(output.name, tuple(size or 0 for size in output.shape), output.dtype)
         for output in outputs
         if output.name in filled
     ]
+    sizes = {output.name: row_bytes(output) for output in outputs}
     cache = [
         SharedArray(name, rows.shape[1:], rows.dtype.name, memory.offset(rows), len(rows))
-        for name, rows in cached_rows.items()
-        if name in filled and row_bytes(next(output for output in outputs if output.name == name)) and len(rows)
+        for name, rows in filler.cached_rows.items()
+        if name in filled and sizes[name] and len(rows)
     ]
     setup = Setup(
-        reading.paths, reading.parts, reading.geometry, reading.announced, memory.fd, arrays, cache, plan.threads
+        reading.paths,
+        reading.parts,
+        reading.geometry,
+        reading.announced,
+        memory.fd,
+        arrays,
+        cache,
+        casts,
+        plan.threads,
     )
     return WorkerPool(setup, memory, plan.processes)

@@ -17,6 +17,7 @@ from tfprep.load.order.schedule import BatchIndices, Numbers
 from tfprep.load.reader.bad_records import ATTEMPTS, BadRecords, too_many
 from tfprep.load.reader.batch import Batch
 from tfprep.load.reader.cache import DecodedCache, EncodedCache
+from tfprep.load.reader.cast import Cast
 from tfprep.load.reader.fetched import Fetched
 from tfprep.load.reader.parts import FieldPart
 from tfprep.load.reader.rows import RowFiller, Rows, UnreadRow
@@ -55,15 +56,17 @@ class Filler:
         policy: Policy,
         cache: DecodedCache | EncodedCache | None,
         *,
+        casts: Sequence[Cast] = (),
         cold: bool = False,
         paths: Sequence[Any] | None = None,
         damaged: Callable[[int], None] | None = None,
     ) -> None:
-        """`indexed` names the outputs that come from the index, and what they are: "key", "variant" or "label". `cold`: the
+        """`indexed` names the outputs that come from the index, and what they are: "key", "variant" or "label". `casts`: the
+        outputs of which `parts` and the cache hold the stored form. `cold`: the
         page cache cannot hold all files, so the system is told in every epoch what comes next. `paths`: where the table's files
         lie now, if some are copies on a local disk; `damaged`: see `Files`."""
         self._table, self._parts, self._indexed, self._policy = table, parts, indexed, policy
-        self._cold = cold
+        self._cold, self._casts = cold, tuple(casts)
         self._decoded = cache if isinstance(cache, DecodedCache) else None
         self._encoded = cache if isinstance(cache, EncodedCache) else None
         self._reading = RowFiller(
@@ -85,7 +88,7 @@ class Filler:
     @property
     def cheap(self) -> bool:
         """Whether rows are copied from memory, the page cache's or ours, and nothing is decoded."""
-        in_place = self._reading.in_place and self._policy.verify != "always"
+        in_place = self._reading.in_place and self._policy.verify != "always" and not self._casts
         return self.all_cached or (in_place and not self._cold and all(part.direct for part in self._parts))
 
     @property
@@ -113,6 +116,11 @@ class Filler:
         return self._reading
 
     @property
+    def casts(self) -> Sequence[Cast]:
+        """The outputs that are made of their stored form when their rows have been read."""
+        return self._casts
+
+    @property
     def cached_rows(self) -> Mapping[str, Array]:
         """The decoded cache's rows by output; empty without one."""
         return {} if self._decoded is None else self._decoded.rows
@@ -129,6 +137,9 @@ class Filler:
         self._look_up(batch, start, records)
         if not self._reading.fields:  # the index has it all
             return
+        for stored in [cast.stored for cast in self._casts if cast.stored.name not in batch.values]:
+            shape = (batch.rows, *(size or 0 for size in stored.shape))  # of a single row that is read for another one
+            batch.values.setdefault(stored.name, np.empty(shape, stored.dtype))
         missing = self._missing(batch, start, records, worker)
         if len(missing):
             rows = self._locate(start + missing, records[missing])
@@ -136,6 +147,8 @@ class Filler:
             size = CACHED_ROWS if self._decoded is not None and not self._reading.in_place else len(rows)
             for first in range(0, len(rows), size):
                 self._read(batch, rows.take(slice(first, first + size)), worker)
+        for cast in self._casts:
+            cast.rows(batch.values, range(start, stop))
 
     def locate(self, batches: Sequence[BatchIndices]) -> list[Rows]:
         """Where all records of these batches lie. Many batches at once cost hardly more than one."""
@@ -175,6 +188,8 @@ class Filler:
 
     def finish(self, batch: Batch) -> None:
         """Complete a batch all of whose rows are filled: close the gaps of those that were lost."""
+        for cast in self._casts:
+            batch.values.pop(cast.stored.name, None)
         if batch.lost:
             batch.drop_lost()
 

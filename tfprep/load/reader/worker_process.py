@@ -30,6 +30,7 @@ import numpy as np
 from tfprep.augment.transform import GeometryOp
 from tfprep.child_process import end_with_parent, sendable_error
 from tfprep.fields import Array
+from tfprep.load.reader.cast import Cast
 from tfprep.load.reader.parts import FieldPart
 from tfprep.load.reader.rows import COLUMNS, RowFiller, Rows, UnreadRow
 from tfprep.load.reader.shared import MappedMemory
@@ -64,6 +65,7 @@ class Setup:
     memory: int
     outputs: Sequence[SharedArray]
     cache: Sequence[SharedArray]
+    casts: Sequence[Cast]
     threads: int
 
 
@@ -125,6 +127,8 @@ class _Program:
             worker.bytes, worker.read_s, worker.decode_s = 0, 0.0, 0.0
             try:
                 outcome = Outcome(self._fill(job.values, job.rows, worker))
+                for cast in self._setup.casts:
+                    cast.rows(job.values, job.rows["row"].tolist())
             except BaseException as error:
                 outcome = Outcome(error=sendable_error(error, RuntimeError))
             worker.enter("waiting for work")
