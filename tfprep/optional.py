@@ -20,6 +20,7 @@ OPTIONAL = {
     "rasterio": ("rasterio", "'tfprep[geotiff]'"),
     "pydicom": ("pydicom", "'tfprep[dicom]'"),
     "ray": ("Ray", "'tfprep[ray]'"),
+    "av": ("PyAV", "'tfprep[video]'"),
     "yaml": ("PyYAML", "'tfprep[yolo]'"),
 }
 """By the name to import: the package's title, and what pip installs."""

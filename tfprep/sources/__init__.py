@@ -1,7 +1,7 @@
 """Sources: where samples come from. Each source is one module."""
 
 from tfprep.sources.annotations import Coco, CocoPanoptic, LabelMe, Voc, Yolo
-from tfprep.sources.containers import Archives
+from tfprep.sources.containers import Archives, Video
 from tfprep.sources.folder import Folder
 from tfprep.sources.leaks import GroupFile, Without
 from tfprep.sources.paired import Paired
@@ -13,5 +13,5 @@ from tfprep.sources.table import Table
 
 __all__ = [
     "Archives", "Coco", "CocoPanoptic", "Entry", "FieldDecoder", "Folder", "Fractions", "GroupFile", "LabelMe", "Listing",
-    "Paired", "Pixels", "Source", "Table", "Voc", "Without", "Yolo", "ade20k", "camvid", "cityscapes", "read_files",
+    "Paired", "Pixels", "Source", "Table", "Video", "Voc", "Without", "Yolo", "ade20k", "camvid", "cityscapes", "read_files",
 ]  # fmt: skip

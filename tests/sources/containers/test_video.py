@@ -1,0 +1,147 @@
+"""Videos that PyAV wrote without loss, compared frame by frame with the pictures that went in."""
+
+from __future__ import annotations
+
+import itertools
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from tests.sources.building import built, picture
+from tfprep import codecs, sources
+from tfprep.errors import RecipeError
+from tfprep.storage.store import open_store
+
+av = pytest.importorskip("av")
+STORE = {"image": codecs.Png()}
+_numbers = itertools.count()
+
+
+@pytest.fixture(autouse=True)
+def staging(tmp_path, monkeypatch):
+    monkeypatch.setenv("TFPREP_STAGING", str(tmp_path / "staging"))
+    return tmp_path / "staging"
+
+
+def write(path, frames, rate=10, codec="ffv1", pixels="bgr0", times=None):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with av.open(str(path), "w") as video:
+        stream = video.add_stream(codec, rate=rate)
+        stream.height, stream.width, stream.pix_fmt = 40, 56, pixels
+        stream.time_base = stream.codec_context.time_base = Fraction(1, 1000)
+        for at, number in enumerate(frames):
+            frame = av.VideoFrame.from_ndarray(picture(number), format="rgb24")
+            frame.pts, frame.time_base = int(1000 * (at / rate if times is None else times[at])), Fraction(1, 1000)
+            video.mux(stream.encode(frame))
+        video.mux(stream.encode())
+    return path
+
+
+def check(fields, path, numbers):
+    assert {key for key in fields if key.startswith(path)} == {f"{path}/{number:06}" for number in numbers}
+    for number in numbers:
+        np.testing.assert_array_equal(fields[f"{path}/{number:06}"]["image"], picture(number))
+
+
+@pytest.mark.parametrize(
+    ("options", "numbers"),
+    [
+        ({"every": 1}, range(12)),
+        ({"every": 5}, (0, 5, 10)),
+        ({"seconds": 0.3}, (0, 3, 6, 9)),
+        ({"seconds": 0.25}, (0, 3, 5, 8, 10)),
+        ({"seconds": 99}, (0,)),
+    ],
+)
+def test_frames_at_a_distance(tmp_path, options, numbers):
+    write(tmp_path / "raw/a.mkv", range(12))
+    fields, rejects = built(sources.Video("*.mkv", **options), tmp_path / "raw", tmp_path / "out", store=STORE)
+    assert not rejects
+    check(fields, "a.mkv", numbers)
+
+
+def test_times_of_a_variable_frame_rate(tmp_path):
+    write(tmp_path / "raw/a.mkv", range(6), times=[5, 5.1, 5.2, 6.9, 7.0, 7.3])
+    fields, _ = built(sources.Video("*.mkv", seconds=1), tmp_path / "raw", tmp_path / "out", store=STORE)
+    check(fields, "a.mkv", (0, 3, 4))
+
+
+def test_the_frames_of_a_file_are_in_one_split(tmp_path, staging):
+    for name in "abcdefghijkl":
+        write(tmp_path / f"raw/{'cat' if name < 'g' else 'dog'}/{name}.mkv", range(4))
+    source = sources.Video("{label}/*.mkv", every=2, splits=sources.Fractions(train=0.5, val=0.5))
+    listing = source.scan(tmp_path / "raw")
+    assert listing.classes == {"label": ("cat", "dog")}
+    splits = {}
+    for entry in listing.entries:
+        splits.setdefault(entry.key.rpartition("/")[0], set()).add(entry.split)
+        assert entry.values == (int(entry.key.startswith("dog")),)
+    assert len(splits) == 12
+    assert all(len(names) == 1 for names in splits.values())
+    assert len(set.union(*splits.values())) == 2
+    assert eval(repr(source), {"sources": sources}) == source
+    assert len(list(staging.iterdir())) == 12
+
+
+def test_mp4_at_a_url(tmp_path):
+    pytest.importorskip("obstore")
+    path = write(tmp_path / "a.mp4", range(6), codec="mpeg4", pixels="yuv420p")
+    url = f"memory://video-{next(_numbers)}"
+    open_store(url).write("clips/a.mp4", path)
+    fields, rejects = built(sources.Video("clips/*.mp4", every=1), url, tmp_path / "out", store=STORE)
+    assert not rejects
+    with av.open(str(path)) as video:
+        expected = [frame.to_ndarray(format="rgb24") for frame in video.decode(video=0)]
+    assert len(fields) == len(expected) == 6
+    for number, pixels in enumerate(expected):
+        np.testing.assert_array_equal(fields[f"clips/a.mp4/{number:06}"]["image"], pixels)
+
+
+def test_a_file_without_frames_or_cut_short_is_a_reject(tmp_path):
+    root = tmp_path / "raw"
+    whole = write(root / "whole.mkv", range(12)).read_bytes()
+    (root / "empty.mkv").write_bytes(b"")
+    (root / "text.mkv").write_bytes(b"#EXTM3U\nfile:///etc/passwd\n" * 20)
+    with av.open(str(root / "none.mkv"), "w") as video:
+        stream = video.add_stream("ffv1", rate=10)
+        stream.height, stream.width, stream.pix_fmt = 40, 56, "bgr0"
+        video.start_encoding()
+    (root / "cut.mkv").write_bytes(whole[: len(whole) // 2])
+    (root / "sound.mkv").write_bytes(sound(tmp_path / "sound.mkv").read_bytes())
+    fields, rejects = built(sources.Video("*.mkv", every=1), root, tmp_path / "out", store=STORE)
+    check(fields, "whole.mkv", range(12))
+    cut = sum(key.startswith("cut.mkv") for key in fields)
+    assert 0 < cut < 12
+    assert "it may be cut short" in rejects[f"cut.mkv/{cut:06}"]
+    reasons = {key: reason for key, reason in rejects.items() if not key.startswith("cut.mkv")}
+    assert set(reasons) == {f"{name}.mkv/000000" for name in ("empty", "text", "none", "sound")}
+    assert "FFmpeg cannot decode it" in reasons["text.mkv/000000"]
+    assert "the file has no video" in reasons["sound.mkv/000000"]
+    assert "End of file" in reasons["none.mkv/000000"]
+
+
+def sound(path):
+    with av.open(str(path), "w") as file:
+        stream = file.add_stream("pcm_s16le", rate=8000)
+        frame = av.AudioFrame.from_ndarray(np.zeros((1, 800), np.int16), format="s16", layout="mono")
+        frame.rate = 8000
+        file.mux(stream.encode(frame))
+        file.mux(stream.encode())
+    return path
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"videos": "*.mkv"}, "one of every .* and seconds"),
+        ({"videos": "*.mkv", "every": 2, "seconds": 1}, "one of every .* and seconds"),
+        ({"videos": "*.mkv", "every": 0}, "number of frames from 1"),
+        ({"videos": "*.mkv", "seconds": 0}, "a time above 0"),
+        ({"videos": "*.m3u8", "every": 1}, r"to end in \.mp4"),
+        ({"videos": "*.mkv", "every": 1, "splits": sources.Fractions(train=1, group_by="PatientID")}, "no regular"),
+    ],
+)
+def test_wrong_options_are_named(options, message):
+    with pytest.raises(RecipeError, match=message):
+        sources.Video(**options)

@@ -1,0 +1,225 @@
+"""Videos: frames at a regular distance, read by PyAV (FFmpeg).
+
+A frame has no place of its own in its file, and takes those before it to decode. So the frames that are taken are copied once
+(`tfprep.sources.staging`), as PNG, which loses nothing.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from tfprep.errors import RecipeError, SampleError
+from tfprep.fields import Array, Kind
+from tfprep.images.limits import check_pixels
+from tfprep.optional import require_package
+from tfprep.sources.labels import check_classes
+from tfprep.sources.layout import ListedImage, Splits, check_splits, class_names, images, stratified_by
+from tfprep.sources.patterns import Pattern, compile_pattern
+from tfprep.sources.reference import Reference
+from tfprep.sources.source import Entry, Listing, constructor_text, key_of
+from tfprep.sources.splits import Fractions, Row, split_rows
+from tfprep.sources.staging import CheckedFile, staged
+
+_FORMATS = {
+    **dict.fromkeys((".mp4", ".m4v", ".mov"), "mov"),
+    **dict.fromkeys((".mkv", ".webm"), "matroska"),
+    ".avi": "avi",
+    **dict.fromkeys((".mpg", ".mpeg"), "mpeg"),
+}
+"""FFmpeg's readers, by suffix. Left to itself it would also read playlists, which name other files and addresses."""
+VIDEO_SUFFIXES = tuple(_FORMATS)
+_ROUNDING_S = 5e-7
+"""Times are whole multiples of a video's time base, as floats."""
+_LAST_FRAME_S = 0.5
+"""How long the last frame may be shown: 2 frames a second are the slowest video that is usual."""
+_COMPRESSION = 1
+"""Of PNG: a frame is written and read once or a few times, and is larger by a fifth than with the default."""
+
+
+@dataclass(frozen=True, repr=False)
+class Video:
+    """Frames of videos. Fields: `image`, and `label` if the pattern has `{label}`.
+
+    All frames of a file are in one split, unless `Fractions(group_by=...)` says otherwise. Frames are turned as the file says.
+    What cannot be decoded is a reject, and so is the end of a file that was cut short; the frames before it are kept.
+
+    Attributes:
+        videos: A pattern as `tfprep.sources.patterns` describes, with the suffix of a video: `{split}/{label}/*.mp4`.
+        every: Take every Nth frame, from the first.
+        seconds: In place of `every`, the time between two frames.
+        splits: As in `Folder`.
+        classes: As in `Folder`.
+
+    Raises:
+        RecipeError: An option is wrong, or two options contradict each other.
+    """
+
+    videos: str
+    every: int | None = None
+    seconds: float | None = None
+    splits: Splits = None
+    classes: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        pattern = self._pattern()
+        if pattern.suffix not in VIDEO_SUFFIXES:
+            raise RecipeError(f"Video: expected videos to end in {', '.join(VIDEO_SUFFIXES)}; got {self.videos!r}")
+        if (self.every is None) == (self.seconds is None):
+            raise RecipeError("Video: give one of every (a number of frames) and seconds")
+        if self.every is not None and (
+            not isinstance(self.every, int) or isinstance(self.every, bool) or self.every < 1
+        ):
+            raise RecipeError(f"Video: every is a number of frames from 1; got {self.every!r}")
+        if self.seconds is not None and not (isinstance(self.seconds, int | float) and self.seconds > 0):
+            raise RecipeError(f"Video: seconds is a time above 0; got {self.seconds!r}")
+        object.__setattr__(self, "splits", check_splits(self.splits, pattern, "Video"))
+        if isinstance(self.splits, Fractions) and self.splits.by_column:
+            raise RecipeError(
+                f"Video: group_by={self.splits.group_by!r} is no regular expression with a group, such as '^(.*)_'"
+            )
+        if self.classes is not None:
+            object.__setattr__(self, "classes", check_classes(self.classes, "Video: classes"))
+
+    def kinds(self) -> dict[str, Kind]:
+        """The kind of each field."""
+        label: dict[str, Kind] = {"label": "label"} if "label" in self._pattern().holes else {}
+        return {"image": "image", **label}
+
+    def scan(self, root: Path) -> Listing:
+        """List the frames of the videos below `root`; see `Source.scan`. Raises MissingDependencyError without PyAV."""
+        require_package("av", "Video")
+        classes: dict[str, tuple[str, ...]] = {}
+        if "label" in self.kinds():
+            classes["label"] = self.classes or class_names(root, self._pattern())
+        tally: Counter[str] = Counter()
+        splits = self.splits
+        if isinstance(splits, Fractions) and splits.group_by is None:
+            splits = replace(splits, group_by=_file_of)
+        entries = split_rows(partial(self._rows, root, classes.get("label")), tally, splits, stratified_by(splits))
+        return Listing(self.kinds(), ("image",), tuple(classes), entries, classes, tally)
+
+    def _pattern(self) -> Pattern:
+        return compile_pattern(self.videos, "Video: videos")
+
+    def _rows(self, root: Path, classes: tuple[str, ...] | None, tally: Counter[str]) -> Iterator[Row]:
+        for video in images(root, self._pattern(), splits=self.splits, classes=classes, tally=tally):
+            yield from self._frames(root, video)
+
+    def _frames(self, root: Path, video: ListedImage) -> Iterator[Row]:
+        path = video.file.path
+        copy = staged(root / path, f".{self.every or ''}.{self.seconds or ''}.frames", partial(self._copy, root / path))
+        frames, fault = _index(copy)
+        for number, start, size in frames:
+            reference = Reference(str(copy), start, size, member=f"frame {number} of {path}")
+            yield Entry(_key(path, number), video.split, (str(reference),), video.values), None
+        if fault:
+            number, reason = fault
+            reference = Reference(path, member=f"frame {number} ({reason})", missing=True)
+            yield Entry(_key(path, number), video.split, (str(reference),), video.values), None
+
+    def _copy(self, path: Path, target: CheckedFile) -> None:
+        """Write the frames one behind the other, then their index as JSON, then its size as int64."""
+        frames, number, fault = [], -1, None
+        try:
+            for number, pixels in self._taken(path):
+                png = _png(pixels)
+                frames.append((number, target.size, len(png)))
+                target.write(png)
+            if not frames:
+                raise SampleError("the video has no frames")
+        except SampleError as error:
+            fault = (number + 1, error.reason)
+        index = json.dumps({"frames": frames, "fault": fault}).encode()
+        target.write(index)
+        target.write(np.int64(len(index)).tobytes())
+
+    def _taken(self, path: Path) -> Iterator[tuple[int, Array]]:
+        """Yield the number and the pixels of each frame that is taken. Raises SampleError where FFmpeg cannot go on."""
+        first, taken = None, 0
+        for number, frame in enumerate(_decoded(path)):
+            if self.every is not None:
+                if number % self.every == 0:
+                    yield number, _pixels(frame)
+                continue
+            if frame.time is None:
+                raise SampleError("the video does not say when its frames are shown; give every= in place of seconds=")
+            first = frame.time if first is None else first
+            passed = (frame.time - first + _ROUNDING_S) / (self.seconds or 1)
+            if passed >= taken:
+                taken = int(passed) + 1
+                yield number, _pixels(frame)
+
+    __repr__ = constructor_text
+
+
+def _file_of(key: str) -> str:
+    return key.rpartition("/")[0]
+
+
+def _key(path: str, number: int) -> str:
+    return f"{key_of(path)}/{number:06}"
+
+
+def _index(copy: Path) -> tuple[list[tuple[int, int, int]], tuple[int, str] | None]:
+    with copy.open("rb") as file:
+        file.seek(-8, 2)
+        (size,) = np.frombuffer(file.read(8), np.int64)
+        file.seek(-8 - int(size), 2)
+        index = json.loads(file.read(int(size)))
+    return index["frames"], index["fault"]
+
+
+def _decoded(path: Path) -> Iterator[Any]:
+    import av
+
+    try:
+        with path.open("rb") as file, av.open(file, "r", format=_FORMATS[path.suffix.lower()]) as video:
+            if not video.streams.video:
+                raise SampleError("the file has no video")
+            stream = video.streams.video[0]
+            stream.thread_type = "AUTO"
+            last = None
+            for frame in video.decode(stream):
+                last = frame.time if frame.time is not None else last
+                yield frame
+            _check_end(stream, last)
+    except av.FFmpegError as error:
+        raise SampleError(f"FFmpeg cannot decode it: {error.strerror}") from error
+
+
+def _check_end(stream: Any, last: float | None) -> None:
+    """Raise SampleError if frames are missing at the end: FFmpeg takes the end of a file for the end of the video."""
+    text = stream.metadata.get("DURATION")  # how Matroska says it
+    if stream.duration is not None:
+        duration = float(stream.duration * stream.time_base)
+    else:
+        duration = sum(float(part) * 60**power for power, part in enumerate(reversed(text.split(":")))) if text else 0.0
+    if last is not None and last + _LAST_FRAME_S < duration:
+        raise SampleError(
+            f"the last frame is at {last:.2f} s, and the video lasts {duration:.2f} s; it may be cut short"
+        )
+
+
+def _pixels(frame: Any) -> Array:
+    check_pixels(frame.height, frame.width, 3)
+    pixels: Array = frame.to_ndarray(format="rgb24")
+    turns, rest = divmod(frame.rotation, 90)
+    if rest:
+        raise SampleError(f"the video is turned by {frame.rotation} degrees, which is no multiple of 90")
+    return np.rot90(pixels, turns)
+
+
+def _png(pixels: Array) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(np.ascontiguousarray(pixels)).save(file, "PNG", compress_level=_COMPRESSION)
+    return file.getvalue()
