@@ -11,11 +11,16 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+from tests.dataset.golden.test_golden import HERE as GOLDEN
 from tfprep import codecs
 from tfprep.cli import main
 from tfprep.dataset import open_dataset
 from tfprep.errors import DatasetError
 from tfprep.export import export
+
+pytestmark = pytest.mark.filterwarnings(  # of pycocotools
+    "ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning"
+)
 
 
 def decoded(content: bytes) -> np.ndarray:
@@ -149,6 +154,116 @@ def test_boxes_in_coco(tmp_path, make_dataset, capsys):
         values = next(values for key, values in records(data, "train") if key == image["key"])
         np.testing.assert_array_equal(np.reshape(corners, (-1, 4)), values["boxes"])
     capsys.readouterr()
+
+
+def objects_of(rng, number):
+    """An image with `number` objects: boxes, classes, crowds, three key points each, and a mask in which each has a number."""
+    boxes = np.array([[2 * n, 1, 2 * n + 2, 9.5] for n in range(number)], np.float32).reshape(-1, 4)
+    numbers = np.array([7 * (n + 1) for n in range(number)], np.int64)
+    instances = np.zeros((24, 32), np.uint8)
+    for box, one in zip(boxes.astype(int), numbers, strict=True):
+        instances[box[1] : box[3], box[0] : box[2]] = one
+    points = np.concatenate([rng.integers(0, 20, (3 * number, 2)) + 0.5, rng.integers(0, 3, (3 * number, 1))], 1)
+    points[points[:, 2] == 0] = 0
+    return {
+        "image": np.full((24, 32, 3), number, np.uint8), "boxes": boxes, "box_labels": np.arange(number) % 2,
+        "box_numbers": numbers, "crowd": np.arange(number) % 2, "difficult": np.ones(number, np.int64),
+        "points": points.astype(np.float32), "instances": instances, "mask": rng.integers(0, 4, (24, 32)).astype(np.uint8),
+    }  # fmt: skip
+
+
+OBJECT_KINDS = {
+    "image": "image", "boxes": "boxes", "box_labels": "label", "box_numbers": "label", "crowd": "label",
+    "difficult": "label", "points": "points", "instances": "mask", "mask": "mask",
+}  # fmt: skip
+
+
+@pytest.fixture
+def objects(make_dataset, tmp_path):
+    """A dataset of objects, its export, and what was left out."""
+    pytest.importorskip("pycocotools")
+    store = {name: codecs.Png() if kind in ("image", "mask") else codecs.Raw() for name, kind in OBJECT_KINDS.items()}
+    made = make_dataset(
+        samples={"train": 4}, fields=list(OBJECT_KINDS), make=objects_of, codec=store, kinds=OBJECT_KINDS
+    )
+    data = open_dataset(made.path)
+    return data, tmp_path / "coco" / "annotations", export(data, tmp_path / "coco", "coco").left_out
+
+
+def test_masks_points_and_crowds_of_objects_in_coco(objects, capsys):
+    from pycocotools.coco import COCO
+
+    data, folder, left_out = objects
+    assert left_out == ("field difficult: COCO has no place for it",)
+    api = COCO(str(folder / "train.json"))
+    for image, values in zip(api.loadImgs(api.getImgIds()), data.samples("train"), strict=True):
+        entries = api.loadAnns(api.getAnnIds(image["id"], iscrowd=None))
+        assert len(entries) == len(values["boxes"])
+        for row, one in enumerate(entries):
+            assert one["category_id"] == values["box_labels"][row] + 1
+            assert one["iscrowd"] == values["crowd"][row]
+            region = values["instances"] == values["box_numbers"][row]
+            np.testing.assert_array_equal(api.annToMask(one), region)
+            assert one["area"] == region.sum()
+            x, y, visible = np.reshape(one["keypoints"], (3, 3)).T
+            expected = values["points"][3 * row : 3 * row + 3]
+            np.testing.assert_array_equal(visible, expected[:, 2])
+            half = np.where(visible > 0, 0.5, 0)
+            np.testing.assert_array_equal(np.stack([x + half, y + half], 1), expected[:, :2])
+            assert one["num_keypoints"] == (visible > 0).sum()
+    capsys.readouterr()
+
+
+def test_masks_of_classes_in_coco(objects, capsys):
+    from pycocotools.coco import COCO
+
+    data, folder, _ = objects
+    api = COCO(str(folder / "train.mask.json"))
+    assert {one["id"]: one["name"] for one in api.loadCats(api.getCatIds())} == {n + 1: str(n) for n in range(4)}
+    for image, values in zip(api.loadImgs(api.getImgIds()), data.samples("train"), strict=True):
+        drawn = np.full((24, 32), 255, np.uint8)
+        for one in api.loadAnns(api.getAnnIds(image["id"])):
+            drawn[api.annToMask(one) > 0] = one["category_id"] - 1
+        np.testing.assert_array_equal(drawn, values["mask"])
+    capsys.readouterr()
+
+
+def test_points_that_do_not_belong_to_boxes_are_named_and_alone_are_one_object(make_dataset, tmp_path, capsys):
+    coco = pytest.importorskip("pycocotools.coco")
+    rows = {"image": codecs.Png(), "boxes": codecs.Scalar(), "points": codecs.Scalar()}
+    kinds = {"image": "image", "boxes": "boxes", "points": "points"}
+
+    def make(rng, number):
+        return {name: value for name, value in objects_of(rng, number + 1).items() if name != "points"} | {
+            "points": np.array([[4, 5], [1.5, 9]], np.float32)
+        }
+
+    both = make_dataset("both", samples={"train": 3}, shards=1, fields=list(rows), make=make, codec=rows, kinds=kinds)
+    summary = export(open_dataset(both.path), tmp_path / "one", "coco")
+    assert summary.left_out == ("field points: COCO has no place for it",)
+    alone = make_dataset(
+        "alone", samples={"train": 3}, shards=1, fields=["image", "points"], make=make, codec=rows, kinds=kinds
+    )
+    export(open_dataset(alone.path), tmp_path / "two", "coco")
+    api = coco.COCO(str(tmp_path / "two" / "annotations" / "train.json"))
+    (one,) = api.loadAnns(api.getAnnIds(1))
+    assert one["keypoints"] == [3.5, 4.5, 2, 1, 8.5, 2]
+    assert one["bbox"] == [1.5, 5, 2.5, 4]
+    capsys.readouterr()
+
+
+def test_an_index_of_other_tfrecords_is_exported(tmp_path):
+    """Images are files there, numbers are lists of any length, and texts lists too."""
+    data = open_dataset(GOLDEN / "v1" / "indexed")
+    for to in ("parquet", "webdataset", "folder", "coco"):
+        assert export(data, tmp_path / to, to).samples == {"train": 4, "val": 2}
+    rows = pq.read_table(tmp_path / "parquet" / "indexed-train-00000.parquet").to_pylist()
+    tars = read_tars([tmp_path / "webdataset" / "indexed-train-00000.tar"])
+    for row, tar, (key, values) in zip(rows, tars, records(data, "train"), strict=True):
+        assert row["key"] == tar["key.txt"].decode() == key
+        check(values, "picture", row["picture"]["bytes"])
+        check(values, "ragged", tar["ragged.npy"])
+        assert row["texts"] == json.loads(tar["texts.json"]) == list(values["texts"])
 
 
 def test_what_is_left_out_is_named_and_other_variants_can_be_exported(photos, tmp_path):

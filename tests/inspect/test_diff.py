@@ -6,11 +6,14 @@ import json
 import shutil
 
 import pytest
+import tensorflow as tf
 from PIL import Image
 
+from tests.dataset.golden.test_golden import HERE as GOLDEN
 from tfprep import codecs, sources
 from tfprep.cli import main
-from tfprep.dataset import open_dataset
+from tfprep.dataset import IndexOptions, index_tfrecords, open_dataset
+from tfprep.errors import DatasetError
 from tfprep.inspect.diff import compare
 
 
@@ -112,3 +115,20 @@ def test_the_command(before, tmp_path, build_folder, capsys):
         main(["diff", str(before / "out"), str(before / "out")])
     assert stopped.value.code == 0
     assert capsys.readouterr().out == "Both hold the same samples and records.\n"
+
+
+def test_indexes_of_other_tfrecords_are_compared_by_their_records(before, tmp_path):
+    first = shutil.copytree(GOLDEN / "v1" / "indexed", tmp_path / "first")
+    second = shutil.copytree(first, tmp_path / "second")
+    with tf.io.TFRecordWriter(str(second / "train-00000.tfrecord")) as writer:
+        records = [record.numpy() for record in tf.data.TFRecordDataset(str(first / "train-00000.tfrecord"))]
+        for record in (records[0], records[2], records[2]):
+            writer.write(record)
+    index_tfrecords(str(second / "train-*.tfrecord"), "train", options=IndexOptions(workers=0))
+    difference = compare(open_dataset(first), open_dataset(second))
+    assert counts(difference) == {"removed": 1, "raw_changed": 1}
+    assert difference.removed.keys == ("train-00000.tfrecord#3",)
+    assert difference.raw_changed.keys == ("train-00000.tfrecord#1",)
+    assert compare(open_dataset(first), open_dataset(first)).equal
+    with pytest.raises(DatasetError, match="Two indexes can be compared, and so can two datasets that were built"):
+        compare(open_dataset(first), open_dataset(before / "out"))

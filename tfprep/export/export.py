@@ -48,10 +48,6 @@ def export(
     Raises:
         DatasetError: A record cannot be read, the folder is not empty, or the format cannot hold such a dataset at all.
     """
-    if data.external is not None:
-        raise DatasetError(
-            f"{data.path} is an index of TFRecords of another tool; only datasets that tfprep built are exported"
-        )
     if out.exists() and any(out.iterdir()):
         raise DatasetError(f"{out} is not empty; export into a new folder")
     splits = [name for name, info in data.splits.items() if variant < info.variants]
@@ -75,6 +71,8 @@ def _left_out(data: Dataset, to: Format, variant: int, splits: list[str]) -> Ite
     if to == "coco":
         held = held_fields(data)
         yield from (f"field {name}: COCO has no place for it" for name in data.fields if name not in held)
+        if held.points and held.boxes is None:
+            yield f"field {held.points}: in images without a visible point"
     elif to != "parquet":
         yield from (
             f"class names of {name}: labels are numbers there"

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tfprep.dataset import Dataset
-from tfprep.export.stored import StoredSample, stored_samples
+from tfprep.export.stored import IMAGE_FILES, StoredSample, stored_samples
 from tfprep.fields import RASTER_KINDS, FieldSpec
 from tfprep.storage.local import whole_file
 
@@ -40,7 +40,7 @@ def write_parquet(data: Dataset, split: str, variant: int, out: Path) -> int:
 
 
 def _is_file(spec: FieldSpec, codec: str) -> bool:
-    return spec.kind in RASTER_KINDS and codec in ("jpeg", "png", "original")
+    return spec.kind in RASTER_KINDS and codec in IMAGE_FILES
 
 
 def _schema(data: Dataset, encoded: set[str]) -> pa.Schema:

@@ -16,6 +16,8 @@ from tfprep.errors import DatasetError
 from tfprep.fields import RASTER_KINDS
 from tfprep.storage.urls import open_file
 
+IMAGE_FILES = ("jpeg", "png", "original", "encoded")
+"""The codecs of image files."""
 _STARTS = {b"\xff\xd8": "jpg", b"\x89PNG": "png"}
 
 
@@ -48,7 +50,7 @@ def stored_samples(data: Dataset, split: str, variant: int) -> Iterator[StoredSa
             if place["shard"] != number:
                 number = place["shard"]
                 stack.close()
-                file = stack.enter_context(open_file(data.path / data.file(split, variant, number).name))
+                file = stack.enter_context(open_file(data.shard_path(data.file(split, variant, number))))
             files = {}
             for name in rasters:
                 assert file is not None

@@ -1,7 +1,8 @@
 """What differs between two datasets, by keys and digests alone: no shard is read.
 
 A sample has changed in its raw data if its `source_digest` differs. If that is equal and the bytes of its record differ (size or
-CRC-32C of any variant), only the recipe, the classes or the versions of the libraries have changed.
+CRC-32C of any variant), only the recipe, the classes or the versions of the libraries have changed. Of TFRecords that another
+tool wrote nothing but the records is known: a record that differs is a sample whose raw data has changed.
 """
 
 from __future__ import annotations
@@ -79,13 +80,14 @@ def compare(old: Dataset, new: Dataset, most_keys: int = 1000) -> Difference:
         most_keys: The number of keys to list of each kind; counts cover all.
 
     Raises:
-        DatasetError: An index cannot be read, or is one of TFRecords that tfprep did not build.
+        DatasetError: An index cannot be read, or one dataset is built and the other an index of TFRecords of another tool.
     """
-    for data in (old, new):
-        if data.external is not None:
-            raise DatasetError(
-                f"{data.path} is an index of TFRecords of another tool, which holds no digests to compare"
-            )
+    if (old.external is None) != (new.external is None):
+        index, built = (old, new) if old.external else (new, old)
+        raise DatasetError(
+            f"{index.path} is an index of TFRecords of another tool, and {built.path} was built by tfprep: their records are "
+            "never equal. Two indexes can be compared, and so can two datasets that were built"
+        )
     a, b = _Samples(old), _Samples(new)
     place = _positions(b.keys, a.keys)  # the row of `a` with the key of each row of `b`; -1 if there is none
     both = np.flatnonzero(place >= 0)
@@ -117,7 +119,7 @@ class _Samples:
 
     Attributes:
         keys: string [N].
-        sources, images: Digests of 16 bytes [N]; images may be null.
+        sources, images: Digests [N]; images may be null.
         splits: string [N].
         record: uint64 [N], a number that differs if size or checksum of any variant's record differ.
     """
@@ -125,10 +127,11 @@ class _Samples:
     def __init__(self, data: Dataset) -> None:
         columns = ["key", "split", "source_digest", "image_digest", "size", "payload_crc"]
         table = pa.concat_tables([data.index(split, 0, columns) for split in data.splits]).combine_chunks()
-        self.keys, self.splits, self.sources = table["key"], table["split"], table["source_digest"]
+        self.keys, self.splits = table["key"].cast(pa.string()), table["split"].cast(pa.string())
         nulls = pa.chunked_array([pa.nulls(len(table), pa.binary(16))])
         self.images = table["image_digest"] if "image_digest" in table.column_names else nulls
         self.record = np.concatenate([_records(data, split) for split in data.splits])
+        self.sources = table["source_digest"] if data.external is None else pa.chunked_array([self.record])
 
 
 def _records(data: Dataset, split: str) -> Array:
