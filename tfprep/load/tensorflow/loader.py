@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import functools
 import logging
+import re
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -38,6 +40,15 @@ PREFETCH = 2
 """Batches that TensorFlow prefetches; all others wait in the reader. One is in use while the next is handed over."""
 
 
+def _silence_advice_to_shuffle() -> None:
+    """Without shuffle=False, `fit` asks to `.shuffle` every `tf.data.Dataset`, which would only slow down one in random order.
+
+    Keras looks at nothing of the dataset, so the filter is for all of them.
+    """
+    text = "`shuffle=True` was passed, but will be ignored since the data `x` was provided as a tf.data.Dataset"
+    warnings.filterwarnings("ignore", re.escape(text), UserWarning)
+
+
 class Loader(PipelineAccessors, DatasetOver):
     """A `tf.data.Dataset` of batches, with counters, a report and a state that a run resumes from. Made by `Data.loader`.
 
@@ -52,6 +63,7 @@ class Loader(PipelineAccessors, DatasetOver):
         """`eager`: whether custom training loops take batches from the reader itself (see `EagerBatches`)."""
         self.pipeline, self._info, self._epochs, self._eager = pipeline, dict(info), epochs, eager
         end_waits_on_interrupt(pipeline)
+        _silence_advice_to_shuffle()
         super().__init__(dataset)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -74,7 +86,7 @@ class Loader(PipelineAccessors, DatasetOver):
     def repeat(self, count: Any = None, name: str | None = None) -> Any:
         """The epochs one after another in one iterator: `count` of them, or without an end.
 
-            model.fit(train.repeat(), steps_per_epoch=500, epochs=20, shuffle=False)
+            model.fit(train.repeat(), steps_per_epoch=500, epochs=20)
 
         Args:
             count: The number of epochs; None for a stream without an end.

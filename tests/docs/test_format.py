@@ -1,0 +1,76 @@
+"""The code of docs/format.md for TensorFlow Datasets, tf.data and DALI delivers the samples of `Data.samples`."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import tfprep
+from tfprep import Recipe, codecs, sources
+from tfprep.builder import BuildOptions
+
+PAGE = (Path(__file__).parents[2] / "docs" / "format.md").read_text()
+BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.S)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """24 photos of two classes."""
+    root = tmp_path_factory.mktemp("format")
+    draws = np.random.default_rng(0)
+    for number in range(24):
+        path = root / "raw" / "train" / "ab"[number % 2] / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        coarse = Image.fromarray(draws.integers(0, 256, (3, 4, 3), np.uint8))
+        coarse.resize((32, 24), Image.Resampling.BICUBIC).save(path)
+    source = sources.Folder("{split}/{label}/*.png")
+    recipe = Recipe(name="photos", source=source, store={"image": codecs.Jpeg(95), "label": codecs.Scalar()})
+    tfprep.build(recipe, root / "out", root / "raw", options=BuildOptions(workers=0))
+    return root / "out"
+
+
+def run(module: str, folder: Path) -> dict:
+    (block,) = (block for block in BLOCKS if module in block)
+    names = {"folder": str(folder), "__name__": "page"}
+    exec(compile(block, f"docs/format.md, {module}", "exec"), names)
+    return names
+
+
+def same_samples(folder, pairs, atol):
+    """Each sample once, in any order: by the mean of its image, which differs between any two."""
+    expected = [(sample["image"], sample["label"]) for sample in tfprep.open(folder).samples("train")]
+    by_mean = [sorted(some, key=lambda pair: pair[0].mean()) for some in (expected, pairs)]
+    assert len(pairs) == len(expected) == 24
+    for (image, label), (other, other_label) in zip(*by_mean, strict=True):
+        assert np.abs(image.astype(int) - other.astype(int)).max() <= atol
+        assert label == other_label
+
+
+def unbatched(batches):
+    return [(np.array(image), np.asarray(label).item()) for images, labels in batches for image, label in zip(images, labels, strict=True)]
+
+
+def test_tensorflow_datasets(folder):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of TensorFlow Datasets itself
+        names = run("tensorflow_datasets", folder)
+        assert names["builder"].info.supervised_keys == ("image", "label")
+        pairs = [(image.numpy(), int(label)) for image, label in names["train"]]
+    same_samples(folder, pairs, atol=10)
+
+
+def test_tf_data(folder):
+    batches = run("TFRecordDataset", folder)["batches"]
+    same_samples(folder, unbatched(batches.as_numpy_iterator()), atol=0)
+
+
+def test_dali(folder):
+    pytest.importorskip("nvidia.dali")
+    names = run("nvidia.dali", folder)
+    runs = [(names["images"], names["labels"]), *(names["pipeline"].run() for _ in range(2))]
+    same_samples(folder, unbatched((images.as_array(), labels.as_array()) for images, labels in runs), atol=0)
