@@ -125,6 +125,13 @@ def test_what_the_backend_has_no_arrays_for_is_refused(data: Any, make_dataset: 
     assert next(iter(sized))[0].shape == (2, 8, 8, 3)
 
 
+@pytest.mark.parametrize("argument", [{"class_weight": {0: 5.0}}, {"y": np.zeros(3)}, {"sample_weight": np.ones(3)}])
+def test_arguments_that_keras_would_drop(data: Any, make_model: Any, argument: dict[str, Any]) -> None:
+    (name,) = argument
+    with pytest.raises(LoaderError, match=rf"Keras applies {name}= to arrays and datasets, not to .*: \w+"):
+        make_model().fit(data.keras_loader("train", 8, **OPTIONS), verbose=0, **argument)
+
+
 ALONE = """
 import sys
 import keras, tfprep

@@ -52,7 +52,11 @@ def same_samples(folder, pairs, atol):
 
 
 def unbatched(batches):
-    return [(np.array(image), np.asarray(label).item()) for images, labels in batches for image, label in zip(images, labels, strict=True)]
+    return [
+        (np.array(image), np.asarray(label).item())
+        for images, labels in batches
+        for image, label in zip(images, labels, strict=True)
+    ]
 
 
 def test_tensorflow_datasets(folder):

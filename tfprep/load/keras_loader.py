@@ -7,8 +7,10 @@ shuffles the indices of one, which loses the order and the resume, and its batch
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from types import FrameType
 from typing import Any
 
 import keras
@@ -62,7 +64,12 @@ class KerasLoader(NumpyLoader, DataAdapter):  # type: ignore[misc] # Keras is un
 
     @property
     def num_batches(self) -> int | None:
-        """Batches of one pass; None where it has no end."""
+        """Batches of one pass; None where it has no end.
+
+        Raises:
+            LoaderError: Keras asks in a `fit` or `evaluate` with arguments that it applies to data of its own alone.
+        """
+        _refuse_what_keras_drops(sys._getframe(1))
         return self.pipeline.passes.steps(self._epochs)
 
     @property
@@ -125,6 +132,26 @@ class _Pass(Iterator[Any]):
         if clock is not None:
             clock.answered(len(keras.tree.flatten(element)[0]))
         return element
+
+
+_DROPPED = {
+    "y": "name the targets with targets=",
+    "sample_weight": "name a stored number or map with sample_weight= of keras_loader()",
+    "class_weight": "draw classes more or less often with weights= or balance= of keras_loader(), or store a weight for each "
+    "sample and name it with sample_weight=",
+}
+"""Arguments of `fit` and `evaluate` that Keras passes on to adapters of its own alone, and what to use instead."""
+
+
+def _refuse_what_keras_drops(caller: FrameType) -> None:
+    """An adapter is not told of them; the only one that knows is the `EpochIterator` that has been given it."""
+    if caller.f_code.co_name != "__init__":
+        return
+    for name, way_out in _DROPPED.items():
+        if caller.f_locals.get(name) is not None:
+            raise LoaderError(
+                f"Keras applies {name}= to arrays and datasets, not to the batches of a loader: {way_out}"
+            )
 
 
 def _check_version() -> None:
