@@ -8,7 +8,7 @@ iterators of `numpy_loader`, of `loader` in eager code, and of tf.data over `loa
 64 images of 224 x 224 and without a cache, so that threads are at work when their iterator is dropped.
 
 The counts "before" are those after the first tenth of the iterators, when the frameworks have their threads and memory. The exit
-status is 1 if threads or descriptors are left, or if an iterator takes longer than a minute, in which case the stacks of all
+status is 1 if threads or descriptors are left, or if an iterator takes longer than five minutes, in which case the stacks of all
 threads are printed.
 """
 
@@ -37,8 +37,8 @@ from tfprep import codecs
 KINDS = ("numpy", "eager", "tf.data")
 IMAGES = 64
 OPTIONS = {"batch_size": 8, "threads": 4, "prefetch": 2, "cache": False, "workers": "threads"}
-STALLED_S = 60.0
-"""An iterator takes some milliseconds, and a batch that never comes is waited for five times as long."""
+STALLED_S = 300.0
+"""An iterator takes some milliseconds; on a busy machine, or one that is suspended for a while, minutes must pass before it counts."""
 
 
 class Trainer:

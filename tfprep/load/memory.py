@@ -36,7 +36,7 @@ _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """The budget, what one batch takes, and what the threads take to decode, in bytes; and the number of batches to prefetch."""
+    """The budget, what a batch takes, and what decoding and worker processes take, in bytes; and the number of batches to prefetch."""
 
     budget: int
     batch_bytes: int
@@ -59,6 +59,11 @@ class MemoryPlan:
         return replace(self, fetch_bytes=max(0, most))
 
 
+def budget_bytes(budget: int | str | None) -> int:
+    """The budget in bytes: as `parse_bytes` reads it, or for None `DEFAULT_SHARE` of the free memory."""
+    return parse_bytes(budget) if budget is not None else int(available_memory() * DEFAULT_SHARE)
+
+
 def plan_memory(
     budget: int | str | None, batch_bytes: int, prefetch: int | None, most: int | None = None, working_bytes: int = 0
 ) -> MemoryPlan:
@@ -69,15 +74,15 @@ def plan_memory(
         batch_bytes: What the largest batch takes.
         prefetch: The number asked for.
         most: The most batches where no number is asked for.
-        working_bytes: What the threads take while they decode.
+        working_bytes: What threads take while they decode, and what worker processes take.
 
     Raises:
         LoaderError: That number of batches, or not even one, fits into the budget.
     """
-    total = parse_bytes(budget) if budget is not None else int(available_memory() * DEFAULT_SHARE)
+    total = budget_bytes(budget)
     free = total - working_bytes
     if batch_bytes * (1 + HELD_ELSEWHERE) > free:
-        working = f" and {working_bytes:,} bytes for decoding" if working_bytes else ""
+        working = f" and {working_bytes:,} bytes for decoding and worker processes" if working_bytes else ""
         raise LoaderError(
             f"memory_budget={total:,} bytes cannot hold {1 + HELD_ELSEWHERE} batches of {batch_bytes:,}{working}; a batch is "
             "filled, one waits, and TensorFlow and the trainer hold the others. Allow more, or make batch_size smaller"

@@ -16,7 +16,7 @@ from tfprep.errors import LoaderError
 from tfprep.fields import FieldSpec
 from tfprep.limits import available_memory, usable_cpus
 from tfprep.load.local import FIRST_POSITIONS, LocalShards, first_needed
-from tfprep.load.memory import PREFETCH, MemoryPlan, batch_bytes, parse_bytes, plan_memory, working_bytes
+from tfprep.load.memory import PREFETCH, MemoryPlan, batch_bytes, budget_bytes, parse_bytes, plan_memory, working_bytes
 from tfprep.load.online.fill import STAGED_ROWS, AtLoadFiller
 from tfprep.load.online.ops import AtLoad, plan_at_load, unfit_fields
 from tfprep.load.options import LoaderOptions
@@ -87,6 +87,7 @@ class Pipeline:
         self.passes = Passes(self.schedule, self.options.start_step)
         self._casts = self._plan_casts()
         self._parts = self._make_parts()
+        self._budget = budget_bytes(options.memory_budget)
         self.workers = self._plan_workers()
         self._shared = SharedMemory() if self.workers.processes else None
         self.memory = self._plan_memory()
@@ -375,7 +376,7 @@ class Pipeline:
             working += batch  # TensorFlow's ragged tensors are put together from the arrays of a batch
         options, settings = self.options, self.settings
         most = settings.most_prefetch or max(PREFETCH, most_prefetch(self.workers, rows))
-        plan = plan_memory(options.memory_budget, batch, options.prefetch, most, working)
+        plan = plan_memory(self._budget, batch, options.prefetch, most, working + self.workers.nbytes)
         return plan.with_fetching() if self.is_remote else plan
 
     @property
@@ -391,8 +392,9 @@ class Pipeline:
         if self.local is not None:
             other = "shards arrive in the folder `local` while it runs"
         return plan_workers(
-            options.workers, threads, parts=self._parts, geometry=options.geometry, files=self.table.files, other=other
-        )
+            options.workers, threads, parts=self._parts, geometry=options.geometry, files=self.table.files,
+            budget=self._budget, other=other,
+        )  # fmt: skip
 
     @property
     def _batch_rows(self) -> int:

@@ -45,6 +45,7 @@ def report(pipeline: Pipeline) -> dict[str, Any]:
             "batch_bytes": memory.batch_bytes,
             "prefetch": memory.prefetch,
             "batches_bytes": memory.batches_bytes,
+            "workers_bytes": pipeline.workers.nbytes,
             "index_bytes": pipeline.table.nbytes,
         },
         "cache": _cache(pipeline),

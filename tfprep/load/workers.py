@@ -24,6 +24,12 @@ MANY_CPUS = 8
 what five cores decode, and training shares that interpreter."""
 THREADS_EACH = 4
 """Threads of a process: 16 processes of 4 delivered more than 64 of one, and take a quarter of the memory."""
+LEAST_PROCESSES = 2
+"""One process would have one interpreter again."""
+PROCESS_BYTES = 40 << 20
+"""Memory of a worker process beside batches and cache: Python, NumPy, OpenCV and scratch memory. 24 to 35 MB were measured."""
+PROCESSES_SHARE = 0.5
+"""The most that all processes may take of `memory_budget`."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +40,11 @@ class WorkersPlan:
     threads: int
     because: str
 
+    @property
+    def nbytes(self) -> int:
+        """Memory of the processes beside batches and cache."""
+        return self.processes * PROCESS_BYTES
+
 
 def plan_workers(
     choice: WorkersChoice,
@@ -42,6 +53,7 @@ def plan_workers(
     parts: Sequence[FieldPart],
     geometry: Sequence[Any],
     files: Sequence[Any],
+    budget: int,
     other: str = "",
 ) -> WorkersPlan:
     """What fills batches: `workers` threads in all. LoaderError where processes were asked for and cannot be had.
@@ -52,11 +64,17 @@ def plan_workers(
         parts: What is read.
         geometry: The ops on the way in.
         files: The shards.
+        budget: The loader's memory budget, in bytes; fewer processes of more threads start where it is small.
         other: Another reason against processes, in words.
     """
     if choice == "threads":
         return WorkersPlan(0, workers, "workers='threads'")
+    most = int(budget * PROCESSES_SHARE) // PROCESS_BYTES
     obstacle = other or _obstacle(parts, geometry, files)
+    if not obstacle and most < LEAST_PROCESSES:
+        obstacle = (
+            f"memory_budget={budget:,} bytes has no room for {LEAST_PROCESSES} processes of {PROCESS_BYTES:,} bytes"
+        )
     if obstacle and choice == "processes":
         raise LoaderError(f"workers='processes' is not possible here: {obstacle}; use workers='auto'")
     if obstacle:
@@ -65,7 +83,7 @@ def plan_workers(
         return WorkersPlan(
             0, workers, f"{usable_cpus()} CPUs are fewer than {MANY_CPUS}, for which one interpreter is enough"
         )
-    processes = min(workers, max(2, workers // THREADS_EACH))
+    processes = min(workers, max(LEAST_PROCESSES, workers // THREADS_EACH), most)
     because = (
         "workers='processes'"
         if choice == "processes"

@@ -20,6 +20,7 @@ from tfprep import augment, codecs
 from tfprep.errors import LoaderError, RecordError, StalledPipelineError
 from tfprep.load.reader.worker_handle import PROGRAM, cause_of_death
 from tfprep.load.reader.worker_pool import MOST_DEATHS
+from tfprep.load.workers import PROCESS_BYTES
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="this system has no memfd_create")
 
@@ -113,7 +114,8 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_batches_of_threads(data, case):
+def test_the_batches_of_threads(data, case, monkeypatch):
+    monkeypatch.setattr("tfprep.load.workers.PROCESS_BYTES", 1)  # so that little memory holds a part of the rows
     options = {"batch_size": 16, "seed": 3, **CASES[case]}
     threads = iter(data.numpy_loader("train", workers="threads", **options).repeat())
     loader = data.numpy_loader("train", **options, **PROCESSES).repeat()
@@ -361,6 +363,39 @@ def test_many_cpus_have_processes(data, monkeypatch):
     monkeypatch.setattr("tfprep.load.workers.usable_cpus", lambda: 64)
     report = data.numpy_loader("train", 8, threads=64, fields=["image"]).report()["workers"]
     assert (report["kind"], report["processes"], report["threads_each"]) == ("processes", 16, 4)
+
+
+@pytest.mark.parametrize(("budget", "processes"), [("4GB", 16), ("640MB", 8), ("200MB", 2), ("150MB", 0)])
+def test_the_memory_budget_covers_the_processes(data, monkeypatch, budget, processes):
+    """40 MiB each, in at most half of the budget."""
+    monkeypatch.setattr("tfprep.load.workers.usable_cpus", lambda: 64)
+    loader = data.numpy_loader("train", 8, threads=64, fields=["image"], memory_budget=budget)
+    report = loader.report()
+    assert report["workers"]["processes"] == processes
+    assert processes == 0 or report["workers"]["threads_each"] == 64 // processes
+    assert report["memory"]["workers_bytes"] == processes * 40 * 2**20
+    assert report["memory"]["batches_bytes"] >= report["memory"]["workers_bytes"]
+    assert processes or "memory_budget=157,286,400 bytes has no room" in report["workers"]["because"]
+
+
+def test_processes_that_the_memory_budget_has_no_room_for(data):
+    with pytest.raises(LoaderError, match="memory_budget=104,857,600 bytes has no room for 2 processes"):
+        data.numpy_loader("train", 8, fields=["image"], memory_budget="100MB", **PROCESSES)
+
+
+def test_the_memory_of_a_process_is_what_the_budget_counts(data):
+    loader = data.numpy_loader("train", 16, fields=["image", "lossless"], cache=False, **PROCESSES).repeat()
+    _, batches = started(loader)
+    for _ in range(50):
+        next(batches)
+    for worker in workers_of():
+        assert worker.memory_full_info().uss - shared_bytes(worker) < PROCESS_BYTES
+    loader.close()
+
+
+def shared_bytes(process):
+    """What a process has touched of the memory of batches, which others have not: it is counted with the batches."""
+    return sum(part.private_clean + part.private_dirty for part in process.memory_maps() if "memfd:tfprep" in part.path)
 
 
 @pytest.mark.parametrize(
