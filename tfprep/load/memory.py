@@ -36,7 +36,7 @@ _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """The budget, what a batch takes, and what decoding and worker processes take, in bytes; and the number of batches to prefetch."""
+    """The budget, what a batch takes, and what decoding and processes take, in bytes; and the number of batches to prefetch."""
 
     budget: int
     batch_bytes: int
