@@ -38,7 +38,7 @@ KINDS = ("numpy", "eager", "tf.data")
 IMAGES = 64
 OPTIONS = {"batch_size": 8, "threads": 4, "prefetch": 2, "cache": False, "workers": "threads"}
 STALLED_S = 300.0
-"""An iterator takes some milliseconds; on a busy machine, or one that is suspended for a while, minutes must pass before it counts."""
+"""An iterator takes some milliseconds; this is for machines that are busy, or suspended for a while."""
 
 
 class Trainer:
