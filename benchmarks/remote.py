@@ -1,6 +1,6 @@
 """Images per second from an object store, by its latency, in the three orders and with the local cache, beside other pipelines.
 
-Run: python benchmarks/remote.py [--images 3000] [--latency 1 10 30 100] [--seconds 4] [--json FILE]
+Run: python benchmarks/remote.py [--images 3000] [--latency 1 10 30 100] [--seconds 4] [--data FOLDER] [--json FILE]
 
 A server in a process of its own speaks as much of S3 as reading takes (GET of ranges and HEAD) on loopback, and waits for the
 latency before each answer. It sends a dataset of photo-like JPEG images of 224 x 224 pixels, about 37 kB each, in 8 shards, which
@@ -300,6 +300,16 @@ def prepare(folder: Path, count: int) -> float:
     return sum(file.bytes for file in files) / count
 
 
+def _image_bytes(folder: Path, count: int) -> float:
+    """The bytes of an image of a dataset that an earlier run wrote; 0 if there is none of this size."""
+    import tfprep
+
+    if not (folder / "data" / "tfprep.json").exists():
+        return 0.0
+    split = tfprep.open(folder / "data").splits["train"]
+    return split.bytes / count if split.samples == count else 0.0
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--images", type=int, default=3000, help="Images of the dataset")
@@ -307,6 +317,9 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=4.0, help="Measured seconds per candidate and round")
     parser.add_argument("--rounds", type=int, default=3, help="Rounds")
     parser.add_argument("--only", nargs="+", help="Names of the candidates to measure")
+    parser.add_argument(
+        "--data", type=Path, metavar="FOLDER", help="Write the dataset there, or take the one that is there"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="File for the results")
     parser.add_argument("--serve", nargs=2, metavar=("FOLDER", "MS"), help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -315,13 +328,13 @@ def main() -> None:
         return
     result: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        image_bytes = prepare(folder, options.images)
+        folder, scratch = options.data or Path(name), Path(name) / "scratch"
+        image_bytes = _image_bytes(folder, options.images) or prepare(folder, options.images)
         for latency in options.latency:
             with server(folder, latency):
                 rates: dict[str, list[float]] = {}
                 for _ in range(options.rounds):
-                    for candidate, begin in candidates(folder, image_bytes, folder / "scratch").items():
+                    for candidate, begin in candidates(folder, image_bytes, scratch).items():
                         if not options.only or candidate in options.only:
                             rates.setdefault(candidate, []).append(rate(begin(), options.seconds))
             result[f"{latency:g} ms"] = {name: statistics.median(values) for name, values in rates.items()}

@@ -186,7 +186,8 @@ def files_of(data: Data, split: str) -> list[Path]:
     """The files of a split. Raises DatasetError if one is missing or the split is empty, and LoaderError if they are at a URL."""
     if is_remote(data.shards_folder):
         raise LoaderError(
-            f"{data.shards_folder}: bench measures datasets on a local disk; copy the dataset to this machine first"
+            f"{data.shards_folder}: bench measures datasets on a local disk; copy the dataset to this machine first, or "
+            "measure the link with tfprep bench URL"
         )
     if not data.split(split).samples:
         there = ", ".join(name for name, info in data.splits.items() if info.samples) or "no split with samples"

@@ -24,6 +24,11 @@ _NOT_WITH_TUNE = {
     "--threads": "threads", "--prefetch": "prefetch", "--order": "order", "--cache": "cache",
 }  # fmt: skip
 
+_NOT_AT_URL = {
+    "--tune": "tune", "--model": "model_name", "--map": "map_name", "--report": "report", "--profile": "profile",
+    "--shuffle": "shuffle", "--against": "against", "--cold": "cold",
+}  # fmt: skip
+
 
 @click.command("bench")
 @click.argument("folder", callback=lambda _context, _parameter, folder: _place(folder))
@@ -41,6 +46,8 @@ _NOT_WITH_TUNE = {
 @click.option("--prefetch", type=click.IntRange(1), help="As the loader's option.")
 @click.option("--order", type=click.Choice(["global", "block", "sequential"]), help="Loader option order.")
 @click.option("--cache", type=click.Choice(["auto", "decoded", "encoded", "none"]), help="Loader option cache.")
+@click.option("--local", type=click.Path(), help="Loader option local, for a dataset at a URL.")
+@click.option("--local-limit", help="Loader option local_limit, for example 500GB.")
 @click.option(
     "--step-ms",
     type=click.FloatRange(0, min_open=True),
@@ -94,10 +101,18 @@ _NOT_WITH_TUNE = {
 def command(folder: Path, as_json: bool, fail_if_waiting: float | None, **given: Any) -> int:
     """Measure how fast the dataset in FOLDER loads, which stage limits the rate, and what would help.
 
+    At a URL: what an epoch fetches, what the link delivers, and whether the link limits.
+
     Exit status 4: the input wait exceeded the share of --fail-if-waiting.
     """
+    from tfprep.storage.urls import is_remote
+
     step_s = _step_s(given)
     _check_usage(given, fail_if_waiting)
+    if is_remote(folder):
+        return _at_url(folder, as_json, given, step_s, fail_if_waiting)
+    if given["local"]:
+        raise click.UsageError("--local keeps shards of a dataset at a URL on a disk of this machine")
     from tfprep.bench.compare.named import named_function
     from tfprep.bench.measure.step import TOLERATED
     from tfprep.bench.run import BenchOptions, bench
@@ -138,6 +153,26 @@ def command(folder: Path, as_json: bool, fail_if_waiting: float | None, **given:
         text.echo("\n".join(output))
     waited = max(result.against.share if result.against else 0.0, trained.share.median if trained else 0.0)
     return EXIT_WAITING if fail_if_waiting is not None and waited > fail_if_waiting else 0
+
+
+def _at_url(
+    folder: Path, as_json: bool, given: dict[str, Any], step_s: float | None, fail_if_waiting: float | None
+) -> int:
+    from tfprep.bench.link import bench_link
+    from tfprep.load import open as open_data
+
+    unknown = [option for option, name in _NOT_AT_URL.items() if given[name]]
+    unknown += ["--fail-if-waiting"] if fail_if_waiting is not None else []
+    if unknown:
+        raise click.UsageError(f"{unknown[0]} needs the dataset on a local disk; copy it to this machine first")
+    options = _loader_options(given) | {name: given[name] for name in ("local", "local_limit") if given[name]}
+    seconds = given["rounds"] * given["seconds"]
+    result = bench_link(open_data(folder), given["split"], given["batch_size"], seconds=seconds, **options)
+    if as_json:
+        text.print_json(result.as_json())
+    else:
+        text.echo("\n".join(result.lines(None if step_s is None else given["batch_size"] / step_s)))
+    return 0
 
 
 def _check_usage(given: dict[str, Any], fail_if_waiting: float | None) -> None:
