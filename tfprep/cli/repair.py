@@ -19,7 +19,7 @@ _KEYS_SHOWN = 10
 
 
 @click.command("repair")
-@click.argument("folder", type=click.Path(path_type=Path))
+@click.argument("folder", callback=lambda _context, _parameter, folder: _local(folder))
 @click.argument("recipe", type=click.Path(path_type=Path), required=False)
 @click.option(
     "--data", type=click.Path(path_type=Path), help="Folder of the raw files. [default: that of the last build]"
@@ -50,6 +50,15 @@ def command(
     else:
         text.echo("\n".join(_lines(folder, summary, rest)))
     return EXIT_LOST if summary.lost else 0
+
+
+def _local(folder: str) -> Path:
+    if "://" in folder:
+        raise click.UsageError(
+            f"{folder} is at a store, where no file can be mended; delete what tfprep verify names, then build again: that "
+            "builds the shards that are missing"
+        )
+    return Path(folder)
 
 
 def _lines(folder: Path, summary: RepairSummary, rest: Path | None) -> Iterator[str]:

@@ -48,6 +48,8 @@ def _verdict(faults: int, checked: int, folder: str) -> str:
     if not faults:
         return f"{folder}: no fault found ({text.size(checked)} checked)"
     count = text.number(faults, "fault")
+    if "://" in folder:
+        return f"{count}. Delete the damaged objects, then run the build again: it builds the shards that are missing."
     return (
         f"{count}. tfprep repair {folder} builds the damaged files again, and no others. Files that only an index refers to: "
         "write them again, then run tfprep index."
