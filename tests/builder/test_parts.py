@@ -155,7 +155,7 @@ def other_opencv(site, monkeypatch):
 
 
 def other_python(site, monkeypatch):
-    monkeypatch.setattr("tfprep.builder.planning.parts.python_version", lambda: "3.9.1")
+    monkeypatch.setattr("tfprep.builder.planning.versions.python_version", lambda: "3.9.1")
 
 
 DIFFERENT = {

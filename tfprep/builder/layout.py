@@ -22,7 +22,7 @@ from tfprep.dataset.names import PRIVATE, REJECTS
 from tfprep.errors import BuildError, BuildLockedError
 from tfprep.storage.local import write_whole, writing
 from tfprep.storage.store import Store, open_store
-from tfprep.storage.urls import is_remote
+from tfprep.storage.urls import is_remote, names_in, read_content, remove_file
 
 
 @dataclass(frozen=True)
@@ -114,6 +114,11 @@ class Layout:
         return self.here / "locks"
 
     @property
+    def marks(self) -> Path:
+        """The folder of the mark that belongs to the running build on a cluster, as long as it runs."""
+        return self.private / "nodes"
+
+    @property
     def parts(self) -> Path:
         """What the parts of a build agreed on, and the logs of parts."""
         return self.private / "parts"
@@ -203,6 +208,20 @@ def name_locked(layout: Layout, name: str) -> Iterator[None]:
         with writing(layout.locks):
             fcntl.lockf(file, fcntl.LOCK_EX, 1, byte)
         yield
+
+
+def forget_marks(layout: Layout) -> None:
+    """Keep nodes that a build on a cluster left behind from writing anything more; the caller has the folder's lock."""
+    for name in names_in(layout.marks):
+        remove_file(layout.marks / name)
+
+
+def check_mark(layout: Layout, mark: str) -> None:
+    """Raise BuildError if the build to which this mark belongs has ended."""
+    try:
+        read_content(layout.marks / mark)
+    except FileNotFoundError as error:
+        raise BuildError(f"the build of {layout.out} that this node belonged to has ended") from error
 
 
 def remember_origin(layout: Layout, recipe: Path | None, data: Path) -> None:

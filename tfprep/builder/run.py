@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tfprep.builder.layout import Layout, locked, remember_origin
+from tfprep.builder.layout import Layout, forget_marks, locked, remember_origin
 from tfprep.builder.options import BuildOptions, BuildSummary, Part, PartSummary, worker_count
 from tfprep.builder.planning.parts import (
     agree,
@@ -181,6 +181,7 @@ class _Build:
     def run(self) -> BuildSummary:
         """Build what is due, and publish."""
         remove_leftovers(self._layout.staged)
+        forget_marks(self._layout)
         plan = self._plan()
         forget_common_plan(self._layout)
         states = self._states(plan)
@@ -353,6 +354,7 @@ class _Build:
             "versions": maker_versions(),
             "train": plan.splits[0],
             "run": self._run,
+            "mark": "",
             "stop_at_reject": self._options.on_bad == "fail",
             "hash": self._options.hash,
             "witnesses": [(files, values) for _, files, values, _ in plan.samples.first(_WITNESSES)],

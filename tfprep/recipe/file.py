@@ -19,6 +19,8 @@ from tfprep.python_file import import_file
 from tfprep.recipe.recipe import Recipe
 from tfprep.storage.urls import folder_at, is_remote
 
+RECIPE_MODULE = "tfprep_recipe_"
+"""The beginning of the names that recipes have in `sys.modules`."""
 _PARTS = "augment", "codecs", "derive", "sources"
 
 
@@ -86,7 +88,7 @@ def data_root(path: Path) -> Path:
 
 
 def _module_name(path: Path) -> str:
-    return f"tfprep_recipe_{path.stem}"
+    return f"{RECIPE_MODULE}{path.stem}"
 
 
 def locate(path: Path, error: RecipeError) -> RecipeError:

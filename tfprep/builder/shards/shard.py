@@ -20,7 +20,7 @@ from typing import Any
 import cv2
 import numpy as np
 
-from tfprep.builder.layout import Layout, name_locked
+from tfprep.builder.layout import Layout, check_mark, name_locked
 from tfprep.builder.receipts import (
     Contents,
     Moments,
@@ -74,6 +74,7 @@ class BuildContext:
       versions: The libraries' versions, which the receipts name.
       train: The split whose pixels make the statistics.
       run: A word that belongs to this run of the build. An attempt at a shard continues from what others of the run left.
+      mark: What is there as long as a build on a cluster runs; empty on one machine, where workers end with their build.
       stop_at_reject: Whether the first bad sample ends the build.
       hash: Whether images get a perceptual hash.
     """
@@ -84,6 +85,7 @@ class BuildContext:
     versions: Mapping[str, str]
     train: str
     run: str
+    mark: str
     stop_at_reject: bool
     hash: bool
 
@@ -104,6 +106,7 @@ def open_work(argument: Json) -> Work:
         versions=argument["versions"],
         train=argument["train"],
         run=argument["run"],
+        mark=argument["mark"],
         stop_at_reject=argument["stop_at_reject"],
         hash=argument["hash"],
     )
@@ -190,16 +193,18 @@ def _build(context: BuildContext, task: ShardTask, mark: Mark) -> Receipt:
             shard.add(position, *sample[:3])
         mark(NO_ITEM)
         files.sync()
-        return _commit(context.layout, task, shard, files)
+        return _commit(context, task, shard, files)
 
 
-def _commit(layout: Layout, task: ShardTask, shard: _Shard, files: UnfinishedShard) -> Receipt:
+def _commit(context: BuildContext, task: ShardTask, shard: _Shard, files: UnfinishedShard) -> Receipt:
     """Make the files and the receipt of one attempt those of the shard, as one step for all other attempts.
 
     Two parts of a build, or two nodes of which one was taken for dead, may attempt the same shard at the same time. The first
     attempt that gets here wins, so that files and receipt belong together whatever happens to the others.
     """
+    layout = context.layout
     if layout.at_store:
+        _check_running(context)
         # Names belong to contents, so that other attempts do not matter: the receipt that is written last describes its files.
         receipt = replace(shard.receipt(), files=files.put(layout.store))
         write_receipt(layout, receipt, Contents(shard.rows, _stats(task)))
@@ -208,12 +213,19 @@ def _commit(layout: Layout, task: ShardTask, shard: _Shard, files: UnfinishedSha
         first = read_receipt(layout, task.split, task.shard)
         if first is not None and is_same(first, task):
             return first
+        _check_running(context)
         withdraw_receipt(layout, task.split, task.shard)
         files.commit()
         sync_folder(layout.staged)
         receipt = shard.receipt()
         write_receipt(layout, receipt, Contents(shard.rows, _stats(task)))
         return receipt
+
+
+def _check_running(context: BuildContext) -> None:
+    """Raise BuildError if this worker outlives its build: a later one may have another recipe."""
+    if context.mark:
+        check_mark(context.layout, context.mark)
 
 
 def is_same(receipt: Receipt, task: ShardTask) -> bool:

@@ -11,6 +11,8 @@ program that is connected already, and it would send all data files beside a rec
 from __future__ import annotations
 
 import logging
+import os
+import socket
 import time
 from collections import Counter, deque
 from collections.abc import Iterator
@@ -43,6 +45,7 @@ _POLL_S = 0.25
 """Longest time without an event for the caller."""
 _LOOK_S = 2.0
 """How often the cluster is asked for its nodes."""
+_CONNECT_S = 10.0
 _START_S = 60.0
 """A build begins without the nodes that have not answered by then; they are used as soon as they do. A node takes 1 to 10 s."""
 _MOST_FAILURES = 3
@@ -320,6 +323,7 @@ def _connected(address: str) -> bool:
     if ray.is_initialized():
         return False
     try:
+        _check_port(os.environ.get("RAY_ADDRESS", address) if address == "auto" else address)
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     except Exception as error:  # ConnectionError, RuntimeError, ValueError or an exception of gRPC
         raise BuildError(
@@ -327,6 +331,13 @@ def _connected(address: str) -> bool:
             "where it is"
         ) from error
     return True
+
+
+def _check_port(address: str) -> None:
+    """Raise OSError if nothing answers at "host:port", which Ray itself would try for minutes."""
+    host, _, port = address.rpartition(":")
+    if host and port.isdecimal() and "://" not in address:
+        socket.create_connection((host, int(port)), timeout=_CONNECT_S).close()
 
 
 def _differences(versions: Json) -> str:

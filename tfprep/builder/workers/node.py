@@ -79,7 +79,11 @@ class Node:
         own = self._folder.enter_context(scratch_folder(argument["scratch"] and Path(argument["scratch"]).parent))
         unpack(code, own / "code")
         # Another node may take over a shard while this one, which seemed dead, still writes to its files.
-        changes = {"run": f"{argument['run']}-{self._name}", "scratch": argument["scratch"] and str(own)}
+        changes = {
+            "run": f"{argument['run']}-{self._name}",
+            "mark": sight.mark,
+            "scratch": argument["scratch"] and str(own),
+        }
         if code.recipe:
             changes["recipe_file"] = str(own / "code" / code.recipe)
         argument = {**argument, **changes}

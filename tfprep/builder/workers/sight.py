@@ -7,7 +7,6 @@ import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from tfprep.builder.layout import Layout
@@ -46,7 +45,7 @@ class Sight:
                 )
 
     def _look_at_output(self, layout: Layout) -> None:
-        path = _mark_path(layout, self.mark)
+        path = layout.marks / self.mark
         own = path.with_name(f"{self.mark}-{secrets.token_hex(4)}")
         try:
             same = read_content(path).decode() == self.mark
@@ -79,7 +78,7 @@ def shown(argument: Json) -> Iterator[Sight]:
     layout, mark = Layout(folder_at(argument["out"])), secrets.token_hex(8)
     inputs = _inputs(argument)
     samples = [(files, values, inputs.digest(files, values)) for files, values in argument["witnesses"]]
-    path = _mark_path(layout, mark)
+    path = layout.marks / mark
     if not layout.at_store:
         path.parent.mkdir(exist_ok=True)
     write_content(path, mark)
@@ -87,10 +86,6 @@ def shown(argument: Json) -> Iterator[Sight]:
         yield Sight(mark, samples)
     finally:
         remove_file(path)
-
-
-def _mark_path(layout: Layout, mark: str) -> Path:
-    return layout.private / "nodes" / mark
 
 
 def _inputs(argument: Json) -> Inputs:

@@ -13,6 +13,7 @@ from importlib.metadata import packages_distributions
 from pathlib import Path
 
 from tfprep.errors import BuildError
+from tfprep.recipe.file import RECIPE_MODULE
 
 _DATA_SUFFIXES = {".csv", ".json", ".toml", ".txt", ".yaml", ".yml"}
 _MOST_DATA_BYTES = 1 << 20
@@ -77,7 +78,12 @@ def _loaded_modules() -> Iterator[tuple[str, Path]]:
     for name, module in list(sys.modules.items()):
         path = Path(getattr(module, "__file__", None) or "")
         top, _, rest = name.partition(".")
-        if top in installed or path.suffix != ".py" or any(path.is_relative_to(folder) for folder in standard):
+        if (
+            top in installed
+            or top.startswith(RECIPE_MODULE)
+            or path.suffix != ".py"
+            or any(path.is_relative_to(folder) for folder in standard)
+        ):
             continue
         if path.name != "__init__.py":
             yield f"{name.replace('.', '/')}.py", path

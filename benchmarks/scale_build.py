@@ -1,0 +1,180 @@
+"""What the Ray engine costs, and what becomes of a build whose nodes are killed.
+
+    python benchmarks/scale_build.py --nodes 1 2 4 --tasks 10000 --json scale_build.json
+    python benchmarks/scale_build.py --kills 20 --json kills.json
+
+The cluster (`ray_cluster.py`; Linux and root) is on this machine: each node has an address and processes of its own and says that
+it has one core. Its tasks wait instead of working, so that nodes cost next to nothing and what remains is the engine.
+
+- `tasks_per_s` by the number of nodes, where a task waits 10 ms and holds 500 samples, as that of a shard of 64 MiB does; and
+  `ideal_tasks_per_s`, that of nodes that only wait.
+- `driver_ms`: processor time of the driver for each task, its threads included; `driver_mb`: growth of its peak memory.
+- `nodes_fed`: how many nodes of 8 cores one driver keeps busy with shards that take 1.5 s of a core, by `driver_ms` alone.
+
+With `--kills N`, N builds of 48 samples in 12 shards each lose a node with its workers at a random moment. Counted are builds
+with the bytes of a local build, and shards that were finished before the kill and built again after it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks.ray_cluster import ADDRESS, Cluster, why_not
+
+WAIT_S = 0.01
+SAMPLES = 500
+SHARD_S, CORES = 1.5, 8
+"""A shard of 64 MiB of photos holds 600 images, of which a core makes 400 a second (docs/scale.md)."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--nodes", type=int, nargs="+", default=[1, 2, 4], help="Numbers of nodes to measure")
+    parser.add_argument("--tasks", type=int, default=10_000, help="Tasks of each measurement")
+    parser.add_argument(
+        "--kills", type=int, default=0, help="Number of builds that lose a node; nothing else is measured"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="Seed of the moments of the kills")
+    parser.add_argument("--json", type=Path, help="File for the results")
+    parser.add_argument("--drive", type=int, help=argparse.SUPPRESS)  # the driver's side, inside the cluster
+    options = parser.parse_args()
+    if options.drive:
+        print(json.dumps(drive(options.drive)))
+        return 0
+    if reason := why_not():
+        print(f"no cluster here: {reason}", file=sys.stderr)
+        return 1
+    results = kills(options.kills, options.seed) if options.kills else scale(options.nodes, options.tasks)
+    print(json.dumps(results, indent=1))
+    if options.json:
+        options.json.write_text(json.dumps(results, indent=1) + "\n")
+    return 0
+
+
+# --- what the engine costs ------------------------------------------------------------------------------------------------
+
+
+def scale(counts: list[int], tasks: int) -> dict[str, Any]:
+    results: dict[str, Any] = {}
+    with Cluster() as cluster:
+        for count in sorted(counts):
+            while len(cluster.nodes) <= count:
+                cluster.add()
+            command = [sys.executable, __file__, "--drive", str(tasks)]
+            driver = cluster.run(command, stdout=subprocess.PIPE)
+            output, _ = driver.communicate()
+            assert driver.returncode == 0
+            results[str(count)] = {**json.loads(output), "ideal_tasks_per_s": round(count / WAIT_S, 1)}
+    driver_ms = max(result["driver_ms"] for result in results.values())
+    return {"nodes": results, "nodes_fed": int(SHARD_S * 1000 / driver_ms / CORES)}
+
+
+def open_waiting(argument: dict[str, Any]) -> Callable[[dict[str, Any], Any], dict[str, Any]]:
+    """The work of the nodes' workers; see `tfprep.builder.workers.engine`."""
+
+    def work(task: dict[str, Any], mark: Any) -> dict[str, Any]:
+        mark(0)
+        time.sleep(WAIT_S)
+        return {"samples": len(task["samples"])}
+
+    return work
+
+
+def drive(tasks: int) -> dict[str, Any]:
+    """Run the tasks on the nodes of the cluster, with a window as `ShardScheduler` keeps it."""
+    from tfprep.builder.schedule import TASKS_PER_WORKER
+    from tfprep.builder.workers import TaskDone
+    from tfprep.builder.workers.cluster import RayNodes
+    from tfprep.engines import Ray
+
+    samples = [(f"train/cat/{n:09d}.jpg", [f"train/cat/{n:09d}.jpg"], [], f"{n} 1700000000") for n in range(SAMPLES)]
+    engine = RayNodes("benchmarks.scale_build:open_waiting", Ray(ADDRESS), workers=1, item_timeout_s=300)
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            engine.start()
+            engine.open(_argument(Path(folder)))
+            number = 0
+            cpu, peak, start = time.process_time(), _peak_mb(), time.perf_counter()
+            done = 0
+
+            def fill() -> None:
+                nonlocal number
+                while number < tasks and number - done < TASKS_PER_WORKER * engine.capacity():
+                    engine.submit(number, {"samples": samples})
+                    number += 1
+
+            fill()
+            for event in engine.events():
+                done += isinstance(event, TaskDone)
+                fill()
+            seconds = time.perf_counter() - start
+            return {
+                "tasks_per_s": round(tasks / seconds, 1),
+                "driver_ms": round((time.process_time() - cpu) / tasks * 1000, 3),
+                "driver_mb": round(_peak_mb() - peak, 1),
+            }
+        finally:
+            engine.close()
+
+
+def _argument(folder: Path) -> dict[str, Any]:
+    from tfprep.builder.layout import Layout
+
+    Layout(folder).make()
+    lock = Layout(folder).lock.open("a+")
+    import fcntl
+
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    _argument.lock = lock  # type: ignore[attr-defined]  # held until this process ends
+    nothing: dict[str, Any] = {"recipe_file": None, "run": "scale", "scratch": None, "witnesses": []}
+    return {**nothing, "out": str(folder), "root": str(folder), "files": [], "values": []}
+
+
+def _peak_mb() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+# --- nodes that are killed --------------------------------------------------------------------------------------------------
+
+
+def kills(count: int, seed: int) -> dict[str, Any]:
+    from tests.builder.workers.test_cluster import SHARDS, Driver, Site, digests
+
+    moments = random.Random(seed)
+    equal = again = lost = 0
+    with tempfile.TemporaryDirectory() as temporary, Cluster() as cluster:
+        victim, _ = cluster.add(), cluster.add()
+        for number in range(count):
+            folder = Path(temporary) / str(number)
+            folder.mkdir()
+            site = Site(folder).write()
+            expected = site.digests_of_local_build()
+            site.wait(0.05)
+            driver = Driver(cluster, site)
+            driver.wait_for("node", 2)
+            driver.wait_for("shard", moments.randrange(SHARDS - 2))
+            time.sleep(moments.random() * 0.2)
+            cluster.kill(victim)
+            summary = driver.end()
+            lost += any(node["state"] == "lost" for node in summary["nodes"])
+            equal += digests(site.out) == expected
+            again += sum(times - 1 for times in driver.built().values())
+            print(f"{number + 1}: {summary['nodes']}", file=sys.stderr)
+            victim = cluster.add()
+    return {"kills": count, "nodes_lost_while_building": lost, "equal_bytes": equal, "shards_built_again": again}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

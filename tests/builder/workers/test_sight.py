@@ -1,0 +1,102 @@
+"""What a node of a cluster checks before it takes part, and what keeps one that outlives its build from writing."""
+
+from __future__ import annotations
+
+import fcntl
+import sys
+from pathlib import Path
+
+import pytest
+
+from tfprep.builder.layout import Layout, forget_marks
+from tfprep.builder.shards import shard
+from tfprep.builder.workers.engine import Json
+from tfprep.builder.workers.sight import shown
+from tfprep.builder.workers.user_code import collected, unpack
+from tfprep.errors import BuildError
+from tfprep.recipe.file import load_recipe
+
+
+@pytest.fixture
+def argument(tmp_path) -> Json:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/1.jpg").write_bytes(b"one")
+    layout = Layout(tmp_path / "out")
+    layout.make()
+    folders = {"out": str(layout.out), "root": str(tmp_path / "data")}
+    return {**folders, "files": ["image"], "values": [], "witnesses": [(["1.jpg"], [])]}
+
+
+def test_a_node_that_sees_the_same_folders_takes_part(argument):
+    layout = Layout(Path(argument["out"]))
+    with layout.lock.open("a+") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with shown(argument) as sight:
+            sight.look(argument)
+            assert [path.name for path in layout.marks.iterdir()] == [sight.mark]
+    assert list(layout.marks.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda argument: Path(argument["root"], "1.jpg").write_bytes(b"two"),
+            r"1\.jpg below .* is missing or another",
+        ),
+        (
+            lambda argument: Path(argument["root"], "1.jpg").unlink(),
+            r"1\.jpg below .* is missing or another file there",
+        ),
+        (lambda argument: forget_marks(Layout(Path(argument["out"]))), "is not the driver's folder there"),
+        (None, "is locked by the driver and not locked there"),
+    ],
+)
+def test_a_difference_is_named(argument, change, message):
+    with shown(argument) as sight, Layout(Path(argument["out"])).lock.open("a+") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if change is None:
+            fcntl.flock(lock, fcntl.LOCK_UN)
+        else:
+            change(argument)
+        with pytest.raises(BuildError, match=message):
+            sight.look(argument)
+
+
+def test_the_recipe_and_its_neighbours_are_sent_and_large_data_and_installed_packages_are_not(tmp_path, monkeypatch):
+    home, elsewhere, there = tmp_path / "home", tmp_path / "elsewhere", tmp_path / "there"
+    for path, text in {
+        home
+        / "recipe.py": "import near, elsewhere_module\nfrom package.inner import deep\nimport numpy\nRECIPE = None\n",
+        home / "near.py": "",
+        home / "classes.txt": "cat\n",
+        home / "large.csv": "x" * (1 << 20) + "x",
+        home / "photo.jpg": "",
+        home / "package/__init__.py": "",
+        home / "package/lazy.py": "",
+        home / "package/inner/__init__.py": "",
+        home / "package/inner/deep.py": "",
+        home / "raw/1.txt": "",
+        elsewhere / "elsewhere_module.py": "",
+    }.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    monkeypatch.setattr(sys, "path", [*sys.path, str(elsewhere)])
+    monkeypatch.setattr(sys, "modules", dict(sys.modules))
+    with pytest.raises(Exception, match="expected RECIPE"):
+        load_recipe(home / "recipe.py")
+    code = collected(home / "recipe.py")
+    ours = {name for name in code.files if not name.startswith(("conftest", "tests/", "benchmarks"))}
+    package = {f"package/{name}.py" for name in ("__init__", "lazy", "inner/__init__", "inner/deep")}
+    assert ours == {"recipe.py", "near.py", "classes.txt", "elsewhere_module.py", *package}
+    unpack(code, there)
+    assert sys.path[0] == str(there)
+    assert (there / "package/inner/deep.py").is_file()
+
+
+def test_a_worker_that_outlives_its_build_writes_nothing(full, monkeypatch):
+    real = shard.open_work
+    monkeypatch.setattr(shard, "open_work", lambda argument: real({**argument, "mark": "of a build that ended"}))
+    with pytest.raises(BuildError, match="that this node belonged to has ended"):
+        full.build()
+    assert list(Layout(full.out).receipts.iterdir()) == []
