@@ -123,6 +123,19 @@ def test_what_can_be_repeated_is_repeated(s3, fault):
     assert [request.fault for request in s3.proxy.reads("/x")] == [fault] * 3 + [""]
 
 
+@pytest.mark.parametrize("fault", ["503", "reset", "lost"])
+@pytest.mark.usefixtures("quick")
+def test_a_conditional_write_without_an_answer_is_repeated(s3, fault):
+    store = open_store(s3.new_url())
+    version = None
+    for content in (b"one", b"two"):
+        s3.proxy.write_faults.extend([fault] * 2)
+        version = store.replace("x", content, version)
+        assert (bytes(store.read("x")), store.info("x").version) == (content, version)
+    with pytest.raises(ObjectChangedError):
+        store.replace("x", b"three", None)
+
+
 def test_what_cannot_be_repeated_is_not(s3):
     url = s3.new_url()
     store = open_store(url)

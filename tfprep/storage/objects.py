@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import os
 import threading
+import time
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -102,14 +103,19 @@ class ObjectStore:
         return self._put(name, content, "overwrite", use_multipart=size > MULTIPART_BYTES)
 
     def replace(self, name: str, content: bytes, version: str | None) -> str:
-        try:
-            # Not every store can make a multipart upload conditional.
-            return self._put(name, content, "create" if version is None else _conditions(version), use_multipart=False)
-        except ObjectChangedError:
-            # A request whose answer was lost is repeated, and then meets what it has written itself.
-            if (current := self._version_of(name, content)) is None:
-                raise
-            return current
+        mode, end = "create" if version is None else _conditions(version), time.monotonic() + RETRY_S
+        while True:
+            try:
+                # Not every store can make a multipart upload conditional.
+                return self._put(name, content, mode, use_multipart=False)
+            except (ObjectChangedError, _NoAnswerError) as error:
+                # A request whose answer was lost may have been done: a repetition then meets what it has written itself. obstore
+                # repeats no conditional request that was sent.
+                if (current := self._version_of(name, content)) is not None:
+                    return current
+                if isinstance(error, ObjectChangedError) or time.monotonic() > end:
+                    raise
+                time.sleep(FIRST_BACKOFF_S)
 
     def _version_of(self, name: str, content: bytes) -> str | None:
         """Return the object's version if this is its content."""
@@ -132,13 +138,15 @@ class ObjectStore:
 
     def _put(self, name: str, content: bytes | Path, mode: Any, **options: Any) -> str:
         import obstore
-        from obstore.exceptions import AlreadyExistsError, PreconditionError
+        from obstore.exceptions import AlreadyExistsError, GenericError, PreconditionError
 
         try:
             key = self._key(name)
             return _version(obstore.put(self._store, key, content, mode=mode, chunk_size=PART_BYTES, **options))
         except (AlreadyExistsError, PreconditionError):
             raise ObjectChangedError(f"{self._url / name} was written by another process in the meantime") from None
+        except GenericError as error:
+            raise _NoAnswerError(str(self._failed(name, error, "cannot be written"))) from None
         except Exception as error:
             raise self._failed(name, error, "cannot be written") from None
 
@@ -157,6 +165,10 @@ class ObjectStore:
         if _METADATA_SERVER in reason:  # where a machine of the cloud asks for credentials; others have no such server
             return StorageError(f"{url} {what}: the environment holds no credentials; check {variables}")
         return StorageError(f"{url} {what}: {reason}")
+
+
+class _NoAnswerError(StorageError):
+    """A request was sent and not answered, so that nobody knows whether it was done."""
 
 
 def _cause(error: Exception) -> Exception | None:
