@@ -76,7 +76,9 @@ def plan_workers(
             f"memory_budget={budget:,} bytes has no room for {LEAST_PROCESSES} processes of {PROCESS_BYTES:,} bytes"
         )
     if obstacle and choice == "processes":
-        raise LoaderError(f"workers='processes' is not possible here: {obstacle}; use workers='auto'")
+        raise LoaderError(
+            f"workers='processes' is not possible here: {obstacle}; use workers='auto', with which threads read it"
+        )
     if obstacle:
         return WorkersPlan(0, workers, obstacle)
     if choice == "auto" and usable_cpus() < MANY_CPUS:
@@ -100,7 +102,10 @@ def _obstacle(parts: Sequence[FieldPart], geometry: Sequence[Any], files: Sequen
         return "the index holds all that is read"
     for part in parts:
         if part.output.dtype == "string" or None in part.output.shape:
-            return f"'{part.field}' is text, or differs in size, and has no place in shared memory"
+            return (
+                f"'{part.field}' is text, or differs in size, and has no place in shared memory (leave it out with fields= or "
+                "inputs=, or give images one size with geometry=)"
+            )
     if any(is_remote(path) for path in files):
         return "records at a URL are fetched by threads"
     try:
