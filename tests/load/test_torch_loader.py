@@ -165,7 +165,7 @@ def test_two_ranks_of_a_real_process_group(photos, tmp_path):
 
 def test_workers_share_cpus_and_memory(data):
     loader = data.torch_loader("train", 8, memory_budget="300MB", threads=0)
-    shared = torch_loader._share(loader._whole.pipeline, 3)
+    shared = torch_loader._share(loader.pipeline, 3)
     assert shared.memory_budget == 100 << 20
     assert shared.threads >= 1
     assert torch_loader._share(data.torch_loader("train", 8, threads=5)._whole.pipeline, 3).threads == 5
