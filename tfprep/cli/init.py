@@ -21,12 +21,11 @@ from tfprep.cli import text
 @click.option("--force", is_flag=True, help="Overwrite an existing recipe.")
 def command(folder: Path, out: Path, force: bool) -> None:
     """Inspect FOLDER and write a recipe for its images. The recipe builds without edits."""
-    from tfprep.recipe.template import dataset_name, recipe_text
-    from tfprep.sources.detection.detect import detect
+    from tfprep.recipe.template import dataset_name, recipe_text, recognised
 
     if out.exists() and not force:
         raise click.UsageError(f"{out} already exists; --force overwrites it, --out names another file")
-    found = detect(folder)
+    found = recognised(folder)
     out.write_text(recipe_text(found, folder, out), encoding="utf-8")
     for line in found.lines():
         text.echo(f"  {line}")

@@ -7,8 +7,12 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from tfprep.dataset.dataset import open_dataset
+from tfprep.dataset.records_source import Records
+from tfprep.errors import DatasetError
 from tfprep.fields import RASTER_KINDS, Kind
-from tfprep.sources.detection.detect import Detected
+from tfprep.sources.detection.annotated import LayoutGuess
+from tfprep.sources.detection.detect import Detected, detect, looked
 
 _STORE: Mapping[Kind, str] = {
     "image": "codecs.Jpeg(95)",
@@ -23,6 +27,17 @@ _STORE: Mapping[Kind, str] = {
 _BOX_SIDE = 640
 """Side of the images for detectors, to which they are resized and padded: that of YOLO and RetinaNet."""
 _SIZES = (224, 160, 128, 96, 64, 32)
+
+
+def recognised(folder: Path) -> Detected:
+    """Return the source that fits a folder of raw data, or a dataset. Raises SourceError if none does."""
+    try:
+        data = open_dataset(folder)
+    except DatasetError:
+        return detect(folder)
+    kinds = {name: spec.kind for name, spec in data.fields.items()}
+    what = "TFRecords with an index" if data.external else "a dataset that tfprep built"
+    return looked(LayoutGuess(Records(kinds), what), folder)
 
 
 def recipe_text(detected: Detected, folder: Path, path: Path) -> str:
@@ -46,9 +61,11 @@ def recipe_text(detected: Detected, folder: Path, path: Path) -> str:
         f"store={{{', '.join(f'{field!r}: {_codec(detected, kind)}' for field, kind in detected.facts.kinds.items())}}},",
         "seed=0,",
     ]
-    modules = (
-        "augment, codecs, derive, sources" if "mask" in detected.facts.kinds.values() else "augment, codecs, sources"
-    )
+    derived = "derive, " if "mask" in detected.facts.kinds.values() else ""
+    of_dataset = isinstance(detected.source, Records)
+    modules = f"augment, codecs, {derived}sources" if not of_dataset else f"augment, codecs, {derived}".strip(", ")
+    if of_dataset:
+        modules += "\nfrom tfprep.dataset import Records"
     return _TEMPLATE.format(
         facts="\n".join(line for line in detected.lines()).replace('"""', "'''").replace("\\", "/"),
         file=path.name,

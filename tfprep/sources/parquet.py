@@ -69,6 +69,12 @@ def parquet_batches(path: Path, columns: Sequence[str], rows: int) -> Iterator[d
             first += len(batch)
 
 
+def file_columns(path: Path) -> list[str]:
+    """The columns whose cells are files: bytes, or a struct of bytes and path."""
+    with _opened(path) as file:
+        return [name for name in file.schema_arrow.names if _holds_bytes(file, name)]
+
+
 def class_names(path: Path, column: str) -> tuple[str, ...] | None:
     """The names of a column's classes, if the metadata gives them."""
     with _opened(path) as file:

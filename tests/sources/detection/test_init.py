@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import shutil
@@ -18,9 +19,12 @@ from tests.sources.annotations.test_labelme import labelme, shape
 from tests.sources.annotations.test_voc import xml
 from tests.sources.building import rejects_of, write_picture
 from tests.sources.containers.test_archives import content
+from tests.sources.test_parquet import row
+from tests.sources.test_parquet import write as write_parquet
+from tfprep import Recipe, codecs, sources
 from tfprep.builder import BuildOptions
 from tfprep.recipe.file import data_root, load_recipe
-from tfprep.recipe.template import recipe_text
+from tfprep.recipe.template import recipe_text, recognised
 from tfprep.sources.detection.detect import detect
 
 NAMES = [f"{n:02}" for n in range(12)]
@@ -155,7 +159,44 @@ def shards(root):
                     archive.addfile(info, io.BytesIO(data))
 
 
+def hugging_face(root):
+    for split, numbers_of_rows in (("train", range(9)), ("validation", range(9, 12))):
+        write_parquet(root / f"data/{split}-00000-of-00001.parquet", [row(n) for n in numbers_of_rows])
+
+
+def compressed(root):
+    shards(root)
+    for path in list(root.rglob("*.tar")):
+        path.with_suffix(".tar.gz").write_bytes(gzip.compress(path.read_bytes()))
+        path.unlink()
+
+
+def videos(root):
+    from tests.sources.containers.test_video import write
+
+    for n, name in enumerate(NAMES):
+        write(root / f"{'ab'[n % 2]}/{name}.mkv", [n] * 5)
+
+
+def built_dataset(root):
+    pictures(root, "raw/cat/{}.png")
+    recipe = Recipe(name="first", source=sources.Folder("raw/{label}/*"), variants={"train": 2},
+                    store={"image": codecs.Png(), "label": codecs.Scalar()})  # fmt: skip
+    tfprep.build(recipe, root / "out", root, options=BuildOptions(workers=0))
+    shutil.rmtree(root / "raw")
+    for path in (root / "out").iterdir():
+        path.rename(root / path.name)
+    (root / "out").rmdir()
+
+
 LAYOUTS = {
+    hugging_face: "Table(table='**/{split}-*-of-*.parquet', image='image', label='label', fields={'mask': ('mask', 'mask'), "
+    "'caption': ('text', 'caption'), 'boxes': ('boxes', 'objects.bbox'), 'box_labels': ('label', 'objects.category')}, "
+    "box_format='xywh')",
+    compressed: "Archives(archives='{split}/**/*.tar.gz', image=('png',), label='cls', fields={'mask': ('mask', 'seg.png'), "
+    "'text': ('text', 'txt')})",
+    videos: "Video(videos='{label}/**/*.mkv', seconds=1.0, splits=sources.Fractions(train=0.8, val=0.2))",
+    built_dataset: "Records(fields={'image': 'image', 'label': 'label'}, splits=None)",
     shards: "Archives(archives='{split}/**/*.tar', image=('png',), label='cls', fields={'mask': ('mask', 'seg.png'), "
     "'text': ('text', 'txt')})",
     sixteen_bits: "Folder(splits=sources.Fractions(train=0.8, val=0.2, stratify='label'), pixels={'image': sources.Pixels()})",
@@ -174,7 +215,12 @@ LAYOUTS = {
     yolo: "Yolo()",
     beside: "LabelMe(fields=('boxes', 'box_labels', 'instances'), splits=",
 }
-SAMPLES = {coco: 24, shards: 24}
+SAMPLES = {coco: 24, shards: 24, compressed: 24}
+
+
+@pytest.fixture(autouse=True)
+def staging(tmp_path, monkeypatch):
+    monkeypatch.setenv("TFPREP_STAGING", str(tmp_path / "staging"))
 
 
 @pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning")
@@ -182,6 +228,8 @@ SAMPLES = {coco: 24, shards: 24}
 def test_the_recipe_builds_as_it_stands(tmp_path, layout):
     if layout in (coco, beside):
         pytest.importorskip("pycocotools")
+    if layout is videos:
+        pytest.importorskip("av")
     if layout is slices:
         pytest.importorskip("pydicom")
     if layout is yolo:
@@ -189,7 +237,7 @@ def test_the_recipe_builds_as_it_stands(tmp_path, layout):
     root = tmp_path / "data"
     root.mkdir()
     layout(root)
-    found = detect(root)
+    found = recognised(root)
     assert LAYOUTS[layout] in repr(found.source)
     path = tmp_path / f"recipe_{layout.__name__}.py"
     path.write_text(recipe_text(found, root, path))

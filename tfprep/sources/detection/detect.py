@@ -13,6 +13,7 @@ from tfprep.errors import SourceError
 from tfprep.sources.containers import Archives
 from tfprep.sources.detection.annotated import FRACTIONS, LayoutGuess, annotated
 from tfprep.sources.detection.archived import archives
+from tfprep.sources.detection.bundled import parquet_images, videos
 from tfprep.sources.detection.facts import PAGES, Facts, look
 from tfprep.sources.detection.pairs import SPLIT_NAMES, mask_patterns
 from tfprep.sources.detection.palettes import colours_of, palette_of
@@ -55,20 +56,22 @@ def detect(folder: Path) -> Detected:
     The whole tree is listed once to find the layout and once by the source; a few files are opened.
     """
     tree = _tree(folder)
-    if not tree.images and (guess := archives(folder)) is not None:
-        return _looked(guess, folder)
+    for bundled in () if tree.images else (archives, parquet_images, videos):
+        if (guess := bundled(folder)) is not None:
+            return looked(guess, folder)
     if not tree.images:
         raise SourceError(f"{folder}: no image below this folder (files ending in {', '.join(IMAGE_SUFFIXES)})")
     for candidate in (*annotated(folder, tree.images), *_tables(folder, tree), *_pairs(tree), _folders(tree)):
         try:
-            return _looked(candidate, folder)
+            return looked(candidate, folder)
         except SourceError:
             if isinstance(candidate.source, Folder):
                 raise
     raise AssertionError("class folders or images alone are always tried last")
 
 
-def _looked(candidate: LayoutGuess, folder: Path) -> Detected:
+def looked(candidate: LayoutGuess, folder: Path) -> Detected:
+    """Return the source with what its samples are like. Raises SourceError if it does not fit the folder."""
     source, layout, doubts = candidate
     facts = look(source, folder)
     if isinstance(source, Paired) and facts.no_mask_opened:

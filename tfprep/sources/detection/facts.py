@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import os
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ from tfprep.errors import MissingDependencyError, SampleError
 from tfprep.fields import Kind, Size
 from tfprep.images import decode_mask, decode_pixels, image_size, is_dicom, is_jpeg, pixels_size
 from tfprep.seeding import sample_hash
+from tfprep.sources.patterns import IMAGE_SUFFIXES
+from tfprep.sources.reference import parse_reference
 from tfprep.sources.source import Entry, FieldDecoder, Listing, Source, read_files
 
 PLAIN = ("uint8 [H, W, 3]", "uint8 [H, W, 1]", "uint8 [H, W, 4]", "uint8 [H, W, 2]")
@@ -105,7 +108,7 @@ def look(source: Source, root: Path) -> Facts:
     chosen: list[tuple[int, str, Entry]] = []
     for entry in listing.entries:
         splits[entry.split] += 1
-        suffixes[Path(entry.files[0]).suffix.lower()] += 1
+        suffixes[_suffix(entry.files[0])] += 1
         for name, count in counts.items():
             count.update(_names(listing, name, entry))
         if "objects" in listing.values:
@@ -123,6 +126,13 @@ def look(source: Source, root: Path) -> Facts:
     return Facts(
         listing.kinds, splits, labels, suffixes, sizes, by_class, numbers, forms, problems, dict(listing.tally)
     )
+
+
+def _suffix(text: str) -> str:
+    """The suffix of a file, or of a member's name; that of the file for a member without a name of its own."""
+    reference = parse_reference(text)
+    member = os.path.splitext(reference.member)[1].lower()
+    return member if member in IMAGE_SUFFIXES else os.path.splitext(reference.file)[1].lower()
 
 
 def _names(listing: Listing, name: str, entry: Entry) -> list[str]:
@@ -144,10 +154,13 @@ def _opened(
                 **read_files(root, listing.files, entry),
                 **dict(zip(listing.values, entry.values, strict=True)),
             }
-            form, size = _form(raw["image"])
-            forms[form] += 1
-            sizes.append(size)
-            made = {name: decoder.decode(raw, sizes[-1]) for name, decoder in decoders.items()}
+            size = decoders["image"].size(raw) if "image" in decoders else None
+            if "image" in raw:
+                form, size = _form(raw["image"])
+                forms[form] += 1
+            if size is not None:
+                sizes.append(size)
+            made = {name: decoder.decode(raw, size) for name, decoder in decoders.items()}
             for name, found in numbers.items():
                 found.update(np.unique(made[name] if name in made else decode_mask(raw[name])).tolist())
         except SampleError as error:
