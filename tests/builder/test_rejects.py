@@ -325,10 +325,13 @@ def test_all_readable_formats_are_converted(site):
         image.save(site.data / name)
     rgb.convert("CMYK").save(site.data / "cmyk.jpg")
     rgb.save(site.data / "webp.webp", lossless=True)
+    Image.fromarray(np.dstack([np.asarray(rgb), np.asarray(rgb)[:, :, :1]])).save(site.data / "transparent.png")
     cv2.imwrite(str(site.data / "deep.png"), np.asarray(rgb)[:, :, ::-1].astype(np.uint16) * 257)
-    assert site.build().rejects == 2
-    reasons = [json.loads(line)["error"] for line in (site.out / "rejects.jsonl").read_text().splitlines()]
-    assert all("16 bits a channel, of which 8 would be lost" in reason for reason in reasons)
+    assert site.build().rejects == 3
+    rejects = [json.loads(line) for line in (site.out / "rejects.jsonl").read_text().splitlines()]
+    reasons = {reject["key"]: reject["error"] for reject in rejects}
+    assert "the image has transparent pixels, which 8-bit RGB cannot hold" in reasons.pop("transparent.png")
+    assert all("16 bits a channel, of which 8 would be lost" in reason for reason in reasons.values())
     data = open_dataset(site.out)
     keys = data.index("train")["key"].to_pylist()
     stored = dict(zip(keys, (sample["image"] for sample in data.samples("train")), strict=True))

@@ -296,3 +296,25 @@ def test_options_are_checked():
             sources.Pixels(**options)
     with pytest.raises(RecipeError, match="names no image and no map"):
         sources.Folder("**", pixels={"mask": sources.Pixels()})
+
+
+def test_transparent_pixels_are_laid_over_a_colour_that_is_named(tmp_path):
+    """Pillow's own composition is the reference."""
+    rgba = np.random.default_rng(3).integers(0, 256, (12, 10, 4)).astype(np.uint8)
+    (tmp_path / "data").mkdir()
+    Image.fromarray(rgba).save(tmp_path / "data/a.png")
+    Image.fromarray(rgba[:, :, :3]).save(tmp_path / "data/b.png")
+    Image.fromarray(rgba[:, :, 0]).save(tmp_path / "data/c.png")
+    pixels = sources.Pixels(background=(10, 200, 30))
+    fields, rejects = built(sources.Folder("*", pixels={"image": pixels}), tmp_path / "data", tmp_path / "out")
+    assert not rejects
+    whole = Image.new("RGBA", (10, 12), (10, 200, 30, 255))
+    whole.alpha_composite(Image.fromarray(rgba))
+    np.testing.assert_array_equal(fields["a.png"]["image"], np.asarray(whole.convert("RGB")))
+    np.testing.assert_array_equal(fields["b.png"]["image"], rgba[:, :, :3])
+    np.testing.assert_array_equal(fields["c.png"]["image"], np.repeat(rgba[:, :, :1], 3, 2))
+    _, refused = built(sources.Folder("*"), tmp_path / "data", tmp_path / "refused")
+    assert list(refused) == ["a.png"]
+    for wrong in ({"background": (1, 2)}, {"background": (0, 0, 256)}, {"background": (0, 0, 0), "to": "uint8"}):
+        with pytest.raises(RecipeError, match="background"):
+            sources.Pixels(**wrong)

@@ -16,6 +16,8 @@ from tfprep.images.limits import check_pixels
 from tfprep.images.orientation import upright
 from tfprep.images.pillow import (
     PNG_START,
+    WHITE,
+    Colour,
     as_class_numbers,
     bits_per_channel,
     is_jpeg,
@@ -50,7 +52,7 @@ def stored_size(data: bytes) -> Size:
         return image.height, image.width
 
 
-def decode_image(data: bytes, *, reduced: int = 1, narrow: bool = True) -> ImageArray:
+def decode_image(data: bytes, *, reduced: int = 1, narrow: bool = True, background: Colour | None = None) -> ImageArray:
     """The upright image as uint8 [H, W, 3] RGB.
 
     Args:
@@ -58,7 +60,8 @@ def decode_image(data: bytes, *, reduced: int = 1, narrow: bool = True) -> Image
         reduced: k of 2, 4 or 8 decodes a JPEG at 1/k in the DCT domain: ceil(H / k) by ceil(W / k) pixels, of which pixel i
             shows the original's pixels k·i to k·(i + 1). All other formats are decoded whole, and so is a JPEG that is
             turned upright so that an incomplete last pixel would come first. `warp_sample(reduced=k)` takes either.
-        narrow: whether 16 bits a channel become 8. If not, such an image is refused.
+        narrow: whether 16 bits a channel become 8, and transparent pixels are laid over white. If not, such an image is refused.
+        background: the RGB colour that transparent pixels are laid over, whatever `narrow` is.
 
     Raises:
         SampleError: the bytes are not a whole image, or one of those that are refused (see `tfprep.images`).
@@ -73,7 +76,7 @@ def decode_image(data: bytes, *, reduced: int = 1, narrow: bool = True) -> Image
                 "or ask for 8 with sources.Pixels(to='uint8')"
             )
         deep = image.mode in ("RGB", "RGBA", "LA") and bits_per_channel(image, data) == 16
-        pixels = deep_pixels(image, data) if deep else rgb_pixels(image)
+        pixels = deep_pixels(image, data) if deep else rgb_pixels(image, background or (WHITE if narrow else None))
         return upright(pixels, pillow_orientation(image, data))
 
 

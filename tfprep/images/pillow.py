@@ -8,6 +8,7 @@ import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TypeAlias
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
@@ -39,6 +40,7 @@ _CHANNELS = {
     "I;16": 2,
 }
 """Bytes a pixel in Pillow's memory, which keeps four channels for three."""
+_OPAQUE = 255
 _STRIP_PIXELS = 1 << 20
 """Pixels that are converted at once, so that copies for the conversion need a few megabytes whatever the image's size."""
 
@@ -103,8 +105,13 @@ def white_level(image: Image.Image, data: bytes) -> int | None:
     return (1 << bits) - 1 if bits < 8 else None
 
 
-def rgb_pixels(image: Image.Image) -> ImageArray:
-    """uint8 [H, W, 3] as the pixels lie in the file: transparency is laid over white, 16-bit gray is rounded to 8 bits."""
+Colour: TypeAlias = "tuple[int, int, int]"
+WHITE: Colour = (255, 255, 255)
+
+
+def rgb_pixels(image: Image.Image, background: Colour | None = WHITE) -> ImageArray:
+    """uint8 [H, W, 3] as the pixels lie in the file: transparent pixels are laid over the background, 16-bit gray is rounded to 8
+    bits. Without a background, an image that is transparent somewhere raises SampleError."""
     if image.mode == "F":
         raise SampleError("an image of 32-bit floats has no defined range; convert it to 8 or 16 bits first")
     image.load()
@@ -112,10 +119,10 @@ def rgb_pixels(image: Image.Image) -> ImageArray:
     if image.mode == "RGB" and not transparent:
         return np.asarray(image)
     if image.height * image.width <= _STRIP_PIXELS:
-        return _rgb_strip(image, transparent)
+        return _rgb_strip(image, transparent, background)
     pixels = np.empty((image.height, image.width, 3), np.uint8)
     for rows in strips(image.height, image.width):
-        pixels[rows] = _rgb_strip(image.crop((0, rows.start, image.width, rows.stop)), transparent)
+        pixels[rows] = _rgb_strip(image.crop((0, rows.start, image.width, rows.stop)), transparent, background)
     return pixels
 
 
@@ -139,12 +146,17 @@ def narrowed(wide: Array) -> ImageArray:
     return ((wide.astype(np.uint32) + 128) // 257).astype(np.uint8)
 
 
-def _rgb_strip(image: Image.Image, transparent: bool) -> ImageArray:
+def _rgb_strip(image: Image.Image, transparent: bool, background: Colour | None) -> ImageArray:
     if image.mode.startswith("I"):
         return np.repeat(narrowed(as_class_numbers(np.asarray(image)).astype(np.uint16))[:, :, None], 3, axis=2)
     if transparent:
         rgba = image.convert("RGBA")
-        image = Image.alpha_composite(Image.new("RGBA", rgba.size, "white"), rgba)
+        if background is None and rgba.getextrema()[3][0] < _OPAQUE:  # type: ignore[index]
+            raise SampleError(
+                "the image has transparent pixels, which 8-bit RGB cannot hold; lay them over a colour with pixels={'image': "
+                "sources.Pixels(background=(255, 255, 255))}, or keep them with sources.Pixels()"
+            )
+        image = Image.alpha_composite(Image.new("RGBA", rgba.size, background or WHITE), rgba)
     return np.asarray(image.convert("RGB"))
 
 

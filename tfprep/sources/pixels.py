@@ -32,6 +32,8 @@ class Pixels:
         window: In DICOM, (centre, width) in place of `low` and `high`, or "file" for the window that each file gives.
         channels: The channels to take, from 0, such as `(3, 2, 1)`; None for all.
         page: The page of a TIFF, or the frame of an animated image or of DICOM, from 0. With None, a file of several is a reject.
+        background: The RGB colour that transparent pixels are laid over, such as (255, 255, 255). All images then become 8-bit
+            RGB, as without `Pixels`. Without it, transparency stays a channel.
         nodata: The value for the pixels that a GeoTIFF marks as no data. With None, an image with such pixels is a reject.
 
     Raises:
@@ -45,6 +47,7 @@ class Pixels:
     channels: tuple[int, ...] | None = None
     page: int | None = None
     nodata: float | None = None
+    background: tuple[int, int, int] | None = None
 
     def __post_init__(self) -> None:
         if self.to not in (None, "uint8", "uint16", "float32"):
@@ -65,6 +68,13 @@ class Pixels:
         if self.page is not None and not (isinstance(self.page, int) and self.page >= 0):
             raise RecipeError(f"Pixels: page is a number from 0; got {self.page!r}")
 
+        if self.background is not None:
+            others = [name for name, value in vars(self).items() if value is not None and name != "background"]
+            if others:
+                raise RecipeError(f"Pixels: background makes 8-bit RGB of all images; leave out {', '.join(others)}")
+            if not _is_colour(self.background):
+                raise RecipeError(f"Pixels: background is three numbers from 0 to 255; got {self.background!r}")
+
     def __repr__(self) -> str:
         given = {name: value for name, value in vars(self).items() if value is not None}
         return f"sources.Pixels({', '.join(f'{name}={value!r}' for name, value in given.items())})"
@@ -82,6 +92,8 @@ class PixelDecoder:
 
     def decode(self, raw: Mapping[str, Any], size: Size | None) -> Array:
         options, data = self.pixels, raw[self.field]
+        if options.background is not None:
+            return images.decode_image(data, narrow=False, background=options.background)
         array = images.decode_pixels(data, options.page, options.nodata)
         if options.channels is not None:
             if max(options.channels) >= array.shape[2]:
@@ -134,6 +146,10 @@ def _range(array: Array, options: Pixels) -> tuple[float, float]:
     if array.dtype.kind == "f":
         raise SampleError(f"floats have no range to make {options.to} of; give low and high, or window")
     return 0.0, float(np.iinfo(array.dtype).max)
+
+
+def _is_colour(colour: Any) -> bool:
+    return isinstance(colour, tuple) and len(colour) == 3 and all(c in range(256) for c in colour)
 
 
 def _is_window(window: Any) -> bool:

@@ -80,6 +80,9 @@ def looked(candidate: LayoutGuess, folder: Path) -> Detected:
     if facts.deep and isinstance(source, Folder | Paired | Table | Archives):
         source, named = _with_pixels(source, facts)
         facts, doubts = look(source, folder), (*doubts, *named)
+    elif facts.transparent and isinstance(source, Folder | Paired | Table | Archives):
+        source = replace(source, pixels={"image": Pixels(background=(255, 255, 255))})
+        doubts = (*doubts, "transparent pixels are laid over white (background=)")
     if facts.small:
         doubts = (*doubts, facts.small)
     return Detected(source, layout, facts, doubts)

@@ -21,7 +21,8 @@ from tfprep.sources.reference import parse_reference
 from tfprep.sources.source import Entry, FieldDecoder, Listing, Source, read_files
 
 PLAIN = ("uint8 [H, W, 3]", "uint8 [H, W, 1]", "uint8 [H, W, 4]", "uint8 [H, W, 2]")
-"""The forms that become 8-bit RGB without losing anything, but for transparency, which is laid over white."""
+"""The forms that become 8-bit RGB without losing anything, unless they are transparent somewhere."""
+TRANSPARENT = ", transparent"
 SAMPLES = 24
 """Number of samples that are opened: those with the smallest hashes, which is a fair and repeatable choice."""
 
@@ -57,7 +58,12 @@ class Facts:
     @property
     def deep(self) -> bool:
         """Whether 8-bit RGB would lose something of the images that were opened."""
-        return not set(self.forms) <= set(PLAIN)
+        return not {form.removesuffix(TRANSPARENT) for form in self.forms} <= set(PLAIN)
+
+    @property
+    def transparent(self) -> bool:
+        """Whether images that were opened have transparent pixels."""
+        return any(form.endswith(TRANSPARENT) for form in self.forms)
 
     @property
     def no_mask_opened(self) -> bool:
@@ -178,7 +184,11 @@ def _form(data: bytes) -> tuple[str, Size]:
         if is_dicom(data):
             raise
         return PLAIN[0], image_size(data)  # one of more than 8 bits is a reject of the build, which says what to do
-    return f"{pixels.dtype} [H, W, {pixels.shape[2]}]{_several(data)}", (pixels.shape[0], pixels.shape[1])
+    alpha = pixels.dtype == np.uint8 and pixels.shape[2] in (2, 4) and pixels[:, :, -1].min() < 255
+    return f"{pixels.dtype} [H, W, {pixels.shape[2]}]{_several(data)}{TRANSPARENT * alpha}", (
+        pixels.shape[0],
+        pixels.shape[1],
+    )
 
 
 PAGES = ", several pages"
