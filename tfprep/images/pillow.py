@@ -151,7 +151,7 @@ def _rgb_strip(image: Image.Image, transparent: bool, background: Colour | None)
         return np.repeat(narrowed(as_class_numbers(np.asarray(image)).astype(np.uint16))[:, :, None], 3, axis=2)
     if transparent:
         rgba = image.convert("RGBA")
-        if background is None and rgba.getextrema()[3][0] < _OPAQUE:  # type: ignore[index]
+        if background is None and np.asarray(rgba.getchannel("A")).min() < _OPAQUE:
             raise SampleError(
                 "the image has transparent pixels, which 8-bit RGB cannot hold; lay them over a colour with pixels={'image': "
                 "sources.Pixels(background=(255, 255, 255))}, or keep them with sources.Pixels()"
