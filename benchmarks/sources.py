@@ -1,19 +1,22 @@
 """Time and memory of listing a source, by number of files.
 
-Run: python benchmarks/sources.py [--files 100000 1000000] [--json FILE]
+Run: python benchmarks/sources.py [--files 100000 1000000] [--only Archives ...] [--json FILE]
 
 The script writes a tree of empty files to a temporary folder, 1,000 per class folder and a mask for each, and a CSV file with the
-same number of rows. Each source lists them in a new process, which iterates over the entries and keeps none. Memory is the growth
-of the peak resident size over that of the process after its imports.
+same number of rows; and two tar files of as many members of 1 KiB, one of images, the other of images and their labels in turn.
+Each source lists them in a new process, which iterates over the entries and keeps none. Memory is the growth of the peak resident
+size over that of the process after its imports.
 """
 
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import resource
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
 from pathlib import Path
@@ -30,6 +33,8 @@ SOURCES: dict[str, sources.Source] = {
     "Paired": sources.Paired("images/*/*.jpg", "masks/*/*.png"),
     "Paired, one folder of all": sources.Paired("flat/*.jpg", "flatmasks/*.png"),
     "Table": sources.Table("rows.csv", "path", "label"),
+    "Archives": sources.Archives("images.tar"),
+    "Archives, labels": sources.Archives("labels.tar", label="cls"),
     "Table, stratified": sources.Table("rows.csv", "path", "label", splits=STRATIFIED),
 }
 
@@ -37,22 +42,26 @@ SOURCES: dict[str, sources.Source] = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--files", type=int, nargs="+", default=[100_000], help="Numbers of files")
+    parser.add_argument("--only", nargs="+", choices=SOURCES, default=list(SOURCES), help="Sources to measure")
     parser.add_argument("--json", type=Path, help="File for the results")
     parser.add_argument("--one", nargs=2, metavar=("SOURCE", "ROOT"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
         print(json.dumps(listed(SOURCES[options.one[0]], Path(options.one[1]))))
         return
-    results = [result for files in options.files for result in measured(files)]
+    results = [result for files in options.files for result in measured(files, options.only)]
     if options.json:
         options.json.write_text(json.dumps(results, indent=1))
 
 
-def measured(files: int) -> list[dict[str, object]]:
+def measured(files: int, names: list[str]) -> list[dict[str, object]]:
     results = []
     with tempfile.TemporaryDirectory() as root:
-        make_tree(Path(root), files)
-        for name in SOURCES:
+        if any(not isinstance(SOURCES[name], sources.Archives) for name in names):
+            make_tree(Path(root), files)
+        if any(isinstance(SOURCES[name], sources.Archives) for name in names):
+            make_archives(Path(root), files)
+        for name in names:
             process = subprocess.run([sys.executable, __file__, "--one", name, root], check=True, capture_output=True)
             result = {"source": name, "files": files, **json.loads(process.stdout)}
             print(f"{name:28} {result['entries']:>9,} entries {result['seconds']:7.2f} s {result['grown_mb']:6.0f} MB")
@@ -78,6 +87,18 @@ def make_tree(root: Path, files: int) -> None:
             ):
                 (root / path).touch()
             table.write(f"images/{label}/{name}.jpg,{label}\n")
+
+
+def make_archives(root: Path, members: int) -> None:
+    for name in ("images", "labels"):
+        with tarfile.open(root / f"{name}.tar", "w") as archive:
+            for i in range(members):
+                ending = "cls" if name == "labels" and i % 2 else "jpg"
+                content = f"class_{i // 2000}".encode() if ending == "cls" else bytes(1024)
+                info = tarfile.TarInfo(f"{i // (2 if name == 'labels' else 1):09d}.{ending}")
+                info.size = len(content)
+                archive.addfile(info, io.BytesIO(content))
+            archive.members = []
 
 
 def listed(source: sources.Source, root: Path) -> dict[str, float]:

@@ -130,6 +130,10 @@ def test_an_archive_that_cannot_be_read_by_place_is_refused(tmp_path):
     (root / "a.tar").write_bytes(whole)
     entries = list(sources.Archives().scan(root).entries)
     (root / "a.tar").write_bytes(whole[:2000])  # cut after it was listed
+    (root / "short.tar").write_bytes(whole[: entry_end(whole)])  # between two members
+    with pytest.raises(SourceError, match=r"short\.tar is not a whole archive: the mark of its end is missing"):
+        list(sources.Archives("short.tar").scan(root).entries)
+    (root / "short.tar").unlink()
     with pytest.raises(Exception, match="was cut short"):
         sources.read_files(root, ("image",), entries[1])
     tar(root / "a.tar", {"../../a.png": content(0)["png"]})
@@ -184,6 +188,12 @@ def test_a_bomb_is_not_unpacked(tmp_path, staging, monkeypatch):
     with pytest.raises(SourceError, match="grows more than 100 times when it is unpacked"):
         list(sources.Archives("*.tar.gz").scan(tmp_path / "data").entries)
     assert not list(staging.iterdir())
+
+
+def entry_end(data):
+    """Where the first member of a tar ends."""
+    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+        return archive.getmembers()[1].offset
 
 
 def test_a_damaged_deflated_member_is_a_reject(tmp_path):

@@ -50,6 +50,9 @@ def _tar_members(path: Path, tally: Counter[str]) -> Iterator[Member]:
                 yield Member(info.name, info.offset_data, info.size, False)
             elif not info.isdir():
                 tally["member that is a link, a device or sparse"] += 1
+        file.seek(archive.offset)
+        if len(file.read(tarfile.BLOCKSIZE)) < tarfile.BLOCKSIZE:
+            raise tarfile.ReadError("the mark of its end is missing: it was cut short, or its writer was not closed")
 
 
 def _zip_members(path: Path, tally: Counter[str]) -> Iterator[Member]:

@@ -182,8 +182,9 @@ def _index(copy: Path) -> tuple[list[tuple[int, int, int]], tuple[int, str] | No
 def _decoded(path: Path) -> Iterator[Any]:
     import av
 
+    options: Any = {"format": _FORMATS[path.suffix.lower()], "metadata_errors": "replace"}
     try:
-        with path.open("rb") as file, av.open(file, "r", format=_FORMATS[path.suffix.lower()]) as video:
+        with path.open("rb") as file, av.open(file, "r", **options) as video:
             if not video.streams.video:
                 raise SampleError("the file has no video")
             stream = video.streams.video[0]
@@ -193,8 +194,8 @@ def _decoded(path: Path) -> Iterator[Any]:
                 last = frame.time if frame.time is not None else last
                 yield frame
             _check_end(stream, last)
-    except av.FFmpegError as error:
-        raise SampleError(f"FFmpeg cannot decode it: {error.strerror}") from error
+    except (av.FFmpegError, ValueError, ArithmeticError, LookupError) as error:
+        raise SampleError(f"FFmpeg cannot decode it: {getattr(error, 'strerror', None) or error}") from error
 
 
 def _check_end(stream: Any, last: float | None) -> None:
