@@ -168,7 +168,7 @@ def test_workers_share_cpus_and_memory(data):
     shared = torch_loader._share(loader.pipeline, 3)
     assert shared.memory_budget == 100 << 20
     assert shared.threads >= 1
-    assert torch_loader._share(data.torch_loader("train", 8, threads=5)._whole.pipeline, 3).threads == 5
+    assert torch_loader._share(data.torch_loader("train", 8, threads=5).pipeline, 3).threads == 5
 
 
 def test_an_error_of_a_worker_reaches_the_trainer(data):
