@@ -118,7 +118,7 @@ class RayNodes:
             self._receive()
         if self._refusals:
             raise BuildError(
-                f"{len(self._refusals)} nodes of the Ray cluster cannot take part, so nothing was built. "
+                "nothing was built, because not all nodes of the Ray cluster are like this machine: "
                 + "; ".join(f"node {name}: {reason}" for name, reason in self._refusals.items())
             )
 
