@@ -275,3 +275,15 @@ def test_demo_makes_data_for_tutorials(run, tmp_path):
     assert {int(value) for path in masks for value in np.unique(Image.open(path))} == {0, 1, 2, 3}
     assert sorted(path.name for path in (tmp_path / "objects").iterdir()) == ["leaf", "star", "stone"]
     assert len(list((tmp_path / "objects").rglob("*.jpg"))) == 20
+    coco = json.loads((tmp_path / "raw" / "annotations" / "instances_train.json").read_text())
+    assert [image["file_name"] for image in coco["images"]] == [f"{path.stem}.jpg" for path in masks]
+    for image, path in zip(coco["images"], masks, strict=True):
+        mask, covered = np.asarray(Image.open(path)), np.zeros((image["height"], image["width"]), bool)
+        for annotation in coco["annotations"]:
+            if annotation["image_id"] == image["id"]:
+                x, y, width, height = annotation["bbox"]
+                part = mask[y : y + height, x : x + width] == annotation["category_id"]
+                covered[y : y + height, x : x + width] |= part
+                assert all(part.any(1)[[0, -1]]), "the box ends where the object ends"
+                assert all(part.any(0)[[0, -1]]), "the box ends where the object ends"
+        assert np.array_equal(covered, mask > 0), "every object has a box"

@@ -19,7 +19,7 @@ from tfprep.builder import build
 from tfprep.dataset import Dataset, open_dataset
 from tfprep.dataset.manifest import seal
 from tfprep.dataset.names import check_name, shard_name
-from tfprep.dataset.sheet import class_colours, contact_sheet
+from tfprep.dataset.sheet import _caption, class_colours, contact_sheet
 from tfprep.errors import DatasetError, RecordError
 from tfprep.records import read_index, read_record, read_records
 
@@ -346,3 +346,17 @@ def test_class_colours_are_distinct():
     colours = class_colours(40)
     assert len({tuple(colour) for colour in colours.tolist()}) == 40
     assert np.array_equal(colours[:5], class_colours(5))
+
+
+@pytest.mark.parametrize(
+    ("value", "caption"),
+    [
+        (np.float32(0.5), "0.5"),
+        (np.arange(3), "[0 1 2]"),
+        (np.zeros((12, 12, 8), np.float16), "float16 [12, 12, 8]"),
+        ("a" * 100_000, "a" * 200 + " ..."),
+    ],
+)
+def test_a_caption_of_a_contact_sheet_is_short(value, caption):
+    """The width of each line is measured letter by letter, which takes minutes for arrays and long texts."""
+    assert _caption(value) == caption

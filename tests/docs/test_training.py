@@ -100,7 +100,6 @@ def test_the_page_runs_from_top_to_bottom(page: dict[str, Any], tmp_path: Path, 
     assert "accuracy" in told
     assert set(page["losses"]) == {4, 8}
     assert (tmp_path / "logs" / "input.jsonl").stat().st_size > 0
-    assert page["RECIPE"].name == "photos"
     assert page["images"].shape == (8, 12, 10, 3)
 
 

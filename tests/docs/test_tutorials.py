@@ -2,54 +2,111 @@
 
 from __future__ import annotations
 
-import os
+import json
 import re
 import shlex
-import subprocess
+import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
-ENVIRONMENT = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"}
+from tfprep.cli import main
+from tfprep.demo.scenes import write_objects, write_scenes
+
 DOCS = Path(__file__).parents[2] / "docs"
 BLOCK = re.compile(r"^```(bash|python)\n(.*?)^```", re.S | re.M)
 SCORE = re.compile(r"(?:val_accuracy: |not seen: )(\d\.\d+)")
+PAGES = {
+    "start": ("out/photos.png", 0.6),
+    "tutorials/clicks": ("demo/result.png", 0.3),
+    "tutorials/detection": ("demo/result.png", 0.3),
+    "tutorials/from-image-data-generator": ("out/result.png", 0.6),
+    "tutorials/from-generator": ("out/result.png", 0.6),
+    "tutorials/from-tfds": ("demo/result.png", 0.6),
+}
+"""Each page's picture, and the least result: guessing gives an accuracy of 0.33, and finds next to no objects."""
 
 
-def run(command: list[str], folder: Path) -> str:
-    root = str(DOCS.parent)
-    done = subprocess.run(
-        command, cwd=folder, capture_output=True, text=True, check=False, env={**ENVIRONMENT, "PYTHONPATH": root}
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout + done.stderr
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory):
+    """What `tfprep demo --only-data --out demo --scenes 120` makes; the command keeps what is there."""
+    folder = tmp_path_factory.mktemp("tutorials") / "demo"
+    write_scenes(folder / "raw", {"train": 120, "val": 30})
+    write_objects(folder / "objects", 120)
+    return folder
 
 
-def follow(page: Path, folder: Path) -> str:
-    """Do what the page says, and return what its Python session printed."""
-    session = ""
-    for language, block in BLOCK.findall(page.read_text()):
+@pytest.fixture
+def session(demo, tmp_path, monkeypatch):
+    """A folder with the demo's data to follow a page in, and the names of its Python session."""
+    keras = pytest.importorskip("keras")
+    shutil.copytree(demo, tmp_path / "demo", copy_function=shutil.copy2)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    yield {"__name__": "session"}
+    keras.utils.clear_session()
+
+
+def run_command(line: str) -> None:
+    program, *arguments = shlex.split(line)
+    assert program == "tfprep"
+    with pytest.raises(SystemExit) as stopped:
+        main(arguments)
+    assert stopped.value.code == 0, line
+
+
+def run_python(block: str, names: dict[str, Any], number: int) -> None:
+    """Run a block from a file, as TensorFlow reads the source of functions that it traces."""
+    path = Path(f"block{number}.py").absolute()
+    path.write_text(block)
+    exec(compile(block, str(path), "exec"), names)
+
+
+def follow(blocks: list[tuple[str, str]], names: dict[str, Any]) -> None:
+    """Do what a page says, block after block."""
+    for number, (language, block) in enumerate(blocks):
         if language == "bash":
             for line in block.splitlines():
-                program, *arguments = shlex.split(line)
-                assert program == "tfprep"
-                run([sys.executable, "-m", "tfprep", *arguments], folder)
+                run_command(line)
         elif block.startswith("# file: "):
-            (folder / block.splitlines()[0].removeprefix("# file: ")).write_text(block)
+            Path(block.splitlines()[0].removeprefix("# file: ")).write_text(block)
         else:
-            session += block
-    (folder / "session.py").write_text(session)
-    return run([sys.executable, "-W", "error", "session.py"], folder)
+            run_python(block, names, number)
 
 
-@pytest.mark.parametrize(
-    ("page", "picture", "least"), [("start", "out/photos.png", 0.6), ("tutorials/segmentation", "demo/result.png", 0.5)]
-)
-def test_a_tutorial_ends_with_a_trained_model_and_a_picture(page, picture, least, tmp_path):
-    """Guessing gives an accuracy of 0.33, and an intersection over union of 0.2 where everything is marked."""
-    printed = follow(DOCS / f"{page}.md", tmp_path)
+def check_result(printed: str, picture: str, least: float) -> None:
     assert float(SCORE.findall(printed)[-1]) > least
-    assert np.asarray(Image.open(tmp_path / picture)).std() > 10
+    assert np.asarray(Image.open(picture)).std() > 10
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_tutorial_ends_with_a_trained_model_and_a_picture(page, session, capsys):
+    follow(BLOCK.findall((DOCS / f"{page}.md").read_text()), session)
+    check_result(capsys.readouterr().out, *PAGES[page])
+
+
+def test_the_notebook_runs_from_top_to_bottom(session, capsys):
+    """Its cells, without Jupyter: `!` lines are commands, and `%%writefile` cells are files."""
+    cells = json.loads((DOCS / "tutorials" / "segmentation.ipynb").read_text())["cells"]
+    blocks = [_block("".join(cell["source"]) + "\n") for cell in cells[1:] if cell["cell_type"] == "code"]
+    follow(blocks, session)
+    check_result(capsys.readouterr().out, "demo/result.png", 0.5)
+
+
+def _block(source: str) -> tuple[str, str]:
+    if source.startswith("!"):
+        return "bash", source.replace("!", "")
+    return "python", source.replace("%%writefile", "# file:")
+
+
+def test_the_notebook_is_that_of_the_page():
+    names: dict[str, Any] = {"__file__": str(DOCS / "tutorials" / "notebook.py"), "__name__": "notebook"}
+    exec((DOCS / "tutorials" / "notebook.py").read_text(), names)
+    printed = names["notebook"](DOCS / "tutorials" / "segmentation.md")
+    assert printed == (DOCS / "tutorials" / "segmentation.ipynb").read_text(), (
+        "python docs/tutorials/notebook.py segmentation"
+    )

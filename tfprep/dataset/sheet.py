@@ -21,6 +21,7 @@ from tfprep.errors import DatasetError
 from tfprep.fields import RASTER_KINDS, Array, FieldSpec, ImageArray
 
 _GAP, _MARGIN, _LEFT, _LINE = 4, 8, 150, 14
+_CAPTION_VALUES, _CAPTION_LETTERS = 16, 200
 _PAPER, _INK, _FAINT = (255, 255, 255), (20, 20, 20), (120, 120, 120)
 _MASK_SHARE = 0.55
 _MOST_COLUMNS, _MOST_CHANNELS = 18, 4
@@ -194,8 +195,16 @@ def _words(data: Dataset, key: str, sample: Mapping[str, Any]) -> list[str]:
             numbers = np.atleast_1d(sample[name])
             words.append(f"{name}: {', '.join(classes[n] if n < len(classes) else str(n) for n in numbers)}")
         elif spec.kind not in RASTER_KINDS and spec.kind not in ("boxes", "points"):
-            words.append(f"{name}: {sample[name]}")
+            words.append(f"{name}: {_caption(sample[name])}")
     return words
+
+
+def _caption(value: Any) -> str:
+    """The value itself, or the dtype and shape of an array that would fill the page."""
+    if isinstance(value, np.ndarray) and value.size > _CAPTION_VALUES:
+        return f"{value.dtype} {list(value.shape)}"
+    text = str(value)
+    return text if len(text) <= _CAPTION_LETTERS else f"{text[:_CAPTION_LETTERS]} ..."
 
 
 # --- drawing --------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Drawn scenes with masks: objects of three classes on textured ground, as JPEG and PNG files.
+"""Drawn scenes: objects of three classes on textured ground, as JPEG files with masks (PNG) and boxes (COCO's JSON).
 
 Class 1 is leaves, class 2 stars, class 3 stones; the ground is class 0. The colour of every object is random, so a model cannot
 tell classes by colour alone: it has to use shape, or the user's clicks.
@@ -6,8 +6,11 @@ tell classes by colour alone: it has to use shape, or the user's clicks.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
@@ -23,18 +26,59 @@ _SOFT_PX = 0.7
 """Width, in pixels, over which the edge of an object is blended with the ground, as a lens would show it."""
 
 
+@dataclass(frozen=True)
+class Scene:
+    """A drawn photo.
+
+    Attributes:
+        image: uint8 [H, W, 3].
+        mask: The class of each pixel, uint8 [H, W].
+        boxes: Of each object that can be seen: its class, and x, y, width and height of its visible pixels.
+    """
+
+    image: ImageArray
+    mask: Array
+    boxes: Sequence[tuple[int, tuple[int, int, int, int]]]
+
+
 def write_scenes(root: Path, counts: dict[str, int], seed: int = 0) -> int:
-    """Write `{split}/images/NNNN.jpg` and `{split}/masks/NNNN.png` below `root`; existing files are kept."""
+    """Write `{split}/images/NNNN.jpg`, `{split}/masks/NNNN.png` and `annotations/instances_{split}.json` below `root`.
+
+    A split that is complete is kept.
+    """
     for split, count in counts.items():
-        for folder in ("images", "masks"):
-            (root / split / folder).mkdir(parents=True, exist_ok=True)
-        for number in range(count):
-            photo, mask = root / split / "images" / f"{number:04d}.jpg", root / split / "masks" / f"{number:04d}.png"
-            if not (photo.exists() and mask.exists()):
-                image, classes = draw_scene(generator(seed, f"{split}/{number}", 0, "scene"))
-                Image.fromarray(image).save(photo, quality=90)
-                Image.fromarray(classes).save(mask)
+        photos = [root / split / "images" / f"{number:04d}.jpg" for number in range(count)]
+        masks = [root / split / "masks" / f"{photo.stem}.png" for photo in photos]
+        annotations = root / "annotations" / f"instances_{split}.json"
+        if _holds(annotations, count) and all(path.exists() for path in photos + masks):
+            continue
+        for path in (photos[0], masks[0], annotations):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        scenes = [draw_scene(generator(seed, f"{split}/{number}", 0, "scene")) for number in range(count)]
+        for scene, photo, mask in zip(scenes, photos, masks, strict=True):
+            Image.fromarray(scene.image).save(photo, quality=90)
+            Image.fromarray(scene.mask).save(mask)
+        annotations.write_text(json.dumps(_coco(scenes, photos)))
     return sum(counts.values())
+
+
+def _holds(annotations: Path, count: int) -> bool:
+    return annotations.exists() and len(json.loads(annotations.read_text())["images"]) == count
+
+
+def _coco(scenes: Sequence[Scene], photos: Sequence[Path]) -> dict[str, Any]:
+    """The boxes of scenes in the format of COCO's object detection."""
+    images = [
+        {"id": number, "file_name": photo.name, "height": scene.mask.shape[0], "width": scene.mask.shape[1]}
+        for number, (scene, photo) in enumerate(zip(scenes, photos, strict=True))
+    ]
+    boxes = [(number, *box) for number, scene in enumerate(scenes) for box in scene.boxes]
+    annotations = [
+        {"id": number, "image_id": image, "category_id": kind, "bbox": box, "area": box[2] * box[3], "iscrowd": 0}
+        for number, (image, kind, box) in enumerate(boxes)
+    ]
+    categories = [{"id": kind, "name": CLASSES[kind]} for kind in range(1, len(CLASSES))]
+    return {"images": images, "annotations": annotations, "categories": categories}
 
 
 def write_objects(root: Path, count: int, seed: int = 0) -> int:
@@ -44,10 +88,9 @@ def write_objects(root: Path, count: int, seed: int = 0) -> int:
         photo = root / CLASSES[kind] / f"{number:04d}.jpg"
         photo.parent.mkdir(parents=True, exist_ok=True)
         if not photo.exists():
-            image, _ = draw_scene(
-                generator(seed, f"object/{number}", 0, "scene"), [kind], radii=(0.25, 0.4), tinted=True
-            )
-            Image.fromarray(image).save(photo, quality=90)
+            draws = generator(seed, f"object/{number}", 0, "scene")
+            scene = draw_scene(draws, [kind], radii=(0.25, 0.4), tinted=True)
+            Image.fromarray(scene.image).save(photo, quality=90)
     return count
 
 
@@ -56,7 +99,7 @@ def draw_scene(
     kinds: Sequence[int] = (),
     radii: tuple[float, float] = (0.09, 0.2),
     tinted: bool = False,
-) -> tuple[ImageArray, Array]:
+) -> Scene:
     """Draw objects on textured ground.
 
     Args:
@@ -66,21 +109,28 @@ def draw_scene(
         tinted: Give most leaves a green, stars an orange and stones a gray tint; by default colours say nothing.
 
     Returns:
-        The image, uint8 [H, W, 3], and the class of each pixel, uint8 [H, W]. The size differs from scene to scene.
+        The scene. Its size differs from scene to scene.
     """
     height, width = (int(n) for n in draws.integers((240, 320), (321, 441)))
     canvas = _ground(height, width, draws)
-    classes = np.zeros((height, width), np.uint8)
+    mask, numbers, classes = np.zeros((height, width), np.uint8), np.zeros((height, width), np.uint8), []
     for number in range(len(kinds) or int(draws.integers(3, 7))):
         kind = kinds[number] if kinds else int(draws.integers(1, len(CLASSES)))
         shape = _shape(kind, (height, width), radii, draws)
         _shade(canvas, shape)
         colour = np.add(TINTS[kind], draws.uniform(-50, 50, 3)) if tinted else draws.uniform(40, 240, 3)
         _paint(canvas, shape, colour, draws)
-        classes[shape > 127] = kind
+        classes.append(kind)
+        mask[shape > 127], numbers[shape > 127] = kind, len(classes)
     lit = canvas * _light((height, width), draws)[:, :, None]
     lit += draws.standard_normal(canvas.shape, np.float32) * 3
-    return np.clip(lit, 0, 255).astype(np.uint8), classes
+    boxes = [(kind, _box(numbers == number)) for number, kind in enumerate(classes, 1) if (numbers == number).any()]
+    return Scene(np.clip(lit, 0, 255).astype(np.uint8), mask, boxes)
+
+
+def _box(pixels: Array) -> tuple[int, int, int, int]:
+    x, y, width, height = cv2.boundingRect(pixels.astype(np.uint8))
+    return x, y, width, height
 
 
 def _ground(height: int, width: int, draws: np.random.Generator) -> Array:
@@ -124,9 +174,12 @@ def _shape(kind: int, size: tuple[int, int], radii: tuple[float, float], draws: 
 def _shade(canvas: Array, shape: Array) -> None:
     """A soft shadow to the lower right."""
     reach = max(canvas.shape[:2]) // 60
-    moved = cv2.warpAffine(shape, np.array([[1, 0, reach], [0, 1, reach]], np.float64), shape.shape[::-1])
+    x, y, w, h = cv2.boundingRect(shape)
+    around = np.s_[max(y - 3 * reach, 0) : y + h + 3 * reach, max(x - 3 * reach, 0) : x + w + 3 * reach]
+    part = shape[around]
+    moved = cv2.warpAffine(part, np.array([[1, 0, reach], [0, 1, reach]], np.float64), part.shape[::-1])
     soft = cv2.GaussianBlur(moved, (0, 0), reach / 2)
-    canvas *= (1 - 0.45 / 255 * soft.astype(np.float32))[:, :, None]
+    canvas[around] *= (1 - 0.45 / 255 * soft.astype(np.float32))[:, :, None]
 
 
 def _paint(canvas: Array, shape: Array, colour: Array, draws: np.random.Generator) -> None:
