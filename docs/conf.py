@@ -42,6 +42,7 @@ intersphinx_mapping: dict[str, tuple[str, str | None]] = {}
 
 html_theme = "furo"
 html_title = "tfprep"
+html_search_scorer = str(Path(__file__).parent / "scorer.js")
 html_theme_options = {
     "source_repository": "https://github.com/tfprep/tfprep/",
     "source_branch": "main",
