@@ -1,6 +1,6 @@
 """How well `tfprep check` finds planted leaks, how fast it compares hashes, and what the hashes cost a build.
 
-    python benchmarks/leaks.py recall --data FOLDER [--kind folder|paired] [--json FILE]
+    python benchmarks/leaks.py recall --data FOLDER [--json FILE]
     python benchmarks/leaks.py speed [--count 1000000] [--json FILE]
     python benchmarks/leaks.py cost --data FOLDER [--rounds 7] [--json FILE]
 

@@ -40,6 +40,9 @@ from tfprep.sources import Entry, Listing, Source
 from tfprep.storage.local import sync_folder, write_whole
 
 _MOST_KEYS = 5
+_INDEX_HINT = (
+    ". Without them, tfprep index 'DIR/NAME-SPLIT.tfrecord-*-of-?????' --split SPLIT opens the records that are left"
+)
 
 
 @dataclass(frozen=True)
@@ -89,7 +92,7 @@ def repair(
     """
     folder = Path(out)
     if not (folder / MANIFEST).exists() and not (folder / PRIVATE).exists() and recipe is None:
-        raise DatasetError(f"{folder} holds no dataset that tfprep built; {_needs_raw('a repair')}")
+        raise DatasetError(f"{folder} holds no dataset that tfprep built; {_needs_raw('a repair')}{_INDEX_HINT}")
     faults = tuple(verify(folder)) if (folder / MANIFEST).exists() else (Fault(MANIFEST, None, "the file is missing"),)
     if not faults:
         return RepairSummary((), (), {}, ())
@@ -160,7 +163,7 @@ class _Repair:
         except (OSError, DatasetError) as error:
             if self._origin is None:
                 raise DatasetError(
-                    f"{self._out / MANIFEST} is damaged, and so is its copy ({error}); {_needs_raw('the rest')}"
+                    f"{self._out / MANIFEST} is damaged, and so is its copy ({error}); {_needs_raw('the rest')}{_INDEX_HINT}"
                 ) from error
             self._tell(f"building everything again to make {MANIFEST}")
             with self._built(None) as scratch:
