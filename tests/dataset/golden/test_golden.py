@@ -16,8 +16,9 @@ import pytest
 
 import tfprep
 from tests.dataset.golden.make import IMAGES
-from tfprep.dataset.manifest import FORMAT_VERSION
+from tfprep.dataset.manifest import FORMAT_VERSION, seal
 from tfprep.dataset.verify import verify
+from tfprep.errors import DatasetError
 
 HERE = Path(__file__).parent
 OLDEST = 1
@@ -77,3 +78,21 @@ def test_a_loader_delivers_every_record_under_its_key(golden):
 def test_verify_finds_no_fault(golden):
     path, _ = golden
     assert list(verify(path)) == []
+
+
+def test_every_version_that_is_read_has_its_golden_datasets():
+    """The policy of docs/versions.md: this version and the one before are read."""
+    assert {path.name for path in HERE.glob("v*")} == {f"v{version}" for version in VERSIONS}
+    assert max(FORMAT_VERSION - 1, 1) in VERSIONS
+
+
+@pytest.mark.parametrize(
+    ("version", "advice"), [(FORMAT_VERSION + 1, "upgrade tfprep"), (OLDEST - 1, "build it again with this version")]
+)
+def test_other_versions_are_refused(version, advice, tmp_path):
+    path = Path(shutil.copytree(HERE / f"v{FORMAT_VERSION}" / "originals", tmp_path / "other"))
+    document = json.loads((path / "tfprep.json").read_text())
+    del document["sha256"]
+    (path / "tfprep.json").write_text(seal({**document, "format_version": version}))
+    with pytest.raises(DatasetError, match=f"format version {version}, this tfprep reads .*; {advice}"):
+        tfprep.open(path)
