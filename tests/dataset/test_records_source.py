@@ -151,7 +151,7 @@ def test_tfrecords_of_tensorflow(tmp_path):
     rows = sorted(fields.items())
     assert len(rows) == 5
     for (_, row), (number, data) in zip(rows, enumerate(images), strict=True):
-        expected = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR_RGB)
+        expected = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR)[:, :, ::-1]
         np.testing.assert_array_equal(row[image], expected)
         assert int(row[label]) == number % 3
 
