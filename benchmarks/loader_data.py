@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ from tfprep import codecs, records
 from tfprep.dataset import FieldInfo, FileInfo, Manifest, SplitInfo, open_dataset, read_manifest
 from tfprep.dataset.digests import digest_of
 from tfprep.dataset.index import ROW_GROUP, schema, write_index
-from tfprep.dataset.names import INDEX, shard_name
+from tfprep.dataset.locations import write_locations
+from tfprep.dataset.names import INDEX, LOCATIONS, shard_name
 from tfprep.fields import FieldSpec
 
 SIZE = 224
@@ -113,6 +115,7 @@ def _write_manifest(folder: Path, codec: Any, shards: list[FileInfo]) -> None:
         "label": FieldInfo(FieldSpec("label", (), "int64"), codecs.Scalar().describe()),
     }
     split = SplitInfo(sum(file.records for file in shards), (tuple(shards),))
-    files = {INDEX: digest_of(folder / INDEX)}
-    manifest = Manifest("bench", "0" * 64, {}, fields, {"train": split}, files=files)
+    manifest = Manifest("bench", "0" * 64, {}, fields, {"train": split})
+    manifest = write_locations(folder / LOCATIONS, folder / INDEX, manifest)
+    manifest = replace(manifest, files={name: digest_of(folder / name) for name in (INDEX, LOCATIONS)})
     (folder / "tfprep.json").write_text(manifest.to_json())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import threading
@@ -20,11 +21,13 @@ from hypothesis import HealthCheck, settings
 
 from tests.storage.server import S3, s3_server
 from tfprep import codecs, records
-from tfprep.dataset import FieldInfo, FileInfo, Manifest, SplitInfo, Statistics
+from tfprep.dataset import FieldInfo, FileInfo, Manifest, SplitInfo, Statistics, read_manifest
 from tfprep.dataset.digests import digest_of
 from tfprep.dataset.index import schema, write_index
+from tfprep.dataset.locations import write_locations
 from tfprep.dataset.manifest import seal
-from tfprep.dataset.names import INDEX, shard_name
+from tfprep.dataset.names import INDEX, LOCATIONS, shard_name
+from tfprep.errors import DatasetError
 from tfprep.fields import FieldSpec
 
 # A shell that starts a script in the background makes it ignore SIGINT, which processes inherit. Tests of Ctrl-C need
@@ -115,6 +118,11 @@ class Made:
         groups = dict.fromkeys(zip(splits, variants, strict=True))
         masks = [pc.and_(pc.equal(table["split"], split), pc.equal(table["variant"], v)) for split, v in groups]
         write_index(self.path / INDEX, table.schema, [table.filter(mask) for mask in masks])
+        with contextlib.suppress(DatasetError):  # what no location can be is an error of the index alone
+            manifest = write_locations(self.path / LOCATIONS, self.path / INDEX, read_manifest(self.path))
+            crcs = {name: info.rows_crc32c for name, info in manifest.splits.items()}
+            self.seal(lambda m: [m["splits"][name].update(rows_crc32c=crc) for name, crc in crcs.items()])
+            return
         self.seal()
 
     def seal(self, change: Callable[[Any], Any] = lambda document: None) -> None:
@@ -123,7 +131,7 @@ class Made:
         document = json.loads(path.read_bytes())
         del document["sha256"]
         change(document)
-        document["files"] = {INDEX: asdict(digest_of(self.path / INDEX))}
+        document["files"] = {name: asdict(digest_of(self.path / name)) for name in (INDEX, LOCATIONS)}
         path.write_text(seal(document))
 
 
@@ -174,6 +182,7 @@ def write_dataset(
         classes={"label": ("cat", "dog", "owl")} if "label" in fields else {},
         statistics={"image": Statistics((120.0, 128.0, 130.0), (10.0, 11.0, 12.0))} if "image" in fields else {},
     )
+    manifest = write_locations(path / LOCATIONS, path / INDEX, manifest)
     (path / "tfprep.json").write_text(manifest.to_json())
     made.seal()
     return made

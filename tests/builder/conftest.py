@@ -118,6 +118,10 @@ def check_whole(out: Path) -> Dataset:
                 assert (len(content), hashlib.sha256(content).hexdigest()) == (file.bytes, file.sha256)
                 frames += [(shard, frame.offset, frame.size) for frame, _ in read_records(out / file.name)]
             assert frames == [(row["shard"], row["offset"], row["size"]) for row in index]
+            locations = data.locations(name, range(variant, variant + 1))
+            assert locations is not None
+            rows = locations.take(np.arange(split.samples))
+            assert [(row["offset"], row["size"]) for row in index] == rows[["offset", "size"]].tolist()
     return data
 
 

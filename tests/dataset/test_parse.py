@@ -89,7 +89,7 @@ def first_shard(document):
         (lambda d: d["class_counts"]["label"].update(test=[1, 2, 3]), "names a split that is not there"),
         (lambda d: d["class_counts"].update(other={}), "of no field with classes"),
         (lambda d: d.update(versions=None), "versions is an object"),
-        (lambda d: d["files"].pop("index.parquet"), "files does not name the index, index.parquet"),
+        (lambda d: d["files"].pop("index.parquet"), "files does not name index.parquet"),
         (lambda d: d["files"].update({"../x": d["files"]["index.parquet"]}), r"cannot be '../x'"),
         (lambda d: d["files"]["index.parquet"].update(crc32c="0"), "crc32c is a whole number"),
         (lambda d: d.update(rejects=None), "rejects is a whole number"),

@@ -26,6 +26,7 @@ from tfprep.builder.salvage import mended_frames, save_rest
 from tfprep.builder.start import build
 from tfprep.dataset import Dataset, FileInfo, Manifest, open_dataset
 from tfprep.dataset.digests import digest_of, sha256_of
+from tfprep.dataset.locations import write_locations
 from tfprep.dataset.manifest import MANIFEST
 from tfprep.dataset.names import PRIVATE
 from tfprep.dataset.parse import parse_manifest
@@ -37,7 +38,7 @@ from tfprep.recipe.file import load_recipe
 from tfprep.records import Frame, format_index
 from tfprep.seeding import sample_hash
 from tfprep.sources import Entry, Listing, Source
-from tfprep.storage.local import sync_folder, write_whole
+from tfprep.storage.local import sync_folder, temporary_path, write_whole
 
 _MOST_KEYS = 5
 _INDEX_HINT = (
@@ -141,8 +142,10 @@ class _Repair:
         shards = {file.name: file for file in _files(manifest)}
         if manifest.index in damaged:
             self._mend_index(manifest)
+        if manifest.locations in damaged:
+            self._mend_locations(manifest)
         self._mend_shards(manifest, self._not_mended_frames(manifest, damaged & shards.keys()))
-        self._mend_others(manifest, damaged & manifest.files.keys() - {manifest.index})
+        self._mend_others(manifest, damaged & manifest.files.keys() - {manifest.index, manifest.locations})
         self._mend_text_indexes(manifest)
         sync_folder(self._out)
         left = list(verify(self._out))
@@ -190,6 +193,22 @@ class _Repair:
             return
         with self._built(None) as scratch:
             self._take(scratch / name, self._out / name, expected.sha256, "the index")
+
+    def _mend_locations(self, manifest: Manifest) -> None:
+        """Write the locations of the records from the index."""
+        name = manifest.locations
+        self._tell(f"making {name} again")
+        temporary = temporary_path(self._out / name, "repair")
+        try:
+            write_locations(temporary, self._out / manifest.index, manifest)
+            if digest_of(temporary) == manifest.files[name]:
+                temporary.replace(self._out / name)
+            else:
+                self._lost[name] = "the index does not give it"
+        except DatasetError as error:
+            self._lost[name] = str(error)
+        finally:
+            temporary.unlink(missing_ok=True)
 
     def _mend_others(self, manifest: Manifest, names: set[str]) -> None:
         if not names:

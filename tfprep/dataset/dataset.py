@@ -15,6 +15,7 @@ from tfprep.codecs import Codec, Scalar, Texts, from_description
 from tfprep.dataset.digests import crc32c_of
 from tfprep.dataset.external.opened import ExternalIndex, read_external
 from tfprep.dataset.index import read_index
+from tfprep.dataset.locations import Locations
 from tfprep.dataset.manifest import MANIFEST, FieldInfo, FileInfo, Manifest, SplitInfo
 from tfprep.dataset.names import PRIVATE
 from tfprep.dataset.parse import MOST_BYTES, parse_manifest
@@ -133,6 +134,17 @@ class Dataset:
             rows = read_index(self.path, self.manifest, split, variant, columns)
             self._check_index()  # It may have been replaced after it was compared.
         return rows
+
+    def locations(self, split: str, variants: range) -> Locations | None:
+        """Return where the records of these variants lie; None where only the index says so (format version 1, other tools).
+
+        Raises:
+            DatasetError: `locations.bin` is missing or damaged.
+        """
+        if self.external is not None or self.manifest.format_version == 1:
+            return None
+        path = self.path / self.manifest.locations
+        return Locations(path, self.manifest, split, variants, self._watch_for_another_build)
 
     def samples(
         self, split: str, variant: int = 0, positions: Sequence[int] | None = None, fields: Sequence[str] | None = None

@@ -12,11 +12,11 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from tfprep.dataset.digests import FileDigest
-from tfprep.dataset.names import INDEX, check_file_name
+from tfprep.dataset.names import INDEX, LOCATIONS, check_file_name
 from tfprep.errors import DatasetError
 from tfprep.fields import FieldSpec
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 MANIFEST = "tfprep.json"
 NOT_SEALED = "was changed after it was written: its own checksum is wrong"
 
@@ -38,10 +38,14 @@ class FileInfo:
 
 @dataclass(frozen=True)
 class SplitInfo:
-    """One split: how many samples, and its files by variant and shard (`files[variant][shard]`)."""
+    """One split: how many samples, and its files by variant and shard (`files[variant][shard]`).
+
+    `rows_crc32c[variant][shard]` is the CRC-32C of the shard's rows in `locations.bin`; it is empty without that file.
+    """
 
     samples: int
     files: tuple[tuple[FileInfo, ...], ...]
+    rows_crc32c: tuple[tuple[int, ...], ...] = ()
 
     def __post_init__(self) -> None:
         for variant, files in enumerate(self.files):
@@ -86,7 +90,8 @@ class Manifest:
     """All that `tfprep.json` holds.
 
     `classes` and `class_counts` are by field; counts are of variant 0, by split. `files` holds the digests of the published files
-    that are no shards, by name: the index (its name is `index`), the files for TensorFlow Datasets, the rejects.
+    that are no shards, by name: the index (its name is `index`), `locations.bin`, the files for TensorFlow Datasets, the rejects.
+    A dataset of format version 1 has no `locations.bin`.
     """
 
     name: str
@@ -100,15 +105,24 @@ class Manifest:
     versions: Mapping[str, str] = field(default_factory=dict)
     rejects: int = 0
     files: Mapping[str, FileDigest] = field(default_factory=dict)
+    format_version: int = FORMAT_VERSION
 
     @property
     def index(self) -> str:
         """The name of the index's file. It is a hidden name while a build replaces an older dataset."""
-        return next((name for name in self.files if name.endswith(INDEX)), INDEX)
+        return self._named(INDEX)
+
+    @property
+    def locations(self) -> str:
+        """The name of `locations.bin`, hidden like that of the index."""
+        return self._named(LOCATIONS)
+
+    def _named(self, ending: str) -> str:
+        return next((name for name in self.files if name.endswith(ending)), ending)
 
     def to_json(self) -> str:
         """The text of `tfprep.json`, with its own checksum at the end."""
-        return seal({"format_version": FORMAT_VERSION, **asdict(self)})
+        return seal({"format_version": self.format_version, **asdict(self)})
 
 
 def seal(document: Mapping[str, Any]) -> str:

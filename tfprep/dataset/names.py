@@ -7,6 +7,7 @@ import re
 from tfprep.errors import DatasetError
 
 INDEX = "index.parquet"
+LOCATIONS = "locations.bin"
 REJECTS = "rejects.jsonl"
 PRIVATE = ".tfprep"
 """Receipts and the lock of a build; readers do not look into it."""

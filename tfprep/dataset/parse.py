@@ -12,7 +12,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -63,13 +63,16 @@ def parse_manifest(content: bytes, path: Path, *, sealed: bool = True) -> Manife
         DatasetError: It is damaged, was written by another version, or breaks a rule of the format.
     """
     raw = parse_json(content, path, MOST_BYTES)
-    _check_version(raw, path)
+    version = _version(raw, path)
     if sealed and not is_sealed(content):
         raise DatasetError(f"{path} {NOT_SEALED}; run the build again, it writes it anew")
     try:
-        manifest = checked_manifest(raw)
-        if manifest.index not in manifest.files:
-            raise DatasetError(f"files does not name the index, {manifest.index}")
+        manifest = replace(checked_manifest(raw), format_version=version)
+        for name in (manifest.index, manifest.locations)[:version]:
+            if name not in manifest.files:
+                raise DatasetError(f"files does not name {name}")
+        if version > 1:
+            _check_rows_crcs(manifest)
         return manifest
     except DatasetError as error:
         raise DatasetError(
@@ -92,12 +95,15 @@ def parse_json(content: bytes, path: Path, most_bytes: int) -> Any:
         raise DatasetError(f"{path} is damaged ({error}); run the build again, it writes it anew") from error
 
 
-def _check_version(raw: Any, path: Path) -> None:
+def _version(raw: Any, path: Path) -> int:
     version = raw.get("format_version") if isinstance(raw, dict) else None
-    if version != FORMAT_VERSION or isinstance(version, bool):
+    if not isinstance(version, int) or isinstance(version, bool) or not 1 <= version <= FORMAT_VERSION:
         newer = isinstance(version, int) and version > FORMAT_VERSION
         advice = "upgrade tfprep" if newer else "build it again with this version"
-        raise DatasetError(f"{path}: format version {_shown(version)}, this tfprep reads {FORMAT_VERSION}; {advice}")
+        raise DatasetError(
+            f"{path}: format version {_shown(version)}, this tfprep reads 1 to {FORMAT_VERSION}; {advice}"
+        )
+    return version
 
 
 # --- entries --------------------------------------------------------------------------------------------------------
@@ -276,7 +282,8 @@ def _split(name: str, raw: _Entry) -> SplitInfo:
     files = raw["files"].list(lambda variant: variant.list(_shard))
     if not files or not files[0]:
         raise DatasetError(f"{raw.way}.files names no shard")
-    return SplitInfo(raw["samples"].count(), files)
+    crcs = raw["rows_crc32c"].list(lambda variant: variant.list(_Entry.count)) if "rows_crc32c" in raw.value else ()
+    return SplitInfo(raw["samples"].count(), files, crcs)
 
 
 def _shard(raw: _Entry) -> FileInfo:
@@ -295,6 +302,12 @@ def _statistics(raw: _Entry) -> Statistics:
     if len(mean) != len(std) or not mean or min(std) < 0:
         raise DatasetError(f"{raw.way}: mean and std have one number each a channel, and std is not negative")
     return Statistics(mean, std)
+
+
+def _check_rows_crcs(manifest: Manifest) -> None:
+    for name, split in manifest.splits.items():
+        if [len(crcs) for crcs in split.rows_crc32c] != [len(files) for files in split.files]:
+            raise DatasetError(f"splits.{name}.rows_crc32c has not one number for each shard of each variant")
 
 
 def _check_together(manifest: Manifest) -> None:

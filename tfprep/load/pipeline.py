@@ -338,8 +338,8 @@ class Pipeline:
         start, _ = schedule.global_span(self.options.start_step)
         stop = start + FIRST_POSITIONS if schedule.epochs is None else schedule.size * schedule.epochs
         indices = schedule.at(np.arange(start, max(start, min(stop, start + FIRST_POSITIONS))))
-        files = self.table.offsets.file[self.table.record(indices.row, indices.variant)]
-        return first_needed(files.astype(np.int64), len(self.table.files))
+        files = self.table.file_of(self.table.record(indices.row, indices.variant))
+        return first_needed(files, len(self.table.files))
 
     def _make_schedule(self) -> BatchSchedule:
         options, training = self.options, self.training
@@ -510,4 +510,4 @@ def _groups(order: str, block: int, table: RecordTable) -> Numbers | None:
         return np.arange(table.samples) // block
     rows = np.arange(table.samples)
     first_variant = np.concatenate([np.full(part.samples, part.variants[0]) for part in table.parts])
-    return table.offsets.file[table.record(rows, first_variant)].astype(np.int64)
+    return table.file_of(table.record(rows, first_variant))

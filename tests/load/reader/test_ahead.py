@@ -65,10 +65,10 @@ def records_of(pipeline, steps):
     """By file and record of these steps the byte ranges that are read, computed row by row from the index."""
     needed = {}
     for indices in pipeline.schedule.batch_indices(steps):
-        offsets = pipeline.table.offsets
-        for record in pipeline.table.record(indices.row, indices.variant).tolist():
-            start = int(offsets.offset[record])
-            needed[int(offsets.file[record]), start] = start + int(offsets.size[record])
+        records = pipeline.table.record(indices.row, indices.variant)
+        places = pipeline.table.locate(records, ["offset", "size"])
+        for file, start, size in zip(pipeline.table.file_of(records), places["offset"], places["size"], strict=True):
+            needed[int(file), int(start)] = int(start) + int(size)
     return needed
 
 
@@ -183,7 +183,7 @@ def test_faults_that_pass_change_nothing(photos, url, s3, fault, monkeypatch):
 def test_a_store_that_does_not_answer_is_a_stalled_pipeline(url, s3):
     data = tfprep.open(url)
     loader = data.numpy_loader("train", 8, timeout_s=5.0)
-    loader.pipeline.table.offsets  # noqa: B018 # the index is read before the store stalls
+    loader.pipeline.table.read()  # the index is read before the store stalls
     s3.proxy.always = "stall"
     with pytest.raises(StalledPipelineError, match=r"(?s)no batch for step 0 in 5 s.*read s3://bucket/.*tfrecord"):
         next(iter(loader))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import reduce
 from typing import Any
 
@@ -16,7 +16,7 @@ from tfprep.builder.receipts import Moments, Receipt, read_contents
 from tfprep.builder.shards.accumulate import add_counts
 from tfprep.builder.shards.forms import merge
 from tfprep.dataset import FieldInfo, Manifest, SplitInfo, Statistics
-from tfprep.dataset.index import OPTIONAL
+from tfprep.dataset.index import OPTIONAL, ROW_GROUP
 from tfprep.fields import FieldSpec
 
 
@@ -75,12 +75,34 @@ def mean_and_std(total: Moments) -> Statistics:
 def index_tables(
     layout: Layout, manifest: Manifest, receipts: Sequence[Receipt], columns: pa.Schema
 ) -> Iterator[pa.Table]:
-    """Yield the rows of the index, one variant of one shard at a time."""
+    """Yield the rows of the index as row groups; each is of one variant of one split.
+
+    In format version 1 each shard is a row group. Large datasets have so many of them that a reader would take seconds.
+    """
+    rows = ROW_GROUP if manifest.format_version > 1 else 0
     for split, info in manifest.splits.items():
         for variant in range(info.variants):
-            for receipt in (r for r in receipts if r.split == split and r.records):
-                rows = read_contents(layout, receipt).rows[variant]
-                yield _table(rows, split, variant, receipt.shard, list(manifest.fields), columns)
+            yield from _merged(_shard_tables(layout, manifest, split, variant, receipts, columns), rows)
+
+
+def _shard_tables(
+    layout: Layout, manifest: Manifest, split: str, variant: int, receipts: Sequence[Receipt], columns: pa.Schema
+) -> Iterator[pa.Table]:
+    for receipt in (r for r in receipts if r.split == split and r.records):
+        rows = read_contents(layout, receipt).rows[variant]
+        yield _table(rows, split, variant, receipt.shard, list(manifest.fields), columns)
+
+
+def _merged(tables: Iterable[pa.Table], rows: int) -> Iterator[pa.Table]:
+    """Join tables that follow each other, as long as they have at most `rows` rows together."""
+    waiting: list[pa.Table] = []
+    for table in tables:
+        if waiting and sum(map(len, waiting)) + len(table) > rows:
+            yield pa.concat_tables(waiting)
+            waiting = []
+        waiting.append(table)
+    if waiting:
+        yield pa.concat_tables(waiting)
 
 
 def _table(

@@ -4,7 +4,7 @@ TensorFlow Datasets prescribes the names of the shards, so a new shard has the n
 replaced in one step. A publication over an older dataset therefore gives the new files a second, hidden name (a hard link), and
 goes through two manifests:
 
-1. The waiting shards and the new index get their hidden names. Nothing that a reader sees has changed.
+1. The waiting shards, the new index and `locations.bin` get their hidden names. Nothing that a reader sees has changed.
 2. `tfprep.json` is replaced in one step by a manifest with the hidden names. From now on readers see the new dataset.
 3. The usual names are replaced one by one; nobody uses them meanwhile. `dataset_info.json` is taken away for that time, because
    TensorFlow Datasets finds the shards by their usual names alone.
@@ -32,8 +32,9 @@ from tfprep.dataset import FileInfo, Manifest, read_manifest
 from tfprep.dataset.croissant import CROISSANT, croissant_text
 from tfprep.dataset.digests import FileDigest, digest_of, matches
 from tfprep.dataset.index import label_type, schema, write_index
+from tfprep.dataset.locations import without_crcs, write_locations
 from tfprep.dataset.manifest import MANIFEST
-from tfprep.dataset.names import INDEX, REJECTS, hidden_name
+from tfprep.dataset.names import INDEX, LOCATIONS, REJECTS, hidden_name
 from tfprep.dataset.tfds import tfds_files
 from tfprep.errors import DatasetError, TooManyRejectsError
 from tfprep.storage.local import remove_leftovers, sync_folder, whole_file, write_whole, writing
@@ -59,12 +60,14 @@ def publish(plan: Plan, layout: Layout, receipts: Sequence[Receipt], common: Map
     published = find_published(layout, manifest)
     if published is None:
         index = write_index_file(layout, manifest, receipts)
-        _switch_to_hidden_names(layout, manifest, index)
+        locations, manifest = _write_locations(layout, manifest, index)
+        written = {INDEX: index, LOCATIONS: locations}
+        _switch_to_hidden_names(layout, manifest, written)
         _note_files(layout, _noted(layout) | _belonging(manifest))
         _take_away(layout.out / _TFDS_INFO)
-        _place(layout, manifest, index)
+        _place(layout, manifest, written)
         names = _write_others(layout, manifest, receipts)
-        published = replace(manifest, files={name: digest_of(layout.out / name) for name in (INDEX, *names)})
+        published = replace(manifest, files={name: digest_of(layout.out / name) for name in (*written, *names)})
         _write_manifest(layout, published)
     if not layout.manifest_copy.exists() or layout.manifest_copy.read_bytes() != (layout.out / MANIFEST).read_bytes():
         write_whole(layout.manifest_copy, published.to_json())
@@ -77,7 +80,7 @@ def find_published(layout: Layout, manifest: Manifest) -> Manifest | None:
     published = _read_manifest(layout)
     if published is None:
         return None
-    same = replace(published, files={}).to_json() == manifest.to_json()
+    same = replace(without_crcs(published), files={}).to_json() == manifest.to_json()
     if not same or any(layout.staged.iterdir()):
         return None
     return published if all(matches(layout.out / name, digest) for name, digest in published.files.items()) else None
@@ -117,19 +120,25 @@ def _write_manifest(layout: Layout, manifest: Manifest) -> None:
     sync_folder(layout.out)
 
 
-def _switch_to_hidden_names(layout: Layout, manifest: Manifest, index: Path) -> None:
-    """Steps 1 and 2 above. Without an older dataset that could be read there is nothing to protect."""
+def _switch_to_hidden_names(layout: Layout, manifest: Manifest, written: Mapping[str, Path]) -> None:
+    """Steps 1 and 2 above. Without an older dataset that could be read there is nothing to protect.
+
+    `written` holds the temporary paths of the index and of the records' locations, by their usual names.
+    """
     if _read_manifest(layout) is None:
         _take_away(layout.out / MANIFEST)
         return
-    digest = digest_of(index)
-    hidden = replace(_with_hidden_names(layout, manifest), files={hidden_name(INDEX, digest.sha256): digest})
+    digests = {name: digest_of(path) for name, path in written.items()}
+    aliases = {name: hidden_name(name, digest.sha256) for name, digest in digests.items()}
+    files = {aliases[name]: digest for name, digest in digests.items()}
+    hidden = replace(_with_hidden_names(layout, manifest), files=files)
     _note_files(layout, _noted(layout) | set(_names(hidden)) | set(hidden.files))
     for name, alias in zip(_names(manifest), _names(hidden), strict=True):
         source = layout.find(name)
         if alias != name and source is not None:
             _link(source, layout.out / alias)
-    _link(index, layout.out / hidden.index)
+    for name, alias in aliases.items():
+        _link(written[name], layout.out / alias)
     _write_manifest(layout, hidden)
 
 
@@ -164,13 +173,14 @@ def _take_away(path: Path) -> None:
     sync_folder(path.parent)
 
 
-def _place(layout: Layout, manifest: Manifest, index: Path) -> None:
+def _place(layout: Layout, manifest: Manifest, written: Mapping[str, Path]) -> None:
     with writing(layout.out):
         # The .idx files come first: a shard that has left `.tfprep/new` is complete.
         for name in sorted(_names(manifest), key=lambda name: not name.endswith(".idx")):
             if (layout.staged / name).exists():
                 os.replace(layout.staged / name, layout.out / name)
-        os.replace(index, layout.out / INDEX)
+        for name, path in written.items():
+            os.replace(path, layout.out / name)
     sync_folder(layout.out)
 
 
@@ -249,6 +259,16 @@ def write_index_file(layout: Layout, manifest: Manifest, receipts: Sequence[Rece
         with temporary.open("rb+") as file:
             os.fsync(file.fileno())
     return temporary
+
+
+def _write_locations(layout: Layout, manifest: Manifest, index: Path) -> tuple[Path, Manifest]:
+    """Write `locations.bin` under a temporary name; return its path, and the manifest with the checksums of its rows."""
+    temporary = layout.out / f".{LOCATIONS}.{os.getpid()}.tmp"
+    with writing(temporary):
+        manifest = write_locations(temporary, index, manifest)
+        with temporary.open("rb+") as file:
+            os.fsync(file.fileno())
+    return temporary, manifest
 
 
 def _reject_lines(receipts: Sequence[Receipt]) -> Iterator[str]:

@@ -204,7 +204,7 @@ class ExternalIndex:
                 "features": [_field_json(item) for item in self.fields],
                 "left_out": [{"feature": item.feature, "reason": item.reason} for item in self.left_out],
                 "splits": {name: _split_json(state) for name, state in self.splits.items()},
-                "manifest": asdict(self.manifest),
+                "manifest": _manifest_json(self.manifest),
             }
         )
 
@@ -258,6 +258,15 @@ def _external(raw: Mapping[str, Any], folder: Place) -> ExternalIndex:
     if (key is not None and key not in names) or (raster is not None and not isinstance(raster, str)):
         raise DatasetError("its key is no field")
     return ExternalIndex(folder, str(raw["root"]), fields, left_out, splits, key, raster, manifest)
+
+
+def _manifest_json(manifest: Manifest) -> dict[str, Any]:
+    """The manifest without what belongs to a built dataset alone."""
+    document = asdict(manifest)
+    del document["format_version"]
+    for split in document["splits"].values():
+        del split["rows_crc32c"]
+    return document
 
 
 def _field_json(item: IndexedField) -> dict[str, Any]:

@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import tensorflow as tf
 
 from tfprep.codecs import Raw
@@ -121,19 +120,16 @@ def _check_shards(table: RecordTable) -> None:
     TensorFlow's ops check that a record is whole, but not which one it is. Shards that were exchanged, or are of another build,
     differ in every record.
     """
-    file = table.offsets.file
-    ends = np.unique(np.concatenate([np.unique(file, return_index=True)[1], _last_of_each(file)]))
+    ends = table.file_ends
+    firsts = np.concatenate([np.zeros(1, np.int64), ends[:-1]])[np.diff(ends, prepend=0) > 0]
+    ends = np.unique(np.concatenate([firsts, ends[np.diff(ends, prepend=0) > 0] - 1]))
     with ThreadPoolExecutor(READS, "tfprep-check") as pool:
         list(pool.map(partial(_check_record, table), ends.tolist()))
 
 
-def _last_of_each(file: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
-    return len(file) - 1 - np.unique(file[::-1], return_index=True)[1]
-
-
 def _check_record(table: RecordTable, record: int) -> None:
-    offsets = table.offsets
-    path, offset, size = str(table.files[offsets.file[record]]), int(offsets.offset[record]), int(offsets.size[record])
+    place = table.locate(np.array([record]), ["offset", "size", "payload_crc"])
+    path, offset, size = str(table.files[int(table.file_of(record))]), int(place["offset"][0]), int(place["size"][0])
     try:
         with tf.io.gfile.GFile(path, "rb") as file:
             file.seek(offset + size - FOOTER_BYTES)
@@ -142,7 +138,7 @@ def _check_record(table: RecordTable, record: int) -> None:
         raise DatasetError(f"{path} cannot be read ({type(error).__name__}: {error.message})") from error
     if len(footer) < FOOTER_BYTES:
         raise RecordError("the file ends before it", path=path, record=None, offset=offset)
-    if footer_crc(footer) != offsets.payload_crc[record]:
+    if footer_crc(footer) != place["payload_crc"][0]:
         raise RecordError(OTHER_RECORD, path=path, record=None, offset=offset)
 
 
@@ -198,9 +194,13 @@ class _Files:
     """Where the table's records lie, as tensors."""
 
     def __init__(self, table: RecordTable) -> None:
-        offsets = table.offsets
+        records = np.arange(table.records)
+        places = table.locate(records, ["offset", "size"])
         self._paths = tf.constant([str(path) for path in table.files])
-        self._file, self._offset, self._size = (tf.constant(c) for c in (offsets.file, offsets.offset, offsets.size))
+        self._file, self._offset, self._size = (
+            tf.constant(column.astype(np.int64))
+            for column in (table.file_of(records), places["offset"], places["size"])
+        )
 
     def payloads(self, records: Any) -> tf.data.Dataset:
         """A dataset of one element, the payloads of these records: string [N]. Neighbouring records are read in one run."""

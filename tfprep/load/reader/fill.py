@@ -207,14 +207,13 @@ class Filler:
 
     def _locate(self, rows: Numbers, records: Numbers) -> Rows:
         """Where the records of these rows of the batch lie."""
-        offsets, count = self._table.offsets, len(records)
+        count, spans = len(records), [f"{name}_{what}" for name in self._reading.fields for what in ("offset", "size")]
+        places = self._table.locate(records, ["offset", "size", "payload_crc", *spans])
         verify = np.ones(count, np.int64)
         if self._policy.verify != "always":
             verify -= self._verified[records]
-        columns: list[Any] = [rows, records, offsets.file[records], offsets.offset[records], offsets.size[records]]
-        columns += [offsets.payload_crc[records], verify, -1, 0]
-        for name in self._reading.fields:
-            columns += [offsets.field_offset[name][records], offsets.field_size[name][records]]
+        columns: list[Any] = [rows, records, self._table.file_of(records), places["offset"], places["size"]]
+        columns += [places["payload_crc"], verify, -1, 0, *(places[name] for name in spans)]
         table = np.empty((len(columns), count), np.int64)
         for number, column in enumerate(columns):
             table[number] = column
@@ -227,9 +226,7 @@ class Filler:
             if what == "variant":
                 batch.values[name][rows] = batch.indices.variant[rows]
             elif what == "label":
-                labels = self._table.offsets.label
-                assert labels is not None
-                batch.values[name][rows] = labels[records]
+                batch.values[name][rows] = self._table.locate(records, ["label"])["label"]
             else:
                 keys = self._table.column("key").take(batch.indices.row[rows]).to_pylist()
                 batch.values[name][rows] = [key.encode("utf-8", "surrogateescape") for key in keys]
@@ -290,10 +287,10 @@ class Filler:
 
     def _error(self, reason: str, record: int, sample: int) -> RecordError:
         """The error with the file, the record's number in it, and the sample's key."""
-        offsets = self._table.offsets
+        place = self._table.locate(np.array([record]), ["offset"])
         return RecordError(
             f"{reason} (key {self._table.key(sample)!r})",
-            path=str(self._table.files[offsets.file[record]]),
+            path=str(self._table.files[int(self._table.file_of(record))]),
             record=self._table.number_in_file(record),
-            offset=int(offsets.offset[record]),
+            offset=int(place["offset"][0]),
         )

@@ -1,4 +1,4 @@
-"""Where the bytes of every sample lie: the columns of `index.parquet` that a reader needs, as arrays.
+"""Where the bytes of every sample lie: rows of `locations.bin`, or columns of the index where there is no such file.
 
 A table is made of one split, or of several of different datasets, one after another. A *row* is a sample, a *record* one of
 its variants: records are numbered by part, then variant, then row, so that a variant's records are consecutive.
@@ -19,6 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tfprep.dataset import Dataset
+from tfprep.dataset.locations import Locations
 from tfprep.errors import LoaderError
 from tfprep.fields import Array
 
@@ -29,7 +30,7 @@ _TOLD = ("key", "label", "shard", "height", "width")
 
 @dataclass(frozen=True)
 class TableSplit:
-    """What one split of one dataset gives to a table: all its samples, in the variants that are read."""
+    """What one split of one dataset gives to a table: all its samples, in the variants that are read, which follow each other."""
 
     dataset: Dataset
     split: str
@@ -44,29 +45,53 @@ class TableSplit:
         return self.samples * len(self.variants)
 
 
-@dataclass(frozen=True)
-class RecordOffsets:
-    """One element a record: the number of its file, its frame, by field where its bytes lie, and its label if asked."""
+Columns = dict[str, Array]
+"""By name one value a record: `offset`, `size` and `payload_crc` of its frame, `FIELD_offset` and `FIELD_size`, `label`."""
 
-    file: npt.NDArray[np.int32]
-    offset: Numbers
-    size: Numbers
-    payload_crc: npt.NDArray[np.uint32]
-    field_offset: dict[str, Numbers]
-    field_size: dict[str, npt.NDArray[np.int32]]
-    label: Numbers | None = None
 
-    @property
-    def nbytes(self) -> int:
-        columns: list[Array] = [
-            self.file,
-            self.offset,
-            self.size,
-            self.payload_crc,
-            *self.field_offset.values(),
-            *self.field_size.values(),
-        ]
-        return sum(column.nbytes for column in columns)
+class _MappedRecords:
+    """Records of consecutive variants of a split, in a file that is mapped into memory."""
+
+    def __init__(self, locations: Locations) -> None:
+        self._locations = locations
+        self.records, self.nbytes = len(locations), locations.nbytes
+
+    def take(self, numbers: Numbers, names: Sequence[str]) -> Columns:
+        """Return these columns of these records; offsets are those in the shard."""
+        rows = self._locations.take(numbers)
+        offset = rows["offset"].astype(np.int64)
+        columns = {name: rows[name] for name in names}
+        columns |= {name: offset + rows[name] for name in names if name.endswith("_offset")}
+        return columns | {"offset": offset}
+
+
+class _IndexedRecords:
+    """Records of some variants of a split, in columns of the index: of format version 1, and of TFRecords of other tools."""
+
+    def __init__(self, part: TableSplit, names: Sequence[str]) -> None:
+        columns: dict[str, list[Array]] = {name: [] for name in names}
+        for variant in part.variants:
+            index = part.dataset.index(part.split, variant, ["shard", *names])  # with its shard, a record is checked
+            _check(part, variant, len(index))
+            for name, values in columns.items():
+                values.append(index.column(name).to_numpy())
+        self._columns = {name: _joined(values) for name, values in columns.items()}
+        self.records = part.records
+        self.nbytes = sum(column.nbytes for column in self._columns.values())
+
+    def take(self, numbers: Numbers, names: Sequence[str]) -> Columns:
+        """Return these columns of these records."""
+        return {name: self._columns[name][numbers] for name in names}
+
+
+def _joined(values: list[Array]) -> Array:
+    return values[0] if len(values) == 1 else np.concatenate(values)
+
+
+def _records(part: TableSplit, names: Sequence[str]) -> _MappedRecords | _IndexedRecords:
+    """Return the records of a part, in their order."""
+    locations = part.dataset.locations(part.split, range(part.variants[0], part.variants[-1] + 1))
+    return _IndexedRecords(part, names) if locations is None else _MappedRecords(locations)
 
 
 class RecordTable:
@@ -82,7 +107,7 @@ class RecordTable:
         self.first_row = np.cumsum([0] + [part.samples for part in parts])
         self._first_record = np.cumsum([0] + [part.records for part in parts])
         self._lock = threading.Lock()
-        self._offsets: RecordOffsets | None = None
+        self._sources: list[_MappedRecords | _IndexedRecords] | None = None
         self._columns: dict[str, pa.ChunkedArray] = {}
         self.files: list[Path] = [
             part.dataset.shard_path(file)
@@ -90,13 +115,57 @@ class RecordTable:
             for variant in part.variants
             for file in part.dataset.split(part.split).files[variant]
         ]
+        self.file_ends: Numbers = np.cumsum(
+            [
+                file.records
+                for part in parts
+                for variant in part.variants
+                for file in part.dataset.split(part.split).files[variant]
+            ]
+        )
+        """For each file the number of the first record after it: int64 [files]."""
 
-    @property
-    def offsets(self) -> RecordOffsets:
+    def read(self) -> None:
+        """Read the index, or map the file of the records' places, unless that is done. Raises DatasetError if it is damaged."""
+        self._all_sources()
+
+    def file_of(self, records: Any) -> Numbers:
+        """The number in `files` of each record's file: int64 [N]."""
+        files: Numbers = np.searchsorted(self.file_ends, records, "right")
+        return files
+
+    def locate(self, records: Numbers, names: Sequence[str]) -> Columns:
+        """Where records lie.
+
+        Args:
+            records: Numbers of records: int64 [N].
+            names: `offset`, `size`, `payload_crc`, `label`, and `FIELD_offset` and `FIELD_size` of the table's fields.
+
+        Returns:
+            Those columns, one value a record.
+
+        Raises:
+            DatasetError: The index, or what it says of these records, is damaged.
+        """
+        sources = self._all_sources()
+        if len(sources) == 1:
+            return sources[0].take(records, names)
+        number = np.searchsorted(np.cumsum([source.records for source in sources]), records, "right")
+        first = np.cumsum([0, *(source.records for source in sources)])
+        order = np.argsort(number, kind="stable")
+        taken = [sources[at].take(records[number == at] - first[at], names) for at in np.unique(number).tolist()]
+        back = np.argsort(order, kind="stable")
+        return {name: np.concatenate([columns[name] for columns in taken])[back] for name in names}
+
+    def _all_sources(self) -> list[_MappedRecords | _IndexedRecords]:
         with self._lock:
-            if self._offsets is None:
-                self._offsets = self._read()
-            return self._offsets
+            if self._sources is None:
+                self._sources = [_records(part, self._names()) for part in self.parts]
+            return self._sources
+
+    def _names(self) -> list[str]:
+        spans = [f"{name}_{what}" for name in self.fields for what in ("offset", "size")]
+        return ["offset", "size", "payload_crc", *spans, *(["label"] if self._label else [])]
 
     def read_ahead(self) -> None:
         """Begin to read the index: of a million records that takes as long as TensorFlow takes to make a graph."""
@@ -104,12 +173,12 @@ class RecordTable:
 
     def _try_to_read(self) -> None:
         with contextlib.suppress(Exception):  # who needs the places gets the error
-            _ = self.offsets
+            self.read()
 
     @property
     def nbytes(self) -> int:
-        """Memory that the places take, 0 before they are read."""
-        return 0 if self._offsets is None else self._offsets.nbytes
+        """Memory that the places take: 0 before they are read, and 0 where a file is mapped."""
+        return sum(source.nbytes for source in self._sources or ())
 
     def record(self, row: Numbers, variant: Numbers) -> Numbers:
         """The record of each row's variant."""
@@ -143,32 +212,8 @@ class RecordTable:
         if (external := self.parts[part].dataset.external) is not None:  # records that were left out count too
             numbers = external.index(self.parts[part].split, ["number"]).column("number")
             return int(numbers[record - int(self._first_record[part])].as_py())
-        file = self.offsets.file  # ascending
-        return record - int(np.searchsorted(file, file[record]))
-
-    def _read(self) -> RecordOffsets:
-        names = [f"{name}_{part}" for name in self.fields for part in ("offset", "size")]
-        names += ["label"] if self._label else []
-        columns: dict[str, list[Array]] = {name: [] for name in ("shard", "offset", "size", "payload_crc", *names)}
-        first_file = 0
-        for part in self.parts:
-            for variant in part.variants:
-                index = part.dataset.index(part.split, variant, list(columns))
-                _check(part, variant, len(index))
-                for name, values in columns.items():
-                    values.append(index.column(name).to_numpy())
-                columns["shard"][-1] = (columns["shard"][-1] + np.int32(first_file)).astype(np.int32)
-                first_file += part.dataset.split(part.split).shards
-        whole = {name: values[0] if len(values) == 1 else np.concatenate(values) for name, values in columns.items()}
-        return RecordOffsets(
-            whole["shard"],
-            whole["offset"],
-            whole["size"],
-            whole["payload_crc"],
-            {name: whole[f"{name}_offset"] for name in self.fields},
-            {name: whole[f"{name}_size"] for name in self.fields},
-            whole.get("label"),
-        )
+        file = int(self.file_of(record))
+        return record - (int(self.file_ends[file - 1]) if file else 0)
 
 
 def _slot(part: TableSplit, variant: Any) -> Any:

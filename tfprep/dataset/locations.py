@@ -1,0 +1,223 @@
+"""`locations.bin`: where every record lies, in rows of one width, so that a loader maps the file instead of reading it.
+
+The rows stand in the order of the index: by split, variant, shard and position in the shard. A row (`row_type`) holds the
+frame's `offset` in its shard, its `size` and `payload_crc`, the `label` if the index has one number a record, and for each
+stored field `FIELD_offset` (from the beginning of the frame) and `FIELD_size`. `tfprep.json` holds the CRC-32C of the rows of
+each shard: they are compared, and the numbers checked, when a row of that shard is first used. The first batch of a dataset of
+any size thus needs some pages of the file alone.
+
+All of it follows from `index.parquet`, which is for people and tools.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from pathlib import Path
+from typing import BinaryIO
+
+import google_crc32c
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tfprep.dataset.manifest import FieldInfo, FileInfo, Manifest, SplitInfo
+from tfprep.errors import DatasetError
+from tfprep.fields import Array
+from tfprep.records.framing import FOOTER_BYTES, FRAME_BYTES, HEADER_BYTES
+from tfprep.storage.urls import file_size, is_remote, open_file
+
+RowType = np.dtype[np.void]
+Watch = Callable[[], AbstractContextManager[None]]
+
+
+def row_type(fields: Mapping[str, FieldInfo]) -> RowType:
+    """Return the type of a row: little-endian, without gaps, a multiple of 8 bytes."""
+    columns = [("offset", "<u8"), ("size", "<u4"), ("payload_crc", "<u4")]
+    columns += [("label", "<i8")] if has_label(fields) else []
+    columns += [(f"{name}_{what}", "<u4") for name in fields for what in ("offset", "size")]
+    return np.dtype(columns)
+
+
+def has_label(fields: Mapping[str, FieldInfo]) -> bool:
+    """Return whether the first label stored is one number."""
+    shapes = [info.spec.shape for info in fields.values() if info.spec.kind == "label"]
+    return bool(shapes) and shapes[0] == ()
+
+
+def write_locations(path: Path, index: Path, manifest: Manifest) -> Manifest:
+    """Write the file from an index, with some rows in memory at a time.
+
+    Args:
+        path: The file to write.
+        index: The dataset's `index.parquet`.
+        manifest: What the dataset is; its `rows_crc32c` do not count.
+
+    Returns:
+        The manifest with the `rows_crc32c` of the file.
+
+    Raises:
+        DatasetError: The index is damaged or of another dataset, or a record has 4 GiB or more.
+    """
+    row = row_type(manifest.fields)
+    names = list(row.names or ())
+    try:
+        with path.open("wb") as file, pq.ParquetFile(index, memory_map=True) as parquet:
+            batches = (
+                _rows(batch, row, index)
+                for group in range(parquet.num_row_groups)
+                for batch in parquet.iter_batches(1 << 20, row_groups=[group], columns=names)
+            )
+            crcs = _written(file, batches, [file.records for file in _shards(manifest)])
+    except (pa.ArrowException, OSError, ValueError, KeyError) as error:
+        raise DatasetError(f"{path} cannot be made from {index} ({error})") from error
+    if crcs is None:
+        raise DatasetError(f"{index} lists another number of records than tfprep.json")
+    return replace(manifest, splits=_with_crcs(manifest, iter(crcs)))
+
+
+def without_crcs(manifest: Manifest) -> Manifest:
+    """Return the manifest without the checksums of the rows."""
+    return replace(manifest, splits={name: replace(info, rows_crc32c=()) for name, info in manifest.splits.items()})
+
+
+def _shards(manifest: Manifest) -> Iterator[FileInfo]:
+    for info in manifest.splits.values():
+        for files in info.files:
+            yield from files
+
+
+def _rows(batch: pa.RecordBatch, row: RowType, index: Path) -> Array:
+    rows = np.empty(len(batch), row)
+    offset, size = (batch.column(name).to_numpy() for name in ("offset", "size"))
+    if len(size) and int(size.max()) >= 1 << 32:
+        raise DatasetError(f"{index}: a record has {int(size.max())} bytes; it must have less than 4 GiB")
+    for name in row.names or ():
+        values = batch.column(name).to_numpy()
+        rows[name] = values - offset if name.endswith("_offset") else values
+    return rows
+
+
+def _written(file: BinaryIO, batches: Iterable[Array], counts: Sequence[int]) -> list[int] | None:
+    """Write the rows; return the checksum of those of each shard. None if there are more or fewer rows than in all shards."""
+    stops = np.cumsum(counts)
+    crcs, first = [0] * len(counts), 0
+    for rows in batches:
+        last = first + len(rows)
+        if last > stops[-1]:
+            return None
+        file.write(rows.tobytes())
+        lowest, highest = np.searchsorted(stops, [first, last - 1], "right").tolist()
+        for shard in range(lowest, highest + 1):
+            start, stop = max(stops[shard] - counts[shard], first), min(stops[shard], last)
+            crcs[shard] = google_crc32c.extend(crcs[shard], rows[start - first : stop - first].tobytes())
+        first = last
+    return crcs if first == stops[-1] else None
+
+
+def _with_crcs(manifest: Manifest, crcs: Iterator[int]) -> dict[str, SplitInfo]:
+    return {
+        name: replace(info, rows_crc32c=tuple(tuple(next(crcs) for _ in files) for files in info.files))
+        for name, info in manifest.splits.items()
+    }
+
+
+class Locations:
+    """The rows of consecutive variants of a split. Those of a shard are checked when one of them is first used."""
+
+    def __init__(self, path: Path, manifest: Manifest, split: str, variants: range, watch: Watch) -> None:
+        """Map the rows into memory, or read them if they lie at a URL.
+
+        Args:
+            path: The file.
+            manifest: What the dataset is.
+            split: One of its splits.
+            variants: Variants that follow each other.
+            watch: A context for errors of the file, which may have been replaced by another build.
+
+        Raises:
+            DatasetError: The file is missing or has another size.
+        """
+        info = manifest.splits[split]
+        files = [file for variant in variants for file in info.files[variant]]
+        self._path, self._watch = path, watch
+        self._ends = np.cumsum([file.records for file in files])
+        self._file_bytes = [file.bytes for file in files]
+        self._crcs = [crc for variant in variants for crc in info.rows_crc32c[variant]]
+        self._unchecked = np.array([file.records > 0 for file in files])
+        self._is_checked = not self._unchecked.any()
+        self._fields = tuple(manifest.fields)
+        row = row_type(manifest.fields)
+        with watch():
+            self._rows = _mapped(path, manifest, row, _first_row(manifest, split, variants.start), info, len(variants))
+        self.nbytes = self._rows.nbytes if is_remote(path) else 0  # pages that are mapped belong to the system
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def take(self, numbers: npt.NDArray[np.int64]) -> Array:
+        """Return the rows of these numbers: [N] of `row_type`.
+
+        Raises:
+            DatasetError: The rows of a shard are not those that were built.
+        """
+        if not self._is_checked:
+            self._check(numbers)
+        rows: Array = self._rows[numbers]
+        return rows
+
+    def _check(self, numbers: npt.NDArray[np.int64]) -> None:
+        shards = np.searchsorted(self._ends, numbers, "right")
+        for shard in np.unique(shards[self._unchecked[shards]]).tolist():
+            with self._watch():
+                self._check_shard(shard)
+            self._unchecked[shard] = False
+        self._is_checked = not self._unchecked.any()
+
+    def _check_shard(self, shard: int) -> None:
+        rows = self._rows[(self._ends[shard - 1] if shard else 0) : self._ends[shard]]
+        if google_crc32c.value(rows.tobytes()) != self._crcs[shard]:
+            raise DatasetError(
+                f"{self._path} is damaged, or of another build: the locations of a shard are not those that were built; "
+                "`tfprep repair` writes them anew"
+            )
+        if not _lie_inside(rows, self._file_bytes[shard], self._fields):
+            raise DatasetError(f"{self._path}: a record lies outside its shard, or a field outside its record")
+
+
+def _first_row(manifest: Manifest, split: str, variant: int) -> int:
+    """Return the number of the file's first row of this split and variant."""
+    first = 0
+    for name, info in manifest.splits.items():
+        if name == split:
+            return first + variant * info.samples
+        first += info.variants * info.samples
+    raise AssertionError(split)
+
+
+def _mapped(path: Path, manifest: Manifest, row: RowType, first: int, info: SplitInfo, variants: int) -> Array:
+    count = info.samples * variants
+    expected = row.itemsize * sum(one.samples * one.variants for one in manifest.splits.values())
+    if (size := file_size(path)) != expected:
+        raise DatasetError(f"{path} holds {size} bytes, {expected} were written; `tfprep repair` writes it anew")
+    if not count:
+        return np.empty(0, row)
+    with open_file(path) as file:
+        if not is_remote(path):
+            return np.asarray(np.memmap(file, row, "r", first * row.itemsize, (count,)))
+        file.seek(first * row.itemsize)
+        return np.frombuffer(file.read(count * row.itemsize), row)
+
+
+def _lie_inside(rows: Array, file_bytes: int, fields: Sequence[str]) -> bool:
+    size = rows["size"].astype(np.int64)
+    if size.min() < FRAME_BYTES or file_bytes < size.max() or (rows["offset"] > file_bytes - size).any():
+        return False
+    room = size - FOOTER_BYTES
+    for name in fields:
+        first = rows[f"{name}_offset"].astype(np.int64)
+        if first.min() < HEADER_BYTES or (first + rows[f"{name}_size"] > room).any():
+            return False
+    return True
