@@ -1,17 +1,28 @@
-"""Time and memory of planning a build, for 10^5, 10^6 and 10^7 samples.
+"""Time and memory of planning a build, of publishing it, and of opening it, for 10^5, 10^6 and 10^7 samples.
 
-    python benchmarks/plan.py [--samples 100000,1000000] [--json FILE]
+    python benchmarks/plan.py [--samples 100000,1000000] [--publish] [--folder FOLDER] [--json FILE]
 
 Planning is the work before the first shard: it lists the source, reads every file's size and time, hashes the keys, distributes
 the samples over shards, and computes every shard's signature, as it does to compare them with receipts. The listing is generated.
-Its paths have a realistic length and point to a thousand real files, so `stat` is called for real, with a warm cache. Each number
-of samples runs in a new process; the memory is the peak of that process, with interpreter and libraries.
+Its paths have a realistic length, differ, and lead to 17,000 real files, so `stat` is called for each, with a warm cache. Each
+number of samples runs in a new process. The memory is the peak of that process, with interpreter and libraries, plus the peak of
+the largest helper process.
+
+With `--publish`, receipts are then written for all shards, as workers would write them (not measured). Measured are:
+
+- `publish_s`, `publish_mb`: publication from the receipts, and the peak of the process at the end, its plan included.
+- `noop_s`: a whole build that finds nothing to do, by a new process.
+- `open_s`, `open_mb`: `tfprep.open` to the first batch of 256 in global order, by a new process without the imports, and that
+  process's peak of its own memory and of mapped pages together.
+
+The records are small, and shards with as many records are hard links to one file, so that the disk holds the metadata alone.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import resource
 import subprocess
 import sys
@@ -19,22 +30,50 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from typing import Any
 
-from tfprep import Recipe, codecs
+import numpy as np
+
+from tfprep import Recipe, codecs, records
+from tfprep.builder import BuildOptions, build
 from tfprep.builder.layout import Layout
-from tfprep.builder.planning.plan import make_plan
+from tfprep.builder.planning.plan import Plan, make_plan, remember_recipes, remember_shards
 from tfprep.builder.planning.state import shard_states
+from tfprep.builder.planning.versions import maker_versions
+from tfprep.builder.publication.publish import publish
+from tfprep.builder.receipts import Contents, Receipt, read_receipt, write_receipt
+from tfprep.builder.shards.forms import FieldForm, form_of, most_common
+from tfprep.dataset import FileInfo
+from tfprep.dataset.digests import sha256_of
+from tfprep.dataset.names import shard_name
+from tfprep.fields import FieldSpec
+from tfprep.images import encode_jpeg
 from tfprep.sources import Entry, Listing
 
 FOLDERS = 1000
+PARTS = 17
+"""Folders of these folders: more files than a plan looks at together, so that none is looked at once for several samples."""
 FILE_BYTES = 110_000
 """Size of a typical photo, which determines the number of shards. The files are sparse."""
+SIDE = 16
+LOAD = """
+import resource, sys, time
+import tfprep.load.numpy_loader
+start = time.perf_counter()
+loader = tfprep.open(sys.argv[1]).numpy_loader("train", 256, seed=1, cache=False)
+batch = next(iter(loader))
+seconds = time.perf_counter() - start
+assert batch["image"].shape == (256, 16, 16, 3)
+print(seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+loader.close()
+"""
 
 
 @dataclass(frozen=True)
 class Generated:
-    """`samples` entries over `FOLDERS` real files."""
+    """`samples` entries over real files."""
 
     samples: int
 
@@ -42,65 +81,140 @@ class Generated:
         return Listing({"image": "image", "label": "label"}, ("image",), ("label",), self._entries())
 
     def _entries(self) -> Iterator[Entry]:
+        files = [(path_of(number),) for number in range(FOLDERS * PARTS)]
         for number in range(self.samples):
             folder = number % FOLDERS
-            path = f"class_{folder:04d}/././././image_{folder:04d}.jpg"
-            yield Entry(f"class_{folder:04d}/image_{number:011d}.jpg", "train", (path,), (folder,))
+            yield Entry(f"class_{folder:04d}/image_{number:011d}.jpg", "train", files[number % len(files)], (folder,))
+
+
+def path_of(number: int) -> str:
+    """The file of a sample."""
+    return f"part_{number // FOLDERS % PARTS:02d}/class_{number % FOLDERS:04d}/image_{number % FOLDERS:04d}.jpg"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--samples", default="100000,1000000,10000000", help="Numbers of samples, comma-separated")
+    parser.add_argument("--publish", action="store_true", help="Publish and open the dataset too")
+    parser.add_argument("--folder", type=Path, help="Folder for scratch files [default: that for temporary files]")
     parser.add_argument("--json", type=Path, help="File for the results")
     parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
-        print(json.dumps(measure(options.one)))
+        with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+            print(json.dumps(measure(options.one, Path(folder), options.publish)))
         return
-    rows = [_in_new_process(int(samples)) for samples in options.samples.split(",")]
+    rows = [in_new_process(int(samples), sys.argv[1:]) for samples in options.samples.split(",")]
     for row in rows:
-        print(
-            f"{row['samples']:>12,} samples  {row['shards']:>7,} shards  {row['seconds']:8.2f} s "
-            f"(listing and layout {row['plan_s']:.2f}, signatures {row['states_s']:.2f})  "
-            f"cpu {row['cpu_s']:8.2f} s  {row['rss_mb']:8.0f} MB at peak"
-        )
+        print("  ".join(f"{name} {value:,.2f}".removesuffix(".00") for name, value in row.items()))
     if options.json:
         options.json.write_text(json.dumps({name: [row[name] for row in rows] for name in rows[0]}, indent=1) + "\n")
 
 
-def measure(samples: int) -> dict[str, float]:
-    with tempfile.TemporaryDirectory() as folder:
-        root = Path(folder, "data")
-        for number in range(FOLDERS):
-            path = root / f"class_{number:04d}" / f"image_{number:04d}.jpg"
-            path.parent.mkdir(parents=True)
-            path.touch()
-            path.open("r+b").truncate(FILE_BYTES)
-        recipe = Recipe("bench", Generated(samples), {"image": codecs.Jpeg(), "label": codecs.Scalar()})
-        layout = Layout(Path(folder, "out"))
-        before, started = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
-        plan = make_plan(recipe, root, layout)
-        planned = time.perf_counter()
-        shards = sum(1 for _ in shard_states(plan, layout))
-        for split, shard in plan.starts:  # without receipts, `shard_states` does not compute the signatures
-            plan.signature(split, shard)
-        ended = time.perf_counter()
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    return {
-        "samples": samples, "shards": shards, "seconds": ended - started, "plan_s": planned - started,
-        "states_s": ended - planned, "cpu_s": cpu_s(usage) - cpu_s(before),
-        "rss_mb": usage.ru_maxrss / 1024,
-    }  # fmt: skip
-
-
-def cpu_s(usage: resource.struct_rusage) -> float:
-    return usage.ru_utime + usage.ru_stime
-
-
-def _in_new_process(samples: int) -> dict[str, float]:
-    command = [sys.executable, __file__, "--one", str(samples)]
-    row: dict[str, float] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+def in_new_process(samples: int, arguments: list[str]) -> dict[str, float]:
+    command = [sys.executable, __file__, *arguments, "--one", str(samples)]
+    row: dict[str, float] = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
     return row
+
+
+def measure(samples: int, folder: Path, with_publication: bool) -> dict[str, float]:
+    root, layout = folder / "data", Layout(folder / "out")
+    for number in range(FOLDERS * PARTS):
+        path = root / path_of(number)
+        path.parent.mkdir(parents=True)
+        with path.open("wb") as file:
+            file.truncate(FILE_BYTES)
+    recipe = Recipe("bench", Generated(samples), {"image": codecs.Jpeg(), "label": codecs.Scalar()})
+    layout.make()
+    before, started = cpu_s(), time.perf_counter()
+    plan = make_plan(recipe, root, layout)
+    planned = time.perf_counter()
+    shards = sum(1 for _ in shard_states(plan, layout))
+    for split, shard in plan.starts:  # without receipts, `shard_states` does not compute the signatures
+        plan.signature(split, shard)
+    ended = time.perf_counter()
+    row = {
+        "samples": samples, "shards": shards, "plan_s": ended - started, "listing_s": planned - started,
+        "plan_cpu_s": cpu_s() - before, "plan_mb": peak_mb(),
+    }  # fmt: skip
+    return row | (publication(plan, recipe, root, layout, folder) if with_publication else {})
+
+
+def cpu_s() -> float:
+    """Processor time of this process and of the helpers that have ended."""
+    usages = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+
+
+def peak_mb() -> float:
+    """The peaks of this process and of its largest helper."""
+    return sum(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)) / 1024
+
+
+# --- publication ------------------------------------------------------------------------------------------------------
+
+
+def publication(plan: Plan, recipe: Recipe, root: Path, layout: Layout, folder: Path) -> dict[str, float]:
+    Shards(plan, layout, folder / "shards").write()
+    remember_shards(plan, layout)
+    remember_recipes(plan, layout)
+    started = time.perf_counter()
+    receipts = [receipt for place in plan.starts if (receipt := read_receipt(layout, *place)) is not None]
+    publish(plan, layout, receipts, most_common(receipt.forms for receipt in receipts))
+    row = {"publish_s": time.perf_counter() - started, "publish_mb": peak_mb()}
+    started = time.perf_counter()
+    if build(recipe, layout.out, root, options=BuildOptions(workers=0)).built_shards:
+        sys.exit("the build found something to do")
+    row["noop_s"] = time.perf_counter() - started
+    output = subprocess.run([sys.executable, "-c", LOAD, layout.out], check=True, stdout=subprocess.PIPE, text=True)
+    row["open_s"], row["open_mb"] = map(float, output.stdout.split())
+    return row
+
+
+class Shards:
+    """Writes shards of one record over and over, and their receipts."""
+
+    def __init__(self, plan: Plan, layout: Layout, folder: Path) -> None:
+        self._plan, self._layout, self._folder = plan, layout, folder
+        folder.mkdir()
+        pixels = np.random.default_rng(0).integers(0, 256, (SIDE, SIDE, 3), np.uint8)
+        payload, spans = records.encode({"image": encode_jpeg(pixels, 95, "420"), "label": np.zeros(1, np.int64)})
+        self._frame = records.frame(payload)
+        crc = int.from_bytes(self._frame[-4:], "little")
+        self._facts = [len(self._frame), crc, 0, SIDE, SIDE, "00" * 16]
+        self._spans = [(12 + spans[name].offset, spans[name].size) for name in ("image", "label")]
+        specs = {"image": FieldSpec("image", (SIDE, SIDE, 3), "uint8"), "label": FieldSpec("label", (), "int64")}
+        self._specs = {name: (form_of(spec), spec) for name, spec in specs.items()}
+
+    def write(self) -> None:
+        for split, shard in self._plan.starts:
+            name = shard_name("bench", split, 0, shard, self._plan.shards[split])
+            count = self._plan.size(split, shard)
+            path, digest, rows = self._shard(count)
+            os.link(path, self._layout.staged / name)
+            os.link(f"{path}.idx", self._layout.staged / f"{name}.idx")
+            first = self._plan.samples.key(self._plan.samples.rows(split, shard)[0])  # ties the dataset to the plan
+            rows = [[f"{shard:06d}/{number:06d}.jpg" if number else first, *row] for number, row in enumerate(rows)]
+            file = FileInfo(name, count, len(self._frame) * count, digest)
+            forms = {name: {form: FieldForm(count, spec)} for name, (form, spec) in self._specs.items()}
+            receipt = Receipt(
+                split, shard, self._plan.shards[split], self._plan.fingerprints[split], maker_versions(),
+                self._plan.signature(split, shard), "", (file,), forms, {}, {}, {}, (), {}, {},
+            )  # fmt: skip
+            write_receipt(self._layout, receipt, Contents([rows], {}))
+
+    @cache  # noqa: B019 # one instance
+    def _shard(self, count: int) -> tuple[Path, str, list[list[Any]]]:
+        """The file of a shard of so many records, its SHA-256, and its rows of the index without the keys."""
+        path, size = self._folder / str(count), len(self._frame)
+        path.write_bytes(self._frame * count)
+        frames = [records.Frame(number * size, size) for number in range(count)]
+        Path(f"{path}.idx").write_text(records.format_index(frames))
+        return path, sha256_of(path), [self._row(frame.offset) for frame in frames]
+
+    def _row(self, offset: int) -> list[Any]:
+        spans = [number for first, size in self._spans for number in (offset + first, size)]
+        return [offset, *self._facts, *spans, None, None]
 
 
 if __name__ == "__main__":

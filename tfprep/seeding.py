@@ -7,9 +7,11 @@ or removing one step leaves the draws of all others as they were.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from hashlib import blake2b
 
 import numpy as np
+import numpy.typing as npt
 
 
 def generator(seed: int, key: str, variant: int, step: str) -> np.random.Generator:
@@ -30,3 +32,14 @@ def sample_hash(seed: int, key: str) -> int:
     """Return 64 bits of BLAKE2b of (seed, key), which decide a sample's shard and its position there."""
     text = f"{seed}\0{key}"
     return int.from_bytes(blake2b(text.encode("utf-8", "surrogateescape"), digest_size=8).digest(), "little")
+
+
+def sample_hashes(seed: int, keys: Sequence[bytes]) -> npt.NDArray[np.uint64]:
+    """Return `sample_hash` of many keys, each in UTF-8: uint64 [N]."""
+    start = blake2b(f"{seed}\0".encode(), digest_size=8)
+    digests = []
+    for key in keys:
+        digest = start.copy()  # half the time of a new one
+        digest.update(key)
+        digests.append(digest.digest())
+    return np.frombuffer(b"".join(digests), "<u8")

@@ -27,8 +27,9 @@ from tfprep.dataset import Dataset, FileInfo, Manifest, SplitInfo, Statistics
 from tfprep.dataset.croissant import CROISSANT, croissant_text
 from tfprep.dataset.digests import digest_of, sha256_of
 from tfprep.dataset.index import label_type, schema, write_index
-from tfprep.dataset.manifest import MANIFEST
-from tfprep.dataset.names import INDEX, REJECTS
+from tfprep.dataset.locations import write_locations
+from tfprep.dataset.manifest import FORMAT_VERSION, MANIFEST
+from tfprep.dataset.names import INDEX, LOCATIONS, REJECTS
 from tfprep.dataset.tfds import tfds_files
 from tfprep.errors import DatasetError
 from tfprep.fields import Array
@@ -98,14 +99,15 @@ class _Rest:
         splits = {split: _split(of_split) for split, of_split in shards.items()}
         if not any(info.samples for info in splits.values()):
             raise DatasetError(f"{self._data.path}: no sample is intact in all variants; nothing is left to save")
-        manifest = replace(self._data.manifest, splits=splits, files={})
+        manifest = replace(self._data.manifest, splits=splits, files={}, format_version=FORMAT_VERSION)
         columns = schema(list(manifest.fields), label_type(manifest.fields))
         write_index(self._out / INDEX, columns, self._tables(shards))
+        manifest = write_locations(self._out / LOCATIONS, self._out / INDEX, manifest)
         manifest = self._counted(manifest)
         texts = self._others(manifest)
         for name, text in texts.items():
             write_whole(self._out / name, text)
-        manifest = replace(manifest, files={name: digest_of(self._out / name) for name in (INDEX, *texts)})
+        manifest = replace(manifest, files={name: digest_of(self._out / name) for name in (INDEX, LOCATIONS, *texts)})
         write_whole(self._out / MANIFEST, manifest.to_json())
         return manifest
 

@@ -29,6 +29,7 @@ from tfprep.records.framing import FOOTER_BYTES, FRAME_BYTES, HEADER_BYTES
 from tfprep.storage.urls import is_remote, open_file
 
 ROW_GROUP = 1 << 16
+_KEYS = 1 << 20
 _REPETITIVE = ["split", "variant", "shard", "label", "height", "width"]
 OPTIONAL = ("image_digest", "image_hash")
 _NULLABLE = ("height", "width", *OPTIONAL)
@@ -111,6 +112,16 @@ def read_index(folder: Path, manifest: Manifest, split: str, variant: int, colum
     except DatasetError as error:
         raise DatasetError(f"{path}, split {split!r}, variant {variant}: {error}") from None
     return table
+
+
+def read_keys(path: Path) -> Iterator[list[str]]:
+    """Yield the keys of all records, some at a time. Raises DatasetError if the index cannot be read."""
+    try:
+        with _opened(path) as file:
+            for batch in file.iter_batches(_KEYS, columns=["key"]):
+                yield batch.column(0).to_pylist()
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise DatasetError(f"{path} is damaged ({error}); run the build again, it writes it anew") from error
 
 
 @contextmanager

@@ -151,7 +151,8 @@ def names_of(folder: Path) -> Names:
 
 def raw_states(root: Path, texts: Iterable[str]) -> dict[str, RawState]:
     """Return the state of each file that the references are to, by `Reference.file`; each file is looked at once."""
-    files = list(dict.fromkeys(parse_reference(text).file for text in texts))
+    # Most references are paths of whole files, and a plan has millions.
+    files = list(dict.fromkeys(text if "//" not in text else parse_reference(text).file for text in texts))
     if not _remote(root) and not any("://" in file for file in files):
         return {file: _local_state(_local_path(root, file)) for file in files}
     return dict(zip(files, _object_states(root, files), strict=True))

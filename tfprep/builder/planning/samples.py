@@ -12,43 +12,24 @@ import json
 import os
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from tfprep.builder.planning.listing import BETWEEN, ROW, SEPARATOR, write_listing
 from tfprep.dataset.names import check_name
 from tfprep.errors import DatasetError, SourceError
 from tfprep.fields import Array
-from tfprep.seeding import sample_hash
-from tfprep.sources import Entry, Listing
-from tfprep.sources.raw import RawState, raw_states
-from tfprep.sources.reference import parse_reference
+from tfprep.sources import Listing
 from tfprep.storage.local import writing
 
-CHUNK = 1 << 14
-"""Number of entries that are Python objects at a time."""
 BLOCK = 1 << 18
 """Number of rows that are in memory at a time."""
 _IN_MEMORY_BYTES = 32 << 20
 """A file that is smaller stays in memory: the texts of some 200,000 samples."""
-_SEPARATOR = "\0"
-_BETWEEN = b"\0\0"
-"""Between the texts of a sample; no path is empty, so the files of a sample do not hold it."""
-ROW = np.dtype(
-    [
-        ("hash", "<u8"),  # of seed and key
-        ("digest", "<u8"),  # of what the listing says: key, split, files with sizes and times, values
-        ("bytes", "<i8"),  # size of the sample's files
-        ("offset", "<i8"),  # of its texts
-        ("lengths", "<u4", 4),  # of key, files, values and stat
-        ("split", "<i2"),
-    ]
-)
-
 Sample = tuple[str, list[str], list[Any], str]
 """Key, files, values, stat: what a task holds of a sample."""
 
@@ -144,10 +125,10 @@ def collect_samples(listing: Listing, root: Path, seed: int, folder: Path | None
     """
     found: dict[str, int] = {}
     texts, numbers = _Scratch(folder), _Scratch(folder)
-    for entries in _chunks(listing.entries):
-        chunk, rows = _written(entries, root, seed, found)
+    for chunk in write_listing(listing.entries, root, seed):
+        rows = chunk.numbered(found)
         rows["offset"] += texts.size
-        texts.append(chunk)
+        texts.append(chunk.texts)
         numbers.append(rows.tobytes())
     names = tuple(sorted(found, key=lambda name: (name != "train", name)))
     for name in names:
@@ -166,58 +147,6 @@ def limit_samples(table: SampleTable, limit: int | None) -> SampleTable:
     present = [name for name, (samples, _) in limited.totals(0).items() if samples]
     places = [present.index(name) if name in present else -1 for name in table.names]
     return replace(limited, names=tuple(present), rank=np.array(places, np.int16)[table.rank])
-
-
-def _chunks(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
-    chunk: list[Entry] = []
-    for entry in entries:
-        chunk.append(entry)
-        if len(chunk) == CHUNK:
-            yield chunk
-            chunk = []
-    if chunk:
-        yield chunk
-
-
-def _written(entries: Sequence[Entry], root: Path, seed: int, splits: dict[str, int]) -> tuple[bytes, Array]:
-    """Return the texts and the rows of the entries. A split that occurs for the first time is added to `splits`."""
-    states = raw_states(root, (path for entry in entries for path in entry.files))
-    stats = [_stat(states, entry.files) for entry in entries]
-    columns = (
-        [entry.key.encode() for entry in entries],
-        [os.fsencode(_SEPARATOR.join(entry.files)) for entry in entries],
-        [_values_text(entry.values) for entry in entries],
-        [stat.encode() for stat, _ in stats],
-    )
-    names = [entry.split.encode() for entry in entries]
-    joined = [_BETWEEN.join(texts) for texts in zip(*columns, names, strict=True)]
-    rows = np.zeros(len(entries), ROW)
-    rows["hash"] = [sample_hash(seed, entry.key) for entry in entries]
-    rows["digest"] = np.frombuffer(b"".join([blake2b(text, digest_size=8).digest() for text in joined]), "<u8")
-    rows["bytes"] = [size for _, size in stats]
-    rows["offset"][1:] = np.cumsum([len(text) for text in joined[:-1]])
-    for number, column in enumerate(columns):
-        rows["lengths"][:, number] = [len(text) for text in column]
-    rows["split"] = [splits.setdefault(entry.split, len(splits)) for entry in entries]
-    return b"".join(joined), rows
-
-
-def _values_text(values: Sequence[Any]) -> bytes:
-    if len(values) == 1 and type(values[0]) is int:  # a label alone: `json.dumps` would take a fifth of the whole plan
-        return b"[%d]" % values[0]
-    return json.dumps(values).encode() if values else b""
-
-
-def _stat(states: Mapping[str, RawState], files: Sequence[str]) -> tuple[str, int]:
-    """Return the states of a sample's files as text, and the sum of their sizes."""
-    references = [parse_reference(path) for path in files]
-    of_files = [states[reference.file] for reference in references]
-    sizes = (
-        state.bytes if reference.bytes is None else reference.bytes
-        for reference, state in zip(references, of_files, strict=True)
-        if not reference.missing
-    )
-    return " ".join(state.text for state in of_files), sum(sizes)
 
 
 def _check_split(name: str) -> None:
@@ -243,10 +172,10 @@ def _check_unique(table: SampleTable) -> None:
 
 def _sample(texts: _Scratch, row: Any) -> Sample:
     lengths = row["lengths"].tolist()
-    parts = texts.read(int(row["offset"]), sum(lengths) + 3 * len(_BETWEEN))
-    edges = np.cumsum([0, *(length + len(_BETWEEN) for length in lengths)]).tolist()
+    parts = texts.read(int(row["offset"]), sum(lengths) + 3 * len(BETWEEN))
+    edges = np.cumsum([0, *(length + len(BETWEEN) for length in lengths)]).tolist()
     key, files, values, stat = (parts[edge : edge + length] for edge, length in zip(edges[:4], lengths, strict=True))
-    paths = os.fsdecode(files).split(_SEPARATOR) if files else []
+    paths = os.fsdecode(files).split(SEPARATOR) if files else []
     return key.decode(), paths, json.loads(values or b"[]"), stat.decode()
 
 

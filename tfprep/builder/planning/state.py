@@ -15,9 +15,10 @@ from tfprep.builder.planning.versions import maker_versions
 from tfprep.builder.receipts import Receipt, read_contents, read_receipts, stat_of
 from tfprep.builder.shards.task import ShardTask
 from tfprep.dataset import Dataset, open_dataset
+from tfprep.dataset.index import read_keys
 from tfprep.errors import BuildError, DatasetError, StorageError
 from tfprep.recipe.changes import what_changed
-from tfprep.seeding import sample_hash
+from tfprep.seeding import sample_hashes
 from tfprep.storage.urls import read_content
 
 NOT_BUILT = "not built yet"
@@ -191,19 +192,12 @@ def _other_dataset(plan: Plan, published: Dataset, limit: int | None) -> str:
 
 
 def _share_samples(plan: Plan, published: Dataset) -> bool:
-    hashes = np.empty(len(plan), np.uint64)
-    start = 0
-    for rows in plan.samples.blocks():
-        hashes[start : start + len(rows)] = rows["hash"]
-        start += len(rows)
-    hashes.sort()
+    """Return whether a published sample is planned too. Some keys are in memory at a time; as a rule the first ones decide."""
     try:
-        for split in published.splits:
-            for key in published.index(split, columns=["key"])["key"]:
-                hashed = sample_hash(plan.recipe.seed, key.as_py())
-                place = np.searchsorted(hashes, np.uint64(hashed))
-                if place < len(hashes) and int(hashes[place]) == hashed:
-                    return True
+        for keys in read_keys(published.path / published.manifest.index):
+            hashes = sample_hashes(plan.recipe.seed, [key.encode("utf-8", "surrogateescape") for key in keys])
+            if any(np.isin(rows["hash"], hashes).any() for rows in plan.samples.blocks()):
+                return True
     except DatasetError:
         return True  # The index is damaged: the build writes it again.
     return not any(split.samples for split in published.splits.values())

@@ -3,7 +3,7 @@
 A store renames nothing, and other processes read what is there. All shards and the index therefore have names that belong to
 their content (`stored_name`), and `tfprep.json` names them:
 
-1. The index is written under a name of its own. Nothing that a reader sees has changed.
+1. The index and `locations.bin` are written under names of their own. Nothing that a reader sees has changed.
 2. `tfprep.json` is replaced, if it is still the one that was there when the build began. From now on readers see the new dataset.
 3. The files that have one name for all builds (rejects, Croissant) are written.
 4. `tfprep.json` is replaced by one that holds their digests too.
@@ -18,19 +18,21 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from pathlib import Path
 
 import google_crc32c
 
 from tfprep.builder.layout import Layout
 from tfprep.builder.planning.plan import Plan
 from tfprep.builder.publication.metadata import manifest_of
-from tfprep.builder.publication.publish import Publication, other_files, write_index_file
+from tfprep.builder.publication.publish import Publication, other_files, write_index_file, write_locations_file
 from tfprep.builder.receipts import Receipt, contents_path
 from tfprep.builder.store_lock import StoreLock, store_locked
 from tfprep.dataset import Manifest, read_manifest
 from tfprep.dataset.digests import FileDigest, digest_of
+from tfprep.dataset.locations import without_crcs
 from tfprep.dataset.manifest import MANIFEST
-from tfprep.dataset.names import INDEX, PRIVATE, stored_name
+from tfprep.dataset.names import INDEX, LOCATIONS, PRIVATE, stored_name
 from tfprep.dataset.tfds import tfds_files
 from tfprep.errors import BuildError, DatasetError, ObjectChangedError, StorageError
 
@@ -68,21 +70,29 @@ def _publish(
     published = _published(layout, manifest)
     if published is None:
         index = write_index_file(layout, manifest, receipts)
-        digest = digest_of(index)
-        name = stored_name(INDEX, digest.sha256)
-        layout.store.write(name, index)
-        index.unlink()
+        locations, manifest = write_locations_file(layout, manifest, index)
+        digests = dict(_stored(layout, {INDEX: index, LOCATIONS: locations}))
         lock.check()
-        first = replace(manifest, files={name: digest})
+        first = replace(manifest, files=digests)
         version = _replace(layout, first, before)
-        texts = other_files(first, receipts, digest)
+        texts = other_files(first, receipts, digests[first.index])
         texts = {name: text for name, text in texts.items() if name not in tfds_files(manifest)}
         for other, text in texts.items():
             layout.store.write(other, text.encode())
-        published = replace(first, files={name: digest, **{other: _digest(text) for other, text in texts.items()}})
+        published = replace(first, files={**digests, **{other: _digest(text) for other, text in texts.items()}})
         _replace(layout, published, version)
     _forget_receipts(layout, receipts)
     return published
+
+
+def _stored(layout: Layout, files: Mapping[str, Path]) -> Iterator[tuple[str, FileDigest]]:
+    """Move files to the store, and yield the names that they have there, with their digests."""
+    for usual, path in files.items():
+        digest = digest_of(path)
+        name = stored_name(usual, digest.sha256)
+        layout.store.write(name, path)
+        path.unlink()
+        yield name, digest
 
 
 def _replace(layout: Layout, manifest: Manifest, version: str | None) -> str:
@@ -103,7 +113,8 @@ def _published(layout: Layout, manifest: Manifest) -> Manifest | None:
         raise
     except DatasetError:
         return None
-    if replace(published, files={}).to_json() != manifest.to_json() or len(published.files) < 2:
+    same = replace(without_crcs(published), files={}).to_json() == manifest.to_json()
+    if not same or set(published.files) <= {published.index, published.locations}:
         return None
     sizes = {info.name: info.bytes for info in layout.store.list(recursive=False)}
     return published if all(sizes.get(name) == one.bytes for name, one in published.files.items()) else None

@@ -60,7 +60,7 @@ def publish(plan: Plan, layout: Layout, receipts: Sequence[Receipt], common: Map
     published = find_published(layout, manifest)
     if published is None:
         index = write_index_file(layout, manifest, receipts)
-        locations, manifest = _write_locations(layout, manifest, index)
+        locations, manifest = write_locations_file(layout, manifest, index)
         written = {INDEX: index, LOCATIONS: locations}
         _switch_to_hidden_names(layout, manifest, written)
         _note_files(layout, _noted(layout) | _belonging(manifest))
@@ -261,9 +261,9 @@ def write_index_file(layout: Layout, manifest: Manifest, receipts: Sequence[Rece
     return temporary
 
 
-def _write_locations(layout: Layout, manifest: Manifest, index: Path) -> tuple[Path, Manifest]:
+def write_locations_file(layout: Layout, manifest: Manifest, index: Path) -> tuple[Path, Manifest]:
     """Write `locations.bin` under a temporary name; return its path, and the manifest with the checksums of its rows."""
-    temporary = layout.out / f".{LOCATIONS}.{os.getpid()}.tmp"
+    temporary = layout.here / f".{LOCATIONS}.{os.getpid()}.tmp"
     with writing(temporary):
         manifest = write_locations(temporary, index, manifest)
         with temporary.open("rb+") as file:
