@@ -20,7 +20,7 @@ from tfprep.storage.urls import PathOrUrl, folder_at, is_remote
 _RECEIPTS = f"{PRIVATE}/receipts"
 _RECEIPT = re.compile(rf"{re.escape(_RECEIPTS)}/(.+)-([0-9]{{5}})\.json\Z")
 _OURS = re.compile(
-    r"[0-9a-f]{16}-(index\.\w+|\w+-\w+\.tfrecord-[0-9]{5}-of-[0-9]{5}(\.idx)?)\Z"
+    r"[0-9a-f]{16}-((index|locations)\.\w+|\w+-\w+\.tfrecord-[0-9]{5}-of-[0-9]{5}(\.idx)?)\Z"
     rf"|{re.escape(_RECEIPTS)}/.+-[0-9]{{5}}-[0-9a-f]{{16}}\.contents\.json\Z"
 )
 """Names that only builds give: with the digest of their content. Nothing else is ever removed."""
