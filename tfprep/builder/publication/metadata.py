@@ -16,6 +16,7 @@ from tfprep.builder.receipts import Moments, Receipt, read_contents
 from tfprep.builder.shards.accumulate import add_counts
 from tfprep.builder.shards.forms import merge
 from tfprep.dataset import FieldInfo, Manifest, SplitInfo, Statistics
+from tfprep.dataset.arrays import array_of
 from tfprep.dataset.index import OPTIONAL, ROW_GROUP
 from tfprep.fields import FieldSpec
 
@@ -118,4 +119,4 @@ def _table(
     for name in ("source_digest", "image_digest"):
         by_name[name] = [None if digest is None else bytes.fromhex(digest) for digest in by_name[name]]
     by_name |= {"split": [split] * len(rows), "variant": [variant] * len(rows), "shard": [shard] * len(rows)}
-    return pa.table({column.name: pa.array(by_name[column.name], column.type) for column in columns}, schema=columns)
+    return pa.table({column.name: array_of(by_name[column.name], column.type) for column in columns}, schema=columns)
