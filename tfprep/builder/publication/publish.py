@@ -26,7 +26,8 @@ from typing import TypeAlias
 
 from tfprep.builder.layout import Layout
 from tfprep.builder.planning.plan import Plan
-from tfprep.builder.publication.metadata import index_tables, manifest_of
+from tfprep.builder.publication.index_rows import index_tables
+from tfprep.builder.publication.metadata import manifest_of
 from tfprep.builder.receipts import Receipt
 from tfprep.dataset import FileInfo, Manifest, read_manifest
 from tfprep.dataset.croissant import CROISSANT, croissant_text
