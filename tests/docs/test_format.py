@@ -7,6 +7,7 @@ import warnings
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
@@ -57,6 +58,12 @@ def unbatched(batches):
         for images, labels in batches
         for image, label in zip(images, labels, strict=True)
     ]
+
+
+def test_locations(folder):
+    rows, index = run("memmap", folder)["rows"], pq.read_table(folder / "index.parquet")
+    for name in ("offset", "size", "payload_crc", "label", "image_size"):
+        assert rows[name].tolist() == index[name].to_pylist()
 
 
 def test_tensorflow_datasets(folder):

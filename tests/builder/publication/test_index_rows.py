@@ -39,7 +39,7 @@ def test_values_that_do_not_fit(values, dtype):
 
 def test_pandas_is_not_imported():
     pytest.importorskip("pandas")
-    code = "import sys, pyarrow as pa; from tfprep.builder.publication.index_rows import array_of; array_of([1, None], pa.int32())"
+    code = "import sys, pyarrow as pa; from tfprep.builder.publication.index_rows import array_of as a; a([1, None], pa.int32())"
     command = [sys.executable, "-c", f"{code}; print('pandas' in sys.modules)"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
