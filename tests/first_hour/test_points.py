@@ -1,0 +1,128 @@
+"""What newcomers do, from the docs alone: a machine without TensorFlow, a killed run, and mistakes in a recipe."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from tfprep.cli import main
+
+ENVIRONMENT = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": str(Path(__file__).parents[2])}
+
+
+def run(*command: str, **options: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *command], env=ENVIRONMENT, check=False, capture_output=True, text=True, timeout=280, **options
+    )  # type: ignore[call-overload,no-any-return]
+
+
+def test_a_machine_without_tensorflow(photos):
+    """Each way that needs TensorFlow says so in one line, with what to install and what works without it."""
+    none = "import sys\nsys.modules['tensorflow'] = None\nimport tfprep\n"
+    folder = str(photos.path)
+    refused = run("-c", f"{none}tfprep.open({folder!r}).loader('train', batch_size=8)")
+    last = refused.stderr.splitlines()[-1]
+    assert last.startswith(
+        "tfprep.errors.MissingDependencyError: loader() needs TensorFlow: pip install 'tfprep[tensorflow]'"
+    )
+    assert "numpy_loader() works" in last
+    command = run("-c", f"{none}from tfprep.cli import main\nmain(['bench', {folder!r}])")
+    assert command.stderr == "tfprep: tfprep bench needs TensorFlow: pip install 'tfprep[tensorflow]'\n"
+    works = run("-c", f"{none}print(len(list(tfprep.open({folder!r}).numpy_loader('train', batch_size=8))))")
+    assert works.stdout == "6\n", works.stderr
+
+
+BEST = """
+import os, signal, sys
+import keras, tfprep
+from tfprep.load.callbacks import SaveLoaderState, saved_step
+
+data = tfprep.open(sys.argv[1])
+options = {"batch_size": 8, "seed": 0, "inputs": "image", "targets": "label"}
+checkpoint = "best.keras"
+start = saved_step(data.loader("train", **options), checkpoint)
+if start:
+    model = keras.models.load_model(checkpoint)
+else:
+    model = keras.Sequential([keras.Input((24, 32, 3)), keras.layers.Flatten(), keras.layers.Dense(3)])
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+train = data.loader("train", start_step=start, **options)
+
+
+class Kill(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        logs["val_score"] = float(epoch == 1)  # the second epoch is the best
+        if epoch == 3 and not start:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+best = keras.callbacks.ModelCheckpoint(checkpoint, monitor="val_score", mode="max", save_best_only=True)
+print(start, int(model.optimizer.iterations))
+model.fit(train, initial_epoch=start // len(train), epochs=4, verbose=0, callbacks=[SaveLoaderState(train), Kill(), best])
+print(train.next_step, int(model.optimizer.iterations))
+"""
+
+
+def test_a_killed_run_continues_at_its_best_checkpoint(photos, tmp_path):
+    """Epochs of 6 steps: the checkpoint of step 12 is followed by step 12, and not by that of the kill."""
+    killed = run("-c", BEST, str(photos.path), cwd=tmp_path)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr[-2000:]
+    again = run("-c", BEST, str(photos.path), cwd=tmp_path)
+    assert again.returncode == 0, again.stderr[-2000:]
+    assert again.stdout.split("\n")[:2] == ["12 12", "24 24"]
+
+
+RECIPE = """from tfprep import Recipe, augment, codecs, derive, sources
+
+RECIPE = Recipe(
+    name="photos",
+    source=sources.Folder("{label}/*.png"),
+    {OPTION},
+    store={STORE},
+)
+"""
+STORE = '{"image": codecs.Jpeg(95), "label": codecs.Scalar()}'
+
+
+@pytest.mark.parametrize(
+    ("option", "store", "expected"),
+    [
+        ("colour=[augment.Flip()]", STORE, "geometry="),
+        ("geometry=[augment.Brightness(0.2)]", STORE, "colour="),
+        ("colour=[augment.Brightness(20)]", STORE, "Brightness"),
+        ('seed="x"', STORE, "seed"),
+        ("seed=7", '{"image": "jpeg"}', "codecs"),
+        ('derive={"clicks": derive.Clicks(mask="mask", target=8)}', STORE, "mask"),
+    ],
+)
+def test_a_mistake_in_a_recipe_is_found_when_it_is_loaded(tmp_path, option, store, expected):
+    """With the file, the line, and what was expected; nothing is built."""
+    (tmp_path / "recipe.py").write_text(RECIPE.replace("{OPTION}", option).replace("{STORE}", store))
+    (tmp_path / "photos" / "cat").mkdir(parents=True)
+    Image.new("RGB", (8, 8)).save(tmp_path / "photos" / "cat" / "1.png")
+    errors = tmp_path / "errors.txt"
+    with errors.open("w") as file, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "stderr", file)
+        with pytest.raises(SystemExit) as ended:
+            main(
+                [
+                    "build",
+                    str(tmp_path / "recipe.py"),
+                    "--data",
+                    str(tmp_path / "photos"),
+                    "--out",
+                    str(tmp_path / "out"),
+                ]
+            )
+    assert ended.value.code
+    told = errors.read_text()
+    assert expected in told
+    assert "Traceback" not in told
+    assert len(told) < 1500
+    assert not list((tmp_path / "out").glob("*.tfrecord*"))
