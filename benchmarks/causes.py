@@ -6,8 +6,8 @@ Each cause runs in a process of its own, on 600 images of 224 x 224 pixels: a `.
 sleep, JPEG decoded by one thread, other programs on every processor, a memory budget for one or two batches under reads that
 pause now and then, a step that sleeps, and a callback that sleeps. `bench` sees no callbacks, so the last one is for
 `InputMonitor` alone.
-The machine should be idle otherwise: on a busy one the right answer is that other programs limit. A cause is asked for again where
-others took more than 15 % of the machine, and an answer that stays so says it.
+The machine should be idle otherwise: on a busy one the right answer is that other programs limit. A cause is staged again where
+others took more than 15 % of the machine, and the last answer says so.
 """
 
 from __future__ import annotations

@@ -27,8 +27,19 @@ from functools import partial
 from typing import Any
 
 
+_LONGEST = 20_000
+"""Characters of a message that are shown: enough for the stacks of all threads, too few for the bytes of an image."""
+
+
 class TfprepError(Exception):
     """The base of every error that tfprep raises on purpose."""
+
+    def __str__(self) -> str:
+        """The message; of a very long one, such as one that quotes a wrong value of megabytes, the beginning and the end."""
+        text, half = super().__str__(), _LONGEST // 2
+        if len(text) <= _LONGEST:
+            return text
+        return f"{text[:half]} ... ({len(text) - 2 * half:,} characters left out) ... {text[-half:]}"
 
 
 class RecipeError(TfprepError):
