@@ -38,7 +38,7 @@ def test_every_error_is_a_tfprep_error():
         assert value.__name__ in (errors.__doc__ or ""), f"{value.__name__} is missing from the tree in errors.py"
 
 
-@pytest.mark.parametrize("value", [b"x" * 260_000, "y" * 3_000_000])
+@pytest.mark.parametrize("value", [b"x" * 260_000, "a//" + "y" * 3_000_000])
 def test_an_error_does_not_print_a_long_value(value):
     with pytest.raises(errors.RecipeError) as raised:
         tfprep.sources.Folder(value)

@@ -26,7 +26,6 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-
 _LONGEST = 20_000
 """Characters of a message that are shown: enough for the stacks of all threads, too few for the bytes of an image."""
 

@@ -8,14 +8,14 @@ from tfprep.lazy import lazy_names
 
 if TYPE_CHECKING:
     from tfprep.load.data import Data, Mix, Subset, mix, open
-    from tfprep.load.online.ops import CutMix, MixUp, OneHot, RandomCrop, RandomFlip
+    from tfprep.load.online.ops import CutMix, MixUp, OneHotLabels, RandomCrop, RandomFlip
 
-__all__ = ["CutMix", "Data", "Mix", "MixUp", "OneHot", "RandomCrop", "RandomFlip", "Subset", "mix", "open"]
+__all__ = ["CutMix", "Data", "Mix", "MixUp", "OneHotLabels", "RandomCrop", "RandomFlip", "Subset", "mix", "open"]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "data": ["Data", "Mix", "Subset", "mix", "open"],
-        "online.ops": ["CutMix", "MixUp", "OneHot", "RandomCrop", "RandomFlip"],
+        "online.ops": ["CutMix", "MixUp", "OneHotLabels", "RandomCrop", "RandomFlip"],
     },
 )

@@ -12,7 +12,7 @@ import tfprep.load
 from tfprep import Recipe, codecs, derive, sources
 from tfprep.dataset import read_manifest
 from tfprep.errors import LoaderError, SampleError
-from tfprep.load import CutMix, MixUp, OneHot, RandomCrop, RandomFlip
+from tfprep.load import CutMix, MixUp, OneHotLabels, RandomCrop, RandomFlip
 from tfprep.load.online.draws import betas
 from tfprep.load.online.fill import blend, mirrored
 from tfprep.load.online.ops import unfit_fields
@@ -360,10 +360,10 @@ def test_labels_beyond_the_classes(make_dataset):
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("cuts", [[], [RandomCrop(20, 20)]])
 def test_one_hot_labels_without_mixing(data, training, cuts):
-    """The rows of an identity matrix, beside the pixels that a loader without OneHot delivers."""
+    """The rows of an identity matrix, beside the pixels that a loader without OneHotLabels delivers."""
     options = {**MIXED, "training": training}
     plain = batches(data, 6, at_load=cuts, **options) if training else list(data.numpy_loader("train", **options))[:6]
-    options["at_load"] = [OneHot(), *cuts]
+    options["at_load"] = [OneHotLabels(), *cuts]
     encoded = list(itertools.islice(data.numpy_loader("train", **options), 6))
     for one, other in zip(plain, encoded, strict=True):
         assert other["label"].dtype == np.float32
@@ -373,12 +373,12 @@ def test_one_hot_labels_without_mixing(data, training, cuts):
 
 
 def test_one_hot_needs_a_label_and_the_number_of_classes(data):
-    with pytest.raises(LoaderError, match="no label is loaded for OneHot"):
-        data.numpy_loader("train", fields=["image"], at_load=[OneHot()])
-    with pytest.raises(LoaderError, match=r"said differently: \[3, 9\]; write OneHot\(..., classes=N\)"):
-        data.numpy_loader("train", at_load=[OneHot(classes=9)], fields=["image", "label"])
+    with pytest.raises(LoaderError, match="no label is loaded for OneHotLabels"):
+        data.numpy_loader("train", fields=["image"], at_load=[OneHotLabels()])
+    with pytest.raises(LoaderError, match=r"said differently: \[3, 9\]; write OneHotLabels\(..., classes=N\)"):
+        data.numpy_loader("train", at_load=[OneHotLabels(classes=9)], fields=["image", "label"])
     with pytest.raises(LoaderError, match="a whole number from 1, not 0"):
-        OneHot(classes=0)
+        OneHotLabels(classes=0)
 
 
 def test_validation_takes_the_centre_and_one_hot_labels(data):
@@ -400,8 +400,8 @@ def test_validation_takes_the_centre_and_one_hot_labels(data):
         ({"at_load": [RandomCrop(10, 10), RandomCrop(11, 5)]}, r"RandomCrop\(11, 5\) of images of 10 x 10"),
         ({"at_load": [MixUp(), RandomFlip()]}, "put them after flips and crops"),
         ({"at_load": [MixUp(), MixUp()]}, "one MixUp and one CutMix at most"),
-        ({"at_load": RandomFlip()}, "a list of RandomFlip, RandomCrop, MixUp, CutMix and OneHot"),
-        ({"at_load": ["flip"]}, "a list of RandomFlip, RandomCrop, MixUp, CutMix and OneHot"),
+        ({"at_load": RandomFlip()}, "a list of RandomFlip, RandomCrop, MixUp, CutMix and OneHotLabels"),
+        ({"at_load": ["flip"]}, "a list of RandomFlip, RandomCrop, MixUp, CutMix and OneHotLabels"),
         ({"at_load": [MixUp()]}, "cannot mix the class numbers of 'mask'"),
         ({"at_load": [RandomFlip()], "fields": ["label"]}, "no image, mask or map is loaded"),
         ({"at_load": [MixUp(classes=4)], "fields": ["image", "label"]}, r"said differently: \[3, 4\]"),

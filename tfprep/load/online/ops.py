@@ -90,11 +90,11 @@ class CutMix:
 
 
 @dataclass(frozen=True)
-class OneHot:
+class OneHotLabels:
     """Labels as float32 [classes]: 1 for the sample's class, 0 for all others, as `CategoricalCrossentropy` takes them.
 
-    `MixUp` and `CutMix` need no `OneHot`: their labels are such vectors. `classes` is needed where the dataset does not name its
-    classes.
+    `MixUp` and `CutMix` need no `OneHotLabels`: their labels are such vectors. `classes` is needed where the dataset does not
+    name its classes.
     """
 
     classes: int | None = None
@@ -103,10 +103,10 @@ class OneHot:
         _check_classes(self)
 
 
-AtLoadOp: TypeAlias = RandomFlip | RandomCrop | MixUp | CutMix | OneHot
+AtLoadOp: TypeAlias = RandomFlip | RandomCrop | MixUp | CutMix | OneHotLabels
 Mixing: TypeAlias = MixUp | CutMix
 Cut: TypeAlias = RandomFlip | RandomCrop
-Encoding: TypeAlias = MixUp | CutMix | OneHot
+Encoding: TypeAlias = MixUp | CutMix | OneHotLabels
 """Ops whose labels are vectors."""
 
 
@@ -176,10 +176,10 @@ def _keys(ops: Sequence[Any], seed: int) -> tuple[int, ...]:
 
 
 def check_ops(ops: Any) -> None:
-    """LoaderError unless it is a list of flips and crops, then of at most one MixUp and one CutMix; OneHot stands anywhere."""
+    """LoaderError unless it is a list of flips and crops, then at most one MixUp and one CutMix, with OneHotLabels anywhere."""
     if not isinstance(ops, Sequence) or not all(isinstance(op, AtLoadOp) for op in ops):
-        raise LoaderError(f"at_load is a list of RandomFlip, RandomCrop, MixUp, CutMix and OneHot, not {ops!r}")
-    mixes = [isinstance(op, MixUp | CutMix) for op in ops if not isinstance(op, OneHot)]
+        raise LoaderError(f"at_load is a list of RandomFlip, RandomCrop, MixUp, CutMix and OneHotLabels, not {ops!r}")
+    mixes = [isinstance(op, MixUp | CutMix) for op in ops if not isinstance(op, OneHotLabels)]
     if mixes != sorted(mixes):
         raise LoaderError("at_load: MixUp and CutMix mix finished samples; put them after flips and crops")
     kinds = [type(op) for op in ops if isinstance(op, MixUp | CutMix)]
@@ -205,7 +205,7 @@ def plan_at_load(
     mixes = tuple(op for op in ops if isinstance(op, MixUp | CutMix))
     kinds = {output.name: _kinds(output, specs) for output in outputs.outputs}
     rasters = tuple(name for name, output_kinds in kinds.items() if output_kinds & RASTER_KINDS)
-    encodings = tuple(op for op in ops if isinstance(op, MixUp | CutMix | OneHot))
+    encodings = tuple(op for op in ops if isinstance(op, MixUp | CutMix | OneHotLabels))
     labels = {
         output.name: _class_count(output, encodings, classes)
         for output in outputs.outputs
@@ -289,8 +289,10 @@ def _class_count(output: Output, encodings: Sequence[Encoding], classes: Mapping
 def _check_fields(
     ops: Sequence[AtLoadOp], outputs: Outputs, kinds: Mapping[str, set[Kind]], unfit: Mapping[str, Unfit]
 ) -> None:
-    if any(isinstance(op, OneHot) for op in ops) and not any("label" in of_output for of_output in kinds.values()):
-        raise LoaderError("at_load: no label is loaded for OneHot to work on; name it in `fields` or `targets`")
+    if any(isinstance(op, OneHotLabels) for op in ops) and not any(
+        "label" in of_output for of_output in kinds.values()
+    ):
+        raise LoaderError("at_load: no label is loaded for OneHotLabels to work on; name it in `fields` or `targets`")
     for op in ops:
         for output in outputs.outputs:
             reason = _why_not(op, output, kinds[output.name], unfit)
@@ -300,7 +302,7 @@ def _check_fields(
 
 def _why_not(op: AtLoadOp, output: Output, kinds: set[Kind], unfit: Mapping[str, Unfit]) -> str:
     """Why an output cannot follow the op, and the way out; "" where it can."""
-    if isinstance(op, OneHot):
+    if isinstance(op, OneHotLabels):
         return ""
     way_out = "leave it out of `fields`, or put the op into the recipe's geometry"
     if kinds & {"boxes", "points"}:
