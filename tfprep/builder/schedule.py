@@ -210,8 +210,9 @@ class ShardScheduler:
         self._tell("output", f"{key}: {text}{more}" if key else text + more, key=key, output=event.text)
 
     def _note_node(self, news: NodeNews) -> None:
-        before = self.nodes.get(news.node, NodeProgress(news.node))
-        self.nodes[news.node] = replace(before, state=news.what)
+        if news.node:
+            before = self.nodes.get(news.node, NodeProgress(news.node))
+            self.nodes[news.node] = replace(before, state=news.what)
         # A node that takes no part any more costs time that nobody would notice otherwise.
         self._tell("node" if news.what == "joined" else "warning", news.text, node=news.node, state=news.what)
 

@@ -57,6 +57,7 @@ class _Remote:
     """The driver's view of a node.
 
     Attributes:
+      identifier: Ray's identifier of the node.
       name: Its address and the beginning of its identifier.
       actor: The handle of its `Node`.
       workers: Number of its worker processes.
@@ -67,6 +68,7 @@ class _Remote:
       states: What its workers did at its last reply.
     """
 
+    identifier: str
     name: str
     actor: Any
     workers: int
@@ -95,6 +97,7 @@ class RayNodes:
         self._is_connected = self._is_own = False
         self._next_look = 0.0
         self._last_node = time.monotonic()
+        self._is_alone = False
 
     # --- the interface of engines -------------------------------------------------------------------------------------
 
@@ -109,6 +112,7 @@ class RayNodes:
         code = collected(Path(argument["recipe_file"]) if argument["recipe_file"] else None)
         sight = self._folders.enter_context(shown(argument))
         self._opening = argument, code, sight
+        self._last_node = time.monotonic()
         for node in self._nodes.values():
             if node.step == "is ready":
                 self._open(node)
@@ -134,6 +138,11 @@ class RayNodes:
         while self._waiting or self._news or any(node.tasks or node.urgent for node in self._nodes.values()):
             self._find_nodes()
             self._hand_out()
+            if not self.capacity() and not self._is_alone:
+                self._is_alone = True
+                self._add_news(
+                    NodeNews("", "lost", f"no node takes part now; waiting {self._options.wait_s:g} s for one")
+                )
             if not self._receive():
                 yield NothingNew()
             yield from self._tell()
@@ -165,12 +174,12 @@ class RayNodes:
         import ray
 
         now = time.monotonic()
-        if self._nodes:
-            self._last_node = now
-        elif now - self._last_node > self._options.wait_s:
+        if self.capacity():
+            self._last_node, self._is_alone = now, False
+        elif now - self._last_node > self._options.wait_s and self._opening is not None:
             raise BuildError(
-                f"the Ray cluster has had no node with a CPU for {self._options.wait_s:g} s; the same command continues the "
-                "build when it has"
+                f"no node of the Ray cluster took part for {self._options.wait_s:g} s: none with a CPU is alive, or other jobs "
+                "have their CPUs. The same command continues the build"
             )
         if now < self._next_look:
             return
@@ -192,12 +201,12 @@ class RayNodes:
             .options(num_cpus=workers, scheduling_strategy=place, runtime_env=dict(self._options.runtime_env))
             .remote(name, self._entry, workers, self._item_timeout_s)
         )
-        return _Remote(name, actor, workers, reply=actor.versions.remote())
+        return _Remote(facts["NodeID"], name, actor, workers, reply=actor.versions.remote())
 
     def _all_open(self, seconds: float) -> bool:
-        """Return whether the build can begin: all nodes work or were refused, or enough time has passed for the others."""
+        """Return whether the build can begin: all nodes work or were refused, or the others had enough time."""
         steps = {node.step for node in self._nodes.values()}
-        return bool(self._refusals or "works" in steps) and (steps <= {"works"} or seconds > _START_S)
+        return steps <= {"works"} or seconds > _START_S
 
     def _open(self, node: _Remote) -> None:
         assert self._opening is not None, "open() comes first"
@@ -223,9 +232,8 @@ class RayNodes:
     def _remove(self, node: _Remote, failures: int) -> None:
         import ray
 
-        identifier = next(name for name, other in self._nodes.items() if other is node)
-        self._failures[identifier] += failures
-        del self._nodes[identifier]
+        self._failures[node.identifier] += failures
+        del self._nodes[node.identifier]
         ray.kill(node.actor)
 
     def _add_news(self, event: WorkerEvent, node: _Remote | None = None) -> None:
@@ -271,7 +279,7 @@ class RayNodes:
         try:
             answer = ray.get(reply)
         except ray.exceptions.RayTaskError as error:
-            if not isinstance(error.cause, TfprepError):
+            if not isinstance(error.cause, TfprepError) or node.step == "works":
                 raise BuildError(f"node {node.name}: {error}") from error
             self._refuse(node, str(error.cause))
         except ray.exceptions.RuntimeEnvSetupError as error:
@@ -302,6 +310,7 @@ class RayNodes:
             if isinstance(event, TaskDone | TaskCrashed):
                 del node.tasks[event.task]
             if isinstance(event, TaskDone):
+                self._failures[node.identifier] = 0
                 event = replace(event, node=node.name)  # noqa: PLW2901
             if not isinstance(event, TaskProgress) or event.task in node.tasks:
                 self._add_news(event, node)

@@ -63,7 +63,7 @@ class WorkerOutput:
 
 @dataclass(frozen=True)
 class NodeNews:
-    """A node of a cluster joined the work, was lost, or was refused because it would make other bytes."""
+    """A node of a cluster joined the work, was lost, or was refused as it would make other bytes. No name: all nodes."""
 
     node: str
     what: Literal["joined", "lost", "refused"]
