@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tfprep.errors import RecipeError
-from tfprep.fields import Kind
 from tfprep.sources.annotations.coco_file import UNKNOWN_IMAGE, CocoCategories, CocoFile
 from tfprep.sources.annotations.listing import (
     OTHER_CLASS,
     UNANNOTATED,
     ImagePath,
+    ObjectFields,
     Unannotated,
     WrongAnnotation,
     annotation_files,
@@ -26,17 +26,14 @@ from tfprep.sources.annotations.listing import (
 )
 from tfprep.sources.annotations.objects import (
     DRAWN,
-    OBJECT_KINDS,
     Outside,
     check_drawing,
     check_object_fields,
-    decoders_of,
-    rows_of,
 )
 from tfprep.sources.labels import check_classes
 from tfprep.sources.layout import Splits
 from tfprep.sources.patterns import compile_pattern
-from tfprep.sources.source import Entry, FieldDecoder, Listing, constructor_text
+from tfprep.sources.source import Entry, Listing, constructor_text
 from tfprep.sources.splits import Row
 
 Crowds = Literal["void", "skip", "keep"]
@@ -44,7 +41,7 @@ _FIELDS = ("boxes", "box_labels", "box_numbers", "instances", "mask", "points", 
 
 
 @dataclass(frozen=True, repr=False)
-class Coco:
+class Coco(ObjectFields):
     """Images with the annotations of a COCO file. Fields: `image`, and those of `fields`.
 
     Classes are the categories in the order of their ids, numbered from 0 (`box_labels`); in `mask` 0 is background. Boxes leave
@@ -93,18 +90,6 @@ class Coco:
         if "text" in self.fields and len(self.fields) > 1:
             raise RecipeError("Coco: captions are in a file of their own; fields=('text',) alone reads one")
         ImagePath.parse(self.images, {"file_name"} | pattern.holes, "Coco: images")
-
-    def kinds(self) -> dict[str, Kind]:
-        """The kind of each field."""
-        return {"image": "image", **{name: OBJECT_KINDS[name] for name in self.fields}}
-
-    def decoders(self) -> dict[str, FieldDecoder]:
-        """How the fields are made of the objects."""
-        return decoders_of(self.fields, self.void, self.outside)
-
-    def rows(self) -> dict[str, tuple[str, ...]]:
-        """The fields with rows for each box."""
-        return rows_of(self.fields)
 
     def scan(self, root: Path) -> Listing:
         """List the images of all annotation files below `root`; see `Source.scan`."""

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from tfprep.errors import RecipeError
-from tfprep.fields import Kind
 from tfprep.sources.annotations.listing import (
     OTHER_CLASS,
     AnnotatedImage,
+    ObjectFields,
     Unannotated,
     WrongAnnotation,
     check_common,
@@ -27,19 +27,16 @@ from tfprep.sources.annotations.listing import (
     read_annotations,
 )
 from tfprep.sources.annotations.objects import (
-    OBJECT_KINDS,
     Outside,
     check_drawing,
     check_object_fields,
-    decoders_of,
-    rows_of,
 )
 from tfprep.sources.cells import sorted_classes
 from tfprep.sources.companions import Companions
 from tfprep.sources.labels import check_classes, class_name_fault
 from tfprep.sources.layout import Splits, images
 from tfprep.sources.patterns import compile_pattern
-from tfprep.sources.source import FieldDecoder, Listing, constructor_text, key_of
+from tfprep.sources.source import Listing, constructor_text, key_of
 from tfprep.sources.splits import Row
 from tfprep.sources.walk import walk
 
@@ -49,7 +46,7 @@ _CIRCLE_CORNERS = 64
 
 
 @dataclass(frozen=True, repr=False)
-class LabelMe:
+class LabelMe(ObjectFields):
     """Images with LabelMe's JSON files beside them. Fields: `image`, and those of `fields`.
 
     Polygons, rectangles and circles are objects; shapes of one `group_id` and one label are one object. Points, lines and masks
@@ -93,18 +90,6 @@ class LabelMe:
             )
         if self.classes is not None:
             object.__setattr__(self, "classes", check_classes(self.classes, "LabelMe: classes"))
-
-    def kinds(self) -> dict[str, Kind]:
-        """The kind of each field."""
-        return {"image": "image", **{name: OBJECT_KINDS[name] for name in self.fields}}
-
-    def decoders(self) -> dict[str, FieldDecoder]:
-        """How the fields are made of the objects."""
-        return decoders_of(self.fields, self.void, self.outside)
-
-    def rows(self) -> dict[str, tuple[str, ...]]:
-        """The fields with rows for each box."""
-        return rows_of(self.fields)
 
     def scan(self, root: Path) -> Listing:
         """List the images below `root`; see `Source.scan`."""

@@ -11,12 +11,12 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 from tfprep.errors import RecipeError, SampleError, SourceError
 from tfprep.fields import Kind
-from tfprep.sources.annotations.objects import Outside
+from tfprep.sources.annotations.objects import OBJECT_KINDS, Outside, decoders_of, rows_of
 from tfprep.sources.cells import path_cell
 from tfprep.sources.companions import Companions
 from tfprep.sources.layout import UNSPLIT, Splits, check_splits
 from tfprep.sources.patterns import Pattern, compile_pattern
-from tfprep.sources.source import Entry, Listing, key_of, read_files
+from tfprep.sources.source import Entry, FieldDecoder, Listing, key_of, read_files
 from tfprep.sources.splits import Fractions, Row, check_split_name, split_rows
 from tfprep.sources.walk import walk
 
@@ -41,6 +41,22 @@ class ObjectSource(Protocol):
     @property
     def splits(self) -> Splits: ...
     def kinds(self) -> dict[str, Kind]: ...
+
+
+class ObjectFields:
+    """What follows from those options in the same way."""
+
+    def kinds(self: ObjectSource) -> dict[str, Kind]:
+        """The kind of each field."""
+        return {"image": "image", **{name: OBJECT_KINDS[name] for name in self.fields}}
+
+    def decoders(self: ObjectSource) -> dict[str, FieldDecoder]:
+        """How the fields are made of the objects."""
+        return decoders_of(self.fields, self.void, self.outside)
+
+    def rows(self: ObjectSource) -> dict[str, tuple[str, ...]]:
+        """The fields with rows for each box."""
+        return rows_of(self.fields)
 
 
 def check_common(options: ObjectSource, pattern: Pattern, suffix: str | None) -> Splits:

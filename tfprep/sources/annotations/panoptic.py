@@ -17,12 +17,13 @@ import numpy as np
 
 from tfprep import images
 from tfprep.errors import SampleError
-from tfprep.fields import Array, Kind, Size
+from tfprep.fields import Array, Size
 from tfprep.sources.annotations.coco import Crowds, box_corners, image_size_of
 from tfprep.sources.annotations.coco_file import UNKNOWN_IMAGE, CocoCategories, CocoFile
 from tfprep.sources.annotations.listing import (
     UNANNOTATED,
     ImagePath,
+    ObjectFields,
     Unannotated,
     WrongAnnotation,
     annotation_files,
@@ -30,7 +31,7 @@ from tfprep.sources.annotations.listing import (
     check_common,
     object_listing,
 )
-from tfprep.sources.annotations.objects import OBJECT_KINDS, Outside, check_object_fields, decoders_of, rows_of
+from tfprep.sources.annotations.objects import Outside, check_object_fields, decoders_of
 from tfprep.sources.layout import Splits
 from tfprep.sources.patterns import compile_pattern
 from tfprep.sources.source import Entry, FieldDecoder, Listing, constructor_text
@@ -41,7 +42,7 @@ _DRAWN = ("mask", "instances")
 
 
 @dataclass(frozen=True, repr=False)
-class CocoPanoptic:
+class CocoPanoptic(ObjectFields):
     """Images with COCO's panoptic segmentation. Fields: `image`, and those of `fields`.
 
     `mask` is 0 where nothing is labelled, and c + 1 for class c, which are the categories in the order of their ids.
@@ -83,18 +84,10 @@ class CocoPanoptic:
         for option in ("images", "segments"):
             ImagePath.parse(getattr(self, option), {"file_name"} | pattern.holes, f"CocoPanoptic: {option}")
 
-    def kinds(self) -> dict[str, Kind]:
-        """The kind of each field."""
-        return {"image": "image", **{name: OBJECT_KINDS[name] for name in self.fields}}
-
     def decoders(self) -> dict[str, FieldDecoder]:
         """How the fields are made of segments and objects."""
         drawn: dict[str, FieldDecoder] = {n: Segments(n, self.void) for n in self.fields if n in _DRAWN}
         return {**decoders_of([name for name in self.fields if name not in _DRAWN], self.void, self.outside), **drawn}
-
-    def rows(self) -> dict[str, tuple[str, ...]]:
-        """The fields with rows for each box."""
-        return rows_of(self.fields)
 
     def scan(self, root: Path) -> Listing:
         """List the images of all annotation files below `root`; see `Source.scan`."""

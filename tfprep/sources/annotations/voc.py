@@ -14,10 +14,10 @@ from typing import Any
 from xml.etree import ElementTree
 
 from tfprep.errors import RecipeError, SourceError
-from tfprep.fields import Kind
 from tfprep.sources.annotations.listing import (
     OTHER_CLASS,
     AnnotatedImage,
+    ObjectFields,
     Unannotated,
     WrongAnnotation,
     annotation_files,
@@ -27,7 +27,7 @@ from tfprep.sources.annotations.listing import (
     object_rows,
     read_annotations,
 )
-from tfprep.sources.annotations.objects import OBJECT_KINDS, Outside, check_object_fields, decoders_of, rows_of
+from tfprep.sources.annotations.objects import Outside, check_object_fields, decoders_of
 from tfprep.sources.cells import sorted_classes
 from tfprep.sources.companions import Companions
 from tfprep.sources.labels import check_classes, class_name_fault
@@ -62,7 +62,7 @@ _MASKS = {"mask": "masks", "instances": "instance_masks"}
 
 
 @dataclass(frozen=True, repr=False)
-class Voc:
+class Voc(ObjectFields):
     """Images with Pascal VOC's annotations. Fields: `image`, and those of `fields`.
 
     Boxes leave as x0, y0, x1, y1 in continuous pixels: VOC counts pixels from 1 and includes the last one, so 1 is taken from
@@ -126,17 +126,9 @@ class Voc:
         """The number of the border of objects in masks."""
         return 255
 
-    def kinds(self) -> dict[str, Kind]:
-        """The kind of each field."""
-        return {"image": "image", **{name: OBJECT_KINDS[name] for name in self.fields}}
-
     def decoders(self) -> dict[str, FieldDecoder]:
         """How the fields are made of the objects."""
         return decoders_of([name for name in self.fields if name not in _MASKS], self.void, self.outside)
-
-    def rows(self) -> dict[str, tuple[str, ...]]:
-        """The fields with rows for each box."""
-        return rows_of(self.fields)
 
     def scan(self, root: Path) -> Listing:
         """List the images below `root`; see `Source.scan`."""

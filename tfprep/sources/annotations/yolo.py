@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from tfprep.errors import RecipeError, SourceError
-from tfprep.fields import Kind
 from tfprep.optional import require_package
 from tfprep.sources.annotations.listing import (
     ORPHAN,
     AnnotatedImage,
+    ObjectFields,
     Unannotated,
     WrongAnnotation,
     check_common,
@@ -29,18 +29,15 @@ from tfprep.sources.annotations.listing import (
 )
 from tfprep.sources.annotations.objects import (
     DRAWN,
-    OBJECT_KINDS,
     Outside,
     check_drawing,
     check_object_fields,
-    decoders_of,
-    rows_of,
 )
 from tfprep.sources.cells import path_cell
 from tfprep.sources.labels import class_name_fault
 from tfprep.sources.layout import Splits
 from tfprep.sources.patterns import IMAGE_SUFFIXES, compile_pattern, literal
-from tfprep.sources.source import FieldDecoder, Listing, constructor_text
+from tfprep.sources.source import Listing, constructor_text
 from tfprep.sources.splits import Row
 from tfprep.sources.walk import image_suffix, walk
 
@@ -49,7 +46,7 @@ _SPLITS = ("train", "val", "test")
 
 
 @dataclass(frozen=True, repr=False)
-class Yolo:
+class Yolo(ObjectFields):
     """Images with YOLO's labels, as `data.yaml` describes them. Fields: `image`, and those of `fields`.
 
     The labels of `images/train/a.jpg` are in `labels/train/a.txt`. An image without that file, or with an empty one, has no
@@ -82,18 +79,6 @@ class Yolo:
         if not isinstance(self.data, str) or not self.data.endswith((".yaml", ".yml")):
             raise RecipeError(f"Yolo: expected data to be a YAML file such as 'data.yaml'; got {self.data!r}")
         object.__setattr__(self, "splits", check_common(self, compile_pattern("{split}.txt", "Yolo"), None))
-
-    def kinds(self) -> dict[str, Kind]:
-        """The kind of each field."""
-        return {"image": "image", **{name: OBJECT_KINDS[name] for name in self.fields}}
-
-    def decoders(self) -> dict[str, FieldDecoder]:
-        """How the fields are made of the objects."""
-        return decoders_of(self.fields, self.void, self.outside)
-
-    def rows(self) -> dict[str, tuple[str, ...]]:
-        """The fields with rows for each box."""
-        return rows_of(self.fields)
 
     def scan(self, root: Path) -> Listing:
         """List the images below `root`; see `Source.scan`."""
