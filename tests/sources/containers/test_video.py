@@ -98,6 +98,27 @@ def test_mp4_at_a_url(tmp_path):
         np.testing.assert_array_equal(fields[f"clips/a.mp4/{number:06}"]["image"], pixels)
 
 
+@pytest.mark.parametrize(("degrees", "corner"), [(90, (1, 0)), (-90, (0, 1)), (180, (1, 1))])
+def test_frames_are_turned_as_the_file_says(tmp_path, degrees, corner):
+    """Degrees are counter-clockwise: a mark at the top left comes to lie at the bottom left after 90."""
+    if not hasattr(av.video.stream.VideoStream, "set_display_rotation"):
+        pytest.skip("this PyAV writes no rotation")
+    pixels = np.zeros((40, 56, 3), np.uint8)
+    pixels[:10, :10] = 255
+    (tmp_path / "raw").mkdir()
+    with av.open(str(tmp_path / "raw/a.mp4"), "w") as video:
+        stream = video.add_stream("mpeg4", rate=10)
+        stream.height, stream.width, stream.pix_fmt = 40, 56, "yuv420p"
+        stream.set_display_rotation(degrees)
+        video.mux(stream.encode(av.VideoFrame.from_ndarray(pixels, format="rgb24")))
+        video.mux(stream.encode())
+    fields, _ = built(sources.Video("*.mp4", every=1), tmp_path / "raw", tmp_path / "out", store=STORE)
+    image = fields["a.mp4/000000"]["image"][:, :, 0]
+    assert image.shape == ((40, 56) if degrees == 180 else (56, 40))
+    bright = image[:: -1 if corner[0] else 1, :: -1 if corner[1] else 1]
+    assert bright[:8, :8].mean() > 200 > 50 > bright[12:, 12:].mean()
+
+
 def test_a_file_without_frames_or_cut_short_is_a_reject(tmp_path):
     root = tmp_path / "raw"
     whole = write(root / "whole.mkv", range(12)).read_bytes()
