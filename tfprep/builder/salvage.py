@@ -41,7 +41,7 @@ _REASON = "its record was damaged or missing when the dataset was repaired witho
 
 
 @dataclass(frozen=True)
-class _Shard:
+class _IntactShard:
     """A shard of the new dataset: which of its old records it keeps, and its file and the offsets of its records by variant."""
 
     kept: Array
@@ -113,7 +113,7 @@ class _Rest:
 
     # --- shards ----------------------------------------------------------------------------------------------------
 
-    def _shards(self, split: str) -> list[_Shard]:
+    def _shards(self, split: str) -> list[_IntactShard]:
         info = self._data.splits[split]
         tables = [
             self._data.index(split, variant, ["key", "shard", "offset", "size", "payload_crc"])
@@ -121,7 +121,7 @@ class _Rest:
         ]
         return [self._shard(split, number, tables) for number in range(info.shards)]
 
-    def _shard(self, split: str, number: int, tables: Sequence[pa.Table]) -> _Shard:
+    def _shard(self, split: str, number: int, tables: Sequence[pa.Table]) -> _IntactShard:
         rows = [table.filter(pa.array(table["shard"].to_numpy() == number)) for table in tables]
         files = [of_variant[number] for of_variant in self._data.splits[split].files]
         kept = np.ones(len(rows[0]), bool)
@@ -129,7 +129,7 @@ class _Rest:
             kept &= [payload is not None for payload in _payloads(self._data.path / file.name, of_file)]
         self._lost += [(split, key) for key in rows[0]["key"].filter(pa.array(~kept)).to_pylist()]
         written = [self._write(file, of_file, kept) for file, of_file in zip(files, rows, strict=True)]
-        return _Shard(kept, tuple(file for file, _ in written), tuple(offsets for _, offsets in written))
+        return _IntactShard(kept, tuple(file for file, _ in written), tuple(offsets for _, offsets in written))
 
     def _write(self, file: FileInfo, rows: pa.Table, kept: Array) -> tuple[FileInfo, Array]:
         source, target = self._data.path / file.name, self._out / file.name
@@ -144,7 +144,7 @@ class _Rest:
 
     # --- index, counts and the other files -------------------------------------------------------------------------
 
-    def _tables(self, shards: Mapping[str, Sequence[_Shard]]) -> Iterator[pa.Table]:
+    def _tables(self, shards: Mapping[str, Sequence[_IntactShard]]) -> Iterator[pa.Table]:
         for split, of_split in shards.items():
             for variant in range(self._data.splits[split].variants):
                 kept = np.concatenate([shard.kept for shard in of_split])
@@ -221,7 +221,7 @@ def _link(source: Path, target: Path) -> None:
         shutil.copyfile(source, target)
 
 
-def _split(shards: Sequence[_Shard]) -> SplitInfo:
+def _split(shards: Sequence[_IntactShard]) -> SplitInfo:
     files = tuple(zip(*(shard.files for shard in shards), strict=True))
     return SplitInfo(sum(int(shard.kept.sum()) for shard in shards), files)
 
