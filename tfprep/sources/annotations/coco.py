@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -33,6 +33,7 @@ from tfprep.sources.annotations.objects import (
 from tfprep.sources.labels import check_classes
 from tfprep.sources.layout import Splits
 from tfprep.sources.patterns import compile_pattern
+from tfprep.sources.pixels import Pixels, check_pixels_option
 from tfprep.sources.source import Entry, Listing, constructor_text
 from tfprep.sources.splits import Row
 
@@ -65,6 +66,7 @@ class Coco(ObjectFields):
         classes: The names of the categories to take, in the order of their numbers; objects of others are left out. By default
             all.
         splits: As in `Folder`.
+        pixels: As in `Folder`, for the field `image`.
 
     Raises:
         RecipeError: An option is wrong, or two options contradict each other.
@@ -79,11 +81,13 @@ class Coco(ObjectFields):
     void: int = 255
     classes: tuple[str, ...] | None = None
     splits: Splits = None
+    pixels: Mapping[str, Pixels] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         pattern = compile_pattern(self.annotations, "Coco: annotations")
         object.__setattr__(self, "fields", check_object_fields(self.fields, _FIELDS, "Coco"))
         object.__setattr__(self, "splits", check_common(self, pattern, ".json"))
+        object.__setattr__(self, "pixels", check_pixels_option(self.pixels, self.kinds(), "Coco"))
         check_choice("Coco: crowds", self.crowds, ("void", "skip", "keep"))
         if self.classes is not None:
             object.__setattr__(self, "classes", check_classes(self.classes, "Coco: classes"))

@@ -6,8 +6,8 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ from tfprep.sources.companions import Companions
 from tfprep.sources.labels import check_classes, class_name_fault
 from tfprep.sources.layout import Splits, images
 from tfprep.sources.patterns import compile_pattern
+from tfprep.sources.pixels import Pixels, check_pixels_option
 from tfprep.sources.source import Listing, constructor_text, key_of
 from tfprep.sources.splits import Row
 from tfprep.sources.walk import walk
@@ -64,6 +65,7 @@ class LabelMe(ObjectFields):
         classes: The labels to take, in the order of their numbers; objects of others are left out, and counted in the tally. By
             default all that occur, sorted.
         splits: As in `Folder`.
+        pixels: As in `Folder`, for the field `image`.
 
     Raises:
         RecipeError: An option is wrong, or two options contradict each other.
@@ -77,12 +79,14 @@ class LabelMe(ObjectFields):
     void: int = 255
     classes: tuple[str, ...] | None = None
     splits: Splits = None
+    pixels: Mapping[str, Pixels] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         image = compile_pattern(self.images, "LabelMe: images")
         annotations = compile_pattern(self.annotations, "LabelMe: annotations")
         object.__setattr__(self, "fields", check_object_fields(self.fields, _FIELDS, "LabelMe"))
         object.__setattr__(self, "splits", check_common(self, image, None))
+        object.__setattr__(self, "pixels", check_pixels_option(self.pixels, self.kinds(), "LabelMe"))
         if annotations.suffix != ".json" or annotations.holes - image.holes:
             raise RecipeError(
                 f"LabelMe: expected annotations to end in .json, with the placeholders of images={self.images!r}; "

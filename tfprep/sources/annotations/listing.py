@@ -16,6 +16,7 @@ from tfprep.sources.cells import path_cell
 from tfprep.sources.companions import Companions
 from tfprep.sources.layout import UNSPLIT, Splits, check_splits
 from tfprep.sources.patterns import Pattern, compile_pattern
+from tfprep.sources.pixels import Pixels, pixel_decoders
 from tfprep.sources.source import Entry, FieldDecoder, Listing, key_of, read_files
 from tfprep.sources.splits import Fractions, Row, check_split_name, split_rows
 from tfprep.sources.walk import walk
@@ -40,6 +41,8 @@ class ObjectSource(Protocol):
     def void(self) -> int: ...
     @property
     def splits(self) -> Splits: ...
+    @property
+    def pixels(self) -> Mapping[str, Pixels]: ...
     def kinds(self) -> dict[str, Kind]: ...
 
 
@@ -51,8 +54,8 @@ class ObjectFields:
         return {"image": "image", **{name: OBJECT_KINDS[name] for name in self.fields}}
 
     def decoders(self: ObjectSource) -> dict[str, FieldDecoder]:
-        """How the fields are made of the objects."""
-        return decoders_of(self.fields, self.void, self.outside)
+        """How the fields are made of the objects, and images become pixels, if not as 8-bit RGB."""
+        return decoders_of(self.fields, self.void, self.outside) | pixel_decoders(self.pixels)
 
     def rows(self: ObjectSource) -> dict[str, tuple[str, ...]]:
         """The fields with rows for each box."""

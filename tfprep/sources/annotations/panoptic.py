@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ from tfprep.sources.annotations.listing import (
 from tfprep.sources.annotations.objects import Outside, check_object_fields, decoders_of
 from tfprep.sources.layout import Splits
 from tfprep.sources.patterns import compile_pattern
+from tfprep.sources.pixels import Pixels, check_pixels_option, pixel_decoders
 from tfprep.sources.source import Entry, FieldDecoder, Listing, constructor_text
 from tfprep.sources.splits import Row
 
@@ -61,6 +62,7 @@ class CocoPanoptic(ObjectFields):
         outside: "reject" an image with a box that reaches outside it by more than one pixel, or "cut" the box.
         void: The number of void regions in masks. Masks are uint8 if it is at most 255, else uint16.
         splits: As in `Folder`.
+        pixels: As in `Folder`, for the field `image`.
 
     Raises:
         RecipeError: An option is wrong, or two options contradict each other.
@@ -75,19 +77,22 @@ class CocoPanoptic(ObjectFields):
     outside: Outside = "reject"
     void: int = 255
     splits: Splits = None
+    pixels: Mapping[str, Pixels] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         pattern = compile_pattern(self.annotations, "CocoPanoptic: annotations")
         object.__setattr__(self, "fields", check_object_fields(self.fields, _FIELDS, "CocoPanoptic"))
         object.__setattr__(self, "splits", check_common(self, pattern, ".json"))
+        object.__setattr__(self, "pixels", check_pixels_option(self.pixels, self.kinds(), "CocoPanoptic"))
         check_choice("CocoPanoptic: crowds", self.crowds, ("void", "skip", "keep"))
         for option in ("images", "segments"):
             ImagePath.parse(getattr(self, option), {"file_name"} | pattern.holes, f"CocoPanoptic: {option}")
 
     def decoders(self) -> dict[str, FieldDecoder]:
-        """How the fields are made of segments and objects."""
+        """How the fields are made of segments and objects, and images become pixels, if not as 8-bit RGB."""
         drawn: dict[str, FieldDecoder] = {n: Segments(n, self.void) for n in self.fields if n in _DRAWN}
-        return {**decoders_of([name for name in self.fields if name not in _DRAWN], self.void, self.outside), **drawn}
+        named = [name for name in self.fields if name not in _DRAWN]
+        return decoders_of(named, self.void, self.outside) | drawn | pixel_decoders(self.pixels)
 
     def scan(self, root: Path) -> Listing:
         """List the images of all annotation files below `root`; see `Source.scan`."""

@@ -6,8 +6,8 @@ Everingham et al., 'The Pascal Visual Object Classes (VOC) Challenge', IJCV 2010
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ from tfprep.sources.companions import Companions
 from tfprep.sources.labels import check_classes, class_name_fault
 from tfprep.sources.layout import Splits, images
 from tfprep.sources.patterns import Holes, compile_pattern
+from tfprep.sources.pixels import Pixels, check_pixels_option, pixel_decoders
 from tfprep.sources.source import FieldDecoder, Listing, constructor_text
 from tfprep.sources.splits import Row
 from tfprep.sources.walk import walk
@@ -86,6 +87,7 @@ class Voc(ObjectFields):
         classes: The names of the classes in the order of their numbers; objects of others are left out, and counted in the
             tally. By default VOC's 20 if no other names occur, else the names that occur, sorted.
         splits: With `sets`, the names of the lists to take; else as in `Folder`.
+        pixels: As in `Folder`, for the field `image`.
 
     Raises:
         RecipeError: An option is wrong, or two options contradict each other.
@@ -102,17 +104,19 @@ class Voc(ObjectFields):
     outside: Outside = "reject"
     classes: tuple[str, ...] | None = None
     splits: Splits = None
+    pixels: Mapping[str, Pixels] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         image = compile_pattern(self.images, "Voc: images")
         object.__setattr__(self, "fields", check_object_fields(self.fields, _FIELDS, "Voc"))
         by_split = image if self.sets is None else compile_pattern(self.sets, "Voc: sets")
         object.__setattr__(self, "splits", check_common(self, by_split, None if self.sets is None else ".txt"))
+        object.__setattr__(self, "pixels", check_pixels_option(self.pixels, self.kinds(), "Voc"))
         if self.sets is not None and "_1" not in image.holes:
             raise RecipeError(f"Voc: sets name images, which stand for '*' in images={self.images!r}")
         if self.first_pixel not in (0, 1):
             raise RecipeError(f"Voc: first_pixel is 0 or 1; got {self.first_pixel!r}")
-        for name in ("annotations", *(_MASKS[field] for field in self._mask_fields())):
+        for name in ("annotations", *(_MASKS[mask] for mask in self._mask_fields())):
             unknown = compile_pattern(getattr(self, name), f"Voc: {name}").holes - image.holes
             if unknown:
                 raise RecipeError(
@@ -127,8 +131,9 @@ class Voc(ObjectFields):
         return 255
 
     def decoders(self) -> dict[str, FieldDecoder]:
-        """How the fields are made of the objects."""
-        return decoders_of([name for name in self.fields if name not in _MASKS], self.void, self.outside)
+        """How the fields are made of the objects, and images become pixels, if not as 8-bit RGB."""
+        named = [name for name in self.fields if name not in _MASKS]
+        return decoders_of(named, self.void, self.outside) | pixel_decoders(self.pixels)
 
     def scan(self, root: Path) -> Listing:
         """List the images below `root`; see `Source.scan`."""

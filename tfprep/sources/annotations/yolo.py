@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import posixpath
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -37,6 +37,7 @@ from tfprep.sources.cells import path_cell
 from tfprep.sources.labels import class_name_fault
 from tfprep.sources.layout import Splits
 from tfprep.sources.patterns import IMAGE_SUFFIXES, compile_pattern, literal
+from tfprep.sources.pixels import Pixels, check_pixels_option
 from tfprep.sources.source import Listing, constructor_text
 from tfprep.sources.splits import Row
 from tfprep.sources.walk import image_suffix, walk
@@ -62,6 +63,7 @@ class Yolo(ObjectFields):
         outside: "reject" an image with a box that reaches outside it by more than one pixel, or "cut" the box.
         void: As in `Coco`; there are no void regions, and masks are uint16 if it is above 255.
         splits: The names of the splits to take; by default all that the file has.
+        pixels: As in `Folder`, for the field `image`.
 
     Raises:
         RecipeError: An option is wrong.
@@ -73,12 +75,14 @@ class Yolo(ObjectFields):
     outside: Outside = "reject"
     void: int = 255
     splits: Splits = None
+    pixels: Mapping[str, Pixels] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "fields", check_object_fields(self.fields, _FIELDS, "Yolo"))
         if not isinstance(self.data, str) or not self.data.endswith((".yaml", ".yml")):
             raise RecipeError(f"Yolo: expected data to be a YAML file such as 'data.yaml'; got {self.data!r}")
         object.__setattr__(self, "splits", check_common(self, compile_pattern("{split}.txt", "Yolo"), None))
+        object.__setattr__(self, "pixels", check_pixels_option(self.pixels, self.kinds(), "Yolo"))
 
     def scan(self, root: Path) -> Listing:
         """List the images below `root`; see `Source.scan`."""
