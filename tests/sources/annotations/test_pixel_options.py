@@ -9,6 +9,7 @@ from PIL import Image
 from tests.sources.building import built
 from tfprep import sources
 from tfprep.errors import RecipeError, TooManyRejectsError
+from tfprep.sources.detection.detect import detect
 
 SOURCES = (sources.Coco, sources.CocoPanoptic, sources.Voc, sources.Yolo, sources.LabelMe)
 
@@ -30,6 +31,9 @@ def test_transparent_pixels_are_laid_over_the_colour_that_is_named(tmp_path):
     (tmp_path / "data/data.yaml").write_text("path: .\ntrain: images/train\nnames: [cat]\n")
     with pytest.raises(TooManyRejectsError, match="transparent pixels"):
         built(sources.Yolo(), tmp_path / "data", tmp_path / "refused")
+    assert detect(tmp_path / "data").source == sources.Yolo(
+        pixels={"image": sources.Pixels(background=(255, 255, 255))}
+    )
     laid = sources.Yolo(pixels={"image": sources.Pixels(background=(10, 200, 30))})
     fields, rejects = built(laid, tmp_path / "data", tmp_path / "out")
     assert not rejects

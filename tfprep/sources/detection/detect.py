@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from tfprep.errors import SourceError
+from tfprep.sources.annotations import Coco, CocoPanoptic, LabelMe, Voc, Yolo
 from tfprep.sources.containers import Archives
 from tfprep.sources.detection.annotated import FRACTIONS, LayoutGuess, annotated
 from tfprep.sources.detection.archived import archives
@@ -33,7 +34,7 @@ NAMES_TRIED = 64
 """How many names of a folder or rows of a table decide whether files belong together."""
 
 
-_OfPixels: TypeAlias = "Folder | Paired | Table | Archives"
+_OfPixels: TypeAlias = Folder | Paired | Table | Archives | Coco | CocoPanoptic | Voc | Yolo | LabelMe
 """The sources with the option `pixels`."""
 
 
@@ -77,10 +78,10 @@ def looked(candidate: LayoutGuess, folder: Path) -> Detected:
     if isinstance(source, Paired) and facts.no_mask_opened:
         source, named = _with_palette(source, folder, facts)
         facts, doubts = look(source, folder), (*doubts, *named)
-    if facts.deep and isinstance(source, Folder | Paired | Table | Archives):
+    if facts.deep and isinstance(source, _OfPixels):
         source, named = _with_pixels(source, facts)
         facts, doubts = look(source, folder), (*doubts, *named)
-    elif facts.transparent and isinstance(source, Folder | Paired | Table | Archives):
+    elif facts.transparent and isinstance(source, _OfPixels):
         source = replace(source, pixels={"image": Pixels(background=(255, 255, 255))})
         doubts = (*doubts, "transparent pixels are laid over white (background=)")
     if facts.small:

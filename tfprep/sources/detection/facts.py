@@ -185,10 +185,8 @@ def _form(data: bytes) -> tuple[str, Size]:
             raise
         return PLAIN[0], image_size(data)  # one of more than 8 bits is a reject of the build, which says what to do
     alpha = pixels.dtype == np.uint8 and pixels.shape[2] in (2, 4) and pixels[:, :, -1].min() < 255
-    return f"{pixels.dtype} [H, W, {pixels.shape[2]}]{_several(data)}{TRANSPARENT * alpha}", (
-        pixels.shape[0],
-        pixels.shape[1],
-    )
+    height, width, channels = pixels.shape
+    return f"{pixels.dtype} [H, W, {channels}]{_several(data)}{TRANSPARENT if alpha else ''}", (height, width)
 
 
 PAGES = ", several pages"
