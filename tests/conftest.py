@@ -171,8 +171,7 @@ def write_dataset(
                 files[-1].append(info)
                 tables.append(table)
         splits[split] = SplitInfo(count, tuple(tuple(part) for part in files))
-    label = pa.int64() if "label" in fields else None
-    write_index(path / INDEX, schema(list(fields), label), tables)
+    write_index(path / INDEX, tables[0].schema, tables)
     manifest = Manifest(
         name="made",
         fingerprint="0" * 64,
@@ -219,6 +218,7 @@ def _write_shard(
 ) -> tuple[FileInfo, pa.Table]:
     name = shard_name("made", split, variant, shard, shards)
     raster = next((field for field in fields if kinds[field] in ("image", "mask", "map")), None)
+    label = next((field for field in fields if kinds[field] == "label"), None)
     columns: dict[str, list[Any]] = {}
     with (path / name).open("wb") as file:
         writer = records.RecordWriter(file)
@@ -236,7 +236,7 @@ def _write_shard(
                 "offset": frame.offset,
                 "size": frame.size,
                 "payload_crc": writer.payload_crcs[-1],
-                "label": rows[number].get("label"),
+                "label": rows[number][label] if label else None,
                 "height": size[0],
                 "width": size[1],
                 "source_digest": b"\0" * 16,
@@ -247,7 +247,7 @@ def _write_shard(
             for column, value in entry.items():
                 columns.setdefault(column, []).append(value)
         size_bytes = sum(frame.size for frame in writer.frames)
-    wanted = schema(list(fields), pa.int64() if "label" in fields else None)
+    wanted = schema(list(fields), pa.int64() if label else None)
     table = pa.table({c.name: pa.array(columns.get(c.name, [None] * len(part)), c.type) for c in wanted}, schema=wanted)
     return FileInfo(name, len(part), size_bytes, "0" * 64), table
 

@@ -113,6 +113,7 @@ def test_public_names() -> None:
             "FieldDecoder",
             "LabelMe",
             "Pixels",
+            "Video",
             "Voc",
             "Yolo",
             "ade20k",

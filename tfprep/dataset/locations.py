@@ -23,6 +23,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tfprep.dataset.index import label_type
 from tfprep.dataset.manifest import FieldInfo, FileInfo, Manifest, SplitInfo
 from tfprep.errors import DatasetError
 from tfprep.fields import Array
@@ -36,15 +37,9 @@ Watch = Callable[[], AbstractContextManager[None]]
 def row_type(fields: Mapping[str, FieldInfo]) -> RowType:
     """Return the type of a row: little-endian, without gaps, a multiple of 8 bytes."""
     columns = [("offset", "<u8"), ("size", "<u4"), ("payload_crc", "<u4")]
-    columns += [("label", "<i8")] if has_label(fields) else []
+    columns += [("label", "<i8")] if label_type(fields) == pa.int64() else []
     columns += [(f"{name}_{what}", "<u4") for name in fields for what in ("offset", "size")]
     return np.dtype(columns)
-
-
-def has_label(fields: Mapping[str, FieldInfo]) -> bool:
-    """Return whether the first label stored is one number."""
-    shapes = [info.spec.shape for info in fields.values() if info.spec.kind == "label"]
-    return bool(shapes) and shapes[0] == ()
 
 
 def write_locations(path: Path, index: Path, manifest: Manifest) -> Manifest:

@@ -67,15 +67,15 @@ def test_the_recipe_and_its_neighbours_are_sent_and_large_data_and_installed_pac
     home, elsewhere, there = tmp_path / "home", tmp_path / "elsewhere", tmp_path / "there"
     for path, text in {
         home
-        / "recipe.py": "import near, elsewhere_module\nfrom package.inner import deep\nimport numpy\nRECIPE = None\n",
+        / "recipe.py": "import near, elsewhere_module\nfrom sent_package.inner import deep\nimport numpy\nRECIPE = None\n",
         home / "near.py": "",
         home / "classes.txt": "cat\n",
         home / "large.csv": "x" * (1 << 20) + "x",
         home / "photo.jpg": "",
-        home / "package/__init__.py": "",
-        home / "package/lazy.py": "",
-        home / "package/inner/__init__.py": "",
-        home / "package/inner/deep.py": "",
+        home / "sent_package/__init__.py": "",
+        home / "sent_package/lazy.py": "",
+        home / "sent_package/inner/__init__.py": "",
+        home / "sent_package/inner/deep.py": "",
         home / "raw/1.txt": "",
         elsewhere / "elsewhere_module.py": "",
     }.items():
@@ -87,11 +87,11 @@ def test_the_recipe_and_its_neighbours_are_sent_and_large_data_and_installed_pac
         load_recipe(home / "recipe.py")
     code = collected(home / "recipe.py")
     ours = {name for name in code.files if not name.startswith(("conftest", "tests/", "benchmarks"))}
-    package = {f"package/{name}.py" for name in ("__init__", "lazy", "inner/__init__", "inner/deep")}
+    package = {f"sent_package/{name}.py" for name in ("__init__", "lazy", "inner/__init__", "inner/deep")}
     assert ours == {"recipe.py", "near.py", "classes.txt", "elsewhere_module.py", *package}
     unpack(code, there)
     assert sys.path[0] == str(there)
-    assert (there / "package/inner/deep.py").is_file()
+    assert (there / "sent_package/inner/deep.py").is_file()
 
 
 def test_a_worker_that_outlives_its_build_writes_nothing(full, monkeypatch):

@@ -35,7 +35,7 @@ class Sight:
         self._look_at_output(layout)
         if not layout.at_store:
             _check_lock(layout)
-        inputs = _inputs(argument)
+        inputs = _raw_inputs(argument)
         for files, values, digest in self.samples:
             if inputs.digest(files, values) != digest:
                 names = ", ".join(files) or "a sample"
@@ -76,7 +76,7 @@ def _check_lock(layout: Layout) -> None:
 def shown(argument: Json) -> Iterator[Sight]:
     """Leave a mark in the output folder, and digest the samples of `argument["witnesses"]`."""
     layout, mark = Layout(folder_at(argument["out"])), secrets.token_hex(8)
-    inputs = _inputs(argument)
+    inputs = _raw_inputs(argument)
     samples = [(files, values, inputs.digest(files, values)) for files, values in argument["witnesses"]]
     path = layout.marks / mark
     if not layout.at_store:
@@ -88,5 +88,5 @@ def shown(argument: Json) -> Iterator[Sight]:
         remove_file(path)
 
 
-def _inputs(argument: Json) -> Inputs:
+def _raw_inputs(argument: Json) -> Inputs:
     return Inputs(raw_root(argument["root"]), tuple(argument["files"]), tuple(argument["values"]))

@@ -73,14 +73,14 @@ def _neighbours(folder: Path, inside: str = "") -> Iterator[tuple[str, Path]]:
 
 def _loaded_modules() -> Iterator[tuple[str, Path]]:
     """Yield the files of the modules in memory that belong to the user, with all files of their packages."""
-    installed = {"tfprep", "__main__", "ray", *packages_distributions(), *sys.stdlib_module_names}
+    installed = {"tfprep", "ray", *packages_distributions(), *sys.stdlib_module_names}
     standard = [Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib")]
     for name, module in list(sys.modules.items()):
         path = Path(getattr(module, "__file__", None) or "")
         top, _, rest = name.partition(".")
         if (
             top in installed
-            or top.startswith(RECIPE_MODULE)
+            or top.startswith(("__", RECIPE_MODULE))  # "__": the main program, and functions that AutoGraph translated
             or path.suffix != ".py"
             or any(path.is_relative_to(folder) for folder in standard)
         ):

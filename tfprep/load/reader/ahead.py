@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 import threading
 import time
 from collections import deque
@@ -75,7 +76,16 @@ class ReadAhead:
         self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
-        """Begin to fetch. Threads beyond the first few wait until there is work for them."""
+        """Begin to fetch. Threads beyond the first few wait until there is work for them.
+
+        The first part is planned before this returns: reading threads that begin before there is a plan would make requests of
+        their own, for records that the plan then fetches once more.
+        """
+        try:
+            self._extend_plan()
+        except Exception:  # The reading threads meet the same error, in a batch that names it.
+            self.stop()
+            return
         for number in range(min(REQUESTS, max(2, self._budget // GAP_BYTES))):
             thread = threading.Thread(target=self._fetch_ranges, name=f"tfprep-fetch-{number}", daemon=True)
             thread.start()
@@ -204,8 +214,8 @@ def plan_ranges(
 
 def _extend(waiting: list[Any], source: RangeSource, schedule: BatchSchedule, steps: Iterator[int]) -> bool:
     """Add the rows of some more steps; return whether there were any."""
-    some = min(PLAN_ROWS, schedule.size) // (1 if waiting else 4)  # the first ones soon
-    many = max(1, some // schedule.batch_size)
+    some = min(PLAN_ROWS if waiting else PLAN_ROWS // 4, schedule.size)  # The first ones soon.
+    many = math.ceil(some / schedule.batch_size)
     numbers = list(itertools.islice(steps, many))
     numbers = [step for step in numbers if schedule.steps is None or step < schedule.steps]
     if not numbers:
