@@ -263,13 +263,19 @@ def test_missing_data_raises_with_the_folder(full):
         plan_build(full.recipe, full.out, full.data / "nowhere")
 
 
+def without_opencv(events):
+    """The events but for the warning that a build with OpenCV 4 gives."""
+    return [event for event in events if "rounds warps" not in event.text]
+
+
 def test_progress_and_events_add_up(full):
     seen, events = [], []
     full.build(workers=2, on_progress=seen.append, on_event=events.append)
     assert (seen[-1].samples_done, seen[-1].samples) == (30, 30)
     assert (seen[-1].shards_done, seen[-1].shards) == (6, 6)
     assert all(len(progress.workers) == 2 for progress in seen)
-    assert [event.name for event in events if event.name not in ("space", "shard")] == ["planned", "published"]
+    names = [event.name for event in without_opencv(events)]
+    assert [name for name in names if name not in ("space", "shard")] == ["planned", "published"]
     shards = [json.loads(event.to_json()) for event in events if event.name == "shard"]
     assert sorted((event["split"], event["shard"]) for event in shards) == [
         *(("train", number) for number in range(4)), *(("val", number) for number in range(2)),
@@ -307,4 +313,4 @@ def test_class_names_that_tensorflow_datasets_would_misread_are_a_warning(site, 
     assert open_dataset(site.out).manifest.classes["label"] == ("cat", "dog ")
     events = []
     site.build(on_event=events.append)
-    assert "warning" not in [event.name for event in events]  # nothing was built again
+    assert "warning" not in [event.name for event in without_opencv(events)]  # nothing was built again

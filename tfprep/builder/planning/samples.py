@@ -163,7 +163,7 @@ def _check_unique(table: SampleTable) -> None:
         return
     first: dict[str, str] = {}
     for rows in table.blocks():
-        for row in rows[np.isin(rows["hash"], repeated)]:
+        for row in rows[np.isin(rows["hash"], repeated, kind="sort")]:  # NumPy 2.0 fails on uint64 otherwise.
             key, files = table.key(row), ", ".join(_sample(table.texts, row)[1])
             if key in first:
                 raise SourceError(f"two samples have the key {key!r}: {first[key]} and {files}; rename one of them")
