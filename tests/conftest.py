@@ -218,7 +218,7 @@ def _write_shard(
 ) -> tuple[FileInfo, pa.Table]:
     name = shard_name("made", split, variant, shard, shards)
     raster = next((field for field in fields if kinds[field] in ("image", "mask", "map")), None)
-    label = next((field for field in fields if kinds[field] == "label"), None)
+    label = next((field for field in fields if kinds[field] == "label" and np.ndim(rows[0][field]) == 0), None)
     columns: dict[str, list[Any]] = {}
     with (path / name).open("wb") as file:
         writer = records.RecordWriter(file)
