@@ -142,6 +142,21 @@ def test_of_many_threads_one_fetches_and_nobody_sees_half(tmp_path):
     assert names(tmp_path) == [f"{item.sha256}.whole"]
 
 
+def test_a_fetch_that_ends_leaves_the_file_of_the_next_one(tmp_path, monkeypatch):
+    """The object was evicted just after it came, and another process fetches it again."""
+    item, _ = an_object(1000)
+    publish, part = LocalCache._publish, tmp_path / f"{item.sha256}.part"
+
+    def publish_and_begin_again(cache, path):
+        whole = publish(cache, path)
+        part.write_bytes(b"of the next fetch")
+        return whole
+
+    monkeypatch.setattr(LocalCache, "_publish", publish_and_begin_again)
+    assert LocalCache(tmp_path, None).fetch(item)
+    assert part.read_bytes() == b"of the next fetch"
+
+
 def _fetch_for_ever(folder, item, environment):
     os.environ.update(environment)
     module.PART_BYTES, module.KEPT_FREE_BYTES = 1000, 0

@@ -104,12 +104,15 @@ class LocalCache:
                 descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # free: `_make_room` looked
                 os.ftruncate(descriptor, item.bytes)
+        whole = None
         try:
-            return self._publish(path) if self._download(item, descriptor, stopped) else None
+            if self._download(item, descriptor, stopped):
+                whole = self._publish(path)
         finally:
-            with contextlib.suppress(FileNotFoundError):
-                path.unlink()
+            if whole is None:  # Once it is renamed, a file of this name belongs to the next fetch.
+                path.unlink(missing_ok=True)
             os.close(descriptor)
+        return whole
 
     def drop(self, path: Path) -> None:
         """Remove a cached object that turned out to be damaged."""
@@ -189,7 +192,8 @@ class LocalCache:
                 os.fsync(descriptor)
             finally:
                 os.close(descriptor)
-            part.rename(whole)
+            with self._locked():  # Who looks for both files under the lock sees exactly one of them.
+                part.rename(whole)
         sync_folder(self.folder)
         return whole
 
