@@ -205,7 +205,7 @@ def plan_at_load(
     mixes = tuple(op for op in ops if isinstance(op, MixUp | CutMix))
     kinds = {output.name: _kinds(output, specs) for output in outputs.outputs}
     rasters = tuple(name for name, output_kinds in kinds.items() if output_kinds & RASTER_KINDS)
-    encodings = tuple(op for op in ops if isinstance(op, MixUp | CutMix | OneHotLabels))
+    encodings = tuple(op for op in ops if isinstance(op, Encoding))
     labels = {
         output.name: _class_count(output, encodings, classes)
         for output in outputs.outputs
