@@ -17,10 +17,12 @@ class Ray:
     recipe and the Python files beside it are sent to the nodes.
 
     Attributes:
-      address: The address of the cluster, such as "10.0.0.1:6379"; "auto" takes the one that this machine belongs to. A
-        connection that exists (`ray.init`) is used whatever the address.
-      runtime_env: Ray's runtime environment of the processes on the nodes, for example `{"env_vars": {...}}`.
-      wait_s: Seconds to wait for a node when the cluster has none left, before the build fails.
+      address: The address of the cluster, such as "10.0.0.1:6379"; "auto" takes the one that this machine belongs to, and
+        "ray://10.0.0.1:10001" is one that it does not belong to. A connection that exists (`ray.init`) is used whatever the
+        address.
+      runtime_env: Ray's runtime environment of the processes on the nodes, for example `{"env_vars": {...}}`. Folders
+        (`working_dir`, `py_modules`) travel with a connection that the build makes, not with one that exists.
+      wait_s: Seconds to wait for a node while the cluster has none, before the build fails; 8 at least at the beginning.
 
     Raises:
       BuildError: An option is out of range.

@@ -29,6 +29,7 @@ TASKS_PER_WORKER = 4
 _MOST_CRASHES = 3
 _AMBIGUOUS = "SIGKILL", "SIGTERM"
 """Signals that may come from outside: a sample alone is tried twice before it is blamed for one."""
+_PROGRESS_S = 0.1
 _MOST_OUTPUTS = 1000
 """Number of samples whose native warnings are logged: a warning for each of a million files must not fill the disk."""
 
@@ -79,6 +80,7 @@ class ShardScheduler:
         self._running: dict[int, _Attempt] = {}
         self._numbers = count()
         self._outputs = 0
+        self._reported = 0.0
         self._totals = _Totals()
         self._on_built = on_built
         self.built: dict[tuple[str, int], ShardState] = {}
@@ -103,7 +105,8 @@ class ShardScheduler:
             elif isinstance(event, NodeNews):
                 self._note_node(event)
             self._fill()
-            self._on_progress(self._progress())
+            self._tell_progress()
+        self._on_progress(self._progress())
 
     def _fill(self) -> None:
         """Give the engine shards for all workers that it has now."""
@@ -152,7 +155,7 @@ class ShardScheduler:
             return
         probe = task.purpose == "probe"
         (attempt.alone if probe else attempt.in_shard)[item] += 1
-        self._tell_crash(task, item, event.reason, probe)
+        self._tell_crash(task, item, event, probe)
         most_alone = 2 if any(signal in event.reason for signal in _AMBIGUOUS) else 1
         if attempt.alone[item] < most_alone and attempt.in_shard[item] < _MOST_CRASHES:
             self._probe(attempt, (item,) if not attempt.retry else _from(attempt, item))
@@ -193,10 +196,11 @@ class ShardScheduler:
 
     # --- messages ----------------------------------------------------------------------------------------------------
 
-    def _tell_crash(self, task: ShardTask, item: int, reason: str, alone: bool) -> None:
-        key = task.samples[item][0]
-        text = f"{key}: {reason}{', tried alone' if alone else ''}"
-        self._tell("crash", text, split=task.split, shard=task.shard, key=key, reason=reason, alone=alone)
+    def _tell_crash(self, task: ShardTask, item: int, event: TaskCrashed, alone: bool) -> None:
+        key, reason = task.samples[item][0], event.reason
+        text = f"{key}: {reason}{', tried alone' if alone else ''}{f', by {event.node}' if event.node else ''}"
+        where = {"split": task.split, "shard": task.shard, **({"node": event.node} if event.node else {})}
+        self._tell("crash", text, key=key, reason=reason, alone=alone, **where)
 
     def _tell_output(self, event: WorkerOutput) -> None:
         """Log warnings of native decoders, with the sample that caused them."""
@@ -210,11 +214,17 @@ class ShardScheduler:
         self._tell("output", f"{key}: {text}{more}" if key else text + more, key=key, output=event.text)
 
     def _note_node(self, news: NodeNews) -> None:
-        if news.node:
+        if news.what != "waiting":
             before = self.nodes.get(news.node, NodeProgress(news.node))
             self.nodes[news.node] = replace(before, state=news.what)
         # A node that takes no part any more costs time that nobody would notice otherwise.
         self._tell("node" if news.what == "joined" else "warning", news.text, node=news.node, state=news.what)
+
+    def _tell_progress(self) -> None:
+        """Report the progress unless that was just done: it takes time for each worker, and a cluster has hundreds."""
+        if time.monotonic() - self._reported > _PROGRESS_S:
+            self._on_progress(self._progress())
+            self._reported = time.monotonic()
 
     def _progress(self) -> BuildProgress:
         running = sum(attempt.item for attempt in self._running.values() if attempt.task.purpose == "build")

@@ -198,6 +198,8 @@ def _root(recipe: Recipe | str | os.PathLike[str], data: str | os.PathLike[str] 
 def _engine(options: BuildOptions, cluster: Ray | None) -> Engine:
     workers = worker_count(options)
     if cluster is not None:
+        if not isinstance(cluster, Ray):
+            raise BuildError(f"engine is None or tfprep.engines.Ray(...), not {cluster!r}")
         if not workers:
             raise BuildError("workers=0 builds in this process; on a cluster each node needs at least 1 worker")
         from tfprep.builder.workers.cluster import RayNodes

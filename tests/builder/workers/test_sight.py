@@ -66,9 +66,10 @@ def test_a_difference_is_named(argument, change, message):
 def test_the_recipe_and_its_neighbours_are_sent_and_large_data_and_installed_packages_are_not(tmp_path, monkeypatch):
     home, elsewhere, there = tmp_path / "home", tmp_path / "elsewhere", tmp_path / "there"
     for path, text in {
-        home
-        / "recipe.py": "import near, elsewhere_module\nfrom sent_package.inner import deep\nimport numpy\nRECIPE = None\n",
-        home / "near.py": "",
+        home / "recipe.py": "import near, elsewhere_module, six\nfrom sent_package.inner import deep\nRECIPE = None\n",
+        home / "near.py": "def late():\n    from space.inner import lazy\n",
+        home / "broken.py": "this is no Python",
+        home / "queue.py": "raise RuntimeError('in the place of a module of the standard library')",
         home / "classes.txt": "cat\n",
         home / "large.csv": "x" * (1 << 20) + "x",
         home / "photo.jpg": "",
@@ -76,23 +77,31 @@ def test_the_recipe_and_its_neighbours_are_sent_and_large_data_and_installed_pac
         home / "sent_package/lazy.py": "",
         home / "sent_package/inner/__init__.py": "",
         home / "sent_package/inner/deep.py": "",
+        home / "space/inner/lazy.py": "import other_space",
+        home / "space/1.txt": "",
+        home / "other_space/found.py": "",
         home / "raw/1.txt": "",
+        home / "raw/unused.py": "",
         elsewhere / "elsewhere_module.py": "",
+        elsewhere / "six.py": "",  # the name of an installed package
     }.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    monkeypatch.setattr(sys, "path", [*sys.path, str(elsewhere)])
-    monkeypatch.setattr(sys, "modules", dict(sys.modules))
+    monkeypatch.setattr(sys, "path", [str(elsewhere), *sys.path])
+    monkeypatch.setattr(sys, "modules", {name: module for name, module in sys.modules.items() if name != "six"})
     of_other_tests = collected(None).files
     with pytest.raises(Exception, match="expected RECIPE"):
         load_recipe(home / "recipe.py")
     code = collected(home / "recipe.py")
-    ours = {name for name in code.files if name not in of_other_tests}
-    package = {f"sent_package/{name}.py" for name in ("__init__", "lazy", "inner/__init__", "inner/deep")}
-    assert ours == {"recipe.py", "near.py", "classes.txt", "elsewhere_module.py", *package}
+    packages = {f"sent_package/{name}.py" for name in ("__init__", "lazy", "inner/__init__", "inner/deep")}
+    spaces = {"space/inner/lazy.py", "other_space/found.py"}
+    beside = {"recipe.py", "near.py", "broken.py", "queue.py", "classes.txt", *packages, *spaces}
+    from_elsewhere = {"modules/elsewhere_module.py", "modules/six.py"}
+    assert code.files.keys() - of_other_tests.keys() == {f"recipe/{name}" for name in beside} | from_elsewhere
     unpack(code, there)
-    assert sys.path[0] == str(there)
-    assert (there / "sent_package/inner/deep.py").is_file()
+    assert sys.path[0] == str(there / "modules")
+    assert str(there / "recipe") not in sys.path
+    assert (there / "recipe/sent_package/inner/deep.py").is_file()
 
 
 def test_a_worker_that_outlives_its_build_writes_nothing(full, monkeypatch):

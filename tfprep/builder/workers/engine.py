@@ -50,6 +50,7 @@ class TaskCrashed:
     task: int
     item: int | None
     reason: str
+    node: str = ""
 
 
 @dataclass(frozen=True)
@@ -63,10 +64,10 @@ class WorkerOutput:
 
 @dataclass(frozen=True)
 class NodeNews:
-    """A node of a cluster joined the work, was lost, or was refused as it would make other bytes. No name: all nodes."""
+    """A node of a cluster joined the work, was lost, or was refused as it would make other bytes; or all wait for nodes."""
 
     node: str
-    what: Literal["joined", "lost", "refused"]
+    what: Literal["joined", "lost", "refused", "waiting"]
     text: str
 
 

@@ -6,7 +6,6 @@ the tasks that wait here. That thread starts the workers, because a worker ends 
 
 from __future__ import annotations
 
-import os
 import queue
 import threading
 import time
@@ -66,11 +65,8 @@ class Node:
         """Return the versions of the software that decides what bytes are made."""
         return building_versions()
 
-    def open(self, argument: Json, code: UserCode, sight: Sight) -> int:
+    def open(self, argument: Json, code: UserCode, sight: Sight) -> None:
         """Check the folders, unpack the user's code and start the workers.
-
-        Returns:
-          This process's id.
 
         Raises:
           BuildError: The folders are not those of the driver.
@@ -88,7 +84,6 @@ class Node:
             changes["recipe_file"] = str(own / "code" / code.recipe)
         argument = {**argument, **changes}
         threading.Thread(target=self._work, args=(argument,), daemon=True).start()
-        return os.getpid()
 
     def exchange(self, tasks: Sequence[NodeTask]) -> NodeReply:
         """Take tasks over and return what happened since; wait at most `_EXCHANGE_S` for something other than progress."""

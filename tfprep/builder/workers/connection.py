@@ -1,0 +1,80 @@
+"""The connection of this process to a Ray cluster."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections.abc import Mapping
+from typing import Any
+
+from tfprep.engines import Ray
+from tfprep.errors import BuildError
+
+_CONNECT_S = 10.0
+
+
+class Connection:
+    """The connection that the program has, or else one to the cluster that `options` names.
+
+    Attributes:
+      runtime_env: What each actor is given. A connection of our own has it whole, since folders travel with that alone.
+    """
+
+    def __init__(self, options: Ray) -> None:
+        """Connect. Raises BuildError."""
+        import ray
+
+        _check_environment(options.runtime_env)
+        self._is_own = not ray.is_initialized()
+        self.runtime_env = {} if self._is_own else dict(options.runtime_env)
+        if self._is_own:
+            _connect(options)
+
+    def close(self) -> None:
+        import ray
+
+        if self._is_own:
+            ray.shutdown()
+
+
+def summary_of(error: Exception) -> str:
+    """Return one line of an error's text: the first, or the last where the first only announces a traceback."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    return lines[-1] if lines[0].endswith(":") or "Traceback" in str(error) else lines[0]
+
+
+def _check_environment(runtime_env: Mapping[str, Any]) -> None:
+    """Raise BuildError for a value that Ray refuses, and for a field that Ray ignores."""
+    from ray.runtime_env import RuntimeEnv
+
+    unknown = sorted(set(runtime_env) - RuntimeEnv.known_fields)
+    if unknown and "RAY_RUNTIME_ENV_PLUGINS" not in os.environ:
+        known = ", ".join(sorted(name for name in RuntimeEnv.known_fields if not name.startswith("_")))
+        raise BuildError(f"runtime_env has no field {unknown[0]!r}; those of Ray are {known}")
+    try:
+        RuntimeEnv(**runtime_env)
+    except (TypeError, ValueError) as error:
+        raise BuildError(f"runtime_env: {summary_of(error)}") from error
+
+
+def _connect(options: Ray) -> None:
+    import ray
+
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    try:
+        _check_port(options.address)
+        ray.init(options.address, runtime_env=dict(options.runtime_env), **quiet)
+    except Exception as error:  # OSError, RuntimeError, ValueError or an exception of gRPC
+        raise BuildError(
+            f"no Ray cluster at {options.address!r}: {summary_of(error)}. Start one with `ray start --head`, or say with "
+            "--address where it is"
+        ) from error
+
+
+def _check_port(address: str) -> None:
+    """Raise OSError if nothing answers at "host:port", which Ray itself would try for up to minutes."""
+    address = os.environ.get("RAY_ADDRESS", address) if address == "auto" else address
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if host and port.isdecimal() and "/" not in host:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_S).close()
