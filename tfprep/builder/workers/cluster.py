@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -38,12 +38,7 @@ _START_S = 60.0
 """A build begins without the nodes that have not answered by then; they are used as soon as they do."""
 _MOST_FAILURES = 3
 """A node is given up after its actor ended this many times in a row without a finished task."""
-_NEEDS = {
-    "starts": "starts as soon as {} of its CPUs are free (--workers sets a smaller number)",
-    "is ready": "is ready",
-    "opens": "checks its folders",
-    "works": "works",
-}
+_MOST_NAMES = 5
 
 
 class RayNodes:
@@ -172,11 +167,19 @@ class RayNodes:
         """Return what the nodes that do not work wait for."""
         import ray
 
-        texts = [f"node {node.name} {_NEEDS[node.step].format(node.workers)}" for node in self._nodes.values()]
+        starting = [f"{node.name} ({node.workers})" for node in self._nodes.values() if node.step == "starts"]
+        checking = [node.name for node in self._nodes.values() if node.step in ("is ready", "opens")]
+        if checking:
+            return f"{_first(checking)} check their folders"
+        if not starting:
+            return "none that can be used is alive"
         free, cpus = (
             int(resources.get("CPU", 0)) for resources in (ray.available_resources(), ray.cluster_resources())
         )
-        return f"{'; '.join(texts) or 'none that can be used is alive'} ({free} of {cpus} CPUs of the cluster are free)"
+        return (
+            f"{_first(starting)} start when that many of their CPUs are free, which other jobs may have; {free} of {cpus} are "
+            "free in the cluster. --workers takes fewer of a node"
+        )
 
     def _at_work(self) -> list[RemoteNode]:
         return [node for node in self._nodes.values() if node.step == "works"]
@@ -264,3 +267,8 @@ class RayNodes:
             self._reporting, event = self._news.popleft()
             yield event
             self._reporting = None
+
+
+def _first(names: Sequence[str]) -> str:
+    more = len(names) - _MOST_NAMES
+    return ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")

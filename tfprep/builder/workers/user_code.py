@@ -27,7 +27,8 @@ class UserCode:
     """Files of the user's code.
 
     Attributes:
-      files: Their content by path: below `recipe/` what lies beside the recipe, below `modules/` what was imported from elsewhere.
+      files: Their content by path: what lies beside the recipe is below `recipe/`, what is imported from elsewhere below
+        `modules/`.
       recipe: The recipe's path among them; empty if the recipe is not a file.
     """
 
