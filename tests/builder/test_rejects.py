@@ -340,3 +340,10 @@ def test_all_readable_formats_are_converted(site):
         with Image.open(site.data / name) as image:
             expected = np.asarray(image.convert("RGB"))
         np.testing.assert_array_equal(pixels, expected, err_msg=name)
+
+
+def test_a_module_that_is_missing_ends_the_build_and_is_no_fault_of_the_samples(full):
+    full.change_recipe("RECIPE = Recipe(", "def f(sample, generator):\n    import not_there\n\nRECIPE = Recipe(")
+    full.change_recipe("derive={", 'derive={"f": f, ')
+    with pytest.raises(BuildError, match=r"derive of 'f': ModuleNotFoundError: No module named 'not_there'"):
+        full.build()

@@ -396,6 +396,28 @@ def test_a_module_is_followed_after_many_constants(tmp_path):
     assert described[0] == described[1] != described[2]
 
 
+@pytest.mark.parametrize("package", ["regular", "without_init"])
+@pytest.mark.parametrize(
+    "statement", ["from {}.inner import late", "import {}.inner.late", "from {}.inner.late import K"]
+)
+def test_a_module_of_a_package_is_followed_that_a_function_imports(tmp_path, package, statement):
+    folder = tmp_path / package / "inner"
+    folder.mkdir(parents=True)
+    if package == "regular":
+        (tmp_path / package / "__init__.py").touch()
+        (folder / "__init__.py").touch()
+    code = f"def FN(s, g):\n    {statement.format(package)}\n    return 0\n"
+    (tmp_path / "recipe.py").write_text(_SMALL.format(code=code))
+    described = []
+    for value in (1, 1, 2):
+        (folder / "late.py").write_text(f"K = {value}" + " " * (value == 2))
+        described.append(load_recipe(tmp_path / "recipe.py").describe("train"))
+        for name in [name for name in sys.modules if name.startswith(package)]:
+            del sys.modules[name]
+    sys.path.remove(str(tmp_path))
+    assert described[0] == described[1] != described[2]
+
+
 @pytest.mark.parametrize(("name", "old", "new", "message"), CHANGES)
 def test_every_change_of_user_code_is_detected_and_named(described, name, old, new, message):
     before, after = described(), described(name, old, new)

@@ -302,6 +302,9 @@ class Description:
             if spec is None or not is_users(types.ModuleType(full) if spec.origin is None else _at(full, spec.origin)):
                 return {"module": full}
             module = importlib.import_module(full)
+            for one in names:
+                if one not in vars(module) and importlib.util.find_spec(f"{full}.{one}"):
+                    importlib.import_module(f"{full}.{one}")
         except Exception as error:  # it fails in the same way when the function runs, and is that sample's reject there
             return {"module": full, "error": type(error).__name__}
         if not names or "*" in names:

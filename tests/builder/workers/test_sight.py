@@ -66,7 +66,7 @@ def test_a_difference_is_named(argument, change, message):
 def test_the_recipe_and_its_neighbours_are_sent_and_large_data_and_installed_packages_are_not(tmp_path, monkeypatch):
     home, elsewhere, there = tmp_path / "home", tmp_path / "elsewhere", tmp_path / "there"
     for path, text in {
-        home / "recipe.py": "import near, elsewhere_module, six\nfrom sent_package.inner import deep\nRECIPE = None\n",
+        home / "recipe.py": "import near, elsewhere_module, pip\nfrom sent_package.inner import deep\nRECIPE = None\n",
         home / "near.py": "def late():\n    from space.inner import lazy\n",
         home / "broken.py": "this is no Python",
         home / "queue.py": "raise RuntimeError('in the place of a module of the standard library')",
@@ -83,12 +83,12 @@ def test_the_recipe_and_its_neighbours_are_sent_and_large_data_and_installed_pac
         home / "raw/1.txt": "",
         home / "raw/unused.py": "",
         elsewhere / "elsewhere_module.py": "",
-        elsewhere / "six.py": "",  # the name of an installed package
+        elsewhere / "pip.py": "",  # the name of an installed package
     }.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     monkeypatch.setattr(sys, "path", [str(elsewhere), *sys.path])
-    monkeypatch.setattr(sys, "modules", {name: module for name, module in sys.modules.items() if name != "six"})
+    monkeypatch.setattr(sys, "modules", dict(sys.modules))
     of_other_tests = collected(None).files
     with pytest.raises(Exception, match="expected RECIPE"):
         load_recipe(home / "recipe.py")
@@ -96,7 +96,7 @@ def test_the_recipe_and_its_neighbours_are_sent_and_large_data_and_installed_pac
     packages = {f"sent_package/{name}.py" for name in ("__init__", "lazy", "inner/__init__", "inner/deep")}
     spaces = {"space/inner/lazy.py", "other_space/found.py"}
     beside = {"recipe.py", "near.py", "broken.py", "queue.py", "classes.txt", *packages, *spaces}
-    from_elsewhere = {"modules/elsewhere_module.py", "modules/six.py"}
+    from_elsewhere = {"modules/elsewhere_module.py", "modules/pip.py"}
     assert code.files.keys() - of_other_tests.keys() == {f"recipe/{name}" for name in beside} | from_elsewhere
     unpack(code, there)
     assert sys.path[0] == str(there / "modules")

@@ -127,13 +127,19 @@ def _recipe(argument: Json) -> Recipe:
         return recipe
     file = argument["recipe_file"]
     recipe = load_recipe(Path(file)) if file else pickle.loads(base64.b64decode(recipe))
-    # A worker that replaces one that died starts minutes after the plan was made: the file may have been edited meanwhile.
     if recipe.fingerprint() != argument["fingerprint"]:
-        changed = file or "the code of the recipe"
-        raise RecipeError(
-            f"{changed} changed while the build was running; run the build again, with the recipe as it is now"
-        )
+        raise RecipeError(_why_another(file, on_cluster=bool(argument["mark"])))
     return recipe
+
+
+def _why_another(file: str | None, *, on_cluster: bool) -> str:
+    """Return why a recipe may be another one than that of the plan."""
+    if on_cluster:
+        name = Path(file).name if file else "the recipe"
+        return f"{name} is another recipe here than at the driver: a module that it imports is not the driver's"
+    # A worker that replaces one that died starts minutes after the plan was made: the file may have been edited meanwhile.
+    changed = file or "the code of the recipe"
+    return f"{changed} changed while the build was running; run the build again, with the recipe as it is now"
 
 
 def run_task(context: BuildContext, task: ShardTask, mark: Mark) -> Json:
