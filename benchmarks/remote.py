@@ -202,9 +202,7 @@ def main() -> None:
         for latency in options.latency:
             with server(folder, latency, certificate) as server_id:
                 result[f"{latency:g} ms"] = _rounds(
-                    of_google(image_bytes)
-                    if options.gs
-                    else of_s3(folder, image_bytes, scratch, options.streaming),
+                    of_google(image_bytes) if options.gs else of_s3(folder, image_bytes, scratch, options.streaming),
                     options,
                     server_id,
                 )
