@@ -16,8 +16,8 @@ meanwhile: on a machine that does nothing else, all cores together are what limi
 - "fsspec": what s3fs takes for the same requests as "limit", where it is installed.
 - "streaming": MosaicML Streaming from MDS shards on the same server, by a Python that has mosaicml-streaming (`--streaming`).
 
-With --gs the server is Google Cloud Storage with TLS instead, with a certificate that openssl makes: "graph" and "direct" are the two
-paths of the loader in global order, "graph block" and "direct block" in block order, and "tf.data gs" is tf.data alone.
+With --gs the server is Google Cloud Storage with TLS instead, with a certificate that openssl makes: "graph" and "direct" are the
+two paths of the loader in global order, "graph block" and "direct block" in block order, and "tf.data gs" is tf.data alone.
 """
 
 from __future__ import annotations

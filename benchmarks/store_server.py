@@ -4,7 +4,7 @@ Run: python benchmarks/store_server.py FOLDER MS [--certificate FILE]
 
 One thread serves all connections with epoll and sendfile, so that it takes little of the processors that the clients need.
 It knows GET of ranges and HEAD, as S3 and Google's XML interface have them, and Google's JSON interface as far as TensorFlow asks
-it (metadata of an object). CONNECT ends in TLS with the certificate (a PEM file with its key): with HTTPS_PROXY set to this server,
+it (metadata of an object). CONNECT ends in TLS with the certificate (a PEM file with its key): with HTTPS_PROXY set to it,
 clients that know only https://storage.googleapis.com reach it. It prints its port.
 """
 
