@@ -101,6 +101,7 @@ def certificate_in(folder: Path) -> Path:
     path = folder / "certificate.pem"
     names = "subjectAltName=DNS:storage.googleapis.com,DNS:www.googleapis.com"
     command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=benchmark"]
+    command += ["-addext", "basicConstraints=critical,CA:FALSE"]  # Rust takes no authority as a server
     command += ["-addext", names, "-keyout", str(path), "-out", str(folder / "public.pem")]
     subprocess.run(command, check=True, capture_output=True)
     path.write_bytes(path.read_bytes() + (folder / "public.pem").read_bytes())

@@ -101,7 +101,7 @@ def tensors(place: str, **options: Any) -> Iterator[int]:
     import tfprep
 
     options = {"cache": False, "memory_budget": "512MB", "seed": 1, **options}
-    for batch in tfprep.open(place).loader("train", BATCH, **options):
+    for batch in tfprep.open(place).loader("train", BATCH, **options).repeat():
         yield int(batch["image"].shape[0])
 
 

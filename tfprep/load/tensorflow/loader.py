@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from tfprep.errors import LoaderError
 from tfprep.load.accessors import PipelineAccessors
-from tfprep.load.graph.dataset import graph_dataset, not_in_graph
+from tfprep.load.graph.dataset import graph_dataset
 from tfprep.load.jax_hosts import check_distribution
 from tfprep.load.outputs import Output
 from tfprep.load.passes import LOOK, Steps
@@ -154,11 +154,8 @@ def _choose_path(pipeline: Pipeline) -> tuple[str, str]:
         return "direct", "asked for: threads that fill batches in place"
     if not remote:
         return "direct", "the files are local: threads fill batches in place, TensorFlow takes them over without a copy"
-    missing = not_in_graph(pipeline)
-    if unread or missing:
-        why = f"TensorFlow does not read {unread[0]}://" if unread else f"TensorFlow ops cannot do {', '.join(missing)}"
-        return "direct", f"{why}: threads fetch the records"
-    return "graph", f"TensorFlow reads {remote[0]}:// by itself, many records at a time"
+    # TensorFlow's gs:// reads at most half as fast, even in few large requests (benchmarks/remote.py --gs).
+    return "direct", f"records at {remote[0]}:// are fetched ahead by threads, in few requests"
 
 
 def _check_device(name: str | None) -> None:
