@@ -1,6 +1,6 @@
 """The rate of `keras_loader` on each backend, as a share of `numpy_loader`, and what `jax_loader` hides of the transfers.
 
-    python benchmarks/backends.py [--count 2000] [--rounds 7] [--seconds 1] [--json backends.json]
+    python benchmarks/backends.py [--count 2000] [--rounds 7] [--seconds 1] [--data DIR] [--json backends.json]
 
 Each backend runs in a process of its own, because KERAS_BACKEND is fixed when Keras is imported. `numpy_loader` and the iterator
 that Keras pulls from (NumPy arrays on JAX, tensors on PyTorch, a `tf.data.Dataset` on TensorFlow) take turns, in another order
@@ -38,6 +38,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=2000, help="Number of images")
     parser.add_argument("--rounds", type=int, default=7, help="Number of rounds")
     parser.add_argument("--seconds", type=float, default=1.0, help="Seconds of each turn")
+    parser.add_argument("--data", type=Path, help="Folder that keeps the images for the next run")
     parser.add_argument("--json", type=Path, help="File for the figures")
     parser.add_argument("--backend", choices=MODULES, help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
@@ -48,13 +49,14 @@ def main() -> None:
     figures: dict[str, Any] = {
         "arguments": {"count": options.count, "rounds": options.rounds, "seconds": options.seconds}
     }
-    with tempfile.TemporaryDirectory() as folder:
-        write_datasets(Path(folder), options.count)
+    with tempfile.TemporaryDirectory() as own_folder:
+        folder = options.data or Path(own_folder)
+        write_datasets(folder, options.count)
         for backend, module in MODULES.items():
             if importlib.util.find_spec(module) is None:
                 print(f"{backend}: not installed, left out")
                 continue
-            figures[backend] = in_a_process(backend, Path(folder), options)
+            figures[backend] = in_a_process(backend, folder, options)
             show(backend, figures[backend])
     if options.json:
         options.json.write_text(json.dumps(figures, indent=1))

@@ -288,9 +288,18 @@ def _tune(folder: Path, as_json: bool, given: dict[str, Any]) -> int:
 
     split = given["split"] or next(iter(open_dataset(folder).splits))
     budget = Budget(given["rounds"], given["seconds"], 0.5, 2)
-    found = tune(folder, split, given["batch_size"], budget=budget, memory_budget=given["memory_budget"])
+    if not as_json:
+        text.echo(f"{folder}, {split}, batches of {given['batch_size']}")
+    found = tune(
+        folder,
+        split,
+        given["batch_size"],
+        budget=budget,
+        memory_budget=given["memory_budget"],
+        on_trial=None if as_json else lambda trial: text.echo(trial.line()),
+    )
     if as_json:
         text.print_json(asdict(found))
     else:
-        text.echo("\n".join([f"{folder}, {split}, batches of {given['batch_size']}", *found.lines()]))
+        text.echo("\n".join(found.lines()))
     return 0

@@ -4,7 +4,9 @@ runs on simulated rates, so that the expected result is known.
 
 from __future__ import annotations
 
+import itertools
 import json
+import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ from typing import Any
 import pytest
 
 import tfprep.bench.advise.tune as tuning_module
-from tfprep.bench.advise.tune import grid, tune
+from tfprep.bench.advise.tune import BASE, MARGIN, may_gain, tune
 from tfprep.bench.measure.measure import Budget, Candidate, Measurement, Rounds
 from tfprep.bench.measure.usage import Used
 from tfprep.load import Data
@@ -26,21 +28,16 @@ def search(raw_data: Data, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Runs the search as if the loader had the rate `rate(setting)` with each setting."""
 
     def run(rate: Rate, final: Rate | None = None) -> Any:
-        asked: list[int] = []
-
         def candidate(data: Data, split: str, batch_size: int, *, name: str, **options: Any) -> Candidate:
             return Candidate(name, lambda: options)  # type: ignore[arg-type,return-value]
 
         def compare(candidates: Sequence[Candidate], budget: Budget) -> Rounds:
-            options: list[Any] = [candidate.open() for candidate in candidates]
-            asked.append(1)
-            changes = [change for group in grid(2) for change in group]
-            comparisons = sum(
-                1 if "cache" in change else 2 for change in changes
-            )  # Other candidates run without a cache too.
-            last = final is not None and len(asked) > comparisons
-            rates = [(final if last and final else rate)(one) for one in options]
-            return Rounds({c.name: [_stretch(r)] * 3 for c, r in zip(candidates, rates, strict=True)})
+            assert budget.rounds == 1
+            settings: dict[str, Any] = {candidate.name: candidate.open() for candidate in candidates}
+            # The last check is the one comparison of a single candidate with the defaults.
+            last = len(settings) == 2 and not set(settings[BASE]) - {"tuning", "cache"}
+            used = final if final is not None and last else rate
+            return Rounds({name: [_stretch(used(options))] for name, options in settings.items()})
 
         monkeypatch.setattr(tuning_module, "loader_candidate", candidate)
         monkeypatch.setattr(tuning_module, "usable_cpus", lambda: 2)
@@ -90,6 +87,30 @@ def test_a_gain_that_the_last_check_does_not_confirm_is_not_written(search: Any)
     found = search(lambda options: 1.2 if options.get("threads") == 4 else 1.0, lambda options: 1.0)
     assert any(trial.kept for trial in found.trials)
     assert found.tuning == Tuning()
+
+
+def test_a_change_is_measured_until_it_is_decided(search: Any) -> None:
+    """A setting that loses in the first round costs one round of the three, with a full cache and without."""
+    threads: list[int] = []
+
+    def rate(options: dict[str, Any]) -> float:
+        threads.append(options.get("threads", 0))
+        return {1: 0.5, 4: 2.0}.get(threads[-1], 1.0)
+
+    assert search(rate).tuning.options == {"threads": 4}
+    assert threads.count(1) == 2
+
+
+@pytest.mark.parametrize(
+    ("ratios", "rounds"), [([], 3), ([1.1], 3), ([1.0], 3), ([1.1, 1.0], 3), ([0.99], 3), ([1.01, 1.02], 3), ([1.0], 1)]
+)
+def test_no_round_that_is_left_could_have_decided_otherwise(ratios: list[float], rounds: int) -> None:
+    """By trying values for the rounds that are left."""
+    ways = itertools.product([0.5, 0.999, 1.0, MARGIN, 9.0], repeat=rounds - len(ratios))
+    possible = [[*ratios, *rest] for rest in ways]
+    assert may_gain(ratios, rounds) == any(
+        statistics.median(values) >= MARGIN and min(values) >= 1.0 for values in possible
+    )
 
 
 def test_small_gains_are_not_kept(search: Any) -> None:

@@ -1,9 +1,10 @@
 """`tfprep bench --tune`: a search for the loader settings that suit this machine and this dataset.
 
-The search changes one setting after another, and each change takes turns with the best settings so far. It is judged twice: with
-the cache full, as in later epochs, and without a cache, as in the first epoch, in evaluation and for data that does not fit. A
-change is kept if it gains a margin in one of the two and loses nothing in the other. At the end the best settings are compared
-with the defaults once more, and are written only if this confirms the gain.
+The search changes one setting after another, and the values of a setting take turns with the best settings so far. A change is
+judged twice: with the cache full, as in later epochs, and without a cache, as in the first epoch, in evaluation and for data that
+does not fit. It is kept if it gains a margin in one of the two and loses nothing in the other, and is measured no longer once the
+rounds that are left cannot make it gain. At the end the best settings are compared with the defaults once more, and are written
+only if this confirms the gain.
 
 An order other than the global permutation changes what an epoch delivers. It is tried too, but only suggested, never written.
 """
@@ -32,6 +33,8 @@ MARGIN = 1.03
 ORDER_MARGIN = 1.1
 """Another order shuffles less well than the global permutation, so it must gain more to be suggested."""
 BLOCKS = (64, 256)
+BASE = "settings so far"
+"""Name of the candidate that the others are compared with."""
 
 Compare = Callable[[Sequence[Candidate], Budget], Any]
 
@@ -78,11 +81,11 @@ class Tuned:
     suggestion: str = ""
 
     def lines(self) -> list[str]:
+        """What was found and written, without the trials."""
         settings = _settings_text({**self.tuning.options, **({"allocator": True} if self.tuning.allocator else {})})
         uncached = "" if self.check.uncached is None else f", {self.check.uncached.median:.2f} times without a cache"
         verdict = f"compared with the defaults at the end: {self.check.ratio.median:.2f} times{uncached}"
         return [
-            *(trial.line() for trial in self.trials),
             f"  {settings or 'the defaults are best'}; {verdict}",
             *([f"  {self.suggestion}"] if self.suggestion else []),
             f"  written to {self.path}",
@@ -98,6 +101,7 @@ def tune(
     memory_budget: str | int | None = None,
     compare_with: Compare = compare,
     allocator: bool = True,
+    on_trial: Callable[[Trial], None] | None = None,
 ) -> Tuned:
     """Search for settings, check them, and write `tuning.json` to the dataset. Imports TensorFlow.
 
@@ -109,6 +113,7 @@ def tune(
         memory_budget: The loader's option `memory_budget`.
         compare_with: The function that compares candidates.
         allocator: Also try the allocator's thresholds, in fresh processes.
+        on_trial: Called with each trial once it is decided.
 
     Raises:
         DatasetError: If the dataset's folder is not writable.
@@ -121,7 +126,7 @@ def tune(
         )
     if not os.access(data.path, os.W_OK):
         raise DatasetError(f"{data.path} is not writable, and tuning.json belongs there; tune a copy, or ask its owner")
-    search = _Search(data, split, batch_size, budget, memory_budget, compare_with)
+    search = _Search(data, split, batch_size, budget, memory_budget, compare_with, on_trial or (lambda trial: None))
     for changes in grid(usable_cpus()):
         search.try_each(changes)
     kept = allocator and search.try_allocator()
@@ -146,44 +151,49 @@ class _Search:
     """The best settings so far, and all trials."""
 
     def __init__(
-        self, data: Data, split: str, batch_size: int, budget: Budget, memory: str | int | None, compare_with: Compare
+        self,
+        data: Data,
+        split: str,
+        batch_size: int,
+        budget: Budget,
+        memory: str | int | None,
+        compare_with: Compare,
+        on_trial: Callable[[Trial], None],
     ) -> None:
         self._data, self._split, self._batch_size, self._budget = data, split, batch_size, budget
         # With tuning, the settings that an earlier search wrote would be taken for the defaults.
         self._fixed: dict[str, Any] = {"tuning": False}
         self._fixed |= {} if memory is None else {"memory_budget": memory}
-        self._compare = compare_with
+        self._compare, self._on_trial = compare_with, on_trial
         self.best: dict[str, Any] = {}
         self.gain = 1.0
         self.trials: list[Trial] = []
 
     def try_each(self, changes: Sequence[Mapping[str, Any]]) -> None:
         """Try each change on top of the best settings so far, and keep the best one if it gains."""
-        ranked = sorted((self._try(change) for change in changes), key=lambda trial: -trial.score)
-        best = ranked[0]
-        self.trials += [replace(trial, kept=trial is best and trial.gains) for trial in ranked]
+        uncached = not any("cache" in change for change in changes)
+        best, *others = sorted(self._compared(changes, self.best, uncached=uncached), key=lambda trial: -trial.score)
+        self._record([replace(best, kept=best.gains), *others])
         if best.gains:
             self.best = {**self.best, **best.change}
             self.gain *= best.ratio.median
 
     def try_allocator(self) -> bool:
         """Try the allocator's thresholds in fresh processes, as they cannot be reset."""
-        plain, changed = [], []
-        for _ in range(self._budget.rounds):
-            plain.append(self._in_process(False))
-            changed.append(self._in_process(True))
-        ratio = Spread.of([one / other for one, other in zip(changed, plain, strict=True)])
-        trial = Trial({"allocator": True}, ratio, False)
-        self.trials.append(replace(trial, kept=trial.gains))
-        self.gain *= ratio.median if trial.gains else 1.0
+        ratios: list[float] = []
+        while len(ratios) < self._budget.rounds and may_gain(ratios, self._budget.rounds):
+            plain = self._in_process(False)
+            ratios.append(self._in_process(True) / plain)
+        trial = Trial({"allocator": True}, Spread.of(ratios), False)
+        self._record([replace(trial, kept=trial.gains)])
+        self.gain *= trial.ratio.median if trial.gains else 1.0
         return trial.gains
 
     def suggested_order(self) -> str:
         """Try block orders on top of the best settings, and describe the fastest if it gains much."""
         orders = [{"order": "block", "block": block} for block in BLOCKS]
-        trials = [Trial(order, self._ratio({**self.best, **order}, self.best), False) for order in orders]
-        ranked = sorted(trials, key=lambda trial: -trial.ratio.median)
-        self.trials += ranked
+        ranked = sorted(self._compared(orders, self.best, uncached=False), key=lambda trial: -trial.ratio.median)
+        self._record(ranked)
         fastest = ranked[0]
         if fastest.ratio.median < ORDER_MARGIN or fastest.ratio.least < 1.0:
             return ""
@@ -197,26 +207,45 @@ class _Search:
         if not self.best and not allocator:
             return Trial({}, Spread(1.0, 1.0, 1.0), False)
         if not allocator:
-            return Trial(self.best, self._ratio(self.best, {}), True, self._uncached(self.best, {}))
+            return replace(self._compared([self.best], {}, uncached=True)[0], kept=True)
         pairs = [(self._in_process(True), self._in_process(False, defaults=True)) for _ in range(self._budget.rounds)]
-        uncached = self._uncached(self.best, {}) if self.best else None
+        uncached = self._compared([self.best], {}, uncached=True)[0].uncached if self.best else None
         return Trial(self.best, Spread.of([one / other for one, other in pairs]), True, uncached)
 
-    def _try(self, change: Mapping[str, Any]) -> Trial:
-        changed = {**self.best, **change}
-        uncached = None if "cache" in change else self._uncached(changed, self.best)
-        return Trial(change, self._ratio(changed, self.best), False, uncached)
+    def _record(self, trials: Sequence[Trial]) -> None:
+        self.trials += trials
+        for trial in trials:
+            self._on_trial(trial)
 
-    def _uncached(self, one: Mapping[str, Any], other: Mapping[str, Any]) -> Spread:
-        return self._ratio({**one, "cache": False}, {**other, "cache": False})
+    def _compared(
+        self, changes: Sequence[Mapping[str, Any]], base: Mapping[str, Any], *, uncached: bool
+    ) -> list[Trial]:
+        """Compare `base` and each change on top of it in turns, round by round, until every change is decided."""
+        caches: list[dict[str, Any]] = [{}, {"cache": False}] if uncached else [{}]
+        ratios: list[list[list[float]]] = [[[] for _ in caches] for _ in changes]
+        rounds = self._budget.rounds
+        for number in range(rounds):
+            undecided = [place for place, of_one in enumerate(ratios) if any(may_gain(few, rounds) for few in of_one)]
+            for which, cache in enumerate(caches):
+                settings = [{**base, **changes[place], **cache} for place in undecided]
+                measured = self._round(settings, {**base, **cache}, number) if undecided else []
+                for place, ratio in zip(undecided, measured, strict=True):
+                    ratios[place][which].append(ratio)
+        return [
+            Trial(change, Spread.of(of_one[0]), False, Spread.of(of_one[1]) if uncached else None)
+            for change, of_one in zip(changes, ratios, strict=True)
+        ]
 
-    def _ratio(self, one: Mapping[str, Any], other: Mapping[str, Any]) -> Spread:
+    def _round(self, settings: Sequence[Mapping[str, Any]], base: Mapping[str, Any], number: int) -> list[float]:
+        """The rates of `settings` as multiples of that of `base`, measured one after another."""
+        named = {BASE: base, **{str(place): options for place, options in enumerate(settings)}}
         candidates = [
             loader_candidate(self._data, self._split, self._batch_size, name=name, **{**self._fixed, **options})
-            for name, options in (("one", one), ("other", other))
+            for name, options in named.items()
         ]
-        ratio: Spread = self._compare(candidates, self._budget).ratio("one", "other")
-        return ratio
+        turn = number % len(candidates)
+        measured = self._compare([*candidates[turn:], *candidates[:turn]], replace(self._budget, rounds=1))
+        return [measured.ratio(str(place), BASE).median for place in range(len(settings))]
 
     def _in_process(self, allocator: bool, *, defaults: bool = False) -> float:
         """Images per second of the best settings, or of the defaults, in a fresh process."""
@@ -228,6 +257,11 @@ class _Search:
         command = [sys.executable, "-m", "tfprep.bench.advise.tune", json.dumps(work)]
         ran = subprocess.run(command, capture_output=True, text=True, check=True)
         return float(ran.stdout.strip().splitlines()[-1])
+
+
+def may_gain(ratios: Sequence[float], rounds: int) -> bool:
+    """Whether a change with these ratios can still reach the margin in the median of all rounds, and lose in none."""
+    return min(ratios, default=1.0) >= 1.0 and 2 * sum(ratio < MARGIN for ratio in ratios) <= rounds
 
 
 def _settings_text(settings: Mapping[str, Any]) -> str:
