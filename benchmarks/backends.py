@@ -134,7 +134,7 @@ def images_per_s(batches: Iterator[Any], seconds: float) -> float:
 # --- transfers --------------------------------------------------------------------------------------------------------------
 
 
-def transfers(data: Any, rounds: int, steps: int = 20, batch: int = 256) -> dict[str, Any]:
+def transfers(data: Any, rounds: int, steps: int = 20, batch: int = 64) -> dict[str, Any]:
     import jax
     import numpy as np
 
@@ -142,7 +142,7 @@ def transfers(data: Any, rounds: int, steps: int = 20, batch: int = 256) -> dict
     loader = data.numpy_loader("train", batch, **options).repeat()
     plain, ahead = iter(loader), iter(data.jax_loader("train", batch, **options).repeat())
     # An unaligned array is copied by the transfer, as every array is on its way to a GPU.
-    weights = jax.device_put(np.random.default_rng(0).normal(size=(224 * 3, 512)).astype("float32"))
+    weights = jax.device_put(np.random.default_rng(0).normal(size=(224 * 3, 64)).astype("float32"))
     step = jax.jit(lambda images, w: (images.reshape(-1, 224 * 3).astype("float32") @ w).mean())
     resident = jax.device_put(next(plain)["image"], may_alias=False)
 

@@ -75,6 +75,11 @@ _NOT_AT_URL = {
 @click.option(
     "--tune", is_flag=True, help="Search for the fastest loader settings and write them to tuning.json in the dataset."
 )
+@click.option(
+    "--minutes",
+    type=click.FloatRange(0),
+    help="Time after which --tune begins no other setting; a last check follows. [default: all settings]",
+)
 @click.option("--memory-budget", help="Loader option memory_budget, for example 2GB.")
 @click.option(
     "--report",
@@ -184,6 +189,8 @@ def _check_usage(given: dict[str, Any], fail_if_waiting: float | None) -> None:
         raise click.UsageError(
             f"--tune only searches settings; run {(*excluded, '--fail-if-waiting')[0]} in another command"
         )
+    if given["minutes"] is not None and not given["tune"]:
+        raise click.UsageError("--minutes limits --tune; --rounds and --seconds limit other measurements")
     if given["report"]:
         given["report"].parent.mkdir(parents=True, exist_ok=True)
 
@@ -296,6 +303,7 @@ def _tune(folder: Path, as_json: bool, given: dict[str, Any]) -> int:
         given["batch_size"],
         budget=budget,
         memory_budget=given["memory_budget"],
+        minutes=given["minutes"],
         on_trial=None if as_json else lambda trial: text.echo(trial.line()),
     )
     if as_json:

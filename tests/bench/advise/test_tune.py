@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import tfprep.bench.advise.tune as tuning_module
-from tfprep.bench.advise.tune import BASE, MARGIN, may_gain, tune
+from tfprep.bench.advise.tune import MARGIN, _Search, may_gain, tune
 from tfprep.bench.measure.measure import Budget, Candidate, Measurement, Rounds
 from tfprep.bench.measure.usage import Used
 from tfprep.load import Data
@@ -27,21 +27,27 @@ Rate = Callable[[dict[str, Any]], float]
 def search(raw_data: Data, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Runs the search as if the loader had the rate `rate(setting)` with each setting."""
 
-    def run(rate: Rate, final: Rate | None = None) -> Any:
+    def run(rate: Rate, final: Rate | None = None, minutes: float | None = None) -> Any:
+        checking: list[bool] = []
+        check = _Search.check
+
+        def last_check(search: _Search) -> Any:
+            checking.append(True)
+            return check(search)
+
         def candidate(data: Data, split: str, batch_size: int, *, name: str, **options: Any) -> Candidate:
             return Candidate(name, lambda: options)  # type: ignore[arg-type,return-value]
 
         def compare(candidates: Sequence[Candidate], budget: Budget) -> Rounds:
             assert budget.rounds == 1
             settings: dict[str, Any] = {candidate.name: candidate.open() for candidate in candidates}
-            # The last check is the one comparison of a single candidate with the defaults.
-            last = len(settings) == 2 and not set(settings[BASE]) - {"tuning", "cache"}
-            used = final if final is not None and last else rate
+            used = final if final is not None and checking else rate
             return Rounds({name: [_stretch(used(options))] for name, options in settings.items()})
 
+        monkeypatch.setattr(_Search, "check", last_check)
         monkeypatch.setattr(tuning_module, "loader_candidate", candidate)
         monkeypatch.setattr(tuning_module, "usable_cpus", lambda: 2)
-        return tune(raw_data, "train", 4, compare_with=compare, allocator=False)
+        return tune(raw_data, "train", 4, compare_with=compare, allocator=False, minutes=minutes)
 
     yield run
     (raw_data.path / TUNING).unlink(missing_ok=True)
@@ -99,6 +105,13 @@ def test_a_change_is_measured_until_it_is_decided(search: Any) -> None:
 
     assert search(rate).tuning.options == {"threads": 4}
     assert threads.count(1) == 2
+
+
+def test_settings_that_the_time_does_not_suffice_for_are_named(search: Any) -> None:
+    found = search(lambda options: 2.0 if options.get("threads") == 4 else 1.0, minutes=0)
+    assert found.trials == ()
+    assert found.tuning == Tuning()
+    assert "  not tried for lack of time: cache, threads, prefetch, order" in found.lines()
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,12 @@ An order other than the global permutation changes what an epoch delivers. It is
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -71,7 +73,7 @@ class Trial:
 class Tuned:
     """The trials, what was written, and the final comparison of the best settings with the defaults.
 
-    `suggestion` names an order that would be faster, or is empty.
+    `suggestion` names an order that would be faster, or is empty. `untried` are the settings that the time did not suffice for.
     """
 
     trials: tuple[Trial, ...]
@@ -79,6 +81,7 @@ class Tuned:
     path: Path
     check: Trial
     suggestion: str = ""
+    untried: tuple[str, ...] = ()
 
     def lines(self) -> list[str]:
         """What was found and written, without the trials."""
@@ -88,6 +91,7 @@ class Tuned:
         return [
             f"  {settings or 'the defaults are best'}; {verdict}",
             *([f"  {self.suggestion}"] if self.suggestion else []),
+            *([f"  not tried for lack of time: {', '.join(self.untried)}"] if self.untried else []),
             f"  written to {self.path}",
         ]
 
@@ -101,6 +105,7 @@ def tune(
     memory_budget: str | int | None = None,
     compare_with: Compare = compare,
     allocator: bool = True,
+    minutes: float | None = None,
     on_trial: Callable[[Trial], None] | None = None,
 ) -> Tuned:
     """Search for settings, check them, and write `tuning.json` to the dataset. Imports TensorFlow.
@@ -113,6 +118,7 @@ def tune(
         memory_budget: The loader's option `memory_budget`.
         compare_with: The function that compares candidates.
         allocator: Also try the allocator's thresholds, in fresh processes.
+        minutes: Begin no other setting after this time; the last check follows. None tries all.
         on_trial: Called with each trial once it is decided.
 
     Raises:
@@ -127,14 +133,12 @@ def tune(
     if not os.access(data.path, os.W_OK):
         raise DatasetError(f"{data.path} is not writable, and tuning.json belongs there; tune a copy, or ask its owner")
     search = _Search(data, split, batch_size, budget, memory_budget, compare_with, on_trial or (lambda trial: None))
-    for changes in grid(usable_cpus()):
-        search.try_each(changes)
-    kept = allocator and search.try_allocator()
-    check = search.check(kept)
-    tuning = Tuning(search.best, kept, search.gain, check.ratio.median) if check.gains else Tuning()
+    end = None if minutes is None else time.monotonic() + 60 * minutes
+    untried = search.try_all(allocator, end)
+    check = search.check()
+    tuning = Tuning(search.best, search.allocator, search.gain, check.ratio.median) if check.gains else Tuning()
     path = write_tuning(data.path, data.manifest.fingerprint, tuning)
-    suggestion = search.suggested_order()
-    return Tuned(tuple(search.trials), tuning, path, check, suggestion)
+    return Tuned(tuple(search.trials), tuning, path, check, search.suggestion, untried)
 
 
 def grid(count: int) -> list[list[dict[str, Any]]]:
@@ -166,8 +170,22 @@ class _Search:
         self._fixed |= {} if memory is None else {"memory_budget": memory}
         self._compare, self._on_trial = compare_with, on_trial
         self.best: dict[str, Any] = {}
+        self.allocator = False
+        self.suggestion = ""
         self.gain = 1.0
         self.trials: list[Trial] = []
+
+    def try_all(self, allocator: bool, end: float | None) -> tuple[str, ...]:
+        """Try one setting after another until `end` of the monotonic clock, and return the names of those that are left."""
+        settings = {", ".join(changes[0]): functools.partial(self.try_each, changes) for changes in grid(usable_cpus())}
+        settings |= {"order": self.try_orders, **({"allocator": self.try_allocator} if allocator else {})}
+        untried = []
+        for name, try_setting in settings.items():
+            if end is not None and time.monotonic() > end:
+                untried.append(name)
+            else:
+                try_setting()
+        return tuple(untried)
 
     def try_each(self, changes: Sequence[Mapping[str, Any]]) -> None:
         """Try each change on top of the best settings so far, and keep the best one if it gains."""
@@ -178,7 +196,7 @@ class _Search:
             self.best = {**self.best, **best.change}
             self.gain *= best.ratio.median
 
-    def try_allocator(self) -> bool:
+    def try_allocator(self) -> None:
         """Try the allocator's thresholds in fresh processes, as they cannot be reset."""
         ratios: list[float] = []
         while len(ratios) < self._budget.rounds and may_gain(ratios, self._budget.rounds):
@@ -187,26 +205,25 @@ class _Search:
         trial = Trial({"allocator": True}, Spread.of(ratios), False)
         self._record([replace(trial, kept=trial.gains)])
         self.gain *= trial.ratio.median if trial.gains else 1.0
-        return trial.gains
+        self.allocator = trial.gains
 
-    def suggested_order(self) -> str:
-        """Try block orders on top of the best settings, and describe the fastest if it gains much."""
+    def try_orders(self) -> None:
+        """Try block orders on top of the best settings, and suggest the fastest if it gains much."""
         orders = [{"order": "block", "block": block} for block in BLOCKS]
         ranked = sorted(self._compared(orders, self.best, uncached=False), key=lambda trial: -trial.ratio.median)
         self._record(ranked)
         fastest = ranked[0]
-        if fastest.ratio.median < ORDER_MARGIN or fastest.ratio.least < 1.0:
-            return ""
-        return (
-            f"{_settings_text(fastest.change)} would read {fastest.ratio.median:.1f} times faster here: pass it to loader() "
-            "yourself, as it changes what an epoch delivers"
-        )
+        if fastest.ratio.median >= ORDER_MARGIN and fastest.ratio.least >= 1.0:
+            self.suggestion = (
+                f"{_settings_text(fastest.change)} would read {fastest.ratio.median:.1f} times faster here: pass it to "
+                "loader() yourself, as it changes what an epoch delivers"
+            )
 
-    def check(self, allocator: bool) -> Trial:
+    def check(self) -> Trial:
         """Compare the best settings with the defaults again, with a full cache and without a cache."""
-        if not self.best and not allocator:
+        if not self.best and not self.allocator:
             return Trial({}, Spread(1.0, 1.0, 1.0), False)
-        if not allocator:
+        if not self.allocator:
             return replace(self._compared([self.best], {}, uncached=True)[0], kept=True)
         pairs = [(self._in_process(True), self._in_process(False, defaults=True)) for _ in range(self._budget.rounds)]
         uncached = self._compared([self.best], {}, uncached=True)[0].uncached if self.best else None
