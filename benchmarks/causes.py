@@ -98,7 +98,7 @@ def write_datasets(folder: Path) -> None:
 
 
 def asked(tool: str, cause: str, folder: str) -> str:
-    """The answer; asked again, up to `TRIES` times, where programs that are not staged took more than `BUSY` of the machine meanwhile."""
+    """The answer; asked up to `TRIES` times where programs that are not staged took more than `BUSY` of the machine."""
     for path in Path(folder).rglob("*.tfrecord-*"):
         path.read_bytes()  # into the page cache, so that no disk but the staged one is slow
     command = [sys.executable, __file__, "--run", tool, cause, folder]
