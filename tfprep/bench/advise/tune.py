@@ -177,7 +177,9 @@ class _Search:
 
     def try_all(self, allocator: bool, end: float | None) -> tuple[str, ...]:
         """Try one setting after another until `end` of the monotonic clock, and return the names of those that are left."""
-        settings = {", ".join(changes[0]): functools.partial(self.try_each, changes) for changes in grid(usable_cpus())}
+        settings: dict[str, Callable[[], None]] = {
+            ", ".join(changes[0]): functools.partial(self.try_each, changes) for changes in grid(usable_cpus())
+        }
         settings |= {"order": self.try_orders, **({"allocator": self.try_allocator} if allocator else {})}
         untried = []
         for name, try_setting in settings.items():
