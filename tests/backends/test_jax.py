@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -81,57 +82,15 @@ def test_what_cannot_be_divided_is_refused(data: Any) -> None:
         data.jax_loader("train", 8, ahead=-1, **OPTIONS)
 
 
-PROCESS = """
-import json, sys
-import jax
-jax.distributed.initialize(sys.argv[1], num_processes=2, process_id=int(sys.argv[2]))
-import keras, numpy as np, tfprep
-from tfprep.errors import LoaderError
-
-data = tfprep.open(sys.argv[3])
-index = jax.process_index()
-found = {"processes": jax.process_count()}
-
-mesh = jax.make_mesh((jax.device_count(),), ("batch",))
-sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("batch"))
-keys, sums = [], []
-total = jax.jit(lambda labels: labels.sum(), out_shardings=jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec()))
-for batch in data.jax_loader("train", 10, sharding=sharding, seed=3, fields=["key", "label"]):
-    keys.append(batch["key"].tolist())
-    assert batch["label"].shape == (10,), batch["label"].shape
-    sums.append(int(total(batch["label"])))
-found["jax_loader"] = {"keys": keys, "sums": sums}
-
-options = dict(seed=3, inputs="image", targets="label")
-keras.distribution.set_distribution(keras.distribution.DataParallel())
-try:
-    data.keras_loader("train", 10, **options)
-except LoaderError as error:
-    found["refused"] = str(error)
-keras.distribution.set_distribution(keras.distribution.DataParallel(auto_shard_dataset=False))
-try:
-    data.keras_loader("train", 9, **options)
-except LoaderError as error:
-    found["uneven"] = str(error)
-keras.utils.set_random_seed(0)
-layers = keras.layers
-model = keras.Sequential([keras.Input([24, 32, 3]), layers.Rescaling(1 / 255), layers.Flatten(), layers.Dense(3)])
-model.compile(keras.optimizers.SGD(0.01), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-rng = np.random.default_rng(0)
-model.set_weights([rng.normal(size=(24 * 32 * 3, 3)).astype("float32") * 0.01, np.zeros(3, "float32")])
-loader = data.keras_loader("train", 10, **options)
-model.fit(loader, epochs=2, verbose=0)
-found["keras"] = {"samples": loader.stats["samples"], "bias": np.asarray(model.get_weights()[1]).tolist()}
-print(json.dumps(found))
-"""
+SCRIPT = Path(__file__).parents[1] / "first_hour" / "two_hosts_jax.py"
 
 
 def _run_two(photos: Any) -> list[dict[str, Any]]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{probe.getsockname()[1]}"
-    command = [sys.executable, "-W", "ignore", "-c", PROCESS, address]
-    environment = {**os.environ, "KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"}
+    command = [sys.executable, "-W", "ignore", str(SCRIPT), address]
+    environment = {**os.environ, "KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(SCRIPT.parents[2])}
     processes = [
         subprocess.Popen(
             [*command, str(number), str(photos.path)], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -156,9 +115,9 @@ def test_two_processes_read_each_sample_once_and_train_as_one(data: Any, photos:
     halves = zip(one["jax_loader"]["keys"], two["jax_loader"]["keys"], strict=True)
     assert [first + second for first, second in halves] == [batch["key"].tolist() for batch in batches]
     assert one["jax_loader"]["sums"] == two["jax_loader"]["sums"] == [int(batch["label"].sum()) for batch in batches]
-    for found in (one, two):
-        assert "make the distribution with auto_shard_dataset=False" in found["refused"]
-        assert "batch_size=9 has no 2 equal parts" in found["uneven"]
+    for report in (one, two):
+        assert "make the distribution with auto_shard_dataset=False" in report["refused"]
+        assert "batch_size=9 has no 2 equal parts" in report["uneven"]
     # Half of the samples each, and the weights of one process that reads all.
     assert one["keras"]["samples"] >= 50
     assert one["keras"]["bias"] == two["keras"]["bias"]

@@ -15,43 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-WORKER = """
-import json, os, sys
-import numpy as np
-import tensorflow as tf
-import tfprep
-
-folder, out = sys.argv[1:]
-strategy = tf.distribute.MultiWorkerMirroredStrategy()
-data = tfprep.open(folder)
-feed = lambda context: data.loader("train", batch_size=10, seed=4, inputs="clicks", targets="label", hosts=context)
-batches = strategy.distribute_datasets_from_function(feed)
-steps = data.loader("train", batch_size=10, inputs="clicks", targets="label").steps_per_epoch
-seen = []
-iterator = iter(batches)
-for _ in range(steps):
-    clicks, _ = next(iterator)
-    local = np.asarray(strategy.experimental_local_results(clicks)[0])
-    seen += [int(image[0, 0, 0]) + 256 * int(image[0, 0, 1]) for image in local]
-with strategy.scope():
-    weights = tf.Variable(tf.zeros([24 * 32 * 2, 3]))
-
-@tf.function
-def train_step(clicks, labels):
-    def replica(clicks, labels):
-        inputs = tf.cast(tf.reshape(clicks, [-1, 24 * 32 * 2]), tf.float32) / 255.0
-        with tf.GradientTape() as tape:
-            loss = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, inputs @ weights)
-        gradient = tf.distribute.get_replica_context().all_reduce("SUM", tape.gradient(loss, weights))
-        weights.assign_sub(0.01 * gradient)
-    strategy.run(replica, args=(clicks, labels))
-
-iterator = iter(batches)
-for _ in range(2):
-    train_step(*next(iterator))
-weights = strategy.experimental_local_results(weights)[0].numpy()
-json.dump({"seen": seen, "weights": weights[::97].ravel().tolist()}, open(out, "w"))
-"""
+WORKER = Path(__file__).parents[1] / "first_hour" / "two_hosts_tensorflow.py"
 
 MIRRORED = """
 import json, sys
@@ -118,7 +82,8 @@ def test_multi_worker_mirrored_strategy_in_two_processes(photos: Any, tmp_path: 
     for index in range(2):
         config = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": index}})
         environment = {**os.environ, "TF_CONFIG": config, "TF_CPP_MIN_LOG_LEVEL": "3", "GRPC_ENABLE_FORK_SUPPORT": "0"}
-        command = [sys.executable, "-c", WORKER, str(photos.path), str(tmp_path / f"{index}.json")]
+        environment["PYTHONPATH"] = str(WORKER.parents[2])
+        command = [sys.executable, str(WORKER), str(photos.path), str(tmp_path / f"{index}.json")]
         running.append(subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True))
     try:
         for process in running:
