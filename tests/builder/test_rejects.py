@@ -214,10 +214,10 @@ def test_a_file_that_does_not_fit_into_memory_is_named(full, monkeypatch):
 
     real = inputs.read_files
 
-    def read(root, names, entry):
+    def read(root, names, entry, *options):
         if entry.files[0] == "train/cat/000.jpg":
             raise MemoryError
-        return real(root, names, entry)
+        return real(root, names, entry, *options)
 
     monkeypatch.setattr(inputs, "read_files", read)
     assert full.build().rejects == 1

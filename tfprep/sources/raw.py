@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, TypeAlias
 
 from tfprep.errors import SampleError, SourceError, StorageError
 from tfprep.images import check_file_size
@@ -22,6 +22,8 @@ from tfprep.storage.address import ObjectInfo, Url, parse_url
 from tfprep.storage.store import open_store
 from tfprep.storage.urls import PathOrUrl, folder_at, is_remote, open_file, scheme_of
 
+Read: TypeAlias = Callable[[Path, str], bytes]
+"""What reads a reference below a root: `read_raw`, or what stands in for it."""
 _REQUESTS = 32
 """Requests in flight where every file must be asked for by itself; obstore waits in Rust, so that a thread costs little."""
 _HTTP = ("http", "https")
@@ -166,8 +168,8 @@ def state_of(path: Path) -> RawState:
     return url.objects.state(url.path) if can_list(path) else _asked_state(path, "")
 
 
-def read_raw(root: Path, text: str) -> bytes:
-    """Return the bytes that a reference is to.
+def read_raw(root: Path, text: str, check: Callable[[int], None] = check_file_size) -> bytes:
+    """Return the bytes that a reference is to. `check` gets their number before they are read; what it raises goes on.
 
     Raises:
         SampleError: The file is missing, cannot be read, is larger than `tfprep.images.MAX_FILE_BYTES`, or ends too early.
@@ -176,9 +178,9 @@ def read_raw(root: Path, text: str) -> bytes:
     reference = parse_reference(text)
     if reference.missing:
         raise SampleError(f"there is no member {reference.member!r} in {reference.file}")
-    check_file_size(reference.bytes or 0)
+    check(reference.bytes or 0)
     url = _url(root, reference.file)
-    data = _read_local(root, reference) if url is None else _read_object(url, reference)
+    data = _read_local(root, reference, check) if url is None else _read_object(url, reference, check)
     return data if reference.bytes is None else content_of(reference, data)
 
 
@@ -205,7 +207,7 @@ def _local_state(path: str) -> RawState:
     return RawState(f"{status.st_size}:{status.st_mtime_ns}", status.st_size)
 
 
-def _read_local(root: Path, reference: Reference) -> bytes:
+def _read_local(root: Path, reference: Reference, check: Callable[[int], None]) -> bytes:
     try:
         # O_NONBLOCK: opening a pipe that nobody writes to would wait for ever.
         descriptor = os.open(_local_path(root, reference.file), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -215,7 +217,7 @@ def _read_local(root: Path, reference: Reference) -> bytes:
                 raise SampleError("not a regular file")
             if reference.bytes is not None:
                 return os.pread(descriptor, reference.bytes, reference.start)
-            check_file_size(status.st_size)
+            check(status.st_size)
             return file.read()
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
@@ -284,12 +286,12 @@ def _state_of(info: ObjectInfo) -> RawState:
     return RawState(f"{info.bytes}:{info.version or info.modified}".replace(" ", "_"), info.bytes)
 
 
-def _read_object(url: Url, reference: Reference) -> bytes:
+def _read_object(url: Url, reference: Reference, check: Callable[[int], None]) -> bytes:
     store = open_store(url.parent)
     try:
         if reference.bytes is not None:
             return bytes(store.read(url.name, reference.start, reference.start + reference.bytes))
-        return bytes(store.read(url.name))
+        return bytes(store.read_whole(url.name, check))
     except StorageError as error:
         if isinstance(error.__cause__, FileNotFoundError):
             raise SampleError("cannot read the file: there is no such object") from error.__cause__

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from tfprep.errors import SampleError
 from tfprep.fields import Kind, Size
-from tfprep.sources.raw import read_raw
+from tfprep.sources.raw import Read, read_raw
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,14 +95,14 @@ class Source(Protocol):
         ...
 
 
-def read_files(root: Path, listing_files: tuple[str, ...], entry: Entry) -> dict[str, bytes]:
+def read_files(root: Path, listing_files: tuple[str, ...], entry: Entry, read: Read = read_raw) -> dict[str, bytes]:
     """Return the raw bytes of every file of `entry`, by field.
 
     Raises:
         SampleError: A file cannot be read, or is larger than `tfprep.images.MAX_FILE_BYTES` (stage `read`).
         StorageError: An object store cannot be reached, or refuses.
     """
-    return {name: _read(root, name, path) for name, path in zip(listing_files, entry.files, strict=True)}
+    return {name: _read(root, name, path, read) for name, path in zip(listing_files, entry.files, strict=True)}
 
 
 def key_of(path: str) -> str:
@@ -136,8 +136,8 @@ def _spell(value: Any) -> str:
     return f"{value.__module__}.{value.__qualname__}" if hasattr(value, "__qualname__") else repr(value)
 
 
-def _read(root: Path, name: str, path: str) -> bytes:
+def _read(root: Path, name: str, path: str, read: Read) -> bytes:
     try:
-        return read_raw(root, path)
+        return read(root, path)
     except SampleError as error:
         raise error.located(stage="read", field=name, path=path) from error.__cause__

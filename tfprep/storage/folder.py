@@ -6,7 +6,7 @@ import fcntl
 import io
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
@@ -38,6 +38,11 @@ class FolderStore:
         with self._open(name) as file:
             file.seek(start)
             return memoryview(file.read() if stop is None else file.read(stop - start))
+
+    def read_whole(self, name: str, check: Callable[[int], None]) -> memoryview:
+        with self._open(name) as file:
+            check(os.fstat(file.fileno()).st_size)
+            return memoryview(file.read())
 
     def read_ranges(self, name: str, ranges: Sequence[tuple[int, int]]) -> Sequence[memoryview]:
         pieces = [self.read(name, start, stop) for start, stop in ranges]

@@ -11,7 +11,7 @@ import functools
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -83,6 +83,19 @@ class ObjectStore:
         except Exception as error:
             if any(text in str(error).partition("\n")[0] for text in _BEHIND_THE_END):
                 return memoryview(b"")  # An empty object has no range at all.
+            raise self._failed(name, error) from _cause(error)
+
+    def read_whole(self, name: str, check: Callable[[int], None]) -> memoryview:
+        import obstore
+
+        try:
+            answer = obstore.get(self._store, self._key(name))
+        except Exception as error:
+            raise self._failed(name, error) from _cause(error)
+        check(answer.meta["size"])
+        try:
+            return memoryview(answer.bytes())
+        except Exception as error:
             raise self._failed(name, error) from _cause(error)
 
     def read_ranges(self, name: str, ranges: Sequence[tuple[int, int]]) -> Sequence[memoryview]:

@@ -6,7 +6,7 @@ under its name or not at all, so a reader never sees half of one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
@@ -41,6 +41,13 @@ class Store(Protocol):
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> memoryview:
         """Return the bytes [start, stop) of an object (None: to its end); fewer where the object ends before.
+
+        Raises:
+            StorageError: As for `info`.
+        """
+
+    def read_whole(self, name: str, check: Callable[[int], None]) -> memoryview:
+        """Return an object whole, with one request. `check` gets its size before its bytes are fetched; what it raises goes on.
 
         Raises:
             StorageError: As for `info`.

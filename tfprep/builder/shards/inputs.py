@@ -16,6 +16,7 @@ from PIL import Image, ImageFile
 
 from tfprep.errors import BuildError, SampleError, StorageError
 from tfprep.sources import Entry, read_files
+from tfprep.sources.raw import Read, read_raw
 from tfprep.storage.urls import is_remote
 
 
@@ -53,15 +54,15 @@ class Inputs:
     def __post_init__(self) -> None:
         object.__setattr__(self, "_folder", _identity(self.root))
 
-    def read(self, files: Sequence[str], values: Sequence[Any]) -> RawSample:
-        """Read and digest the files of a sample.
+    def read(self, files: Sequence[str], values: Sequence[Any], read: Read = read_raw) -> RawSample:
+        """Read and digest the files of a sample, by `read`.
 
         Raises:
           SampleError: A file cannot be read, or does not fit into memory.
           BuildError: The folder itself is gone, or its store cannot be reached or refuses, so that no file can be read.
         """
         try:
-            raw: dict[str, Any] = {**read_files(self.root, self.files, Entry("", "", tuple(files)))}
+            raw: dict[str, Any] = {**read_files(self.root, self.files, Entry("", "", tuple(files)), read)}
         except MemoryError as error:
             raise SampleError("its files do not fit into memory", stage="read") from error
         except StorageError as error:
@@ -84,10 +85,10 @@ class Inputs:
         parts = {**raw, **dict(zip(self.values, values, strict=True))}
         return RawSample(parts, sha256.digest()[:16], image_digest)
 
-    def digest(self, files: Sequence[str], values: Sequence[Any]) -> bytes:
+    def digest(self, files: Sequence[str], values: Sequence[Any], read: Read = read_raw) -> bytes:
         """Return the digest of `read` alone; it is empty if a file cannot be read."""
         try:
-            return self.read(files, values).digest
+            return self.read(files, values, read).digest
         except SampleError:
             return b""
 

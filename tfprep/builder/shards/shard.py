@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import itertools
 import pickle
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
@@ -48,7 +49,8 @@ from tfprep.recipe import Recipe
 from tfprep.recipe.file import load_recipe
 from tfprep.records import encode
 from tfprep.records.framing import HEADER_BYTES
-from tfprep.sources.raw import raw_root
+from tfprep.sources.ahead import files_ahead
+from tfprep.sources.raw import Read, raw_root, read_raw
 from tfprep.storage.local import sync_folder
 from tfprep.storage.urls import folder_at
 
@@ -173,9 +175,10 @@ def _renew(context: BuildContext, task: ShardTask, old: Receipt, mark: Mark) -> 
     if task.skip or not same:
         return False
     digest = _start_digest(task)
-    for position, (key, files, values, _) in enumerate(task.samples):
-        mark(position)
-        digest.update(_digest_entry(key, context.inputs.digest(files, values)))
+    with _files_ahead(context, task) as read:
+        for position, (key, files, values, _) in enumerate(task.samples):
+            mark(position)
+            digest.update(_digest_entry(key, context.inputs.digest(files, values, read)))
     mark(NO_ITEM)
     if digest.hexdigest() != old.digest:
         return False
@@ -194,12 +197,19 @@ def _build(context: BuildContext, task: ShardTask, mark: Mark) -> Receipt:
         shard = _Shard(context, task, files)
         for result in files.resume():
             shard.take(result)
-        for position, sample in enumerate(task.samples[shard.samples :], shard.samples):
-            mark(position)
-            shard.add(position, *sample[:3])
+        with _files_ahead(context, task, shard.samples) as shard.read:
+            for position, sample in enumerate(task.samples[shard.samples :], shard.samples):
+                mark(position)
+                shard.add(position, *sample[:3])
         mark(NO_ITEM)
         files.sync()
         return _commit(context, task, shard, files)
+
+
+def _files_ahead(context: BuildContext, task: ShardTask, first: int = 0) -> AbstractContextManager[Read]:
+    return files_ahead(
+        context.inputs.root, itertools.chain.from_iterable(files for _, files, *_ in task.samples[first:])
+    )
 
 
 def _commit(context: BuildContext, task: ShardTask, shard: _Shard, files: UnfinishedShard) -> Receipt:
@@ -274,6 +284,7 @@ class _Shard:
         self._sampled = sampled_originals(task.shards)
         self.rows: list[list[Sequence[Any]]] = [[] for _ in range(self._count)]
         self.samples = 0
+        self.read: Read = read_raw
         self._digest = _start_digest(task)
         self._forms: Mapping[str, Mapping[str, FieldForm]] = {}
         self._moments: dict[str, Moments] = {}
@@ -310,7 +321,7 @@ class _Shard:
         specs: Mapping[str, FieldSpec] = {}
         try:
             with self._timed("read"):
-                raw = self._context.inputs.read(files, values)
+                raw = self._context.inputs.read(files, values, self.read)
             if str(position) in self._task.skip:
                 raise SampleError(self._task.skip[str(position)], stage="process")
             records, moments, counts = self._make(position, key, raw.parts)

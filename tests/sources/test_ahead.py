@@ -1,0 +1,77 @@
+"""Raw files at URLs are read ahead: the same bytes and errors as one by one, a bounded number of them, one request each."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tfprep.errors import SampleError, StorageError
+from tfprep.sources import ahead as module
+from tfprep.sources.ahead import files_ahead
+from tfprep.sources.raw import raw_root, read_raw
+
+pytest.importorskip("obstore")
+CONTENTS = {f"{number:03d}.bin": bytes([number]) * (number + 1) for number in range(60)}
+
+
+@pytest.fixture
+def url(s3):
+    url = s3.new_url()
+    for name, content in CONTENTS.items():
+        s3.put(f"{url}/{name}", content)
+    return url
+
+
+def test_every_file_is_one_request(url, s3):
+    names = [*CONTENTS, "000.bin//0+1//member"]
+    with files_ahead(raw_root(url), names) as read:
+        contents = [read(raw_root(url), name) for name in names]
+    assert contents == [*CONTENTS.values(), b"\0"]
+    assert len(s3.proxy.reads(url.removeprefix("s3:/"))) == len(names)
+
+
+def test_a_bounded_number_is_ahead(url, s3):
+    with files_ahead(raw_root(url), CONTENTS) as read:
+        read(raw_root(url), "000.bin")
+        end = time.monotonic() + 60
+        while len(s3.proxy.reads()) < module.FILES:
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        time.sleep(0.1)
+        assert len(s3.proxy.reads()) == module.FILES
+
+
+def test_what_cannot_be_read_ahead_is_read_when_its_turn_comes(url, s3, monkeypatch):
+    monkeypatch.setattr(module, "MOST_BYTES", 30)
+    names = ["001.bin", "001.bin", "missing.bin", "059.bin", "002.bin"]
+    with files_ahead(raw_root(url), names) as read:
+        assert [read(raw_root(url), name) for name in names[:2]] == [b"\1\1"] * 2
+        with pytest.raises(SampleError, match="there is no such object"):
+            read(raw_root(url), "missing.bin")
+        assert [read(raw_root(url), name) for name in names[3:]] == [CONTENTS["059.bin"], CONTENTS["002.bin"]]
+        s3.proxy.always = "403"
+        with pytest.raises(StorageError, match="the store refuses these credentials"):
+            read(raw_root(url), "003.bin")
+
+
+def test_a_file_that_is_too_large_is_refused_before_its_bytes_are_fetched(url, s3):
+    from tfprep.images.limits import MAX_FILE_BYTES
+
+    sizes = []
+
+    def check(size):
+        sizes.append(size)
+        if size:
+            raise SampleError(f"more than {MAX_FILE_BYTES} bytes")
+
+    s3.proxy.faults.append("truncate")  # Nobody asks for the rest.
+    with pytest.raises(SampleError, match="more than"):
+        read_raw(raw_root(url), "010.bin", check)
+    assert (sizes, len(s3.proxy.reads())) == ([0, 11], 1)
+
+
+def test_local_files_are_read_when_they_are_needed(tmp_path):
+    (tmp_path / "a").write_bytes(b"x")
+    with files_ahead(tmp_path, ["a"]) as read:
+        assert read is read_raw
