@@ -39,7 +39,7 @@ class FilesAhead:
 
 @contextmanager
 def files_ahead(root: Path, files: Iterable[str]) -> Iterator[Read]:
-    """Begin to read these files, in their order; the value takes the place of `read_raw`, which it is for files of this machine."""
+    """Begin to read these files, in their order. The value stands in for `read_raw`, and is that for files of this machine."""
     if not is_remote(root):
         yield read_raw
         return
