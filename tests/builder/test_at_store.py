@@ -14,7 +14,7 @@ import time
 
 import pytest
 
-from tfprep.builder import build_part, finish_build, plan_build, store_lock
+from tfprep.builder import build, build_part, finish_build, plan_build, store_lock
 from tfprep.builder.clean import clean
 from tfprep.builder.options import BuildOptions
 from tfprep.builder.store_lock import store_locked
@@ -309,6 +309,12 @@ def test_stores_that_refuse(full, s3):
         full.build(s3.endpoint)
     with pytest.raises(BuildError, match="a scratch folder is for builds into an object store"):
         full.build(scratch=full.data)
+
+
+def test_memory_is_refused_to_worker_processes(full, memory):
+    for out, data in ((memory, full.data), (full.out, memory)):
+        with pytest.raises(BuildError, match=r"memory://.* is in the memory of this process.* build with workers=0, or use"):
+            build(full.recipe, out, data, options=BuildOptions(workers=2))
 
 
 def test_a_full_scratch_disk(full, tools, s3, tmp_path):

@@ -176,13 +176,15 @@ def _job(
     """Start the engine, with its workers at once if they are needed, and close it in the end."""
     started = time.monotonic()
     options = options or BuildOptions()
+    root = _root(recipe, data)
+    _check_memory(out, root, options, cluster)
     with closing(_engine(options, cluster)) as engine:
         if workers:
             engine.start()
         # NumPy, OpenCV and Arrow are imported here, while the workers do the same.
         from tfprep.builder.run import Job
 
-        yield Job(recipe, os.path.expanduser(out), _root(recipe, data), options, engine, on_progress, on_event, started)
+        yield Job(recipe, os.path.expanduser(out), root, options, engine, on_progress, on_event, started)
 
 
 def _root(recipe: Recipe | str | os.PathLike[str], data: str | os.PathLike[str] | None) -> str | os.PathLike[str]:
@@ -193,6 +195,20 @@ def _root(recipe: Recipe | str | os.PathLike[str], data: str | os.PathLike[str] 
     from tfprep.recipe.recipe import Recipe
 
     return "." if isinstance(recipe, Recipe) else data_root(Path(recipe))
+
+
+def _check_memory(
+    out: str | os.PathLike[str], root: str | os.PathLike[str], options: BuildOptions, cluster: Ray | None
+) -> None:
+    """Raise BuildError if worker processes are to read or write `memory://`."""
+    if cluster is None and not worker_count(options):
+        return
+    for place in (root, out):
+        if os.fspath(place).startswith("memory://"):
+            raise BuildError(
+                f"{os.fspath(place)} is in the memory of this process, where worker processes see nothing of it; build with "
+                "workers=0, or use a folder or an object store"
+            )
 
 
 def _engine(options: BuildOptions, cluster: Ray | None) -> Engine:
