@@ -106,7 +106,9 @@ def _round(
     writes = Counter(one.path for one in s3.proxy.requests[start:] if one.method == "PUT" and not one.fault)
     counts["shard files written again"] += sum(n - 1 for path, n in writes.items() if ".tfrecord-" in path)
     counts["other bytes"] += _digests(url) != expected
-    counts["faults that verify found"] += len(list(verify(url)))
+    faults = list(verify(url))
+    counts["faults that verify found"] += len(faults)
+    print(*faults, sep="\n", end="" if not faults else "\n", flush=True)
     counts["objects cleaned"] += len(clean(url, remove=True).unreferenced)
 
 

@@ -313,7 +313,9 @@ def test_stores_that_refuse(full, s3):
 
 def test_memory_is_refused_to_worker_processes(full, memory):
     for out, data in ((memory, full.data), (full.out, memory)):
-        with pytest.raises(BuildError, match=r"memory://.* is in the memory of this process.* build with workers=0, or use"):
+        with pytest.raises(
+            BuildError, match=r"memory://.* is in the memory of this process.* build with workers=0, or use"
+        ):
             build(full.recipe, out, data, options=BuildOptions(workers=2))
 
 

@@ -21,6 +21,7 @@ from tfprep import Recipe, codecs, sources
 from tfprep.builder import BuildOptions, plan_build
 from tfprep.errors import BuildError, SampleError, SourceError, StorageError
 from tfprep.sources import raw
+from tfprep.sources.ahead import files_ahead
 from tfprep.sources.reference import Reference, parse_reference
 from tfprep.storage.store import open_store
 
@@ -213,3 +214,28 @@ def test_states_name_what_is_missing(folder, url):
         )
     with pytest.raises(SampleError, match="cut short"):
         raw.read_raw(raw.raw_root(url), "coco.json//10+99999999//x")
+
+
+def test_a_table_may_hold_urls(folder, tmp_path):
+    names = sorted(path.relative_to(folder).as_posix() for path in (folder / "masks").rglob("*.png"))
+    url = put(folder, f"memory://raw-{next(_numbers)}")
+    urls = [f"{url}/{name}" for name in names]
+    table = pa.table({"image": [*urls, f"{url}/missing.png"], "split": ["train"] * (len(urls) + 1)})
+    pq.write_table(table, tmp_path / "t.parquet")
+    root = raw.raw_root(tmp_path)
+    listing = sources.Table("t.parquet", image="image").scan(root)
+    entries = list(listing.entries)
+    assert [entry.files for entry in entries] == [(text,) for text in [*urls, f"{url}/missing.png"]]
+    with files_ahead(root, [file for entry in entries for file in entry.files]) as read:
+        for name, entry in zip(names, entries, strict=False):
+            assert read(root, entry.files[0]) == (folder / name).read_bytes()
+        with pytest.raises(SampleError, match="there is no such object"):
+            read(root, entries[-1].files[0])
+
+
+@pytest.mark.parametrize("url", ["https://host/a.png?X-Amz-Signature=5EC", "s3://me:5EC@bucket/a.png"])
+def test_a_table_with_credentials_in_its_urls_is_refused(tmp_path, url):
+    (tmp_path / "t.csv").write_text(f"image\n{url}\n")
+    with pytest.raises(SourceError, match=r"row 1, 'image': the URL of .*/a.png carries") as error:
+        list(sources.Table("t.csv", image="image").scan(raw.raw_root(tmp_path)).entries)
+    assert "5EC" not in str(error.value)

@@ -40,7 +40,8 @@ class FilesAhead:
 @contextmanager
 def files_ahead(root: Path, files: Iterable[str]) -> Iterator[Read]:
     """Begin to read these files, in their order. The value stands in for `read_raw`, and is that for files of this machine."""
-    if not is_remote(root):
+    files = list(files)
+    if not is_remote(root) and not any("://" in file for file in files):
         yield read_raw
         return
     pool = ThreadPoolExecutor(FILES, "tfprep-raw")

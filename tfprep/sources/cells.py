@@ -11,9 +11,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tfprep.errors import SourceError
+from tfprep.errors import DatasetError, SourceError
 from tfprep.sources.labels import class_name_fault
 from tfprep.sources.source import key_of
+from tfprep.storage.address import parse_url
 
 _WHOLE_NUMBER = re.compile(r"[+-]?[0-9]+")
 
@@ -32,7 +33,12 @@ def name_cell(cell: Any) -> str:
 
 
 def path_cell(path: str) -> str:
-    """Return a path relative to the root, normalised."""
+    """Return a path relative to the root, normalised, or a URL."""
+    if "://" in path:
+        try:
+            return str(parse_url(path))
+        except DatasetError as error:
+            raise SourceError(str(error)) from None
     plain = posixpath.normpath(path)
     if not _encodes(path):
         raise SourceError(f"expected a path; got {path!r}, which is the name of no file")

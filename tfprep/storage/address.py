@@ -68,7 +68,8 @@ def parse_url(text: str) -> Url:
     scheme, _, rest = text.partition("://")
     bucket, _, key = rest.partition("/")
     if "@" in bucket or "?" in rest or (scheme in ("http", "https") and "#" in rest):
-        shown = f"{scheme}://{re.split('[?#]', rest.rpartition('@')[2])[0]}"
+        host, slash, path = re.split("[?#]", rest)[0].partition("/")
+        shown = f"{scheme}://{host.rpartition('@')[2]}{slash}{path}"
         raise DatasetError(
             f"the URL of {shown} carries a user, a password or a query; give the plain URL. Credentials are read from the "
             "store's environment variables, such as AWS_ACCESS_KEY_ID"

@@ -1,0 +1,72 @@
+"""The commands and the code of docs/storage.md run as printed, in their order, at an S3 server on loopback."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import tfprep
+from tfprep.cli import main
+from tfprep.storage import cache
+from tfprep.storage.address import _SECRET_VARIABLE
+from tfprep.storage.store import open_store
+
+pytest.importorskip("obstore")
+pytest.importorskip("boto3")
+PAGE = (Path(__file__).parents[2] / "docs" / "storage.md").read_text()
+COMMANDS = {command.split()[1]: command for command in re.findall(r"^(tfprep .*?)(?:\s+#.*)?$", PAGE, re.M)}
+CLEAN = [command for command in re.findall(r"^(tfprep clean .*?)(?:\s+#.*)?$", PAGE, re.M)]
+BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.S)
+RECIPE = """
+from tfprep import Recipe, codecs, sources
+RECIPE = Recipe(name="photos", source=sources.Folder("{split}/{label}/**"),
+                store={"image": codecs.Jpeg(95), "label": codecs.Scalar()})
+"""
+
+
+def run(command: str, *more: str) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main([*shlex.split(command)[1:], *more])
+    assert stopped.value.code == 0, command
+
+
+def test_the_page_runs(s3, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(cache, "KEPT_FREE_BYTES", 0)
+    for number in range(40):
+        path = tmp_path / "data/photos/train" / "ab"[number % 2] / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.random.default_rng(number).integers(0, 256, (16, 16, 3), np.uint8)).save(path)
+    (tmp_path / "photos.py").write_text(RECIPE)
+    assert list(COMMANDS) == ["info", "build", "clean", "bench"]
+    run(COMMANDS["build"], "--workers", "0")
+    run(COMMANDS["info"])
+    lost = "0123456789abcdef-photos-train.tfrecord-00000-of-00001"
+    open_store("s3://bucket/photos").write(lost, b"of a build that was killed")
+    capsys.readouterr()
+    for command, there in zip(CLEAN, (True, False), strict=True):
+        run(command)
+        assert lost in capsys.readouterr().out
+        assert any(info.name == lost for info in open_store("s3://bucket/photos").list()) == there
+    run(COMMANDS["bench"].replace("--batch-size 64", "--batch-size 8"), "--rounds", "1", "--seconds", "0.1")
+    names = {"tfprep": tfprep}
+    opened, cached = (block.replace("/nvme/cache", str(tmp_path / "nvme")) for block in BLOCKS)
+    exec(opened, names)
+    next(iter(names["train"]))
+    with closing(names["train"]):
+        exec(cached, names)
+    assert {"bytes_to_fetch", "predicted_hits", "hits", "used_bytes", "errors"} <= names["train"].report()[
+        "local"
+    ].keys()
+
+
+def test_the_variables_of_the_page_are_those_that_are_kept_out_of_messages():
+    secret = set(re.findall(r"`((?:AWS|GOOGLE|AZURE)_[A-Z_]*(?:KEY|TOKEN|CREDENTIALS)[A-Z_]*)(?:=\w+)?`", PAGE))
+    assert len(secret) >= 5
+    assert all(_SECRET_VARIABLE.search(name) for name in secret)
