@@ -21,7 +21,7 @@ pytest.importorskip("obstore")
 pytest.importorskip("boto3")
 PAGE = (Path(__file__).parents[2] / "docs" / "storage.md").read_text()
 COMMANDS = {command.split()[1]: command for command in re.findall(r"^(tfprep .*?)(?:\s+#.*)?$", PAGE, re.M)}
-CLEAN = [command for command in re.findall(r"^(tfprep clean .*?)(?:\s+#.*)?$", PAGE, re.M)]
+CLEAN = re.findall(r"^(tfprep clean .*?)(?:\s+#.*)?$", PAGE, re.M)
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.S)
 RECIPE = """
 from tfprep import Recipe, codecs, sources
