@@ -31,6 +31,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -83,9 +84,9 @@ class Generated:
 
     def _entries(self) -> Iterator[Entry]:
         files = [(path_of(number),) for number in range(FOLDERS * PARTS)]
-        for number in range(self.samples):
-            folder = number % FOLDERS
-            yield Entry(f"class_{folder:04d}/image_{number:011d}.jpg", "train", files[number % len(files)], (folder,))
+        folders = [(f"class_{folder:04d}/image_", (folder,)) for folder in range(FOLDERS)]
+        for number, (name, values), paths in zip(range(self.samples), cycle(folders), cycle(files)):
+            yield Entry(f"{name}{number:011d}.jpg", "train", paths, values)
 
 
 def path_of(number: int) -> str:

@@ -154,6 +154,12 @@ class _Entry:
             raise self.wrong("is a whole number from 0 on")
         return self.value
 
+    def counts(self) -> tuple[int, ...]:
+        """A list of counts; only if something is wrong they are checked one by one."""
+        if isinstance(self.value, list) and all(type(one) is int and 0 <= one <= _MOST_COUNT for one in self.value):
+            return tuple(self.value)
+        return self.list(_Entry.count)
+
     def number(self) -> float:
         if not isinstance(self.value, int | float) or isinstance(self.value, bool) or not math.isfinite(self.value):
             raise self.wrong("is a finite number")
@@ -221,7 +227,7 @@ def _manifest(raw: _Entry) -> Manifest:
         fields=fields,
         splits={name: _split(name, entry) for name, entry in raw["splits"].items()},
         classes=raw["classes"].entries(lambda names: names.list(_Entry.text)),
-        class_counts=raw["class_counts"].entries(lambda splits: splits.entries(lambda c: c.list(_Entry.count))),
+        class_counts=raw["class_counts"].entries(lambda splits: splits.entries(_Entry.counts)),
         statistics=raw["statistics"].entries(_statistics),
         versions=raw["versions"].entries(_Entry.text),
         rejects=raw["rejects"].count(),
@@ -279,11 +285,27 @@ def _check_array(raw: _Entry, shape: tuple[int | None, ...], dtype: str) -> None
 
 def _split(name: str, raw: _Entry) -> SplitInfo:
     check_name("the name of a split", name)
-    files = raw["files"].list(lambda variant: variant.list(_shard))
+    files = raw["files"].list(_shards)
     if not files or not files[0]:
         raise DatasetError(f"{raw.way}.files names no shard")
-    crcs = raw["rows_crc32c"].list(lambda variant: variant.list(_Entry.count)) if "rows_crc32c" in raw.value else ()
+    crcs = raw["rows_crc32c"].list(_Entry.counts) if "rows_crc32c" in raw.value else ()
     return SplitInfo(raw["samples"].count(), files, crcs)
+
+
+def _shards(raw: _Entry) -> tuple[FileInfo, ...]:
+    """All shards of a variant. A large dataset has 100,000: only if something is wrong they are checked entry by entry."""
+    if isinstance(raw.value, list) and all(map(_is_shard, raw.value)):
+        return tuple(FileInfo(one["name"], one["records"], one["bytes"], one["sha256"]) for one in raw.value)
+    return raw.list(_shard)
+
+
+def _is_shard(value: Any) -> bool:
+    match value:
+        case {"name": str() as name, "records": int() as records, "bytes": int() as size, "sha256": str() as sha256}:
+            fits = 0 <= records <= _MOST_COUNT and records * FRAME_BYTES <= size <= _MOST_COUNT
+            is_count = type(records) is int and type(size) is int
+            return fits and is_count and name.isascii() and _SHA256.match(sha256) is not None
+    return False
 
 
 def _shard(raw: _Entry) -> FileInfo:
