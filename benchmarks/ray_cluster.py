@@ -6,6 +6,7 @@ actor's workers. It takes Linux and root. `python benchmarks/ray_cluster.py NODE
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import signal
@@ -14,12 +15,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 HEAD = "10.77.0.1"
 ADDRESS = f"{HEAD}:6379"
+CLIENT_ADDRESS = f"ray://{HEAD}:10001"
 _NAMESPACE = ["unshare", "--net"]
 _NODE_NAMESPACES = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
 _FAST_DEATH = '{"health_check_initial_delay_ms": 0, "health_check_period_ms": 500, "health_check_timeout_ms": 60000}'
@@ -44,7 +47,7 @@ class Cluster:
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))  # Ray's sockets need a short path.
         self.nodes: dict[str, subprocess.Popen[bytes]] = {}
-        self._addresses = (f"10.77.0.{number}" for number in range(2, 255))
+        self._numbers = itertools.count(2)
         self._holder: subprocess.Popen[bytes] | None = None
         root = str(Path(__file__).resolve().parents[1])
         paths = os.pathsep.join(path for path in (root, os.environ.get("PYTHONPATH", "")) if path)
@@ -74,12 +77,17 @@ class Cluster:
 
     def add(self, *, cpus: int = 1, environment: Mapping[str, str] | None = None, before: str = "true") -> str:
         """Start a node and return its address. `before` is a shell command in the node's own mount namespace."""
-        address = next(self._addresses)
+        address = f"10.77.0.{next(self._numbers)}"
         subprocess.run(self.inside(["ip", "addr", "add", f"{address}/16", "dev", "lo"]), check=True)
         self.nodes[address] = self._start(
             address, [f"--address={ADDRESS}", f"--num-cpus={cpus}"], environment or {}, before
         )
         return address
+
+    def add_all(self, *nodes: Mapping[str, Any]) -> list[str]:
+        """Start nodes at the same time, each with its options of `add`."""
+        with ThreadPoolExecutor(len(nodes)) as pool:
+            return list(pool.map(lambda options: self.add(**options), nodes))
 
     def kill(self, address: str) -> None:
         """End all processes of a node at once."""
@@ -128,8 +136,7 @@ class Cluster:
 def main() -> int:
     nodes, command = int(sys.argv[1]), sys.argv[2:]
     with Cluster() as cluster:
-        for _ in range(nodes):
-            cluster.add()
+        cluster.add_all(*[{}] * nodes)
         driver = cluster.run(command)
         try:
             return driver.wait()

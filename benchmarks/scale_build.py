@@ -4,12 +4,13 @@
     python benchmarks/scale_build.py --kills 20 --json kills.json
 
 The cluster (`ray_cluster.py`; Linux and root) is on this machine: each node has an address and processes of its own and says that
-it has one core. Its tasks wait instead of working, so that nodes cost next to nothing and what remains is the engine.
+it has one core. Its tasks wait instead of working, so that nodes cost next to nothing and what remains is the driver of a build:
+its scheduler with progress, and the engine. A task waits 10 ms and holds 500 samples, as that of a shard of 64 MiB does.
 
-- `tasks_per_s` by the number of nodes, where a task waits 10 ms and holds 500 samples, as that of a shard of 64 MiB does; and
-  `ideal_tasks_per_s`, that of nodes that only wait.
+- `tasks_per_s` by the number of nodes, and `ideal_tasks_per_s`, that of nodes that only wait.
 - `driver_ms`: processor time of the driver for each task, its threads included; `driver_mb`: growth of its peak memory.
-- `nodes_fed`: how many nodes of 8 cores one driver keeps busy with shards that take 1.5 s of a core, by `driver_ms` alone.
+- `idle_ms`: processor time of the driver for each second in which a node runs long tasks.
+- `nodes_fed`: with how many nodes of 8 cores one driver has a core's work, if each shard takes 1.5 s of a core.
 
 With `--kills N`, N builds of 48 samples in 12 shards each lose a node with its workers at a random moment. Counted are builds
 with the bytes of a local build, and shards that were finished before the kill and built again after it.
@@ -34,6 +35,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.ray_cluster import ADDRESS, Cluster, why_not
 
 WAIT_S = 0.01
+LONG_S = 20.0
 SAMPLES = 500
 SHARD_S, CORES = 1.5, 8
 """A shard of 64 MiB of photos holds 600 images, of which a core makes 400 a second (docs/scale.md)."""
@@ -48,10 +50,10 @@ def main() -> int:
     )
     parser.add_argument("--seed", type=int, default=0, help="Seed of the moments of the kills")
     parser.add_argument("--json", type=Path, help="File for the results")
-    parser.add_argument("--drive", type=int, help=argparse.SUPPRESS)  # the driver's side, inside the cluster
+    parser.add_argument("--drive", type=float, nargs=2, help=argparse.SUPPRESS)  # the driver's side, inside the cluster
     options = parser.parse_args()
     if options.drive:
-        print(json.dumps(drive(options.drive)))
+        print(json.dumps(drive(int(options.drive[0]), options.drive[1])))
         return 0
     if reason := why_not():
         print(f"no cluster here: {reason}", file=sys.stderr)
@@ -72,13 +74,22 @@ def scale(counts: list[int], tasks: int) -> dict[str, Any]:
         for count in sorted(counts):
             while len(cluster.nodes) <= count:
                 cluster.add()
-            command = [sys.executable, __file__, "--drive", str(tasks)]
-            driver = cluster.run(command, stdout=subprocess.PIPE)
-            output, _ = driver.communicate()
-            assert driver.returncode == 0
-            results[str(count)] = {**json.loads(output), "ideal_tasks_per_s": round(count / WAIT_S, 1)}
-    driver_ms = max(result["driver_ms"] for result in results.values())
-    return {"nodes": results, "nodes_fed": int(SHARD_S * 1000 / driver_ms / CORES)}
+            results[str(count)] = {**_driven(cluster, tasks, WAIT_S), "ideal_tasks_per_s": round(count / WAIT_S, 1)}
+        long = _driven(cluster, count, LONG_S)
+    idle_ms = long["driver_s"] / long["seconds"] / count * 1000
+    task_ms = max(result["driver_ms"] for result in results.values())
+    node_ms = idle_ms + CORES / SHARD_S * task_ms
+    return {"nodes": results, "idle_ms": round(idle_ms, 2), "nodes_fed": int(1000 / node_ms)}
+
+
+def _driven(cluster: Cluster, tasks: int, wait_s: float) -> dict[str, Any]:
+    """Run a driver in the cluster."""
+    command = [sys.executable, __file__, "--drive", str(tasks), str(wait_s)]
+    driver = cluster.run(command, stdout=subprocess.PIPE)
+    output, _ = driver.communicate()
+    assert driver.returncode == 0
+    result: dict[str, Any] = json.loads(output)
+    return result
 
 
 def open_waiting(argument: dict[str, Any]) -> Callable[[dict[str, Any], Any], dict[str, Any]]:
@@ -86,43 +97,57 @@ def open_waiting(argument: dict[str, Any]) -> Callable[[dict[str, Any], Any], di
 
     def work(task: dict[str, Any], mark: Any) -> dict[str, Any]:
         mark(0)
-        time.sleep(WAIT_S)
-        return {"samples": len(task["samples"])}
+        time.sleep(argument["wait_s"])
+        return {"built": True, "bytes": 0, "rejects": 0, "seconds": argument["wait_s"]}
 
     return work
 
 
-def drive(tasks: int) -> dict[str, Any]:
-    """Run the tasks on the nodes of the cluster, with a window as `ShardScheduler` keeps it."""
-    from tfprep.builder.schedule import TASKS_PER_WORKER
-    from tfprep.builder.workers import TaskDone
+class WaitingPlan:
+    """A plan of tasks that wait, in the place of `tfprep.builder.planning.plan.Plan`."""
+
+    def __init__(self, shards: int) -> None:
+        self._shards = shards
+        keys = (f"train/cat/{number:09d}.jpg" for number in range(SAMPLES))
+        self._samples = [(key, [key], [], f"{len(key)} 1700000000") for key in keys]
+
+    def task(self, split: str, shard: int) -> Any:
+        from tfprep.builder.shards.task import ShardTask
+
+        return ShardTask(split, shard, self._shards, "fingerprint", "signature", self._samples)
+
+
+def drive(tasks: int, wait_s: float) -> dict[str, Any]:
+    """Run the tasks on the nodes of the cluster, as a build does."""
+    from tfprep.builder.planning.state import ShardState
+    from tfprep.builder.schedule import PendingShard, ShardScheduler
     from tfprep.builder.workers.cluster import RayNodes
     from tfprep.engines import Ray
 
-    samples = [(f"train/cat/{n:09d}.jpg", [f"train/cat/{n:09d}.jpg"], [], f"{n} 1700000000") for n in range(SAMPLES)]
+    begun: list[tuple[float, float, float]] = []
+
+    def tell(name: str, text: str, **facts: Any) -> None:
+        if name == "shard" and not begun:  # All nodes have joined.
+            begun.append((time.process_time(), _peak_mb(), time.perf_counter()))
+
     engine = RayNodes("benchmarks.scale_build:open_waiting", Ray(ADDRESS), workers=1, item_timeout_s=300)
+    plan: Any = WaitingPlan(tasks)
     with tempfile.TemporaryDirectory() as folder:
         try:
             engine.start()
-            engine.open(_argument(Path(folder)))
-            number = 0
-            cpu, peak, start = time.process_time(), _peak_mb(), time.perf_counter()
-            done = 0
-
-            def fill() -> None:
-                nonlocal number
-                while number < tasks and number - done < TASKS_PER_WORKER * engine.capacity():
-                    engine.submit(number, {"samples": samples})
-                    number += 1
-
-            fill()
-            for event in engine.events():
-                done += isinstance(event, TaskDone)
-                fill()
-            seconds = time.perf_counter() - start
+            engine.open({**_argument(Path(folder)), "wait_s": wait_s})
+            scheduler = ShardScheduler(plan, engine, tell, None, lambda task, size: None, time.monotonic())
+            if wait_s == LONG_S:
+                begun.append((time.process_time(), _peak_mb(), time.perf_counter()))
+            scheduler.run([PendingShard(ShardState("train", shard, SAMPLES, "")) for shard in range(tasks)])
+            cpu, peak, start = begun[0]
+            driver_s, seconds = time.process_time() - cpu, time.perf_counter() - start
             return {
+                "tasks": len(scheduler.built),
+                "seconds": round(seconds, 2),
                 "tasks_per_s": round(tasks / seconds, 1),
-                "driver_ms": round((time.process_time() - cpu) / tasks * 1000, 3),
+                "driver_s": round(driver_s, 3),
+                "driver_ms": round(driver_s / tasks * 1000, 3),
                 "driver_mb": round(_peak_mb() - peak, 1),
             }
         finally:
@@ -164,9 +189,12 @@ def kills(count: int, seed: int) -> dict[str, Any]:
             site.wait(0.05)
             driver = Driver(cluster, site)
             driver.wait_for("node", 2)
-            driver.wait_for("shard", moments.randrange(SHARDS - 2))
-            time.sleep(moments.random() * 0.2)
+            driver.wait_for("shard", moments.randrange(SHARDS - 5))
+            time.sleep(moments.random() * 0.1)
+            site.wait("hold")  # The other node cannot take what is left, so that the victim has work when it is killed.
+            time.sleep(0.1)
             cluster.kill(victim)
+            site.wait(0.05)
             summary = driver.end()
             lost += any(node["state"] == "lost" for node in summary["nodes"])
             equal += digests(site.out) == expected

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import subprocess
 import sys
 import time
@@ -21,7 +22,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from benchmarks.ray_cluster import ADDRESS, Cluster, why_not
+from benchmarks.ray_cluster import ADDRESS, CLIENT_ADDRESS, Cluster, why_not
 from tfprep.storage.local import write_whole
 
 pytest.importorskip("ray")
@@ -97,10 +98,15 @@ class Site:
         paths = [str(self.folder / "slow.py"), "--data", str(self.folder / "data"), "--out", str(out)]
         return [sys.executable, "-m", "tfprep", "build", *paths, "--json", *options]
 
+    def build_here(self) -> dict[str, Any]:
+        """Build into `local` on this machine, and return the summary."""
+        command = self.command(self.folder / "local", "--workers", "1")
+        summary: dict[str, Any] = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+        return summary
+
     def digests_of_local_build(self) -> dict[str, str]:
-        local = self.folder / "local"
-        subprocess.run(self.command(local, "--workers", "1"), check=True, capture_output=True)
-        return digests(local)
+        self.build_here()
+        return digests(self.folder / "local")
 
 
 def digests(out: Path) -> dict[str, str]:
@@ -152,6 +158,13 @@ def cluster() -> Iterator[Cluster]:
 
 
 @pytest.fixture
+def two_nodes(cluster: Cluster) -> None:
+    """The nodes that an earlier test left, or new ones."""
+    if missing := 3 - len(cluster.nodes):
+        cluster.add_all(*[{}] * missing)
+
+
+@pytest.fixture
 def site(tmp_path: Path) -> Site:
     return Site(tmp_path).write()
 
@@ -161,8 +174,10 @@ def test_nodes_that_would_make_other_bytes_or_see_other_folders_are_named_and_no
     other.mkdir()
     (other / "sitecustomize.py").write_text("import cv2\ncv2.__version__ = '4.9.0'\n")
     site.out.mkdir()
-    old = cluster.add(environment={"PYTHONPATH": f"{other}:{cluster.environment['PYTHONPATH']}"})
-    blind = cluster.add(before=f"mount -t tmpfs none {site.out}")
+    old, blind = cluster.add_all(
+        {"environment": {"PYTHONPATH": f"{other}:{cluster.environment['PYTHONPATH']}"}},
+        {"before": f"mount -t tmpfs none {site.out}"},
+    )
     message = Driver(cluster, site).error()
     for address in (old, blind):
         cluster.kill(address)
@@ -179,7 +194,7 @@ def test_nodes_that_would_make_other_bytes_or_see_other_folders_are_named_and_no
 def test_a_node_is_killed_another_joins_late_and_the_driver_is_killed(cluster, site):
     expected = site.digests_of_local_build()
     site.wait(0.1)
-    first, second = cluster.add(), cluster.add()
+    first, second = cluster.add_all({}, {})
     driver = Driver(cluster, site)
     driver.wait_for("shard", 2)
     driver.process.kill()
@@ -206,22 +221,50 @@ def test_a_node_is_killed_another_joins_late_and_the_driver_is_killed(cluster, s
     assert digests(site.out) == expected
 
 
-def test_samples_that_kill_workers_or_fail_on_a_node_are_rejected_by_name(cluster, site):
+def test_samples_that_kill_workers_or_fail_on_a_node_are_rejected_by_name(cluster, two_nodes, site):
     site.add(7, np.full((8, 8, 3), 255, np.uint8))
     site.add(9, np.zeros((8, 8, 3), np.uint8))
-    expected = site.digests_of_local_build()
+    here = site.build_here()
     driver = Driver(cluster, site)
-    assert driver.end()["rejects"] == 2
-    assert digests(site.out) == expected, "rejects.jsonl among them"
+    summary = driver.end()
+    assert digests(site.out) == digests(site.folder / "local"), "rejects.jsonl among them"
+    assert summary["rejects"] == 2
+    assert {node["state"] for node in summary["nodes"]} == {"joined"}
+    assert sum(node["samples"] for node in summary["nodes"]) == SAMPLES
+    assert sum(node["rejects"] for node in summary["nodes"]) == 2
+    differing = {"out", "seconds", "nodes"}
+    assert {name: summary[name] for name in summary.keys() - differing} == {
+        name: here[name] for name in here.keys() - differing
+    }
     crashes = driver.events("crash")
     assert {crash["key"] for crash in crashes} == {"cat/007.png"}
+    assert {crash["node"] for crash in crashes} <= {node["node"] for node in summary["nodes"]}
     assert len({crash["alone"] for crash in crashes}) == 2
     assert set(driver.built().values()) == {1}
 
 
-def test_an_error_of_the_users_code_ends_the_build_with_its_text_and_node(cluster, site):
+def test_one_program_builds_again_and_again(cluster, two_nodes, site):
+    """It builds over Ray Client into an object store, and over a connection of its own: see `session`."""
+    pytest.importorskip("obstore")
+    pytest.importorskip("moto")
     site.add(9, np.zeros((8, 8, 3), np.uint8))
-    message = Driver(cluster, site, "--on-bad", "fail").error()
-    assert message.startswith("tfprep: node 10.77.0.")
-    assert "cat/009.png" in message
-    assert "ValueError: no light" in message
+    site.build_here()
+    command = [sys.executable, "-m", "tests.builder.workers.session", str(site.folder), ADDRESS, CLIENT_ADDRESS]
+    session = cluster.run(command, stdout=subprocess.PIPE, cwd=Path(__file__).parents[3])
+    output, _ = session.communicate()
+    assert session.returncode == 0
+    results = json.loads(output)
+    stored = results.pop("store through Ray Client")
+    assert (stored.get("built"), stored["equal"]) == (SHARDS, True), stored
+    errors = {name: result["error"] for name, result in results.items()}
+    assert re.search(
+        r"^node 10\.77\.0\.\d+-\w+: .*cat/009\.png: derive of 'slow': ValueError: no light", errors["bad sample"]
+    )
+    assert "runtime_env has no field 'pipp'; those of Ray are conda, " in errors["unknown field"]
+    assert "only supported at the job level" in errors["folder over a connection that exists"]
+    assert re.search(
+        r"^node 10\.\S+: slow\.py is another recipe here than at the driver", errors["changed module in one program"]
+    )
+    assert "no node of the Ray cluster took part for 1.5 s: 10.77.0." in errors["busy cluster"]
+    assert "(1) start when that many of their CPUs are free" in errors["busy cluster"]
+    assert any(warning.startswith("waiting 1.5 s for a node: ") for warning in results["busy cluster"]["warnings"])

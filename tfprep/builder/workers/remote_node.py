@@ -54,10 +54,10 @@ class RemoteNode:
         self.states: tuple[WorkerState, ...] = ()
         self._tasks: dict[int, NodeTask] = {}  # in the order of giving
         place = NodeAffinitySchedulingStrategy(self.identifier, soft=False)
-        actor = ray.remote(Node).options(
-            num_cpus=self.workers, scheduling_strategy=place, runtime_env=dict(runtime_env)
-        )
         try:
+            actor = ray.remote(Node).options(
+                num_cpus=self.workers, scheduling_strategy=place, runtime_env=dict(runtime_env)
+            )
             self._actor = actor.remote(self.name, entry, self.workers, item_timeout_s)
         except ValueError as error:
             raise BuildError(f"runtime_env: {summary_of(error)}") from error

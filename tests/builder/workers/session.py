@@ -1,0 +1,90 @@
+"""Builds of one program on a cluster, one after the other: `python -m tests.builder.workers.session FOLDER ADDRESS CLIENT`.
+
+It prints what became of each as JSON: by name the number of built shards or the error, and the warnings.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import ray
+
+import tfprep
+from tests.builder.test_at_store import content
+from tests.storage.server import s3_server
+from tfprep.builder import BuildOptions
+from tfprep.builder.workers import cluster
+
+
+def main() -> int:
+    folder, address, client_address = Path(sys.argv[1]), *sys.argv[2:]
+    results = {}
+    ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
+    results["bad sample"] = built(folder, "bad", on_bad="fail")
+    results["unknown field"] = built(folder, "unknown", {"pipp": ["six"]})
+    results["folder over a connection that exists"] = built(folder, "late", {"working_dir": str(folder)})
+    results["changed module in one program"] = with_changed_module(folder)
+    results["busy cluster"] = without_cpus(folder)
+    assert ray.is_initialized(), "a connection of the program stays open"
+    ray.shutdown()
+    results["store through Ray Client"] = into_store(folder, client_address)
+    print(json.dumps(results))
+    return 0
+
+
+def built(
+    folder: Path, out: str, environment: dict[str, Any] | None = None, *, address: str = "", wait_s: float = 60, **options: Any
+) -> dict[str, Any]:  # fmt: skip
+    warnings: list[str] = []
+    path = out if "://" in out else folder / out
+    engine = tfprep.engines.Ray(address, environment or {}, wait_s)
+    result: dict[str, Any] = {"warnings": warnings}
+    try:
+        summary = tfprep.build(
+            folder / "slow.py", path, folder / "data", options=BuildOptions(**options), engine=engine,
+            on_event=lambda event: warnings.append(event.text) if event.name == "warning" else None,
+        )  # fmt: skip
+    except tfprep.errors.TfprepError as error:
+        return {"error": str(error), **result}
+    return {"built": summary.built_shards, **result}
+
+
+def into_store(folder: Path, address: str) -> dict[str, Any]:
+    """Build into an object store that the nodes know from their runtime environment alone."""
+    with s3_server() as s3:
+        os.environ.update(s3.environment)
+        url = s3.new_url()
+        result = built(folder, url, {"env_vars": s3.environment}, address=address)
+        return {**result, "equal": "error" not in result and content(url) == content(folder / "local")}
+
+
+def with_changed_module(folder: Path) -> dict[str, Any]:
+    """Change a module that this program has imported: the nodes get the file as it is now."""
+    path = folder / "neighbour/waiting.py"
+    text = path.read_text()
+    path.write_text(text.replace("0.05", "0.06"))
+    try:
+        return built(folder, "changed")
+    finally:
+        path.write_text(text)
+
+
+def without_cpus(folder: Path) -> dict[str, Any]:
+    @ray.remote
+    class Other:
+        def answer(self) -> int:
+            return 1
+
+    others = [Other.options(num_cpus=1).remote() for _ in range(int(ray.cluster_resources()["CPU"]))]  # type: ignore[attr-defined]
+    ray.get([other.answer.remote() for other in others])
+    cluster._PATIENCE_S = 0.5
+    return built(folder, "busy", wait_s=1.5)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
