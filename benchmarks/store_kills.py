@@ -59,10 +59,13 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="Seed of the moments")
     parser.add_argument("--json", type=Path, metavar="FILE", help="File for the results")
     options = parser.parse_args()
+    from tfprep.storage import objects
+
     rng = random.Random(options.seed)
     counts: Counter[str] = Counter()
     with tempfile.TemporaryDirectory() as name, s3_server() as s3:
         os.environ.update(s3.environment)
+        objects.RETRY_S = 900.0  # of this process, which compares; the machine may stop it for minutes
         folder = Path(name)
         _prepare(folder)
         subprocess.run(_command(folder, str(folder / "local"), ""), check=True)

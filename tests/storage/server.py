@@ -34,9 +34,9 @@ class Proxy(ThreadingHTTPServer):
     """Forwards to the server. `delay_s` delays every request.
 
     `faults` are put into the next GET requests of objects, one each, or into each one (`always`); `write_faults` into the next
-    PUT requests. They are "503", "429" and other numbers, which are answers; "reset", which closes the connection without one;
-    "truncate", which closes it in the middle of the body of what was found; "stall", which sends nothing until `released` is set;
-    and "lost", which lets the server do what it was asked for and closes the connection without its answer.
+    PUT requests. They are "503", "400 ExpiredToken" and the like, which are answers; "reset", which closes the connection
+    without one; "truncate", which closes it in the middle of the body of what was found; "stall", which sends nothing until
+    `released` is set; and "lost", which lets the server do what it was asked for and closes the connection without its answer.
     """
 
     daemon_threads = True
@@ -100,10 +100,13 @@ class _Handler(BaseHTTPRequestHandler):
         span = (int(first), int(last) + 1) if first and last else None
         proxy.requests.append(Request(self.command, self.path, span, fault))
         time.sleep(proxy.delay_s)
-        if fault.isdigit():
-            self.send_response(int(fault))
-            self.send_header("Content-Length", "0")
+        status, _, code = fault.partition(" ")
+        if status.isdigit():
+            content = f"<Error><Code>{code}</Code><Message>It is so.</Message></Error>".encode() if code else b""
+            self.send_response(int(status))
+            self.send_header("Content-Length", str(len(content)))
             self.end_headers()
+            self.wfile.write(content)
             return
         if fault == "stall":
             proxy.released.wait(STARTED_S)

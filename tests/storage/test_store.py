@@ -162,6 +162,22 @@ def test_a_store_that_stays_down_is_an_error_without_secrets(s3):
     assert not any(value in text for name, value in s3.environment.items() if "KEY" in name)
 
 
+def test_an_answer_that_a_repetition_would_get_as_well_is_an_error_at_once(s3):
+    """Such as that of Amazon to a token that has expired: it is no 403."""
+    url = s3.new_url()
+    text = rf"{url}/x cannot be (read|written): the store answers ExpiredToken: It is so; check AWS_ACCESS_KEY_ID, .* AWS_REGION"
+    s3.proxy.always = "400 ExpiredToken"
+    s3.proxy.write_faults.extend(["400 ExpiredToken"] * 3)
+    for call in (
+        lambda store: store.read("x"),
+        lambda store: store.write("x", b""),
+        lambda store: store.replace("x", b"", None),
+    ):
+        with pytest.raises(StorageError, match=text):
+            call(open_store(url))
+    assert [request.method for request in s3.proxy.requests if request.fault] == ["GET", "PUT", "PUT"]
+
+
 def test_http_reads_and_does_not_list(s3):
     folder = s3.new_url()
     s3.put(f"{folder}/x", b"0123456789")
@@ -180,6 +196,7 @@ def test_http_reads_and_does_not_list(s3):
         "https://host/data?X-Amz-Signature=pa55word",
         "s3://bucket/data?token=pa55word",
         "https://host/data#pa55word",
+        "https://host/b@c?pa55word",
     ],
 )
 def test_urls_with_secrets_are_refused_without_showing_them(text):

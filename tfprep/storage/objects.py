@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -28,6 +29,8 @@ MULTIPART_BYTES, PART_BYTES = 128 << 20, 16 << 20
 """Larger objects are written in parts of this size. A process that is killed meanwhile leaves parts at the store, which nobody
 lists and everybody pays for, so what is smaller is one request."""
 _LONGEST_REASON = 240
+_REFUSED = re.compile(r"non-2xx status code: (?!408|409|429)[34]|Received redirect")
+"""Answers that a repetition would get as well, such as 400 for an expired token and 301 for another region."""
 _METADATA_SERVER = "169.254.169.254"
 _END = 1 << 62
 """Where a range ends that is to reach to the end of its object: stores cut it there."""
@@ -159,7 +162,8 @@ class ObjectStore:
         except (AlreadyExistsError, PreconditionError):
             raise ObjectChangedError(f"{self._url / name} was written by another process in the meantime") from None
         except GenericError as error:
-            raise _NoAnswerError(str(self._failed(name, error, "cannot be written"))) from None
+            kind = StorageError if _REFUSED.search(str(error)) else _NoAnswerError
+            raise kind(str(self._failed(name, error, "cannot be written"))) from None
         except Exception as error:
             raise self._failed(name, error, "cannot be written") from None
 
@@ -170,18 +174,25 @@ class ObjectStore:
         """Return the error of a request that was refused, or that failed after all repetitions, with what to check."""
         url = self._url / name if name else self._url
         variables = _CHECKS.get(url.scheme, "the URL")
-        reason = without_secrets(str(error).partition("\n")[0])[:_LONGEST_REASON]
+        reason = _reason(str(error))
         if isinstance(error, FileNotFoundError):
             return StorageError(f"{url} does not exist in its store; check the URL, and {variables}")
         if type(error).__name__ in ("PermissionDeniedError", "UnauthenticatedError"):
             return StorageError(f"{url} {what}: the store refuses these credentials (403 or 401); check {variables}")
         if _METADATA_SERVER in reason:  # where a machine of the cloud asks for credentials; others have no such server
             return StorageError(f"{url} {what}: the environment holds no credentials; check {variables}")
-        return StorageError(f"{url} {what}: {reason}")
+        return StorageError(f"{url} {what}: {reason}; check {variables}")
 
 
 class _NoAnswerError(StorageError):
     """A request was sent and not answered, so that nobody knows whether it was done."""
+
+
+def _reason(text: str) -> str:
+    """Return what a store answered, if it gave a reason, and else the first line of the error, without secrets."""
+    answer = re.search(r"<Code>(.*?)</Code>\s*<Message>(.*?)</Message>", text, re.DOTALL)
+    shown = f"the store answers {answer[1]}: {answer[2].strip()}" if answer else text.partition("\n")[0]
+    return without_secrets(shown)[:_LONGEST_REASON].rstrip(".")
 
 
 def _cause(error: Exception) -> Exception | None:
