@@ -54,7 +54,7 @@ def test_a_memory_budget_applies_to_the_measured_loader(jpeg_data: Data, capfd: 
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["--fail-if-waiting", "1%"], "needs a step"),
         (["--step-ms", "5", "--images-per-second", "100"], "exclude each other"),
@@ -67,9 +67,9 @@ def test_a_memory_budget_applies_to_the_measured_loader(jpeg_data: Data, capfd: 
         (["--batch-size", "0"], "'--batch-size': 0 is not in the range"),
     ],
 )
-def test_wrong_usage(capfd: pytest.CaptureFixture[str], arguments: list[str], told: str) -> None:
+def test_wrong_usage(capfd: pytest.CaptureFixture[str], arguments: list[str], message: str) -> None:
     assert run("nowhere", *arguments) == 2
-    assert told in capfd.readouterr().err
+    assert message in capfd.readouterr().err
 
 
 def test_a_folder_without_a_dataset(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -111,7 +111,7 @@ def test_a_split_without_samples(raw_data: Data, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize(
-    ("body", "told"),
+    ("body", "message"),
     [
         (
             "raise ValueError('no such field')",
@@ -122,12 +122,12 @@ def test_a_split_without_samples(raw_data: Data, monkeypatch: pytest.MonkeyPatch
     ],
 )
 def test_a_map_that_fails(
-    raw_data: Data, tmp_path: Path, capfd: pytest.CaptureFixture[str], body: str, told: str
+    raw_data: Data, tmp_path: Path, capfd: pytest.CaptureFixture[str], body: str, message: str
 ) -> None:
     (tmp_path / "mine.py").write_text(f"import tensorflow as tf\ndef f(batch):\n    {body}\n")
     assert run(str(raw_data.path), *QUICK, "--map", f"{tmp_path / 'mine.py'}:f") == 1
     error = capfd.readouterr().err
-    assert f"tfprep: --map: {told}" in error or f"--map: the function {told}" in error
+    assert f"tfprep: --map: {message}" in error or f"--map: the function {message}" in error
     assert "tfprep: --map" in error.splitlines()[-1]
 
 
@@ -142,7 +142,7 @@ def test_a_report_makes_its_folder(raw_data: Data, tmp_path: Path, capfd: pytest
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("nothing", "expected module:name"),
         ("no.such.module:f", "there is no module"),
@@ -150,8 +150,8 @@ def test_a_report_makes_its_folder(raw_data: Data, tmp_path: Path, capfd: pytest
         ("json:nothing", "has no 'nothing'"),
     ],
 )
-def test_unknown_names(text: str, told: str) -> None:
-    with pytest.raises(LoaderError, match=told):
+def test_unknown_names(text: str, message: str) -> None:
+    with pytest.raises(LoaderError, match=message):
         named(text)
 
 

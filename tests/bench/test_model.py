@@ -84,7 +84,7 @@ def test_the_text_and_json_of_a_fit(jpeg_data: Data, models: Path, capfd: pytest
 
 
 @pytest.mark.parametrize(
-    ("name", "targets", "told"),
+    ("name", "targets", "message"),
     [
         ("another_shape", "label", "elements of the loader, (uint8 [8, 48, 48, 3], int64 [8])"),
         ("small", None, "choose them with --inputs and --targets"),
@@ -97,12 +97,12 @@ def test_the_text_and_json_of_a_fit(jpeg_data: Data, models: Path, capfd: pytest
     ],
 )
 def test_functions_that_return_no_model(
-    jpeg_data: Data, models: Path, capfd: pytest.CaptureFixture[str], name: str, targets: str | None, told: str
+    jpeg_data: Data, models: Path, capfd: pytest.CaptureFixture[str], name: str, targets: str | None, message: str
 ) -> None:
     given = [*QUICK, *(["--targets", targets] if targets else []), "--model", f"{models}:{name}"]
     status, out, err = run(capfd, str(jpeg_data.path), *given)
     assert status == 1
-    assert told in err
+    assert message in err
     assert "Traceback" not in err
     assert out == ""
 

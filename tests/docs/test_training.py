@@ -83,8 +83,6 @@ def test_the_page_runs_from_top_to_bottom(page: dict[str, Any], tmp_path: Path, 
 
     monkeypatch.chdir(tmp_path)
     page["__name__"] = "page"
-    # The loader's filter would also hide what Keras says of the page's own dataset.
-    monkeypatch.setattr("tfprep.load.tensorflow.loader._silence_advice_to_shuffle", lambda: None)
     gc.freeze()  # each fresh_session collects garbage: not in TensorFlow's own half million objects
     # Another test of this process may have begun already; without a GPU that is no matter.
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind=None: [])
@@ -94,10 +92,10 @@ def test_the_page_runs_from_top_to_bottom(page: dict[str, Any], tmp_path: Path, 
     finally:
         gc.unfreeze()
         keras.config.set_dtype_policy("float32")
-    told = capsys.readouterr().out
-    assert "no GPU: nothing to configure" in told
-    assert "input buffers" in told
-    assert "accuracy" in told
+    printed = capsys.readouterr().out
+    assert "no GPU: nothing to configure" in printed
+    assert "input buffers" in printed
+    assert "accuracy" in printed
     assert set(page["losses"]) == {4, 8}
     assert (tmp_path / "logs" / "input.jsonl").stat().st_size > 0
     assert page["images"].shape == (8, 12, 10, 3)
@@ -128,9 +126,9 @@ def test_the_page_says_each_key_of_the_json_lines(tmp_path: Path) -> None:
     with InputMonitor(tmp_path, every_s=60) as monitor:
         list(monitor.watch(tf.data.Dataset.range(8).shuffle(4).batch(2)))
     (line,) = map(json.loads, (tmp_path / "input.jsonl").read_text().splitlines())
-    told = {*line, *line["waits"], *line["machine"], *line["stages"][0]}
+    keys = {*line, *line["waits"], *line["machine"], *line["stages"][0]}
     table = PAGE.read_text().partition("| key | what it is |")[2].partition("\n\n")[0]
-    assert told == set(re.findall(r"`([a-z0-9_]+)`", table))
+    assert keys == set(re.findall(r"`([a-z0-9_]+)`", table))
 
 
 def test_every_public_name_is_on_the_page() -> None:

@@ -121,8 +121,8 @@ def test_a_mistake_in_a_recipe_is_found_when_it_is_loaded(tmp_path, option, stor
                 ]
             )
     assert ended.value.code
-    told = errors.read_text()
-    assert expected in told
-    assert "Traceback" not in told
-    assert len(told) < 1500
+    message = errors.read_text()
+    assert expected in message
+    assert "Traceback" not in message
+    assert len(message) < 1500
     assert not list((tmp_path / "out").glob("*.tfrecord*"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -141,45 +141,58 @@ def bench(
     data = opened(data)
     split = options.split or next(iter(data.splits))
     files = files_of(data, split)
-    cached = cached_share(files)
-    machine = this_machine(data.path)
-    loader = loader_candidate(
-        data, split, options.batch_size, name=LOADER, map_function=options.map_function, **options.loader
-    )
+    cached, machine = cached_share(files), this_machine(data.path)
+    loader = _loader(data, split, options, LOADER, options.map_function)
     if options.map_function is not None:
         check_map(loader)
-    stages = stage_candidates(data, split, options.batch_size, options.map_function, **options.loader)
     settings = settings_of(loader)
-    keeps_all = _keeps_all(settings)
-    candidates = [*stages, loader, *baselines]
-    if keeps_all and options.map_function is not None:
-        candidates.append(loader_candidate(data, split, options.batch_size, name=UNMAPPED, **options.loader))
+    candidates = [*_candidates(data, split, options, loader, settings), *baselines]
     if options.cold:
         candidates = [_colder(candidate, files) for candidate in candidates]
     rounds = compare(candidates, options.budget, on_measurement)
-    steps = stage_costs(rounds)
-    free = machine.cores * (1 - (rounds.others or 0.0))
-    behind_cache = _behind_cache(rounds) if keeps_all and rounds.settled(LOADER) else None
-    # No recipe stores what an index refers to in another form.
-    rebuilt = options.changes and data.external is None and behind_cache is None
-    changes = changes_of(data, split, steps, free) if rebuilt else []
-    memory = settings.get("memory", {})
-    prefetch = memory.get("prefetch") if options.loader.get("prefetch") is None else None
+    stages = stage_costs(rounds)
+    limit = _limit(data, split, options, machine, settings, rounds, stages)
+    names = tuple(candidate.name for candidate in baselines)
     result = Bench(
-        data.path, split, data.split(split).samples, options, machine, cached, settings, rounds, steps,
-        explain(steps, machine.cores, changes, rounds.others or 0.0, prefetch, behind_cache),
-        tuple(candidate.name for candidate in baselines),
-    )  # fmt: skip
+        data.path, split, data.split(split).samples, options, machine, cached, settings, rounds, stages, limit, names
+    )
     if step_s is None:
         return result
-    return Bench(
-        **{
-            **vars(result),
-            "against": compare_with_step(
-                loader, step_s, result.batch_s, seconds=_long(options), tolerated=options.tolerated
-            ),
-        }
-    )
+    against = compare_with_step(loader, step_s, result.batch_s, seconds=_long(options), tolerated=options.tolerated)
+    return replace(result, against=against)
+
+
+def _loader(data: Data, split: str, options: BenchOptions, name: str, map_function: Map | None) -> Candidate:
+    return loader_candidate(data, split, options.batch_size, name=name, map_function=map_function, **options.loader)
+
+
+def _candidates(
+    data: Data, split: str, options: BenchOptions, loader: Candidate, settings: Mapping[str, Any]
+) -> list[Candidate]:
+    """The stages, the loader, and the loader without the user's `.map` where its cache hides the stages before it."""
+    stages = stage_candidates(data, split, options.batch_size, options.map_function, **options.loader)
+    if options.map_function is None or not _keeps_all(settings):
+        return [*stages, loader]
+    return [*stages, loader, _loader(data, split, options, UNMAPPED, None)]
+
+
+def _limit(
+    data: Data,
+    split: str,
+    options: BenchOptions,
+    machine: Machine,
+    settings: Mapping[str, Any],
+    rounds: Rounds,
+    stages: StageCosts,
+) -> Bottleneck:
+    """What limits the loader, and the storage forms that would help."""
+    others = rounds.others or 0.0
+    behind_cache = _behind_cache(rounds) if _keeps_all(settings) and rounds.settled(LOADER) else None
+    # No recipe stores what an index refers to in another form.
+    rebuilt = options.changes and data.external is None and behind_cache is None
+    changes = changes_of(data, split, stages, machine.cores * (1 - others)) if rebuilt else []
+    prefetch = settings.get("memory", {}).get("prefetch") if options.loader.get("prefetch") is None else None
+    return explain(stages, machine.cores, changes, others, prefetch, behind_cache)
 
 
 def files_of(data: Data, split: str) -> list[Path]:

@@ -146,7 +146,7 @@ def test_what_jpeg_loses_by_scikit_image(raw: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "error", "told"),
+    ("options", "error", "message"),
     [
         (
             {"only": ["zip"]},
@@ -157,9 +157,9 @@ def test_what_jpeg_loses_by_scikit_image(raw: Path) -> None:
     ],
 )
 def test_unknown_names_raise_before_anything_is_built(
-    raw: Path, tmp_path: Path, options: dict[str, Any], error: type[Exception], told: str
+    raw: Path, tmp_path: Path, options: dict[str, Any], error: type[Exception], message: str
 ) -> None:
-    with pytest.raises(error, match=told):
+    with pytest.raises(error, match=message):
         advise(PHOTOS, raw, tmp_path / "scratch", budget=QUICK, **options)
     assert not (tmp_path / "scratch").exists()
 
@@ -176,17 +176,17 @@ def boom(image: Any) -> Any:
 
 def test_the_predicted_work_equals_that_of_the_real_build(raw: Path, tmp_path: Path) -> None:
     """The shards and their samples are those that a real build reports."""
-    told: list[tuple[str, int]] = []
+    built: list[tuple[str, int]] = []
 
     def note(event: BuildEvent) -> None:
         if event.name == "shard":
-            told.append((event.facts["split"], event.facts["samples"]))
+            built.append((event.facts["split"], event.facts["samples"]))
 
     expected = work_of(PHOTOS, raw, tmp_path / "never")
     build(PHOTOS, tmp_path / "real", raw, options=BuildOptions(workers=0), on_event=note)
-    assert sorted(told) == sorted(expected)
+    assert sorted(built) == sorted(expected)
     assert expected == sorted(expected, key=lambda shard: -shard[1])
-    assert sum(count for _, count in told) == 96
+    assert sum(count for _, count in built) == 96
     assert not (tmp_path / "never").exists()
 
 
@@ -199,8 +199,8 @@ def test_the_predicted_disk_size_is_near_that_of_real_builds(raw: Path, tmp_path
     for strategy in strategies(PHOTOS, {"image": "image", "label": "label"}):
         out = tmp_path / strategy.name.replace(" ", "-")
         real = build(strategy.recipe, out, raw, options=BuildOptions(workers=0))
-        told = next(one for one in found.predictions if one.strategy == strategy.name)
-        assert told.disk_bytes == pytest.approx(real.bytes, rel=0.2), strategy.name
+        predicted = next(one for one in found.predictions if one.strategy == strategy.name)
+        assert predicted.disk_bytes == pytest.approx(real.bytes, rel=0.2), strategy.name
     disks = [one.disk_bytes for one in found.variants]
     assert disks == sorted(disks)
     assert [one.strategy for one in found.variants] == ["1 variant", *(f"{n} variants" for n in (2, 4, 8, 16))]

@@ -206,8 +206,8 @@ def test_the_allocator_accepts_the_thresholds() -> None:
     import subprocess
     import sys
 
-    told = subprocess.run(
+    ran = subprocess.run(
         [sys.executable, "-c", "from tfprep.load.tuning import set_allocator; print(set_allocator())"],
         capture_output=True, text=True, check=True,
     )  # fmt: skip
-    assert told.stdout.strip() == "True"
+    assert ran.stdout.strip() == "True"

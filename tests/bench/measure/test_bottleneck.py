@@ -221,9 +221,9 @@ def test_a_busy_machine_is_not_called_a_slow_disk() -> None:
 def test_only_changes_that_help_are_listed_with_the_best_first() -> None:
     changes = [Change("image", "PNG", then, speed, 1.0) for then, speed in (("a", 1.05), ("b", 2.0), ("c", 12.0))]
     steps = StageCosts((stage("reading", 10), stage("decoding", 5, share=0.9)))
-    told = explain(steps, 2, changes).lines()[1:]
-    assert [line.split(" as ")[1].split(" ")[0] for line in told] == ["c", "b"]
-    assert told[0] == "store 'image' as c instead of PNG: 12 times the speed, 1.0 times the disk"
+    advice = explain(steps, 2, changes).lines()[1:]
+    assert [line.split(" as ")[1].split(" ")[0] for line in advice] == ["c", "b"]
+    assert advice[0] == "store 'image' as c instead of PNG: 12 times the speed, 1.0 times the disk"
     assert not explain(StageCosts((stage("tensorflow", 5, share=1.0),)), 2, changes).changes
 
 
@@ -322,7 +322,7 @@ def test_a_short_step_waits_for_the_handover() -> None:
 
 def test_the_result_as_text_and_as_json(jpeg_data: Data) -> None:
     result: Bench = bench(jpeg_data, SHORT, step_s=0.02)
-    told = "\n".join(lines(result))
+    text = "\n".join(lines(result))
     for part in (
         "images/s",
         "kB of memory per image",
@@ -333,7 +333,7 @@ def test_the_result_as_text_and_as_json(jpeg_data: Data) -> None:
         "the accelerator waits",
         "page cache",
     ):
-        assert part in told
+        assert part in text
     document = result.as_json()
     assert document["loader"]["memory_bytes"]["image"] == 48 * 48 * 3 + 8
     assert [step["name"] for step in document["stages"]] == ["reading", "decoding", "batching", "tensorflow"]

@@ -46,8 +46,8 @@ def test_this_machine(tmp_path: Path) -> None:
     here = machine.this_machine(tmp_path)
     assert here.cores == len(os.sched_getaffinity(0))
     assert 2**28 < here.memory_bytes <= os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    told = subprocess.run(["stat", "-f", "-c", "%T", tmp_path], capture_output=True, text=True, check=True).stdout
-    assert here.file_system.startswith(told.strip().split("/")[0][:3])
+    named = subprocess.run(["stat", "-f", "-c", "%T", tmp_path], capture_output=True, text=True, check=True).stdout
+    assert here.file_system.startswith(named.strip().split("/")[0][:3])
     assert f"{here.cores} cores" in here.words
 
 

@@ -133,11 +133,11 @@ def test_a_ratio_is_the_median_of_the_ratios_within_rounds() -> None:
     assert rounds.cpu_ms("b") == Spread(10.0, 10.0, 100.0)
 
 
-@pytest.mark.parametrize(("others", "told"), [(0.02, False), (0.4, True), (None, False)])
-def test_a_busy_machine_is_reported(others: float | None, told: bool) -> None:
+@pytest.mark.parametrize(("others", "warned"), [(0.02, False), (0.4, True), (None, False)])
+def test_a_busy_machine_is_reported(others: float | None, warned: bool) -> None:
     busy = Rounds({"a": [measurement(1, 1.0, others)]}).busy
-    assert ("40%" in busy) is told
-    assert bool(busy) is told
+    assert ("40%" in busy) is warned
+    assert bool(busy) is warned
 
 
 def test_a_faster_candidate_has_a_higher_rate() -> None:

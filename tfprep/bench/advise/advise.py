@@ -128,27 +128,27 @@ def advise(
     counts = Counter(entry.split for entry in listing.entries)
     _check_split(root, split, counts)
     sampling = Sampling(root, scratch, min(samples, counts.total()), counts, workers)
-    wanted = _named(strategies(recipe, {**listing.kinds, **recipe.derived_kinds()}), only)
-    built, left_out = build_all(wanted, sampling, tell)
-    if not built:
-        raise RecipeError(f"no strategy can be built: {'; '.join(f'{name}: {why}' for name, why in left_out.items())}")
-    candidates = {item.strategy.name: _candidate(item, split) for item in built}
-    measurable, unreadable = _readable(candidates)
-    if not measurable:
-        raise LoaderError(
-            f"no strategy can be loaded: {'; '.join(f'{name}: {why}' for name, why in unreadable.items())}"
-        )
-    tell(f"loading {len(measurable)} samples in turns")
-    rounds = compare(measurable, budget or Budget(3, 1.0, 0.5, 2))
+    named = _named(strategies(recipe, {**listing.kinds, **recipe.derived_kinds()}), only)
+    built, left_out = build_all(named, sampling, tell)
+    _check_some(built, left_out, RecipeError, "built")
+    candidates, unreadable = _readable(built, split)
+    _check_some(candidates, unreadable, LoaderError, "loaded")
+    tell(f"loading {len(candidates)} samples in turns")
+    rounds = compare(candidates, budget or Budget(3, 1.0, 0.5, 2))
     work = work_of(recipe, root, scratch / "whole")
-    found = [_predict(item, rounds, counts, work) for item in built if item.strategy.name not in unreadable]
-    chosen, reason = choose(found, goals or Goals())
+    predictions = [_predict(item, rounds, counts, work) for item in built if item.strategy.name not in unreadable]
+    chosen, reason = choose(predictions, goals or Goals())
     winner = next(item for item in built if item.strategy.name == chosen.strategy)
     variants = _variants(winner, chosen, split, sampling)
     return Advice(
-        counts.total(), sampling.samples, tuple(found), tuple(variants), chosen.strategy, reason,
+        counts.total(), sampling.samples, tuple(predictions), tuple(variants), chosen.strategy, reason,
         {**left_out, **unreadable}, rounds.busy, written(winner.strategy), losses(winner.strategy.recipe, root, split),
     )  # fmt: skip
+
+
+def _check_some(usable: Sequence[Any], reasons: Mapping[str, str], error: type[Exception], what: str) -> None:
+    if not usable:
+        raise error(f"no strategy can be {what}: {'; '.join(f'{name}: {why}' for name, why in reasons.items())}")
 
 
 def _check_split(root: Path, split: str, there: Collection[str]) -> None:
@@ -188,16 +188,16 @@ def _candidate(item: Built, split: str) -> Candidate:
     return loader_candidate(item.data, split, 32, name=item.strategy.name, **options)
 
 
-def _readable(candidates: Mapping[str, Candidate]) -> tuple[list[Candidate], dict[str, str]]:
-    """The candidates that yield a batch, and the errors of the others."""
+def _readable(built: Sequence[Built], split: str) -> tuple[list[Candidate], dict[str, str]]:
+    """The samples that yield a batch, and the errors of the others by strategy."""
     good: list[Candidate] = []
     bad: dict[str, str] = {}
-    for name, candidate in candidates.items():
+    for candidate in (_candidate(item, split) for item in built):
         try:
             measure(candidate, Budget(1, 0.0, 0.0, 1))
             good.append(candidate)
         except (LoaderError, DatasetError) as error:
-            bad[name] = str(error).splitlines()[0]
+            bad[candidate.name] = str(error).splitlines()[0]
     return good, bad
 
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import functools
 import logging
-import re
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -25,6 +23,7 @@ from tfprep.load.passes import LOOK, Steps
 from tfprep.load.pipeline import Pipeline, repeated
 from tfprep.load.reader.batch import Batch
 from tfprep.load.stats import summary
+from tfprep.load.tensorflow.advice import silence_advice_to_shuffle
 from tfprep.load.tensorflow.eager_iterator import EagerBatches, is_possible
 from tfprep.load.tensorflow.handover import dataset_of
 from tfprep.load.tensorflow.interrupt import end_waits_on_interrupt
@@ -38,15 +37,6 @@ _LOG = logging.getLogger("tfprep.load")
 
 PREFETCH = 2
 """Batches that TensorFlow prefetches; all others wait in the reader. One is in use while the next is handed over."""
-
-
-def _silence_advice_to_shuffle() -> None:
-    """Without shuffle=False, `fit` asks to `.shuffle` every `tf.data.Dataset`, which would only slow down one in random order.
-
-    Keras looks at nothing of the dataset, so the filter is for all of them.
-    """
-    text = "`shuffle=True` was passed, but will be ignored since the data `x` was provided as a tf.data.Dataset"
-    warnings.filterwarnings("ignore", re.escape(text), UserWarning)
 
 
 class Loader(PipelineAccessors, DatasetOver):
@@ -63,7 +53,7 @@ class Loader(PipelineAccessors, DatasetOver):
         """`eager`: whether custom training loops take batches from the reader itself (see `EagerBatches`)."""
         self.pipeline, self._info, self._epochs, self._eager = pipeline, dict(info), epochs, eager
         end_waits_on_interrupt(pipeline)
-        _silence_advice_to_shuffle()
+        silence_advice_to_shuffle()
         super().__init__(dataset)
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -5,8 +5,8 @@ TFPREP_PUBLIC_TENSORFLOW=1 in the environment, the public way is taken, which de
 
 - `EagerTensor(array, device, dtype)` makes a tensor over the memory of a NumPy array. Without it: DLPack, or a copy.
 - `Dataset._inputs` gives a loader the options of the dataset that it delivers. Without it: `Dataset.options` alone does.
-- `iterator._dataset` and `Dataset._inputs` lead from an iterator to the loader behind it. Without them: `InputMonitor` must be
-  passed the loader (`reader=`).
+- `iterator._dataset` and `Dataset._inputs` lead from an iterator, or a dataset, to the loader behind it. Without them:
+  `InputMonitor` must be passed the loader (`reader=`), and Keras's advice to `.shuffle` is shown for `train.map(...)`.
 - `iterator.__class__` and `_iterator_resource` let eager code take batches without tf.data. Without them: batches come through
   tf.data, and errors as `tf.errors.OpError` with tfprep's error as text.
 - `_serialize_to_tensors` and `_restore_from_tensors` let `tf.train.Checkpoint` save an iterator. Without them: TensorFlow refuses
@@ -102,13 +102,18 @@ class DatasetOver(tf.data.Dataset):  # type: ignore[misc] # TensorFlow is untype
 
 def datasets_behind(iterator: Any) -> list[tf.data.Dataset]:
     """The datasets that an eager iterator reads from, the consumer's side first; empty where they are not known."""
-    waiting, found = [] if public_only() else [getattr(iterator, "_dataset", None)], []
+    return [] if public_only() else datasets_of(getattr(iterator, "_dataset", None))
+
+
+def datasets_of(dataset: Any) -> list[tf.data.Dataset]:
+    """A dataset and those that it is made of; it alone where these are not known, and empty for anything else."""
+    waiting, datasets = [dataset], []
     while waiting:
-        dataset = waiting.pop(0)
-        if isinstance(dataset, tf.data.Dataset):
-            found.append(dataset)
-            waiting += getattr(dataset, "_inputs", list)()
-    return found
+        first = waiting.pop(0)
+        if isinstance(first, tf.data.Dataset):
+            datasets.append(first)
+            waiting += [] if public_only() else getattr(first, "_inputs", list)()
+    return datasets
 
 
 class ElementSource(Protocol):
