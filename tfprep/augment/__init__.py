@@ -2,18 +2,27 @@
 
 Each is a frozen dataclass of options. Geometry ops are called with (size, generator), colour ops with (image, generator);
 policies stand in either list. A user's own function can stand wherever an op can.
+
+Names are imported when they are first used: a recipe uses a few of them, and each worker of a build imports those alone.
 """
 
-from tfprep.augment.affine import Flip, Perspective, Rotate, Rotate90, Scale, Shear, Translate
-from tfprep.augment.automatic import AugMix, RandAugment, TrivialAugment
-from tfprep.augment.chain import Custom
-from tfprep.augment.colour import Brightness, ChannelShuffle, Contrast, Grayscale, Hue, Saturation
-from tfprep.augment.dense import Elastic, GridDistortion
-from tfprep.augment.geometry import CenterCrop, Crop, RandomResizedCrop, Resize
-from tfprep.augment.optics import Blur, Cutout, Erasing, JpegArtefacts, MotionBlur, Noise, Sharpness
-from tfprep.augment.policies import Maybe, OneOf, SomeOf
-from tfprep.augment.tone import AutoContrast, Clahe, Equalize, Gamma, Invert, Posterize, Solarize, ToneCurve
-from tfprep.augment.transform import ColourOp, GeometryOp, Transform
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tfprep.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from tfprep.augment.affine import Flip, Perspective, Rotate, Rotate90, Scale, Shear, Translate
+    from tfprep.augment.automatic import AugMix, RandAugment, TrivialAugment
+    from tfprep.augment.chain import Custom
+    from tfprep.augment.colour import Brightness, ChannelShuffle, Contrast, Grayscale, Hue, Saturation
+    from tfprep.augment.dense import Elastic, GridDistortion
+    from tfprep.augment.geometry import CenterCrop, Crop, RandomResizedCrop, Resize
+    from tfprep.augment.optics import Blur, Cutout, Erasing, JpegArtefacts, MotionBlur, Noise, Sharpness
+    from tfprep.augment.policies import Maybe, OneOf, SomeOf
+    from tfprep.augment.tone import AutoContrast, Clahe, Equalize, Gamma, Invert, Posterize, Solarize, ToneCurve
+    from tfprep.augment.transform import ColourOp, GeometryOp, Transform
 
 __all__ = [
     "AugMix",
@@ -61,3 +70,19 @@ __all__ = [
     "Translate",
     "TrivialAugment",
 ]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "affine": ["Flip", "Perspective", "Rotate", "Rotate90", "Scale", "Shear", "Translate"],
+        "automatic": ["AugMix", "RandAugment", "TrivialAugment"],
+        "chain": ["Custom"],
+        "colour": ["Brightness", "ChannelShuffle", "Contrast", "Grayscale", "Hue", "Saturation"],
+        "dense": ["Elastic", "GridDistortion"],
+        "geometry": ["CenterCrop", "Crop", "RandomResizedCrop", "Resize"],
+        "optics": ["Blur", "Cutout", "Erasing", "JpegArtefacts", "MotionBlur", "Noise", "Sharpness"],
+        "policies": ["Maybe", "OneOf", "SomeOf"],
+        "tone": ["AutoContrast", "Clahe", "Equalize", "Gamma", "Invert", "Posterize", "Solarize", "ToneCurve"],
+        "transform": ["ColourOp", "GeometryOp", "Transform"],
+    },
+)

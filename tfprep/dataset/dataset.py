@@ -22,7 +22,7 @@ from tfprep.dataset.parse import MOST_BYTES, parse_manifest
 from tfprep.errors import DatasetError, DatasetReplacedError, RecordError, SampleError
 from tfprep.fields import FieldSpec
 from tfprep.records import Frame, decode, read_record
-from tfprep.storage.local import regular_size
+from tfprep.storage.local import regular_sizes
 from tfprep.storage.urls import PathOrUrl, file_size, file_state, folder_at, is_remote, listed_sizes, open_file
 
 
@@ -104,14 +104,18 @@ class Dataset:
             self.external.check_files(split, sizes=sizes)
             return
         with self._watch_for_another_build():
-            listed = listed_sizes(self.path) if is_remote(self.path) else None
-            for file in files:
-                size = regular_size(self.path / file.name) if listed is None else listed.get(file.name, file.bytes)
+            for file, size in zip(files, self._sizes(files), strict=True):
                 if sizes and size != file.bytes:
                     raise DatasetError(
                         f"{self.path / file.name} holds {size} bytes, {MANIFEST} says {file.bytes}; copy the file again, "
                         "or run the build again. tfprep verify lists all damage"
                     )
+
+    def _sizes(self, files: Sequence[FileInfo]) -> Iterable[int]:
+        if not is_remote(self.path):
+            return regular_sizes(self.path, (file.name for file in files))
+        listed = listed_sizes(self.path)
+        return (listed.get(file.name, file.bytes) for file in files)
 
     def index(self, split: str, variant: int = 0, columns: Sequence[str] | None = None) -> pa.Table:
         """Return the rows of `index.parquet` of one split and variant, in the order of the records on disk.

@@ -20,7 +20,6 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tfprep.dataset.manifest import FieldInfo, FileInfo, Manifest
@@ -159,7 +158,9 @@ def _check_columns(table: pa.Table, expected: pa.Schema, columns: Sequence[str] 
         column = table.column(field.name)
         if column.type != field.type:
             raise DatasetError(f"the column {field.name} is of type {column.type}, not {field.type}")
-        missing = column.null_count + (pc.list_flatten(column).null_count if pa.types.is_list(column.type) else 0)
+        missing = column.null_count
+        if pa.types.is_list(column.type):
+            missing += sum(chunk.flatten().null_count for chunk in column.chunks)
         if missing and field.name not in _NULLABLE:
             raise DatasetError(f"the column {field.name} has {missing} values missing")
 

@@ -300,12 +300,13 @@ def _shards(raw: _Entry) -> tuple[FileInfo, ...]:
 
 
 def _is_shard(value: Any) -> bool:
-    match value:
-        case {"name": str() as name, "records": int() as records, "bytes": int() as size, "sha256": str() as sha256}:
-            fits = 0 <= records <= _MOST_COUNT and records * FRAME_BYTES <= size <= _MOST_COUNT
-            is_count = type(records) is int and type(size) is int
-            return fits and is_count and name.isascii() and _SHA256.match(sha256) is not None
-    return False
+    if type(value) is not dict:
+        return False
+    name, records, size, sha256 = value.get("name"), value.get("records"), value.get("bytes"), value.get("sha256")
+    if type(name) is not str or type(records) is not int or type(size) is not int or type(sha256) is not str:
+        return False
+    fits = 0 <= records * FRAME_BYTES <= size <= _MOST_COUNT
+    return fits and name.isascii() and _SHA256.match(sha256) is not None
 
 
 def _shard(raw: _Entry) -> FileInfo:

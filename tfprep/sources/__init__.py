@@ -1,17 +1,43 @@
-"""Sources: where samples come from. Each source is one module."""
+"""Sources: where samples come from. Each source is one module.
 
-from tfprep.sources.annotations import Coco, CocoPanoptic, LabelMe, Voc, Yolo
-from tfprep.sources.containers import Archives, Video
-from tfprep.sources.folder import Folder
-from tfprep.sources.leaks import GroupFile, Without
-from tfprep.sources.paired import Paired
-from tfprep.sources.pixels import Pixels
-from tfprep.sources.presets import ade20k, camvid, cityscapes
-from tfprep.sources.source import Entry, FieldDecoder, Listing, Source, read_files
-from tfprep.sources.splits import Fractions
-from tfprep.sources.table import Table
+Names are imported when they are first used: a recipe uses a few of them, and each worker of a build imports those alone.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tfprep.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from tfprep.sources.annotations import Coco, CocoPanoptic, LabelMe, Voc, Yolo
+    from tfprep.sources.containers import Archives, Video
+    from tfprep.sources.folder import Folder
+    from tfprep.sources.leaks import GroupFile, Without
+    from tfprep.sources.paired import Paired
+    from tfprep.sources.pixels import Pixels
+    from tfprep.sources.presets import ade20k, camvid, cityscapes
+    from tfprep.sources.source import Entry, FieldDecoder, Listing, Source, read_files
+    from tfprep.sources.splits import Fractions
+    from tfprep.sources.table import Table
 
 __all__ = [
     "Archives", "Coco", "CocoPanoptic", "Entry", "FieldDecoder", "Folder", "Fractions", "GroupFile", "LabelMe", "Listing",
     "Paired", "Pixels", "Source", "Table", "Video", "Voc", "Without", "Yolo", "ade20k", "camvid", "cityscapes", "read_files",
 ]  # fmt: skip
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "annotations": ["Coco", "CocoPanoptic", "LabelMe", "Voc", "Yolo"],
+        "containers": ["Archives", "Video"],
+        "folder": ["Folder"],
+        "leaks": ["GroupFile", "Without"],
+        "paired": ["Paired"],
+        "pixels": ["Pixels"],
+        "presets": ["ade20k", "camvid", "cityscapes"],
+        "source": ["Entry", "FieldDecoder", "Listing", "Source", "read_files"],
+        "splits": ["Fractions"],
+        "table": ["Table"],
+    },
+)

@@ -12,7 +12,7 @@ import os
 import secrets
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -50,6 +50,29 @@ def regular_size(path: Path) -> int:
     if not stat.S_ISREG(status.st_mode):
         raise _not_regular(path)
     return status.st_size
+
+
+def regular_sizes(folder: Path, names: Iterable[str]) -> Iterator[int]:
+    """Yield what `regular_size` returns for files of one folder, from a descriptor of it: a large dataset has 100,000 files."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise _cannot_open(folder, error) from error
+    try:
+        for name in names:
+            size = _plain_size(name, descriptor)
+            yield regular_size(folder / name) if size is None else size
+    finally:
+        os.close(descriptor)
+
+
+def _plain_size(name: str, folder: int) -> int | None:
+    """Return the size of a file that is no link; None if it needs a closer look."""
+    try:
+        status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except (OSError, ValueError):
+        return None
+    return status.st_size if stat.S_ISREG(status.st_mode) else None
 
 
 def open_regular(path: Path) -> BinaryIO:

@@ -7,7 +7,6 @@ from dataclasses import asdict
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tfprep.dataset import Dataset
 from tfprep.inspect.groups import Suspicion
@@ -51,6 +50,8 @@ def pairs_with_pictures(
     data: Dataset, leaks: Leaks, pairs: Sequence[Pair], side_px: int
 ) -> list[tuple[Pair, str, str]]:
     """Return pairs with both pictures, JPEG in base 64; an empty text for a sample without one."""
+    import pyarrow.compute as pc  # takes as long as the rest of Arrow, and most datasets have no leaks
+
     prints, keys = (
         leaks.fingerprints,
         pa.array([key for pair in pairs for key in (pair.first, pair.second)], pa.string()),
