@@ -216,6 +216,14 @@ def test_states_name_what_is_missing(folder, url):
         raw.read_raw(raw.raw_root(url), "coco.json//10+99999999//x")
 
 
+def test_states_of_a_path_outside_the_root_and_of_a_root_that_is_gone(tmp_path):
+    path = tmp_path / "copy.png"
+    path.write_bytes(b"12345")
+    for root in (tmp_path / "gone", tmp_path):
+        states = raw.raw_states(root, [str(path), "a.png"])
+        assert (states[str(path)].bytes, states["a.png"].text) == (5, "FileNotFoundError")
+
+
 def test_a_table_may_hold_urls(folder, tmp_path):
     names = sorted(path.relative_to(folder).as_posix() for path in (folder / "masks").rglob("*.png"))
     url = put(folder, f"memory://raw-{next(_numbers)}")

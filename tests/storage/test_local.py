@@ -9,7 +9,7 @@ import stat
 import pytest
 
 from tfprep.errors import DatasetError
-from tfprep.storage.local import open_regular, regular_descriptor, regular_size
+from tfprep.storage.local import open_regular, regular_descriptor, regular_size, regular_sizes
 
 
 def make_socket(path):
@@ -28,6 +28,12 @@ def link_through_a_folder(path):
     path.symlink_to("step")
 
 
+def among_many(path):
+    """The size as `regular_sizes` gives it."""
+    (size,) = regular_sizes(path.parent, [path.name])
+    return size
+
+
 REFUSED = {
     "a FIFO": (os.mkfifo, "is no regular file"),
     "a link to a FIFO": (lambda p: (os.mkfifo(p.with_name("fifo")), p.symlink_to("fifo")), "is no regular file"),
@@ -42,7 +48,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("function", [regular_descriptor, regular_size, open_regular])
+@pytest.mark.parametrize("function", [regular_descriptor, regular_size, among_many, open_regular])
 @pytest.mark.parametrize("case", REFUSED)
 def test_refused(tmp_path, case, function):
     make, message = REFUSED[case]
@@ -56,8 +62,9 @@ def test_refused(tmp_path, case, function):
 def test_a_socket_is_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # the path of a socket has at most 107 bytes
     make_socket("file")
-    with pytest.raises(DatasetError, match="is no regular file"):
-        regular_size(tmp_path / "file")
+    for function in (regular_size, among_many):
+        with pytest.raises(DatasetError, match="is no regular file"):
+            function(tmp_path / "file")
     with pytest.raises(DatasetError, match="cannot be opened"):
         regular_descriptor(tmp_path / "file")
 
@@ -75,7 +82,7 @@ def test_a_device_node_is_refused(tmp_path):
 
 
 def test_a_name_with_nul_is_refused(tmp_path):
-    for function in (regular_descriptor, regular_size):
+    for function in (regular_descriptor, regular_size, among_many):
         with pytest.raises(DatasetError, match="cannot be opened"):
             function(tmp_path / "a\0b")
 
@@ -85,7 +92,7 @@ def test_a_link_inside_the_folder_is_followed(tmp_path):
     (tmp_path / "file").symlink_to("content")
     (tmp_path / "absolute").symlink_to(tmp_path / "content")
     for name in ("content", "file", "absolute"):
-        assert regular_size(tmp_path / name) == 5
+        assert regular_size(tmp_path / name) == among_many(tmp_path / name) == 5
         with open_regular(tmp_path / name) as file:
             assert file.read() == b"12345"
 
@@ -95,5 +102,10 @@ def test_the_folder_itself_may_be_a_link(tmp_path):
     (tmp_path / "disk").mkdir()
     (tmp_path / "disk" / "file").write_bytes(b"1")
     (tmp_path / "dataset").symlink_to("disk")
-    assert regular_size(tmp_path / "dataset" / "file") == 1
+    assert regular_size(tmp_path / "dataset" / "file") == among_many(tmp_path / "dataset" / "file") == 1
     os.close(regular_descriptor(tmp_path / "dataset" / "file"))
+
+
+def test_a_folder_that_is_gone_is_an_error(tmp_path):
+    with pytest.raises(DatasetError, match="gone cannot be opened"):
+        among_many(tmp_path / "gone" / "file")
