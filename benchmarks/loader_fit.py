@@ -12,6 +12,9 @@ from loader_peers import BATCH, DRAIN, Candidate
 
 import tfprep
 
+STEPS = 8
+"""Batches that Keras takes at a time: one by one, Keras itself takes longer than a batch of raw images. DRAIN is a multiple."""
+
 
 class OnePixel(keras.layers.Layer):
     def call(self, inputs: Any) -> Any:
@@ -21,7 +24,6 @@ class OnePixel(keras.layers.Layer):
 class Clock(keras.callbacks.Callback):
     """Seconds of an epoch without its first batches, which were ready before it began."""
 
-    batches = 0
     seconds = 0.0
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
@@ -33,9 +35,9 @@ class Clock(keras.callbacks.Callback):
 
 
 def fit(folder: Path, **options: Any) -> Candidate:
-    """`fit` of a model that reads one pixel, so that the delivery of batches takes most of the time."""
+    """`fit` of a model that reads one pixel, so that the delivery of batches takes most of the time. A turn is an epoch."""
     loader = tfprep.open(folder).loader("train", BATCH, inputs="image", targets="label", tuning=False, **options)
-    return fitted(loader.repeat())
+    return fitted(loader, len(loader))
 
 
 def keras_alone() -> Candidate:
@@ -44,15 +46,19 @@ def keras_alone() -> Candidate:
     return fitted(tf.data.Dataset.from_tensors(batch).repeat())
 
 
-def fitted(train: tf.data.Dataset) -> Candidate:
-    """`fit` of the same model on batches of images and labels."""
+def fitted(train: tf.data.Dataset, epoch: int = 0) -> Candidate:
+    """`fit` of the same model on batches of images and labels. `epoch`: the number of batches, unless there is no end.
+
+    Keras takes `STEPS` batches at a time, also the last time, so an epoch has a multiple of them or ends by itself.
+    """
     model = keras.Sequential([keras.Input((224, 224, 3), dtype="uint8"), OnePixel(), keras.layers.Dense(1)])
-    model.compile("sgd", "mse", steps_per_execution=8)  # Keras itself takes longer than a batch of raw images
+    model.compile("sgd", "mse", steps_per_execution=STEPS)
     clock = Clock()
 
     def run(count: int) -> float:
-        clock.batches = count // BATCH
-        model.fit(train, steps_per_epoch=clock.batches + DRAIN, verbose=0, shuffle=False, callbacks=[clock])
-        return clock.seconds
+        batches = count // BATCH
+        steps = epoch or -(-(batches + DRAIN) // STEPS) * STEPS
+        model.fit(train, steps_per_epoch=None if epoch else steps, verbose=0, shuffle=False, callbacks=[clock])
+        return clock.seconds * batches / (steps - DRAIN)
 
     return run

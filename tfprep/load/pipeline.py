@@ -24,7 +24,7 @@ from tfprep.load.order.epoch_order import EpochOrder
 from tfprep.load.order.schedule import BatchSchedule, Numbers
 from tfprep.load.order.selection import columns_of, select
 from tfprep.load.order.variants import Variants
-from tfprep.load.outputs import EXTRA, Output, Outputs, pad_outputs, resolve
+from tfprep.load.outputs import EXTRA, Output, Outputs, pad_outputs, resolve, row_bytes
 from tfprep.load.passes import PassBatches, Passes, Steps
 from tfprep.load.reader.ahead import PLAN_ROWS, ReadAhead, plan_ranges
 from tfprep.load.reader.bad_records import BadRecords
@@ -393,8 +393,22 @@ class Pipeline:
             other = "shards arrive in the folder `local` while it runs"
         return plan_workers(
             options.workers, threads, parts=self._parts, geometry=options.geometry, files=self.table.files,
-            budget=self._budget, other=other,
+            records=self._records_of_each_epoch, budget=self._budget, other=other,
         )  # fmt: skip
+
+    @property
+    def _records_of_each_epoch(self) -> int:
+        """How many records this host reads in every epoch; 0 where all of them fit into the cache."""
+        choice, read = (
+            self.settings.cache,
+            [output for output in self._kept_outputs() if output.name not in self.indexed],
+        )
+        is_cached = choice == "decoded" or (choice == "auto" and self.training)
+        if (
+            is_cached and self.table.records * sum(map(row_bytes, read)) <= self._budget // 2
+        ):  # batches leave at least half
+            return 0
+        return self.schedule.size // self.options.host.count
 
     @property
     def _batch_rows(self) -> int:

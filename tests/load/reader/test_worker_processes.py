@@ -352,11 +352,25 @@ def test_a_stall_names_the_worker_and_its_stacks(data):
 # --- what is taken ------------------------------------------------------------------------------------------------------
 
 
-def test_few_cpus_have_threads(data, monkeypatch):
-    monkeypatch.setattr("tfprep.load.workers.usable_cpus", lambda: 2)
-    report = data.numpy_loader("train", 8).report()["workers"]
-    assert (report["kind"], report["processes"]) == ("threads", 0)
-    assert "2 CPUs are fewer than 8" in report["because"]
+@pytest.mark.parametrize(
+    ("cpus", "options", "kind", "reason"),
+    [
+        (2, {"cache": False}, "threads", "2 CPUs are fewer than 8, and an epoch of 90 records does not repay"),
+        (2, {"cache": False, "least": 90}, "processes", "every epoch reads 90 records"),
+        (2, {"cache": False, "least": 90, "hosts": (0, 2)}, "threads", "an epoch of 45 records"),
+        (2, {"cache": False, "least": 90, "threads": 1}, "threads", "one thread reads"),
+        (1, {"cache": False, "least": 90}, "threads", "one thread reads"),
+        (2, {"least": 90}, "threads", "the cache holds all records after the first epoch"),
+        (2, {"least": 90, "training": False}, "processes", "every epoch reads 90 records"),  # there is no cache
+    ],
+)
+def test_few_cpus_have_processes_where_much_is_read(data, monkeypatch, cpus, options, kind, reason):
+    options = {"threads": 4, **options}
+    monkeypatch.setattr("tfprep.load.workers.usable_cpus", lambda: cpus)
+    monkeypatch.setattr("tfprep.load.workers.MANY_RECORDS", options.pop("least", 10_000))
+    report = data.numpy_loader("train", 8, fields=["image"], **options).report()["workers"]
+    assert report["kind"] == kind
+    assert reason in report["because"]
 
 
 def test_many_cpus_have_processes(data, monkeypatch):
