@@ -16,8 +16,8 @@ only decode. Figures are medians over the rounds; ratios are medians of the rati
 The files are in the page cache. JPEG images are read without the loader's cache, with which nothing would be decoded from the
 second epoch on. Raw images are read with the default options, which keep the rows in memory if all fit, as the page cache does
 for the limit, and in the candidate "read" without that cache. Threads of the process that trains read for the candidates
-"threads", and what `workers="auto"` takes on this machine for the others: from 10,000 images on, worker processes where nothing is
-cached.
+"threads", and what `workers="auto"` takes on this machine for the others: from 10,000 images on, worker processes where nothing
+is cached.
 Processor time includes child processes.
 """
 
