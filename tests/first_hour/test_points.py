@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,6 +13,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+import tfprep
 from tfprep.cli import main
 
 ENVIRONMENT = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": str(Path(__file__).parents[2])}
@@ -126,3 +129,25 @@ def test_a_mistake_in_a_recipe_is_found_when_it_is_loaded(tmp_path, option, stor
     assert "Traceback" not in message
     assert len(message) < 1500
     assert not list((tmp_path / "out").glob("*.tfrecord*"))
+
+
+def test_home_folders_and_a_file_that_cannot_be_read(tmp_path, monkeypatch, capfd):
+    """`~` is the home folder in DATA, in --out and in open(), and an error of reading names its file."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    recipe = RECIPE.replace("{OPTION}", "seed=1").replace("{STORE}", STORE)
+    (tmp_path / "recipe.py").write_text('DATA = "~/photos"\n' + recipe)
+    (tmp_path / "photos" / "cat").mkdir(parents=True)
+    Image.new("RGB", (8, 8)).save(tmp_path / "photos" / "cat" / "1.png")
+    (tmp_path / "photos" / "cat" / "2.png").symlink_to("2.png")
+    with pytest.raises(SystemExit) as ended:
+        main(["build", str(tmp_path / "recipe.py"), "--out", "~/out"])
+    assert not ended.value.code
+    assert len(tfprep.open("~/out").index("train")) == 1
+    (reject,) = map(json.loads, (tmp_path / "out" / "rejects.jsonl").read_text().splitlines())
+    assert reject["file"] == "cat/2.png"
+    assert reject["error"].startswith("cannot read the file: ")
+    (tmp_path / "photos" / "cat" / "1.png").unlink()
+    with pytest.raises(SystemExit) as ended:
+        main(["build", str(tmp_path / "recipe.py"), "--out", "~/none"])
+    assert ended.value.code
+    assert re.search(r"cannot read the file: [^(]*\(cat/2.png\)", capfd.readouterr().err)

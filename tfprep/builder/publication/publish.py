@@ -97,10 +97,11 @@ def check_rejects(layout: Layout, receipts: Sequence[Receipt], samples: int, max
         return
     write_content(layout.failed_rejects, "".join(_reject_lines(receipts)))
     (reason, often), *_ = Counter(f"{reject.stage}: {reject.error}" for reject in rejects).most_common(1)
+    example = next(reject.file or reject.key for reject in rejects if f"{reject.stage}: {reject.error}" == reason)
     allowed = f"at most {100 * max_bad:.3g}% may be" if max_bad < 1 else "a dataset holds at least one"
     raise TooManyRejectsError(
         f"{len(rejects)} of {samples} samples were rejected, {allowed}; nothing was published. Most often ({often} times): "
-        f"{reason}. All are in {layout.failed_rejects}"
+        f"{reason} ({example}). All are in {layout.failed_rejects}"
     )
 
 
