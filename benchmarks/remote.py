@@ -10,6 +10,8 @@ meanwhile: on a machine that does nothing else, all cores together are what limi
 
 - "limit": 16 threads fetch ranges of 8 MB and decode nothing: what this server sends.
 - "sequential", "block" (of 256 records), "global": numpy_loader without a cache and with memory_budget="512MB".
+- "global apart": global order where hardly two records that are needed together lie side by side, as in a dataset of many GB. The
+  dataset here is so small that "global" fetches all of it.
 - "one by one": a request a record in 16 threads, each made when the record is needed, as tfprep did before it fetched ahead.
 - "cache": global order, all shards in the local cache; "folder": the same from a local folder.
 - "tf.data", "tf.data records": see `remote_candidates.py`.
@@ -118,6 +120,7 @@ def of_s3(folder: Path, image_bytes: float, scratch: Path, streaming: str | None
         "sequential": lambda: candidates.loader(place, order="sequential"),
         "block": lambda: candidates.loader(place, order="block", block=256, window=4),
         "global": lambda: candidates.loader(place),
+        "global apart": lambda: candidates.apart(place),
         "one by one": lambda: candidates.one_by_one(place),
         "cache": lambda: candidates.with_local_cache(place, scratch / "cache"),
         "folder": lambda: candidates.loader(str(folder / "data")),

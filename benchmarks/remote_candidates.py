@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -89,11 +90,34 @@ def one_by_one(place: str) -> Iterator[int]:
     """A request a record, made by the thread that needs it: the loader with nothing fetched ahead."""
     from tfprep.load.reader import ahead
 
-    start, ahead.ReadAhead.start = ahead.ReadAhead.start, lambda self: None
-    try:
+    with _replaced(ahead.ReadAhead, start=lambda self: None):
         yield from loader(place, threads=16)
+
+
+def apart(place: str) -> Iterator[int]:
+    """Global order as in a dataset of many GB, where hardly two records that are needed together lie side by side."""
+    from tfprep.load.reader import ahead
+
+    join = ahead._ranges
+
+    def one_each(*arguments: Any) -> Any:
+        with _replaced(ahead, GAP_BYTES=-(1 << 60)):
+            return join(*arguments)
+
+    with _replaced(ahead, _ranges=one_each):
+        yield from loader(place)
+
+
+@contextmanager
+def _replaced(owner: Any, **values: Any) -> Iterator[None]:
+    before = {name: getattr(owner, name) for name in values}
+    try:
+        for name, value in values.items():
+            setattr(owner, name, value)
+        yield
     finally:
-        ahead.ReadAhead.start = start
+        for name, value in before.items():
+            setattr(owner, name, value)
 
 
 def tensors(place: str, **options: Any) -> Iterator[int]:
