@@ -178,6 +178,15 @@ def test_an_answer_that_a_repetition_would_get_as_well_is_an_error_at_once(s3):
     assert [request.method for request in s3.proxy.requests if request.fault] == ["GET", "PUT", "PUT"]
 
 
+def test_google_at_an_endpoint_of_its_own(s3, monkeypatch):
+    """As at an emulator. Reading is the same request as that of S3, but for the signature."""
+    monkeypatch.setenv("GOOGLE_BASE_URL", s3.endpoint)
+    monkeypatch.setenv("GOOGLE_SKIP_SIGNATURE", "true")
+    folder = s3.new_url()
+    s3.put(f"{folder}/x", b"0123456789")
+    assert bytes(open_store(folder.replace("s3://", "gs://")).read("x", 2, 5)) == b"234"
+
+
 def test_http_reads_and_does_not_list(s3):
     folder = s3.new_url()
     s3.put(f"{folder}/x", b"0123456789")

@@ -233,7 +233,7 @@ def _client(url: Url) -> Any:
 def _connected(scheme: str, bucket: str, _process: int, environment: tuple[tuple[str, str], ...]) -> Any:
     from obstore import store
 
-    endpoints = [value for name, value in environment if "ENDPOINT" in name]
+    endpoints = [value for name, value in environment if "ENDPOINT" in name or name == "GOOGLE_BASE_URL"]
     client: Any = {
         "allow_http": scheme == "http" or any(value.startswith("http://") for value in endpoints),
         "connect_timeout": timedelta(seconds=CONNECT_S),
