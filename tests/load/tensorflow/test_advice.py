@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+import re
 import warnings
 
 import pytest
@@ -10,6 +12,8 @@ import tfprep
 
 keras = pytest.importorskip("keras")
 tf = pytest.importorskip("tensorflow")
+
+from tfprep.load.tensorflow.advice import TEXT, silence_advice_to_shuffle  # noqa: E402 - it imports TensorFlow
 
 
 @pytest.fixture
@@ -28,21 +32,37 @@ def own(train):
     return tf.data.Dataset.from_tensors((tf.zeros([8, 24, 32, 3]), tf.zeros([8], tf.int64)))
 
 
-@pytest.mark.parametrize(
-    ("dataset", "is_shown"),
-    [
-        (lambda train: train, False),
-        (lambda train: train.map(lambda x, y: (x, y)).prefetch(1), False),
-        (own, True),
-        (lambda train: own(train).map(lambda x, y: (x, y)), True),
-    ],
-)
-def test_whom_keras_advises(model, train, dataset, is_shown):
+def advice(model, dataset, silence):
     with warnings.catch_warnings(record=True) as shown:
         warnings.simplefilter("always")
-        tfprep.load.tensorflow.advice.silence_advice_to_shuffle()  # in front of this block's own filter
-        model.fit(dataset(train), verbose=0)
-    assert any(".shuffle(buffer_size)" in str(warning.message) for warning in shown) is is_shown
+        silence()  # in front of this block's own filter
+        model.fit(dataset, verbose=0)
+    return [str(warning.message) for warning in shown if ".shuffle(buffer_size)" in str(warning.message)]
+
+
+@pytest.mark.parametrize(
+    "dataset", [lambda train: train, lambda train: train.map(lambda x, y: (x, y)).prefetch(1)], ids=["itself", "map"]
+)
+def test_none_for_a_loader(model, train, dataset):
+    assert advice(model, dataset(train), silence_advice_to_shuffle) == []
+
+
+@pytest.mark.parametrize("dataset", [own, lambda train: own(train).map(lambda x, y: (x, y))], ids=["itself", "map"])
+def test_as_before_for_other_datasets(model, train, dataset):
+    """Older versions of Keras advise nobody."""
+    assert advice(model, dataset(train), silence_advice_to_shuffle) == advice(model, dataset(train), lambda: None)
+    if version(keras.__version__) >= (3, 15):
+        assert advice(model, dataset(train), silence_advice_to_shuffle)
+
+
+def version(text):
+    return tuple(int(part) for part in text.split(".")[:2])
+
+
+def test_the_filter_can_be_sent_to_another_process(train):
+    (sent,) = [item for item in pickle.loads(pickle.dumps(warnings.filters)) if "`shuffle=True`" in str(item[1])]
+    assert isinstance(sent[1], re.Pattern)
+    assert sent[1].match(TEXT)
 
 
 def test_other_warnings_pass_the_filter(train):

@@ -3,12 +3,13 @@
 Without shuffle=False, `fit` warns of every dataset that it "is expected to already be shuffled (via `.shuffle(buffer_size)`)". It
 looks at nothing of the dataset, so there is no hook to say that a loader is in random order already, where a shuffle buffer would
 only cost memory. A filter of Python's warnings sees the text alone. The filter here therefore holds an object with the `match` of
-a compiled pattern, which finds the dataset in the frame of Keras that warns (`x`; Keras 3.3 to 3.15). Where it finds none, the
-advice is shown.
+a compiled pattern, which finds the dataset in the frame of Keras that warns (`x`; tried with Keras 3.15, while 3.5 has no such
+advice). Where it finds none, the advice is shown.
 """
 
 from __future__ import annotations
 
+import re
 import sys
 import warnings
 from typing import Any
@@ -27,6 +28,10 @@ class _OfALoader:
         return text.startswith(TEXT) and any(
             isinstance(dataset, DatasetOver) for dataset in datasets_of(_dataset_of_the_warning())
         )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A plain pattern: scikit-learn sends all filters to its workers, which should not import TensorFlow for this."""
+        return re.compile, (re.escape(TEXT),)
 
 
 _FILTER = ("ignore", _OfALoader(), UserWarning, None, 0)
