@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -68,16 +69,16 @@ def test_the_script_of_an_indexed_job(site, tmp_path, variable):
     assert receipts == ["train-00000.json", "train-00015.json", "train-00016.json"]
 
 
-def test_the_script_with_xargs_and_the_last_step(site, tmp_path):
-    (line,) = re.findall(r"seq 0 15 \| xargs .*", PAGE)
+@pytest.mark.parametrize("tool", ["seq 0 15 | xargs", "parallel"])
+def test_the_scripts_for_a_few_machines_and_the_last_step(site, tmp_path, tool):
+    if shutil.which(tool.split()[-1]) is None:
+        pytest.skip(f"{tool} is not installed")
+    (line,) = re.findall(rf"^{re.escape(tool)} .*", PAGE, re.M)
     out = tmp_path / "out"
-    for printed, here in (
-        ("seq 0 15", "seq 0 3"),
-        ("/16", "/4"),
-        ("--workers 1", "--workers 0"),
-    ):  # 4 parts take less time
-        assert printed in line
+    for printed, here in (("0 15", "0 3"), ("{0..15}", "{0..3}"), ("/16", "/4"), (" --workers 1", "")):  # takes less time
         line = line.replace(printed, here)
-    shell(line, site, out)
+    assert "/4" in line
+    (site / "hosts").write_text(":\n")  # this machine
+    shell(line.replace("--quiet", "--quiet --workers 0"), site, out)
     finish_build(site / "photos.py", out, site / "data", options=BuildOptions(workers=0))
     assert files(out) == files(site / "expected")
