@@ -75,7 +75,12 @@ def test_the_scripts_for_a_few_machines_and_the_last_step(site, tmp_path, tool):
         pytest.skip(f"{tool} is not installed")
     (line,) = re.findall(rf"^{re.escape(tool)} .*", PAGE, re.M)
     out = tmp_path / "out"
-    for printed, here in (("0 15", "0 3"), ("{0..15}", "{0..3}"), ("/16", "/4"), (" --workers 1", "")):  # takes less time
+    for printed, here in (
+        ("0 15", "0 3"),
+        ("{0..15}", "{0..3}"),
+        ("/16", "/4"),
+        (" --workers 1", ""),
+    ):  # takes less time
         line = line.replace(printed, here)
     assert "/4" in line
     (site / "hosts").write_text(":\n")  # this machine
