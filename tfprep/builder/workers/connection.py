@@ -12,6 +12,8 @@ from tfprep.engines import Ray
 from tfprep.errors import BuildError
 
 _CONNECT_S = 10.0
+FAILED_START = "error raised in its creation task"
+"""Ray's words for an actor whose process runs and cannot make it, for example where tfprep is not installed."""
 
 
 class Connection:
@@ -41,7 +43,7 @@ class Connection:
 def summary_of(error: Exception) -> str:
     """Return one line of an error's text: the first, or the last where the first only announces a traceback."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-    return lines[-1] if lines[0].endswith(":") or "Traceback" in str(error) else lines[0]
+    return lines[-1] if lines[0].endswith(":") or FAILED_START in lines[0] or "Traceback" in str(error) else lines[0]
 
 
 def _check_environment(runtime_env: Mapping[str, Any]) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from tfprep.builder.planning.versions import building_versions
-from tfprep.builder.workers.connection import summary_of
+from tfprep.builder.workers.connection import FAILED_START, summary_of
 from tfprep.builder.workers.engine import Json, TaskCrashed, TaskDone, TaskProgress, WorkerEvent, WorkerState
 from tfprep.builder.workers.node import Node, NodeReply, NodeTask
 from tfprep.builder.workers.processes import rebuilt
@@ -102,6 +102,8 @@ class RemoteNode:
         except ray.exceptions.RuntimeEnvSetupError as error:
             raise NodeRefusedError(f"its runtime_env cannot be set up: {summary_of(error)}") from error
         except ray.exceptions.RayError as error:
+            if FAILED_START in str(error):
+                raise NodeRefusedError(summary_of(error)) from error
             raise NodeLostError(summary_of(error)) from error
 
     def take_over(self, reply: NodeReply) -> list[WorkerEvent]:
