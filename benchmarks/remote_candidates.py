@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -125,8 +125,9 @@ def tensors(place: str, **options: Any) -> Iterator[int]:
     import tfprep
 
     options = {"cache": False, "memory_budget": "512MB", "seed": 1, **options}
-    for batch in tfprep.open(place).loader("train", BATCH, **options).repeat():
-        yield int(batch["image"].shape[0])
+    with closing(tfprep.open(place).loader("train", BATCH, **options)) as loader:
+        for batch in loader.repeat():
+            yield int(batch["image"].shape[0])
 
 
 # --- tf.data ------------------------------------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ def test_from_a_bucket_to_a_bucket_to_batches(site, s3, tmp_path, monkeypatch):
     for name in files:
         s3.put(f"{raw}/{name}", (full.data / name).read_bytes())
     s3.proxy.reset()
-    build(full.recipe, url, raw, options=BuildOptions(workers=1))
+    build(full.recipe, url, raw, options=BuildOptions(workers=0))
     assert content(url) == content(full.out)
     reads = Counter(request.path for request in s3.proxy.reads(raw.removeprefix("s3:/")))
     assert (len(reads), set(reads.values())) == (len(files), {1})
