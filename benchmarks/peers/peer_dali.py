@@ -1,38 +1,52 @@
-"""NVIDIA DALI on the CPU: files in class folders, `fn.readers.file` and `fn.readers.numpy`, decoded by its threads."""
+"""NVIDIA DALI on the CPU: TFRecord files with their indexes, read, decoded and shuffled (buffer of 1,000) by its threads."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from multiprocessing import Pool
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import Item, encoded, in_class_folders, main, prepared
+from common import CROP, Item, encoded, main
+
+from tfprep import records
+
+SHARDS = 8
+SHUFFLE = 1000
 
 
 def build(items: Sequence[Item], out: Path, form: str) -> None:
-    in_class_folders(_write, items, out, form)
+    out.mkdir(parents=True)
+    with Pool() as pool:
+        pool.starmap(_shard, [(items[n::SHARDS], out / f"{n:03d}.tfrecord", form) for n in range(SHARDS)])
 
 
-def _write(item: Item, number: int, out: Path, form: str) -> None:
-    path, label = item
-    if form == "raw":
-        np.save(out / f"{label:05d}" / f"{number:06d}.npy", prepared(path))
-    else:
-        (out / f"{label:05d}" / f"{number:06d}.jpg").write_bytes(encoded(path, form))
+def _shard(items: Sequence[Item], path: Path, form: str) -> None:
+    with path.open("wb") as file:
+        writer = records.RecordWriter(file)
+        for photo, label in items:
+            writer.write(records.encode({"image": encoded(photo, form), "label": np.array([label], np.int64)})[0])
+    path.with_suffix(".idx").write_text(records.format_index(writer.frames))
 
 
 def load(out: Path, form: str, batch_size: int, workers: int) -> Iterable[Any]:
-    from nvidia.dali import fn, pipeline_def
+    from nvidia.dali import fn, pipeline_def, tfrecord
 
-    files = [str(path) for path in sorted(out.rglob("*.npy"))]
+    files, indexes = ([str(path) for path in sorted(out.glob(pattern))] for pattern in ("*.tfrecord", "*.idx"))
+    features = {
+        "image": tfrecord.FixedLenFeature((), tfrecord.string, ""),
+        "label": tfrecord.FixedLenFeature([1], tfrecord.int64, -1),
+    }
 
     @pipeline_def(batch_size=batch_size, num_threads=workers, device_id=None, seed=0)  # type: ignore[misc]
     def images() -> Any:
+        record = fn.readers.tfrecord(
+            path=files, index_path=indexes, features=features, random_shuffle=True, initial_fill=SHUFFLE
+        )
         if form == "raw":
-            return fn.readers.numpy(files=files, random_shuffle=True)  # this reader has no labels
-        content, label = fn.readers.file(file_root=str(out), random_shuffle=True)
-        return fn.decoders.image(content, device="cpu"), label
+            return fn.reinterpret(record["image"], shape=[CROP, CROP, 3]), record["label"]
+        return fn.decoders.image(record["image"], device="cpu"), record["label"]
 
     pipeline = images()
     pipeline.build()
@@ -40,9 +54,9 @@ def load(out: Path, form: str, batch_size: int, workers: int) -> Iterable[Any]:
 
 
 def _batches(pipeline: Any) -> Iterator[Any]:
+    """Arrays over DALI's own memory, which are valid until the next batch."""
     while True:
-        out = pipeline.run()
-        yield tuple(part.as_array() for part in (out if isinstance(out, tuple) else (out,)))
+        yield tuple(np.asarray(part.as_tensor()) for part in pipeline.run())
 
 
 if __name__ == "__main__":

@@ -17,6 +17,9 @@ from typing import Any
 import numpy as np
 from common import QUALITY, Item, forever, main, prepared
 
+EPOCHS = 50
+"""Epochs of the few photos that one epoch of the loader consists of, so that its start is as rare as with a large dataset."""
+
 
 class Photos:
     """The items as the indexed dataset that FFCV's writer takes."""
@@ -51,12 +54,15 @@ def load(out: Path, form: str, batch_size: int, workers: int) -> Iterable[Any]:
     from ffcv.fields.basics import IntDecoder
     from ffcv.fields.decoders import SimpleRGBImageDecoder
     from ffcv.loader import Loader, OrderOption
+    from ffcv.reader import Reader
 
+    file = str(out / "photos.beton")
     loader = Loader(
-        str(out / "photos.beton"),
+        file,
         batch_size=batch_size,
         num_workers=workers,
         order=OrderOption.RANDOM,
+        indices=np.tile(np.arange(Reader(file).num_samples, dtype=np.uint64), EPOCHS),
         drop_last=True,
         os_cache=True,
         pipelines={"image": [SimpleRGBImageDecoder()], "label": [IntDecoder()]},

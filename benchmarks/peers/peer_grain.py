@@ -8,7 +8,8 @@ from multiprocessing import Pool
 from pathlib import Path
 from typing import Any
 
-from common import Item, decoded, encoded, main, stacked
+import numpy as np
+from common import CROP, Item, decode_into, encoded, main
 
 SHARDS = 8
 
@@ -22,7 +23,7 @@ def build(items: Sequence[Item], out: Path, form: str) -> None:
 def _shard(items: Sequence[Item], path: Path, form: str) -> None:
     from array_record.python.array_record_module import ArrayRecordWriter
 
-    writer = ArrayRecordWriter(str(path), "group_size:1")
+    writer = ArrayRecordWriter(str(path), "group_size:1,uncompressed")
     for photo, label in items:
         writer.write(struct.pack("<q", label) + encoded(photo, form))
     writer.close()
@@ -31,13 +32,16 @@ def _shard(items: Sequence[Item], path: Path, form: str) -> None:
 def load(out: Path, form: str, batch_size: int, workers: int) -> Iterable[Any]:
     import grain
 
-    def sample(record: bytes) -> tuple[Any, int]:
-        return decoded(record[8:], form), struct.unpack("<q", record[:8])[0]
+    def decode_batch(records: Sequence[bytes]) -> tuple[Any, Any]:
+        images = np.empty((len(records), CROP, CROP, 3), np.uint8)
+        for row, record in zip(images, records, strict=True):
+            decode_into(row, memoryview(record)[8:], form)
+        return images, np.array([struct.unpack_from("<q", record)[0] for record in records])
 
     source = grain.sources.ArrayRecordDataSource([str(path) for path in sorted(out.glob("*.array_record"))])
-    data = grain.MapDataset.source(source).shuffle(seed=0).repeat().map(sample)
-    options = grain.ReadOptions(num_threads=8 * workers, prefetch_buffer_size=256)
-    return data.to_iter_dataset(options).batch(batch_size, drop_remainder=True, batch_fn=stacked)
+    data = grain.MapDataset.source(source).shuffle(seed=0).repeat()
+    batches = data.batch(batch_size, drop_remainder=True, batch_fn=list).map(decode_batch)
+    return batches.to_iter_dataset(grain.ReadOptions(num_threads=8 * workers, prefetch_buffer_size=8 * workers))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,7 @@
-"""Keras's deprecated `ImageDataGenerator.flow_from_directory`, which runs in one thread and has no raw form."""
+"""Keras's deprecated `ImageDataGenerator.flow_from_directory`, read in threads as `fit` reads a `PyDataset` with workers.
+
+Every image once an epoch, in a global permutation; it has no raw form, and Pillow is its only decoder.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from common import CROP, main
+from common import CROP, forever, main
 from peer_keras_directory import build
 
 
@@ -20,12 +23,25 @@ def load(out: Path, form: str, batch_size: int, workers: int) -> Iterable[Any]:
     from keras.src.legacy.preprocessing.image import ImageDataGenerator
 
     with contextlib.redirect_stdout(io.StringIO()):
-        batches = ImageDataGenerator().flow_from_directory(str(out), target_size=(CROP, CROP), batch_size=batch_size)
-    return _full(batches, batch_size)
+        batches = ImageDataGenerator(dtype="uint8").flow_from_directory(
+            str(out), target_size=(CROP, CROP), batch_size=batch_size, class_mode="sparse"
+        )
+    return forever(lambda: _epoch(batches, batch_size, workers))
 
 
-def _full(batches: Iterable[Any], batch_size: int) -> Iterator[Any]:
-    return (batch for batch in batches if len(batch[0]) == batch_size)
+def _epoch(batches: Any, batch_size: int, workers: int) -> Iterator[Any]:
+    """The batches of an epoch through the queue that `fit` uses."""
+    from keras.src.trainers.data_adapters.py_dataset_adapter import OrderedEnqueuer
+
+    queue = OrderedEnqueuer(batches, workers=workers)
+    queue.start()
+    try:
+        for _, batch in zip(range(len(batches)), queue.get(), strict=False):
+            if len(batch[0]) == batch_size:
+                yield batch
+    finally:
+        queue.stop()
+    batches.on_epoch_end()
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ def load(out: Path, form: str, batch_size: int, workers: int) -> Iterable[Any]:
     import tensorflow as tf
 
     data = keras.utils.image_dataset_from_directory(
-        str(out), image_size=(CROP, CROP), batch_size=None, shuffle=True, verbose=False
+        str(out), image_size=(CROP, CROP), interpolation="nearest", batch_size=None, shuffle=True, verbose=False
     )
     return data.repeat().batch(batch_size).prefetch(tf.data.AUTOTUNE)
 

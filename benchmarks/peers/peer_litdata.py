@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from common import Item, decoded, encoded, forever, main, stacked
+from common import Item, encoded, forever, main
+
+PREFETCH = 4
 
 
 def build(items: Sequence[Item], out: Path, form: str) -> None:
-    import os
-
     import litdata
 
-    litdata.optimize(
-        fn=partial(_one, form=form),
-        inputs=list(items),
-        output_dir=str(out),
-        chunk_bytes="64MB",
-        num_workers=len(os.sched_getaffinity(0)),
-    )
+    with tempfile.TemporaryDirectory() as cache:
+        # Without these, `optimize` deletes the folders "chunks" and "data" of the folder for temporary files.
+        os.environ |= {f"DATA_OPTIMIZER_{kind}CACHE_FOLDER": f"{cache}/{kind}" for kind in ("", "DATA_")}
+        litdata.optimize(
+            fn=partial(_one, form=form),
+            inputs=list(items),
+            output_dir=str(out),
+            chunk_bytes="64MB",
+            num_workers=len(os.sched_getaffinity(0)),
+        )
 
 
 def _one(item: Item, form: str) -> dict[str, Any]:
@@ -30,14 +35,21 @@ def _one(item: Item, form: str) -> dict[str, Any]:
 
 def load(out: Path, form: str, batch_size: int, workers: int) -> Iterable[Any]:
     import litdata
+    from torch_batches import shared_batch
 
     data = litdata.StreamingDataset(str(out), shuffle=True, drop_last=True)
 
     def collate(samples: Sequence[Any]) -> Any:
-        return stacked([(decoded(sample["image"], form), sample["label"]) for sample in samples])
+        return shared_batch([sample["image"] for sample in samples], [sample["label"] for sample in samples], form)
 
     loader = litdata.StreamingDataLoader(
-        data, batch_size=batch_size, num_workers=workers, collate_fn=collate, drop_last=True
+        data,
+        batch_size=batch_size,
+        num_workers=workers,
+        collate_fn=collate,
+        drop_last=True,
+        persistent_workers=True,
+        prefetch_factor=PREFETCH,
     )
     return forever(lambda: loader)
 

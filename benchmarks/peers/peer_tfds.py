@@ -10,6 +10,9 @@ from typing import Any
 import numpy as np
 from common import CROP, Item, encoded, main, prepared
 
+SHARDS = 8
+READ_BYTES = 4 << 20
+
 
 def builder(items: Sequence[Item], out: Path, form: str) -> Any:
     from tfprep.cli.quiet import start_tensorflow
@@ -20,7 +23,8 @@ def builder(items: Sequence[Item], out: Path, form: str) -> Any:
     logging.getLogger("absl").setLevel(logging.ERROR)
     tfds.disable_progress_bar()
     shape = (CROP, CROP, 3)
-    image = tfds.features.Tensor(shape=shape, dtype=np.uint8) if form == "raw" else tfds.features.Image(shape=shape)
+    pixels = tfds.features.Tensor(shape=shape, dtype=np.uint8, encoding=tfds.features.Encoding.BYTES)
+    image = pixels if form == "raw" else tfds.features.Image(shape=shape)
 
     class Photos(tfds.core.GeneratorBasedBuilder):  # type: ignore[misc]
         VERSION = tfds.core.Version("1.0.0")
@@ -51,21 +55,36 @@ def io_bytes(content: bytes) -> Any:
 
 
 def build(items: Sequence[Item], out: Path, form: str) -> None:
-    builder(items, out, form).download_and_prepare()
+    import tensorflow_datasets as tfds
+
+    config = tfds.download.DownloadConfig(num_shards=SHARDS)
+    builder(items, out, form).download_and_prepare(download_config=config)
 
 
 def load(out: Path, form: str, batch_size: int, workers: int) -> Iterable[Any]:
+    source = builder([], out, form)
     import tensorflow as tf
     import tensorflow_datasets as tfds
 
-    uncached = tfds.ReadConfig(try_autocache=False)  # TFDS caches small datasets in memory, the other peers do not
-    data = (
-        builder([], out, form)
-        .as_dataset(split="train", shuffle_files=True, read_config=uncached)
-        .repeat()
-        .shuffle(1000)
+    def decode_record(record: Any) -> Any:
+        image = tf.io.decode_jpeg(record["image"], channels=3, dct_method="INTEGER_ACCURATE")
+        return tf.ensure_shape(image, (CROP, CROP, 3)), record["label"]
+
+    def decode_batch(records: Any) -> Any:
+        return tf.reshape(tf.io.decode_raw(records["image"], tf.uint8), (-1, CROP, CROP, 3)), records["label"]
+
+    config = tfds.ReadConfig(
+        try_autocache=False,  # TFDS caches small datasets in memory, the other peers do not
+        interleave_cycle_length=4,
+        interleave_block_length=8,
+        override_buffer_size=READ_BYTES,
     )
-    return data.batch(batch_size).prefetch(tf.data.AUTOTUNE)
+    skip = {"image": tfds.decode.SkipDecoding()}
+    records = source.as_dataset(split="train", shuffle_files=True, read_config=config, decoders=skip)
+    shuffled, auto = records.repeat().shuffle(1000), tf.data.AUTOTUNE
+    if form == "raw":
+        return shuffled.batch(batch_size).map(decode_batch, num_parallel_calls=auto).prefetch(auto)
+    return shuffled.map(decode_record, num_parallel_calls=auto).batch(batch_size).prefetch(auto)
 
 
 if __name__ == "__main__":

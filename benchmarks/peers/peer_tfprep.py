@@ -1,10 +1,10 @@
-"""tfprep: `tfprep.build`, and the TensorFlow loader."""
+"""tfprep: `tfprep.build`, and the TensorFlow loader with threads. Every record once an epoch, in a global permutation."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from common import CROP, QUALITY, SIDE, Item, main
 
@@ -23,10 +23,16 @@ def build(items: Sequence[Item], out: Path, form: str) -> None:
 
 
 def load(out: Path, form: str, batch_size: int, workers: int) -> Iterable[Any]:
+    return batches(out, batch_size, workers, "threads")
+
+
+def batches(out: Path, batch_size: int, threads: int, workers: Literal["threads", "processes"]) -> Iterable[Any]:
     from tfprep.cli.quiet import start_tensorflow
 
     start_tensorflow()
-    loader = tfprep.open(out).loader("train", batch_size, inputs="image", targets="label", threads=workers, cache=False)
+    loader = tfprep.open(out).loader(
+        "train", batch_size, inputs="image", targets="label", threads=threads, workers=workers, cache=False
+    )
     return iter(loader.repeat())
 
 

@@ -1,4 +1,9 @@
-"""PyTorch without a file format: prepared photos as files, a map-style dataset, and DataLoader with worker processes."""
+"""PyTorch without a file format: files in class folders, as `ImageFolder` reads them, and DataLoader with worker processes.
+
+Every image once an epoch, in a global permutation. `ImageFolder` belongs to torchvision, which has no wheel for this build of
+PyTorch on PyPI; the dataset below returns the same images and labels. Its decoder is simplejpeg, its `__getitems__` reads a whole
+batch into shared memory (see torch_batches.py).
+"""
 
 from __future__ import annotations
 
@@ -6,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from common import Item, decoded, encoded, forever, in_class_folders, main, stacked
+from common import Item, decode_into, encoded, in_class_folders, main
 
 
 def build(items: Sequence[Item], out: Path, form: str) -> None:
@@ -20,25 +25,45 @@ def _write(item: Item, number: int, out: Path, form: str) -> None:
 
 class Files:
     def __init__(self, out: Path, form: str) -> None:
-        self.paths, self.form = sorted(out.rglob(f"*.{form}")), form
+        paths = sorted(out.rglob(f"*.{form}"))
+        self.paths, self.labels, self.form = (
+            [str(path) for path in paths],
+            [int(path.parent.name) for path in paths],
+            form,
+        )
 
     def __len__(self) -> int:
         return len(self.paths)
 
-    def __getitem__(self, number: int) -> tuple[Any, int]:
-        path = self.paths[number]
-        return decoded(path.read_bytes(), self.form), int(path.parent.name)
+    def __getitems__(self, numbers: Sequence[int]) -> Any:
+        import torch
+        from torch_batches import shared_images
+
+        images = shared_images(len(numbers))
+        for row, number in zip(images.numpy(), numbers, strict=True):
+            self._read(row, self.paths[number])
+        return images, torch.tensor([self.labels[number] for number in numbers])
+
+    def _read(self, row: Any, path: str) -> None:
+        with open(path, "rb", buffering=0) as file:
+            if self.form == "raw":
+                file.readinto(row.reshape(-1))
+            else:
+                decode_into(row, file.read(), self.form)
 
 
 def load(out: Path, form: str, batch_size: int, workers: int) -> Iterable[Any]:
-    import torch
+    from torch.utils.data import DataLoader
+    from torch_batches import EndlessShuffle, as_it_is
 
-    loader = torch.utils.data.DataLoader(
-        Files(out, form), batch_size, shuffle=True, num_workers=workers, collate_fn=stacked, drop_last=True,
-        persistent_workers=True,
-    )  # fmt: skip
-    return forever(lambda: loader)
+    files = Files(out, form)
+    order = EndlessShuffle(len(files))
+    return DataLoader(
+        files, batch_size, sampler=order, num_workers=workers, collate_fn=as_it_is, prefetch_factor=PREFETCH
+    )
 
+
+PREFETCH = 4
 
 if __name__ == "__main__":
     main(build, load)

@@ -7,9 +7,10 @@ from multiprocessing import Pool
 from pathlib import Path
 from typing import Any
 
-from common import Item, decoded, encoded, main, stacked
+from common import Item, encoded, main
 
 SHARDS = 8
+PREFETCH = 4
 
 
 def build(items: Sequence[Item], out: Path, form: str) -> None:
@@ -27,16 +28,16 @@ def _shard(items: Sequence[Item], path: Path, form: str) -> None:
 
 
 def load(out: Path, form: str, batch_size: int, workers: int) -> Iterable[Any]:
-    import torch
     import webdataset as wds
+    from torch_batches import shared_batch
 
-    def sample(parts: tuple[bytes, bytes]) -> tuple[Any, int]:
-        return decoded(parts[0], form), int(parts[1])
+    def collate(samples: Sequence[Any]) -> Any:
+        return shared_batch([sample["img"] for sample in samples], [int(sample["cls"]) for sample in samples], form)
 
     shards = [str(path) for path in sorted(out.glob("*.tar"))]
     data = wds.WebDataset(shards, shardshuffle=len(shards), nodesplitter=None).repeat().shuffle(1000)
-    data = data.to_tuple("img", "cls").map(sample).batched(batch_size, collation_fn=stacked, partial=False)
-    return torch.utils.data.DataLoader(data, batch_size=None, num_workers=workers)
+    data = data.batched(batch_size, collation_fn=collate, partial=False)
+    return wds.WebLoader(data, batch_size=None, num_workers=workers, prefetch_factor=PREFETCH)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from typing import Any
 from tfprep.bench.charts import WIDTH, Bar, bars, svg
 
 NAMES = {
+    "tfprep_processes": "tfprep, processes",
     "tf_guide": "tf.data as in its guide", "tfds": "TensorFlow Datasets", "keras_directory": "Keras from a directory",
     "image_data_generator": "ImageDataGenerator", "webdataset": "WebDataset", "grain": "Grain + ArrayRecord",
     "streaming": "MosaicML Streaming", "litdata": "LitData", "torch_folder": "torch ImageFolder", "dali": "DALI (CPU)",

@@ -29,9 +29,11 @@ from typing import Any
 from tfprep.bench.measure.machine import BUSY, this_machine
 
 HERE = Path(__file__).parent
-TENSORFLOW = ("tfprep", "tf_guide", "tfds", "keras_directory", "image_data_generator")
+TENSORFLOW = ("tfprep", "tfprep_processes", "tf_guide", "tfds", "keras_directory", "image_data_generator")
 TORCH = ("webdataset", "grain", "streaming", "litdata", "torch_folder", "dali", "ffcv")
 NOT_RAW = ("keras_directory", "image_data_generator")
+SAME_DATASET = {"tfprep_processes": "tfprep", "image_data_generator": "keras_directory"}
+"""Peers that read the dataset that another one builds."""
 Figures = dict[str, float]
 
 
@@ -44,10 +46,10 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="Folder to keep photos and datasets in, and to reuse them from")
     parser.add_argument("--peers", nargs="+", choices=TENSORFLOW + TORCH, help="Peers to run")
     parser.add_argument("--forms", nargs="+", default=["jpeg", "raw"], choices=["jpeg", "raw"], help="Storage forms")
-    parser.add_argument("--rounds", type=int, default=5, help="Rounds of loading")
+    parser.add_argument("--rounds", type=int, default=3, help="Rounds of loading")
     parser.add_argument("--build-rounds", type=int, default=1, help="Rounds of building")
     parser.add_argument("--batch-size", type=int, default=64, help="Batch size")
-    parser.add_argument("--seconds", type=float, default=3.0, help="Measured seconds per peer and round")
+    parser.add_argument("--seconds", type=float, default=8.0, help="Measured seconds per peer and round")
     parser.add_argument("--json", type=Path, help="File for the results; rounds are added to an existing file")
     parser.add_argument("--plot", type=Path, help="File for the chart (SVG)")
     options = parser.parse_args()
@@ -58,6 +60,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             result = measured(options, names, Path(folder))
     print(table(result))
+    print(ratios(result))
     if options.plot:
         from plot import plot
 
@@ -74,9 +77,9 @@ def measured(options: argparse.Namespace, names: list[str], folder: Path) -> dic
         of_form = result["forms"].setdefault(form, {"build": {}, "load": {}, "summary": {}})
         built, loaded = of_form["build"], of_form["load"]
         for name in peers:
-            if not (folder / form / name).exists():
+            if not _dataset(folder, form, name).exists():
                 built[name] = _build(options, name, form, photos, folder)
-        loaded |= {name: loaded.get(name, []) for name in peers if (folder / form / name).exists()}
+        loaded |= {name: loaded.get(name, []) for name in peers if _dataset(folder, form, name).exists()}
         if len({len(rounds) for rounds in loaded.values()}) > 1:
             sys.exit(
                 f"{options.json} contains rounds of other peers; ratios are taken within a round, so name another file"
@@ -92,6 +95,10 @@ def measured(options: argparse.Namespace, names: list[str], folder: Path) -> dic
     return result
 
 
+def _dataset(folder: Path, form: str, name: str) -> Path:
+    return folder / form / SAME_DATASET.get(name, name)
+
+
 def _round(
     options: argparse.Namespace, form: str, loaded: Mapping[str, list[Figures]], folder: Path
 ) -> dict[str, Figures]:
@@ -100,9 +107,20 @@ def _round(
     turn = max((len(rounds) for rounds in loaded.values()), default=0) % max(1, len(order))
     figures = {}
     for name in order[turn:] + order[:turn]:
-        figures[name] = _run(options, name, "load", form, ["--out", str(folder / form / name)])
+        dataset = _dataset(folder, form, name)
+        _into_page_cache(dataset)
+        figures[name] = _run(options, name, "load", form, ["--out", str(dataset)])
         print(form, name, "load", listed(figures[name]), flush=True)
     return figures
+
+
+def _into_page_cache(dataset: Path) -> None:
+    """Reads all files of a dataset, which the datasets of other peers may have displaced."""
+    for path in dataset.rglob("*"):
+        if path.is_file():
+            with path.open("rb", buffering=0) as file:
+                while file.read(1 << 22):
+                    pass
 
 
 def _earlier(path: Path | None) -> dict[str, Any] | None:
@@ -137,7 +155,7 @@ def _local(path: Path, folder: Path) -> Path:
 def _build(options: argparse.Namespace, name: str, form: str, photos: Path, folder: Path) -> list[Figures]:
     rounds = []
     for _ in range(options.build_rounds):
-        out = folder / form / name
+        out = _dataset(folder, form, name)
         shutil.rmtree(out, ignore_errors=True)
         figures = _run(options, name, "build", form, ["--photos", str(photos), "--out", str(out)])
         print(form, name, "build", listed(figures), flush=True)
@@ -165,19 +183,26 @@ def _run(options: argparse.Namespace, name: str, what: str, form: str, more: lis
 
 
 def summary(built: Mapping[str, list[Figures]], loaded: Mapping[str, list[Figures]]) -> dict[str, Figures]:
-    """Medians by peer. `ratio` is the median of tfprep's images/s divided by the peer's, over the undisturbed rounds."""
+    """Medians by peer. `ratio` is the median of tfprep's images/s divided by the peer's, over the undisturbed rounds; `least` and
+    `most` are its range. The names that start with `processes_` are the same for tfprep with worker processes."""
     by_peer = {}
     for name, rounds in loaded.items():
         if not all(rounds) or not rounds:
             continue
-        pairs = undisturbed(loaded["tfprep"], rounds) if all(loaded.get("tfprep", [{}])) else []
-        ratios = [ours["images_per_s"] / theirs["images_per_s"] for ours, theirs in pairs]
         figures = {f"load_{key}": median(one[key] for one in rounds) for key in rounds[0]}
         of_builds = built.get(name, [])  # empty if an earlier run built the dataset
         figures |= {f"build_{key}": median(one[key] for one in of_builds) for key in (of_builds or [{}])[0]}
-        figures |= {"ratio": median(ratios), "least": min(ratios), "most": max(ratios)} if ratios else {}
+        figures |= _spread("", loaded.get("tfprep", []), rounds)
+        figures |= _spread("processes_", loaded.get("tfprep_processes", []), rounds)
         by_peer[name] = figures
     return by_peer
+
+
+def _spread(prefix: str, ours: list[Figures], theirs: list[Figures]) -> Figures:
+    if not ours or not all(ours):
+        return {}
+    ratios = [mine["images_per_s"] / other["images_per_s"] for mine, other in undisturbed(ours, theirs)]
+    return {f"{prefix}ratio": median(ratios), f"{prefix}least": min(ratios), f"{prefix}most": max(ratios)}
 
 
 def undisturbed(ours: list[Figures], theirs: list[Figures]) -> list[tuple[Figures, Figures]]:
@@ -202,8 +227,28 @@ def table(result: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def ratios(result: Mapping[str, Any]) -> str:
+    """The table of docs/performance.md: images/s of tfprep, with threads and with processes, divided by those of each peer."""
+    from plot import NAMES
+
+    of_forms = [result["forms"].get(form, {}).get("summary", {}) for form in ("jpeg", "raw")]
+    peers = [name for name in {**of_forms[0], **of_forms[1]} if not name.startswith("tfprep")]
+    peers.sort(key=lambda name: of_forms[0].get(name, {}).get("ratio", 0.0))
+    lines = ["| | JPEG, threads | JPEG, processes | raw, threads | raw, processes |", "|---|---:|---:|---:|---:|"]
+    for name in peers:
+        cells = [_ratio(one.get(name, {}), prefix) for one in of_forms for prefix in ("", "processes_")]
+        lines.append(f"| {NAMES[name]} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _ratio(figures: Figures, prefix: str = "") -> str:
+    if f"{prefix}ratio" not in figures:
+        return ""
+    return "{:.2f} ({:.2f} to {:.2f})".format(*(figures[prefix + key] for key in ("ratio", "least", "most")))
+
+
 def _row(name: str, f: Figures) -> str:
-    ratio = f"{f['ratio']:.2f} ({f['least']:.2f} to {f['most']:.2f})" if "ratio" in f and name != "tfprep" else ""
+    ratio = _ratio(f) if name != "tfprep" else ""
     built = (
         f"{f['build_images_per_s']:,.0f} | {f['build_cpu_ms']:.2f} | {f['build_bytes_an_image'] / 1000:.1f}"
         if "build_cpu_ms" in f
