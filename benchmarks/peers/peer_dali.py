@@ -1,4 +1,13 @@
-"""NVIDIA DALI on the CPU: TFRecord files with their indexes, read, decoded and shuffled (buffer of 1,000) by its threads."""
+"""NVIDIA DALI on the CPU: TFRecord files with their indexes, read, decoded and shuffled (buffer of 1,000) by its threads.
+
+The guide (https://docs.nvidia.com/deeplearning/dali/user-guide/docs/advanced_topics_performance_tuning.html) is about memory,
+thread affinity and readers. The dynamic executor is used, and arrays over DALI's memory instead of copies (`as_array`).
+
+Raw, processor time of an image: 0.053 ms. Tried and slower: the default executor, 0.061 ms; without memory maps
+(`dont_use_mmap`), 0.08 ms; `readers.numpy` on a file for each image, 0.094 ms, and 0.106 ms with copies.
+JPEG: 0.334 ms, and the same (0.32 to 0.36 ms) with `readers.file`, copies and `experimental.decoders.image`. `use_fast_idct` is
+not used, since its pixels differ from those of the other peers.
+"""
 
 from __future__ import annotations
 
@@ -39,14 +48,14 @@ def load(out: Path, form: str, batch_size: int, workers: int) -> Iterable[Any]:
         "label": tfrecord.FixedLenFeature([1], tfrecord.int64, -1),
     }
 
-    @pipeline_def(batch_size=batch_size, num_threads=workers, device_id=None, seed=0)  # type: ignore[misc]
+    @pipeline_def(batch_size=batch_size, num_threads=workers, device_id=None, seed=0, exec_dynamic=True)  # type: ignore[misc]
     def images() -> Any:
         record = fn.readers.tfrecord(
             path=files, index_path=indexes, features=features, random_shuffle=True, initial_fill=SHUFFLE
         )
         if form == "raw":
             return fn.reinterpret(record["image"], shape=[CROP, CROP, 3]), record["label"]
-        return fn.decoders.image(record["image"], device="cpu"), record["label"]
+        return fn.decoders.image(record["image"], device="cpu", adjust_orientation=False), record["label"]
 
     pipeline = images()
     pipeline.build()

@@ -1,6 +1,7 @@
 """Keras's deprecated `ImageDataGenerator.flow_from_directory`, read in threads as `fit` reads a `PyDataset` with workers.
 
-Every image once an epoch, in a global permutation; it has no raw form, and Pillow is its only decoder.
+Every image once an epoch, in a global permutation; it has no raw form, and Pillow is its only decoder. Processor time of an
+image, uint8 with two threads: 0.60 ms. Tried and slower: two processes, which copy the batches through pipes: 1.41 ms.
 """
 
 from __future__ import annotations

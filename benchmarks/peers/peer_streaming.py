@@ -1,17 +1,24 @@
-"""MosaicML Streaming: MDS shards, read with `StreamingDataset` and PyTorch's DataLoader with worker processes."""
+"""MosaicML Streaming: MDS shards, read with `LocalDataset` and PyTorch's DataLoader with worker processes.
+
+Every record once an epoch, in a global permutation; decoded with simplejpeg into shared memory. Its performance guide
+(https://docs.mosaicml.com/projects/streaming/en/latest/distributed_training/performance_tuning.html) is about downloads,
+of which there are none here.
+
+Processor time of a raw image: 0.37 ms. Tried and slower: `StreamingDataset` with `shuffle=True`, 0.46 ms, also where one epoch has
+500,000 samples and never ends, 0.49 ms.
+"""
 
 from __future__ import annotations
 
 import importlib.util
 import sys
-import types
 from collections.abc import Iterable, Sequence
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
 from common import Item, encoded, main
 
-EPOCH = 1_000_000
 PREFETCH = 4
 
 
@@ -24,20 +31,35 @@ def build(items: Sequence[Item], out: Path, form: str) -> None:
             writer.write({"image": encoded(path, form), "label": label})
 
 
+class Records:
+    """The records of a `LocalDataset`, a batch at a time."""
+
+    def __init__(self, out: Path, form: str) -> None:
+        from streaming import LocalDataset
+
+        self._records, self._form = LocalDataset(local=str(out)), form
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __getitems__(self, numbers: Sequence[int]) -> Any:
+        from torch_batches import shared_batch
+
+        samples = [self._records[number] for number in numbers]
+        return shared_batch(
+            [sample["image"] for sample in samples], [sample["label"] for sample in samples], self._form
+        )
+
+
 def load(out: Path, form: str, batch_size: int, workers: int) -> Iterable[Any]:
     stand_in_for_torchvision()
-    import streaming
-    import torch
-    from torch_batches import shared_batch
+    from torch.utils.data import DataLoader
+    from torch_batches import EndlessShuffle, as_it_is
 
-    streaming.base.util.clean_stale_shared_memory()
-    data = streaming.StreamingDataset(local=str(out), shuffle=True, batch_size=batch_size, epoch_size=EPOCH)
-
-    def collate(samples: Sequence[Any]) -> Any:
-        return shared_batch([sample["image"] for sample in samples], [sample["label"] for sample in samples], form)
-
-    return torch.utils.data.DataLoader(
-        data, batch_size, num_workers=workers, collate_fn=collate, drop_last=True, prefetch_factor=PREFETCH
+    data = Records(out, form)
+    order = EndlessShuffle(len(data))
+    return DataLoader(
+        data, batch_size, sampler=order, num_workers=workers, collate_fn=as_it_is, prefetch_factor=PREFETCH
     )
 
 
@@ -45,7 +67,7 @@ def stand_in_for_torchvision() -> None:
     """Lets `import streaming` succeed without torchvision, which only its vision classes use. They are not measured here."""
     if importlib.util.find_spec("torchvision") is None:
         names = ("torchvision", "torchvision.datasets", "torchvision.transforms", "torchvision.transforms.functional")
-        sys.modules |= {name: types.ModuleType(name) for name in names}
+        sys.modules |= {name: importlib.util.module_from_spec(ModuleSpec(name, None)) for name in names}
         sys.modules["torchvision.datasets"].VisionDataset = object  # type: ignore[attr-defined]
         sys.modules["torchvision.transforms.functional"].to_tensor = None  # type: ignore[attr-defined]
 
