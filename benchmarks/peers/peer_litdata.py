@@ -1,8 +1,9 @@
 """LitData: chunks written by `optimize`, read with `StreamingDataset` and its DataLoader with worker processes.
 
-Chunks and the records in them are shuffled. Images are decoded with simplejpeg into shared memory; the decoder of LitData's own JPEG
-serializer belongs to torchvision. Processor time of a raw image: 0.29 to 0.36 ms. Tried and not faster: the default
-`prefetch_factor` of 2 instead of 4 (0.35 ms) and `ParallelStreamingDataset` with an endless length, so that no epoch ends (0.38 ms).
+Chunks and the records in them are shuffled. Images are decoded with simplejpeg into shared memory; the decoder of LitData's
+own JPEG serializer belongs to torchvision. Processor time of a raw image: 0.29 to 0.36 ms. Tried and not faster: the default
+`prefetch_factor` of 2 instead of 4 (0.35 ms) and `ParallelStreamingDataset` with an endless length, so that no epoch ends
+(0.38 ms).
 """
 
 from __future__ import annotations

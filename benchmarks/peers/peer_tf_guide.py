@@ -1,7 +1,7 @@
 """TFRecords in plain tf.data, as its performance guide advises: https://www.tensorflow.org/guide/data_performance
 
-The files are interleaved in parallel, in blocks of 8 records and with read buffers of 4 MB. Raw images are parsed and decoded in
-batches. JPEG has no op for a batch, and `tf.map_fn` over a batch is half as fast as a parallel map over records.
+The files are interleaved in parallel, in blocks of 8 records and with read buffers of 4 MB. Raw images are parsed and decoded
+in batches. JPEG has no op for a batch, and `tf.map_fn` over a batch is half as fast as a parallel map over records.
 """
 
 from __future__ import annotations

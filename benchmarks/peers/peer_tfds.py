@@ -1,9 +1,9 @@
 """TensorFlow Datasets: 8 shards written by a `GeneratorBasedBuilder`, read with `as_dataset` and a shuffle buffer of 1,000.
 
-As its performance tips advise (https://www.tensorflow.org/datasets/performances), decoding is skipped in `as_dataset`; the shuffled
-records are then decoded, JPEG with `decode_jpeg` and raw pixels by batch. Raw pixels are stored as bytes (`Encoding.BYTES`), and files
-are read 4 at a time, in blocks of 8 records, with buffers of 4 MB. Processor time of a raw image: 0.20 ms; decoding by TFDS before
-the shuffle buffer: 0.21 ms. Its cache is off, as those of the other peers are.
+As its performance tips advise (https://www.tensorflow.org/datasets/performances), decoding is skipped in `as_dataset`; the
+shuffled records are then decoded, JPEG with `decode_jpeg` and raw pixels by batch. Raw pixels are stored as bytes
+(`Encoding.BYTES`), and files are read 4 at a time, in blocks of 8 records, with buffers of 4 MB. Processor time of a raw
+image: 0.20 ms; decoding by TFDS before the shuffle buffer: 0.21 ms. Its cache is off, as those of the other peers are.
 """
 
 from __future__ import annotations

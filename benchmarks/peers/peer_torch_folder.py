@@ -1,11 +1,12 @@
 """PyTorch without a file format: files in class folders, as `ImageFolder` reads them, and DataLoader with worker processes.
 
-Every image once an epoch, in a global permutation. `ImageFolder` belongs to torchvision, which has no wheel for a CPU build of
-PyTorch on PyPI; the dataset below returns the same images and labels. Its decoder is simplejpeg, and its `__getitems__` reads a whole
-batch into shared memory (see torch_batches.py).
+Every image once an epoch, in a global permutation. `ImageFolder` belongs to torchvision, which has no wheel for a CPU build
+of PyTorch on PyPI; the dataset below returns the same images and labels. Its decoder is simplejpeg, and its `__getitems__`
+reads a whole batch into shared memory (see torch_batches.py).
 
-Processor time of a raw image: 0.18 ms. Tried and slower: NumPy batches, which go through a pipe (2.7 times the time); `__getitem__`
-for single images and a `collate_fn` that copies them into shared memory, 0.24 ms. As fast: 3 workers, `prefetch_factor` 2 and 4.
+Processor time of a raw image: 0.18 ms. Tried and slower: NumPy batches, which go through a pipe (2.7 times the time);
+`__getitem__` for single images and a `collate_fn` that copies them into shared memory, 0.24 ms. As fast: 3 workers,
+`prefetch_factor` 2 and 4.
 """
 
 from __future__ import annotations
