@@ -58,8 +58,8 @@ def _check_loading(url, folder, s3, order, local):
             if cached and not warm:
                 _wait_for(lambda there=there: there.report()["local"]["hits"] == 1.0)
         spans = [request.span for request in s3.proxy.reads(".tfrecord-")]
-        if not cached:  # each byte once, in order "block" once more for the next epoch, which is fetched ahead
-            assert size <= sum(stop - start for start, stop in spans) <= size * (2 if "block" in order else 1)
+        if not cached:  # each byte once, and at most once more for the next epoch, which is fetched ahead
+            assert size <= sum(stop - start for start, stop in spans) <= 2 * size
         assert (spans == []) == warm
 
 
