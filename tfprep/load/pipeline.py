@@ -16,7 +16,16 @@ from tfprep.errors import LoaderError
 from tfprep.fields import FieldSpec
 from tfprep.limits import available_memory, usable_cpus
 from tfprep.load.local import FIRST_POSITIONS, LocalShards, first_needed
-from tfprep.load.memory import PREFETCH, MemoryPlan, batch_bytes, budget_bytes, parse_bytes, plan_memory, working_bytes
+from tfprep.load.memory import (
+    HELD_ELSEWHERE,
+    PREFETCH,
+    MemoryPlan,
+    batch_bytes,
+    budget_bytes,
+    parse_bytes,
+    plan_memory,
+    working_bytes,
+)
 from tfprep.load.online.fill import STAGED_ROWS, AtLoadFiller
 from tfprep.load.online.ops import AtLoad, plan_at_load, unfit_fields
 from tfprep.load.options import LoaderOptions
@@ -88,6 +97,7 @@ class Pipeline:
         self._casts = self._plan_casts()
         self._parts = self._make_parts()
         self._budget = budget_bytes(options.memory_budget)
+        self._needs = self._measure_needs()
         self.workers = self._plan_workers()
         self._shared = SharedMemory() if self.workers.processes else None
         self.memory = self._plan_memory()
@@ -367,17 +377,20 @@ class Pipeline:
         return replace(schedule, remainder="drop") if drop else schedule
 
     def _plan_memory(self) -> MemoryPlan:
-        rows, schedule = self._batch_rows, self.schedule
-        outputs = [*self.outputs.outputs, *(cast.stored for cast in self._casts)]
-        batch = batch_bytes(outputs, self.specs, self.table, schedule.rows, rows)
-        threads = (self.settings.threads or usable_cpus()) * (STAGED_ROWS if self.at_load else 1)
-        working = working_bytes(self.read_outputs.outputs, self.specs, self.table, schedule.rows, threads)
-        if self.outputs.ragged:
-            working += batch  # TensorFlow's ragged tensors are put together from the arrays of a batch
-        options, settings = self.options, self.settings
-        most = settings.most_prefetch or max(PREFETCH, most_prefetch(self.workers, rows))
+        (batch, working), options, settings = self._needs, self.options, self.settings
+        most = settings.most_prefetch or max(PREFETCH, most_prefetch(self.workers, self._batch_rows))
         plan = plan_memory(self._budget, batch, options.prefetch, most, working + self.workers.nbytes)
         return plan.with_fetching() if self.is_remote else plan
+
+    def _measure_needs(self) -> tuple[int, int]:
+        """Bytes of the largest batch, and of decoding."""
+        rows = self.schedule.rows
+        outputs = [*self.outputs.outputs, *(cast.stored for cast in self._casts)]
+        batch = batch_bytes(outputs, self.specs, self.table, rows, self._batch_rows)
+        threads = (self.settings.threads or usable_cpus()) * (STAGED_ROWS if self.at_load else 1)
+        working = working_bytes(self.read_outputs.outputs, self.specs, self.table, rows, threads)
+        # TensorFlow's ragged tensors are put together from the arrays of a batch.
+        return batch, working + batch if self.outputs.ragged else working
 
     @property
     def is_remote(self) -> bool:
@@ -393,20 +406,22 @@ class Pipeline:
             other = "shards arrive in the folder `local` while it runs"
         return plan_workers(
             options.workers, threads, parts=self._parts, geometry=options.geometry, files=self.table.files,
-            records=self._records_of_each_epoch, budget=self._budget, other=other,
+            records=self._records_of_each_epoch, budget=self._budget, needed=self._least_bytes, other=other,
         )  # fmt: skip
+
+    @property
+    def _least_bytes(self) -> int:
+        """What batches and decoding take at least: worker processes get none of it."""
+        batch, working = self._needs
+        return batch * ((self.options.prefetch or 1) + HELD_ELSEWHERE) + working
 
     @property
     def _records_of_each_epoch(self) -> int:
         """How many records this host reads in every epoch; 0 where all of them fit into the cache."""
-        choice, read = (
-            self.settings.cache,
-            [output for output in self._kept_outputs() if output.name not in self.indexed],
-        )
-        is_cached = choice == "decoded" or (choice == "auto" and self.training)
-        if (
-            is_cached and self.table.records * sum(map(row_bytes, read)) <= self._budget // 2
-        ):  # batches leave at least half
+        choice = self.settings.cache
+        row = sum(row_bytes(output) for output in self._kept_outputs() if output.name not in self.indexed)
+        fits = self.table.records * row <= self._budget // 2  # batches leave at least half
+        if fits and (choice == "decoded" or (choice == "auto" and self.training)):
             return 0
         return self.schedule.size // self.options.host.count
 
@@ -475,6 +490,8 @@ class Pipeline:
     def workers_report(self) -> dict[str, Any]:
         """What fills batches, why, and which worker processes died of what."""
         failure = "" if self._pool is None else self._pool.failure
+        if not failure and self._pool is not None and self._pool.stopped:
+            failure = "the loader was closed: threads read from then on"
         processes = 0 if failure else self.workers.processes
         return {
             "kind": "processes" if processes else "threads",

@@ -58,6 +58,7 @@ def plan_workers(
     files: Sequence[Any],
     records: int,
     budget: int,
+    needed: int = 0,
     other: str = "",
 ) -> WorkersPlan:
     """What fills batches: `workers` threads in all. LoaderError where processes were asked for and cannot be had.
@@ -70,15 +71,17 @@ def plan_workers(
         files: The shards.
         records: How many records every epoch reads; 0 where a cache holds them.
         budget: The loader's memory budget, in bytes; fewer processes of more threads start where it is small.
+        needed: What batches and decoding take of it at least, in bytes.
         other: Another reason against processes, in words.
     """
     if choice == "threads":
         return WorkersPlan(0, workers, "workers='threads'")
-    most = int(budget * PROCESSES_SHARE) // PROCESS_BYTES
+    most = max(0, min(int(budget * PROCESSES_SHARE), budget - needed)) // PROCESS_BYTES
     obstacle = other or _obstacle(parts, geometry, files)
     if not obstacle and most < LEAST_PROCESSES:
         obstacle = (
             f"memory_budget={budget:,} bytes has no room for {LEAST_PROCESSES} processes of {PROCESS_BYTES:,} bytes"
+            " beside the batches"
         )
     if obstacle and choice == "processes":
         raise LoaderError(

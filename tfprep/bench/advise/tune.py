@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -29,6 +30,8 @@ from tfprep.limits import usable_cpus
 from tfprep.load import Data
 from tfprep.load.tuning import Tuning, set_allocator, write_tuning
 from tfprep.storage.urls import is_remote
+
+_LOG = logging.getLogger("tfprep.bench")
 
 MARGIN = 1.03
 """A change is kept only if its median ratio is at least this: smaller gains are within the noise of a shared machine."""
@@ -192,7 +195,8 @@ class _Search:
     def try_each(self, changes: Sequence[Mapping[str, Any]]) -> None:
         """Try each change on top of the best settings so far, and keep the best one if it gains."""
         uncached = not any("cache" in change for change in changes)
-        best, *others = sorted(self._compared(changes, self.best, uncached=uncached), key=lambda trial: -trial.score)
+        trials = self._compared(changes, self.best, uncached=uncached)
+        best, *others = sorted(trials, key=lambda trial: (not trial.gains, -trial.score))
         self._record([replace(best, kept=best.gains), *others])
         if best.gains:
             self.best = {**self.best, **best.change}
@@ -201,9 +205,13 @@ class _Search:
     def try_allocator(self) -> None:
         """Try the allocator's thresholds in fresh processes, as they cannot be reset."""
         ratios: list[float] = []
-        while len(ratios) < self._budget.rounds and may_gain(ratios, self._budget.rounds):
-            plain = self._in_process(False)
-            ratios.append(self._in_process(True) / plain)
+        try:
+            while len(ratios) < self._budget.rounds and may_gain(ratios, self._budget.rounds):
+                plain = self._in_process(False)
+                ratios.append(self._in_process(True) / plain)
+        except LoaderError as error:
+            _LOG.warning("the allocator was not tried: %s", error)
+            return
         trial = Trial({"allocator": True}, Spread.of(ratios), False)
         self._record([replace(trial, kept=trial.gains)])
         self.gain *= trial.ratio.median if trial.gains else 1.0
@@ -274,7 +282,10 @@ class _Search:
             "seconds": self._budget.seconds, "warm_up_s": self._budget.warm_up_s,
         }  # fmt: skip
         command = [sys.executable, "-m", "tfprep.bench.advise.tune", json.dumps(work)]
-        ran = subprocess.run(command, capture_output=True, text=True, check=True)
+        ran = subprocess.run(command, capture_output=True, text=True, check=False)
+        if ran.returncode:
+            last = "".join(ran.stderr.strip().splitlines()[-1:])
+            raise LoaderError(f"the process that measures the allocator ended with status {ran.returncode}: {last}")
         return float(ran.stdout.strip().splitlines()[-1])
 
 

@@ -70,11 +70,12 @@ class Worker:
             self._arrays[shape, dtype] = np.empty(shape, dtype)
         return self._arrays[shape, dtype]
 
-    def add(self, nbytes: int, read_s: float, decode_s: float) -> None:
-        """Add what another worker has read, in bytes, and how many seconds it has read and decoded."""
+    def add(self, nbytes: int, read_s: float, decode_s: float, idle_s: float = 0.0) -> None:
+        """Add what another worker has read, in bytes, and how many seconds it has read, decoded and had no work."""
         self.bytes += nbytes
         self.read_s += read_s
         self.decode_s += decode_s
+        self.idle_s += idle_s
 
     def describe(self) -> str:
         where = f" {self.path} at byte {self.offset}" if self.path is not None else ""

@@ -29,8 +29,8 @@ ANSWER_S = 1.0
 
 
 SUCCESS = Outcome()
-Reply = tuple[int, int, float, float, Outcome]
-"""Number of the job, bytes read, seconds of reading, seconds of decoding, and what else is to be said."""
+Reply = tuple[int, int, float, float, float, Outcome]
+"""Number of the job, bytes read, seconds of reading, seconds of decoding and without work, and what else is to be said."""
 
 
 class RowsSource(Protocol):
@@ -129,12 +129,12 @@ class WorkerProcess:
         self._received += data
         replies, start, end = [], 0, len(self._received)
         while end - start >= REPLY.size:
-            job, nbytes, read_s, decode_s, size = REPLY.unpack_from(self._received, start)
+            job, nbytes, read_s, decode_s, idle_s, size = REPLY.unpack_from(self._received, start)
             if end - start < REPLY.size + size:
                 break
             start += REPLY.size + size
             outcome = pickle.loads(self._received[start - size : start]) if size else SUCCESS
-            replies.append((job, nbytes, read_s, decode_s, outcome))
+            replies.append((job, nbytes, read_s, decode_s, idle_s, outcome))
         self._received = self._received[start:]
         return replies
 

@@ -70,10 +70,12 @@ class WorkerPool:
         """What processes died of."""
 
     def attach(self, reader: RowsSource) -> None:
-        """Fill the batches of this reader until it is stopped."""
+        """Fill the batches of this reader until it is stopped. A pool that was stopped leaves them to the reader's threads."""
         with self._lock:
+            if self._stopping:
+                return
             self._readers.append(reader)
-            if self._thread is None and not self._stopping:
+            if self._thread is None:
                 _close_at_exit(self)
                 self._thread = threading.Thread(target=self._run, name="tfprep-workers", daemon=True)
                 self._thread.start()
@@ -87,6 +89,11 @@ class WorkerPool:
         """Ask the dispatcher to end the processes. Takes no lock and waits for nothing."""
         self._stopping = True
         self._bell.ring()
+
+    @property
+    def stopped(self) -> bool:
+        """Whether its processes were ended, or will be at once."""
+        return self._stopping
 
     def close(self) -> None:
         """End the processes and wait for that."""
@@ -135,12 +142,12 @@ class WorkerPool:
             if replies is None:
                 self._bury(key.data)
                 continue
-            for number, nbytes, read_s, decode_s, outcome in replies:
+            for number, nbytes, read_s, decode_s, idle_s, outcome in replies:
                 if number == READY:
                     self._note_ready(key.data, outcome)
                     continue
                 job = key.data.done(number)
-                job.reader.remote.add(nbytes, read_s, decode_s)
+                job.reader.remote.add(nbytes, read_s, decode_s, idle_s)
                 self._complete(job, outcome)
 
     def _note_ready(self, worker: WorkerProcess, outcome: Outcome) -> None:

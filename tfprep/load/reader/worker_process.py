@@ -36,8 +36,8 @@ from tfprep.load.reader.rows import COLUMNS, RowFiller, Rows, UnreadRow
 from tfprep.load.reader.shared import MappedMemory
 from tfprep.load.reader.worker import Worker
 
-REPLY = struct.Struct("<qqddq")
-"""Number of the job, bytes read, seconds of reading, seconds of decoding, bytes of the `Outcome` that follows."""
+REPLY = struct.Struct("<qqdddq")
+"""Number of the job, bytes read, seconds of reading, of decoding and without work, bytes of the `Outcome` that follows."""
 PIPE_BYTES = 1 << 16
 READY = -1
 """The number of the job in a worker's first reply."""
@@ -124,7 +124,7 @@ class _Program:
         while True:
             with self._receiving:
                 job = self._receive()
-            worker.bytes, worker.read_s, worker.decode_s = 0, 0.0, 0.0
+            worker.bytes, worker.read_s, worker.decode_s, worker.idle_s = 0, 0.0, 0.0, 0.0
             try:
                 outcome = Outcome(self._fill(job.values, job.rows, worker))
                 for cast in self._setup.casts:
@@ -173,7 +173,7 @@ class _Program:
 
     def _reply(self, job: int, outcome: Outcome, worker: Worker) -> None:
         extra = b"" if outcome.is_success else pickle.dumps(outcome)
-        reply = REPLY.pack(job, worker.bytes, worker.read_s, worker.decode_s, len(extra)) + extra
+        reply = REPLY.pack(job, worker.bytes, worker.read_s, worker.decode_s, worker.idle_s, len(extra)) + extra
         with self._replying:
             while reply:
                 reply = reply[os.write(self._replies, reply) :]

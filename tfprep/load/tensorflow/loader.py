@@ -141,9 +141,9 @@ def _choose_path(pipeline: Pipeline) -> tuple[str, str]:
             )
         return "graph", "asked for: TensorFlow ops alone"
     if path == "direct":
-        return "direct", "asked for: threads that fill batches in place"
+        return "direct", "asked for: batches are filled in place"
     if not remote:
-        return "direct", "the files are local: threads fill batches in place, TensorFlow takes them over without a copy"
+        return "direct", "the files are local: batches are filled in place, TensorFlow takes them over without a copy"
     # TensorFlow's gs:// reads at most half as fast, even in few large requests (benchmarks/remote.py --gs).
     return "direct", f"records at {remote[0]}:// are fetched ahead by threads, in few requests"
 

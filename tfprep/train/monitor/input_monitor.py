@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -28,7 +29,7 @@ from tfprep.train.monitor.stages import (
     reader_stage,
     stages,
 )
-from tfprep.train.monitor.summary import summary
+from tfprep.train.monitor.summary import TrainingSummary, summary
 from tfprep.train.monitor.window import InputWindow, Waits, added
 from tfprep.train.steps import TrainSteps, attach, detach
 
@@ -62,8 +63,8 @@ class InputMonitor(keras.callbacks.Callback):  # type: ignore[misc]
     Attributes:
         samples: The last 1,000 samples of this run, oldest first.
         warnings: The warnings of this run.
-        summary: Two lines about the whole run without the first step of `fit`, which traces; set when the run has ended. `fit`
-            prints them unless `verbose=0`.
+        summary: Two lines about the run without the first step of `fit`, which traces; of a run of more than 1,000 samples,
+            about those alone. Set when the run has ended. `fit` prints them unless `verbose=0`.
 
     Raises:
         TrainError: An argument is wrong, or Keras runs on another backend.
@@ -220,13 +221,23 @@ class InputMonitor(keras.callbacks.Callback):  # type: ignore[misc]
             self._stop.set()
             if self._log is None:
                 return
-            self.sample()
+            try:
+                self.sample()
+            except Exception:  # a monitor never ends a training, nor hides why one ended
+                _LOG.exception("InputMonitor: the last sample failed")
             self._window.switch(None)
-            self._log.close()
+            with contextlib.suppress(OSError):
+                self._log.close()
             self._log = None
-            start = self._start if len(self.samples) < _KEPT else None
-            total = summary(self.samples, start, self._baseline, self._thresholds.wait_share)
+            total = self._total()
             self.summary = total.in_words() if total else ""
+
+    def _total(self) -> TrainingSummary | None:
+        """The summary of the samples that are kept: counters and waits of the same time."""
+        share = self._thresholds.wait_share
+        if len(self.samples) < _KEPT:
+            return summary(self.samples, self._start, self._baseline, share)
+        return summary(self.samples[1:], None, self.samples[0], share)
 
     def _look(self, waits: Waits | None) -> Sample:
         source = self._window.source

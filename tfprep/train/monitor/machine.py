@@ -29,7 +29,7 @@ class MachineState:
         cpu_s: Processor time of this process and its children so far.
         cpu_wait_s: Time that the threads of this process were ready to run but had no processor; 0 where the system does not
             count it (Linux does).
-        cpu_others_s: Processor time of all other programs since the machine started.
+        cpu_others_s: Time that other programs have taken from these processors since the machine started.
     """
 
     rss: int
@@ -47,7 +47,6 @@ class MachineState:
 def look() -> MachineState:
     """Return the state of the machine now; takes some milliseconds."""
     swap = psutil.swap_memory()
-    times = psutil.cpu_times()
     own_s = _cpu_s()
     return MachineState(
         rss=psutil.Process().memory_info().rss,
@@ -59,18 +58,29 @@ def look() -> MachineState:
         cpus=usable_cpus(),
         cpu_s=own_s,
         cpu_wait_s=_cpu_wait_s(),
-        cpu_others_s=sum(times) - times.idle - getattr(times, "iowait", 0.0) - getattr(times, "guest", 0.0) - own_s,
+        cpu_others_s=_cpu_busy_s() - own_s,
     )
 
 
 def _cpu_s() -> float:
     process = psutil.Process()
-    total = 0.0
+    ended = process.cpu_times()
+    total: float = ended.children_user + ended.children_system
     for one in (process, *process.children(recursive=True)):
         with contextlib.suppress(psutil.Error):  # a child has ended
             times = one.cpu_times()
             total += times.user + times.system
     return total
+
+
+def _cpu_busy_s() -> float:
+    """Busy time of the processors that this process may use: what runs on others takes nothing from it."""
+    each = psutil.cpu_times(percpu=True)
+    process = psutil.Process()
+    allowed = process.cpu_affinity() if hasattr(process, "cpu_affinity") else range(len(each))
+    counted = [each[number] for number in allowed if number < len(each)] or each
+    unused = ("idle", "iowait", "guest", "guest_nice")  # user and nice include guests
+    return sum(sum(times) - sum(getattr(times, name, 0.0) for name in unused) for times in counted)
 
 
 def _cpu_wait_s() -> float:

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 import traceback
+import weakref
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -137,8 +138,18 @@ class Watchdog(keras.callbacks.Callback):  # type: ignore[misc]
 
     def _started(self) -> _Watch:
         watch = _Watch(self._timeout_s, self._reader, self._exit_code)
-        threading.Thread(target=watch.run, name="tfprep-watchdog", daemon=True).start()
+        arguments = (weakref.ref(watch), watch.ended, min(1.0, self._timeout_s / 8))
+        threading.Thread(target=_look_often, args=arguments, name="tfprep-watchdog", daemon=True).start()
         return watch
+
+
+def _look_often(watch: weakref.ref[_Watch], ended: threading.Event, every_s: float) -> None:
+    """The watchdog's thread; it ends with the training, or with the watch where a training broke off."""
+    while not ended.wait(every_s):
+        alive = watch()
+        if alive is None or alive.cancelled():
+            return
+        del alive
 
 
 def _next(relay: Relay | PythonRelay) -> Any:
@@ -161,7 +172,7 @@ class _Watch:
         self._timeout_s = timeout_s
         self._reader = reader
         self._exit_code = exit_code
-        self._ended = threading.Event()
+        self.ended = threading.Event()
         self._report = ""
         self._halfway: Look | None = None
 
@@ -174,30 +185,36 @@ class _Watch:
         return stalled
 
     def end(self) -> None:
-        self._ended.set()
+        self.ended.set()
 
-    def run(self) -> None:
-        while not self._ended.wait(min(1.0, self._timeout_s / 8)):
-            relay = self.relay
-            pending_s = relay.clock.pending_s(time.time()) if relay else 0.0
-            if relay is None or pending_s < self._timeout_s / 2:
-                self._halfway = None
-            elif pending_s < self._timeout_s:
-                self._halfway = self._halfway or self._look(relay)
-            else:
-                self._cancel(relay, pending_s)
-                return
+    def cancelled(self) -> bool:
+        """Look at the clock once; whether the wait was cancelled."""
+        relay = self.relay
+        pending_s = relay.clock.pending_s(time.time()) if relay else 0.0
+        if relay is None or pending_s < self._timeout_s / 2:
+            self._halfway = None
+        elif pending_s < self._timeout_s:
+            self._halfway = self._halfway or self._look(relay)
+        else:
+            self._cancel(relay, pending_s)
+            return True
+        return False
 
     def _look(self, relay: Relay | PythonRelay | FetchedInput) -> Look:
+        """The pipeline now. What cannot be looked at is left out of the report, which has to come nevertheless."""
         source = relay.source
-        of_tf_data = () if source is None else stages(source)
         loader = relay.loader if isinstance(relay, PythonRelay) else None
-        return of_tf_data, counters(self._reader, loader, loader_behind(source))
+        try:
+            of_tf_data = () if source is None else stages(source)
+            return of_tf_data, counters(self._reader, loader, loader_behind(source))
+        except Exception:
+            _LOG.exception("Watchdog: the counters cannot be read")
+            return (), {}
 
     def _cancel(self, relay: Relay | PythonRelay | FetchedInput, pending_s: float) -> None:
         self._report = report(pending_s, self._look(relay), self._halfway or ((), {}), self._timeout_s)
         relay.cancel_wait()
-        if self._ended.wait(_GRACE_S):
+        if self.ended.wait(_GRACE_S):
             return
         _LOG.critical("Watchdog: the step does not come back. %s", self._report)
         if self._exit_code is not None:
