@@ -1,8 +1,8 @@
 """Keras: files in class folders, read with `image_dataset_from_directory`, which has no raw form.
 
-The order is shuffled once, and every epoch through a buffer of 1,024. `interpolation="nearest"` leaves images of the right size
-as they are, uint8; with the default, "bilinear", each is resized to itself and becomes float32. The decoder is TensorFlow's default (fast DCT),
-whose pixels differ by a few levels from those of the other peers. The records are batched
+The order is shuffled once, and every epoch through a buffer of 1,024. `interpolation="nearest"` leaves images of the right
+size as they are, uint8; with the default, "bilinear", each is resized to itself and becomes float32. The decoder is
+TensorFlow's default (fast DCT), whose pixels differ by a few levels from those of the other peers. The records are batched
 after `repeat`, since a batch must not be partial.
 """
 
