@@ -80,7 +80,7 @@ def _cpu_busy_s() -> float:
     allowed = process.cpu_affinity() if hasattr(process, "cpu_affinity") else range(len(each))
     counted = [each[number] for number in allowed if number < len(each)] or each
     unused = ("idle", "iowait", "guest", "guest_nice")  # user and nice include guests
-    return sum(sum(times) - sum(getattr(times, name, 0.0) for name in unused) for times in counted)
+    return float(sum(sum(times) - sum(getattr(times, name, 0.0) for name in unused) for times in counted))
 
 
 def _cpu_wait_s() -> float:
