@@ -1,12 +1,11 @@
 """Grain: uncompressed ArrayRecord files, read with a globally shuffled `MapDataset`; its threads decode whole batches.
 
 Every record once an epoch, in a global permutation. `batch` stands before `map`, so that a thread decodes a batch into one
-array and nothing is copied afterwards. Its threads share the interpreter lock, which is the limit here
-(https://github.com/google/grain/issues/808).
+array and nothing is copied afterwards. Its locks are a known cost (https://github.com/google/grain/issues/808).
 
-Processor time of a raw image: 0.19 ms; of a JPEG: 0.32 ms. Tried and not faster: 2 and 4 threads instead of 16 (0.16 to 0.18
-and 0.32 ms, with lower rates); a source that reads 64 records with one call (`__getitems__`; 0.18 to 0.19 and 0.34 ms); two
-worker processes (`mp_prefetch`), which copy the batches between processes: 0.42 to 0.47 ms.
+Processor time of a raw image: 0.19 ms; of a JPEG: 0.32 ms. Tried and not faster: 4 threads instead of 16 (0.16 to 0.18 and
+0.32 ms, with lower rates); a source that reads 64 records with one call (`__getitems__`; 0.18 to 0.19 and 0.34 ms); two
+worker processes (`mp_prefetch`), 0.42 to 0.47 ms on a busy machine.
 """
 
 from __future__ import annotations

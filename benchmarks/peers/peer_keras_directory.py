@@ -1,9 +1,9 @@
 """Keras: files in class folders, read with `image_dataset_from_directory`, which has no raw form.
 
 The order is shuffled once, and every epoch through a buffer of 1,024. `interpolation="nearest"` leaves images of the right
-size as they are, uint8; with the default, "bilinear", each is resized to itself and becomes float32. The decoder is
-TensorFlow's default (fast DCT), whose pixels differ by a few levels from those of the other peers. The records are batched
-after `repeat`, since a batch must not be partial.
+size as they are, uint8; with the default, "bilinear", each is resized to itself and becomes float32. Its decoder,
+`tf.image.decode_image`, has no option for the accurate DCT, and its pixels differ from those of the other peers. The records
+are batched after `repeat`, since a batch must not be partial.
 """
 
 from __future__ import annotations
