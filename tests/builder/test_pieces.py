@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import tempfile
 from pathlib import Path
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from tfprep import sources
 from tfprep.builder import run
-from tfprep.builder.planning import versions
+from tfprep.builder.planning import listing, versions
 from tfprep.builder.planning.plan import SHARD_BYTES, _default_shards
 from tfprep.builder.planning.samples import arrange, collect_samples, limit_samples
 from tfprep.builder.shards.accumulate import class_counts, image_moments
@@ -106,6 +107,21 @@ def test_sums_of_pixels_are_exact(shape):
 @pytest.mark.parametrize(("shards", "images"), [(1, 16), (8, 16), (16, 8), (63, 3), (64, 2), (5000, 2)])
 def test_the_number_of_originals_of_a_shard_that_are_decoded(shards, images):
     assert sampled_originals(shards) == images
+
+
+def test_a_listing_is_written_where_pipes_cannot_be_enlarged(tmp_path, monkeypatch):
+    """All pipes of a user together have 64 MiB at most, beyond which the system refuses."""
+
+    def refuse(*_):
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(fcntl, "fcntl", refuse)
+    monkeypatch.setattr(listing, "CHUNK", 2)
+    monkeypatch.setattr(listing, "usable_cpus", lambda: 2)
+    samples = [(f"{number}.png", "train", number) for number in range(12)]
+    entries = list(Numbered(samples).scan(tmp_path).entries)
+    parts = list(listing.write_listing(entries, tmp_path, 3))
+    assert parts == [listing._written(chunk, tmp_path, 3) for chunk in listing._chunks(entries)]
 
 
 def test_one_huge_file_does_not_make_thousands_of_shards(tmp_path):

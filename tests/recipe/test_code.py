@@ -418,6 +418,23 @@ def test_a_module_of_a_package_is_followed_that_a_function_imports(tmp_path, pac
     assert described[0] == described[1] != described[2]
 
 
+def test_a_name_that_a_module_makes_on_demand_hides_no_other(tmp_path):
+    """`later` is no submodule: a plain module has none."""
+    text = "def a(x): return x // {}\ndef __getattr__(name): return {}\n"
+    code = "def FN(s, g):\n    from on_demand import a, later\n    return a(later)\n"
+    (tmp_path / "recipe.py").write_text(_SMALL.format(code=code))
+    described = []
+    for numbers in ((2, 1), (2, 1), (30, 1), (2, 100)):
+        sys.modules.pop("on_demand", None)
+        (tmp_path / "on_demand.py").write_text(text.format(*numbers))
+        described.append(load_recipe(tmp_path / "recipe.py").describe("train"))
+    sys.modules.pop("on_demand", None)
+    sys.path.remove(str(tmp_path))
+    assert described[0] == described[1]
+    for changed, name in zip(described[2:], ("a", "__getattr__"), strict=True):
+        assert f"function {name}" in "; ".join(what_changed(described[0], changed))
+
+
 @pytest.mark.parametrize(("name", "old", "new", "message"), CHANGES)
 def test_every_change_of_user_code_is_detected_and_named(described, name, old, new, message):
     before, after = described(), described(name, old, new)

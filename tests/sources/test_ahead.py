@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import zipfile
 
 import pytest
 
@@ -10,6 +11,7 @@ from tfprep.errors import SampleError, StorageError
 from tfprep.sources import ahead as module
 from tfprep.sources.ahead import files_ahead
 from tfprep.sources.raw import raw_root, read_raw
+from tfprep.sources.reference import Reference
 
 pytest.importorskip("obstore")
 CONTENTS = {f"{number:03d}.bin": bytes([number]) * (number + 1) for number in range(60)}
@@ -69,6 +71,36 @@ def test_a_file_that_is_too_large_is_refused_before_its_bytes_are_fetched(url, s
     with pytest.raises(SampleError, match="more than"):
         read_raw(raw_root(url), "010.bin", check)
     assert (sizes, len(s3.proxy.reads())) == ([0, 11], 1)
+
+
+def test_files_of_rejected_samples_do_not_end_the_reading_ahead(s3, monkeypatch):
+    url, numbers = s3.new_url(), range(60)
+    for number in numbers:
+        for kind in ("image", "mask")[number < 20 :]:  # the first 20 samples have no image
+            s3.put(f"{url}/{kind}{number}", b"%d" % number)
+    direct = []
+    monkeypatch.setattr(
+        module, "read_raw", lambda *args: (direct.append(args) if len(args) == 2 else None, read_raw(*args))[1]
+    )
+    with files_ahead(raw_root(url), [f"{kind}{number}" for number in numbers for kind in ("image", "mask")]) as read:
+        for number in numbers[:20]:
+            with pytest.raises(SampleError, match="there is no such object"):
+                read(raw_root(url), f"image{number}")
+        for number in numbers[20:]:
+            contents = [read(raw_root(url), f"{kind}{number}") for kind in ("image", "mask")]
+            assert contents == [b"%d" % number] * 2
+    assert [name for _, name in direct] == [f"image{number}" for number in numbers[:20]]
+
+
+def test_a_member_that_is_large_when_it_is_inflated_is_not_read_ahead(tmp_path, monkeypatch):
+    with zipfile.ZipFile(tmp_path / "a.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("zeros", bytes(5000))
+        info = archive.getinfo("zeros")
+    member = str(Reference("a.zip", 30 + len("zeros"), info.compress_size, deflated=True, member="zeros"))
+    assert info.compress_size < 100
+    assert module._read_small(tmp_path, member) == read_raw(tmp_path, member) == bytes(5000)
+    monkeypatch.setattr(module, "MOST_BYTES", 4999)
+    assert module._read_small(tmp_path, member) is None
 
 
 def test_local_files_are_read_when_they_are_needed(tmp_path):

@@ -244,6 +244,8 @@ def test_a_table_may_hold_urls(folder, tmp_path):
 @pytest.mark.parametrize("url", ["https://host/a.png?X-Amz-Signature=5EC", "s3://me:5EC@bucket/a.png"])
 def test_a_table_with_credentials_in_its_urls_is_refused(tmp_path, url):
     (tmp_path / "t.csv").write_text(f"image\n{url}\n")
-    with pytest.raises(SourceError, match=r"row 1, 'image': the URL of .*/a.png carries") as error:
+    with pytest.raises(
+        SourceError, match=r"row 1, 'image': the URL of (https://host/a.png|s3://\.\.\.) carries"
+    ) as error:
         list(sources.Table("t.csv", image="image").scan(raw.raw_root(tmp_path)).entries)
     assert "5EC" not in str(error.value)

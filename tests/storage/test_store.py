@@ -206,6 +206,9 @@ def test_http_reads_and_does_not_list(s3):
         "s3://bucket/data?token=pa55word",
         "https://host/data#pa55word",
         "https://host/b@c?pa55word",
+        "s3://AKIAKEY:pa55word/more@bucket/x",
+        "s3://AKIAKEY:pa55word#more@bucket",
+        "https://user:pa55word?more@host/x",
     ],
 )
 def test_urls_with_secrets_are_refused_without_showing_them(text):
@@ -229,6 +232,8 @@ def test_secrets_of_the_environment_are_replaced_in_messages(monkeypatch):
         ("gs://bucket", Url("gs", "bucket", "")),
         ("https://host:8080//a//b", Url("https", "host:8080", "a/b")),
         ("s3://bucket/100%/é#1", Url("s3", "bucket", "100%/é#1")),
+        ("s3://bucket/b@c#1", Url("s3", "bucket", "b@c#1")),
+        ("https://[::1]:8080/b@c", Url("https", "[::1]:8080", "b@c")),
     ],
 )
 def test_urls(text, url):

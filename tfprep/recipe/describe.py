@@ -302,14 +302,17 @@ class Description:
             if spec is None or not is_users(types.ModuleType(full) if spec.origin is None else _at(full, spec.origin)):
                 return {"module": full}
             module = importlib.import_module(full)
-            for one in names:
+            for one in names if "__path__" in vars(module) else ():  # only packages have submodules
                 if one not in vars(module) and importlib.util.find_spec(f"{full}.{one}"):
                     importlib.import_module(f"{full}.{one}")
-        except Exception as error:  # it fails in the same way when the function runs, and is that sample's reject there
+        except Exception as error:
+            # It fails in the same way when the function runs; a failed import ends the build there.
             return {"module": full, "error": type(error).__name__}
         if not names or "*" in names:
             return self._module(module)
-        return {one: self._global(vars(module), (one,)) for one in sorted(names) if one in vars(module)}
+        known = vars(module)
+        asked = {one if one in known else "__getattr__" for one in names}
+        return {one: self._global(known, (one,)) for one in sorted(asked) if one in known}
 
     def _module(self, module: types.ModuleType) -> Any:
         if not is_users(module):

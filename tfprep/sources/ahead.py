@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -25,16 +26,19 @@ class FilesAhead:
 
     def __init__(self, root: Path, files: Iterator[str], pool: ThreadPoolExecutor) -> None:
         self._root, self._files, self._pool = root, files, pool
-        self._contents: dict[str, Future[bytes | None]] = {}
+        self._ahead: deque[tuple[str, Future[bytes | None]]] = deque()
 
     def read(self, root: Path, file: str) -> bytes:
         """Return a file's content, as `tfprep.sources.raw.read_raw` does."""
-        for name in itertools.islice(self._files, max(0, FILES - len(self._contents))):
-            if name not in self._contents:
-                self._contents[name] = self._pool.submit(_read_small, self._root, name)
-        future = self._contents.pop(file, None)
-        content = future.result() if future else None
+        for name in itertools.islice(self._files, FILES - len(self._ahead)):
+            self._ahead.append((name, self._pool.submit(_read_small, self._root, name)))
+        content = self._take(file) if any(name == file for name, _ in self._ahead) else None
         return read_raw(root, file) if content is None else content
+
+    def _take(self, file: str) -> bytes | None:
+        while self._ahead[0][0] != file:  # files of a sample that was rejected before they were needed
+            self._ahead.popleft()[1].cancel()
+        return self._ahead.popleft()[1].result()
 
 
 @contextmanager
@@ -53,7 +57,7 @@ def files_ahead(root: Path, files: Iterable[str]) -> Iterator[Read]:
 
 def _read_small(root: Path, file: str) -> bytes | None:
     with suppress(SampleError, StorageError):
-        return read_raw(root, file, _check_small)
+        return read_raw(root, file, _check_small, MOST_BYTES)
     return None
 
 

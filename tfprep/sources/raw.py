@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeAlias
 
 from tfprep.errors import SampleError, SourceError, StorageError
-from tfprep.images import check_file_size
+from tfprep.images import MAX_FILE_BYTES, check_file_size
 from tfprep.sources.reference import Reference, content_of, parse_reference
 from tfprep.storage.address import ObjectInfo, Url, parse_url
 from tfprep.storage.store import open_store
@@ -172,8 +172,16 @@ def state_of(path: Path) -> RawState:
     return url.objects.state(url.path) if can_list(path) else _asked_state(path, "")
 
 
-def read_raw(root: Path, text: str, check: Callable[[int], None] = check_file_size) -> bytes:
-    """Return the bytes that a reference is to. `check` gets their number before they are read; what it raises goes on.
+def read_raw(
+    root: Path, text: str, check: Callable[[int], None] = check_file_size, most_bytes: int = MAX_FILE_BYTES
+) -> bytes:
+    """Return the bytes that a reference is to.
+
+    Args:
+        root: The root of the raw files.
+        text: The reference.
+        check: Gets the number of bytes before they are read; what it raises goes on.
+        most_bytes: The most that a deflated member may have when it is inflated: its number of bytes does not say how many.
 
     Raises:
         SampleError: The file is missing, cannot be read, is larger than `tfprep.images.MAX_FILE_BYTES`, or ends too early.
@@ -185,7 +193,7 @@ def read_raw(root: Path, text: str, check: Callable[[int], None] = check_file_si
     check(reference.bytes or 0)
     url = _url(root, reference.file)
     data = _read_local(root, reference, check) if url is None else _read_object(url, reference, check)
-    return data if reference.bytes is None else content_of(reference, data)
+    return data if reference.bytes is None else content_of(reference, data, most_bytes)
 
 
 # --- files of this machine --------------------------------------------------------------------------------------------

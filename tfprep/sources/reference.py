@@ -60,8 +60,8 @@ def parse_reference(text: str) -> Reference:
     return Reference(text[:end], int(start), int(size), place.endswith("z"), member)
 
 
-def content_of(reference: Reference, data: bytes) -> bytes:
-    """Return the content of a part whose bytes in the file are `data`. Raises SampleError."""
+def content_of(reference: Reference, data: bytes, most_bytes: int = MAX_FILE_BYTES) -> bytes:
+    """Return the content of a part whose bytes in the file are `data`. Raises SampleError, also beyond `most_bytes`."""
     if len(data) != reference.bytes:
         raise SampleError(
             f"the container ends {(reference.bytes or 0) - len(data)} bytes before the member does; it was cut short"
@@ -70,10 +70,12 @@ def content_of(reference: Reference, data: bytes) -> bytes:
         return data
     inflate = zlib.decompressobj(-zlib.MAX_WBITS)
     try:
-        content = inflate.decompress(data, MAX_FILE_BYTES + 1)
+        content = inflate.decompress(data, most_bytes + 1)
     except zlib.error as error:
         raise SampleError(f"the member is damaged: {error}") from error
     check_file_size(len(content))
+    if len(content) > most_bytes:
+        raise SampleError(f"the member has more than {most_bytes:,} bytes")
     if not inflate.eof:
         raise SampleError("the member is damaged: its compressed data has no end")
     return content

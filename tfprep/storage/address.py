@@ -10,6 +10,8 @@ from tfprep.errors import DatasetError
 
 SCHEMES = ("s3", "gs", "az", "http", "https", "memory")
 _SECRET_VARIABLE = re.compile(r"(SECRET|TOKEN|PASSWORD|CREDENTIAL|SERVICE_ACCOUNT_KEY|ACCOUNT_KEY|ACCESS_KEY|SAS)")
+_PLACE = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^@:?#\[\]]*)(:[0-9]{1,5})?")
+"""A bucket or a host, with a port or without."""
 _SHORTEST_SECRET = 8
 """Values of fewer characters are not replaced: they could be parts of ordinary words."""
 
@@ -67,9 +69,11 @@ def parse_url(text: str) -> Url:
     """
     scheme, _, rest = text.partition("://")
     bucket, _, key = rest.partition("/")
-    if "@" in bucket or "?" in rest or (scheme in ("http", "https") and "#" in rest):
-        host, slash, path = re.split("[?#]", rest)[0].partition("/")
-        shown = f"{scheme}://{host.rpartition('@')[2]}{slash}{path}"
+    is_web, place = scheme in ("http", "https"), _PLACE.fullmatch(bucket)
+    is_plain = place is not None and (is_web or not place[2])
+    if not is_plain or "?" in rest or (is_web and "#" in rest):
+        # Nothing of a URL with a user is shown: its password may hold any of / ? # @.
+        shown = f"{scheme}://{re.split('[?#]', rest)[0]}" if is_plain else f"{scheme}://..."
         raise DatasetError(
             f"the URL of {shown} carries a user, a password or a query; give the plain URL. Credentials are read from the "
             "store's environment variables, such as AWS_ACCESS_KEY_ID"
@@ -79,7 +83,7 @@ def parse_url(text: str) -> Url:
             f"{text} cannot be read: there are {', '.join(f'{name}://' for name in SCHEMES)}, not {scheme}://"
         )
     if not bucket:
-        raise DatasetError(f"{text} names no {'host' if scheme in ('http', 'https') else 'bucket'}")
+        raise DatasetError(f"{text} names no {'host' if is_web else 'bucket'}")
     return Url(scheme, bucket, "/".join(part for part in key.split("/") if part))
 
 

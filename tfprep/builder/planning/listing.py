@@ -7,6 +7,7 @@ each after its length. What a helper makes of a chunk is what this process would
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import json
 import os
@@ -54,7 +55,7 @@ ROW = np.dtype(
 )
 _LENGTH = struct.Struct("<q")
 _PIPE_BYTES = 1 << 20
-"""The most that Linux gives a process without privileges: 16 times the default, and as many fewer turns of both ends."""
+"""The most that Linux gives a pipe of a user without privileges: 16 times the default, and as many fewer turns of both ends."""
 
 
 class Written(NamedTuple):
@@ -183,8 +184,10 @@ class _Helper:
         self._chunk: _Chunk | None = None
         command = [sys.executable, "-m", __name__, os.fspath(root), str(seed), str(os.getpid())]
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, pipesize=_PIPE_BYTES, env=worker_environment()
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=worker_environment()
         )
+        for pipe in (self._process.stdin, self._process.stdout):
+            _enlarge(pipe)
 
     def hand(self, chunk: _Chunk) -> None:
         """Give it a chunk; it must have none."""
@@ -203,6 +206,12 @@ class _Helper:
         """End the process, whatever it is doing."""
         self._process.kill()
         self._process.communicate()
+
+
+def _enlarge(pipe: BinaryIO | Any) -> None:
+    if hasattr(fcntl, "F_SETPIPE_SZ"):  # Linux has it
+        with suppress(OSError):  # The pipes of all processes of a user together have a limit.
+            fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
 
 
 def _send(pipe: BinaryIO | Any, message: Any) -> None:
