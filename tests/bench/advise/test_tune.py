@@ -89,6 +89,17 @@ def test_a_gain_without_a_cache_is_kept_if_a_full_cache_is_not_slower(search: An
     assert found.tuning.options == {"threads": 4}
 
 
+def test_a_value_that_lost_a_round_does_not_hide_one_that_gains(search: Any) -> None:
+    rounds = iter([1.5, 1.5, 0.98, 0.98])  # of 4 threads: with a full cache and without, in two rounds
+
+    def rate(options: dict[str, Any]) -> float:
+        if options.get("threads") == 4:
+            return next(rounds)
+        return 1.1 if options.get("threads") == 1 else 1.0
+
+    assert search(rate).tuning.options == {"threads": 1}
+
+
 def test_a_gain_that_the_last_check_does_not_confirm_is_not_written(search: Any) -> None:
     found = search(lambda options: 1.2 if options.get("threads") == 4 else 1.0, lambda options: 1.0)
     assert any(trial.kept for trial in found.trials)

@@ -392,6 +392,37 @@ def test_the_memory_budget_covers_the_processes(data, monkeypatch, budget, proce
     assert processes or "memory_budget=157,286,400 bytes has no room" in report["workers"]["because"]
 
 
+def test_processes_take_no_memory_that_the_batches_need(data, monkeypatch):
+    """Five batches of 90 rows of 'field' leave no 80 MiB: threads read, as they did before processes were chosen here."""
+    monkeypatch.setattr("tfprep.load.workers.usable_cpus", lambda: 64)
+    options = {"fields": ["field"], "cache": False, "threads": 4}
+    batch = data.numpy_loader("train", 90, **options).report()["memory"]["batch_bytes"]
+    monkeypatch.setattr("tfprep.load.workers.PROCESS_BYTES", batch)
+    budget = 6 * batch  # room for two processes, or for five batches and one
+    report = data.numpy_loader("train", 90, memory_budget=budget, **options).report()["workers"]
+    assert report["kind"] == "threads"
+    assert "has no room for 2 processes" in report["because"]
+
+
+def test_a_closed_loader_reads_with_threads_and_keeps_no_readers(data):
+    loader = data.numpy_loader("val", 7, fields=["image"], **PROCESSES)
+    loader.close()
+    assert [len(batch["image"]) for _ in range(2) for batch in loader] == [7] * 6
+    assert loader.pipeline._pool._readers == []
+    assert loader.report()["workers"]["kind"] == "threads"
+    assert "was closed" in loader.report()["workers"]["because"]
+
+
+def test_the_time_without_work_of_a_process_counts(data):
+    loader = data.numpy_loader("train", 16, fields=["image"], cache=False, prefetch=1, **PROCESSES).repeat()
+    _, batches = started(loader)
+    time.sleep(0.5)
+    for _ in range(20):
+        next(batches)
+    assert loader.stats["idle_s"] > 0.5
+    loader.close()
+
+
 def test_processes_that_the_memory_budget_has_no_room_for(data):
     with pytest.raises(LoaderError, match="memory_budget=104,857,600 bytes has no room for 2 processes"):
         data.numpy_loader("train", 8, fields=["image"], memory_budget="100MB", **PROCESSES)

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tfprep.errors import TrainError
@@ -213,6 +214,36 @@ def test_options_are_checked(tmp_path: Path) -> None:
         InputMonitor(tmp_path, every_s=0)
     with pytest.raises(TrainError, match="inside `with InputMonitor"):
         InputMonitor(tmp_path).watch([])
+
+
+def test_a_long_run_is_summed_up_over_the_samples_that_are_kept(tmp_path: Path, monkeypatch: Any) -> None:
+    """Ten samples of 5 s and 50 batches, 4 of which are kept: 5 % of the time was spent between the steps, in each of them."""
+    from tfprep.train import InputMonitor
+    from tfprep.train.monitor import input_monitor
+    from tfprep.train.monitor.machine import look
+    from tfprep.train.monitor.samples import Sample
+    from tfprep.train.monitor.window import Waits
+
+    monkeypatch.setattr(input_monitor, "_KEPT", 4)
+    monitor, machine = InputMonitor(tmp_path), look()
+    for number in range(10):
+        waits = Waits(5.0, 50, 0.0, 400, 0.0, np.zeros(50))
+        monitor.samples.append(Sample(5.0 * number, 50 * number, waits, machine, between_s=0.25 * (number + 1)))
+    while len(monitor.samples) > 4:
+        del monitor.samples[0]
+    total = monitor._total()
+    assert total is not None
+    assert (total.batches, total.seconds, total.images) == (150, 15.0, 1200)
+    assert total.cause.kind == "step"
+    assert "Python between the steps" not in total.cause.text
+
+
+def test_a_log_that_cannot_be_written_does_not_end_the_training(dense: Any, pairs: Any, tmp_path: Path) -> None:
+    from tfprep.train import InputMonitor
+
+    (tmp_path / "input.jsonl").symlink_to("/dev/full")  # every write fails: no space left on device
+    history = dense.fit(pairs(20).batch(4), verbose=0, shuffle=False, callbacks=[InputMonitor(tmp_path, every_s=60)])
+    assert len(history.history["loss"]) == 1
 
 
 def test_swapping_is_reported_with_the_largest_buffer() -> None:

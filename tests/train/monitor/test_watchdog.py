@@ -47,6 +47,14 @@ def test_fit_raises_with_the_stage_and_the_stacks(dense: Any, pairs: Any) -> Non
     assert "thread MainThread" in text
 
 
+def test_a_reader_whose_counters_fail_does_not_hide_a_stall(dense: Any, pairs: Any) -> None:
+    from tfprep.train import Watchdog
+
+    watchdog = Watchdog(1.0, reader=lambda: {}["gone"])
+    with pytest.raises(StalledPipelineError, match="timeout_s=1"):
+        dense.fit(pairs(20, _stuck_at(9)).batch(4), verbose=0, shuffle=False, callbacks=[watchdog])
+
+
 def test_a_fit_after_a_stall_trains(dense: Any, pairs: Any) -> None:
     from tfprep.train import Watchdog
 
