@@ -75,7 +75,7 @@ def main() -> None:
             print(dict(counts), flush=True)
     if options.json:
         options.json.write_text(json.dumps(counts, indent=1))
-    sys.exit(counts["other bytes"] + counts["failed builds"] > 0)
+    sys.exit(counts["other bytes"] + counts["failed builds"] + counts["faults that verify found"] > 0)
 
 
 def _prepare(folder: Path) -> None:

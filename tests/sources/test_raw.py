@@ -8,7 +8,9 @@ import json
 import os
 import tarfile
 import threading
+from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import quote
 
 import numpy as np
 import pyarrow as pa
@@ -172,13 +174,55 @@ class _Ranges(http.server.SimpleHTTPRequestHandler):
         self.wfile.write(part)
 
 
-@pytest.fixture
-def web(folder):
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), lambda *args: _Ranges(*args, directory=str(folder)))
+class _Whole(http.server.SimpleHTTPRequestHandler):
+    """Python's own web server, which sends files only whole."""
+
+    def log_message(self, *_):
+        pass
+
+
+@contextmanager
+def _serving(folder, handler):
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), lambda *args: handler(*args, directory=str(folder)))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield f"http://127.0.0.1:{server.server_port}"
     server.shutdown()
     server.server_close()
+
+
+@pytest.fixture
+def web(folder):
+    with _serving(folder, _Ranges) as url:
+        yield url
+
+
+@pytest.mark.parametrize("source", [SOURCES[4], SOURCES[5], SOURCES[7]], ids=["CSV", "JSON lines", "Coco"])
+def test_a_web_server_without_ranges_gives_tables_and_annotations(folder, source):
+    with _serving(folder, _Whole) as web:
+        root, local = raw.raw_root(web), source.scan(folder)
+        remote = source.scan(root)
+        entries = list(local.entries)
+        assert list(remote.entries) == entries
+        assert sources.read_files(root, remote.files, entries[0]) == sources.read_files(folder, local.files, entries[0])
+        with pytest.raises(StorageError, match="Range request not supported"):
+            raw.read_raw(root, "all.tar//512+3//x")
+
+
+def test_a_file_that_is_too_large_for_memory_is_refused(folder, monkeypatch):
+    monkeypatch.setattr(raw, "MAX_FILE_BYTES", 100)
+    with (
+        _serving(folder, _Whole) as web,
+        pytest.raises(SourceError, match=r"all.tar: the server sends files only whole"),
+    ):
+        (raw.raw_root(web) / "all.tar").open()
+
+
+def test_names_at_web_servers_may_be_quoted(web, folder):
+    names = [path.relative_to(folder).as_posix() for path in (folder / "masks").rglob("*.png")]
+    for name in names:
+        for text in (name, quote(name), f"{web}/{name}".replace("#", "%23"), f"{web}/{quote(name)}"):
+            assert raw.read_raw(raw.raw_root(web), text) == (folder / name).read_bytes()
+            assert raw.raw_states(raw.raw_root(web), [text])[text].bytes == (folder / name).stat().st_size
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import stat
+from pathlib import Path
 
 import pytest
 
@@ -104,6 +105,25 @@ def test_the_folder_itself_may_be_a_link(tmp_path):
     (tmp_path / "dataset").symlink_to("disk")
     assert regular_size(tmp_path / "dataset" / "file") == among_many(tmp_path / "dataset" / "file") == 1
     os.close(regular_descriptor(tmp_path / "dataset" / "file"))
+
+
+def test_a_folder_that_may_not_be_listed(tmp_path, monkeypatch):
+    (tmp_path / "dataset").mkdir()
+    (tmp_path / "dataset/file").write_bytes(b"123")
+    monkeypatch.chdir(tmp_path)
+    user, nobody = os.geteuid(), 65534
+    try:
+        tmp_path.chmod(0o711)
+        (tmp_path / "dataset").chmod(0o111)
+        if user == 0:  # root may list every folder
+            os.seteuid(nobody)
+        with pytest.raises(PermissionError):
+            os.listdir("dataset")
+        assert list(regular_sizes(Path("dataset"), ["file"])) == [3]
+    finally:
+        if user == 0:
+            os.seteuid(user)
+        (tmp_path / "dataset").chmod(0o755)
 
 
 def test_a_folder_that_is_gone_is_an_error(tmp_path):

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tfprep.errors import DatasetError, ObjectChangedError, StorageError
+from tfprep.errors import DatasetError, ObjectChangedError, SampleError, StorageError
 from tfprep.storage import objects
 from tfprep.storage.address import Url, parse_url
+from tfprep.storage.folder import FolderStore
 from tfprep.storage.store import open_store
 
 pytest.importorskip("obstore")
@@ -38,6 +39,10 @@ def place(request, tmp_path):
     return request.getfixturevalue("s3").new_url()
 
 
+def refuse(size):
+    raise SampleError(f"the check of {size} bytes")
+
+
 def test_what_is_written_is_listed_and_read(place, tmp_path):
     store = open_store(place)
     assert store.list() == []
@@ -53,7 +58,11 @@ def test_what_is_written_is_listed_and_read(place, tmp_path):
     assert [info.name for info in store.list("deep")] == sorted(name for name in contents if name.startswith("deep/"))
     for name, content in contents.items():
         assert bytes(store.read(name)) == content
+        sizes = []
+        assert (bytes(store.read_whole(name, sizes.append)), sizes) == (content, [len(content)])
         assert store.info(name).bytes == len(content)
+    with pytest.raises(SampleError, match="the check of 10 bytes"):
+        store.read_whole("a.txt", refuse)
     ranges = [(0, 3), (3, 3), (2, 7), (9, 10)]
     for start, stop in ranges:
         assert bytes(store.read("a.txt", start, stop)) == b"0123456789"[start:stop]
@@ -107,10 +116,16 @@ def test_of_many_writers_one_replaces(place):
 
 def test_what_is_missing_is_named(place):
     store = open_store(place)
-    for call in (lambda: store.info("no/where"), lambda: store.read("no/where"), lambda: store.read("no/where", 2, 4)):
+    for call in (
+        lambda: store.info("no/where"),
+        lambda: store.read("no/where"),
+        lambda: store.read("no/where", 2, 4),
+        lambda: store.read_whole("no/where", refuse),
+    ):
         with pytest.raises(StorageError, match="no/where") as caught:
             call()
         assert isinstance(caught.value.__cause__, FileNotFoundError)
+        assert str(caught.value).count("the URL") == (0 if isinstance(store, FolderStore) else 1)
 
 
 @pytest.mark.parametrize("fault", ["503", "429", "reset", "truncate"])

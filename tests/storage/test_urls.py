@@ -102,6 +102,15 @@ def test_a_shard_of_another_size_is_refused_before_the_first_batch(photos, url):
     data.numpy_loader("train", 4, on_bad="skip").close()
 
 
+def test_a_shard_that_is_missing_is_named_before_the_first_batch(url):
+    data = tfprep.open(url)
+    shard = data.file("train", 0, 2).name
+    open_store(url).delete([shard])
+    for on_bad in ("raise", "skip"):
+        with pytest.raises(DatasetError, match=rf"{shard} does not exist in its store; is the dataset complete\?"):
+            data.numpy_loader("train", 4, on_bad=on_bad)
+
+
 def test_a_store_that_lists_nothing_is_read_all_the_same(url, monkeypatch):
     def refuse(*_, **__):
         raise StorageError("403, no right to list")

@@ -89,7 +89,8 @@ class Dataset:
     def check_files(self, split: str, variants: Iterable[int], *, sizes: bool = True) -> None:
         """Check that the shards of a split are regular files of this folder, of the sizes that the manifest gives.
 
-        At a URL only sizes are compared, as far as a listing of the folder gives them: more would cost a request a file.
+        At a URL, names and sizes are compared with a listing of the folder, if its store has one: more would cost a request a
+        file.
 
         Args:
             split: The split.
@@ -115,7 +116,12 @@ class Dataset:
         if not is_remote(self.path):
             return regular_sizes(self.path, (file.name for file in files))
         listed = listed_sizes(self.path)
-        return (listed.get(file.name, file.bytes) for file in files)
+        if not listed:
+            return [file.bytes for file in files]
+        for file in files:
+            if file.name not in listed:
+                raise DatasetError(f"{self.path / file.name} does not exist in its store; is the dataset complete?")
+        return [listed[file.name] for file in files]
 
     def index(self, split: str, variant: int = 0, columns: Sequence[str] | None = None) -> pa.Table:
         """Return the rows of `index.parquet` of one split and variant, in the order of the records on disk.

@@ -6,6 +6,7 @@ below a URL is listed once for each root, with one request for 1,000 objects, wh
 
 from __future__ import annotations
 
+import io
 import os
 import stat
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,6 +20,7 @@ from tfprep.errors import SampleError, SourceError, StorageError
 from tfprep.images import MAX_FILE_BYTES, check_file_size
 from tfprep.sources.reference import Reference, content_of, parse_reference
 from tfprep.storage.address import ObjectInfo, Url, parse_url
+from tfprep.storage.local import LOOK
 from tfprep.storage.store import open_store
 from tfprep.storage.urls import PathOrUrl, folder_at, is_remote, open_file, scheme_of
 
@@ -27,8 +29,8 @@ Read: TypeAlias = Callable[[Path, str], bytes]
 _REQUESTS = 32
 """Requests in flight where every file must be asked for by itself; obstore waits in Rust, so that a thread costs little."""
 _HTTP = ("http", "https")
-_LOOK = getattr(os, "O_PATH", os.O_RDONLY)
-"""O_PATH, where the system has it, needs no permission to list the folder."""
+_NO_RANGES = "Range request not supported"
+"""What obstore says of a server that sends files only whole."""
 
 
 class Names(NamedTuple):
@@ -101,12 +103,24 @@ class RawUrl(Url):
         return os.path.splitext(self.key)[1]
 
     def open(self, mode: str = "rb") -> BinaryIO:
-        """Open the file for reading; 4 MB are one request."""
+        """Open the file for reading; 4 MB are one request. A web server that knows no ranges sends it whole, into memory."""
         assert mode == "rb", mode
-        return open_file(self)  # type: ignore[arg-type]
+        try:
+            return open_file(self)  # type: ignore[arg-type]
+        except StorageError as error:
+            if _NO_RANGES not in str(error):
+                raise
+        return io.BytesIO(open_store(self.parent).read_whole(self.name, self._check_memory))
+
+    def _check_memory(self, size: int) -> None:
+        if size > MAX_FILE_BYTES:
+            raise SourceError(
+                f"{self}: the server sends files only whole, and {size:,} bytes are more than the limit of {MAX_FILE_BYTES:,}; "
+                "copy the file to a folder or an object store"
+            )
 
     def read_bytes(self) -> bytes:
-        return bytes(open_store(self.parent).read(self.name))
+        return bytes(open_store(self.parent).read_whole(self.name, lambda size: None))
 
     def read_text(self, encoding: str) -> str:
         return self.read_bytes().decode(encoding)
@@ -214,7 +228,7 @@ def _local_path(root: Path, file: str) -> str:
 def _local_states(root: Path, files: Sequence[str]) -> list[RawState]:
     """Look at files of this machine. From a descriptor of the root, the system has less of each path to walk."""
     try:
-        folder = os.open(root, _LOOK | os.O_DIRECTORY | os.O_CLOEXEC)
+        folder = os.open(root, LOOK | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:
         return [_local_state(_local_path(root, file)) for file in files]
     try:

@@ -19,6 +19,9 @@ from typing import BinaryIO
 
 from tfprep.errors import BuildError, DatasetError
 
+LOOK = getattr(os, "O_PATH", os.O_RDONLY)
+"""How a folder is opened to look at its files. O_PATH, where the system has it, needs no permission to list the folder."""
+
 
 def regular_descriptor(path: Path) -> int:
     """Open a file of a dataset for reading and return its descriptor.
@@ -55,7 +58,7 @@ def regular_size(path: Path) -> int:
 def regular_sizes(folder: Path, names: Iterable[str]) -> Iterator[int]:
     """Yield what `regular_size` returns for files of one folder, from a descriptor of it: a large dataset has 100,000 files."""
     try:
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        descriptor = os.open(folder, LOOK | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
         raise _cannot_open(folder, error) from error
     try:

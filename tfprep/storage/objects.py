@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 from tfprep.errors import ObjectChangedError, StorageError
 from tfprep.optional import require_package
@@ -168,15 +169,17 @@ class ObjectStore:
             raise self._failed(name, error, "cannot be written") from None
 
     def _key(self, name: str) -> str:
-        return (self._url / name).key if name else self._url.key
+        key = (self._url / name).key if name else self._url.key
+        return unquote(key) if self._url.scheme in ("http", "https") else key  # obstore quotes it
 
     def _failed(self, name: str, error: Exception, what: str = "cannot be read") -> StorageError:
         """Return the error of a request that was refused, or that failed after all repetitions, with what to check."""
         url = self._url / name if name else self._url
         variables = _CHECKS.get(url.scheme, "the URL")
+        checks = f"the URL, and {variables}" if url.scheme in _CHECKS else variables
         reason = _reason(str(error))
         if isinstance(error, FileNotFoundError):
-            return StorageError(f"{url} does not exist in its store; check the URL, and {variables}")
+            return StorageError(f"{url} does not exist in its store; check {checks}")
         if type(error).__name__ in ("PermissionDeniedError", "UnauthenticatedError"):
             return StorageError(f"{url} {what}: the store refuses these credentials (403 or 401); check {variables}")
         if _METADATA_SERVER in reason:  # where a machine of the cloud asks for credentials; others have no such server
