@@ -13,7 +13,8 @@ its scheduler with progress, and the engine. A task waits 10 ms and holds 500 sa
 - `nodes_fed`: with how many nodes of 8 cores one driver has a core's work, if each shard takes 1.5 s of a core.
 
 With `--kills N`, N builds of 48 samples in 12 shards each lose a node with its workers at a random moment. Counted are builds
-with the bytes of a local build, and shards that were finished before the kill and built again after it.
+with the bytes of a local build, and shards that were finished before the kill and built again after it;
+the exit status is 1 if bytes differ or a shard was built again.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ def main() -> int:
     print(json.dumps(results, indent=1))
     if options.json:
         options.json.write_text(json.dumps(results, indent=1) + "\n")
-    return 0
+    return int(bool(options.kills) and (results["equal_bytes"] < options.kills or results["shards_built_again"] > 0))
 
 
 # --- what the engine costs ------------------------------------------------------------------------------------------------

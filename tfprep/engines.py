@@ -13,8 +13,9 @@ from tfprep.errors import BuildError
 class Ray:
     """The nodes of a Ray cluster, each with worker processes of its own.
 
-    tfprep, the recipe's libraries and the raw files are the same on each node, and `out` is a folder that all nodes see. The
-    recipe and the Python files beside it are sent to the nodes.
+    tfprep, the recipe's libraries and the raw files are the same on each node, and `out` is a folder that all nodes see, or
+    an object store. The recipe, the Python and small text files beside it, and the user's modules that it imports are sent to the
+    nodes.
 
     Attributes:
       address: The address of the cluster, such as "10.0.0.1:6379"; "auto" takes the one that this machine belongs to, and

@@ -22,6 +22,7 @@ from tfprep.dataset import open_dataset
 from tfprep.dataset.verify import verify
 from tfprep.errors import BuildError, BuildLockedError, DatasetError, StorageError
 from tfprep.storage import objects
+from tfprep.storage.address import parse_url
 from tfprep.storage.store import open_store
 
 pytest.importorskip("obstore")
@@ -263,6 +264,29 @@ def test_a_build_that_was_overtaken_publishes_nothing(full, memory):
     assert bytes(store.read("tfprep.json")) == b"{}"
 
 
+def test_receipts_of_a_build_that_goes_on_after_another_one_began_are_not_published(full, memory):
+    """The receipt of shard 0 is written again, as by a build with the older recipe that was stopped for a minute."""
+    full.build(memory)
+    published, store = bytes(open_store(memory).read("tfprep.json")), open_store(memory)
+    names = [info.name for info in store.list(".tfprep/receipts") if "train-00000" in info.name]
+    older = {name: bytes(store.read(name)) for name in names}
+    full.change_recipe("Jpeg(90)", "Jpeg(30)")
+
+    def goes_on(event):
+        if event.name == "shard":
+            for name, data in older.items():
+                store.write(name, data)
+
+    with pytest.raises(
+        BuildError, match=r"shard 0 of 'train' in .* was written by another build while this one ran; run"
+    ):
+        full.build(memory, on_event=goes_on)
+    assert bytes(store.read("tfprep.json")) == published
+    assert full.build(memory).built_shards == 1
+    full.build()
+    assert content(memory) == content(full.out)
+
+
 # --- parts ------------------------------------------------------------------------------------------------------------------
 
 
@@ -312,7 +336,7 @@ def test_stores_that_refuse(full, s3):
 
 
 def test_memory_is_refused_to_worker_processes(full, memory):
-    for out, data in ((memory, full.data), (full.out, memory)):
+    for out, data in ((memory, full.data), (full.out, memory), (full.out, parse_url(memory))):
         with pytest.raises(
             BuildError, match=r"memory://.* is in the memory of this process.* build with workers=0, or use"
         ):

@@ -185,8 +185,10 @@ def test_raw_data_that_disappears_rejects_nothing(full, tools):
 # --- the lock ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_second_build_into_one_folder_is_refused_by_name(full, tools):
+def test_a_second_build_into_one_folder_is_refused_by_name(full, tools, monkeypatch):
     refusals = []
+    monkeypatch.setattr(sys, "argv", ["its_build.py", "--key=wJalrSECRET"])
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wJalrSECRET")
 
     def second(event):
         if event.name == "planned":
@@ -198,7 +200,7 @@ def test_a_second_build_into_one_folder_is_refused_by_name(full, tools):
     (refusal,) = refusals
     assert refusal.startswith(f"tfprep.errors.BuildLockedError: {full.out} is being built by process {os.getpid()} on "
                               f"{socket.gethostname()}, started 2")  # fmt: skip
-    assert refusal.endswith("; wait for it, or build into another folder")
+    assert refusal.endswith(": its_build.py --key=$AWS_SECRET_ACCESS_KEY; wait for it, or build into another folder")
     tools["check_whole"](full.out)
 
 

@@ -20,6 +20,7 @@ from typing import Any
 
 from tfprep.dataset.names import PRIVATE, REJECTS
 from tfprep.errors import BuildError, BuildLockedError
+from tfprep.storage.address import without_secrets
 from tfprep.storage.local import write_whole, writing
 from tfprep.storage.store import Store, open_store
 from tfprep.storage.urls import is_remote, names_in, read_content, remove_file
@@ -188,7 +189,7 @@ def locked(layout: Layout, *, shared: bool = False) -> Iterator[None]:
             yield
             return
         started = time.strftime("%Y-%m-%d %H:%M:%S")
-        command = " ".join(sys.argv)
+        command = without_secrets(" ".join(sys.argv))
         holder = {"process": os.getpid(), "host": socket.gethostname(), "started": started, "command": command}
         file.write(json.dumps(holder))
         file.flush()

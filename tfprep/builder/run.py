@@ -386,6 +386,12 @@ def _receipts(plan: Plan, layout: Layout, shards: Sequence[tuple[str, int]] | No
         if receipt is None:
             vanished = f"shard {shard} of {split!r} vanished from {layout.out} while it was built"
             raise BuildError(f"{vanished}; run the build again")
+        # At a store, a build that was stopped while this one began may go on and write over the receipts.
+        if receipt.signature != plan.signature(split, shard):
+            raise BuildError(
+                f"shard {shard} of {split!r} in {layout.out} was written by another build while this one ran; run the build "
+                "again"
+            )
         receipts.append(receipt)
     return receipts
 

@@ -169,7 +169,7 @@ class ShardScheduler:
         if attempt.in_shard[-1] > _MOST_CRASHES:
             where = f"shard {attempt.task.shard} of {attempt.task.split!r}"
             raise BuildError(
-                f"{where}: {reason}, {_MOST_CRASHES} times, at no sample; its output is above, or in the build's log"
+                f"{where}: {reason}, {attempt.in_shard[-1]} times, at no sample; its output is above, or in the build's log"
             )
         self._submit(attempt, urgent=True)
 

@@ -204,9 +204,9 @@ def _check_memory(
     if cluster is None and not worker_count(options):
         return
     for place in (root, out):
-        if os.fspath(place).startswith("memory://"):
+        if str(place).startswith("memory://"):
             raise BuildError(
-                f"{os.fspath(place)} is in the memory of this process, where worker processes see nothing of it; build with "
+                f"{place} is in the memory of this process, where worker processes see nothing of it; build with "
                 "workers=0, or use a folder or an object store"
             )
 

@@ -5,7 +5,8 @@
 
 A store has no locks that end with their process. A holder of this machine is gone when its process is; one of another machine
 when its object has not changed for `DEAD_S`, measured by the clock of whoever waits. A build that is stopped for so long and goes
-on afterwards harms nothing: its objects have names of their own, and `tfprep.json` is replaced only if nobody else has done so.
+on afterwards may still write receipts. Publication compares every receipt with its plan, and replaces `tfprep.json` only if
+nobody else has done so.
 """
 
 from __future__ import annotations

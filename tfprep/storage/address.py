@@ -12,7 +12,7 @@ SCHEMES = ("s3", "gs", "az", "http", "https", "memory")
 _SECRET_VARIABLE = re.compile(r"(SECRET|TOKEN|PASSWORD|CREDENTIAL|SERVICE_ACCOUNT_KEY|ACCOUNT_KEY|ACCESS_KEY|SAS)")
 _PLACE = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^@:?#\[\]]*)(:[0-9]{1,5})?")
 """A bucket or a host, with a port or without."""
-_SHORTEST_SECRET = 8
+SHORTEST_SECRET = 8
 """Values of fewer characters are not replaced: they could be parts of ordinary words."""
 
 
@@ -90,6 +90,6 @@ def parse_url(text: str) -> Url:
 def without_secrets(text: str) -> str:
     """Return a store's message with the values of environment variables that hold secrets replaced by their names."""
     for name, value in os.environ.items():
-        if _SECRET_VARIABLE.search(name.upper()) and len(value) >= _SHORTEST_SECRET:
+        if _SECRET_VARIABLE.search(name.upper()) and len(value) >= SHORTEST_SECRET:
             text = text.replace(value, f"${name}")
     return text

@@ -104,6 +104,17 @@ def test_the_recipe_and_its_neighbours_are_sent_and_large_data_and_installed_pac
     assert (there / "recipe/sent_package/inner/deep.py").is_file()
 
 
+def test_links_to_nothing_hidden_files_and_keys_are_not_sent(tmp_path, monkeypatch):
+    for name in ("recipe.py", "near.json", "key.json", ".hidden.py"):
+        (tmp_path / name).write_text("import space.inner" if name == "recipe.py" else "{}")
+    (tmp_path / "space").mkdir()
+    for name in (".#recipe.py", "config.json", "space/.#inner.py", "space/gone.py"):  # The first is a lock of Emacs.
+        (tmp_path / name).symlink_to("nobody@nowhere.1234")
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "space/../key.json"))
+    sent = collected(tmp_path / "recipe.py").files
+    assert {name for name in sent if name.startswith("recipe/")} == {"recipe/recipe.py", "recipe/near.json"}
+
+
 def test_a_worker_that_outlives_its_build_writes_nothing(full, monkeypatch):
     real = shard.open_work
     monkeypatch.setattr(shard, "open_work", lambda argument: real({**argument, "mark": "of a build that ended"}))

@@ -84,7 +84,7 @@ class RayNodes:
         """Queue a task. An urgent one that follows from a node's event goes to that node: it has what is finished of it."""
         new = NodeTask(number, task, urgent)
         if urgent and self._reporting is not None:
-            self._reporting.urgent.append(new)
+            self._reporting.next_tasks.append(new)
         else:
             (self._waiting.appendleft if urgent else self._waiting.append)(new)
 
@@ -107,13 +107,15 @@ class RayNodes:
 
     def close(self) -> None:
         self._waiting.clear()
-        self._folders.close()
-        for node in self._nodes.values():
-            node.end()
-        self._nodes.clear()
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        try:
+            self._folders.close()
+        finally:
+            for node in self._nodes.values():
+                node.end()
+            self._nodes.clear()
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
 
     # --- nodes that come and go ---------------------------------------------------------------------------------------
 
@@ -129,8 +131,7 @@ class RayNodes:
             identifier, cpus = facts["NodeID"], int(facts["Resources"].get("CPU", 0))
             is_given_up = self._failures[identifier] >= _MOST_FAILURES
             if facts["Alive"] and cpus and identifier not in self._nodes and not is_given_up:
-                environment = self._connection.runtime_env
-                node = RemoteNode(facts, self._entry, self._workers, self._item_timeout_s, environment)
+                node = RemoteNode(facts, self._entry, self._workers, self._item_timeout_s, self._connection)
                 self._nodes[identifier] = node
 
     def _watch_the_wait(self) -> None:
@@ -193,10 +194,11 @@ class RayNodes:
     def _lose(self, node: RemoteNode, reason: str) -> None:
         """Give the tasks of a node that is gone to others."""
         self._remove(node, 1)
-        self._waiting.extendleft(reversed(node.tasks[node.workers :]))
+        suspects = node.suspects
+        self._waiting.extendleft(reversed([task for task in node.tasks if task not in suspects]))
         again = f"; {len(node.tasks)} tasks are given to others" if node.tasks else ""
         self._add_news(NodeNews(node.name, "lost", f"node {node.name} was lost: {reason}{again}"))
-        for task in node.tasks[: node.workers]:
+        for task in suspects:
             self._add_news(TaskCrashed(task.number, None, f"its node {node.name} was lost"))
 
     def _remove(self, node: RemoteNode, failures: int) -> None:
@@ -210,7 +212,7 @@ class RayNodes:
         """Call each node that works, with tasks if it has room for them; the node with the least work comes first."""
         idle = [node for node in self._at_work() if node.reply is None]
         while self._waiting and idle and (node := min(idle, key=lambda node: node.load)).load < 1:
-            node.urgent.append(self._waiting.popleft())
+            node.next_tasks.append(self._waiting.popleft())
         for node in idle:
             node.exchange()
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from tfprep.engines import Ray
 from tfprep.errors import BuildError
+from tfprep.storage.address import SHORTEST_SECRET, without_secrets
 
 _CONNECT_S = 10.0
 FAILED_START = "error raised in its creation task"
@@ -27,11 +28,12 @@ class Connection:
         """Connect. Raises BuildError."""
         import ray
 
-        _check_environment(options.runtime_env)
+        self._options = options
+        self._check_environment()
         self._is_own = not ray.is_initialized()
         self.runtime_env = {} if self._is_own else dict(options.runtime_env)
         if self._is_own:
-            _connect(options)
+            self._connect()
 
     def close(self) -> None:
         import ray
@@ -39,39 +41,48 @@ class Connection:
         if self._is_own:
             ray.shutdown()
 
+    def summary_of(self, error: Exception) -> str:
+        """Return one line of an error's text: the first, or the last where the first only announces a traceback."""
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+        is_traceback = lines[0].endswith(":") or FAILED_START in lines[0] or "Traceback" in str(error)
+        return self.without_values(lines[-1] if is_traceback else lines[0])
 
-def summary_of(error: Exception) -> str:
-    """Return one line of an error's text: the first, or the last where the first only announces a traceback."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-    return lines[-1] if lines[0].endswith(":") or FAILED_START in lines[0] or "Traceback" in str(error) else lines[0]
+    def without_values(self, text: str) -> str:
+        """Return a message of Ray or of a node with the values of the nodes' environment variables replaced by their names."""
+        variables = self._options.runtime_env.get("env_vars")
+        for name, value in variables.items() if isinstance(variables, Mapping) else ():
+            if len(str(value)) >= SHORTEST_SECRET:
+                text = text.replace(str(value), f"${name}")
+        return without_secrets(text)
 
+    def _check_environment(self) -> None:
+        """Raise BuildError for a value that Ray refuses, and for a field that Ray ignores."""
+        from ray.runtime_env import RuntimeEnv
 
-def _check_environment(runtime_env: Mapping[str, Any]) -> None:
-    """Raise BuildError for a value that Ray refuses, and for a field that Ray ignores."""
-    from ray.runtime_env import RuntimeEnv
+        runtime_env = self._options.runtime_env
+        unknown = sorted(set(runtime_env) - RuntimeEnv.known_fields)
+        if unknown and "RAY_RUNTIME_ENV_PLUGINS" not in os.environ:
+            known = ", ".join(sorted(name for name in RuntimeEnv.known_fields if not name.startswith("_")))
+            raise BuildError(f"runtime_env has no field {unknown[0]!r}; those of Ray are {known}")
+        try:
+            RuntimeEnv(**runtime_env)
+        except (TypeError, ValueError) as error:
+            # Without the cause, whose text may hold a value.
+            raise BuildError(f"runtime_env: {self.summary_of(error)}") from None
 
-    unknown = sorted(set(runtime_env) - RuntimeEnv.known_fields)
-    if unknown and "RAY_RUNTIME_ENV_PLUGINS" not in os.environ:
-        known = ", ".join(sorted(name for name in RuntimeEnv.known_fields if not name.startswith("_")))
-        raise BuildError(f"runtime_env has no field {unknown[0]!r}; those of Ray are {known}")
-    try:
-        RuntimeEnv(**runtime_env)
-    except (TypeError, ValueError) as error:
-        raise BuildError(f"runtime_env: {summary_of(error)}") from error
+    def _connect(self) -> None:
+        import ray
 
-
-def _connect(options: Ray) -> None:
-    import ray
-
-    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
-    try:
-        _check_port(options.address)
-        ray.init(options.address, runtime_env=dict(options.runtime_env), **quiet)
-    except Exception as error:  # OSError, RuntimeError, ValueError or an exception of gRPC
-        raise BuildError(
-            f"no Ray cluster at {options.address!r}: {summary_of(error)}. Start one with `ray start --head`, or say with "
-            "--address where it is"
-        ) from error
+        options = self._options
+        quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+        try:
+            _check_port(options.address)
+            ray.init(options.address, runtime_env=dict(options.runtime_env), **quiet)
+        except Exception as error:  # OSError, RuntimeError, ValueError or an exception of gRPC
+            raise BuildError(
+                f"no Ray cluster at {options.address!r}: {self.summary_of(error)}. Start one with `ray start --head`, or say "
+                "with --address where it is"
+            ) from error
 
 
 def _check_port(address: str) -> None:

@@ -116,10 +116,12 @@ class Node:
                         self._take(self._tasks.get())
                     self._workers = self._engine.workers()
                     self._events.put(event)
-        except Exception as error:
-            self._engine.close()
-            self._failure = type(error).__name__, str(error)
-            self._events.put(NothingNew())  # wakes `exchange`
+        except BaseException as error:
+            try:
+                self._engine.close()
+            finally:
+                self._failure = type(error).__name__, str(error)
+                self._events.put(NothingNew())  # wakes `exchange`
 
     def _take(self, task: NodeTask) -> None:
         self._engine.submit(task.number, task.body, urgent=task.urgent)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
 from tfprep.builder.planning.versions import building_versions
-from tfprep.builder.workers.connection import FAILED_START, summary_of
+from tfprep.builder.workers.connection import FAILED_START, Connection
 from tfprep.builder.workers.engine import Json, TaskCrashed, TaskDone, TaskProgress, WorkerEvent, WorkerState
 from tfprep.builder.workers.node import Node, NodeReply, NodeTask
 from tfprep.builder.workers.processes import rebuilt
@@ -34,12 +34,12 @@ class RemoteNode:
       workers: Number of its worker processes.
       step: What it does: it starts, has started, checks its folders, or works.
       reply: The call in flight; None without one.
-      urgent: Tasks that it gets with the next call.
+      next_tasks: Tasks that it gets with the next call.
       states: What its workers did at its last reply.
     """
 
     def __init__(
-        self, facts: Json, entry: str, most_workers: int | None, item_timeout_s: float, runtime_env: Mapping[str, Any]
+        self, facts: Json, entry: str, most_workers: int | None, item_timeout_s: float, connection: Connection
     ) -> None:
         """Start the actor on the node that Ray describes with `facts`. Raises BuildError."""
         import ray
@@ -50,35 +50,46 @@ class RemoteNode:
         self.name = f"{facts['NodeManagerAddress']}-{self.identifier[:6]}"
         self.workers = min(cpus, most_workers or cpus)
         self.step: Literal["starts", "is ready", "opens", "works"] = "starts"
-        self.urgent: list[NodeTask] = []
+        self.next_tasks: list[NodeTask] = []
         self.states: tuple[WorkerState, ...] = ()
         self._tasks: dict[int, NodeTask] = {}  # in the order of giving
+        self._connection = connection
         place = NodeAffinitySchedulingStrategy(self.identifier, soft=False)
         try:
             actor = ray.remote(Node).options(
-                num_cpus=self.workers, scheduling_strategy=place, runtime_env=dict(runtime_env)
+                num_cpus=self.workers, scheduling_strategy=place, runtime_env=dict(connection.runtime_env)
             )
             self._actor = actor.remote(self.name, entry, self.workers, item_timeout_s)
         except ValueError as error:
-            raise BuildError(f"runtime_env: {summary_of(error)}") from error
+            raise BuildError(f"runtime_env: {connection.summary_of(error)}") from error
         self.reply: Any = self._actor.versions.remote()
 
     @property
     def tasks(self) -> list[NodeTask]:
-        """What it was given and has not finished; its workers may be running the first of them."""
-        return [*self._tasks.values(), *self.urgent]
+        """What it was given and has not finished."""
+        return [*self._tasks.values(), *self.next_tasks]
+
+    @property
+    def suspects(self) -> list[NodeTask]:
+        """The tasks that its workers may be running: the first, those that it named, and urgent ones, which overtake others."""
+        running = {state.task for state in self.states}
+        return [
+            task
+            for place, task in enumerate(self._tasks.values())
+            if place < self.workers or task.urgent or task.number in running
+        ]
 
     @property
     def load(self) -> float:
         """How full it is; it has room for tasks below 1."""
-        return (len(self._tasks) + len(self.urgent)) / (_TASKS_PER_WORKER * self.workers)
+        return (len(self._tasks) + len(self.next_tasks)) / (_TASKS_PER_WORKER * self.workers)
 
     def open(self, argument: Sequence[Any]) -> None:
         self.step, self.reply = "opens", self._actor.open.remote(*argument)
 
     def exchange(self) -> None:
-        """Hand it the urgent tasks, and ask for events if it has any task."""
-        tasks, self.urgent = self.urgent, []
+        """Hand it the next tasks, and ask for events if it has any task."""
+        tasks, self.next_tasks = self.next_tasks, []
         self._tasks.update((task.number, task) for task in tasks)
         if self._tasks:
             self.reply = self._actor.exchange.remote(tasks)
@@ -97,14 +108,14 @@ class RemoteNode:
             return ray.get(reply)
         except ray.exceptions.RayTaskError as error:
             if isinstance(error.cause, TfprepError) and self.step != "works":
-                raise NodeRefusedError(str(error.cause)) from error
-            raise BuildError(f"node {self.name}: {error}") from error
+                raise NodeRefusedError(self._connection.without_values(str(error.cause))) from error
+            raise BuildError(f"node {self.name}: {self._connection.without_values(str(error))}") from error
         except ray.exceptions.RuntimeEnvSetupError as error:
-            raise NodeRefusedError(f"its runtime_env cannot be set up: {summary_of(error)}") from error
+            raise NodeRefusedError(f"its runtime_env cannot be set up: {self._connection.summary_of(error)}") from error
         except ray.exceptions.RayError as error:
             if FAILED_START in str(error):
-                raise NodeRefusedError(summary_of(error)) from error
-            raise NodeLostError(summary_of(error)) from error
+                raise NodeRefusedError(self._connection.summary_of(error)) from error
+            raise NodeLostError(self._connection.summary_of(error)) from error
 
     def take_over(self, reply: NodeReply) -> list[WorkerEvent]:
         """Return the events of an exchange, of tasks that it was given. Raises what ended the node's work."""
@@ -118,7 +129,7 @@ class RemoteNode:
                 events.append(event)
         if reply.failure is not None:
             kind, text = reply.failure
-            raise rebuilt(kind, f"node {self.name}: {text}")
+            raise rebuilt(kind, f"node {self.name}: {self._connection.without_values(text)}")
         return events
 
     def end(self) -> None:

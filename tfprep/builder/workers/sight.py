@@ -5,14 +5,14 @@ from __future__ import annotations
 import fcntl
 import secrets
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
 from tfprep.builder.layout import Layout
 from tfprep.builder.shards.inputs import Inputs
 from tfprep.builder.workers.engine import Json
-from tfprep.errors import BuildError, DatasetError
+from tfprep.errors import BuildError, DatasetError, StorageError
 from tfprep.sources.raw import raw_root
 from tfprep.storage.urls import folder_at, read_content, remove_file, write_content
 
@@ -85,7 +85,8 @@ def shown(argument: Json) -> Iterator[Sight]:
     try:
         yield Sight(mark, samples)
     finally:
-        remove_file(path)
+        with suppress(StorageError):  # The next build removes it.
+            remove_file(path)
 
 
 def _raw_inputs(argument: Json) -> Inputs:

@@ -6,6 +6,7 @@ Installed packages are not sent: they are part of each machine's environment, as
 from __future__ import annotations
 
 import ast
+import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -77,7 +78,12 @@ def _neighbours(folder: Path) -> dict[str, Path]:
     while True:
         imported = {name for path in files.values() if path.suffix == ".py" for name in _imported(path)}
         spaces = [folder / name for name in imported if (folder / name).is_dir() and not _is_package(folder / name)]
-        more = {path.relative_to(folder).as_posix(): path for space in spaces for path in space.rglob("*.py")}
+        more = {
+            path.relative_to(folder).as_posix(): path
+            for space in spaces
+            for path in space.rglob("*.py")
+            if _is_sent(path)
+        }
         if more.keys() <= files.keys():
             return files
         files |= more
@@ -90,8 +96,21 @@ def _package(folder: Path, inside: str = "") -> Iterator[tuple[str, Path]]:
         if path.is_dir():
             if _is_package(path):
                 yield from _package(path, f"{name}/")
-        elif path.suffix == ".py" or (path.suffix in _DATA_SUFFIXES and path.stat().st_size <= _MOST_DATA_BYTES):
+        elif _is_sent(path):
             yield name, path
+
+
+def _is_sent(path: Path) -> bool:
+    """Return whether a file is Python or small data. Links of editors to nothing, pipes and keys are neither."""
+    if path.name.startswith(".") or not path.is_file() or _is_key(path):
+        return False
+    return path.suffix == ".py" or (path.suffix in _DATA_SUFFIXES and path.stat().st_size <= _MOST_DATA_BYTES)
+
+
+def _is_key(path: Path) -> bool:
+    """Return whether this is the key of a service account, which must not leave the machine."""
+    key = os.environ.get("GOOGLE_APPLICATION_CREDENTIALS")
+    return bool(key) and Path(key).resolve() == path.resolve()
 
 
 def _is_package(folder: Path) -> bool:
