@@ -110,7 +110,7 @@ def _is_sent(path: Path) -> bool:
 def _is_key(path: Path) -> bool:
     """Return whether this is the key of a service account, which must not leave the machine."""
     key = os.environ.get("GOOGLE_APPLICATION_CREDENTIALS")
-    return bool(key) and Path(key).resolve() == path.resolve()
+    return key is not None and Path(key).resolve() == path.resolve()
 
 
 def _is_package(folder: Path) -> bool:
