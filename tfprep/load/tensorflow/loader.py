@@ -23,11 +23,10 @@ from tfprep.load.passes import LOOK, Steps
 from tfprep.load.pipeline import Pipeline, repeated
 from tfprep.load.reader.batch import Batch
 from tfprep.load.stats import summary
-from tfprep.load.tensorflow.advice import silence_advice_to_shuffle
 from tfprep.load.tensorflow.eager_iterator import EagerBatches, is_possible
 from tfprep.load.tensorflow.handover import dataset_of
 from tfprep.load.tensorflow.interrupt import end_waits_on_interrupt
-from tfprep.load.tensorflow.private import DatasetOver, with_source
+from tfprep.load.tensorflow.private import DatasetOver, silence_advice_to_shuffle, with_source
 from tfprep.storage.urls import scheme_of
 
 Begin: TypeAlias = Callable[[Callable[[Batch], tuple[Any, ...]]], Iterator[tuple[Any, ...]]]

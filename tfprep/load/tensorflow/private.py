@@ -11,6 +11,7 @@ TFPREP_PUBLIC_TENSORFLOW=1 in the environment, the public way is taken, which de
   tf.data, and errors as `tf.errors.OpError` with tfprep's error as text.
 - `_serialize_to_tensors` and `_restore_from_tensors` let `tf.train.Checkpoint` save an iterator. Without them: TensorFlow refuses
   ('PyFunc is stateful').
+- Keras's frame that warns tells which dataset its advice to `.shuffle` is about. Without it: the advice is shown.
 - `gradient_registry._registry` lets the weights of discarded models be freed. Without it: they stay until the process ends.
 """
 
@@ -19,6 +20,9 @@ from __future__ import annotations
 import functools
 import mmap
 import os
+import re
+import sys
+import warnings
 from collections.abc import Callable
 from typing import Any, Protocol, TypeAlias
 
@@ -228,3 +232,51 @@ def gradient_registry() -> dict[str, Any]:
         isinstance(entry, dict) and "type" in entry for entry in registry.values()
     )
     return registry if known else {}
+
+
+# --- Keras's advice to shuffle ------------------------------------------------------------------------------------------
+
+SHUFFLE_ADVICE = "`shuffle=True` was passed, but will be ignored since the data `x` was provided as a tf.data.Dataset"
+_FRAMES = 4
+"""Frames above `match` to look at: those of `warnings` where it runs in Python, and that of Keras."""
+
+
+class _OfALoader:
+    """Matches the advice where it is about a loader, or a dataset made of one such as `train.map(...)`."""
+
+    def match(self, text: str) -> bool:
+        return text.startswith(SHUFFLE_ADVICE) and any(
+            isinstance(dataset, DatasetOver) for dataset in datasets_of(_dataset_of_the_warning())
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A plain pattern: scikit-learn sends all filters to its workers, which should not import TensorFlow for this."""
+        return re.compile, (re.escape(SHUFFLE_ADVICE),)
+
+
+_FILTER = ("ignore", _OfALoader(), UserWarning, None, 0)
+
+
+def silence_advice_to_shuffle() -> None:
+    """Hide Keras's advice to `.shuffle` for loaders, and for datasets made of them, alone.
+
+    Without shuffle=False, `fit` warns of every dataset that it "is expected to already be shuffled". It looks at nothing of the
+    dataset, so there is no hook to say that a loader is in random order already. The filter of Python's warnings therefore holds
+    an object with the `match` of a compiled pattern, which finds the dataset in the frame of Keras that warns (`x`; tried with
+    Keras 3.15, while 3.5 has no such advice).
+    """
+    filters: list[Any] = warnings.filters  # type: ignore[assignment] # typed as a Sequence
+    if _FILTER in filters:
+        filters.remove(_FILTER)
+    filters.insert(0, _FILTER)
+
+
+def _dataset_of_the_warning() -> Any:
+    frame = sys._getframe(1)
+    for _ in range(_FRAMES):
+        if frame.f_back is None:
+            return None
+        frame = frame.f_back
+        if frame.f_globals.get("__name__", "").startswith("keras.") and "x" in frame.f_locals:
+            return frame.f_locals["x"]
+    return None

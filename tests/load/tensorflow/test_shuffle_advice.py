@@ -13,7 +13,7 @@ import tfprep
 keras = pytest.importorskip("keras")
 tf = pytest.importorskip("tensorflow")
 
-from tfprep.load.tensorflow.advice import TEXT, silence_advice_to_shuffle  # noqa: E402 - it imports TensorFlow
+from tfprep.load.tensorflow.private import SHUFFLE_ADVICE, silence_advice_to_shuffle  # noqa: E402 - it imports TensorFlow
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def version(text):
 def test_the_filter_can_be_sent_to_another_process(train):
     (sent,) = [item for item in pickle.loads(pickle.dumps(warnings.filters)) if "`shuffle=True`" in str(item[1])]
     assert isinstance(sent[1], re.Pattern)
-    assert sent[1].match(TEXT)
+    assert sent[1].match(SHUFFLE_ADVICE)
 
 
 def test_other_warnings_pass_the_filter(train):
