@@ -10,6 +10,9 @@ import pytest
 
 from tfprep.builder.layout import Layout
 from tfprep.builder.planning.versions import building_versions
+from tfprep.builder.schedule import ShardScheduler, _Attempt
+from tfprep.builder.shards.task import ShardTask
+from tfprep.builder.workers import Inline
 from tfprep.builder.workers.cluster import RayNodes
 from tfprep.builder.workers.connection import Connection
 from tfprep.builder.workers.engine import NodeNews, TaskCrashed, WorkerEvent
@@ -153,3 +156,14 @@ def test_a_node_whose_workers_cannot_be_ended_says_why_its_work_ended(monkeypatc
     with pytest.raises(OSError, match="cannot end them"):
         node._work({})
     assert node.exchange([]).failure == ("SystemExit", "the first error")
+
+
+def test_a_shard_that_loses_its_node_again_and_again_ends_the_build():
+    engine, reason = Inline("its_work:open_work"), "its node 10.0.0.7 was lost"
+    attempt = _Attempt(ShardTask("train", 7, 12, "fingerprint", "signature", []))
+    plan: Any = None  # It makes tasks, and this one exists.
+    scheduler = ShardScheduler(plan, engine, lambda *_, **facts: None, None, lambda *_: None, 0.0)
+    for _ in range(3):
+        scheduler._crashed(attempt, TaskCrashed(0, None, reason))
+    with pytest.raises(BuildError, match=f"^shard 7 of 'train': {reason}, 4 times, at no sample; "):
+        scheduler._crashed(attempt, TaskCrashed(0, None, reason))
