@@ -2,7 +2,7 @@
 
 The search changes one setting after another, and the values of a setting take turns with the best settings so far. A change is
 judged twice: with the cache full, as in later epochs, and without a cache, as in the first epoch, in evaluation and for data that
-does not fit. It is kept if it gains a margin in one of the two and loses nothing in the other, and is measured no longer once the
+does not fit. It is kept if it gains a margin in one of the two and loses less in the other, and is measured no longer once the
 rounds that are left cannot make it gain. At the end the best settings are compared with the defaults once more, and are written
 only if this confirms the gain.
 
@@ -55,7 +55,7 @@ class Trial:
 
     @property
     def gains(self) -> bool:
-        """Whether one of the ratios gains the margin in the median and loses in no round, and the other loses nothing."""
+        """Whether one of the ratios gains the margin in the median and loses in no round, and the other loses less than that."""
         ratios = [self.ratio] if self.uncached is None else [self.ratio, self.uncached]
         gain = any(ratio.median >= MARGIN and ratio.least >= 1.0 for ratio in ratios)
         return gain and all(ratio.median > 1 / MARGIN for ratio in ratios)
