@@ -238,9 +238,9 @@ class Trainer:
 gc.set_threshold(100, 5, 5)  # collections in all threads, also in reading threads that have a lock
 for number in range(int(sys.argv[2])):
     Trainer().step()
-gc.collect()
 end = time.monotonic() + 60
 while threading.active_count() > 1 and time.monotonic() < end:
+    gc.collect()  # again and again: it does nothing while another thread collects
     time.sleep(0.01)
 print(threading.active_count(), "thread left")
 """
