@@ -6,7 +6,7 @@
   the same with threads, for comparison; `waits_per_s` that of processes that only wait, the limit.
 - `step_delay`: 0.4 ms of Python in the training loop beside 16 workers, against the same loop with a batch that is there
   already: the median of the ratio over the rounds. `step_delay_limit` is the same beside 16 threads of four processes that
-  only wait, without a loader: what a machine of few cores loses to wake-ups, whoever wakes up.
+  only wait, without a loader: what a machine of few cores loses to wake-ups alone.
 - `first_batch_s`: seconds from `iter(loader)` to the first batch, the median over new loaders.
 
 Rounds are interleaved. The batches are 64 images of 224 x 224, so every worker has rows to work on.

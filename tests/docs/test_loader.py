@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import re
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import keras
@@ -14,6 +11,7 @@ import numpy as np
 import pytest
 
 import tfprep
+from tests import killed_runs
 from tfprep.load.options import LoaderOptions
 
 PAGE = (Path(__file__).parents[2] / "docs" / "loader.md").read_text()
@@ -32,54 +30,17 @@ def names(make_dataset, tmp_path, monkeypatch):
     return {"model": model, "photos": photos, "drawings": drawings, "tfprep": tfprep}
 
 
-RUN = """
-import os, signal, sys
-import keras, numpy as np, tensorflow as tf
-import tfprep
-from tfprep.load.callbacks import SaveLoaderState
-
-dataset, killed_at = sys.argv[1], int(sys.argv[2])
-keras.utils.set_random_seed(0)
-tf.config.experimental.enable_op_determinism()
-data = tfprep.open(dataset)
-options = {"batch_size": 8, "seed": 0, "inputs": "image", "targets": "label"}
-model = keras.Sequential([keras.Input((24, 32, 3)), keras.layers.Flatten(), keras.layers.Dense(3)])
-model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-count_step, ended = SaveLoaderState.on_train_batch_end, []
-
-
-def count_or_die(callback, batch, logs=None):
-    ended.append(batch)
-    if len(ended) == killed_at:
-        os.kill(os.getpid(), signal.SIGKILL)
-    count_step(callback, batch, logs)
-
-
-SaveLoaderState.on_train_batch_end = count_or_die
-#BLOCK
-np.savez("final.npz", *model.get_weights(), steps=len(ended))
-"""
-
-
 @pytest.mark.parametrize("number", range(3))
 def test_a_run_of_the_page_that_is_killed_and_started_again(names, tmp_path, number):
     """It ends with the weights of a run that was not killed. An epoch has 5 steps; step 18 is in the fourth epoch."""
-    block = [block for block in BLOCKS if "model.fit" in block and "saved_step" in block][number]
+    block, dataset = killed_runs.BLOCKS[number], names["photos"].path.absolute()
     if "Orbax" in block:
         pytest.importorskip("orbax.checkpoint")
-    script = tmp_path / "trainer.py"
-    script.write_text(RUN.replace("#BLOCK", "from tfprep.load.callbacks import saved_step\n" + block))
     final = {}
     for folder, kills in {"whole": [0], "killed": [18, 0]}.items():
-        (tmp_path / folder).mkdir()
         for killed_at in kills:
-            command = [sys.executable, str(script), str(names["photos"].path.absolute()), str(killed_at)]
-            done = subprocess.run(
-                command, check=False, cwd=tmp_path / folder, capture_output=True, text=True, timeout=200
-            )
-            assert done.returncode == (-signal.SIGKILL if killed_at else 0), done.stderr
-        with np.load(tmp_path / folder / "final.npz") as arrays:
-            final[folder] = {name: arrays[name] for name in arrays.files}
+            killed_runs.run(block, tmp_path / folder, dataset, killed_at)
+        final[folder] = killed_runs.final(tmp_path / folder)
     assert final["whole"].pop("steps") == 50
     # Orbax saves in the background, so that the kill may lose one checkpoint more.
     assert final["killed"].pop("steps") in ((35, 40) if "Orbax" in block else (35,))

@@ -8,7 +8,9 @@ import zipfile
 import pytest
 
 from tfprep.errors import SampleError, StorageError
+from tfprep.images import check_file_size
 from tfprep.sources import ahead as module
+from tfprep.sources import raw
 from tfprep.sources.ahead import files_ahead
 from tfprep.sources.raw import raw_root, read_raw
 from tfprep.sources.reference import Reference
@@ -57,19 +59,17 @@ def test_what_cannot_be_read_ahead_is_read_when_its_turn_comes(url, s3, monkeypa
             read(raw_root(url), "003.bin")
 
 
-def test_a_file_that_is_too_large_is_refused_before_its_bytes_are_fetched(url, s3):
-    from tfprep.images.limits import MAX_FILE_BYTES
-
+def test_a_file_that_is_too_large_is_refused_before_its_bytes_are_fetched(url, s3, monkeypatch):
     sizes = []
 
-    def check(size):
+    def check(size, most_bytes):
         sizes.append(size)
-        if size:
-            raise SampleError(f"more than {MAX_FILE_BYTES} bytes")
+        check_file_size(size, most_bytes)
 
+    monkeypatch.setattr(raw, "check_file_size", check)
     s3.proxy.faults.append("truncate")  # Nobody asks for the rest.
-    with pytest.raises(SampleError, match="more than"):
-        read_raw(raw_root(url), "010.bin", check)
+    with pytest.raises(SampleError, match="the file has 11 bytes, more than the limit of 10"):
+        read_raw(raw_root(url), "010.bin", 10)
     assert (sizes, len(s3.proxy.reads())) == ([0, 11], 1)
 
 

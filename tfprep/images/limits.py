@@ -14,11 +14,11 @@ MAX_FILE_BYTES = 1 << 30
 file and decodes the largest image needs 2.7 GB."""
 
 
-def check_file_size(size: int) -> None:
-    """Raises SampleError where a file's size in bytes exceeds `MAX_FILE_BYTES`."""
-    if size > MAX_FILE_BYTES:
+def check_file_size(size: int, most_bytes: int = MAX_FILE_BYTES) -> None:
+    """Raises SampleError where a file's size in bytes exceeds `most_bytes`."""
+    if size > most_bytes:
         raise SampleError(
-            f"the file has {size:,} bytes, more than the limit of {MAX_FILE_BYTES:,}; cut the image or map into smaller ones"
+            f"the file has {size:,} bytes, more than the limit of {most_bytes:,}; cut the image or map into smaller ones"
         )
 
 

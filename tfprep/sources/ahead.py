@@ -17,10 +17,6 @@ FILES, MOST_BYTES = 16, 4 << 20
 """Files ahead, and the largest of them, so that they take at most 64 MB of a worker. At 30 ms they are 500 files a second."""
 
 
-class _TooLargeError(SampleError):
-    """A file is read when its sample comes, so that the memory that it takes is that of its sample."""
-
-
 class FilesAhead:
     """Files are read in the order in which they will be asked for. One that cannot be read ahead is read once more when it is."""
 
@@ -56,11 +52,7 @@ def files_ahead(root: Path, files: Iterable[str]) -> Iterator[Read]:
 
 
 def _read_small(root: Path, file: str) -> bytes | None:
+    """Return the content, None if it cannot be read. A larger file is read when its sample comes, whose memory it then takes."""
     with suppress(SampleError, StorageError):
-        return read_raw(root, file, _check_small, MOST_BYTES)
+        return read_raw(root, file, MOST_BYTES)
     return None
-
-
-def _check_small(size: int) -> None:
-    if size > MOST_BYTES:
-        raise _TooLargeError("too large to be read ahead")

@@ -6,6 +6,7 @@ below a URL is listed once for each root, with one request for 1,000 objects, wh
 
 from __future__ import annotations
 
+import functools
 import io
 import os
 import stat
@@ -186,22 +187,20 @@ def state_of(path: Path) -> RawState:
     return url.objects.state(url.path) if can_list(path) else _asked_state(path, "")
 
 
-def read_raw(
-    root: Path, text: str, check: Callable[[int], None] = check_file_size, most_bytes: int = MAX_FILE_BYTES
-) -> bytes:
+def read_raw(root: Path, text: str, most_bytes: int = MAX_FILE_BYTES) -> bytes:
     """Return the bytes that a reference is to.
 
     Args:
         root: The root of the raw files.
         text: The reference.
-        check: Gets the number of bytes before they are read; what it raises goes on.
-        most_bytes: The most that a deflated member may have when it is inflated: its number of bytes does not say how many.
+        most_bytes: The most bytes. Their number is compared before they are read, and that of a deflated member once more when it
+            is inflated.
 
     Raises:
-        SampleError: The file is missing, cannot be read, is larger than `tfprep.images.MAX_FILE_BYTES`, or ends too early.
+        SampleError: The file is missing, cannot be read, is larger than `most_bytes`, or ends too early.
         StorageError: A store cannot be reached, or refuses.
     """
-    reference = parse_reference(text)
+    reference, check = parse_reference(text), functools.partial(check_file_size, most_bytes=most_bytes)
     if reference.missing:
         raise SampleError(f"there is no member {reference.member!r} in {reference.file}")
     check(reference.bytes or 0)

@@ -73,9 +73,7 @@ def content_of(reference: Reference, data: bytes, most_bytes: int = MAX_FILE_BYT
         content = inflate.decompress(data, most_bytes + 1)
     except zlib.error as error:
         raise SampleError(f"the member is damaged: {error}") from error
-    check_file_size(len(content))
-    if len(content) > most_bytes:
-        raise SampleError(f"the member has more than {most_bytes:,} bytes")
+    check_file_size(len(content), most_bytes)
     if not inflate.eof:
         raise SampleError("the member is damaged: its compressed data has no end")
     return content

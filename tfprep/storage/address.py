@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tfprep.errors import DatasetError
@@ -12,7 +13,7 @@ SCHEMES = ("s3", "gs", "az", "http", "https", "memory")
 _SECRET_VARIABLE = re.compile(r"(SECRET|TOKEN|PASSWORD|CREDENTIAL|SERVICE_ACCOUNT_KEY|ACCOUNT_KEY|ACCESS_KEY|SAS)")
 _PLACE = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^@:?#\[\]]*)(:[0-9]{1,5})?")
 """A bucket or a host, with a port or without."""
-SHORTEST_SECRET = 8
+_SHORTEST_SECRET = 8
 """Values of fewer characters are not replaced: they could be parts of ordinary words."""
 
 
@@ -87,9 +88,10 @@ def parse_url(text: str) -> Url:
     return Url(scheme, bucket, "/".join(part for part in key.split("/") if part))
 
 
-def without_secrets(text: str) -> str:
-    """Return a store's message with the values of environment variables that hold secrets replaced by their names."""
-    for name, value in os.environ.items():
-        if _SECRET_VARIABLE.search(name.upper()) and len(value) >= SHORTEST_SECRET:
+def without_secrets(text: str, others: Mapping[str, str] | None = None) -> str:
+    """Return a message with the values of environment variables that hold secrets, and of `others`, replaced by their names."""
+    secrets = {name: value for name, value in os.environ.items() if _SECRET_VARIABLE.search(name.upper())}
+    for name, value in (*(others or {}).items(), *secrets.items()):
+        if len(value) >= _SHORTEST_SECRET:
             text = text.replace(value, f"${name}")
     return text

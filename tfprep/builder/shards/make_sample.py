@@ -109,8 +109,8 @@ class SampleMaker:
                 if (size := self._size(name, raw)) is not None:
                     sizes[name] = size
         if len(set(sizes.values())) > 1:
-            told = ", ".join(f"{name} is {width} x {height}" for name, (height, width) in sizes.items())
-            raise SampleError(f"images, masks and maps of one sample have one size; {told}", stage="decode")
+            listed = ", ".join(f"{name} is {width} x {height}" for name, (height, width) in sizes.items())
+            raise SampleError(f"images, masks and maps of one sample have one size; {listed}", stage="decode")
         return next(iter(sizes.values()), None)
 
     def _size(self, name: str, raw: Mapping[str, Any]) -> Size | None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from tfprep.engines import Ray
 from tfprep.errors import BuildError
-from tfprep.storage.address import SHORTEST_SECRET, without_secrets
+from tfprep.storage.address import without_secrets
 
 _CONNECT_S = 10.0
 FAILED_START = "error raised in its creation task"
@@ -50,10 +50,9 @@ class Connection:
     def without_values(self, text: str) -> str:
         """Return a message of Ray or of a node with the values of the nodes' environment variables replaced by their names."""
         variables = self._options.runtime_env.get("env_vars")
-        for name, value in variables.items() if isinstance(variables, Mapping) else ():
-            if len(str(value)) >= SHORTEST_SECRET:
-                text = text.replace(str(value), f"${name}")
-        return without_secrets(text)
+        if not isinstance(variables, Mapping):  # it is checked later
+            return without_secrets(text)
+        return without_secrets(text, {name: str(value) for name, value in variables.items()})
 
     def _check_environment(self) -> None:
         """Raise BuildError for a value that Ray refuses, and for a field that Ray ignores."""

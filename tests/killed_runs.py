@@ -1,0 +1,67 @@
+"""Trainers of docs/loader.md that are killed in the middle of a run and started again, for each backend of Keras."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+ROOT = Path(__file__).parents[1]
+BLOCKS = [
+    block
+    for block in re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "loader.md").read_text(), re.S)
+    if "model.fit" in block and "saved_step" in block
+]
+"""The blocks of the page that resume a run."""
+_SCRIPT = """
+import os, signal, sys
+import keras, numpy as np
+import tfprep
+from tfprep.load.callbacks import SaveLoaderState, saved_step
+
+dataset, killed_at = sys.argv[1], int(sys.argv[2])
+keras.utils.set_random_seed(0)
+if keras.backend.backend() == "tensorflow":
+    import tensorflow as tf
+    tf.config.experimental.enable_op_determinism()
+data = tfprep.open(dataset)
+options = {"batch_size": 8, "seed": 0, "inputs": "image", "targets": "label"}
+model = keras.Sequential([keras.Input((24, 32, 3)), keras.layers.Flatten(), keras.layers.Dense(3)])
+model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+count_step, ended = SaveLoaderState.on_train_batch_end, []
+
+
+def count_or_die(callback, batch, logs=None):
+    ended.append(batch)
+    if len(ended) == killed_at:
+        os.kill(os.getpid(), signal.SIGKILL)
+    count_step(callback, batch, logs)
+
+
+SaveLoaderState.on_train_batch_end = count_or_die
+#BLOCK
+np.savez("final.npz", *[np.asarray(value) for value in model.get_weights()], steps=len(ended))
+"""
+
+
+def run(block: str, folder: Path, dataset: Path, killed_at: int, environment: dict[str, str] | None = None) -> None:
+    """Run a block in a folder, which the run before it may have left, and kill it at the end of a step; 0: not at all."""
+    folder.mkdir(exist_ok=True)
+    script = folder / "trainer.py"
+    script.write_text(_SCRIPT.replace("#BLOCK", block))
+    command = [sys.executable, str(script), str(dataset), str(killed_at)]
+    done = subprocess.run(
+        command, check=False, cwd=folder, env=environment, capture_output=True, text=True, timeout=280
+    )
+    assert done.returncode == (-signal.SIGKILL if killed_at else 0), done.stderr[-3000:]
+
+
+def final(folder: Path) -> dict[str, Any]:
+    """The weights at the end of a run, and its number of steps."""
+    with np.load(folder / "final.npz") as arrays:
+        return {name: arrays[name] for name in arrays.files}
