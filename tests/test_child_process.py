@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import subprocess
 import sys
 
@@ -10,6 +11,7 @@ import pytest
 
 from tfprep.child_process import sendable_error, worker_environment
 from tfprep.errors import RecordError, TrainError
+from tfprep.python_file import import_file
 
 
 def folders_of_child(folder, *options):
@@ -32,6 +34,20 @@ def test_the_current_folder_is_that_of_the_parent(tmp_path, monkeypatch):
     """A parent that imports from "" finds modules where it was started; its child starts elsewhere."""
     monkeypatch.setattr(sys, "path", ["", *sys.path])
     assert folders_of_child(tmp_path)[0] == os.getcwd()
+
+
+def test_a_file_beside_a_recipe_does_not_replace_a_module_of_the_standard_library(tmp_path, monkeypatch):
+    """But it comes before an installed package of its name, as in the parent."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    for name in ("random", "pytest"):
+        (tmp_path / f"{name}.py").write_text("")
+    (tmp_path / "recipe.py").write_text("")
+    import_file(tmp_path / "recipe.py", "tfprep_test_recipe")
+    code = "import random, pytest; print(random.__file__, pytest.__file__)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=worker_environment()
+    )
+    assert done.stdout.split() == [random.__file__, str(tmp_path / "pytest.py")]
 
 
 def test_each_child_has_one_thread_of_openmp():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
@@ -19,6 +20,10 @@ class _Uncached(SourceFileLoader):
     def get_code(self, fullname: str) -> CodeType:
         path = self.get_filename(fullname)
         return self.source_to_code(self.get_data(path), path)
+
+
+_added: set[str] = set()
+"""Folders that `import_file` has added to `sys.path`."""
 
 
 def import_file(path: Path, name: str) -> ModuleType:
@@ -43,7 +48,8 @@ def import_file(path: Path, name: str) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     folder = str(path.resolve().parent)
     if folder not in sys.path:
-        sys.path.insert(0, folder)
+        _added.add(folder)
+    sys.path[:] = [folder, *(path for path in sys.path if path != folder)]
     sys.modules[name] = module  # before it runs: dataclasses and pickle look up the module of a class there
     before, sys.dont_write_bytecode = sys.dont_write_bytecode, True  # also for modules of the user that it imports
     try:
@@ -51,3 +57,16 @@ def import_file(path: Path, name: str) -> ModuleType:
     finally:
         sys.dont_write_bytecode = before
     return module
+
+
+def paths_of_child() -> list[str]:
+    """Return `sys.path` for a child process, which imports from the same folders.
+
+    Folders that `import_file` has added come behind the standard library: a file beside a recipe may be named as one of its
+    modules, which this process had imported before. They still come before installed packages.
+    """
+    added = [path for path in sys.path if path in _added]
+    paths = [path for path in sys.path if path not in _added]
+    library = os.path.dirname(os.__file__)
+    last = max((number for number, path in enumerate(paths) if path in (library, f"{library}/lib-dynload")), default=-1)
+    return [*paths[: last + 1], *added, *paths[last + 1 :]]

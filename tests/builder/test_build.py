@@ -52,6 +52,17 @@ def test_a_second_build_does_nothing(full, tools):
     assert {path: path.stat().st_mtime_ns for path in full.out.iterdir() if path.is_file()} == before
 
 
+def test_files_beside_the_recipe_may_be_named_as_modules_of_the_standard_library(full, tools):
+    """Of `random`, this process uses Python's own, which it had imported; of `wave`, the file beside the recipe."""
+    full.build()
+    expected, out = tools["digests"](full.out), full.out.with_name("again")
+    (full.recipe.parent / "random.py").write_text("raise SystemExit('imported')\n")
+    (full.recipe.parent / "wave.py").write_text("HERE = True\n")
+    full.recipe.write_text("import wave\nassert wave.HERE\n" + full.recipe.read_text())
+    full.build(out, workers=2)
+    assert tools["digests"](out) == expected
+
+
 def test_samples_have_the_shard_and_position_of_their_hash(full):
     full.build()
     rows = open_dataset(full.out).index("train").to_pylist()
