@@ -57,7 +57,7 @@ def wait_for(condition, seconds=60):
 
 
 def check_equal(there, here, steps=15):
-    for number, (a, b) in enumerate(zip(there, here, strict=False)):
+    for number, (a, b) in enumerate(zip(there.repeat(), here.repeat(), strict=False)):
         for name in b:
             np.testing.assert_array_equal(a[name], b[name], name)
         if number == steps:
