@@ -13,6 +13,9 @@ from tfprep.errors import LoaderError
 from tfprep.load.memory import parse_bytes, plan_memory
 from tfprep.load.outputs import Output
 from tfprep.load.reader.cache import DecodedCache, EncodedCache
+from tfprep.load.reader.rows import COLUMNS, Rows
+from tfprep.load.reader.stages import CachedRows
+from tfprep.load.reader.worker import Worker
 
 
 @pytest.mark.parametrize(
@@ -46,52 +49,65 @@ def test_the_cache_gets_what_batches_leave():
     assert plan.cache_bytes == (100 - 10) << 20
 
 
-OUTPUTS = (Output("x", ("x",), (4, 3), "uint8"), Output("t", ("t",), (), "string"))
+OUTPUTS = (Output("x", ("x",), (4, 3), "uint8"), Output("y", ("y",), (), "int64"))
 
 
-def batch(rows):
-    return {"x": np.zeros((rows, 4, 3), np.uint8), "t": np.empty(rows, object)}
+def arrays(rows):
+    return {"x": np.zeros((rows, 4, 3), np.uint8), "y": np.zeros(rows, np.int64)}
 
 
-def filled(record):
-    return np.full((4, 3), record, np.uint8), b"%d" % record
+class Decoding:
+    """Fills each row with its record's number, and notes which records it was asked for."""
+
+    def __init__(self):
+        self.asked = []
+
+    def fill(self, values, rows, worker):
+        self.asked += rows["record"].tolist()
+        for row, record in zip(rows["row"].tolist(), rows["record"].tolist(), strict=True):
+            values["x"][row], values["y"][row] = record, record
+        return []
 
 
-@pytest.mark.parametrize("wanted", [[3, 1, 2], [3, 9, 1], [9, 8]])
-def test_cached_rows_equal_the_stored_ones(wanted):
-    cache = DecodedCache(OUTPUTS, records=20, budget=1 << 20)
-    values = batch(1)
-    for record in (1, 2, 3):
-        values["x"][0], values["t"][0] = filled(record)
-        cache.store(values, 0, record)
+def read(cache, decoding, records, first=0):
+    """The arrays after reading these records into rows from `first` on, through the cache."""
+    values, rows = arrays(first + len(records)), Rows(np.zeros((len(COLUMNS), len(records)), np.int64))
+    rows["row"][:], rows["record"][:] = np.arange(first, first + len(records)), records
+    rows["slot"][:], rows["cached"][:] = cache.reserve(rows["record"])
+    assert CachedRows(decoding, cache.rows).fill(values, rows, Worker()) == []
+    written = (rows["slot"] >= 0) & (rows["cached"] == 0)
+    cache.commit(rows["record"][written], rows["slot"][written])
+    return values
+
+
+@pytest.mark.parametrize("wanted", [[3, 1, 2], [3, 9, 1], [9, 8], [2, 2], [9, 9]])
+def test_cached_rows_equal_the_decoded_ones(wanted):
+    cache, decoding = DecodedCache(OUTPUTS, records=20, budget=1 << 20), Decoding()
+    read(cache, decoding, [1, 2, 3])
     assert cache.records == 3
-    into = batch(5)
-    held = cache.fetch(into, 1, np.array(wanted))
-    assert held.tolist() == [record in (1, 2, 3) for record in wanted]
-    for row, record in enumerate(wanted, 1):
-        if record in (1, 2, 3):
-            assert (into["x"][row] == record).all()
-            assert into["t"][row] == b"%d" % record
-        else:
-            assert not into["x"][row].any()
-    assert not into["x"][0].any()
+    values = read(cache, decoding, wanted, first=1)
+    assert decoding.asked == [1, 2, 3, *(record for record in wanted if record > 3)]
+    assert values["y"].tolist() == [0, *wanted]
+    assert values["x"][:, 0, 0].tolist() == [0, *wanted]
 
 
 def test_a_cache_stays_within_its_budget():
     cache = DecodedCache(OUTPUTS, records=100, budget=128 * 10)
     assert cache.capacity == 10
-    values = batch(1)
     for record in range(100):
-        values["x"][0], values["t"][0] = filled(record)
-        cache.store(values, 0, record)
+        assert read(cache, Decoding(), [record])["y"].tolist() == [record]
     assert cache.records == 10
     assert cache.nbytes <= 128 * 10
+    again = Decoding()
+    read(cache, again, range(100))
+    assert again.asked == list(range(10, 100))
 
 
 def test_a_budget_without_room_for_a_cache():
-    cache = DecodedCache(OUTPUTS, records=100, budget=10)
-    assert not cache.fetch(batch(2), 0, np.array([0, 1])).any()
-    cache.store(batch(1), 0, 0)
+    cache, decoding = DecodedCache(OUTPUTS, records=100, budget=10), Decoding()
+    for _ in range(2):
+        read(cache, decoding, [0, 1])
+    assert decoding.asked == [0, 1, 0, 1]
     assert cache.records == 0
 
 

@@ -14,6 +14,8 @@ from tfprep.fields import RASTER_KINDS, FieldSpec
 from tfprep.limits import available_memory
 from tfprep.load.order.schedule import Numbers
 from tfprep.load.outputs import Output, row_bytes
+from tfprep.load.reader.batch import VaryingBytes
+from tfprep.load.reader.space import ALIGNMENT
 from tfprep.load.reader.table import RecordTable
 
 DEFAULT_SHARE = 0.25
@@ -110,10 +112,27 @@ def batch_bytes(
     """
     fixed = batch_rows * sum(max(row_bytes(output), SMALLEST_ROW) for output in outputs)
     varying = _varying_bytes(outputs, specs, table, rows)
-    if varying is None:
-        return fixed
-    largest = np.partition(varying, -batch_rows)[-batch_rows:] if batch_rows < len(varying) else varying
-    return fixed + int(largest.sum())
+    return fixed if varying is None else fixed + _largest_sum(varying, batch_rows)
+
+
+def varying_bytes(
+    outputs: Sequence[Output],
+    specs: Mapping[str, FieldSpec],
+    table: RecordTable,
+    rows: Numbers | None,
+    batch_rows: int,
+) -> VaryingBytes | None:
+    """What arrays without a fixed size take where each begins at a multiple of `ALIGNMENT`; None without any."""
+    nbytes = _varying_bytes(outputs, specs, table, None)
+    if nbytes is None:
+        return None
+    nbytes += ALIGNMENT * sum(_varies(output) for output in outputs)
+    return VaryingBytes(nbytes, _largest_sum(nbytes if rows is None else nbytes[rows], batch_rows))
+
+
+def _largest_sum(values: Numbers, count: int) -> int:
+    largest = np.partition(values, -count)[-count:] if count < len(values) else values
+    return int(largest.sum())
 
 
 def working_bytes(
@@ -133,11 +152,15 @@ def _varying_bytes(
     outputs: Sequence[Output], specs: Mapping[str, FieldSpec], table: RecordTable, rows: Numbers | None
 ) -> Numbers | None:
     """Bytes of each row's arrays that have no fixed size, int64 [N], in the largest of its variants; None without any."""
-    varying = [output for output in outputs if None in output.shape and output.dtype != "string"]
+    varying = [output for output in outputs if _varies(output)]
     if not varying:
         return None
     total: Numbers = np.stack([_decoded_bytes(output, specs, table) for output in varying]).sum(axis=0)
     return total if rows is None else total[rows]
+
+
+def _varies(output: Output) -> bool:
+    return None in output.shape and output.dtype != "string"
 
 
 def _decoded_bytes(output: Output, specs: Mapping[str, FieldSpec], table: RecordTable) -> Numbers:

@@ -56,9 +56,14 @@ class Output:
         return len(self.fields) > 1
 
 
+def has_array(output: Output) -> bool:
+    """Whether the samples of a batch are one array: they are not text, and do not differ in size."""
+    return None not in output.shape and output.dtype != "string"
+
+
 def row_bytes(output: Output) -> int:
     """Bytes of one sample's array; 0 where that differs or is text."""
-    if None in output.shape or output.dtype == "string":
+    if not has_array(output):
         return 0
     return prod(size for size in output.shape if size is not None) * np.dtype(output.dtype).itemsize
 

@@ -24,9 +24,11 @@ from tfprep.load.memory import (
     budget_bytes,
     parse_bytes,
     plan_memory,
+    varying_bytes,
     working_bytes,
 )
-from tfprep.load.online.fill import STAGED_ROWS, AtLoadFiller
+from tfprep.load.online.cut import STAGED_ROWS, Cuts
+from tfprep.load.online.mixing import Mixing
 from tfprep.load.online.ops import AtLoad, plan_at_load, unfit_fields
 from tfprep.load.options import LoaderOptions
 from tfprep.load.order.epoch_order import EpochOrder
@@ -37,7 +39,7 @@ from tfprep.load.outputs import EXTRA, Output, Outputs, pad_outputs, resolve, ro
 from tfprep.load.passes import PassBatches, Passes, Steps
 from tfprep.load.reader.ahead import PLAN_ROWS, ReadAhead, plan_ranges
 from tfprep.load.reader.bad_records import BadRecords
-from tfprep.load.reader.batch import Batch, BatchMemory
+from tfprep.load.reader.batch import Batch, BatchMemory, VaryingBytes
 from tfprep.load.reader.cache import DecodedCache, EncodedCache
 from tfprep.load.reader.cast import Cast, smaller_forms
 from tfprep.load.reader.fetched import Fetched
@@ -89,6 +91,7 @@ class Pipeline:
         self.read_outputs = self._resolve_outputs()  # as records give them
         self.at_load = self._plan_at_load()
         self.outputs = self.at_load.delivered(self.read_outputs) if self.at_load else self.read_outputs
+        self._filled = self.at_load.filled(self.read_outputs) if self.at_load else self.read_outputs
         self.indexed = self._find_indexed()
         self.table = self._make_table()
         self.local = self._make_local()
@@ -100,6 +103,7 @@ class Pipeline:
         self._needs = self._measure_needs()
         self.workers = self._plan_workers()
         self._shared = SharedMemory() if self.workers.processes else None
+        self._varying = self._measure_varying() if self._shared else None
         self.memory = self._plan_memory()
         self.bad = BadRecords(options.on_bad)
         self.cache = self._make_cache()
@@ -163,16 +167,16 @@ class Pipeline:
     def _reader(self, start: int, stride: int) -> Reader:
         if self.settings.allocator:
             set_allocator()
-        filled = self.at_load.filled(self.read_outputs) if self.at_load else self.read_outputs
-        outputs = [*filled.outputs, *(cast.stored for cast in self._casts)]
-        memory = BatchMemory(outputs, self._batch_rows, self.memory.prefetch + 2, self._shared)
+        memory = BatchMemory(
+            self._batch_outputs, self._batch_rows, self.memory.prefetch + 2, self._shared, self._varying
+        )
         pace = Pace(self.memory.prefetch, self.settings.threads, self.options.timeout_s)
         pool = None if self._pool is None or self._pool.failure else self._pool
         ahead = None
         if self.local is not None:
-            self.local.start(self.first_needed, self._reading.reading.files.arrived)
+            self.local.start(self.first_needed, self._filler.reading.files.arrived)
         if self.is_remote and self.memory.fetch_bytes:
-            ahead = ReadAhead(self._reading, self.schedule, self.memory.fetch_bytes, start=start, stride=stride)
+            ahead = ReadAhead(self._filler, self.schedule, self.memory.fetch_bytes, start=start, stride=stride)
         reader = Reader(self.schedule, self._filler, memory, pace, start=start, stride=stride, pool=pool, ahead=ahead)
         with self._lock:
             self._fold_ended()
@@ -185,7 +189,7 @@ class Pipeline:
     @property
     def fetched(self) -> Fetched:
         """What was fetched from URLs."""
-        return self._reading.fetched
+        return self._filler.fetched
 
     @property
     def readers(self) -> list[Reader]:
@@ -329,7 +333,7 @@ class Pipeline:
         first = self.options.start_step
         last = first + max(1, min(self.steps_per_epoch, PLAN_ROWS // self.options.batch_size))
         steps = iter(range(first, last if self.schedule.steps is None else min(last, self.schedule.steps)))
-        for ranges in plan_ranges(self._reading, self.schedule, steps, max(self.memory.fetch_bytes // 4, 1)):
+        for ranges in plan_ranges(self._filler, self.schedule, steps, max(self.memory.fetch_bytes // 4, 1)):
             requests += len(ranges)
             nbytes += sum(part.nbytes for part in ranges)
             rows += sum(len(np.unique(part.records)) for part in ranges)
@@ -371,6 +375,7 @@ class Pipeline:
             rows=selection.rows,
             groups=_groups(order, options.block, self.table),
             counts=counts,
+            partners=self.at_load is not None and self.at_load.mixes_samples,
         )
         # All batches of training have one shape, so that Keras traces once and XLA compiles once.
         drop = options.remainder is None and training and schedule.size >= options.batch_size
@@ -392,6 +397,10 @@ class Pipeline:
         # TensorFlow's ragged tensors are put together from the arrays of a batch.
         return batch, working + batch if self.outputs.ragged else working
 
+    def _measure_varying(self) -> VaryingBytes | None:
+        """The room that worker processes need for arrays that differ in size."""
+        return varying_bytes(self._batch_outputs, self.specs, self.table, self.schedule.rows, self._batch_rows)
+
     @property
     def is_remote(self) -> bool:
         """Whether records lie at URLs."""
@@ -399,7 +408,7 @@ class Pipeline:
 
     def _plan_workers(self) -> WorkersPlan:
         options, threads = self.options, self.settings.threads or usable_cpus()
-        other = "ops of `at_load` are done by threads" if self.at_load else ""
+        other = ""
         if self.settings.cache == "encoded":
             other = "cache='encoded' lies in the memory of this process"
         if self.local is not None:
@@ -420,16 +429,22 @@ class Pipeline:
         """How many records this host reads in every epoch; 0 where all of them fit into the cache."""
         choice = self.settings.cache
         row = sum(row_bytes(output) for output in self._kept_outputs() if output.name not in self.indexed)
-        fits = self.table.records * row <= self._budget // 2  # batches leave at least half
+        fits = (
+            not self.read_outputs.ragged and self.table.records * row <= self._budget // 2
+        )  # batches leave at least half
         if fits and (choice == "decoded" or (choice == "auto" and self.training)):
             return 0
         return self.schedule.size // self.options.host.count
 
     @property
     def _batch_rows(self) -> int:
-        """Samples of this host's largest batch."""
-        start, stop = self.schedule.span(0)
-        return stop - start
+        """Samples that this host reads for its largest batch."""
+        return len(self.schedule.positions(0))
+
+    @property
+    def _batch_outputs(self) -> list[Output]:
+        """All arrays of a batch while it is filled."""
+        return [*self._filled.outputs, *(cast.stored for cast in self._casts)]
 
     def _make_parts(self) -> list[FieldPart]:
         parts = field_parts(self._kept_outputs(), self.specs, self.dataset.codecs, warped=bool(self.options.geometry))
@@ -469,23 +484,20 @@ class Pipeline:
             return None
         return cache
 
-    def _make_filler(self) -> Filler | AtLoadFiller:
+    def _make_filler(self) -> Filler:
         substitute = self.schedule.substitute if self.options.training else None
         policy = Policy(self.options.verify, self.bad, substitute, self.options.geometry)
-        filler = Filler(
-            self.table, self._parts, self.indexed, policy, self.cache, casts=self._casts, cold=self._is_cold(),
+        cuts = None
+        if self.at_load and self.at_load.cuts:
+            cuts = Cuts(self.at_load, {output.name: output for output in self.read_outputs.outputs})
+        return Filler(
+            self.table, self._parts, self.indexed, policy, self.cache, casts=self._casts, cuts=cuts,
+            complete_batch=Mixing(self.at_load, self.schedule).finish if self.at_load else None, cold=self._is_cold(),
             paths=self.local.paths if self.local else None, damaged=self.local.damaged if self.local else None,
         )  # fmt: skip
-        self._reading = filler
-        if self.at_load is None:
-            return filler
-        return AtLoadFiller(filler, self.at_load, self.read_outputs.outputs, self.schedule, self.table.key)
 
     def _make_pool(self) -> WorkerPool | None:
-        if self._shared is None or not isinstance(self._filler, Filler):
-            return None
-        outputs = [*self.read_outputs.outputs, *(cast.stored for cast in self._casts)]
-        return make_pool(self.workers, self._shared, self._filler, outputs)
+        return make_pool(self.workers, self._shared, self._filler, self._batch_outputs) if self._shared else None
 
     def workers_report(self) -> dict[str, Any]:
         """What fills batches, why, and which worker processes died of what."""

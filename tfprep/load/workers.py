@@ -11,7 +11,7 @@ from typing import Any
 from tfprep.errors import LoaderError
 from tfprep.limits import usable_cpus
 from tfprep.load.options import WorkersChoice
-from tfprep.load.outputs import Output, row_bytes
+from tfprep.load.outputs import Output, has_array
 from tfprep.load.reader.fill import Filler
 from tfprep.load.reader.parts import FieldPart
 from tfprep.load.reader.shared import SharedMemory
@@ -117,12 +117,6 @@ def _obstacle(parts: Sequence[FieldPart], geometry: Sequence[Any], files: Sequen
         return "this system has no memfd_create"
     if not parts:
         return "the index holds all that is read"
-    for part in parts:
-        if part.output.dtype == "string" or None in part.output.shape:
-            return (
-                f"'{part.field}' is text, or differs in size, and has no place in shared memory (leave it out with fields= or "
-                "inputs=, or give images one size with geometry=)"
-            )
     if any(is_remote(path) for path in files):
         return "records at a URL are fetched by threads"
     try:
@@ -147,18 +141,17 @@ def make_pool(plan: WorkersPlan, memory: SharedMemory, filler: Filler, outputs: 
         filler: What locates the rows that they read.
         outputs: All arrays of a batch.
     """
-    reading, casts = filler.reading, filler.casts
-    filled = {part.output.name for part in reading.parts} | {cast.output.name for cast in casts}
+    reading = filler.reading
+    filled = {part.output.name for part in reading.parts} | {cast.output.name for cast in filler.casts}
     arrays = [
         SharedArray(output.name, tuple(size or 0 for size in output.shape), output.dtype)
         for output in outputs
-        if output.name in filled
+        if output.name in filled and has_array(output)
     ]
-    sizes = {output.name: row_bytes(output) for output in outputs}
     cache = [
         SharedArray(name, rows.shape[1:], rows.dtype.name, memory.offset(rows), len(rows))
-        for name, rows in filler.cached_rows.items()
-        if name in filled and sizes[name] and len(rows)
+        for name, rows in filler.cached_arrays.items()
+        if rows.size
     ]
     setup = Setup(
         reading.paths,
@@ -167,8 +160,10 @@ def make_pool(plan: WorkersPlan, memory: SharedMemory, filler: Filler, outputs: 
         reading.announced,
         memory.fd,
         arrays,
+        [output.name for output in outputs if output.name in filled and not has_array(output)],
         cache,
-        casts,
+        filler.casts,
+        filler.cuts,
         plan.threads,
     )
     return WorkerPool(setup, memory, plan.processes)

@@ -11,10 +11,11 @@ from scipy import stats
 import tfprep.load
 from tfprep import Recipe, codecs, derive, sources
 from tfprep.dataset import read_manifest
-from tfprep.errors import LoaderError, SampleError
+from tfprep.errors import LoaderError, RecordError
 from tfprep.load import CutMix, MixUp, OneHotLabels, RandomCrop, RandomFlip
+from tfprep.load.online.cut import mirrored
 from tfprep.load.online.draws import betas
-from tfprep.load.online.fill import blend, mirrored
+from tfprep.load.online.mixing import blend
 from tfprep.load.online.ops import unfit_fields
 
 RASTERS = ["image", "lossless", "mask", "depth", "clicks", "field"]
@@ -140,9 +141,12 @@ def test_images_of_different_sizes_become_one_batch(make_dataset):
             np.testing.assert_array_equal(after["mask"][row], dict(views(before["mask"][row], 18, 18))[window])
             assert found(mirror["image"][row], before["image"][row]) == (0, 0, False, window[3])
     with pytest.raises(
-        SampleError, match=r"2\d x \d+ pixels are fewer than RandomCrop\(22, 26\) leaves; .* \(key 'train/"
+        RecordError, match=r"2\d x \d+ pixels are fewer than RandomCrop\(22, 26\) leaves; .* \(key 'train/"
     ):
         batches(data, 9, batch_size=10, at_load=[RandomCrop(22, 26)])
+    (large,) = batches(data, 1, batch_size=10, at_load=[RandomCrop(22, 26)], on_bad="skip", fields=["image", "key"])
+    numbers = [int(key.removeprefix("train/")) for key in large["key"]]
+    assert all(20 + number % 7 >= 22 and 30 - number % 5 >= 26 for number in numbers)
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.int64, np.float16, np.float64])

@@ -146,6 +146,11 @@ class AtLoad:
         crops = [op for op in self.cuts if isinstance(op, RandomCrop)]
         return (crops[0].height, crops[0].width) if crops else None
 
+    @property
+    def mixes_samples(self) -> bool:
+        """Whether any sample is mixed with its partner."""
+        return bool(self.mixes) and self.training
+
     @cached_property
     def keys(self) -> Keys:
         """The keys of the ops. Each depends on the seed, the op's class and its number among the ops of that class, so that

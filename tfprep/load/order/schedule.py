@@ -60,7 +60,8 @@ class BatchSchedule:
 
     `rows` maps a number of the sampler to its row in the table, and `groups` a row to the group that shares its variant; None
     stands for the number itself. `counts` is the number of variants, of all rows or of each. `epochs` is None for a run
-    without an end.
+    without an end. With `partners`, a batch ends with the sample that follows this host's part in the global batch, round about,
+    unless the part is the whole batch.
     """
 
     sampler: Sampler
@@ -73,6 +74,7 @@ class BatchSchedule:
     rows: Numbers | None = None
     groups: Numbers | None = None
     counts: int | Numbers = 1
+    partners: bool = False
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:
@@ -127,11 +129,19 @@ class BatchSchedule:
         """This host's part of `global_span`."""
         return self.hosts.part(*self.global_span(step))
 
+    def positions(self, step: int) -> Numbers:
+        """The positions of the run that this host reads for a step: `span`, and with `partners` perhaps one more."""
+        start, stop = self.span(step)
+        whole_start, whole_stop = self.global_span(step)
+        if not self.partners or start == stop or (start, stop) == (whole_start, whole_stop):
+            return np.arange(start, stop)
+        return np.append(np.arange(start, stop), whole_start if stop == whole_stop else stop)
+
     def batch_indices(self, steps: Sequence[int]) -> list[BatchIndices]:
         """The batch indices of these steps on this host. Several steps at once cost hardly more than one."""
-        spans = [self.span(step) for step in steps]
-        whole = self.at(np.concatenate([np.arange(start, stop) for start, stop in spans]))
-        ends = np.cumsum([stop - start for start, stop in spans]).tolist()
+        positions = [self.positions(step) for step in steps]
+        whole = self.at(np.concatenate(positions))
+        ends = np.cumsum([len(each) for each in positions]).tolist()
         row, variant, position = whole
         return [
             BatchIndices(row[start:end], variant[start:end], position[start:end])

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from tfprep.fields import Array
-from tfprep.load.order.schedule import BatchIndices
+from tfprep.load.order.schedule import BatchIndices, Numbers
 from tfprep.load.outputs import Output, row_bytes
 from tfprep.load.reader.buffers import Buffers
 from tfprep.load.reader.rows import Rows
 from tfprep.load.reader.shared import SharedMemory
+from tfprep.load.reader.space import Space
 
 LEASED_BYTES = 1 << 16
 """Arrays from this size on lie in recycled memory. Smaller ones are new each time: keeping the labels of every batch must not
@@ -25,8 +26,8 @@ class Batch:
     """One step's arrays by output: [B, ...] where all samples have one shape, else a list of B arrays.
 
     While it is filled, `pending` rows are missing; rows in `lost` will stay empty; `attempts` counts
-    the samples that were tried in place of a row's own. For worker processes, `located` says where all its records lie, and
-    `offsets` where its arrays do. `done` says that it may be delivered.
+    the samples that were tried in place of a row's own. For worker processes, `located` says where all its records lie,
+    `offsets` where its arrays do, and `space` is room for arrays that differ in size. `done` says that it may be delivered.
     """
 
     step: int
@@ -37,6 +38,7 @@ class Batch:
     attempts: dict[int, int] = field(default_factory=dict)
     located: Rows | None = None
     offsets: bytes = b""
+    space: Space | None = None
     error: BaseException | None = None
     done: bool = False
 
@@ -47,6 +49,11 @@ class Batch:
     @property
     def nbytes(self) -> int:
         return sum(value.nbytes for value in self.values.values() if isinstance(value, np.ndarray))
+
+    def cut_to(self, rows: int) -> None:
+        """Keep the first rows."""
+        self.values = {name: value[:rows] for name, value in self.values.items()}
+        self.indices = BatchIndices(*(column[:rows] for column in self.indices))
 
     def drop_lost(self) -> None:
         """Move the rows behind lost ones up; arrays become as much shorter."""
@@ -63,14 +70,27 @@ class Batch:
         self.lost = []
 
 
+class VaryingBytes(NamedTuple):
+    """Bytes of arrays that differ in size: those of each row of the table, int64 [N], and of the largest batch."""
+
+    of_row: Numbers
+    of_batch: int
+
+
 class BatchMemory:
     """Arrays for batches of at most `batch_rows` samples; `keep` batches' memory is kept for their next use."""
 
     def __init__(
-        self, outputs: Sequence[Output], batch_rows: int, keep: int, shared: SharedMemory | None = None
+        self,
+        outputs: Sequence[Output],
+        batch_rows: int,
+        keep: int,
+        shared: SharedMemory | None = None,
+        varying: VaryingBytes | None = None,
     ) -> None:
-        """`shared`: where arrays lie that worker processes fill."""
-        self._outputs = outputs
+        """`shared`: where arrays lie that worker processes fill; `varying`: what those take that differ in size."""
+        self._outputs, self._varying = outputs, varying
+        self._spaces = Buffers(varying.of_batch, keep, shared) if shared and varying else None
         least = 1 if shared else LEASED_BYTES
         sizes = {output.name: batch_rows * row_bytes(output) for output in outputs}
         self._pools = {name: Buffers(size, keep, shared) for name, size in sizes.items() if size >= least}
@@ -80,13 +100,21 @@ class BatchMemory:
         """Arrays of arbitrary content for a batch of `rows` rows."""
         return {output.name: self._array(output, rows) for output in self._outputs}
 
+    def space(self, rows: Numbers) -> Space | None:
+        """Room for the arrays of these rows of the table that differ in size, where worker processes make them."""
+        if self._spaces is None or self._varying is None:
+            return None
+        return Space(self._spaces.lease((self._varying.of_batch,), np.uint8), self._varying.of_row[rows])
+
     def finish(self, batch: Batch) -> None:
         """Move the small arrays of a full batch into memory of their own, which may be kept for long."""
         for name in self._small:
-            batch.values[name] = np.array(batch.values[name])
+            if name in batch.values:  # a stored form is not
+                batch.values[name] = np.array(batch.values[name])
+        batch.space = None
 
     def close(self) -> None:
-        for pool in self._pools.values():
+        for pool in [*self._pools.values(), *([self._spaces] if self._spaces else [])]:
             pool.close()
 
     def _array(self, output: Output, rows: int) -> Array | list[Any]:

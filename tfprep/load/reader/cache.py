@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -50,19 +49,6 @@ class DecodedCache:
     def nbytes(self) -> int:
         return self._taken * self.record_bytes
 
-    def fetch(self, values: Mapping[str, Any], start: int, records: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Copy what is held into the batch's rows from `start` on; which of the records that were."""
-        slots = self._slots[records]
-        held: npt.NDArray[np.bool_] = slots >= 0
-        if held.all():
-            for name, rows in self.rows.items():
-                np.take(rows, slots, axis=0, out=values[name][start : start + len(records)], mode="clip")
-            return held
-        for at in np.flatnonzero(held):
-            for name, rows in self.rows.items():
-                values[name][start + at] = rows[slots[at]]
-        return held
-
     def holds(self, records: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         """Return which of the records it holds."""
         held: npt.NDArray[np.bool_] = self._slots[records] >= 0
@@ -72,19 +58,6 @@ class DecodedCache:
     def full(self) -> bool:
         """Whether every record is held: nothing will be read or decoded any more."""
         return self._taken == len(self._slots) and not self._returned
-
-    def store(self, values: Mapping[str, Any], row: int, record: int) -> None:
-        """Keep a batch's row, if there is room and it is not held already."""
-        with self._lock:
-            if self._slots[record] != FREE or self._taken == self.capacity:
-                return
-            slot, self._taken = self._taken, self._taken + 1
-            self._slots[record] = BEING_WRITTEN
-        for name, rows in self.rows.items():
-            rows[slot] = values[name][row]
-        self._slots[record] = slot  # last: another thread may look at any time
-
-    # --- for rows that a worker process copies -------------------------------------------------------------------------
 
     def reserve(self, records: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
         """The slot of each record, -1 for none, and whether its row is there; a row that is not is to be written there."""

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from tfprep.augment.transform import GeometryOp
 from tfprep.errors import RecordError
 from tfprep.fields import Array
+from tfprep.load.online.cut import Cuts
 from tfprep.load.options import Verify
 from tfprep.load.order.schedule import BatchIndices, Numbers
 from tfprep.load.reader.bad_records import ATTEMPTS, BadRecords, too_many
@@ -20,16 +21,13 @@ from tfprep.load.reader.cache import DecodedCache, EncodedCache
 from tfprep.load.reader.cast import Cast
 from tfprep.load.reader.fetched import Fetched
 from tfprep.load.reader.parts import FieldPart
-from tfprep.load.reader.rows import RowFiller, Rows, UnreadRow
+from tfprep.load.reader.rows import COLUMNS, RowFiller, Rows, UnreadRow
+from tfprep.load.reader.stages import with_stages
 from tfprep.load.reader.table import RecordTable
 from tfprep.load.reader.worker import Worker
 
 Substitute = Callable[[int, int], int]
 """(position in the run, attempt) to the row that replaces one that cannot be read."""
-
-
-CACHED_ROWS = 2
-"""Rows that are read before they are put into the cache."""
 
 
 @dataclass(frozen=True)
@@ -57,16 +55,19 @@ class Filler:
         cache: DecodedCache | EncodedCache | None,
         *,
         casts: Sequence[Cast] = (),
+        cuts: Cuts | None = None,
+        complete_batch: Callable[[Batch], None] | None = None,
         cold: bool = False,
         paths: Sequence[Any] | None = None,
         damaged: Callable[[int], None] | None = None,
     ) -> None:
         """`indexed` names the outputs that come from the index, and what they are: "key", "variant" or "label". `casts`: the
-        outputs of which `parts` and the cache hold the stored form. `cold`: the
-        page cache cannot hold all files, so the system is told in every epoch what comes next. `paths`: where the table's files
-        lie now, if some are copies on a local disk; `damaged`: see `Files`."""
+        outputs of which `parts` and the cache hold the stored form. `cuts`: flips and crops. `complete_batch`: the last step of a
+        batch all of whose rows are filled. `cold`: the page cache cannot hold all files, so the system is told in every epoch
+        what comes next. `paths`: where the table's files lie now, if some are copies on a local disk; `damaged`: see `Files`."""
         self._table, self._parts, self._indexed, self._policy = table, parts, indexed, policy
-        self._cold, self._casts = cold, tuple(casts)
+        self._cold, self._complete_batch = cold, complete_batch
+        self.casts, self.cuts = tuple(casts), cuts
         self._decoded = cache if isinstance(cache, DecodedCache) else None
         self._encoded = cache if isinstance(cache, EncodedCache) else None
         self._reading = RowFiller(
@@ -77,19 +78,26 @@ class Filler:
             announce=cold,
             damaged=damaged,
         )
+        self._stages = with_stages(self._reading, self.cached_arrays, self.casts, cuts)
         self._verified = np.full(table.records, policy.verify == "never", np.uint8)
 
     @property
     def all_cached(self) -> bool:
-        """Whether every row is in the decoded cache: nothing will be read any more."""
+        """Whether rows are copies of the decoded cache's: nothing will be read any more, or done to them."""
         cache = self._decoded  # `close` may take it away at any time
-        return cache is not None and cache.full
+        return cache is not None and cache.full and not self._processes_rows
 
     @property
     def cheap(self) -> bool:
         """Whether rows are copied from memory, the page cache's or ours, and nothing is decoded."""
-        in_place = self._reading.in_place and self._policy.verify != "always" and not self._casts
-        return self.all_cached or (in_place and not self._cold and all(part.direct for part in self._parts))
+        in_place = self._reading.in_place and self._policy.verify != "always" and not self.casts
+        copied = in_place and not self._cold and all(part.direct for part in self._parts) and not self._processes_rows
+        return self.all_cached or copied
+
+    @property
+    def _processes_rows(self) -> bool:
+        """Whether ops at load work on rows, also on those that come from memory."""
+        return self.cuts is not None or self._complete_batch is not None
 
     @property
     def fetched(self) -> Fetched:
@@ -116,56 +124,55 @@ class Filler:
         return self._reading
 
     @property
-    def casts(self) -> Sequence[Cast]:
-        """The outputs that are made of their stored form when their rows have been read."""
-        return self._casts
-
-    @property
-    def cached_rows(self) -> Mapping[str, Array]:
-        """The decoded cache's rows by output; empty without one."""
-        return {} if self._decoded is None else self._decoded.rows
+    def cached_arrays(self) -> Mapping[str, Array]:
+        """The decoded cache's rows by output, but for text; empty without a cache."""
+        cached = {} if self._decoded is None else self._decoded.rows
+        return {name: rows for name, rows in cached.items() if rows.dtype != object}
 
     def close(self) -> None:
         """Close the files and let go of the cache."""
         self._reading.close()
         self._decoded = self._encoded = None
+        self._stages = with_stages(self._reading, {}, self.casts, self.cuts)
 
     def fill(self, batch: Batch, start: int, stop: int, worker: Worker) -> None:
         """Fill the rows [start, stop)."""
-        records = self._records(batch, start, stop)
-        worker.records += len(records)
-        self._look_up(batch, start, records)
         if not self._reading.fields:  # the index has it all
+            self._look_up(batch, start, self._records(batch, start, stop))
+            worker.records += stop - start
             return
-        for stored in [cast.stored for cast in self._casts if cast.stored.name not in batch.values]:
-            shape = (batch.rows, *(size or 0 for size in stored.shape))  # of a single row that is read for another one
-            batch.values.setdefault(stored.name, np.empty(shape, stored.dtype))
-        missing = self._missing(batch, start, records, worker)
-        if len(missing):
-            rows = self._locate(start + missing, records[missing])
-            # With a cache, in small parts: other threads find there what was just read.
-            size = CACHED_ROWS if self._decoded is not None and not self._reading.in_place else len(rows)
-            for first in range(0, len(rows), size):
-                self._read(batch, rows.take(slice(first, first + size)), worker)
-        for cast in self._casts:
-            cast.rows(batch.values, range(start, stop))
+        waiting = [self.prepare(batch, start, stop)]
+        while waiting:
+            rows = waiting.pop()
+            try:
+                unread = self._stages.fill(batch.values, rows, worker)
+            except BaseException:
+                self.release(rows)
+                raise
+            waiting += self.complete(batch, rows, unread, worker)
 
     def locate(self, batches: Sequence[BatchIndices]) -> list[Rows]:
         """Where all records of these batches lie. Many batches at once cost hardly more than one."""
         sizes = [len(indices.row) for indices in batches]
-        row, variant, _ = (np.concatenate(column) for column in zip(*batches, strict=True))
-        whole = self._locate(np.concatenate([np.arange(size) for size in sizes]), self._table.record(row, variant))
+        row, variant, position = (np.concatenate(column) for column in zip(*batches, strict=True))
+        numbers = np.concatenate([np.arange(size) for size in sizes])
+        whole = self._locate(numbers, position, self._table.record(row, variant))
         ends = np.cumsum(sizes).tolist()
         return [whole.take(slice(start, end)) for start, end in zip([0, *ends[:-1]], ends, strict=True)]
 
     def prepare(self, batch: Batch, start: int, stop: int) -> Rows:
-        """What a worker process needs to fill the rows [start, stop); what the index knows of them is filled in here."""
-        if batch.located is None:
-            batch.located = self.locate([batch.indices])[0]
-        rows = batch.located.take(slice(start, stop))
+        """What a thread or a worker process needs to fill the rows [start, stop).
+
+        What is known of them here is filled in: from the index, and text from the cache.
+        """
+        rows = self._located(batch, start, stop)
         self._look_up(batch, start, rows["record"])
-        if self._decoded is not None:
-            rows["slot"][:], rows["cached"][:] = self._decoded.reserve(rows["record"])
+        decoded = self._decoded
+        if decoded is not None:
+            rows["slot"][:], rows["cached"][:] = decoded.reserve(rows["record"])
+            cached = rows["cached"] != 0
+            for name, text in self._cached_text(decoded):
+                batch.values[name][rows["row"][cached]] = text[rows["slot"][cached]]
         return rows
 
     def release(self, rows: Rows) -> None:
@@ -175,49 +182,59 @@ class Filler:
                 self._decoded.give_back(int(rows["record"][number]), int(rows["slot"][number]))
 
     def complete(self, batch: Batch, rows: Rows, unread: Sequence[UnreadRow], worker: Worker) -> list[Rows]:
-        """Take over rows that a worker process has filled, but for the `unread` ones; what is to be read instead of those."""
-        worker.records += len(rows)
-        if self._decoded is not None:
+        """Take over rows that were filled, but for the `unread` ones; what is to be read instead of those."""
+        worker.records += len(rows) - len(unread)
+        decoded = self._decoded
+        if decoded is not None:
             worker.cached += int(rows["cached"].sum())
             failed = [failure.number for failure in unread]
             self.release(rows.take(failed))
             written = (rows["slot"] >= 0) & (rows["cached"] == 0)
             written[failed] = False
-            self._decoded.commit(rows["record"][written], rows["slot"][written])
+            for name, text in self._cached_text(decoded):
+                text[rows["slot"][written]] = batch.values[name][rows["row"][written]]
+            decoded.commit(rows["record"][written], rows["slot"][written])
         return self._settle(batch, rows, unread)
 
     def finish(self, batch: Batch) -> None:
-        """Complete a batch all of whose rows are filled: close the gaps of those that were lost."""
-        for cast in self._casts:
+        """Complete a batch all of whose rows are filled: close the gaps of those that were lost, and mix samples."""
+        for cast in self.casts:
             batch.values.pop(cast.stored.name, None)
         if batch.lost:
             batch.drop_lost()
+        if self._complete_batch is not None:
+            self._complete_batch(batch)
+
+    def _cached_text(self, cache: DecodedCache) -> list[tuple[str, Array]]:
+        """The cache's outputs that are Python objects, which have no place in shared memory."""
+        return [(name, rows) for name, rows in cache.rows.items() if rows.dtype == object]
 
     def _records(self, batch: Batch, start: int, stop: int) -> Numbers:
         return self._table.record(batch.indices.row[start:stop], batch.indices.variant[start:stop])
 
-    def _missing(self, batch: Batch, start: int, records: Numbers, worker: Worker) -> Numbers:
-        """Which of the records are not in the decoded cache; what is there is copied into the batch."""
-        if self._decoded is None:
-            return np.arange(len(records))
-        worker.enter("read")
-        missing = np.flatnonzero(~self._decoded.fetch(batch.values, start, records))
-        worker.cached += len(records) - len(missing)
-        return missing
+    def _located(self, batch: Batch, start: int, stop: int) -> Rows:
+        """Where the records of the rows [start, stop) lie, unless all of them are in the cache."""
+        if batch.located is not None:
+            return batch.located.take(slice(start, stop))
+        records, cache = self._records(batch, start, stop), self._decoded
+        cached = cache is not None and bool(cache.holds(records).all())
+        return self._locate(np.arange(start, stop), batch.indices.position[start:stop], records, cached=cached)
 
-    def _locate(self, rows: Numbers, records: Numbers) -> Rows:
-        """Where the records of these rows of the batch lie."""
-        count, spans = len(records), [f"{name}_{what}" for name in self._reading.fields for what in ("offset", "size")]
+    def _locate(self, numbers: Numbers, position: Numbers, records: Numbers, *, cached: bool = False) -> Rows:
+        """Where the records of these rows of a batch lie; nothing of that where all are `cached`."""
+        rows = Rows(np.zeros((len(COLUMNS) + 2 * len(self._reading.fields), len(records)), np.int64))
+        rows["row"][:], rows["position"][:], rows["record"][:], rows["slot"][:] = numbers, position, records, -1
+        if cached:
+            return rows
+        spans = [f"{name}_{what}" for name in self._reading.fields for what in ("offset", "size")]
         places = self._table.locate(records, ["offset", "size", "payload_crc", *spans])
-        verify = np.ones(count, np.int64)
-        if self._policy.verify != "always":
-            verify -= self._verified[records]
-        columns: list[Any] = [rows, records, self._table.file_of(records), places["offset"], places["size"]]
-        columns += [places["payload_crc"], verify, -1, 0, *(places[name] for name in spans)]
-        table = np.empty((len(columns), count), np.int64)
-        for number, column in enumerate(columns):
-            table[number] = column
-        return Rows(table)
+        rows["file"][:] = self._table.file_of(records)
+        rows["verify"][:] = 1 if self._policy.verify == "always" else 1 - self._verified[records]
+        for name in ("offset", "size", "payload_crc"):
+            rows[name][:] = places[name]
+        for column, name in zip(rows.table[len(COLUMNS) :], spans, strict=True):
+            column[:] = places[name]
+        return rows
 
     def _look_up(self, batch: Batch, start: int, records: Numbers) -> None:
         """Fill in what the index knows of the rows from `start` on."""
@@ -233,25 +250,14 @@ class Filler:
 
     # --- rows that were read, and those that cannot be ------------------------------------------------------------------
 
-    def _read(self, batch: Batch, rows: Rows, worker: Worker) -> None:
-        """Read rows, or what the policy puts in their place."""
-        waiting = [rows]
-        while waiting:
-            rows = waiting.pop()
-            unread = self._reading.fill(batch.values, rows, worker)
-            waiting += self._settle(batch, rows, unread, keep=True)
-
-    def _settle(self, batch: Batch, rows: Rows, unread: Sequence[UnreadRow], *, keep: bool = False) -> list[Rows]:
-        """Note which rows were read, `keep` them in the cache, and say what is to be read instead of the others."""
-        if not unread and not (keep and self._decoded is not None):  # as a rule, and once for every job
+    def _settle(self, batch: Batch, rows: Rows, unread: Sequence[UnreadRow]) -> list[Rows]:
+        """Note which rows were read, and say what is to be read instead of the others."""
+        if not unread:  # as a rule, and once for every job
             self._verified[rows["record"]] = 1
             return []
         read = np.ones(len(rows), bool)
         read[[failure.number for failure in unread]] = False
         self._verified[rows["record"][read]] = 1
-        if keep and self._decoded is not None:
-            for row, record in zip(rows["row"][read].tolist(), rows["record"][read].tolist(), strict=True):
-                self._decoded.store(batch.values, row, record)
         replacements = []
         for failure in unread:
             row, record = int(rows["row"][failure.number]), int(rows["record"][failure.number])
@@ -282,7 +288,7 @@ class Filler:
             records = self._records(batch, row, row + 1)
             if not bad.known(int(records[0])):
                 self._look_up(batch, row, records)
-                return self._locate(np.array([row]), records)
+                return self._locate(np.array([row]), batch.indices.position[row : row + 1], records)
         raise too_many(position)
 
     def _error(self, reason: str, record: int, sample: int) -> RecordError:

@@ -16,7 +16,6 @@ from typing import TypeVar
 
 from tfprep.errors import LoaderError, StalledPipelineError
 from tfprep.limits import usable_cpus
-from tfprep.load.online.fill import AtLoadFiller
 from tfprep.load.order.schedule import BatchIndices, BatchSchedule
 from tfprep.load.reader.ahead import ReadAhead
 from tfprep.load.reader.batch import Batch, BatchMemory
@@ -124,7 +123,7 @@ class Reader:
     def __init__(
         self,
         schedule: BatchSchedule,
-        filler: Filler | AtLoadFiller,
+        filler: Filler,
         memory: BatchMemory,
         pace: Pace,
         *,
@@ -438,6 +437,7 @@ class Reader:
         indices, located = self._plans.pop(step)
         rows = len(indices.row)
         batch = Batch(step, indices, self._memory.arrays(rows), pending=rows, located=located, done=not rows)
+        batch.space = self._memory.space(indices.row)
         self._batches[step] = batch
         self._opened += self._stride
         if batch.done:  # an empty one: this host has no part in the last batch
@@ -453,7 +453,7 @@ class Reader:
         steps = [number for number in steps if not self._at_end(number)]
         indices = self._schedule.batch_indices(steps)
         located: Sequence[Rows | None] = [None] * len(steps)
-        if self._has_processes and isinstance(self.filler, Filler):
+        if self._has_processes:
             located = self.filler.locate(indices)
         self._plans = dict(zip(steps, zip(indices, located, strict=True), strict=True))
 

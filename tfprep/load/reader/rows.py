@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from tfprep.load.reader.record import FieldSpan, Record, read_fields
 from tfprep.load.reader.worker import Worker
 from tfprep.load.values import transform_of
 
-COLUMNS = ("row", "record", "file", "offset", "size", "payload_crc", "verify", "slot", "cached")
+COLUMNS = ("row", "position", "record", "file", "offset", "size", "payload_crc", "verify", "slot", "cached")
 """The columns of `Rows` before those of the fields."""
 
 GROUP_BYTES = 256 << 10
@@ -42,9 +42,9 @@ Piece = tuple[int, Any, int, int]
 class Rows:
     """Some rows of a batch and where their records lie: int64 [columns, rows].
 
-    The columns are those of `COLUMNS`, then the offset and the size of each field. `verify` is 1 where checksums are to be
-    compared; `slot` is the row of the decoded cache or -1; `cached` is 1 where that row is to be copied, 0 where it is to be
-    written.
+    The columns are those of `COLUMNS`, then the offset and the size of each field. `position` is that of the sample in the run;
+    `verify` is 1 where checksums are to be compared; `slot` is the row of the decoded cache or -1; `cached` is 1 where that row
+    is to be copied, 0 where it is to be written.
     """
 
     table: Numbers
@@ -65,12 +65,25 @@ class Rows:
         """Some of the rows."""
         return Rows(self.table[:, which])
 
+    def moved(self, by: int) -> Rows:
+        """The same records in rows of other numbers."""
+        table = self.table.copy()
+        table[COLUMNS.index("row")] += by
+        return Rows(table)
+
 
 class UnreadRow(NamedTuple):
     """A row that cannot be read: its number among `Rows`, and why."""
 
     number: int
     reason: str
+
+
+class FillsRows(Protocol):
+    """Reading, and each stage around it (see `tfprep.load.reader.stages`)."""
+
+    def fill(self, values: Mapping[str, Any], rows: Rows, worker: Worker) -> list[UnreadRow]:
+        """Fill the rows of the arrays in `values`; return those that cannot be read."""
 
 
 def _mapped_bytes(file: Any, offset: int, size: int) -> Array:

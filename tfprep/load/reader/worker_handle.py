@@ -74,7 +74,7 @@ class WorkerProcess:
         self._in_pipe = 0  # bytes of those jobs
         self._suspect = False  # whether one of them is
         self.ready = False
-        self._received = b""
+        self._received = bytearray()
         self._log_in_use = threading.Lock()  # `stacks` runs in another thread than what closes the descriptor
         self._ended = False
         self.log = os.memfd_create("tfprep-log", os.MFD_CLOEXEC)
@@ -135,7 +135,7 @@ class WorkerProcess:
             start += REPLY.size + size
             outcome = pickle.loads(self._received[start - size : start]) if size else SUCCESS
             replies.append((job, nbytes, read_s, decode_s, idle_s, outcome))
-        self._received = self._received[start:]
+        del self._received[:start]
         return replies
 
     def stacks(self) -> str:

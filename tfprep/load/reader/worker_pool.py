@@ -27,6 +27,7 @@ from tfprep.errors import LoaderError
 from tfprep.load.reader.batch import Batch
 from tfprep.load.reader.rows import Rows, UnreadRow
 from tfprep.load.reader.shared import SharedMemory
+from tfprep.load.reader.space import unpack
 from tfprep.load.reader.worker_handle import FillJob, RowsSource, WorkerProcess, cause_of_death, is_fault
 from tfprep.load.reader.worker_process import READY, Outcome, Setup
 
@@ -233,7 +234,11 @@ class WorkerPool:
         if not batch.offsets:
             offsets = [self.memory.offset(batch.values[name]) for name in self._outputs]
             batch.offsets = struct.pack(f"<{len(offsets)}q", *offsets)
-        table = job.rows.table.tobytes()
+        place, begin, nbytes = 0, 0, 0
+        if batch.space is not None:
+            begin, nbytes = batch.space.part(job.rows["row"])
+            place = self.memory.offset(batch.space.memory) + begin
+        table = struct.pack("<3q", place, begin, nbytes) + job.rows.table.tobytes()
         head = struct.pack("<4q", 24 + len(batch.offsets) + len(table), job.number, batch.rows, len(job.rows))
         return head + batch.offsets + table
 
@@ -243,6 +248,7 @@ class WorkerPool:
         replacements: list[Rows] = []
         if error is None:
             try:
+                unpack(outcome.values, job.batch.values, job.batch.space)
                 replacements = job.reader.filler.complete(job.batch, job.rows, outcome.unread, job.reader.remote)
             except BaseException as caught:
                 error = caught

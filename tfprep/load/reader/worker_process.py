@@ -4,7 +4,9 @@ Arguments: SETUP JOBS REPLIES LOG PARENT (four file descriptors and a process id
 
 SETUP is a file with a pickled `Setup`. Messages in JOBS are a length (int64) and as many bytes, an array of int64:
 
-    number of the job, rows of the batch, rows of the job, offset of each output's array in the shared memory, the table of `Rows`
+    number of the job, rows of the batch, rows of the job, offset of each output's array in the shared memory,
+    of the job's part of the batch's `Space`: its offset in the shared memory, its offset in the space, its length;
+    the table of `Rows`
 
 A reply is one `REPLY`, then a pickled `Outcome` where it says that one follows. Each thread of this process takes a whole job:
 what a job costs beside its rows is some 100 us where many processes share a core and its caches.
@@ -22,7 +24,7 @@ import struct
 import sys
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,10 +32,13 @@ import numpy as np
 from tfprep.augment.transform import GeometryOp
 from tfprep.child_process import end_with_parent, sendable_error
 from tfprep.fields import Array
+from tfprep.load.online.cut import Cuts
 from tfprep.load.reader.cast import Cast
 from tfprep.load.reader.parts import FieldPart
 from tfprep.load.reader.rows import COLUMNS, RowFiller, Rows, UnreadRow
 from tfprep.load.reader.shared import MappedMemory
+from tfprep.load.reader.space import Packer, Values
+from tfprep.load.reader.stages import with_stages
 from tfprep.load.reader.worker import Worker
 
 REPLY = struct.Struct("<qqdddq")
@@ -56,7 +61,10 @@ class SharedArray:
 
 @dataclass(frozen=True)
 class Setup:
-    """What a worker process needs beside the jobs. `memory` is a file descriptor."""
+    """What a worker process needs beside the jobs.
+
+    `memory` is a file descriptor; `packed` are the outputs that are text, or arrays that differ in size.
+    """
 
     paths: Sequence[Any]
     parts: Sequence[FieldPart]
@@ -64,28 +72,33 @@ class Setup:
     announce: bool
     memory: int
     outputs: Sequence[SharedArray]
+    packed: Sequence[str]
     cache: Sequence[SharedArray]
     casts: Sequence[Cast]
+    cuts: Cuts | None
     threads: int
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a job, or the start, had beside success: rows that cannot be read, an error, why it cannot work at all."""
+    """What a job, or the start, had beside success: rows that cannot be read, values that are not in the arrays of the batch, an
+    error, why it cannot work at all."""
 
     unread: Sequence[UnreadRow] = ()
+    values: Values = field(default_factory=dict)
     error: BaseException | None = None
     refusal: str = ""
 
     @property
     def is_success(self) -> bool:
-        return not self.unread and self.error is None and not self.refusal
+        return not self.unread and not self.values and self.error is None and not self.refusal
 
 
 class _Job(NamedTuple):
     number: int
-    values: Mapping[str, Array]
+    values: Mapping[str, Any]
     rows: Rows
+    packer: Packer
 
 
 class _Program:
@@ -109,9 +122,10 @@ class _Program:
     def _prepare(self, setup: Setup) -> None:
         self._setup = setup
         self._memory = MappedMemory(setup.memory)
-        self._filler = RowFiller(setup.paths, setup.parts, setup.geometry, announce=setup.announce, mapped=True)
-        self._cache = {array.output: self._array(array, array.offset, array.rows) for array in setup.cache}
-        self._columns = len(COLUMNS) + 2 * len(self._filler.fields)
+        reading = RowFiller(setup.paths, setup.parts, setup.geometry, announce=setup.announce, mapped=True)
+        cache = {array.output: self._array(array, array.offset, array.rows) for array in setup.cache}
+        self._stages = with_stages(reading, cache, setup.casts, setup.cuts)
+        self._columns = len(COLUMNS) + 2 * len(reading.fields)
         if "tensorflow" in sys.modules:
             raise ImportError("a codec or an op of this dataset imports TensorFlow, which worker processes do without")
 
@@ -126,36 +140,11 @@ class _Program:
                 job = self._receive()
             worker.bytes, worker.read_s, worker.decode_s, worker.idle_s = 0, 0.0, 0.0, 0.0
             try:
-                outcome = Outcome(self._fill(job.values, job.rows, worker))
-                for cast in self._setup.casts:
-                    cast.rows(job.values, job.rows["row"].tolist())
+                outcome = Outcome(self._stages.fill(job.values, job.rows, worker), job.packer.values)
             except BaseException as error:
                 outcome = Outcome(error=sendable_error(error, RuntimeError))
             worker.enter("waiting for work")
             self._reply(job.number, outcome, worker)
-
-    def _fill(self, values: Mapping[str, Array], rows: Rows, worker: Worker) -> list[UnreadRow]:
-        if not self._cache:
-            return self._filler.fill(values, rows, worker)
-        cached = rows["cached"] != 0
-        self._copy(self._cache, values, rows["slot"][cached], rows["row"][cached], worker)
-        others = np.flatnonzero(~cached)
-        if not len(others):
-            return []
-        part = rows.take(others)
-        unread = self._filler.fill(values, part, worker)
-        kept = part["slot"] >= 0
-        kept[[failure.number for failure in unread]] = False
-        self._copy(values, self._cache, part["row"][kept], part["slot"][kept], worker)
-        return [UnreadRow(int(others[failure.number]), failure.reason) for failure in unread]
-
-    def _copy(self, source: Any, target: Any, rows_from: Array, rows_to: Array, worker: Worker) -> None:
-        if not len(rows_from):
-            return
-        worker.enter("read")
-        for name in self._cache:
-            for row_from, row_to in zip(rows_from.tolist(), rows_to.tolist(), strict=True):
-                target[name][row_to] = source[name][row_from]
 
     def _receive(self) -> _Job:
         while len(self._received) < 8 or len(self._received) < 8 + struct.unpack_from("<q", self._received)[0]:
@@ -166,13 +155,16 @@ class _Program:
         end = 8 + struct.unpack_from("<q", self._received)[0]
         message = np.frombuffer(self._received[8:end], np.int64)
         del self._received[:end]
-        number, batch_rows, rows, *offsets = message[: 3 + len(self._setup.outputs)].tolist()
+        number, batch_rows, rows, *offsets, place, begin, nbytes = message[: 6 + len(self._setup.outputs)].tolist()
         arrays = zip(self._setup.outputs, offsets, strict=True)
         values = {array.output: self._array(array, offset, batch_rows) for array, offset in arrays}
-        return _Job(number, values, Rows(message[3 + len(offsets) :].reshape(self._columns, rows)))
+        room = self._memory.array(place, (nbytes,), np.uint8) if nbytes else np.empty(0, np.uint8)
+        packer = Packer(self._setup.packed, room, begin)
+        table = message[6 + len(offsets) :].reshape(self._columns, rows)
+        return _Job(number, values | packer.values, Rows(table), packer)
 
     def _reply(self, job: int, outcome: Outcome, worker: Worker) -> None:
-        extra = b"" if outcome.is_success else pickle.dumps(outcome)
+        extra = b"" if outcome.is_success else pickle.dumps(outcome, 5)
         reply = REPLY.pack(job, worker.bytes, worker.read_s, worker.decode_s, worker.idle_s, len(extra)) + extra
         with self._replying:
             while reply:

@@ -1,0 +1,85 @@
+"""What happens around reading, row by row: the decoded cache, casts, flips and crops.
+
+Reading threads and worker processes put the same stages together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tfprep.fields import Array
+from tfprep.load.online.cut import CutRows, Cuts
+from tfprep.load.order.schedule import Numbers
+from tfprep.load.reader.cast import Cast
+from tfprep.load.reader.rows import FillsRows, Rows, UnreadRow
+from tfprep.load.reader.worker import Worker
+
+
+def with_stages(reading: FillsRows, cache: Mapping[str, Array], casts: Sequence[Cast], cuts: Cuts | None) -> FillsRows:
+    """Reading, then what there is of the stages, in the order of a row's way.
+
+    Args:
+        reading: What reads and decodes.
+        cache: The decoded cache's rows by output; empty without one.
+        casts: The outputs that are made of their stored form.
+        cuts: Flips and crops; None without any.
+    """
+    stages = reading
+    if cache:
+        stages = CachedRows(stages, cache)
+    if casts:
+        stages = CastRows(stages, casts)
+    if cuts is not None:
+        stages = CutRows(stages, cuts)
+    return stages
+
+
+class CachedRows:
+    """Copies the rows that the cache holds, reads the others, and copies those that have a slot into the cache."""
+
+    def __init__(self, inner: FillsRows, cache: Mapping[str, Array]) -> None:
+        self._inner, self._cache = inner, cache
+
+    def fill(self, values: Mapping[str, Any], rows: Rows, worker: Worker) -> list[UnreadRow]:
+        """See `FillsRows`."""
+        cached = rows["cached"] != 0
+        worker.enter("read")
+        self._copy(self._cache, values, rows["slot"][cached], rows["row"][cached])
+        others = np.flatnonzero(~cached)
+        if not len(others):
+            return []
+        part = rows.take(others)
+        unread = self._inner.fill(values, part, worker)
+        kept = part["slot"] >= 0
+        kept[[failure.number for failure in unread]] = False
+        self._copy(values, self._cache, part["row"][kept], part["slot"][kept])
+        return [UnreadRow(int(others[failure.number]), failure.reason) for failure in unread]
+
+    def _copy(self, source: Any, target: Any, rows_from: Numbers, rows_to: Numbers) -> None:
+        if not len(rows_to):
+            return
+        first, stop = int(rows_to[0]), int(rows_to[0]) + len(rows_to)
+        together = bool((rows_to == np.arange(first, stop)).all())
+        for name in self._cache:
+            if together:
+                np.take(source[name], rows_from, axis=0, out=target[name][first:stop], mode="clip")
+                continue
+            for row_from, row_to in zip(rows_from.tolist(), rows_to.tolist(), strict=True):
+                target[name][row_to] = source[name][row_from]
+
+
+class CastRows:
+    """Makes rows of their stored form."""
+
+    def __init__(self, inner: FillsRows, casts: Sequence[Cast]) -> None:
+        self._inner, self._casts = inner, casts
+
+    def fill(self, values: Mapping[str, Any], rows: Rows, worker: Worker) -> list[UnreadRow]:
+        """See `FillsRows`."""
+        unread = self._inner.fill(values, rows, worker)
+        for cast in self._casts:
+            cast.rows(values, rows["row"].tolist())
+        return unread
