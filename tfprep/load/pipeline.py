@@ -492,7 +492,7 @@ class Pipeline:
             cuts = Cuts(self.at_load, {output.name: output for output in self.read_outputs.outputs})
         return Filler(
             self.table, self._parts, self.indexed, policy, self.cache, casts=self._casts, cuts=cuts,
-            complete_batch=Mixing(self.at_load, self.schedule).finish if self.at_load else None, cold=self._is_cold(),
+            mixing=Mixing(self.at_load, self.schedule) if self.at_load else None, cold=self._is_cold(),
             paths=self.local.paths if self.local else None, damaged=self.local.damaged if self.local else None,
         )  # fmt: skip
 

@@ -164,6 +164,7 @@ def make_pool(plan: WorkersPlan, memory: SharedMemory, filler: Filler, outputs: 
         cache,
         filler.casts,
         filler.cuts,
+        filler.mixing.plan if filler.mixing is not None else None,
         plan.threads,
     )
     return WorkerPool(setup, memory, plan.processes)

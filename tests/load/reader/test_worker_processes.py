@@ -313,6 +313,37 @@ def test_a_killed_worker_is_replaced(data):
     threads.close()
 
 
+def test_a_batch_whose_mixing_was_interrupted_is_filled_again(data, monkeypatch):
+    options = {
+        "batch_size": 16,
+        "seed": 3,
+        "fields": ["image", "label", "key"],
+        "cache": False,
+        "at_load": [MixUp(0.4)],
+    }
+    threads = iter(data.numpy_loader("train", workers="threads", **options).repeat())
+    loader = data.numpy_loader("train", **options, **PROCESSES).repeat()
+    first, batches = started(loader)
+    assert_same(first, next(threads))
+    pool, interrupted = loader.pipeline._pool, []
+    message = pool._message
+
+    def interrupt(job):
+        if not len(job.rows) and len(interrupted) < 3:
+            interrupted.append(job.batch.step)
+            job.batch.values["image"][:9] = 0  # stands for rows that are mixed already
+            for worker in workers_of():
+                worker.kill()
+        return message(job)
+
+    monkeypatch.setattr(pool, "_message", interrupt)
+    for _ in range(40):
+        assert_same(next(batches), next(threads))
+    assert len(interrupted) == 3
+    loader.close()
+    threads.close()
+
+
 @dataclass(frozen=True)
 class Dying(codecs.Raw):
     """A codec that ends the process at one value."""

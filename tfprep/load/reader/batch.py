@@ -27,7 +27,8 @@ class Batch:
 
     While it is filled, `pending` rows are missing; rows in `lost` will stay empty; `attempts` counts
     the samples that were tried in place of a row's own. For worker processes, `located` says where all its records lie,
-    `offsets` where its arrays do, and `space` is room for arrays that differ in size. `done` says that it may be delivered.
+    `offsets` where its arrays do, and `space` is room for arrays that differ in size. `mixed` says that its rasters are mixed,
+    `done` that it may be delivered.
     """
 
     step: int
@@ -40,6 +41,7 @@ class Batch:
     offsets: bytes = b""
     space: Space | None = None
     error: BaseException | None = None
+    mixed: bool = False
     done: bool = False
 
     @property

@@ -13,6 +13,7 @@ from tfprep.augment.transform import GeometryOp
 from tfprep.errors import RecordError
 from tfprep.fields import Array
 from tfprep.load.online.cut import Cuts
+from tfprep.load.online.mixing import Mixing
 from tfprep.load.options import Verify
 from tfprep.load.order.schedule import BatchIndices, Numbers
 from tfprep.load.reader.bad_records import ATTEMPTS, BadRecords, too_many
@@ -56,18 +57,18 @@ class Filler:
         *,
         casts: Sequence[Cast] = (),
         cuts: Cuts | None = None,
-        complete_batch: Callable[[Batch], None] | None = None,
+        mixing: Mixing | None = None,
         cold: bool = False,
         paths: Sequence[Any] | None = None,
         damaged: Callable[[int], None] | None = None,
     ) -> None:
         """`indexed` names the outputs that come from the index, and what they are: "key", "variant" or "label". `casts`: the
-        outputs of which `parts` and the cache hold the stored form. `cuts`: flips and crops. `complete_batch`: the last step of a
-        batch all of whose rows are filled. `cold`: the page cache cannot hold all files, so the system is told in every epoch
+        outputs of which `parts` and the cache hold the stored form. `cuts`: flips and crops. `mixing`: the last step of a batch
+        all of whose rows are filled. `cold`: the page cache cannot hold all files, so the system is told in every epoch
         what comes next. `paths`: where the table's files lie now, if some are copies on a local disk; `damaged`: see `Files`."""
         self._table, self._parts, self._indexed, self._policy = table, parts, indexed, policy
-        self._cold, self._complete_batch = cold, complete_batch
-        self.casts, self.cuts = tuple(casts), cuts
+        self._cold = cold
+        self.casts, self.cuts, self.mixing = tuple(casts), cuts, mixing
         self._decoded = cache if isinstance(cache, DecodedCache) else None
         self._encoded = cache if isinstance(cache, EncodedCache) else None
         self._reading = RowFiller(
@@ -97,7 +98,7 @@ class Filler:
     @property
     def _processes_rows(self) -> bool:
         """Whether ops at load work on rows, also on those that come from memory."""
-        return self.cuts is not None or self._complete_batch is not None
+        return self.cuts is not None or self.mixing is not None
 
     @property
     def fetched(self) -> Fetched:
@@ -202,8 +203,8 @@ class Filler:
             batch.values.pop(cast.stored.name, None)
         if batch.lost:
             batch.drop_lost()
-        if self._complete_batch is not None:
-            self._complete_batch(batch)
+        if self.mixing is not None:
+            self.mixing.finish(batch)
 
     def _cached_text(self, cache: DecodedCache) -> list[tuple[str, Array]]:
         """The cache's outputs that are Python objects, which have no place in shared memory."""

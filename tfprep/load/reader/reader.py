@@ -359,23 +359,27 @@ class Reader:
         except BaseException as caught:
             error = caught
         worker.enter("waiting for work")
-        self.filled(batch, stop - start, error)
+        if self.filled(batch, stop - start, error):
+            self.complete(batch)
 
-    def filled(self, batch: Batch, rows: int, error: BaseException | None) -> None:
-        """Note that so many rows of the batch are filled, or why they are not."""
+    def filled(self, batch: Batch, rows: int, error: BaseException | None = None) -> bool:
+        """Note that so many rows of the batch are filled, or why they are not; return whether it is now to be completed."""
         with self._lock:
             batch.pending -= rows
             batch.error = batch.error or error
-            last = batch.pending == 0
-        if last and batch.error is None:
+            return batch.pending == 0 or batch.error is not None
+
+    def complete(self, batch: Batch, error: BaseException | None = None) -> None:
+        """Deliver a batch all of whose rows are filled, or the error of one that has one."""
+        batch.error = batch.error or error
+        if batch.error is None:
             try:
                 self._finish(batch)
             except BaseException as caught:
                 batch.error = caught
-        if last or batch.error is not None:
-            with self._lock:
-                batch.done = True
-                self._wake_consumer(batch)
+        with self._lock:
+            batch.done = True
+            self._wake_consumer(batch)
 
     def _finish(self, batch: Batch) -> None:
         self.filler.finish(batch)

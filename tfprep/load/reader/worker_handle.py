@@ -46,7 +46,9 @@ class RowsSource(Protocol):
 
     def take_now(self) -> tuple[Batch, int, int] | None: ...
 
-    def filled(self, batch: Batch, rows: int, error: BaseException | None) -> None: ...
+    def filled(self, batch: Batch, rows: int, error: BaseException | None = None) -> bool: ...
+
+    def complete(self, batch: Batch, error: BaseException | None = None) -> None: ...
 
     def stop(self, reason: BaseException) -> None: ...
 
@@ -55,7 +57,10 @@ class RowsSource(Protocol):
 
 @dataclass(eq=False, slots=True)
 class FillJob:
-    """Some rows of a reader's batch. One whose process died of a fault is tried again row by row, with `deaths` 1."""
+    """Some rows of a reader's batch; without rows, the mixing of the batch.
+
+    One whose process died of a fault is tried again row by row, with `deaths` 1.
+    """
 
     number: int
     reader: RowsSource

@@ -23,9 +23,11 @@ from collections.abc import Callable, Iterator
 from types import FunctionType
 from typing import Any
 
+import numpy as np
+
 from tfprep.errors import LoaderError
 from tfprep.load.reader.batch import Batch
-from tfprep.load.reader.rows import Rows, UnreadRow
+from tfprep.load.reader.rows import COLUMNS, Rows, UnreadRow
 from tfprep.load.reader.shared import SharedMemory
 from tfprep.load.reader.space import unpack
 from tfprep.load.reader.worker_handle import FillJob, RowsSource, WorkerProcess, cause_of_death, is_fault
@@ -38,6 +40,8 @@ JOB_ROWS, JOB_BYTES = 64, 16_000
 SPARE_JOBS = 2
 """Jobs that a process has beyond one a thread, so that its threads do not wait for the dispatcher's next turn."""
 LISTED_DEATHS = 100
+NO_ROWS = Rows(np.empty((len(COLUMNS), 0), np.int64))
+"""The rows of a job that mixes a batch."""
 
 
 class WorkerPool:
@@ -107,7 +111,10 @@ class WorkerPool:
         lines = []
         for worker in list(self._workers):
             jobs = [job.rows for job in list(worker.jobs.values())]
-            first = [f"{self._paths[int(rows['file'][0])].name} at byte {rows['offset'][0]}" for rows in jobs]
+            first = [
+                f"{self._paths[int(rows['file'][0])].name} at byte {rows['offset'][0]}" if len(rows) else "mixing"
+                for rows in jobs
+            ]
             lines.append(f"worker process {worker.number} (pid {worker.process.pid}): {', '.join(first) or 'no work'}")
             lines += worker.stacks().splitlines()
         return lines
@@ -222,6 +229,7 @@ class WorkerPool:
             rows = reader.filler.prepare(batch, start, stop)
         except BaseException as error:
             reader.filled(batch, stop - start, error)
+            reader.complete(batch)
             return False
         size = min(reader.job_rows(batch), max(1, JOB_BYTES // (rows.table.itemsize * rows.table.shape[0])))
         for first in range(0, len(rows), size):
@@ -235,15 +243,20 @@ class WorkerPool:
             offsets = [self.memory.offset(batch.values[name]) for name in self._outputs]
             batch.offsets = struct.pack(f"<{len(offsets)}q", *offsets)
         place, begin, nbytes = 0, 0, 0
-        if batch.space is not None:
+        if batch.space is not None and len(job.rows):
             begin, nbytes = batch.space.part(job.rows["row"])
             place = self.memory.offset(batch.space.memory) + begin
-        table = struct.pack("<3q", place, begin, nbytes) + job.rows.table.tobytes()
+        rows = job.rows.table if len(job.rows) else job.reader.filler.mixing.positions(batch)
+        table = struct.pack("<3q", place, begin, nbytes) + rows.tobytes()
         head = struct.pack("<4q", 24 + len(batch.offsets) + len(table), job.number, batch.rows, len(job.rows))
         return head + batch.offsets + table
 
     def _complete(self, job: FillJob, outcome: Outcome) -> None:
         self._deaths_in_a_row = 0
+        if not len(job.rows):
+            job.batch.mixed = True
+            job.reader.complete(job.batch, outcome.error)
+            return
         error = outcome.error
         replacements: list[Rows] = []
         if error is None:
@@ -253,7 +266,15 @@ class WorkerPool:
             except BaseException as caught:
                 error = caught
         self._retry.extend(self._job(job.reader, job.batch, rows) for rows in replacements)
-        job.reader.filled(job.batch, len(job.rows) - len(replacements), error)
+        if job.reader.filled(job.batch, len(job.rows) - len(replacements), error):
+            self._mix_or_deliver(job.reader, job.batch)
+
+    def _mix_or_deliver(self, reader: RowsSource, batch: Batch) -> None:
+        mixing = reader.filler.mixing
+        if batch.error is None and mixing is not None and mixing.mixes_rasters:
+            self._retry.append(self._job(reader, batch, NO_ROWS))
+        else:
+            reader.complete(batch)
 
     def _job(self, reader: RowsSource, batch: Batch, rows: Rows, deaths: int = 0) -> FillJob:
         self._numbers += 1
@@ -271,11 +292,21 @@ class WorkerPool:
             self._give_up(f"{self._deaths_in_a_row} worker processes died one after another, the last one: it {cause}")
             return
         for job in worker.jobs.values():
-            if is_fault(worker.process.returncode):
+            if not len(job.rows):
+                self._refill(job)
+            elif is_fault(worker.process.returncode):
                 self._suspect(job, cause)
             else:
                 self._retry.append(job)
         self._start_one(worker.number)
+
+    def _refill(self, job: FillJob) -> None:
+        """Fill a batch again whose mixing was interrupted: some of its rows are mixed already."""
+        job.batch.pending, job.batch.located = (
+            job.batch.rows,
+            None,
+        )  # other samples may have taken the place of bad records
+        self._split(job.reader, job.batch, 0, job.batch.rows)
 
     def _suspect(self, job: FillJob, cause: str) -> None:
         """One of the rows may have ended the process: they are tried one by one, and one that ends a process again is bad.

@@ -6,7 +6,7 @@ SETUP is a file with a pickled `Setup`. Messages in JOBS are a length (int64) an
 
     number of the job, rows of the batch, rows of the job, offset of each output's array in the shared memory,
     of the job's part of the batch's `Space`: its offset in the shared memory, its offset in the space, its length;
-    the table of `Rows`
+    the table of `Rows`; of a job without rows, which mixes the samples of a full batch, their positions in the run
 
 A reply is one `REPLY`, then a pickled `Outcome` where it says that one follows. Each thread of this process takes a whole job:
 what a job costs beside its rows is some 100 us where many processes share a core and its caches.
@@ -33,6 +33,9 @@ from tfprep.augment.transform import GeometryOp
 from tfprep.child_process import end_with_parent, sendable_error
 from tfprep.fields import Array
 from tfprep.load.online.cut import Cuts
+from tfprep.load.online.mixing import mix_rasters
+from tfprep.load.online.ops import AtLoad
+from tfprep.load.order.schedule import Numbers
 from tfprep.load.reader.cast import Cast
 from tfprep.load.reader.parts import FieldPart
 from tfprep.load.reader.rows import COLUMNS, RowFiller, Rows, UnreadRow
@@ -76,6 +79,7 @@ class Setup:
     cache: Sequence[SharedArray]
     casts: Sequence[Cast]
     cuts: Cuts | None
+    mixes: AtLoad | None
     threads: int
 
 
@@ -97,7 +101,8 @@ class Outcome:
 class _Job(NamedTuple):
     number: int
     values: Mapping[str, Any]
-    rows: Rows
+    rows: Rows | None
+    table: Numbers
     packer: Packer
 
 
@@ -140,11 +145,19 @@ class _Program:
                 job = self._receive()
             worker.bytes, worker.read_s, worker.decode_s, worker.idle_s = 0, 0.0, 0.0, 0.0
             try:
-                outcome = Outcome(self._stages.fill(job.values, job.rows, worker), job.packer.values)
+                outcome = self._do(job, worker)
             except BaseException as error:
                 outcome = Outcome(error=sendable_error(error, RuntimeError))
             worker.enter("waiting for work")
             self._reply(job.number, outcome, worker)
+
+    def _do(self, job: _Job, worker: Worker) -> Outcome:
+        if job.rows is not None:
+            return Outcome(self._stages.fill(job.values, job.rows, worker), job.packer.values)
+        assert self._setup.mixes is not None
+        worker.enter("decode")
+        mix_rasters(self._setup.mixes, job.values, job.table)
+        return Outcome()
 
     def _receive(self) -> _Job:
         while len(self._received) < 8 or len(self._received) < 8 + struct.unpack_from("<q", self._received)[0]:
@@ -160,8 +173,9 @@ class _Program:
         values = {array.output: self._array(array, offset, batch_rows) for array, offset in arrays}
         room = self._memory.array(place, (nbytes,), np.uint8) if nbytes else np.empty(0, np.uint8)
         packer = Packer(self._setup.packed, room, begin)
-        table = message[6 + len(offsets) :].reshape(self._columns, rows)
-        return _Job(number, values | packer.values, Rows(table), packer)
+        table = message[6 + len(offsets) :]
+        filled = Rows(table.reshape(self._columns, rows)) if rows else None
+        return _Job(number, values | packer.values, filled, table, packer)
 
     def _reply(self, job: int, outcome: Outcome, worker: Worker) -> None:
         extra = b"" if outcome.is_success else pickle.dumps(outcome, 5)
