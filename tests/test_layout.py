@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[1] / "tfprep"
 
 LEVELS = [
     {"checks", "engines", "errors", "fields", "images", "lazy", "limits", "optional", "pages", "python_file", "seeding"}
-    | {"_version", "boxes", "child_process", "units"},
+    | {"_version", "boxes", "child_process", "plain_json", "units"},
     {"sources", "derive", "augment", "codecs", "records", "storage"},
     {"dataset", "recipe", "inspect", "export"},
     {"builder", "load", "train"},
@@ -194,9 +194,7 @@ def test_a_build_worker_has_no_arrow():
 
 def test_help_imports_next_to_nothing():
     """`tfprep --help` answers at once: not even NumPy is needed."""
-    code = (
-        "import sys; sys.argv = ['tfprep', '--help']\nimport tfprep.cli as c\ntry: c.main()\nexcept SystemExit: pass\n"
-    )
+    code = "import sys\nimport tfprep.cli as c\ntry: c.main(['--help'])\nexcept SystemExit: pass\n"
     code += "print('numpy' in sys.modules, 'pyarrow' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip().endswith("False False")

@@ -12,8 +12,6 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
-
 MOUNT = Path("/sys/fs/cgroup")
 OWN = Path("/proc/self/cgroup")
 _VERSIONS = (
@@ -47,12 +45,16 @@ def _quotas(mount: Path, own: Path) -> list[int]:
 
 def memory_limit(mount: Path = MOUNT, own: Path = OWN) -> int:
     """Return the bytes of memory that this process and its control groups may use in total."""
+    import psutil  # a tenth of the time in which a command starts; a build asks for CPUs alone
+
     limits = [_number(group / limit) for group in groups("memory", mount, own) for limit, _, _ in _VERSIONS]
     return min([int(psutil.virtual_memory().total), *(limit for limit in limits if limit is not None)])
 
 
 def available_memory(mount: Path = MOUNT, own: Path = OWN) -> int:
     """Return the bytes of memory that are still free for this process."""
+    import psutil
+
     free = int(psutil.virtual_memory().available)
     for group in groups("memory", mount, own):
         for limit, used, cached in _VERSIONS:

@@ -287,3 +287,20 @@ def test_demo_makes_data_for_tutorials(run, tmp_path):
                 assert all(part.any(1)[[0, -1]]), "the box ends where the object ends"
                 assert all(part.any(0)[[0, -1]]), "the box ends where the object ends"
         assert np.array_equal(covered, mask > 0), "every object has a box"
+
+
+def test_the_end_of_a_command_loses_no_output_and_runs_what_was_registered(tmp_path):
+    code = "import atexit, sys; atexit.register(print, 'registered'); from tfprep.cli import main; main()"
+    command = [sys.executable, "-c", code, "--help"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "Commands" in ended.stdout
+    assert ended.stdout.endswith("registered\n")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device that is always full is Linux's")
+def test_an_output_that_cannot_be_written_is_an_error():
+    with Path("/dev/full").open("w") as out:
+        command = [sys.executable, "-m", "tfprep", "--help"]
+        ended = subprocess.run(command, stdout=out, stderr=subprocess.PIPE, text=True, check=False)
+    assert ended.returncode == 1
+    assert "No space left" in ended.stderr

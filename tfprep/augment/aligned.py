@@ -30,7 +30,7 @@ BORDERS: dict[Border, int] = {
 }
 """OpenCV's names; its BORDER_REFLECT mirrors at the image's edge, not at the centre of the edge pixel."""
 
-CV_DTYPES = frozenset({"uint8", "uint16", "float32"})
+CV_DTYPES = frozenset(map(np.dtype, ("uint8", "uint16", "float32")))
 """The dtypes that OpenCV 5 interpolates without rounding coordinates to 1/32 pixel first."""
 _TINY_PX = 1e-6
 """Displacements below this over a whole image are rounding errors of composed matrices."""
@@ -91,8 +91,8 @@ class Aligned:
         return Transform(matrix, (self.rows.length, self.columns.length))
 
     def is_identity(self, size: Size) -> bool:
-        whole = self.transform()
-        return whole.size == size and bool(np.array_equal(whole.matrix, np.eye(3)))
+        unmoved = _line(self.rows) == _line(self.columns) == (1.0, 0.0) and not self.transposed
+        return unmoved and (self.rows.length, self.columns.length) == size
 
     @property
     def resamples(self) -> bool:
@@ -271,7 +271,7 @@ def _finished(array: Array, plan: Aligned) -> Array:
     """Turned and mirrored as planned, in memory of its own order."""
     if plan.transposed:
         array = np.ascontiguousarray(array.swapaxes(0, 1))
-    if array.dtype.name not in CV_DTYPES:
+    if array.dtype not in CV_DTYPES:
         return np.ascontiguousarray(array[:: -1 if plan.rows.flip else 1, :: -1 if plan.columns.flip else 1])
     if plan.columns.flip or plan.rows.flip:
         code = (-1 if plan.rows.flip else 1) if plan.columns.flip else 0

@@ -39,7 +39,7 @@ from tfprep.fields import RASTER_KINDS, Array, Kind, Sample, Size, raster_size
 
 Fill: TypeAlias = float | tuple[float, ...]
 
-_MASK_DTYPES = frozenset({"uint8", "uint16", "int16"})
+_MASK_DTYPES = frozenset(map(np.dtype, ("uint8", "uint16", "int16")))
 _CV_CHANNELS = 4
 """The most channels that OpenCV fills and averages at once."""
 _MOST_OVERSAMPLING = 16
@@ -86,7 +86,7 @@ def warp_sample(
         warp = _Warp(transform, transform.size, border, reduced, None)
     else:
         warp = _snapped(transform, size, _coarsest(sample, kinds, size, reduced), border, reduced)
-    fills, flips = fill or {}, flip_indices or {} if transform.mirrors else {}
+    fills, flips = fill or {}, flip_indices if flip_indices and transform.mirrors else {}
     warped = {
         name: _field(name, value, kinds.get(name), warp, fills.get(name, 0), flips.get(name, ()))
         for name, value in sample.items()
@@ -268,7 +268,7 @@ def _fill(fill: Fill, array: Array) -> Array:
 def _mask(array: Array, view: _View, border: Border, fill: Array) -> Array:
     if view.plan is not None:
         return warp_nearest(array, view.plan, border, fill)  # a mask is never reduced: it is no JPEG
-    narrow = array if array.dtype.name in _MASK_DTYPES else array.astype(np.float64)
+    narrow = array if array.dtype in _MASK_DTYPES else array.astype(np.float64)
     drawn = draw(
         narrow, view.transform, view.mask_maps if view.transform.bends else None, cv2.INTER_NEAREST, border, fill
     )
@@ -278,7 +278,7 @@ def _mask(array: Array, view: _View, border: Border, fill: Array) -> Array:
 def _smooth(array: Array, view: _View, border: Border, fill: Array) -> Array:
     if view.plan is not None and not view.plan.resamples:
         return warp_smooth(array, view.plan, border, fill)
-    wide = array.astype(array.dtype if array.dtype.name in CV_DTYPES else np.float32, copy=False)
+    wide = array.astype(array.dtype if array.dtype in CV_DTYPES else np.float32, copy=False)
     if array.ndim == 2 or array.shape[2] <= _CV_CHANNELS:
         return _back(_resampled(wide, view, border, fill), array.dtype)
     fills = np.broadcast_to(fill, array.shape[2:])

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Thread
 
 from tfprep.builder.layout import Layout, forget_marks, locked, remember_origin
 from tfprep.builder.options import BuildOptions, BuildSummary, Part, PartSummary, worker_count
@@ -36,7 +37,7 @@ from tfprep.builder.progress import NodeProgress, OnEvent, OnProgress, Tell, tel
 from tfprep.builder.publication.at_store import locked_at_store
 from tfprep.builder.publication.publish import Publication, check_rejects, publish
 from tfprep.builder.receipts import Receipt, read_receipts
-from tfprep.builder.report import write_report
+from tfprep.builder.report import get_ready, write_report
 from tfprep.builder.schedule import PendingShard, ShardScheduler, SpaceCheck
 from tfprep.builder.scratch import placed
 from tfprep.builder.shards.forms import expected_of, most_common
@@ -176,6 +177,7 @@ class _Build:
         self._options, self._engine = job.options, job.engine
         self._run = secrets.token_hex(6)
         self._is_open = False
+        self._ready: Thread | None = None
         self._nodes: tuple[NodeProgress, ...] = ()
 
     def run(self) -> BuildSummary:
@@ -310,6 +312,7 @@ class _Build:
             self._engine.start()
             self._engine.open(self._argument(plan))
             self._is_open = True
+            self._ready = get_ready()
         try:
             scheduler.run(pending)
         finally:
@@ -318,6 +321,8 @@ class _Build:
     def _report(self, plan: Plan, manifest: Manifest, receipts: Sequence[Receipt], built: Sequence[ShardState]) -> None:
         samples = sum(state.samples for state in built)
         seconds = time.monotonic() - self._job.started
+        if self._ready is not None:
+            self._ready.join()
         if fault := write_report(self._layout, manifest, receipts, seconds, samples, plan.tally):
             self._tell("report", fault)
 

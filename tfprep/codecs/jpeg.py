@@ -43,7 +43,7 @@ class Jpeg:
         return {"": images.encode_jpeg(value, self.quality, self.subsampling)}
 
     def spec(self, kind: Kind, value: Any) -> FieldSpec:
-        return FieldSpec(kind, value.shape, value.dtype.name)
+        return FieldSpec(kind, value.shape, "uint8")
 
     def decode(self, feature: Any, spec: FieldSpec, shape: tuple[int, ...] | None = None) -> Array:
         return images.decode_stored_jpeg(feature, channels=spec.shape[-1])

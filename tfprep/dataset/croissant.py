@@ -6,12 +6,12 @@ shards are files of the distribution; Croissant has no way to say how a TFRecord
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
 from tfprep.dataset.digests import FileDigest
 from tfprep.dataset.manifest import Manifest
+from tfprep.plain_json import indented
 
 CROISSANT = "croissant.json"
 _VOCABULARY = "http://mlcommons.org/croissant/"
@@ -78,7 +78,7 @@ def croissant_text(manifest: Manifest, index: FileDigest) -> str:
         "distribution": list(_files(manifest, index)),
         "recordSet": [_records(manifest), *_class_names(manifest)],
     }
-    return json.dumps(document, indent=1) + "\n"
+    return indented(document) + "\n"
 
 
 def _files(manifest: Manifest, index: FileDigest) -> Iterator[dict[str, Any]]:

@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from tfprep.codecs import Codec, Scalar, Texts, from_description
+from tfprep.dataset.arrow import numpy_column
 from tfprep.dataset.digests import crc32c_of
 from tfprep.dataset.external.opened import ExternalIndex, read_external
 from tfprep.dataset.index import read_index
@@ -176,7 +177,7 @@ class Dataset:
         self.check_files(split, [variant], sizes=False)
         columns = ("shard", "offset", "size", "payload_crc")
         rows = self.index(split, variant, columns)
-        shards, offsets, sizes, crcs = (rows.column(name).to_numpy() for name in columns)
+        shards, offsets, sizes, crcs = (numpy_column(rows.column(name)) for name in columns)
         for position in range(len(rows)) if positions is None else positions:
             path = self.shard_path(self.file(split, variant, int(shards[position])))
             with self._watch_for_another_build(), open_file(path) as file:

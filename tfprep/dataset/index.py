@@ -22,6 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tfprep.dataset.arrow import numpy_column
 from tfprep.dataset.manifest import FieldInfo, FileInfo, Manifest
 from tfprep.errors import DatasetError
 from tfprep.records.framing import FOOTER_BYTES, FRAME_BYTES, HEADER_BYTES
@@ -169,7 +170,7 @@ def _check_numbers(table: pa.Table, files: Sequence[FileInfo], fields: Sequence[
     """Check that every record is inside its shard and every field inside its record, for the columns that were read."""
     if not {"shard", "offset", "size"} <= set(table.column_names) or not len(table):
         return
-    shard, offset, size = (table.column(name).to_numpy() for name in ("shard", "offset", "size"))
+    shard, offset, size = (numpy_column(table.column(name)) for name in ("shard", "offset", "size"))
     if shard.min() < 0 or shard.max() >= len(files):
         raise DatasetError(f"shards are numbered from 0 to {len(files) - 1}, not {shard.min()} to {shard.max()}")
     if (
@@ -182,8 +183,8 @@ def _check_numbers(table: pa.Table, files: Sequence[FileInfo], fields: Sequence[
         raise DatasetError("a record lies outside its shard")
     for name in fields:
         if {f"{name}_offset", f"{name}_size"} <= set(table.column_names):
-            inner = table.column(f"{name}_offset").to_numpy() - offset
-            length = table.column(f"{name}_size").to_numpy()
+            inner = numpy_column(table.column(f"{name}_offset")) - offset
+            length = numpy_column(table.column(f"{name}_size"))
             room = size - FOOTER_BYTES
             if inner.min() < HEADER_BYTES or length.min() < 0 or (length > room - inner).any():
                 raise DatasetError(f"the bytes of '{name}' lie outside their record")

@@ -23,6 +23,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tfprep.dataset.arrow import numpy_column
 from tfprep.dataset.index import label_type
 from tfprep.dataset.manifest import FieldInfo, FileInfo, Manifest, SplitInfo
 from tfprep.errors import DatasetError
@@ -86,11 +87,11 @@ def _shards(manifest: Manifest) -> Iterator[FileInfo]:
 
 def _rows(batch: pa.RecordBatch, row: RowType, index: Path) -> Array:
     rows = np.empty(len(batch), row)
-    offset, size = (batch.column(name).to_numpy() for name in ("offset", "size"))
+    offset, size = (numpy_column(batch.column(name)) for name in ("offset", "size"))
     if len(size) and int(size.max()) >= 1 << 32:
         raise DatasetError(f"{index}: a record has {int(size.max())} bytes; it must have less than 4 GiB")
     for name in row.names or ():
-        values = batch.column(name).to_numpy()
+        values = numpy_column(batch.column(name))
         rows[name] = values - offset if name.endswith("_offset") else values
     return rows
 

@@ -6,15 +6,15 @@ The file ends with the SHA-256 of all bytes before it, in one exact form (`seal`
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from tfprep.dataset.digests import FileDigest
 from tfprep.dataset.names import INDEX, LOCATIONS, check_file_name
 from tfprep.errors import DatasetError
 from tfprep.fields import FieldSpec
+from tfprep.plain_json import indented
 
 FORMAT_VERSION = 2
 MANIFEST = "tfprep.json"
@@ -122,14 +122,14 @@ class Manifest:
 
     def to_json(self) -> str:
         """The text of `tfprep.json`, with its own checksum at the end."""
-        return seal({"format_version": self.format_version, **asdict(self)})
+        return seal({"format_version": self.format_version, **vars(self)})
 
 
 def seal(document: Mapping[str, Any]) -> str:
     """Return the document as JSON text whose last entry, `sha256`, is the SHA-256 of all bytes before that entry."""
-    text = json.dumps(dict(document), indent=1, ensure_ascii=False).removesuffix("\n}")
+    text = indented(document, ensure_ascii=False).removesuffix("\n}")
     if not _is_unicode(text):  # names of files that are not UTF-8
-        text = json.dumps(dict(document), indent=1).removesuffix("\n}")
+        text = indented(document).removesuffix("\n}")
     return text + _ending(text.encode())
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +9,7 @@ from tfprep.codecs import from_description
 from tfprep.dataset.manifest import Manifest
 from tfprep.dataset.names import variant_split
 from tfprep.fields import Kind
+from tfprep.plain_json import indented
 
 _ENCODED = ("jpeg", "png", "original")
 """Codecs that TensorFlow Datasets decodes; it delivers the bytes of others."""
@@ -90,4 +90,4 @@ def _features(manifest: Manifest) -> dict[str, Any]:
 
 
 def _json(value: dict[str, Any]) -> str:
-    return json.dumps(value, indent=1) + "\n"
+    return indented(value) + "\n"

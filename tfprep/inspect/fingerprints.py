@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from tfprep.dataset import Dataset
+from tfprep.dataset.arrow import numpy_column, present
 from tfprep.fields import Array
 from tfprep.images import perceptual_hash
 
@@ -63,21 +64,23 @@ def read_fingerprints(data: Dataset, on_record: OnRecord | None = None, *, from_
     tables = [data.index(name, 0, ["key", "image_digest", "image_hash"]) for name in names]
     counts = [len(table) for table in tables]
     hashes = [_column(table, "image_hash", pa.uint64()) for table in tables]
-    hashed = [column.is_valid().to_numpy() for column in hashes]
-    values = [np.array(column.fill_null(0).to_numpy()) for column in hashes]
+    hashed = [present(column) for column in hashes]
+    values = [np.array(numpy_column(column, 0)) for column in hashes]
     if from_records:
         _compute_missing(data, names, values, hashed, on_record)
     return Fingerprints(
         splits=names,
-        keys=pa.chunked_array(
-            [chunk for table in tables for chunk in table["key"].cast(pa.string()).chunks], pa.string()
-        ),
+        keys=pa.chunked_array([chunk for table in tables for chunk in _texts(table["key"]).chunks], pa.string()),
         split=np.repeat(np.arange(len(names), dtype=np.int16), counts),
         position=np.concatenate([np.arange(count) for count in counts]),
         digests=_numbered([_column(table, "image_digest", pa.binary(16)) for table in tables]),
         hashes=np.concatenate(values),
         hashed=np.concatenate(hashed),
     )
+
+
+def _texts(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    return column if column.type == pa.string() else column.cast(pa.string())
 
 
 def _column(table: pa.Table, name: str, kind: pa.DataType) -> pa.ChunkedArray:
@@ -89,7 +92,7 @@ def _numbered(digests: Sequence[pa.ChunkedArray]) -> Array:
     """Return a number for each digest, int64: equal ones for equal digests, -1 for none."""
     whole = pa.chunked_array([chunk for column in digests for chunk in column.chunks], pa.binary(16))
     indices = whole.combine_chunks().dictionary_encode().indices
-    return np.asarray(indices.fill_null(-1).to_numpy(zero_copy_only=False), np.int64)
+    return numpy_column(indices, -1).astype(np.int64)
 
 
 def _compute_missing(

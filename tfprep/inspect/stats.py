@@ -9,8 +9,10 @@ from typing import Any
 
 import cv2
 import numpy as np
+import pyarrow as pa
 
 from tfprep.dataset import Dataset
+from tfprep.dataset.arrow import numpy_column, present
 from tfprep.fields import Array
 from tfprep.inspect.rejects import RejectGroup, reject_groups
 
@@ -106,7 +108,7 @@ def statistics_of(
     for split, rows in positions.items():
         index = data.index(split, 0, ["key", "height", "width"])
         for name in ("width", "height"):
-            measured.values[name][split] = index[name].drop_null().to_numpy()
+            measured.values[name][split] = _known(index[name])
         for position, sample in zip(rows, data.samples(split, positions=rows, fields=measured.fields), strict=True):
             measured.add(split, index["key"][position].as_py(), position, sample)
             done += 1
@@ -122,6 +124,11 @@ def statistics_of(
         largest_areas=measured.largest_areas(),
         rejects=reject_groups(data),
     )
+
+
+def _known(column: pa.ChunkedArray) -> Array:
+    """Return the values of a column that are not missing."""
+    return numpy_column(column, 0)[present(column)]
 
 
 def _spread(samples: int, most: int) -> list[int]:

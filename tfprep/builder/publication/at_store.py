@@ -25,12 +25,17 @@ import google_crc32c
 from tfprep.builder.layout import Layout
 from tfprep.builder.planning.plan import Plan
 from tfprep.builder.publication.metadata import manifest_of
-from tfprep.builder.publication.publish import Publication, other_files, write_index_file, write_locations_file
+from tfprep.builder.publication.publish import (
+    Publication,
+    other_files,
+    says_the_same,
+    write_index_file,
+    write_locations_file,
+)
 from tfprep.builder.receipts import Receipt, contents_path
 from tfprep.builder.store_lock import StoreLock, store_locked
 from tfprep.dataset import Manifest, read_manifest
 from tfprep.dataset.digests import FileDigest, digest_of
-from tfprep.dataset.locations import without_crcs
 from tfprep.dataset.manifest import MANIFEST
 from tfprep.dataset.names import INDEX, LOCATIONS, PRIVATE, stored_name
 from tfprep.dataset.tfds import tfds_files
@@ -113,8 +118,7 @@ def _published(layout: Layout, manifest: Manifest) -> Manifest | None:
         raise
     except DatasetError:
         return None
-    same = replace(without_crcs(published), files={}).to_json() == manifest.to_json()
-    if not same or set(published.files) <= {published.index, published.locations}:
+    if not says_the_same(published, manifest) or set(published.files) <= {published.index, published.locations}:
         return None
     sizes = {info.name: info.bytes for info in layout.store.list(recursive=False)}
     return published if all(sizes.get(name) == one.bytes for name, one in published.files.items()) else None

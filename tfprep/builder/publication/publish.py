@@ -70,8 +70,7 @@ def publish(plan: Plan, layout: Layout, receipts: Sequence[Receipt], common: Map
         names = _write_others(layout, manifest, receipts)
         published = replace(manifest, files={name: digest_of(layout.out / name) for name in (*written, *names)})
         _write_manifest(layout, published)
-    if not layout.manifest_copy.exists() or layout.manifest_copy.read_bytes() != (layout.out / MANIFEST).read_bytes():
-        write_whole(layout.manifest_copy, published.to_json())
+    _copy_manifest(layout)
     _remove_rest(layout, manifest)
     return published
 
@@ -81,10 +80,17 @@ def find_published(layout: Layout, manifest: Manifest) -> Manifest | None:
     published = _read_manifest(layout)
     if published is None:
         return None
-    same = replace(without_crcs(published), files={}).to_json() == manifest.to_json()
-    if not same or any(layout.staged.iterdir()):
+    if not says_the_same(published, manifest) or any(layout.staged.iterdir()):
         return None
     return published if all(matches(layout.out / name, digest) for name, digest in published.files.items()) else None
+
+
+def says_the_same(published: Manifest, manifest: Manifest) -> bool:
+    """Return whether a published manifest says what one says that is about to be published, which names no files yet."""
+    plain = replace(without_crcs(published), files={})
+    if plain.splits != manifest.splits:
+        return False
+    return replace(plain, splits={}).to_json() == replace(manifest, splits={}).to_json()
 
 
 def check_rejects(layout: Layout, receipts: Sequence[Receipt], samples: int, max_bad: float) -> None:
@@ -120,6 +126,13 @@ def _write_manifest(layout: Layout, manifest: Manifest) -> None:
     sync_folder(layout.out)
     write_whole(layout.out / MANIFEST, manifest.to_json())
     sync_folder(layout.out)
+
+
+def _copy_manifest(layout: Layout) -> None:
+    content = (layout.out / MANIFEST).read_bytes()
+    if not layout.manifest_copy.exists() or layout.manifest_copy.read_bytes() != content:
+        with whole_file(layout.manifest_copy) as copy:
+            copy.write(content)
 
 
 def _switch_to_hidden_names(layout: Layout, manifest: Manifest, written: Mapping[str, Path]) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TypeAlias
 
 from tfprep.errors import SampleError
@@ -28,6 +29,7 @@ FieldForms: TypeAlias = Mapping[str, Mapping[str, FieldForm]]
 """By field, then by the form's name."""
 
 
+@lru_cache(1000)  # the fields of a shard have few specs, unless sizes differ
 def form_of(spec: FieldSpec) -> str:
     """Return the form's name, such as `image of uint8 [H, W, C]`."""
     axes = ("H", "W", "C", *(f"D{axis}" for axis in range(3, len(spec.shape))))[: len(spec.shape)]

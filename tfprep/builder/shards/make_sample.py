@@ -9,10 +9,8 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from time import perf_counter
 from types import MappingProxyType
 from typing import Any, Protocol, TypeGuard, TypeVar
 
@@ -22,8 +20,9 @@ from tfprep import images
 from tfprep.augment.chain import Custom, apply_colours, apply_geometry
 from tfprep.augment.transform import ColourOp, Transform, identity
 from tfprep.augment.warp import Fill, reduction_for, warp_sample
+from tfprep.builder.shards.stages import SampleStage
 from tfprep.codecs import Feature, Original
-from tfprep.errors import BuildError, SampleError
+from tfprep.errors import SampleError
 from tfprep.fields import RASTER_KINDS, Array, FieldSpec, ImageArray, Kind, Sample, Size, raster_size
 from tfprep.recipe import Recipe
 from tfprep.recipe.checks import derived_kind
@@ -259,22 +258,8 @@ class SampleMaker:
                 specs[name] = codec.spec(kinds[name], value)
         return Stored(features, specs, sample)
 
-    @contextmanager
-    def _stage(self, stage: str, field: str = "") -> Iterator[None]:
-        """Whatever is raised inside becomes a SampleError that names the stage and the field; a failed import ends the build."""
-        started = perf_counter()
-        try:
-            yield
-        except SampleError as error:
-            raise error.located(stage=stage, field=field) from error
-        except ImportError as error:
-            # It is no fault of the sample, and another machine of the build may have what is missing here.
-            where = f"{stage} of '{field}'" if field else stage
-            raise BuildError(f"{where}: {type(error).__name__}: {error}") from error
-        except (Exception, SystemExit) as error:  # A user's function may call sys.exit().
-            raise SampleError(f"{type(error).__name__}: {error}", stage=stage, field=field) from error
-        finally:
-            self.seconds[stage] = self.seconds.get(stage, 0.0) + perf_counter() - started
+    def _stage(self, stage: str, field: str = "") -> SampleStage:
+        return SampleStage(self.seconds, stage, field)
 
 
 # --- decoding -------------------------------------------------------------------------------------------------------

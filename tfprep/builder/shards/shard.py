@@ -11,8 +11,8 @@ import hashlib
 import itertools
 import pickle
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
@@ -37,6 +37,7 @@ from tfprep.builder.shards.accumulate import class_counts, image_moments
 from tfprep.builder.shards.forms import FieldForm, check_expected, counted, of_variants
 from tfprep.builder.shards.inputs import Inputs, RawSample, thumbnail
 from tfprep.builder.shards.make_sample import SampleMaker, Stored
+from tfprep.builder.shards.stages import TimedStage
 from tfprep.builder.shards.task import ShardTask
 from tfprep.builder.shards.unfinished import SampleResult, UnfinishedShard
 from tfprep.builder.workers.engine import NO_ITEM, Json, Mark, Work
@@ -407,13 +408,8 @@ class _Shard:
         classes = self._context.maker.classes
         return {name: tuple(counts[n] for n in range(len(classes[name]))) for name, counts in self._counts.items()}
 
-    @contextmanager
-    def _timed(self, stage: str) -> Iterator[None]:
-        started, seconds = perf_counter(), self._context.maker.seconds
-        try:
-            yield
-        finally:
-            seconds[stage] = seconds.get(stage, 0.0) + perf_counter() - started
+    def _timed(self, stage: str) -> TimedStage:
+        return TimedStage(self._context.maker.seconds, stage)
 
 
 def _shortened(text: str) -> str:

@@ -13,6 +13,7 @@ of the current item. The worker ends with its parent: when standard input closes
 from __future__ import annotations
 
 import fcntl
+import gc
 import json
 import logging
 import mmap
@@ -42,6 +43,8 @@ def main() -> int:
     tasks, out = _protocol()
     native = _native_output(output_file)
     send = _sender(out)
+    # What is imported stays for ever: the collector need not look at it, now or later.
+    gc.disable()
     try:
         opener = load_entry(entry)
         if not (first := tasks.readline()):
@@ -50,6 +53,8 @@ def main() -> int:
     except BaseException as error:
         send(_failure(error))
         return 1
+    gc.freeze()
+    gc.enable()
     with mmap.mmap(mark_file, MARK.size) as marks:
         for line in tasks:
             _run(json.loads(line), work, marks, send, native)

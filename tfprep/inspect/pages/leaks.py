@@ -50,6 +50,8 @@ def pairs_with_pictures(
     data: Dataset, leaks: Leaks, pairs: Sequence[Pair], side_px: int
 ) -> list[tuple[Pair, str, str]]:
     """Return pairs with both pictures, JPEG in base 64; an empty text for a sample without one."""
+    if not pairs:
+        return []
     import pyarrow.compute as pc  # takes as long as the rest of Arrow, and most datasets have no leaks
 
     prints, keys = (

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from tfprep.dataset import Dataset, Manifest
+from tfprep.dataset.arrow import numpy_column
 from tfprep.dataset.sheet import contact_sheet
 from tfprep.errors import TfprepError
 from tfprep.fields import RASTER_KINDS, Array
@@ -19,7 +20,7 @@ from tfprep.inspect.leaks import Leaks
 from tfprep.inspect.pages.leaks import pairs_with_pictures
 from tfprep.inspect.pages.pictures import Place, mask_field, pictures_of, small_jpeg
 from tfprep.inspect.stats import DatasetStats, Extreme
-from tfprep.pages import render
+from tfprep.pages import prepare, render
 from tfprep.units import duration, size
 
 _COMMON_CLASSES, _RARE_CLASSES = 40, 20
@@ -83,6 +84,11 @@ def report_page(data: Dataset, stats: DatasetStats, leaks: Leaks | None, facts: 
         sheets=list(_sheets(data)),
         versions=", ".join(f"{name} {number}" for name, number in data.manifest.versions.items()),
     )
+
+
+def prepare_report() -> None:
+    """Import and compile what `report_page` needs, while there is nothing else to do."""
+    prepare(*(f"inspect/pages/{name}.html.j2" for name in ("report", "page", "macros")))
 
 
 def _straddling(leaks: Leaks) -> list[Any]:
@@ -169,9 +175,9 @@ def _labels(data: Dataset, split: str) -> tuple[Array, Array]:
     """Return rows of the index and the numbers of their classes; a list of labels gives a row several times."""
     column = data.index(split, 0, ["label"])["label"].combine_chunks()
     if not hasattr(column, "flatten") or not hasattr(column, "value_lengths"):
-        return np.arange(len(column)), column.to_numpy(zero_copy_only=False)
-    lengths = column.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
-    return np.repeat(np.arange(len(column)), lengths), column.flatten().to_numpy(zero_copy_only=False)
+        return np.arange(len(column)), numpy_column(column)
+    lengths = numpy_column(column.value_lengths(), 0)
+    return np.repeat(np.arange(len(column)), lengths), numpy_column(column.flatten())
 
 
 def _sheets(data: Dataset) -> Iterator[tuple[str, str]]:

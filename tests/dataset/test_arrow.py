@@ -1,0 +1,65 @@
+"""Columns of Arrow as NumPy, against Arrow's own conversion."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from tfprep.dataset.arrow import numpy_column, present
+
+COLUMNS = [
+    pa.array([3, 1, 2], pa.int64()),
+    pa.array([3, 1, 2], pa.uint32())[1:],
+    pa.array([0.5, -1.0], pa.float32()),
+    pa.array([True, False, True] * 5)[2:13],
+    pa.array([], pa.int16()),
+    pa.array([], pa.bool_()),
+    pa.chunked_array([[1, 2], [], [3]], pa.int32()),
+    pa.chunked_array([], pa.uint64()),
+    pa.array([b"ab", b"ab", b"c"]).dictionary_encode().indices,
+    pa.array([[1, 2], [3]]).flatten(),
+]
+WITH_MISSING = [
+    pa.array([3, None, 2], pa.int64()),
+    pa.array([None] * 9 + [7, None, 8], pa.uint64())[3:],
+    pa.chunked_array([[1, None], [None], [3]], pa.int32()),
+    pa.array([True, None, False]),
+    pa.nulls(3, pa.uint64()),
+]
+
+
+@pytest.mark.parametrize("column", COLUMNS)
+def test_numbers_are_those_of_arrow(column: pa.Array | pa.ChunkedArray) -> None:
+    expected = column.to_numpy(**({} if isinstance(column, pa.ChunkedArray) else {"zero_copy_only": False}))
+    values = numpy_column(column)
+    assert values.dtype == expected.dtype
+    np.testing.assert_array_equal(values, expected)
+    assert present(column).tolist() == [True] * len(column)
+
+
+@pytest.mark.parametrize("column", WITH_MISSING)
+def test_missing_values(column: pa.Array | pa.ChunkedArray) -> None:
+    zero = False if pa.types.is_boolean(column.type) else 0
+    assert numpy_column(column, 0).tolist() == column.fill_null(zero).to_pylist()
+    assert present(column).tolist() == column.is_valid().to_pylist()
+    with pytest.raises(ValueError, match="missing"):
+        numpy_column(column)
+
+
+def test_a_column_of_nothing() -> None:
+    assert present(pa.nulls(2)).tolist() == [False, False]
+
+
+def test_pandas_is_not_imported() -> None:
+    code = (
+        "import sys, pyarrow as pa, numpy as np\n"
+        "from tfprep.dataset.arrow import numpy_column\n"
+        "column = pa.Array.from_buffers(pa.int64(), 3, [None, pa.py_buffer(np.arange(3))])\n"
+        "assert numpy_column(column, 0).tolist() == [0, 1, 2]\n"
+        "assert not {'pandas', 'pyarrow.compute'} & set(sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
