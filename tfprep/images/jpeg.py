@@ -124,9 +124,7 @@ def decode_stored_jpeg(data: Any, *, channels: int | None, out: ImageArray | Non
         SampleError: the file cannot be decoded, or its size is not that of `out`.
     """
     try:
-        pixels: ImageArray = np.asarray(
-            simplejpeg.decode_jpeg(data, colorspace="GRAY" if channels == 1 else "RGB", buffer=out)
-        )
+        pixels: ImageArray = simplejpeg.decode_jpeg(data, "GRAY" if channels == 1 else "RGB", buffer=out)
     except (ValueError, KeyError):
         pixels = _by_pillow(bytes(data), channels)
         if out is not None and pixels.shape == out.shape:

@@ -19,6 +19,7 @@ import tfprep
 from tfprep import augment, codecs
 from tfprep.errors import LoaderError, RecordError, StalledPipelineError
 from tfprep.load import CutMix, MixUp, RandomCrop, RandomFlip
+from tfprep.load.reader import worker_handle
 from tfprep.load.reader.worker_handle import PROGRAM, cause_of_death
 from tfprep.load.reader.worker_pool import MOST_DEATHS
 from tfprep.load.workers import PROCESS_BYTES
@@ -409,6 +410,26 @@ for number, batch in enumerate(batches):
 for batch in batches:
     pass
 """
+
+
+OURS = "glibc.cpu.x86_non_temporal_threshold=0x10000:glibc.cpu.x86_rep_movsb_threshold=0x100000000"
+
+
+@pytest.mark.parametrize(
+    ("maker", "own", "variables"),
+    [
+        ("AuthenticAMD", None, {"GLIBC_TUNABLES": OURS}),
+        ("AuthenticAMD", "glibc.malloc.check=3", {"GLIBC_TUNABLES": f"{OURS}:glibc.malloc.check=3"}),
+        ("GenuineIntel", "glibc.malloc.check=3", {}),
+        ("", None, {}),
+    ],
+)
+def test_large_copies_pass_the_cache_and_what_the_user_sets_counts(monkeypatch, maker, own, variables):
+    monkeypatch.setattr(worker_handle, "_cpu_description", lambda: f"processor\t: 0\nvendor_id\t: {maker}\n")
+    monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
+    if own:
+        monkeypatch.setenv("GLIBC_TUNABLES", own)
+    assert worker_handle.large_copies() == variables
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])

@@ -167,7 +167,7 @@ class Filler:
         What is known of them here is filled in: from the index, and text from the cache.
         """
         rows = self._located(batch, start, stop)
-        self._look_up(batch, start, rows["record"])
+        self._look_up(batch, start, rows["record"], None if batch.located is None else rows["label"])
         decoded = self._decoded
         if decoded is not None:
             rows["slot"][:], rows["cached"][:] = decoded.reserve(rows["record"])
@@ -228,23 +228,25 @@ class Filler:
         if cached:
             return rows
         spans = [f"{name}_{what}" for name in self._reading.fields for what in ("offset", "size")]
-        places = self._table.locate(records, ["offset", "size", "payload_crc", *spans])
+        frame = ["offset", "size", "payload_crc", *(["label"] if "label" in self._indexed.values() else [])]
+        places = self._table.locate(records, [*frame, *spans])
         rows["file"][:] = self._table.file_of(records)
         rows["verify"][:] = 1 if self._policy.verify == "always" else 1 - self._verified[records]
-        for name in ("offset", "size", "payload_crc"):
+        for name in frame:
             rows[name][:] = places[name]
         for column, name in zip(rows.table[len(COLUMNS) :], spans, strict=True):
             column[:] = places[name]
         return rows
 
-    def _look_up(self, batch: Batch, start: int, records: Numbers) -> None:
-        """Fill in what the index knows of the rows from `start` on."""
+    def _look_up(self, batch: Batch, start: int, records: Numbers, labels: Numbers | None = None) -> None:
+        """Fill in what the index knows of the rows from `start` on. `labels`: those of the rows, if they are known already."""
         rows = slice(start, start + len(records))
         for name, what in self._indexed.items():
             if what == "variant":
                 batch.values[name][rows] = batch.indices.variant[rows]
             elif what == "label":
-                batch.values[name][rows] = self._table.locate(records, ["label"])["label"]
+                known = self._table.locate(records, ["label"])["label"] if labels is None else labels
+                batch.values[name][rows] = known
             else:
                 keys = self._table.column("key").take(batch.indices.row[rows]).to_pylist()
                 batch.values[name][rows] = [key.encode("utf-8", "surrogateescape") for key in keys]

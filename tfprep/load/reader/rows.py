@@ -7,8 +7,9 @@ by `tfprep.load.reader.fill`, in the process that trains.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import starmap
 from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
@@ -26,7 +27,7 @@ from tfprep.load.reader.record import FieldSpan, Record, read_fields
 from tfprep.load.reader.worker import Worker
 from tfprep.load.values import transform_of
 
-COLUMNS = ("row", "position", "record", "file", "offset", "size", "payload_crc", "verify", "slot", "cached")
+COLUMNS = ("row", "position", "record", "label", "file", "offset", "size", "payload_crc", "verify", "slot", "cached")
 """The columns of `Rows` before those of the fields."""
 
 GROUP_BYTES = 256 << 10
@@ -34,8 +35,8 @@ GROUP_BYTES = 256 << 10
 
 NO_BYTES: Array = np.empty(0, np.uint8)
 
-Piece = tuple[int, Any, int, int]
-"""A row of the batch, and where a field's bytes for it lie: an open file, the offset in it, the number of bytes."""
+Piece = tuple[Any, int, int]
+"""Where the bytes of a row's field lie: an open file, the offset in it, the number of bytes."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +44,8 @@ class Rows:
     """Some rows of a batch and where their records lie: int64 [columns, rows].
 
     The columns are those of `COLUMNS`, then the offset and the size of each field. `position` is that of the sample in the run;
-    `verify` is 1 where checksums are to be compared; `slot` is the row of the decoded cache or -1; `cached` is 1 where that row
-    is to be copied, 0 where it is to be written.
+    `label` is the one that the index holds, 0 if it is not wanted; `verify` is 1 where checksums are to be compared; `slot` is
+    the row of the decoded cache or -1; `cached` is 1 where that row is to be copied, 0 where it is to be written.
     """
 
     table: Numbers
@@ -90,6 +91,33 @@ def _mapped_bytes(file: Any, offset: int, size: int) -> Array:
     """These bytes of a file, in its memory map; none where the file ended before them when it was mapped."""
     content: Array | None = file.content
     return NO_BYTES if content is None or offset + size > len(content) else content[offset : offset + size]
+
+
+def _contents_of(pieces: Sequence[Piece], worker: Worker) -> list[Array]:
+    """Read the bytes of each piece, which are valid until the next call; no bytes where they cannot be read."""
+    worker.scratch.reset(sum(size for *_, size in pieces))
+    contents = [worker.scratch.take(size) for *_, size in pieces]
+    return [
+        content if read_at(file.fd, content, offset) else NO_BYTES
+        for (file, offset, _), content in zip(pieces, contents, strict=True)
+    ]
+
+
+def _decode_all(part: FieldPart, contents: Iterable[Array], targets: Sequence[Array]) -> list[int]:
+    """Decode each of the contents into its target; the numbers of those that failed.
+
+    A decoder leaves little of Python in the processor's cache: each line in this loop costs many times what it does elsewhere.
+    """
+    decode, spec, failed = cast(InPlace, part.codec).decode_into, part.spec, []
+    for number, (content, target) in enumerate(zip(contents, targets, strict=True)):
+        try:
+            if len(content):
+                decode(content, spec, target)
+                continue
+        except SampleError:
+            pass
+        failed.append(number)
+    return failed
 
 
 def _groups(sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
@@ -201,26 +229,29 @@ class RowFiller:
         opened = [files[number] for number in numbers]
         failed: set[int] = set()
         for part in self.parts:
-            offsets, sizes = rows.field(self._numbers[part.field])
-            worker.bytes += int(sizes.sum())
-            pieces = list(zip(rows["row"].tolist(), opened, offsets.tolist(), sizes.tolist(), strict=True))
+            offsets, sizes = (column.tolist() for column in rows.field(self._numbers[part.field]))
+            worker.bytes += sum(sizes)
+            pieces = list(zip(opened, offsets, sizes, strict=True))
             fill = self._read_rows if part.direct else self._decode_rows
-            failed.update(fill(part, pieces, values[part.output.name], worker))
+            failed.update(fill(part, pieces, values[part.output.name], rows["row"].tolist(), worker))
         return sorted(failed)
 
-    def _read_rows(self, part: FieldPart, pieces: Sequence[Piece], values: Array, worker: Worker) -> list[int]:
-        """Read bytes that are the rows; the numbers of the pieces that failed."""
+    def _read_rows(
+        self, part: FieldPart, pieces: Sequence[Piece], values: Array, places: Sequence[int], worker: Worker
+    ) -> list[int]:
+        """Read bytes that are the rows at these places; the numbers of the pieces that failed."""
         worker.enter("read")
         target = values.reshape(len(values), -1).view(np.uint8)
         row_bytes = target.shape[1]
+        numbered = enumerate(zip(places, pieces, strict=True))
         if not self._mapped:
             return [
                 number
-                for number, (row, file, offset, size) in enumerate(pieces)
+                for number, (row, (file, offset, size)) in numbered
                 if size != row_bytes or not read_at(file.fd, target[row], offset)
             ]
         failed = []
-        for number, (row, *piece) in enumerate(pieces):
+        for number, (row, piece) in numbered:
             content = _mapped_bytes(*piece)
             if len(content) == row_bytes:
                 target[row] = content
@@ -228,34 +259,21 @@ class RowFiller:
                 failed.append(number)
         return failed
 
-    def _decode_rows(self, part: FieldPart, pieces: Sequence[Piece], values: Array, worker: Worker) -> list[int]:
-        """Read and decode straight into the rows; the numbers of the pieces that failed."""
-        decode, spec, failed = cast(InPlace, part.codec).decode_into, part.spec, []
-        for first, last in _groups([size for *_, size in pieces]):
-            group = pieces[first:last]
-            worker.enter("read")
-            contents = self._contents_of(group, worker)
-            worker.enter("decode")
-            for number, ((row, _, _, _), content) in enumerate(zip(group, contents, strict=True), first):
-                try:
-                    if len(content):
-                        decode(content, spec, values[row])
-                        continue
-                except SampleError:
-                    pass
-                failed.append(number)
-        return failed
-
-    def _contents_of(self, pieces: Sequence[Piece], worker: Worker) -> list[Array]:
-        """The bytes of each piece, valid until the next call; no bytes where they cannot be read."""
+    def _decode_rows(
+        self, part: FieldPart, pieces: Sequence[Piece], values: Array, places: Sequence[int], worker: Worker
+    ) -> list[int]:
+        """Read and decode straight into the rows at these places; the numbers of the pieces that failed."""
+        targets = [values[row] for row in places]
         if self._mapped:
-            return [_mapped_bytes(file, offset, size) for _, file, offset, size in pieces]
-        worker.scratch.reset(sum(size for *_, size in pieces))
-        contents = [worker.scratch.take(size) for *_, size in pieces]
-        return [
-            content if read_at(file.fd, content, offset) else NO_BYTES
-            for (_, file, offset, _), content in zip(pieces, contents, strict=True)
-        ]
+            worker.enter("decode")
+            return _decode_all(part, starmap(_mapped_bytes, pieces), targets)
+        failed = []
+        for first, last in _groups([size for *_, size in pieces]):
+            worker.enter("read")
+            contents = _contents_of(pieces[first:last], worker)
+            worker.enter("decode")
+            failed += [first + number for number in _decode_all(part, contents, targets[first:last])]
+        return failed
 
     # --- one row ------------------------------------------------------------------------------------------------------
 

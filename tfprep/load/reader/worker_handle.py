@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import pickle
 import signal
@@ -26,6 +27,9 @@ GRACE_S = 1.0
 """How long a process whose pipe was closed may take to end before it is killed."""
 ANSWER_S = 1.0
 """How long a process may take to write its stacks down."""
+TUNABLES, LARGE_COPY, NEVER = "GLIBC_TUNABLES", 1 << 16, 1 << 32
+"""The variable that sets up glibc, the bytes from which on a copy is large, and a size that no copy has."""
+CPU_MAKER = "AuthenticAMD"
 
 
 SUCCESS = Outcome()
@@ -90,7 +94,7 @@ class WorkerProcess:
             self.process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
-                env=worker_environment(),
+                env=worker_environment() | large_copies(),
                 pass_fds=(setup, jobs, replies, self.log, memory),
                 start_new_session=True,  # a terminal's Ctrl-C goes to this process alone
             )
@@ -171,6 +175,30 @@ class WorkerProcess:
         with self._log_in_use:
             self._ended = True
             os.close(self.log)
+
+
+def large_copies() -> dict[str, str]:
+    """Return the environment variable that lets glibc write rows of `LARGE_COPY` bytes past the processor's cache.
+
+    The batches in turn are larger than the cache. An ordinary store reads the memory that it overwrites, and a non-temporal one
+    does not: copying a row of 150 kB took 16 instead of 19 us of processor time (AMD EPYC of family 25, glibc 2.36, which by
+    default takes `rep movsb` there). Other makers' processors are left as they are, since nothing was measured there.
+    """
+    if CPU_MAKER not in _cpu_description():
+        return {}
+    settings = f"glibc.cpu.x86_non_temporal_threshold={LARGE_COPY:#x}:glibc.cpu.x86_rep_movsb_threshold={NEVER:#x}"
+    own = os.environ.get(TUNABLES)
+    return {TUNABLES: f"{settings}:{own}" if own else settings}  # of two settings of one name, glibc takes the last
+
+
+@functools.cache
+def _cpu_description() -> str:
+    """The first lines of what Linux says of the first processor."""
+    try:
+        with open("/proc/cpuinfo") as file:
+            return file.read(200)
+    except OSError:
+        return ""
 
 
 def is_fault(returncode: int) -> bool:

@@ -246,10 +246,10 @@ class WorkerPool:
         if batch.space is not None and len(job.rows):
             begin, nbytes = batch.space.part(job.rows["row"])
             place = self.memory.offset(batch.space.memory) + begin
-        rows = job.rows.table if len(job.rows) else job.reader.filler.mixing.positions(batch)
-        table = struct.pack("<3q", place, begin, nbytes) + rows.tobytes()
-        head = struct.pack("<4q", 24 + len(batch.offsets) + len(table), job.number, batch.rows, len(job.rows))
-        return head + batch.offsets + table
+        table = job.rows.table if len(job.rows) else job.reader.filler.mixing.positions(batch)
+        content = batch.offsets + struct.pack("<3q", place, begin, nbytes)
+        content += np.ascontiguousarray(table).tobytes()  # of a slice of columns, `tobytes` takes the numbers one by one
+        return struct.pack("<4q", 24 + len(content), job.number, batch.rows, len(job.rows)) + content
 
     def _complete(self, job: FillJob, outcome: Outcome) -> None:
         self._deaths_in_a_row = 0
