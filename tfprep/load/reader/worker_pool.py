@@ -247,8 +247,7 @@ class WorkerPool:
             begin, nbytes = batch.space.part(job.rows["row"])
             place = self.memory.offset(batch.space.memory) + begin
         table = job.rows.table if len(job.rows) else job.reader.filler.mixing.positions(batch)
-        content = batch.offsets + struct.pack("<3q", place, begin, nbytes)
-        content += np.ascontiguousarray(table).tobytes()  # `tobytes` of a slice is 15 times as slow
+        content = batch.offsets + struct.pack("<3q", place, begin, nbytes) + table.tobytes()
         return struct.pack("<4q", 24 + len(content), job.number, batch.rows, len(job.rows)) + content
 
     def _complete(self, job: FillJob, outcome: Outcome) -> None:
