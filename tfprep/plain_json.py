@@ -1,7 +1,7 @@
 """JSON as `json.dumps(value, indent=1)` writes it: one value a line, for people.
 
-With an indent, the encoder of the standard library runs in Python, a generator in a generator for each level: 3 s for the shards
-of a dataset of 10^8 samples. Here only the lines are made in Python, and the values in C.
+With an indent, the encoder of the standard library runs in Python, a generator in a generator for each level: 1.7 s for the
+164,000 shards of a dataset of 10^8 samples, which stand in several files.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import is_dataclass
+from json.encoder import encode_basestring, encode_basestring_ascii
 from typing import Any
 
 
@@ -20,19 +21,24 @@ def indented(value: Any, *, ensure_ascii: bool = True) -> str:
             of its fields.
         ensure_ascii: Whether characters beyond ASCII are escaped, as in `json.dumps`.
     """
-    return _text(value, json.JSONEncoder(ensure_ascii=ensure_ascii).encode, "\n")
+    return _text(value, encode_basestring_ascii if ensure_ascii else encode_basestring, "\n")
 
 
-def _text(value: Any, encode: Callable[[Any], str], line: str) -> str:
+def _text(value: Any, quoted: Callable[[str], str], line: str) -> str:
     """Return the text of a value in a block that begins its lines with `line`."""
+    kind = type(value)
+    if kind is str:
+        return quoted(value)
+    if kind is int:
+        return str(value)
     inner = f"{line} "
     if isinstance(value, list | tuple):
-        return _block([_text(one, encode, inner) for one in value], "[]", line)
+        return _block([_text(one, quoted, inner) for one in value], "[]", line)
     if is_dataclass(value):
         value = vars(value)
     if isinstance(value, Mapping):
-        return _block([f"{encode(name)}: {_text(one, encode, inner)}" for name, one in value.items()], "{}", line)
-    return encode(value)
+        return _block([f"{quoted(name)}: {_text(one, quoted, inner)}" for name, one in value.items()], "{}", line)
+    return json.dumps(value)
 
 
 def _block(items: list[str], brackets: str, line: str) -> str:

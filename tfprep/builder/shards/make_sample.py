@@ -10,7 +10,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from types import MappingProxyType
 from typing import Any, Protocol, TypeGuard, TypeVar
 
@@ -30,6 +30,8 @@ from tfprep.seeding import generator
 from tfprep.sources import FieldDecoder
 
 T = TypeVar("T")
+_MOST_SIZES = 256
+"""Sizes of images whose transforms are kept; as many are kept in `tfprep.augment`."""
 
 
 class PolicyOp(Protocol):
@@ -155,6 +157,14 @@ class SampleMaker:
         """All geometry of a variant as one transform; None where there is nothing to do, or it is not known ahead."""
         if size is None or not self.recipe.geometry or self._custom:
             return None
+        return self._unaugmented(size) if not variant else self._composed(size, key, variant)
+
+    @cached_property
+    def _unaugmented(self) -> Callable[[Size], Transform]:
+        """The transform of variant 0, which depends on the size alone; many images share one."""
+        return lru_cache(_MOST_SIZES)(lambda size: self._composed(size, "", 0))
+
+    def _composed(self, size: Size, key: str, variant: int) -> Transform:
         whole = identity(size)
         for step, op in _steps("geometry", self.recipe.geometry):
             with self._stage("geometry", step):
