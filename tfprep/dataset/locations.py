@@ -60,7 +60,7 @@ def write_locations(path: Path, index: Path, manifest: Manifest) -> Manifest:
     row = row_type(manifest.fields)
     names = list(row.names or ())
     try:
-        with path.open("wb") as file, pq.ParquetFile(index, memory_map=True) as parquet:
+        with path.open("wb") as file, pq.ParquetFile(index) as parquet:
             batches = (
                 _rows(batch, row, index)
                 for group in range(parquet.num_row_groups)
