@@ -1,15 +1,17 @@
 """Kill worker processes, and trainers, at random moments: every batch is right, or there is a clear error, and nothing is left.
 
-    python benchmarks/soak_workers.py --rounds 50 --seed 0
+    python benchmarks/soak_workers.py --rounds 50 --seed 0 --json FILE
 
-Each round kills with SIGKILL one worker, all workers, or the process that trains. After a killed worker, the batches are
-compared with those of threads. After a killed trainer, no process of it may be left. The counts are printed at the end.
+Each round takes one of three loaders, of JPEG images, of images of different sizes with texts, or of the same with `at_load`,
+and kills with SIGKILL one worker, all workers, or the process that trains. After a killed worker, the batches are compared with
+those of threads. After a killed trainer, no process of it may be left. The counts are printed at the end.
 """
 
 from __future__ import annotations
 
 import argparse
 import collections
+import json
 import os
 import random
 import signal
@@ -20,23 +22,31 @@ import time
 from pathlib import Path
 from typing import Any
 
+import cv2
 import loader_data
 import numpy as np
 import psutil
 
 import tfprep
-from tfprep import codecs
+from tfprep import Recipe, codecs, sources
+from tfprep.load import CutMix, MixUp, RandomCrop, RandomFlip
 from tfprep.load.reader.worker_handle import PROGRAM
 
 BATCH = 32
 STEPS = 40
-OPTIONS = {"seed": 1, "cache": False, "inputs": "image", "targets": "label"}
-TRAINER = f"""
-import sys, tfprep
-loader = tfprep.open(sys.argv[1]).numpy_loader("train", {BATCH}, workers="processes", threads=4, **{OPTIONS!r})
-for batch in loader.repeat():
-    if loader.report()["workers"]["started"]:
-        print("reading", flush=True)
+OPTIONS: dict[str, dict[str, Any]] = {
+    "jpeg": {"inputs": "image", "targets": "label"},
+    "of different sizes": {"fields": ["image", "caption", "key"]},
+    "at load": {
+        "fields": ["image", "caption", "label"],
+        "at_load": [RandomFlip(), RandomCrop(100, 100), MixUp(0.4), CutMix()],
+    },
+}
+TRAINER = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import soak_workers
+soak_workers.train(sys.argv[2], sys.argv[3])
 """
 
 
@@ -44,22 +54,53 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--images", type=int, default=1000, help="Records of the dataset")
+    parser.add_argument("--images", type=int, default=1000, help="Records of each dataset")
+    parser.add_argument("--json", type=Path, help="File for the counts")
     options = parser.parse_args()
     chance, counts = random.Random(options.seed), collections.Counter[str]()
     with tempfile.TemporaryDirectory() as temporary:
-        folder = loader_data.write(Path(temporary) / "jpeg", codecs.Jpeg(95), options.images)
-        before = len(os.listdir("/proc/self/fd"))
-        for _ in range(options.rounds):
+        photos = loader_data.write(Path(temporary) / "jpeg", codecs.Jpeg(95), options.images)
+        uneven = write_uneven(Path(temporary), options.images)
+        before = left()
+        for number in range(options.rounds):
+            loader = list(OPTIONS)[number % len(OPTIONS)]
+            folder = photos if loader == "jpeg" else uneven
             whom = chance.choice(["one worker", "all workers", "the trainer"])
             if whom == "the trainer":
-                kill_trainer(folder, chance)
+                kill_trainer(folder, loader, chance)
             else:
-                counts["deaths"] += kill_workers(folder, chance, everyone=whom == "all workers")
+                counts["deaths"] += kill_workers(folder, loader, chance, everyone=whom == "all workers")
             counts[whom] += 1
+            counts[loader] += 1
             assert not workers_of(os.getpid()), "a worker process is left"
-    counts["descriptors left"] = len(os.listdir("/proc/self/fd")) - before
+    counts.update({f"{name} left": number - before[name] for name, number in left().items()})
     print(dict(counts))
+    if options.json:
+        options.json.write_text(json.dumps(counts, indent=1))
+
+
+def left() -> dict[str, int]:
+    """What may not grow: open descriptors, and bytes of the anonymous files that are still open or mapped."""
+    maps = [part for part in psutil.Process().memory_maps() if "memfd:tfprep" in part.path]
+    return {"descriptors": len(os.listdir("/proc/self/fd")), "shared bytes": sum(part.rss for part in maps)}
+
+
+def write_uneven(folder: Path, images: int) -> Path:
+    """Builds a dataset of images of 100 to 227 pixels a side, with texts of up to 600 bytes."""
+    raw, rows = folder / "raw", []
+    raw.mkdir()
+    for number, image in enumerate(loader_data.images(images)):
+        size = 100 + number * 37 % 128, 100 + number * 53 % 128
+        cv2.imwrite(str(raw / f"{number}.png"), cv2.resize(image, size))
+        rows.append({"path": f"{number}.png", "class": f"class {number % 3}", "caption": "é" * (number * 7 % 300)})
+    (raw / "table.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    recipe = Recipe(
+        name="uneven",
+        source=sources.Table("table.jsonl", image="path", label="class", fields={"caption": ("text", "caption")}),
+        store={"image": codecs.Jpeg(95), "label": codecs.Scalar(), "caption": codecs.Text()},
+    )
+    tfprep.build(recipe, folder / "uneven", raw)
+    return folder / "uneven"
 
 
 def workers_of(parent: int) -> list[psutil.Process]:
@@ -68,11 +109,23 @@ def workers_of(parent: int) -> list[psutil.Process]:
     return [child for child in children if child.status() != psutil.STATUS_ZOMBIE and PROGRAM in child.cmdline()]
 
 
-def kill_workers(folder: Path, chance: random.Random, *, everyone: bool) -> int:
+def loader_of(folder: Path, name: str, workers: str) -> Any:
+    """The loader of this name, with threads or processes."""
+    options = {"seed": 1, "cache": False, "threads": 4, **OPTIONS[name]}
+    return tfprep.open(folder).numpy_loader("train", BATCH, workers=workers, **options)
+
+
+def train(folder: str, name: str) -> None:
+    """What the trainer does that is killed."""
+    loader = loader_of(Path(folder), name, "processes")
+    for _ in loader.repeat():
+        if loader.report()["workers"]["started"]:
+            print("reading", flush=True)
+
+
+def kill_workers(folder: Path, name: str, chance: random.Random, *, everyone: bool) -> int:
     """Compare some batches while workers are killed; how many died."""
-    data = tfprep.open(folder)
-    loader = data.numpy_loader("train", BATCH, workers="processes", threads=4, **OPTIONS)
-    expected = data.numpy_loader("train", BATCH, workers="threads", **OPTIONS)
+    loader, expected = loader_of(folder, name, "processes"), loader_of(folder, name, "threads")
     moments = set(chance.sample(range(STEPS), 3))
     for step, (batch, other) in enumerate(zip(loader.repeat(), expected.repeat(), strict=False)):
         if step in moments:
@@ -93,13 +146,17 @@ def kill(workers: list[psutil.Process], chance: random.Random, *, everyone: bool
 
 
 def compare(batch: Any, other: Any, step: int) -> None:
-    for ours, theirs in zip(batch, other, strict=True):
-        assert np.array_equal(ours, theirs), f"another batch at step {step}"
+    ours, theirs = (list(part.values()) if isinstance(part, dict) else part for part in (batch, other))
+    for values, expected in zip(ours, theirs, strict=True):
+        assert len(values) == len(expected)
+        same = all(np.array_equal(one, another) for one, another in zip(values, expected, strict=True))
+        assert same, f"another batch at step {step}"
 
 
-def kill_trainer(folder: Path, chance: random.Random) -> None:
+def kill_trainer(folder: Path, name: str, chance: random.Random) -> None:
     """Kill a process that trains; its workers must end by themselves."""
-    with subprocess.Popen([sys.executable, "-c", TRAINER, str(folder)], stdout=subprocess.PIPE, text=True) as trainer:
+    command = [sys.executable, "-c", TRAINER, str(Path(__file__).parent), str(folder), name]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as trainer:
         assert trainer.stdout is not None
         if chance.random() < 0.8:  # else while the workers start
             trainer.stdout.readline()

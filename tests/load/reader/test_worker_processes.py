@@ -135,32 +135,31 @@ CASES = {
     "one host of two": {"fields": ["image", "key"], "hosts": (1, 2)},
     "balanced blocks": {"fields": ["image", "key"], "balance": "label"},
     "large batches": {"fields": ["image", "key"], "batch_size": 100},
-    "flipped": {"fields": ["image", "clicks"], "at_load": [RandomFlip()], "cache": False},
-    "cut and mixed": {
-        "fields": ["image", "clicks", "label", "key"], "cache": False,
+    "cut and mixed, on one host of two": {
+        "fields": ["image", "clicks", "label", "key"], "cache": False, "hosts": (1, 2),
         "at_load": [RandomFlip(), RandomCrop(20, 20), MixUp(0.4), CutMix()],
     },
     "cut and cast out of the cache": {
         "inputs": ["image", "clicks"], "targets": "label", "dtype": "float32", "normalize": True, "cache": "decoded",
         "at_load": [RandomFlip(), RandomCrop(20, 25)],
     },
-    "mixed on one host of two": {"fields": ["image", "label"], "hosts": (1, 2), "at_load": [RandomFlip(), MixUp(0.4)]},
 }  # fmt: skip
 
 
 UNEVEN = {
     "of different sizes": {},
     "only text": {"fields": ["caption"]},
-    "flipped": {"fields": ["image", "mask", "caption", "key"], "at_load": [RandomFlip()]},
-    "cut": {"fields": ["image", "mask", "caption"], "at_load": [RandomFlip(), RandomCrop(30, 30)]},
-    "cut and mixed": {"inputs": "image", "at_load": [RandomCrop(30, 30), MixUp(0.4)], "dtype": "float32"},
-    "enlarged": {"fields": ["image", "caption"], "geometry": [augment.Resize(shorter=120)], "dtype": "float16"},
-    "padded": {"fields": ["boxes", "image"], "pad": {"boxes": 5}},
-    "some images drawn often": {"weights": np.arange(60) % 5 == 0},
-    "one host of two": {"fields": ["image", "boxes"], "hosts": (1, 2)},
-    "large batches": {"batch_size": 50},
+    "padded, on one host of two": {
+        "fields": ["image", "mask", "boxes", "caption"], "pad": {"boxes": 5}, "hosts": (1, 2),
+    },
+    "cut, mixed and cast": {"inputs": "image", "at_load": [RandomCrop(30, 30), MixUp(0.4)], "dtype": "float32"},
+    "larger than the index says": {"fields": ["image", "caption"], "geometry": [augment.Resize(shorter=120)]},
+    "some images often": {
+        "fields": ["image", "mask", "caption", "key"], "weights": np.arange(60) % 5 == 0, "batch_size": 50,
+        "at_load": [RandomFlip()],
+    },
     "small images are left out": {"fields": ["image", "key"], "at_load": [RandomCrop(45, 40)], "on_bad": "skip"},
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", UNEVEN)
@@ -191,20 +190,29 @@ def compare_with_threads(data, options):
 
 
 def test_any_step_again(data):
-    loader = data.numpy_loader("train", 16, seed=3, fields=["image", "key"], **PROCESSES).repeat()
+    options = {"seed": 3, "fields": ["image", "label", "caption", "key"], "at_load": [RandomFlip(), MixUp(0.4)]}
+    loader = data.numpy_loader("train", 16, **options, **PROCESSES).repeat()
     _, batches = started(loader)
     seen = [next(batches) for _ in range(20)]
-    later = data.numpy_loader("train", 16, seed=3, fields=["image", "key"], start_step=11, **PROCESSES).repeat()
+    later = data.numpy_loader("train", 16, **options, start_step=11, **PROCESSES).repeat()
     for expected, batch in zip(seen[10:], later, strict=False):
         assert_same(batch, expected)
     loader.close()
     later.close()
 
 
-def test_reading_once(data):
+@pytest.mark.parametrize(
+    ("name", "split", "options"),
+    [
+        ("made", "val", {}),
+        ("uneven", "train", {"at_load": [RandomCrop(45, 40)], "on_bad": "skip", "fields": ["image", "key"]}),
+    ],
+)
+def test_reading_once(request, name, split, options):
     """Two iterations of one loader: the processes that the first one started serve the second."""
-    expected = list(data.numpy_loader("val", 8, training=False, workers="threads"))
-    loader = data.numpy_loader("val", 8, training=False, **PROCESSES)
+    data = tfprep.open(request.getfixturevalue(name).path)
+    expected = list(data.numpy_loader(split, 8, training=False, workers="threads", **options))
+    loader = data.numpy_loader(split, 8, training=False, **options, **PROCESSES)
     first, batches = started(loader)
     for batch, other in zip([first, *batches], expected, strict=True):
         assert_same(batch, other)
@@ -215,11 +223,13 @@ def test_reading_once(data):
     loader.close()
 
 
-def test_batches_that_are_kept_keep_their_pixels(data):
-    loader = data.numpy_loader("train", 16, seed=1, fields=["field", "label"], prefetch=2, **PROCESSES).repeat()
+@pytest.mark.parametrize(("name", "fields"), [("made", ["field", "label"]), ("uneven", ["image", "caption"])])
+def test_batches_that_are_kept_keep_their_pixels(request, name, fields):
+    data = tfprep.open(request.getfixturevalue(name).path)
+    loader = data.numpy_loader("train", 16, seed=1, fields=fields, prefetch=2, **PROCESSES).repeat()
     first, batches = started(loader)
     kept = [first, *(next(batches) for _ in range(60))]
-    again = data.numpy_loader("train", 16, seed=1, fields=["field", "label"], workers="threads").repeat()
+    again = data.numpy_loader("train", 16, seed=1, fields=fields, workers="threads").repeat()
     expected = [batch for batch, _ in zip(again, kept, strict=False)]
     for batch, other in zip(kept, expected, strict=True):
         assert_same(batch, other)
@@ -250,7 +260,8 @@ def damaged(tmp_path):
 
 def test_bad_records_are_replaced_as_by_threads(damaged):
     data = tfprep.open(damaged.path)
-    options = {"batch_size": 8, "seed": 5, "on_bad": "skip", "fields": ["image", "key"], "cache": False}
+    options = {"batch_size": 8, "seed": 5, "on_bad": "skip", "fields": ["image", "label", "key"], "cache": False}
+    options["at_load"] = [RandomFlip(), RandomCrop(20, 20), MixUp(0.4)]
     threads = iter(data.numpy_loader("train", workers="threads", **options).repeat())
     loader = data.numpy_loader("train", **options, **PROCESSES, prefetch=1).repeat()
     first, batches = started(loader)
@@ -292,7 +303,7 @@ def test_a_file_that_is_cut_short_under_its_memory_map(make_dataset, field):
 
 
 def test_a_killed_worker_is_replaced(data):
-    options = {"batch_size": 16, "seed": 3, "fields": ["image", "lossless", "key"], "cache": False}
+    options = {"batch_size": 16, "seed": 3, "fields": ["image", "lossless", "key", "caption"], "cache": False}
     threads = iter(data.numpy_loader("train", workers="threads", **options).repeat())
     loader = data.numpy_loader("train", **options, **PROCESSES).repeat()
     first, batches = started(loader)

@@ -187,15 +187,20 @@ class Filler:
         worker.records += len(rows) - len(unread)
         decoded = self._decoded
         if decoded is not None:
-            worker.cached += int(rows["cached"].sum())
-            failed = [failure.number for failure in unread]
-            self.release(rows.take(failed))
-            written = (rows["slot"] >= 0) & (rows["cached"] == 0)
-            written[failed] = False
-            for name, text in self._cached_text(decoded):
-                text[rows["slot"][written]] = batch.values[name][rows["row"][written]]
-            decoded.commit(rows["record"][written], rows["slot"][written])
+            cached = int(np.count_nonzero(rows["cached"]))
+            worker.cached += cached
+            if cached < len(rows):
+                self._commit(decoded, batch, rows, [failure.number for failure in unread])
         return self._settle(batch, rows, unread)
+
+    def _commit(self, cache: DecodedCache, batch: Batch, rows: Rows, failed: Sequence[int]) -> None:
+        """Note which rows are in the cache now: those with a slot, but for the `failed` ones."""
+        self.release(rows.take(failed))
+        written = (rows["slot"] >= 0) & (rows["cached"] == 0)
+        written[failed] = False
+        for name, text in self._cached_text(cache):
+            text[rows["slot"][written]] = batch.values[name][rows["row"][written]]
+        cache.commit(rows["record"][written], rows["slot"][written])
 
     def finish(self, batch: Batch) -> None:
         """Complete a batch all of whose rows are filled: close the gaps of those that were lost, and mix samples."""

@@ -45,12 +45,13 @@ class CachedRows:
 
     def fill(self, values: Mapping[str, Any], rows: Rows, worker: Worker) -> list[UnreadRow]:
         """See `FillsRows`."""
-        cached = rows["cached"] != 0
         worker.enter("read")
-        self._copy(self._cache, values, rows["slot"][cached], rows["row"][cached])
-        others = np.flatnonzero(~cached)
+        others = np.flatnonzero(rows["cached"] == 0)
         if not len(others):
+            self._copy(self._cache, values, rows["slot"], rows["row"])
             return []
+        cached = rows["cached"] != 0
+        self._copy(self._cache, values, rows["slot"][cached], rows["row"][cached])
         part = rows.take(others)
         unread = self._inner.fill(values, part, worker)
         kept = part["slot"] >= 0
