@@ -10,9 +10,11 @@ Both files of a shard end with a line that holds the SHA-256 of the line before.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from hashlib import blake2b, sha256
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,8 @@ from tfprep.storage.urls import read_content, remove_file, size_of, write_conten
 
 _READ_AT_ONCE = 32
 """Receipts that are requested from a store at a time."""
+_MOST_COMMON = 4096
+"""Different contents of a part of a receipt that are kept; forms count samples, of which shards have a few hundred numbers."""
 
 
 @dataclass(frozen=True)
@@ -225,25 +229,40 @@ def _is_there(layout: Layout, file: FileInfo, sizes: Mapping[str, int] | None) -
 
 
 def _parse(raw: Any) -> Receipt:
+    """Make a receipt of what its file holds. What most shards have in common is in memory once: there are 100,000 of them."""
     return Receipt(
-        split=raw["split"],
+        split=sys.intern(raw["split"]),
         shard=raw["shard"],
         shards=raw["shards"],
-        fingerprint=raw["fingerprint"],
-        versions=raw["versions"],
+        fingerprint=sys.intern(raw["fingerprint"]),
+        versions=_mapping(json.dumps(raw["versions"])),
         signature=raw["signature"],
         digest=raw["digest"],
         files=tuple(FileInfo(**file) for file in raw["files"]),
-        forms={name: {form: _parse_form(one) for form, one in forms.items()} for name, forms in raw["forms"].items()},
-        expected=raw["expected"],
+        forms=_forms(json.dumps(raw["forms"])),
+        expected=_mapping(json.dumps(raw["expected"])),
         moments={
-            name: Moments(m["pixels"], tuple(m["sums"]), tuple(m["squares"])) for name, m in raw["moments"].items()
+            sys.intern(name): Moments(m["pixels"], tuple(m["sums"]), tuple(m["squares"]))
+            for name, m in raw["moments"].items()
         },
-        class_counts={name: tuple(counts) for name, counts in raw["class_counts"].items()},
+        class_counts={sys.intern(name): tuple(counts) for name, counts in raw["class_counts"].items()},
         rejects=tuple(Reject(**reject) for reject in raw["rejects"]),
         thumbnails=raw["thumbnails"],
-        seconds=raw["seconds"],
+        seconds={sys.intern(stage): seconds for stage, seconds in raw["seconds"].items()},
     )
+
+
+@lru_cache(_MOST_COMMON)
+def _mapping(text: str) -> Mapping[str, str]:
+    mapping: Mapping[str, str] = json.loads(text)
+    return mapping
+
+
+@lru_cache(_MOST_COMMON)
+def _forms(text: str) -> FieldForms:
+    return {
+        name: {form: _parse_form(one) for form, one in of_field.items()} for name, of_field in json.loads(text).items()
+    }
 
 
 def _parse_form(raw: Any) -> FieldForm:

@@ -188,8 +188,8 @@ class _Build:
         forget_common_plan(self._layout)
         states = self._states(plan)
         self._remember(plan)
-        built = self._build_all(plan, [state for state in states if self._is_due(state)])
-        return self._publish(plan, built)
+        built, receipts = self._build_all(plan, [state for state in states if self._is_due(state)])
+        return self._publish(plan, built, receipts)
 
     def run_part(self, part: Part) -> PartSummary:
         """Build what is due of a part."""
@@ -220,7 +220,8 @@ class _Build:
         states = self._states(plan)
         check_complete(plan, states, self._layout, stored)
         remove_leftovers(self._layout.staged)
-        summary = self._publish(plan, self._build_all(plan, []), report=stored is not None)
+        built, receipts = self._build_all(plan, [])
+        summary = self._publish(plan, built, receipts, report=stored is not None)
         forget_common_plan(self._layout)
         return summary
 
@@ -254,11 +255,12 @@ class _Build:
             remember_shards(plan, self._layout)
         remember_recipes(plan, self._layout)
 
-    def _publish(self, plan: Plan, built: Sequence[ShardState], *, report: bool = False) -> BuildSummary:
+    def _publish(
+        self, plan: Plan, built: Sequence[ShardState], receipts: Sequence[Receipt], *, report: bool = False
+    ) -> BuildSummary:
         """Make the shards the dataset. `report`: write the report even if this run built nothing."""
         if not self._layout.at_store:  # There, a repair has no folder of the build's own.
             remember_origin(self._layout, self._file, self._root)
-        receipts = _receipts(plan, self._layout)
         check_rejects(self._layout, receipts, len(plan), self._options.max_bad)
         manifest = self._publication(plan, self._layout, receipts, most_common(one.forms for one in receipts))
         forget_recipes(plan, self._layout)
@@ -289,20 +291,21 @@ class _Build:
         space = SpaceCheck(self._layout, waiting, self._tell)
         return ShardScheduler(plan, self._engine, self._tell, self._job.on_progress, space.finished, self._job.started)
 
-    def _build_all(self, plan: Plan, waiting: Sequence[ShardState]) -> list[ShardState]:
+    def _build_all(self, plan: Plan, waiting: Sequence[ShardState]) -> tuple[list[ShardState], list[Receipt]]:
         """Build the shards that wait, then those in which a field has another form than in most records.
 
         Returns:
-          All shards that were written, each once.
+          All shards that were written, each once, and the receipts of all shards of the plan.
         """
         scheduler = self._scheduler(plan, waiting)
-        pending = [PendingShard(state) for state in waiting] or self._differing(plan)
+        pending = [PendingShard(state) for state in waiting]
         for _ in range(_MOST_ROUNDS):
+            self._build(plan, scheduler, pending)
+            receipts = _receipts(plan, self._layout)
+            pending = self._differing(plan, receipts)
             if not pending:
                 self._nodes = tuple(scheduler.nodes.values())
-                return list(scheduler.built.values())
-            self._build(plan, scheduler, pending)
-            pending = self._differing(plan)
+                return list(scheduler.built.values()), receipts
         raise BuildError("fields keep changing their form while they are built; are the raw files being rewritten?")
 
     def _build(self, plan: Plan, scheduler: ShardScheduler, pending: Sequence[PendingShard]) -> None:
@@ -326,9 +329,8 @@ class _Build:
         if fault := write_report(self._layout, manifest, receipts, seconds, samples, plan.tally):
             self._tell("report", fault)
 
-    def _differing(self, plan: Plan) -> list[PendingShard]:
+    def _differing(self, plan: Plan, receipts: Sequence[Receipt]) -> list[PendingShard]:
         """Return the shards in which a field has another form than in most records."""
-        receipts = _receipts(plan, self._layout)
         common = most_common(receipt.forms for receipt in receipts)
         pending = []
         for receipt in receipts:
