@@ -128,7 +128,7 @@ CASES = {
     "stacked, cast and normalized": {
         "inputs": ["image", "clicks", "mask"], "targets": "label", "dtype": "float32", "normalize": True,
     },
-    "warped": {"fields": ["image", "mask"], "geometry": [augment.Resize(20, 20)]},
+    "warped": {"fields": ["image", "mask"], "geometry": [augment.Resize(20, 20)], "dtype": "bfloat16"},
     "checked each time": {"fields": ["image"], "verify": "always", "cache": False},
     "never checked": {"fields": ["image"], "verify": "never", "cache": "decoded"},
     "a part of the rows in the cache": {"fields": ["field", "image"], "cache": "decoded", "memory_budget": "1200k"},
@@ -153,7 +153,9 @@ UNEVEN = {
         "fields": ["image", "mask", "boxes", "caption"], "pad": {"boxes": 5}, "hosts": (1, 2),
     },
     "cut, mixed and cast": {"inputs": "image", "at_load": [RandomCrop(30, 30), MixUp(0.4)], "dtype": "float32"},
-    "larger than the index says": {"fields": ["image", "caption"], "geometry": [augment.Resize(shorter=120)]},
+    "larger than the index says": {
+        "fields": ["image", "caption"], "geometry": [augment.Resize(shorter=120)], "dtype": "bfloat16",
+    },
     "some images often": {
         "fields": ["image", "mask", "caption", "key"], "weights": np.arange(60) % 5 == 0, "batch_size": 50,
         "at_load": [RandomFlip()],
@@ -331,6 +333,7 @@ def test_a_batch_whose_mixing_was_interrupted_is_filled_again(data, monkeypatch)
         "seed": 3,
         "fields": ["image", "label", "key"],
         "cache": False,
+        "prefetch": 2,
         "at_load": [MixUp(0.4)],
     }
     threads = iter(data.numpy_loader("train", workers="threads", **options).repeat())

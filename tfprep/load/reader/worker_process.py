@@ -43,6 +43,7 @@ from tfprep.load.reader.shared import MappedMemory
 from tfprep.load.reader.space import Packer, Values
 from tfprep.load.reader.stages import with_stages
 from tfprep.load.reader.worker import Worker
+from tfprep.load.values import require_bfloat16
 
 REPLY = struct.Struct("<qqdddq")
 """Number of the job, bytes read, seconds of reading, of decoding and without work, bytes of the `Outcome` that follows."""
@@ -126,6 +127,8 @@ class _Program:
 
     def _prepare(self, setup: Setup) -> None:
         self._setup = setup
+        if "bfloat16" in {part.output.dtype for part in setup.parts} | {array.dtype for array in setup.outputs}:
+            require_bfloat16()
         self._memory = MappedMemory(setup.memory)
         reading = RowFiller(setup.paths, setup.parts, setup.geometry, announce=setup.announce, mapped=True)
         cache = {array.output: self._array(array, array.offset, array.rows) for array in setup.cache}
