@@ -293,3 +293,21 @@ def test_a_table_with_credentials_in_its_urls_is_refused(tmp_path, url):
     ) as error:
         list(sources.Table("t.csv", image="image").scan(raw.raw_root(tmp_path)).entries)
     assert "5EC" not in str(error.value)
+
+
+@pytest.mark.parametrize("size", [0, 1, 200_000, 200_001, 10**6])
+def test_a_file_is_read_to_its_end_whatever_size_it_had_when_it_was_looked_at(tmp_path, size):
+    content = bytes(range(250)) * 800
+    (tmp_path / "file").write_bytes(content)
+    descriptor = os.open(tmp_path / "file", os.O_RDONLY)
+    try:
+        assert raw._read_to_end(descriptor, size) == content
+    finally:
+        os.close(descriptor)
+
+
+@pytest.mark.parametrize(("make", "reason"), [(Path.mkdir, "a folder"), (os.mkfifo, "regular file")])
+def test_what_is_no_file_is_named(tmp_path, make, reason):
+    make(tmp_path / "one.jpg")
+    with pytest.raises(SampleError, match=reason):
+        raw.read_raw(tmp_path, "one.jpg")
