@@ -497,7 +497,9 @@ class Pipeline:
         )  # fmt: skip
 
     def _make_pool(self) -> WorkerPool | None:
-        return make_pool(self.workers, self._shared, self._filler, self._batch_outputs) if self._shared else None
+        if self._shared is None:
+            return None
+        return make_pool(self.workers, self._shared, self._filler, self._batch_outputs, self.memory.batches_bytes)
 
     def workers_report(self) -> dict[str, Any]:
         """What fills batches, why, and which worker processes died of what."""

@@ -132,7 +132,9 @@ def most_prefetch(plan: WorkersPlan, batch_rows: int) -> int:
     return -(-3 * rows // (2 * max(batch_rows, 1)))
 
 
-def make_pool(plan: WorkersPlan, memory: SharedMemory, filler: Filler, outputs: Sequence[Output]) -> WorkerPool:
+def make_pool(
+    plan: WorkersPlan, memory: SharedMemory, filler: Filler, outputs: Sequence[Output], batches_bytes: int
+) -> WorkerPool:
     """The pool; its processes start with the first batch that is asked for.
 
     Args:
@@ -140,6 +142,7 @@ def make_pool(plan: WorkersPlan, memory: SharedMemory, filler: Filler, outputs: 
         memory: Where batches and the cache lie.
         filler: What locates the rows that they read.
         outputs: All arrays of a batch.
+        batches_bytes: What all batches in turn take.
     """
     reading = filler.reading
     filled = {part.output.name for part in reading.parts} | {cast.output.name for cast in filler.casts}
@@ -167,4 +170,4 @@ def make_pool(plan: WorkersPlan, memory: SharedMemory, filler: Filler, outputs: 
         filler.mixing.plan if filler.mixing is not None else None,
         plan.threads,
     )
-    return WorkerPool(setup, memory, plan.processes)
+    return WorkerPool(setup, memory, plan.processes, batches_bytes)

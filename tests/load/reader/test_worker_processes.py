@@ -430,20 +430,21 @@ OURS = "glibc.cpu.x86_non_temporal_threshold=0x10000:glibc.cpu.x86_rep_movsb_thr
 
 
 @pytest.mark.parametrize(
-    ("maker", "own", "variables"),
+    ("maker", "own", "batches_bytes", "variables"),
     [
-        ("AuthenticAMD", None, {"GLIBC_TUNABLES": OURS}),
-        ("AuthenticAMD", "glibc.malloc.check=3", {"GLIBC_TUNABLES": f"{OURS}:glibc.malloc.check=3"}),
-        ("GenuineIntel", "glibc.malloc.check=3", {}),
-        ("", None, {}),
+        ("AuthenticAMD", None, 32 << 20, {"GLIBC_TUNABLES": OURS}),
+        ("AuthenticAMD", "glibc.malloc.check=3", 64 << 20, {"GLIBC_TUNABLES": f"{OURS}:glibc.malloc.check=3"}),
+        ("AuthenticAMD", None, 31 << 20, {}),
+        ("GenuineIntel", "glibc.malloc.check=3", 64 << 20, {}),
+        ("", None, 64 << 20, {}),
     ],
 )
-def test_large_copies_pass_the_cache_and_what_the_user_sets_counts(monkeypatch, maker, own, variables):
+def test_large_copies_pass_the_cache_and_what_the_user_sets_counts(monkeypatch, maker, own, batches_bytes, variables):
     monkeypatch.setattr(worker_handle, "_cpu_description", lambda: f"processor\t: 0\nvendor_id\t: {maker}\n")
     monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
     if own:
         monkeypatch.setenv("GLIBC_TUNABLES", own)
-    assert worker_handle.large_copies() == variables
+    assert worker_handle.large_copies(batches_bytes) == variables
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])

@@ -30,7 +30,7 @@ from tfprep.load.reader.batch import Batch
 from tfprep.load.reader.rows import COLUMNS, Rows, UnreadRow
 from tfprep.load.reader.shared import SharedMemory
 from tfprep.load.reader.space import unpack
-from tfprep.load.reader.worker_handle import FillJob, RowsSource, WorkerProcess, cause_of_death, is_fault
+from tfprep.load.reader.worker_handle import FillJob, RowsSource, WorkerProcess, cause_of_death, is_fault, large_copies
 from tfprep.load.reader.worker_process import READY, Outcome, Setup
 
 MOST_DEATHS = 5
@@ -47,8 +47,9 @@ NO_ROWS = Rows(np.empty((len(COLUMNS), 0), np.int64))
 class WorkerPool:
     """So many worker processes. Readers attach themselves; `stop` takes no lock."""
 
-    def __init__(self, setup: Setup, memory: SharedMemory, processes: int) -> None:
-        """Raises an error where the setup cannot be sent to another process."""
+    def __init__(self, setup: Setup, memory: SharedMemory, processes: int, batches_bytes: int) -> None:
+        """`batches_bytes`: what all batches in turn take. Raises an error where the setup cannot be sent to another process."""
+        self._environment = large_copies(batches_bytes)
         self.memory, self.processes, self.threads = memory, processes, setup.threads
         self._setup = _file_of(sendable(setup))
         self._paths = setup.paths
@@ -137,7 +138,7 @@ class WorkerPool:
             self._end_all()
 
     def _start_one(self, number: int) -> None:
-        worker = WorkerProcess(number, self._setup, self.memory.fd)
+        worker = WorkerProcess(number, self._setup, self.memory.fd, self._environment)
         self._workers.append(worker)
         self._selector.register(worker.receive, selectors.EVENT_READ, worker)
 
