@@ -499,7 +499,8 @@ class Pipeline:
     def _make_pool(self) -> WorkerPool | None:
         if self._shared is None:
             return None
-        return make_pool(self.workers, self._shared, self._filler, self._batch_outputs, self.memory.batches_bytes)
+        in_turn = self.memory.batches_bytes - self.memory.working_bytes
+        return make_pool(self.workers, self._shared, self._filler, self._batch_outputs, in_turn)
 
     def workers_report(self) -> dict[str, Any]:
         """What fills batches, why, and which worker processes died of what."""

@@ -447,6 +447,14 @@ def test_large_copies_pass_the_cache_and_what_the_user_sets_counts(monkeypatch, 
     assert worker_handle.large_copies(batches_bytes) == variables
 
 
+def test_small_batches_are_not_counted_as_large_ones(data, monkeypatch):
+    monkeypatch.setattr(worker_handle, "_cpu_description", lambda: "vendor_id\t: AuthenticAMD\n")
+    loader = data.numpy_loader("train", 4, fields=["image"], **PROCESSES)
+    assert loader.pipeline.memory.batches_bytes > worker_handle.CACHE_BYTES  # with the memory of the processes
+    assert loader.pipeline._pool._environment == {}
+    loader.close()
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_nothing_is_left_of_a_trainer_that_ends(made, number):
     command = [sys.executable, "-c", TRAINER, str(made.path)]
