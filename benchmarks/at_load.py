@@ -1,6 +1,6 @@
 """The cost of flip, crop, MixUp and CutMix in the loader: CPU time per image, and the rate as a share of the rate without ops.
 
-Run: python benchmarks/at_load.py --data data/photos [--json FILE]
+Run: python benchmarks/at_load.py --data data/photos [--workers processes] [--json FILE]
 
 The images are photos at 224 x 224 as uint8, in batches of 64, stored as JPEG (quality 95) and raw. Nothing is cached. The
 candidates take turns. CPU time counts all threads; it is the figure to compare on a machine that runs other programs.
@@ -36,6 +36,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="Folder of class folders")
     parser.add_argument("--rounds", type=int, default=7, help="Measured rounds")
     parser.add_argument("--seconds", type=float, default=1.0, help="Measured seconds per candidate and round")
+    parser.add_argument("--workers", choices=["auto", "threads", "processes"], default="auto", help="Who fills batches")
     parser.add_argument("--json", type=Path, help="File for the results")
     options = parser.parse_args()
     budget = Budget(options.rounds, options.seconds, warm_up_s=0.3)
@@ -44,7 +45,7 @@ def main() -> None:
         for name in CODECS:
             built = Path(folder) / name
             tfprep.build(recipe(name), built, options.data)
-            rounds = compare([Candidate(ops, loader_with(built, ops)) for ops in OPS], budget)
+            rounds = compare([Candidate(ops, loader_with(built, ops, options.workers)) for ops in OPS], budget)
             print(table(name, rounds), flush=True)
             results[name] = {"candidates": rounds.as_json(), "others": rounds.others}
         results["machine"] = vars(this_machine(Path(folder)))
@@ -61,9 +62,10 @@ def recipe(codec: str) -> Recipe:
     )
 
 
-def loader_with(built: Path, ops: str) -> Any:
+def loader_with(built: Path, ops: str, workers: str) -> Any:
     """Returns a function that starts the NumPy loader with these ops."""
-    return lambda: iter(tfprep.open(built).numpy_loader("train", 64, at_load=OPS[ops], cache=False).repeat())
+    options = {"at_load": OPS[ops], "workers": workers, "cache": False}
+    return lambda: iter(tfprep.open(built).numpy_loader("train", 64, **options).repeat())
 
 
 def table(codec: str, rounds: Rounds) -> str:
