@@ -35,7 +35,7 @@ COMMANDS = {
     "demo": "Make data, build it, draw it and train on it.",
 }
 
-_COLLECT_AFTER = 50_000
+_COLLECT_AFTER = 10_000
 """New objects between two looks of the garbage collector. With its default of 700, imports take a tenth longer."""
 EXIT_ERROR, EXIT_REJECTS, EXIT_INTERRUPTED = 1, 3, 130
 
