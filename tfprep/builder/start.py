@@ -176,12 +176,12 @@ def _job(
     """Start the engine, with its workers at once if they are needed, and close it in the end."""
     started = time.monotonic()
     options = options or BuildOptions()
-    root = _root(recipe, data)
-    _check_memory(out, root, options, cluster)
     with closing(_engine(options, cluster)) as engine:
         if workers:
             engine.start()
-        # NumPy, OpenCV and Arrow are imported here, while the workers do the same.
+        # NumPy, OpenCV and Arrow are imported here, the first two by the recipe, while the workers do the same.
+        root = _root(recipe, data)
+        _check_memory(out, root, options, cluster)
         from tfprep.builder.run import Job
 
         yield Job(recipe, os.path.expanduser(out), root, options, engine, on_progress, on_event, started)

@@ -129,18 +129,17 @@ def command(
     Many machines share one build with --part, and one of them publishes it with --finish.
     """
     from tfprep.builder import BuildOptions, build, build_part, finish_build, store_plan
-    from tfprep.recipe.file import data_root
 
-    root = data or data_root(recipe)
+    data = data or None
     chosen = _chosen_part(part, finish, new_plan, dry_run)
     cluster = _cluster(engine, address, part is not None or finish or new_plan or dry_run)
     if dry_run:
-        _dry_run(recipe, out, root, {"limit": limit, "replace": replace, "reshard": reshard, "part": chosen}, as_json)
+        _dry_run(recipe, out, data, {"limit": limit, "replace": replace, "reshard": reshard, "part": chosen}, as_json)
         return
     options = BuildOptions(workers, limit, on_bad, max_bad, sample_timeout, replace, hash, reshard, scratch)
     report = _report_json if as_json else _report_warning
     if new_plan:
-        shards = store_plan(recipe, out, root, options=options, on_event=report)
+        shards = store_plan(recipe, out, data, options=options, on_event=report)
         if as_json:
             text.print_json({"out": out, "shards": shards})
         else:
@@ -152,14 +151,14 @@ def command(
         try:
             if chosen is not None:
                 summary = build_part(
-                    recipe, out, root, part=chosen.number, parts=chosen.parts, options=options, on_progress=bar.update,
+                    recipe, out, data, part=chosen.number, parts=chosen.parts, options=options, on_progress=bar.update,
                     on_event=report,
                 )  # fmt: skip
             elif finish:
-                summary = finish_build(recipe, out, root, options=options, on_progress=bar.update, on_event=report)
+                summary = finish_build(recipe, out, data, options=options, on_progress=bar.update, on_event=report)
             else:
                 summary = build(
-                    recipe, out, root, options=options, engine=cluster, on_progress=bar.update, on_event=report
+                    recipe, out, data, options=options, engine=cluster, on_progress=bar.update, on_event=report
                 )
         except KeyboardInterrupt:
             raise _interrupted(bar) from None
@@ -259,10 +258,11 @@ def _done_text(summary: Any, finish: bool) -> str:
     return f"Published in {duration}." if finish else f"Nothing to do: the dataset is up to date ({duration})."
 
 
-def _dry_run(recipe: Path, out: str, root: str | Path, options: dict[str, Any], as_json: bool) -> None:
+def _dry_run(recipe: Path, out: str, data: str | None, options: dict[str, Any], as_json: bool) -> None:
     from tfprep.builder import explain, plan_build
+    from tfprep.recipe.file import data_root
 
-    states = plan_build(recipe, out, root, **options)
+    states = plan_build(recipe, out, data or data_root(recipe), **options)
     if as_json:
         text.print_json([asdict(state) for state in states])
         return
