@@ -151,7 +151,17 @@ def planning(recipe: Recipe, root: Path, layout: Layout, folder: Path | None) ->
         "shards": shards, "source_s": source_s, "plan_s": ended - started, "listing_s": planned - started,
         "plan_cpu_s": cpu_s() - before, "plan_mb": peak_mb(),
     }  # fmt: skip
+    shown(row)
     return row | (publication(plan, layout, folder) if folder else {})
+
+
+def shown(row: dict[str, float]) -> None:
+    """Print figures as soon as they are known: what follows may take an hour, or more room than the disk has."""
+    print(
+        "  ".join(f"{name} {value:,.2f}".removesuffix(".00") for name, value in row.items()),
+        file=sys.stderr,
+        flush=True,
+    )
 
 
 def cpu_s() -> float:
@@ -176,7 +186,9 @@ def publication(plan: Plan, layout: Layout, folder: Path) -> dict[str, float]:
     started = time.perf_counter()
     receipts = [receipt for place in plan.starts if (receipt := read_receipt(layout, *place)) is not None]
     publish(plan, layout, receipts, most_common(receipt.forms for receipt in receipts))
-    return {"publish_s": time.perf_counter() - started, "publish_mb": peak_mb()}
+    row = {"publish_s": time.perf_counter() - started, "publish_mb": peak_mb()}
+    shown(row)
+    return row
 
 
 def using(recipe: Recipe, root: Path, layout: Layout) -> dict[str, float]:
