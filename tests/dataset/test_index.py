@@ -43,6 +43,16 @@ def test_a_wrong_row(made, case):
         open_dataset(made.path).index("train")
 
 
+@pytest.mark.parametrize("first", [0, 1, 4, 5, 10, 11])
+def test_the_first_rows(made, first):
+    """Those of several row groups, which in format version 1 are the shards."""
+    table = pq.read_table(made.path / INDEX)
+    write_index(made.path / INDEX, table.schema, [table.slice(0, 4), table.slice(4, 1), table.slice(5)])
+    made.seal()
+    data = open_dataset(made.path)
+    assert data.index("train", 0, ["key", "shard"], first=first) == data.index("train", 0, ["key", "shard"])[:first]
+
+
 def test_heights_may_be_missing(made):
     made.change_index(3, height=None, width=None)
     assert open_dataset(made.path).index("train").column("height").null_count == 1

@@ -68,8 +68,12 @@ def command(folder: str, samples: int, html: Path | None, as_json: bool) -> None
 
 
 def _lines(stats: DatasetStats) -> Iterator[str]:
+    from tfprep.dataset.index import MOST_INSPECTED
+
     read = [f"{split} {stats.measured[split]:,} of {count:,}" for split, count in stats.samples.items()]
     yield f"Samples read: {', '.join(read)}"
+    if max(stats.samples.values(), default=0) > MOST_INSPECTED:
+        yield f"Sizes are of the first {MOST_INSPECTED:,} samples of each split"
     rows: list[tuple[object, ...]] = [("", "split", "smallest", "median", "largest", "unit")]
     for name, by_split in stats.distributions.items():
         for split, one in by_split.items():

@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from tfprep.codecs import Codec, Scalar, Texts, from_description
@@ -124,13 +125,16 @@ class Dataset:
                 raise DatasetError(f"{self.path / file.name} does not exist in its store; is the dataset complete?")
         return [listed[file.name] for file in files]
 
-    def index(self, split: str, variant: int = 0, columns: Sequence[str] | None = None) -> pa.Table:
+    def index(
+        self, split: str, variant: int = 0, columns: Sequence[str] | None = None, first: int | None = None
+    ) -> pa.Table:
         """Return the rows of `index.parquet` of one split and variant, in the order of the records on disk.
 
         Args:
             split: The split.
             variant: The variant, from 0.
             columns: The columns to read; None reads all. Names that no index has are left out.
+            first: The number of rows to read, from the first on; None reads all.
 
         Raises:
             DatasetError: There is no such split or variant, or the index is damaged or belongs to another build.
@@ -140,9 +144,9 @@ class Dataset:
             raise DatasetError(f"split {split!r} has {info.variants} variants, numbered from 0; there is no {variant}")
         with self._watch_for_another_build():
             if self.external is not None:
-                return self.external.index(split, columns)
+                return self.external.index(split, columns).slice(0, first)
             self._check_index()
-            rows = read_index(self.path, self.manifest, split, variant, columns)
+            rows = read_index(self.path, self.manifest, split, variant, columns, first)
             self._check_index()  # It may have been replaced after it was compared.
         return rows
 
@@ -175,18 +179,32 @@ class Dataset:
             DatasetError: The index or a record cannot be read.
         """
         self.check_files(split, [variant], sizes=False)
-        columns = ("shard", "offset", "size", "payload_crc")
-        rows = self.index(split, variant, columns)
-        shards, offsets, sizes, crcs = (numpy_column(rows.column(name)) for name in columns)
-        for position in range(len(rows)) if positions is None else positions:
-            path = self.shard_path(self.file(split, variant, int(shards[position])))
+        for position, shard, frame, crc in self._frames(split, variant, positions):
+            path = self.shard_path(self.file(split, variant, shard))
             with self._watch_for_another_build(), open_file(path) as file:
-                frame = Frame(int(offsets[position]), int(sizes[position]))
-                payload = read_record(file, path, frame, position, payload_crc=int(crcs[position]))
+                payload = read_record(file, path, frame, position, payload_crc=crc)
             try:
                 yield self.decode(payload, fields)
             except SampleError as error:
                 raise RecordError(error.reason, path=str(path), record=position, offset=frame.offset) from error
+
+    def _frames(
+        self, split: str, variant: int, positions: Sequence[int] | None
+    ) -> Iterator[tuple[int, int, Frame, int]]:
+        """Yield the position of each record, its shard, where it lies in it, and the checksum of its payload."""
+        if positions is not None and (locations := self.locations(split, range(variant, variant + 1))) is not None:
+            ends = np.cumsum([file.records for file in self.split(split).files[variant]])
+            for position in positions:
+                (row,) = locations.take(np.array([position]))
+                shard = int(np.searchsorted(ends, position, "right"))
+                yield position, shard, Frame(int(row["offset"]), int(row["size"])), int(row["payload_crc"])
+            return
+        columns = ("shard", "offset", "size", "payload_crc")
+        rows = self.index(split, variant, columns)
+        shards, offsets, sizes, crcs = (numpy_column(rows.column(name)) for name in columns)
+        for position in range(len(rows)) if positions is None else positions:
+            frame = Frame(int(offsets[position]), int(sizes[position]))
+            yield position, int(shards[position]), frame, int(crcs[position])
 
     def decode(self, payload: bytes, fields: Sequence[str] | None = None) -> dict[str, Any]:
         """Decode one record's payload to NumPy values by field; SampleError if it is no Example of these fields.

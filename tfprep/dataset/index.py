@@ -76,7 +76,14 @@ def write_index(path: Path, columns: pa.Schema, tables: Iterable[pa.Table]) -> N
             writer.write_table(table.select(columns.names).cast(columns), row_group_size=ROW_GROUP)
 
 
-def read_index(folder: Path, manifest: Manifest, split: str, variant: int, columns: Sequence[str] | None) -> pa.Table:
+MOST_INSPECTED = 1_000_000
+"""Samples of a split, from the first on, that statistics and pictures are made of: their keys and sizes take 100 MB. A shard of
+a build holds a random part of the data in random order, so these samples are a random part too."""
+
+
+def read_index(
+    folder: Path, manifest: Manifest, split: str, variant: int, columns: Sequence[str] | None, first: int | None = None
+) -> pa.Table:
     """Read the rows of one split and variant, and check them against the manifest.
 
     Args:
@@ -85,6 +92,7 @@ def read_index(folder: Path, manifest: Manifest, split: str, variant: int, colum
         split: A split of the manifest.
         variant: One of its variants.
         columns: The columns to read; None reads all. Names that no index has are left out.
+        first: The number of rows to read, from the first on; None reads all.
 
     Raises:
         DatasetError: The index cannot be read, or its rows cannot be those of this dataset.
@@ -94,13 +102,16 @@ def read_index(folder: Path, manifest: Manifest, split: str, variant: int, colum
     try:
         with _opened(path) as file:
             groups = _row_groups(file.metadata, split, variant)
-            rows = sum(file.metadata.row_group(group).num_rows for group in groups)
+            counts = [file.metadata.row_group(group).num_rows for group in groups]
+            rows = sum(counts)
             if rows != manifest.splits[split].samples:
                 raise DatasetError(
                     f"{path} lists {rows} records of split {split!r}, variant {variant}; tfprep.json says "
                     f"{manifest.splits[split].samples}. Run the build again, it writes both anew"
                 )
-            table = file.read_row_groups(groups, columns=columns)
+            if first is not None:
+                groups = groups[: np.searchsorted(np.cumsum(counts), first) + 1]
+            table = file.read_row_groups(groups, columns=columns).slice(0, first)
     except FileNotFoundError:
         raise DatasetError(f"{path} is missing; run the build again, it writes it anew") from None
     except (pa.ArrowException, OSError, ValueError, OverflowError) as error:

@@ -17,6 +17,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from tfprep.dataset.dataset import Dataset
+from tfprep.dataset.index import MOST_INSPECTED
 from tfprep.errors import DatasetError
 from tfprep.fields import RASTER_KINDS, Array, FieldSpec, ImageArray
 
@@ -38,7 +39,7 @@ class Panel:
 def contact_sheet(
     data: Dataset, split: str | None = None, *, samples: int = 8, variants: int | None = None, panel_px: int = 144
 ) -> Image.Image:
-    """Draw samples of a split, evenly spread over it.
+    """Draw samples of a split, evenly spread over its first million.
 
     Args:
         data: The dataset.
@@ -57,8 +58,10 @@ def contact_sheet(
     info = data.split(split)
     if not info.samples:
         raise DatasetError(f"split {split!r} of {data.path} holds no sample to draw")
-    positions = np.unique(np.linspace(0, info.samples - 1, min(samples, info.samples)).round().astype(int)).tolist()
-    keys = [data.index(split, 0, ["key"])["key"][position].as_py() for position in positions]
+    count = min(info.samples, MOST_INSPECTED)
+    positions = np.unique(np.linspace(0, count - 1, min(samples, count)).round().astype(int)).tolist()
+    column = data.index(split, 0, ["key"], first=positions[-1] + 1)["key"]
+    keys = [column[position].as_py() for position in positions]
     read = [list(data.samples(split, v, positions)) for v in range(min(variants or info.variants, info.variants))]
     rows, words = [], []
     for n, key in enumerate(keys):

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from tfprep.dataset import Dataset
 from tfprep.dataset.arrow import numpy_column, present
+from tfprep.dataset.index import MOST_INSPECTED
 from tfprep.fields import Array
 from tfprep.inspect.rejects import RejectGroup, reject_groups
 
@@ -95,18 +96,17 @@ def statistics_of(
 
     Args:
         data: The dataset.
-        most_samples: The number of samples of each split to read, spread evenly over it. A shard holds a random part of the
-            data in random order, so these are a random part too.
+        most_samples: The number of samples of each split to read, spread evenly over the first `MOST_INSPECTED`.
         on_sample: Called after each sample with the number read and the number to read.
 
     Raises:
         DatasetError: The index or a record cannot be read.
     """
-    positions = {split: _spread(info.samples, most_samples) for split, info in data.splits.items()}
+    positions = {split: _spread(min(info.samples, MOST_INSPECTED), most_samples) for split, info in data.splits.items()}
     total, done = sum(map(len, positions.values())), 0
     measured = _Measured(data)
     for split, rows in positions.items():
-        index = data.index(split, 0, ["key", "height", "width"])
+        index = data.index(split, 0, ["key", "height", "width"], first=MOST_INSPECTED)
         for name in ("width", "height"):
             measured.values[name][split] = _known(index[name])
         for position, sample in zip(rows, data.samples(split, positions=rows, fields=measured.fields), strict=True):

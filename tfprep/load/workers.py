@@ -151,11 +151,13 @@ def make_pool(
         for output in outputs
         if output.name in filled and has_array(output)
     ]
-    cache = [
-        SharedArray(name, rows.shape[1:], rows.dtype.name, memory.offset(rows), len(rows))
-        for name, rows in filler.cached_arrays.items()
-        if rows.size
-    ]
+    cache = None
+    if (cached := filler.cached_arrays) is not None:
+        cache = [
+            SharedArray(name, rows.shape[1:], rows.dtype.name, memory.offset(rows), len(rows))
+            for name, rows in cached.items()
+            if rows.size
+        ]
     setup = Setup(
         reading.paths,
         reading.parts,

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -173,6 +174,21 @@ def test_values_without_an_array(uneven, case):
 def test_the_batches_of_threads(data, case, monkeypatch):
     monkeypatch.setattr("tfprep.load.workers.PROCESS_BYTES", 1)  # so that little memory holds a part of the rows
     compare_with_threads(data, CASES[case])
+
+
+@pytest.mark.parametrize("workers", ["threads", "processes"])
+def test_a_cache_of_text_alone(uneven, workers):
+    data = tfprep.open(uneven.path)
+    keys = data.index("train", 0, ["key"])["key"].to_pylist()
+    expected = {key: sample["caption"] for key, sample in zip(keys, data.samples("train"), strict=True)}
+    options = {"fields": ["caption", "key"], "cache": "decoded", "seed": 3, "threads": 2}
+    with closing(data.numpy_loader("train", 16, workers=workers, **options)) as loader:
+        if workers == "processes":
+            loader.pipeline._pool.ready = True  # no thread of this process may fill the cache
+        for _ in range(4):
+            for batch in loader:
+                assert batch["caption"].tolist() == [expected[key] for key in batch["key"].tolist()]
+        assert loader.report()["workers"]["kind"] == workers
 
 
 def compare_with_threads(data, options):

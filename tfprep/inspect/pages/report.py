@@ -13,6 +13,7 @@ import numpy as np
 
 from tfprep.dataset import Dataset, Manifest
 from tfprep.dataset.arrow import numpy_column
+from tfprep.dataset.index import MOST_INSPECTED
 from tfprep.dataset.sheet import contact_sheet
 from tfprep.errors import TfprepError
 from tfprep.fields import RASTER_KINDS, Array
@@ -80,6 +81,7 @@ def report_page(data: Dataset, stats: DatasetStats, leaks: Leaks | None, facts: 
         leaks=leaks,
         pairs=pairs_with_pictures(data, leaks, _straddling(leaks), _PAIR_PX) if leaks else [],
         pictures=pictures_of(data, shown, _PICTURE_PX),
+        most_inspected=MOST_INSPECTED,
         examples=examples,
         sheets=list(_sheets(data)),
         versions=", ".join(f"{name} {number}" for name, number in data.manifest.versions.items()),
@@ -173,7 +175,7 @@ def _examples(data: Dataset, stats: DatasetStats) -> Iterator[tuple[str, str, li
 
 def _labels(data: Dataset, split: str) -> tuple[Array, Array]:
     """Return rows of the index and the numbers of their classes; a list of labels gives a row several times."""
-    column = data.index(split, 0, ["label"])["label"].combine_chunks()
+    column = data.index(split, 0, ["label"], first=MOST_INSPECTED)["label"].combine_chunks()
     if not hasattr(column, "flatten") or not hasattr(column, "value_lengths"):
         return np.arange(len(column)), numpy_column(column)
     lengths = numpy_column(column.value_lengths(), 0)

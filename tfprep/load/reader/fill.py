@@ -125,16 +125,17 @@ class Filler:
         return self._reading
 
     @property
-    def cached_arrays(self) -> Mapping[str, Array]:
-        """The decoded cache's rows by output, but for text; empty without a cache."""
-        cached = {} if self._decoded is None else self._decoded.rows
-        return {name: rows for name, rows in cached.items() if rows.dtype != object}
+    def cached_arrays(self) -> Mapping[str, Array] | None:
+        """The decoded cache's rows by output, but for text; None without a cache."""
+        if self._decoded is None:
+            return None
+        return {name: rows for name, rows in self._decoded.rows.items() if rows.dtype != object}
 
     def close(self) -> None:
         """Close the files and let go of the cache."""
         self._reading.close()
         self._decoded = self._encoded = None
-        self._stages = with_stages(self._reading, {}, self.casts, self.cuts)
+        self._stages = with_stages(self._reading, None, self.casts, self.cuts)
 
     def fill(self, batch: Batch, start: int, stop: int, worker: Worker) -> None:
         """Fill the rows [start, stop)."""

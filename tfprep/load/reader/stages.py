@@ -18,17 +18,19 @@ from tfprep.load.reader.rows import FillsRows, Rows, UnreadRow
 from tfprep.load.reader.worker import Worker
 
 
-def with_stages(reading: FillsRows, cache: Mapping[str, Array], casts: Sequence[Cast], cuts: Cuts | None) -> FillsRows:
+def with_stages(
+    reading: FillsRows, cache: Mapping[str, Array] | None, casts: Sequence[Cast], cuts: Cuts | None
+) -> FillsRows:
     """Reading, then what there is of the stages, in the order of a row's way.
 
     Args:
         reading: What reads and decodes.
-        cache: The decoded cache's rows by output; empty without one.
+        cache: The arrays of the decoded cache by output, none if it holds text alone; None without a cache.
         casts: The outputs that are made of their stored form.
         cuts: Flips and crops; None without any.
     """
     stages = reading
-    if cache:
+    if cache is not None:
         stages = CachedRows(stages, cache)
     if casts:
         stages = CastRows(stages, casts)

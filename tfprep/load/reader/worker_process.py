@@ -77,7 +77,7 @@ class Setup:
     memory: int
     outputs: Sequence[SharedArray]
     packed: Sequence[str]
-    cache: Sequence[SharedArray]
+    cache: Sequence[SharedArray] | None
     casts: Sequence[Cast]
     cuts: Cuts | None
     mixes: AtLoad | None
@@ -131,7 +131,9 @@ class _Program:
             require_bfloat16()
         self._memory = MappedMemory(setup.memory)
         reading = RowFiller(setup.paths, setup.parts, setup.geometry, announce=setup.announce, mapped=True)
-        cache = {array.output: self._array(array, array.offset, array.rows) for array in setup.cache}
+        cache = None
+        if setup.cache is not None:
+            cache = {array.output: self._array(array, array.offset, array.rows) for array in setup.cache}
         self._stages = with_stages(reading, cache, setup.casts, setup.cuts)
         self._columns = len(COLUMNS) + 2 * len(reading.fields)
         if "tensorflow" in sys.modules:
