@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+from tfprep import python_file
 from tfprep.child_process import sendable_error, worker_environment
 from tfprep.errors import RecordError, TrainError
 from tfprep.python_file import import_file
@@ -36,18 +37,39 @@ def test_the_current_folder_is_that_of_the_parent(tmp_path, monkeypatch):
     assert folders_of_child(tmp_path)[0] == os.getcwd()
 
 
-def test_a_file_beside_a_recipe_does_not_replace_a_module_of_the_standard_library(tmp_path, monkeypatch):
-    """But it comes before an installed package of its name, as in the parent."""
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    for name in ("random", "pytest"):
-        (tmp_path / f"{name}.py").write_text("")
-    (tmp_path / "recipe.py").write_text("")
-    import_file(tmp_path / "recipe.py", "tfprep_test_recipe")
-    code = "import random, pytest; print(random.__file__, pytest.__file__)"
+def test_folders_of_recipes_come_first_once_the_child_has_imported_its_own(tmp_path, monkeypatch):
+    """As in the parent, which had imported modules of the standard library before it loaded the recipe."""
+    own, beside = tmp_path / "own", tmp_path / "beside"
+    for folder, names in ((own, ["helper", "other"]), (beside, ["recipe", "random", "helper"])):
+        folder.mkdir()
+        for name in names:
+            (folder / f"{name}.py").write_text("")
+    monkeypatch.setattr(sys, "path", [str(own), *sys.path])
+    monkeypatch.setattr(python_file, "_added", set())
+    import_file(beside / "recipe.py", "tfprep_test_recipe")
+    assert sys.path[:2] == [str(beside), str(own)]
+    code = """if True:
+        import random, sys
+        from tfprep.python_file import add_folders_of_parent
+        add_folders_of_parent()
+        import helper, other
+        print(*(module.__file__ for module in (random, helper, other)), *sys.path[:2])
+    """
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=worker_environment()
     )
-    assert done.stdout.split() == [random.__file__, str(tmp_path / "pytest.py")]
+    found = [random.__file__, str(beside / "helper.py"), str(own / "other.py"), str(beside), str(own)]
+    assert done.stdout.split() == found
+
+
+def test_a_folder_that_was_there_before_a_recipe_keeps_its_place(tmp_path, monkeypatch):
+    """One of an editable installation, for example, stands behind the standard library."""
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    (tmp_path / "recipe.py").write_text("")
+    (tmp_path / "random.py").write_text("raise SystemExit('imported')")
+    import_file(tmp_path / "recipe.py", "tfprep_test_recipe")
+    assert sys.path.index(str(tmp_path)) == len(sys.path) - 1
+    assert folders_of_child(tmp_path)[-1] == str(tmp_path)
 
 
 def test_each_child_has_one_thread_of_openmp():

@@ -9,7 +9,7 @@ import signal
 import sys
 from collections.abc import Callable
 
-from tfprep.python_file import paths_of_child
+from tfprep.python_file import folders_for_child
 
 _PR_SET_PDEATHSIG = 1
 """From linux/prctl.h."""
@@ -21,9 +21,7 @@ def worker_environment() -> dict[str, str]:
     The child imports from the same folders as this process and no others: not from the current folder, unless this process does.
     OpenMP and BLAS get one thread each, because the children already share all cores.
     """
-    paths = os.pathsep.join(path or os.getcwd() for path in paths_of_child())
-    here = {"PYTHONPATH": paths, "PYTHONSAFEPATH": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    return {**os.environ, **here}
+    return {**os.environ, **folders_for_child(), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
 def end_with_parent(parent: int) -> None:

@@ -22,8 +22,9 @@ class _Uncached(SourceFileLoader):
         return self.source_to_code(self.get_data(path), path)
 
 
+_FOLDERS = "TFPREP_FOLDERS"
 _added: set[str] = set()
-"""Folders that `import_file` has added to `sys.path`."""
+"""Folders that `import_file` has added to `sys.path`, in this process or in its parent."""
 
 
 def import_file(path: Path, name: str) -> ModuleType:
@@ -48,8 +49,8 @@ def import_file(path: Path, name: str) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     folder = str(path.resolve().parent)
     if folder not in sys.path:
+        sys.path.insert(0, folder)
         _added.add(folder)
-    sys.path[:] = [folder, *(path for path in sys.path if path != folder)]
     sys.modules[name] = module  # before it runs: dataclasses and pickle look up the module of a class there
     before, sys.dont_write_bytecode = sys.dont_write_bytecode, True  # also for modules of the user that it imports
     try:
@@ -59,14 +60,21 @@ def import_file(path: Path, name: str) -> ModuleType:
     return module
 
 
-def paths_of_child() -> list[str]:
-    """Return `sys.path` for a child process, which imports from the same folders.
+def folders_for_child() -> dict[str, str]:
+    """Return the environment variables with which a child process imports from the same folders.
 
-    Folders that `import_file` has added come behind the standard library: a file beside a recipe may be named as one of its
-    modules, which this process had imported before. They still come before installed packages.
+    Folders that `import_file` has added are not among those from the beginning: a file beside a recipe may be named as a module
+    of the standard library, which this process had imported before. The child calls `add_folders_of_parent` when it has
+    imported what it needs itself.
     """
+    others = [path or os.getcwd() for path in sys.path if path not in _added]
     added = [path for path in sys.path if path in _added]
-    paths = [path for path in sys.path if path not in _added]
-    library = os.path.dirname(os.__file__)
-    last = max((number for number, path in enumerate(paths) if path in (library, f"{library}/lib-dynload")), default=-1)
-    return [*paths[: last + 1], *added, *paths[last + 1 :]]
+    return {"PYTHONPATH": os.pathsep.join(others), "PYTHONSAFEPATH": "1", _FOLDERS: os.pathsep.join(added)}
+
+
+def add_folders_of_parent() -> None:
+    """Import from the folders that `import_file` has added in the parent, before all others, as there."""
+    for folder in reversed(os.environ.get(_FOLDERS, "").split(os.pathsep)):
+        if folder and folder not in sys.path:
+            sys.path.insert(0, folder)
+            _added.add(folder)

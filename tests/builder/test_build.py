@@ -9,6 +9,8 @@ import io
 import json
 import os
 import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -53,13 +55,27 @@ def test_a_second_build_does_nothing(full, tools):
 
 
 def test_files_beside_the_recipe_may_be_named_as_modules_of_the_standard_library(full, tools):
-    """Of `random`, this process uses Python's own, which it had imported; of `wave`, the file beside the recipe."""
+    """Of `random`, tfprep uses Python's own, which it had imported; of `wave`, the recipe uses the file beside it."""
     full.build()
     expected, out = tools["digests"](full.out), full.out.with_name("again")
     (full.recipe.parent / "random.py").write_text("raise SystemExit('imported')\n")
     (full.recipe.parent / "wave.py").write_text("HERE = True\n")
     full.recipe.write_text("import wave\nassert wave.HERE\n" + full.recipe.read_text())
-    full.build(out, workers=2)
+    command = [
+        sys.executable,
+        "-m",
+        "tfprep",
+        "build",
+        full.recipe,
+        "--data",
+        full.data,
+        "--out",
+        out,
+        "--workers",
+        "2",
+    ]
+    for _ in range(2):  # the second time, the recipe's folder is known before the workers start
+        subprocess.run(command, check=True, cwd=full.recipe.parent.parent)
     assert tools["digests"](out) == expected
 
 

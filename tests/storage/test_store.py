@@ -240,6 +240,13 @@ def test_secrets_of_the_environment_are_replaced_in_messages(monkeypatch):
     assert text == "got $AZURE_STORAGE_ACCOUNT_KEY and $AWS_SESSION_TOKEN"
 
 
+def test_a_secret_that_begins_with_another_is_hidden_whole(monkeypatch):
+    monkeypatch.setenv("SHORT_TOKEN", "abcdefgh")
+    monkeypatch.setenv("AZURE_STORAGE_MASTER_KEY", "abcdefgh-and-more")
+    text = objects.without_secrets("abcdefgh, abcdefgh-and-more", {"OTHER": "abcdefgh-and"})
+    assert text == "$SHORT_TOKEN, $AZURE_STORAGE_MASTER_KEY"
+
+
 @pytest.mark.parametrize(
     ("text", "url"),
     [

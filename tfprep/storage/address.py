@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from tfprep.errors import DatasetError
 
 SCHEMES = ("s3", "gs", "az", "http", "https", "memory")
-_SECRET_VARIABLE = re.compile(r"(SECRET|TOKEN|PASSWORD|CREDENTIAL|SERVICE_ACCOUNT_KEY|ACCOUNT_KEY|ACCESS_KEY|SAS)")
+_SECRET_VARIABLE = re.compile(
+    r"(SECRET|TOKEN|PASSWORD|CREDENTIAL|(ACCOUNT|ACCESS|MASTER|API|CUSTOMER|PRIVATE)_KEY|CONNECTION_STRING|SAS)"
+)
 _PLACE = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^@:?#\[\]]*)(:[0-9]{1,5})?")
 """A bucket or a host, with a port or without."""
 _SHORTEST_SECRET = 8
@@ -90,8 +92,9 @@ def parse_url(text: str) -> Url:
 
 def without_secrets(text: str, others: Mapping[str, str] | None = None) -> str:
     """Return a message with the values of environment variables that hold secrets, and of `others`, replaced by their names."""
-    secrets = {name: value for name, value in os.environ.items() if _SECRET_VARIABLE.search(name.upper())}
-    for name, value in (*(others or {}).items(), *secrets.items()):
+    secrets = [(name, value) for name, value in os.environ.items() if _SECRET_VARIABLE.search(name.upper())]
+    # The longest first: a value may begin with another one.
+    for name, value in sorted((*secrets, *(others or {}).items()), key=lambda item: -len(item[1])):
         if len(value) >= _SHORTEST_SECRET:
             text = text.replace(value, f"${name}")
     return text

@@ -29,6 +29,7 @@ from typing import Any, TextIO
 from tfprep.builder.workers.engine import MARK, MOST_OUTPUT_BYTES, NO_ITEM, Json, load_entry
 from tfprep.child_process import end_with_parent
 from tfprep.errors import TfprepError
+from tfprep.python_file import add_folders_of_parent
 
 _PROGRESS_S = 0.2
 """Least time between two progress events of a task."""
@@ -47,6 +48,7 @@ def main() -> int:
     gc.disable()
     try:
         opener = load_entry(entry)
+        add_folders_of_parent()
         if not (first := tasks.readline()):
             return 0
         work = opener(json.loads(first))

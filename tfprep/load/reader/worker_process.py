@@ -44,6 +44,7 @@ from tfprep.load.reader.space import Packer, Values
 from tfprep.load.reader.stages import with_stages
 from tfprep.load.reader.worker import Worker
 from tfprep.load.values import require_bfloat16
+from tfprep.python_file import add_folders_of_parent
 
 REPLY = struct.Struct("<qqdddq")
 """Number of the job, bytes read, seconds of reading, of decoding and without work, bytes of the `Outcome` that follows."""
@@ -115,6 +116,7 @@ class _Program:
 
     def run(self) -> None:
         try:
+            add_folders_of_parent()
             size = os.fstat(self._setup_file).st_size
             self._prepare(pickle.loads(os.pread(self._setup_file, size, 0)))
         except Exception as error:
