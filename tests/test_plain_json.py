@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import cached_property
 
+import numpy as np
 import pytest
 
 from tfprep.plain_json import indented
@@ -14,6 +16,7 @@ DOCUMENTS = [
     [],
     {"a": [], "b": {}, "c": ()},
     {"text": 'größe "quoted"\n\u2028\x7f', "\udcff": None, "numbers": [1, -2.5, 1e300, True, False, 10**30]},
+    {np.str_("größe"): np.str_("größe"), "number": np.float64(0.1)},
     [[1, [2, [3, {"deep": [[], [{}]]}]]], "a"],
     "text",
     3,
@@ -32,6 +35,17 @@ class File:
     name: str
     sizes: tuple[int, ...]
 
+    @cached_property
+    def total(self) -> int:
+        return sum(self.sizes)
+
 
 def test_a_dataclass_is_the_object_of_its_fields():
-    assert json.loads(indented({"file": File("a", (1, 2))})) == {"file": {"name": "a", "sizes": [1, 2]}}
+    file = File("a", (1, 2))
+    assert file.total == 3, "it is kept beside the fields"
+    assert json.loads(indented({"file": file})) == {"file": {"name": "a", "sizes": [1, 2]}}
+
+
+def test_a_key_that_is_no_text_is_named():
+    with pytest.raises(TypeError, match="not 17"):
+        indented({"a": [{17: "b"}]})

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import cv2
 import numpy as np
 import pytest
@@ -378,6 +381,28 @@ def test_a_reduced_raster_is_aligned_with_the_full_one(factor):
         part = warp_sample({"map": small, "points": points}, KINDS, transform, size=size, reduced=factor)
         np.testing.assert_allclose(part["map"][:, 1:-1], whole["map"][:, 1:-1], atol=0.1 * factor)
         np.testing.assert_array_equal(part["points"], whole["points"])
+
+
+def test_a_matrix_that_was_changed_is_seen():
+    transform = Transform(np.eye(3), IMAGE.shape[:2])
+    np.testing.assert_array_equal(warped(IMAGE, transform), IMAGE)
+    assert reduction_for(transform) == 1
+    transform.matrix[0, 2] = 3
+    np.testing.assert_array_equal(warped(IMAGE, transform)[:, 3:], IMAGE[:, :-3])
+    transform.matrix[:2, :2] /= 4
+    assert reduction_for(transform) == 4
+
+
+def test_transforms_are_not_kept():
+    """The grid of an elastic transform takes megabytes."""
+    transforms = [Elastic()(IMAGE.shape[:2], np.random.default_rng(seed)) for seed in range(3)]
+    gone = [weakref.ref(transform) for transform in transforms]
+    for transform in transforms:
+        warped(IMAGE, transform)
+        reduction_for(transform)
+    del transform, transforms
+    gc.collect()
+    assert [one() for one in gone] == [None] * 3
 
 
 def test_reduction_for_depends_on_the_largest_scale():

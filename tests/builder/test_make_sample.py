@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import sys
+import weakref
 import zlib
 
 import cv2
@@ -13,7 +15,7 @@ from PIL import Image
 
 from tfprep import Recipe, augment, codecs, derive, images, sources
 from tfprep.builder.shards.make_sample import SampleMaker
-from tfprep.errors import SampleError
+from tfprep.errors import BuildError, SampleError
 
 
 def jpeg(size=(64, 80), **options):
@@ -80,6 +82,52 @@ def test_sys_exit_in_a_users_function_rejects_the_sample():
     made = maker({"image": "image"}, derive={"d": lambda sample, generator: sys.exit("bye")})
     with pytest.raises(SampleError, match="SystemExit: bye"):
         list(made.made("k", {"image": jpeg()}, [0]))
+
+
+def test_a_failed_import_inside_nested_stages_ends_the_build():
+    def colour(image, generator):
+        import not_there  # noqa: F401
+
+    made = maker({"image": "image"}, colour=[colour])
+    with pytest.raises(BuildError, match=r"^colour of 'colour/colour/0': ModuleNotFoundError"):
+        list(made.made("k", {"image": jpeg()}, [1]))
+
+
+def counted(op):
+    """The op, and the sizes that it was called with."""
+    sizes = []
+    return lambda size, generator: sizes.append(size) or op(size, generator), sizes
+
+
+def test_the_geometry_of_variant_zero_is_made_once_for_each_size():
+    op, sizes = counted(augment.Resize(32, 40))
+    made = maker({"image": "image"}, geometry=[op])
+    for size in [(64, 80), (64, 80), (96, 80), (64, 80)]:
+        raw = {"image": png(np.random.default_rng(0).integers(0, 256, (*size, 3), np.uint8))}
+        (image,) = (sample["image"] for sample in made.made("k", raw, [0]))
+        expected = cv2.resize(images.decode_image(raw["image"]), (40, 32), interpolation=cv2.INTER_AREA)
+        np.testing.assert_array_equal(image, expected)
+    assert sizes == [(64, 80), (96, 80)]
+
+
+def test_transforms_are_not_kept_beyond_their_variant_but_for_a_few_of_variant_zero():
+    """The grid of an elastic transform takes megabytes."""
+    grids = []
+
+    def elastic(size, generator):
+        transform = augment.Elastic()(size, generator or np.random.default_rng(0))
+        grids.extend(weakref.ref(bend) for _, bend in transform.bends)
+        return transform
+
+    made = maker({"image": "image"}, geometry=[elastic, augment.Crop(20, 20)])
+    for number in range(3):
+        list(made.made("k", {"image": png(np.zeros((40 + number, 40, 3), np.uint8))}, range(4)))
+    gc.collect()
+    assert [grid() for grid in grids] == [None] * 12
+    made = maker({"image": "image"}, geometry=[augment.Crop(20, 20)])
+    for number in range(70):
+        list(made.made("k", {"image": np.zeros((40 + number, 40, 3), np.uint8)}, [0]))
+    assert len(made._unaugmented) == 64
 
 
 def test_variant_zero_is_unaugmented_and_others_depend_only_on_key_and_number():

@@ -111,7 +111,7 @@ def _dangling_image(site):
 def _mask_is_a_folder(site):
     (site.data / "train/cat/bad.mask.png").unlink()
     (site.data / "train/cat/bad.mask.png").mkdir()
-    return "read", "mask", "it is a folder", "train/cat/bad.mask.png"
+    return "read", "mask", "cannot read the file: Is a directory", "train/cat/bad.mask.png"
 
 
 def _mask_is_a_pipe(site):

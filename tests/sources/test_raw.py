@@ -301,12 +301,21 @@ def test_a_file_is_read_to_its_end_whatever_size_it_had_when_it_was_looked_at(tm
     (tmp_path / "file").write_bytes(content)
     descriptor = os.open(tmp_path / "file", os.O_RDONLY)
     try:
-        assert raw._read_to_end(descriptor, size) == content
+        assert raw._read_to_end(descriptor, size, lambda total: None) == content
     finally:
         os.close(descriptor)
 
 
-@pytest.mark.parametrize(("make", "reason"), [(Path.mkdir, "a folder"), (os.mkfifo, "regular file")])
+@pytest.mark.skipif(not os.path.exists("/proc/meminfo"), reason="there are no files without a size")
+def test_the_limit_holds_for_what_is_read_whatever_size_the_file_says_it_has():
+    assert os.stat("/proc/meminfo").st_size == 0
+    content = raw.read_raw(Path("/proc"), "meminfo", 1 << 20)
+    assert content.startswith(b"MemTotal:")
+    with pytest.raises(SampleError, match=r"limit of 1,?000"):
+        raw.read_raw(Path("/proc"), "meminfo", 1000)
+
+
+@pytest.mark.parametrize(("make", "reason"), [(Path.mkdir, "Is a directory"), (os.mkfifo, "regular file")])
 def test_what_is_no_file_is_named(tmp_path, make, reason):
     make(tmp_path / "one.jpg")
     with pytest.raises(SampleError, match=reason):

@@ -13,7 +13,6 @@ Each axis of the output is planned separately:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 from math import ceil, floor
 from typing import Literal, TypeAlias
 
@@ -106,7 +105,6 @@ class Aligned:
         return all(max(axis.padding) <= axis.out_to - axis.out_from for axis in (self.rows, self.columns))
 
 
-@lru_cache(256)  # unaugmented images of one size share a transform
 def plan_aligned(transform: Transform, size: Size) -> Aligned | None:
     """The plan for an image of `size`, or None where axes do not stay parallel or nothing of the image is seen."""
     if transform.bends or transform.matrix[2, :2].any():

@@ -79,8 +79,8 @@ class GeometryOp(Protocol):
     """A frozen dataclass of options, or any function with this signature.
 
     `size` is the (height, width) that arrives. Without a generator the op takes its unaugmented form, the one that variant
-    0 and validation get: `Crop` takes the centre, `Rotate` does nothing. Where it takes one, it draws the same number of
-    values whatever the size.
+    0 and validation get: `Crop` takes the centre, `Rotate` does nothing. That form is a pure function of the size: a build calls
+    the op once for all images of one size. With a generator, the op draws the same number of values whatever the size.
     """
 
     def __call__(self, size: Size, generator: np.random.Generator | None, /) -> Transform: ...

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from math import ceil, isqrt
 from typing import Any, TypeAlias
 
@@ -102,7 +102,6 @@ def scale_of(transform: Transform) -> float:
     return float(singular_values(transform)[0].max(initial=1e-6))
 
 
-@lru_cache(256)
 def reduction_for(transform: Transform) -> int:
     """8, 4, 2 or 1: the most that an image may be reduced when it is decoded, so that `transform` enlarges it nowhere.
 

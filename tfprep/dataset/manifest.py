@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from tfprep.dataset.digests import FileDigest
@@ -122,7 +122,8 @@ class Manifest:
 
     def to_json(self) -> str:
         """The text of `tfprep.json`, with its own checksum at the end."""
-        return seal({"format_version": self.format_version, **vars(self)})
+        own = {one.name: getattr(self, one.name) for one in fields(self)}
+        return seal({"format_version": self.format_version, **own})
 
 
 def seal(document: Mapping[str, Any]) -> str:

@@ -250,12 +250,12 @@ def _read_local(root: Path, reference: Reference, check: Callable[[int], None]) 
         descriptor = os.open(_local_path(root, reference.file), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode):
-                raise SampleError("it is a folder" if stat.S_ISDIR(status.st_mode) else "not a regular file")
+            if not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):  # reading a folder fails below
+                raise SampleError("not a regular file")
             if reference.bytes is not None:
                 return os.pread(descriptor, reference.bytes, reference.start)
             check(status.st_size)
-            return _read_to_end(descriptor, status.st_size)
+            return _read_to_end(descriptor, status.st_size, check)
         finally:
             os.close(descriptor)
     except (OSError, ValueError) as error:
@@ -263,12 +263,18 @@ def _read_local(root: Path, reference: Reference, check: Callable[[int], None]) 
         raise SampleError(f"cannot read the file: {reason}") from error
 
 
-def _read_to_end(descriptor: int, size: int) -> bytes:
-    """Return the content of a file that has `size` bytes: two calls of the system, where a file object takes eight."""
-    content = os.read(descriptor, size + 1)
-    while more := os.read(descriptor, max(size - len(content), 1 << 16)):  # it grows, or is larger than one read
-        content += more
-    return content
+def _read_to_end(descriptor: int, size: int, check: Callable[[int], None]) -> bytes:
+    """Return the content of a file that has `size` bytes: two calls of the system, where a file object takes eight.
+
+    A file that grows, one larger than a single read, and those of the kernel, whose size is 0, take more; `check` raises if
+    they are too large.
+    """
+    parts, total = [], 0
+    while part := os.read(descriptor, max(size + 1 - total, 1 << 16)):
+        total += len(part)
+        check(total)
+        parts.append(part)
+    return b"".join(parts)
 
 
 # --- objects at URLs --------------------------------------------------------------------------------------------------

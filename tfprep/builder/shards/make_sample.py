@@ -10,7 +10,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Protocol, TypeGuard, TypeVar
 
@@ -30,8 +30,8 @@ from tfprep.seeding import generator
 from tfprep.sources import FieldDecoder
 
 T = TypeVar("T")
-_MOST_SIZES = 256
-"""Sizes of images whose transforms are kept; as many are kept in `tfprep.augment`."""
+_MOST_SIZES = 64
+"""Sizes of images whose unaugmented transforms are kept."""
 
 
 class PolicyOp(Protocol):
@@ -157,12 +157,17 @@ class SampleMaker:
         """All geometry of a variant as one transform; None where there is nothing to do, or it is not known ahead."""
         if size is None or not self.recipe.geometry or self._custom:
             return None
-        return self._unaugmented(size) if not variant else self._composed(size, key, variant)
+        if variant:
+            return self._composed(size, key, variant)
+        transform = self._unaugmented.get(size) or self._composed(size, key, 0)
+        if len(self._unaugmented) < _MOST_SIZES and not transform.bends:  # A bend may hold a grid of megabytes.
+            self._unaugmented[size] = transform
+        return transform
 
     @cached_property
-    def _unaugmented(self) -> Callable[[Size], Transform]:
+    def _unaugmented(self) -> dict[Size, Transform]:
         """The transform of variant 0, which depends on the size alone; many images share one."""
-        return lru_cache(_MOST_SIZES)(lambda size: self._composed(size, "", 0))
+        return {}
 
     def _composed(self, size: Size, key: str, variant: int) -> Transform:
         whole = identity(size)

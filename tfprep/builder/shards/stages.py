@@ -42,6 +42,8 @@ class SampleStage(TimedStage):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         super().__exit__(kind, error, trace)
+        if isinstance(error, BuildError):  # a stage inside this one has named itself
+            return
         if isinstance(error, SampleError):
             raise error.located(stage=self.stage, field=self._field) from error
         if isinstance(error, ImportError):
