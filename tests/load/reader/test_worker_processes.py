@@ -7,7 +7,9 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from collections import Counter
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +24,7 @@ from tfprep.errors import LoaderError, RecordError, StalledPipelineError
 from tfprep.load import CutMix, MixUp, RandomCrop, RandomFlip
 from tfprep.load.reader import worker_handle
 from tfprep.load.reader.worker_handle import PROGRAM, cause_of_death
-from tfprep.load.reader.worker_pool import MOST_DEATHS
+from tfprep.load.reader.worker_pool import MOST_DEATHS, MOST_INTERRUPTIONS
 from tfprep.load.workers import PROCESS_BYTES
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="this system has no memfd_create")
@@ -87,6 +89,10 @@ def started(loader):
 
 @pytest.fixture(scope="module")
 def uneven(tmp_path_factory):
+    return write_uneven(tmp_path_factory.mktemp("uneven") / "d")
+
+
+def write_uneven(path):
     """Images of different sizes with masks, boxes and texts, among them none at all."""
     from tests.conftest import smooth, write_dataset
 
@@ -101,8 +107,7 @@ def uneven(tmp_path_factory):
 
     codec = {"image": codecs.Jpeg(95), "mask": codecs.Png(), "boxes": codecs.Scalar(), "caption": codecs.Text()}
     kinds = {"image": "image", "mask": "mask", "boxes": "boxes", "caption": "text"}
-    path, fields = tmp_path_factory.mktemp("uneven") / "d", tuple(codec)
-    return write_dataset(path, samples={"train": 60}, fields=fields, make=make, codec=codec, kinds=kinds)
+    return write_dataset(path, samples={"train": 60}, fields=tuple(codec), make=make, codec=codec, kinds=kinds)
 
 
 def leaves(batch):
@@ -139,6 +144,9 @@ CASES = {
     "cut and mixed, on one host of two": {
         "fields": ["image", "clicks", "label", "key"], "cache": False, "hosts": (1, 2),
         "at_load": [RandomFlip(), RandomCrop(20, 20), MixUp(0.4), CutMix()],
+    },
+    "cut out of the cache, with text": {
+        "fields": ["image", "caption"], "cache": "decoded", "at_load": [RandomFlip(), RandomCrop(20, 25)],
     },
     "cut and cast out of the cache": {
         "inputs": ["image", "clicks"], "targets": "label", "dtype": "float32", "normalize": True, "cache": "decoded",
@@ -263,10 +271,13 @@ def test_batches_that_are_kept_keep_their_pixels(request, name, fields):
 
 @pytest.fixture
 def damaged(tmp_path):
-    """Three records whose payloads fail their checksums."""
     from tests.conftest import write_dataset
 
-    made = write_dataset(tmp_path / "d", samples={"train": 60}, fields=("image", "clicks", "label"))
+    return damage(write_dataset(tmp_path / "d", samples={"train": 60}, fields=("image", "clicks", "label")))
+
+
+def damage(made):
+    """Let the payloads of three records fail their checksums."""
     table = tfprep.open(made.path).index("train", 0, ["shard", "image_offset"]).to_pylist()
     files = tfprep.open(made.path).split("train").files[0]
     for row in (3, 20, 41):
@@ -289,6 +300,19 @@ def test_bad_records_are_replaced_as_by_threads(damaged):
     assert {bad["key"] for bad in loader.report()["bad_records"]} == {"train/0003", "train/0020", "train/0041"}
     loader.close()
     threads.close()
+
+
+@pytest.mark.parametrize("prefetch", [1, 2])
+def test_a_substitute_leaves_the_other_rows_alone(tmp_path, prefetch):
+    """The rows of a job that were read lie one behind another, also where that of a bad record would have been."""
+    data = tfprep.open(damage(write_uneven(tmp_path / "d")).path)
+    options = {"seed": 5, "on_bad": "skip", "fields": ["image", "mask", "caption", "key"], "cache": False}
+    with closing(data.numpy_loader("train", 16, **options, **PROCESSES, prefetch=prefetch).repeat()) as loader:
+        loader.pipeline._pool.ready = True  # no thread of this process reads
+        threads = data.numpy_loader("train", 16, workers="threads", **options).repeat()
+        for _, batch, other in zip(range(12), loader, threads, strict=False):
+            assert_same(batch, other)
+        assert {bad["key"] for bad in loader.report()["bad_records"]} == {"train/0003", "train/0020", "train/0041"}
 
 
 def test_a_bad_record_is_an_error_with_its_name(damaged):
@@ -373,6 +397,67 @@ def test_a_batch_whose_mixing_was_interrupted_is_filled_again(data, monkeypatch)
     assert len(interrupted) == 3
     loader.close()
     threads.close()
+
+
+def test_a_batch_whose_mixing_always_ends_its_process_is_mixed_here(data, monkeypatch):
+    options = {"batch_size": 16, "seed": 3, "fields": ["image", "label"], "cache": False, "at_load": [MixUp(0.4)]}
+    with closing(data.numpy_loader("train", **options, **PROCESSES, prefetch=2).repeat()) as loader:
+        first, batches = started(loader)
+        expected = iter(data.numpy_loader("train", workers="threads", **options).repeat())
+        assert_same(first, next(expected))
+        pool, mixed = loader.pipeline._pool, Counter()
+        message = pool._message
+
+        def interrupt(job):
+            if not len(job.rows):
+                mixed[job.batch.step] += 1
+                for worker in list(pool._workers):
+                    worker.process.kill()
+            return message(job)
+
+        monkeypatch.setattr(pool, "_message", interrupt)
+        for _ in range(3):
+            assert_same(next(batches), next(expected))
+        assert max(mixed.values()) == MOST_INTERRUPTIONS
+
+
+def test_the_message_to_mix_a_batch_is_short_whatever_its_size(data, monkeypatch):
+    """It is sent when a process takes it, so it must fit into the pipe behind other jobs."""
+    options = {"fields": ["image", "label"], "cache": False, "at_load": [MixUp(0.4)], "remainder": "wrap"}
+    with closing(data.numpy_loader("train", 1000, **options, **PROCESSES, prefetch=1).repeat()) as loader:
+        pool, sizes = loader.pipeline._pool, []
+        pool.ready = True
+        message = pool._message
+
+        def noted(job):
+            content = message(job)
+            sizes.extend([len(content)] if not len(job.rows) else [])
+            return content
+
+        monkeypatch.setattr(pool, "_message", noted)
+        next(iter(loader))
+        assert max(sizes) < 200
+
+
+def test_closing_ends_processes_that_read_nothing(data, monkeypatch):
+    monkeypatch.setattr("tfprep.load.reader.worker_pool.CLOSE_S", 0.1)
+    loader = data.numpy_loader("train", 8, cache=False, fields=["image"], prefetch=1, **PROCESSES).repeat()
+    _, batches = started(loader)
+    pool, blocked = loader.pipeline._pool, threading.Event()
+    wait(lambda: loader.pipeline.readers[0].ready)  # until the next batch is taken, there is no work
+    for worker in workers_of():
+        worker.suspend()
+    message = pool._message
+
+    def too_long(job):
+        blocked.set()
+        return message(job) + bytes(1 << 17)
+
+    monkeypatch.setattr(pool, "_message", too_long)
+    next(batches)
+    assert blocked.wait(60)
+    loader.close()
+    assert not workers_of()
 
 
 @dataclass(frozen=True)

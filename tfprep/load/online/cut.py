@@ -75,7 +75,7 @@ class CutRows:
             for name, value in inside.items():
                 if name in self._plan.rasters:
                     self._cut(name, value[number], values, begin + number, view)
-                elif isinstance(value, list):
+                elif isinstance(value, list) and not rows["cached"][number]:  # what is cached is in the batch already
                     values[name][begin + number] = value[number]
         return unread
 

@@ -35,14 +35,13 @@ class Mixing:
         """Whether there is more to do than to encode and mix labels."""
         return self.plan.mixes_samples and bool(self.plan.rasters)
 
-    def positions(self, batch: Batch) -> Numbers:
-        """The positions of the rows that are mixed: all but a partner behind them."""
-        start, stop = self._schedule.span(batch.step)
-        return np.arange(start, stop)
+    def span(self, batch: Batch) -> tuple[int, int]:
+        """The positions [start, stop) of the rows that are mixed: all but a partner behind them."""
+        return self._schedule.span(batch.step)
 
     def finish(self, batch: Batch) -> None:
         """Complete a batch all of whose rows are filled: mixed with their partners."""
-        position = self.positions(batch)
+        position = np.arange(*self.span(batch))
         self._one_hot(batch)
         if self.plan.mixes_samples and batch.rows:
             if not batch.mixed:

@@ -28,7 +28,7 @@ class Batch:
     While it is filled, `pending` rows are missing; rows in `lost` will stay empty; `attempts` counts
     the samples that were tried in place of a row's own. For worker processes, `located` says where all its records lie,
     `offsets` where its arrays do, and `space` is room for arrays that differ in size. `mixed` says that its rasters are mixed,
-    `done` that it may be delivered.
+    `interrupted` how many processes died of that or meanwhile, `done` that it may be delivered.
     """
 
     step: int
@@ -42,6 +42,7 @@ class Batch:
     space: Space | None = None
     error: BaseException | None = None
     mixed: bool = False
+    interrupted: int = 0
     done: bool = False
 
     @property

@@ -57,7 +57,12 @@ def unpack(values: Values, target: Mapping[str, Any], space: Space | None) -> No
     """Put what a worker has sent into the lists of a batch."""
     for name, by_row in values.items():
         for row, value in by_row.items():
-            target[name][row] = space.array(value) if space and isinstance(value, Packed) else value
+            target[name][row] = _array(value, space) if isinstance(value, Packed) else value
+
+
+def _array(packed: Packed, space: Space | None) -> Array:
+    assert space is not None
+    return space.array(packed)
 
 
 class Packer:

@@ -40,6 +40,10 @@ JOB_ROWS, JOB_BYTES = 64, 16_000
 SPARE_JOBS = 2
 """Jobs that a process has beyond one a thread, so that its threads do not wait for the dispatcher's next turn."""
 LISTED_DEATHS = 100
+MOST_INTERRUPTIONS = 2
+"""A batch during whose mixing so many processes died is mixed by this process."""
+CLOSE_S = 10.0
+"""How long `close` waits for the processes to end by themselves."""
 NO_ROWS = Rows(np.empty((len(COLUMNS), 0), np.int64))
 """The rows of a job that mixes a batch."""
 
@@ -104,7 +108,12 @@ class WorkerPool:
     def close(self) -> None:
         """End the processes and wait for that."""
         self.stop()
-        if self._thread is not None and self._thread is not threading.current_thread():
+        if self._thread is None or self._thread is threading.current_thread():
+            return
+        self._thread.join(CLOSE_S)
+        if self._thread.is_alive():  # it waits for a process that does not read its pipe
+            for worker in list(self._workers):
+                worker.process.kill()
             self._thread.join()
 
     def describe(self) -> list[str]:
@@ -244,10 +253,10 @@ class WorkerPool:
             offsets = [self.memory.offset(batch.values[name]) for name in self._outputs]
             batch.offsets = struct.pack(f"<{len(offsets)}q", *offsets)
         place, begin, nbytes = 0, 0, 0
-        if batch.space is not None and len(job.rows):
+        if batch.space is not None and has_own_room(job):
             begin, nbytes = batch.space.part(job.rows["row"])
             place = self.memory.offset(batch.space.memory) + begin
-        table = job.rows.table if len(job.rows) else job.reader.filler.mixing.positions(batch)
+        table = job.rows.table if len(job.rows) else np.array(job.reader.filler.mixing.span(batch), np.int64)
         content = batch.offsets + struct.pack("<3q", place, begin, nbytes) + table.tobytes()
         return struct.pack("<4q", 24 + len(content), job.number, batch.rows, len(job.rows)) + content
 
@@ -271,7 +280,8 @@ class WorkerPool:
 
     def _mix_or_deliver(self, reader: RowsSource, batch: Batch) -> None:
         mixing = reader.filler.mixing
-        if batch.error is None and mixing is not None and mixing.mixes_rasters:
+        mixes = mixing is not None and mixing.mixes_rasters and batch.interrupted < MOST_INTERRUPTIONS
+        if batch.error is None and mixes:
             self._retry.append(self._job(reader, batch, NO_ROWS))
         else:
             reader.complete(batch)
@@ -293,20 +303,19 @@ class WorkerPool:
             return
         for job in worker.jobs.values():
             if not len(job.rows):
-                self._refill(job)
+                self._refill(job.reader, job.batch)
             elif is_fault(worker.process.returncode):
                 self._suspect(job, cause)
             else:
                 self._retry.append(job)
         self._start_one(worker.number)
 
-    def _refill(self, job: FillJob) -> None:
+    def _refill(self, reader: RowsSource, batch: Batch) -> None:
         """Fill a batch again whose mixing was interrupted: some of its rows are mixed already."""
-        job.batch.pending, job.batch.located = (
-            job.batch.rows,
-            None,
-        )  # other samples may have taken the place of bad records
-        self._split(job.reader, job.batch, 0, job.batch.rows)
+        batch.interrupted += 1
+        batch.pending = batch.rows
+        batch.located = None  # other samples may have taken the place of bad records
+        self._split(reader, batch, 0, batch.rows)
 
     def _suspect(self, job: FillJob, cause: str) -> None:
         """One of the rows may have ended the process: they are tried one by one, and one that ends a process again is bad.
@@ -349,6 +358,14 @@ class WorkerPool:
     def __del__(self, close: Callable[[int], None] = os.close) -> None:
         if hasattr(self, "_setup"):
             close(self._setup)
+
+
+def has_own_room(job: FillJob) -> bool:
+    """Whether the part of a batch's `Space` that belongs to the job's rows is its own.
+
+    It is not that of a row that another sample takes: the job that failed to read the row has packed its other rows without gaps.
+    """
+    return len(job.rows) > 0 and int(job.rows["row"][0]) not in job.batch.attempts
 
 
 class _Bell:

@@ -6,7 +6,8 @@ SETUP is a file with a pickled `Setup`. Messages in JOBS are a length (int64) an
 
     number of the job, rows of the batch, rows of the job, offset of each output's array in the shared memory,
     of the job's part of the batch's `Space`: its offset in the shared memory, its offset in the space, its length;
-    the table of `Rows`; of a job without rows, which mixes the samples of a full batch, their positions in the run
+    the table of `Rows`; of a job without rows, which mixes the samples of a full batch, the first of their positions
+    in the run and the one behind them
 
 A reply is one `REPLY`, then a pickled `Outcome` where it says that one follows. Each thread of this process takes a whole job:
 what a job costs beside its rows is some 100 us where many processes share a core and its caches.
@@ -163,7 +164,8 @@ class _Program:
             return Outcome(self._stages.fill(job.values, job.rows, worker), job.packer.values)
         assert self._setup.mixes is not None
         worker.enter("decode")
-        mix_rasters(self._setup.mixes, job.values, job.table)
+        start, stop = job.table.tolist()
+        mix_rasters(self._setup.mixes, job.values, np.arange(start, stop))
         return Outcome()
 
     def _receive(self) -> _Job:
