@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from functools import lru_cache
 from hashlib import blake2b, sha256
 from pathlib import Path
 from typing import Any
@@ -30,8 +29,6 @@ from tfprep.storage.urls import read_content, remove_file, size_of, write_conten
 
 _READ_AT_ONCE = 32
 """Receipts that are requested from a store at a time."""
-_MOST_COMMON = 4096
-"""Different contents of a part of a receipt that are kept; forms count samples, of which shards have a few hundred numbers."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +113,13 @@ class Contents:
 
 
 def read_receipt(
-    layout: Layout, split: str, shard: int, *, check_files: bool = True, sizes: Mapping[str, int] | None = None
+    layout: Layout,
+    split: str,
+    shard: int,
+    *,
+    check_files: bool = True,
+    sizes: Mapping[str, int] | None = None,
+    common: dict[str, Any] | None = None,
 ) -> Receipt | None:
     """Return the shard's receipt. None if there is none that can be read, or a file that it names is gone or of another size.
 
@@ -124,12 +127,14 @@ def read_receipt(
       layout, split, shard: Which shard of which build.
       check_files: False returns it whatever became of the shard's files.
       sizes: The sizes of all objects of a dataset at a store, by name; None asks the store for each file.
+      common: What other receipts hold, too, by its text; it is in memory once.
 
     Raises:
       StorageError: The store cannot be reached or refuses.
     """
     try:
-        receipt = _parse(_without_digest(read_content(layout.receipt(split, shard))))
+        raw = _without_digest(read_content(layout.receipt(split, shard)))
+        receipt = _parse(raw, {} if common is None else common)
     except (OSError, ValueError, KeyError, TypeError):
         return None
     if (receipt.split, receipt.shard) != (split, shard):
@@ -145,12 +150,13 @@ def read_receipt(
 
 def read_receipts(layout: Layout, shards: Iterable[tuple[str, int]]) -> Iterator[Receipt | None]:
     """Yield the receipts of many shards, in their order, as `read_receipt` returns them. At a store, they are fetched at once."""
+    common: dict[str, Any] = {}
     if not layout.at_store:
-        yield from (read_receipt(layout, split, shard) for split, shard in shards)
+        yield from (read_receipt(layout, split, shard, common=common) for split, shard in shards)
         return
     sizes = {info.name: info.bytes for info in layout.store.list()}
     with ThreadPoolExecutor(_READ_AT_ONCE) as pool:
-        yield from pool.map(lambda place: read_receipt(layout, *place, sizes=sizes), shards)
+        yield from pool.map(lambda place: read_receipt(layout, *place, sizes=sizes, common=common), shards)
 
 
 def write_receipt(layout: Layout, receipt: Receipt, contents: Contents) -> None:
@@ -228,19 +234,19 @@ def _is_there(layout: Layout, file: FileInfo, sizes: Mapping[str, int] | None) -
     return path is not None and path.stat().st_size == file.bytes and layout.find(f"{file.name}.idx") is not None
 
 
-def _parse(raw: Any) -> Receipt:
+def _parse(raw: Any, common: dict[str, Any]) -> Receipt:
     """Make a receipt of what its file holds. What most shards have in common is in memory once: there are 100,000 of them."""
     return Receipt(
         split=sys.intern(raw["split"]),
         shard=raw["shard"],
         shards=raw["shards"],
         fingerprint=sys.intern(raw["fingerprint"]),
-        versions=_mapping(json.dumps(raw["versions"])),
+        versions=_shared(common, raw["versions"], dict),
         signature=raw["signature"],
         digest=raw["digest"],
         files=tuple(FileInfo(**file) for file in raw["files"]),
-        forms=_forms(json.dumps(raw["forms"])),
-        expected=_mapping(json.dumps(raw["expected"])),
+        forms=_shared(common, raw["forms"], _parse_forms),
+        expected=_shared(common, raw["expected"], dict),
         moments={
             sys.intern(name): Moments(m["pixels"], tuple(m["sums"]), tuple(m["squares"]))
             for name, m in raw["moments"].items()
@@ -252,17 +258,15 @@ def _parse(raw: Any) -> Receipt:
     )
 
 
-@lru_cache(_MOST_COMMON)
-def _mapping(text: str) -> Mapping[str, str]:
-    mapping: Mapping[str, str] = json.loads(text)
-    return mapping
+def _shared(common: dict[str, Any], raw: Any, parse: Callable[[Any], Any]) -> Any:
+    text = json.dumps(raw)
+    if text not in common:
+        common[text] = parse(raw)
+    return common[text]
 
 
-@lru_cache(_MOST_COMMON)
-def _forms(text: str) -> FieldForms:
-    return {
-        name: {form: _parse_form(one) for form, one in of_field.items()} for name, of_field in json.loads(text).items()
-    }
+def _parse_forms(raw: Any) -> FieldForms:
+    return {name: {form: _parse_form(one) for form, one in of_field.items()} for name, of_field in raw.items()}
 
 
 def _parse_form(raw: Any) -> FieldForm:

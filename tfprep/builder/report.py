@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 
 from tfprep.builder.layout import Layout
 from tfprep.builder.receipts import Receipt
@@ -22,14 +22,18 @@ _MOST_COMPARED = 200_000
 _STAGES = ("read", "decode", "geometry", "derive", "colour", "stack", "hash", "encode", "write")
 
 
-def get_ready() -> threading.Thread:
-    """Begin to import what a report needs, 0.2 s, while workers build the shards; join the thread before `write_report`."""
-    thread = threading.Thread(target=_get_ready, name="tfprep-report", daemon=True)
+@contextmanager
+def preparing_report() -> Iterator[None]:
+    """Import what a report needs, 0.2 s, in a thread, while workers build the shards inside."""
+    thread = threading.Thread(target=_prepare, name="tfprep-report", daemon=True)
     thread.start()
-    return thread
+    try:
+        yield
+    finally:
+        thread.join()
 
 
-def _get_ready() -> None:
+def _prepare() -> None:
     with suppress(Exception):  # `write_report` will meet it again, and say so.
         import pyarrow.compute  # noqa: F401
 

@@ -8,10 +8,9 @@ import pickle
 import secrets
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Thread
 
 from tfprep.builder.layout import Layout, forget_marks, locked, remember_origin
 from tfprep.builder.options import BuildOptions, BuildSummary, Part, PartSummary, worker_count
@@ -37,7 +36,7 @@ from tfprep.builder.progress import NodeProgress, OnEvent, OnProgress, Tell, tel
 from tfprep.builder.publication.at_store import locked_at_store
 from tfprep.builder.publication.publish import Publication, check_rejects, publish
 from tfprep.builder.receipts import Receipt, read_receipts
-from tfprep.builder.report import get_ready, write_report
+from tfprep.builder.report import preparing_report, write_report
 from tfprep.builder.schedule import PendingShard, ShardScheduler, SpaceCheck
 from tfprep.builder.scratch import placed
 from tfprep.builder.shards.forms import expected_of, most_common
@@ -177,7 +176,6 @@ class _Build:
         self._options, self._engine = job.options, job.engine
         self._run = secrets.token_hex(6)
         self._is_open = False
-        self._ready: Thread | None = None
         self._nodes: tuple[NodeProgress, ...] = ()
 
     def run(self) -> BuildSummary:
@@ -188,7 +186,9 @@ class _Build:
         forget_common_plan(self._layout)
         states = self._states(plan)
         self._remember(plan)
-        built, receipts = self._build_all(plan, [state for state in states if self._is_due(state)])
+        due = [state for state in states if self._is_due(state)]
+        with preparing_report() if due else nullcontext():
+            built, receipts = self._build_all(plan, due)
         return self._publish(plan, built, receipts)
 
     def run_part(self, part: Part) -> PartSummary:
@@ -306,6 +306,7 @@ class _Build:
             if not pending:
                 self._nodes = tuple(scheduler.nodes.values())
                 return list(scheduler.built.values()), receipts
+            receipts.clear()  # before the next round reads as many
         raise BuildError("fields keep changing their form while they are built; are the raw files being rewritten?")
 
     def _build(self, plan: Plan, scheduler: ShardScheduler, pending: Sequence[PendingShard]) -> None:
@@ -315,7 +316,6 @@ class _Build:
             self._engine.start()
             self._engine.open(self._argument(plan))
             self._is_open = True
-            self._ready = get_ready()
         try:
             scheduler.run(pending)
         finally:
@@ -324,8 +324,6 @@ class _Build:
     def _report(self, plan: Plan, manifest: Manifest, receipts: Sequence[Receipt], built: Sequence[ShardState]) -> None:
         samples = sum(state.samples for state in built)
         seconds = time.monotonic() - self._job.started
-        if self._ready is not None:
-            self._ready.join()
         if fault := write_report(self._layout, manifest, receipts, seconds, samples, plan.tally):
             self._tell("report", fault)
 

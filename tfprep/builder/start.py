@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tfprep.builder.options import BuildOptions, BuildSummary, Part, PartSummary, worker_count
 from tfprep.builder.workers import Engine, Inline, Processes
+from tfprep.child_process import worker_environment
 from tfprep.dataset.names import INDEX
 from tfprep.engines import Ray
 from tfprep.errors import BuildError
@@ -173,18 +174,24 @@ def _job(
     options: BuildOptions | None, on_progress: OnProgress | None, on_event: OnEvent | None, *, workers: bool,
     cluster: Ray | None = None,
 ) -> Iterator[Job]:  # fmt: skip
-    """Start the engine, with its workers at once if they are needed, and close it in the end."""
+    """Make the engine, start its workers at once if they are needed and run on this machine, and close it in the end."""
     started = time.monotonic()
     options = options or BuildOptions()
     with closing(_engine(options, cluster)) as engine:
-        if workers:
+        _check_memory((data, out), options, cluster)
+        if workers and cluster is None and _is_there(recipe):
             engine.start()
         # NumPy, OpenCV and Arrow are imported here, the first two by the recipe, while the workers do the same.
         root = _root(recipe, data)
-        _check_memory(out, root, options, cluster)
+        _check_memory((root,), options, cluster)
         from tfprep.builder.run import Job
 
         yield Job(recipe, os.path.expanduser(out), root, options, engine, on_progress, on_event, started)
+
+
+def _is_there(recipe: Recipe | str | os.PathLike[str]) -> bool:
+    """Return whether there is a recipe to load; if not, loading it says why."""
+    return not isinstance(recipe, str | os.PathLike) or (Path(recipe).suffix == ".py" and os.path.isfile(recipe))
 
 
 def _root(recipe: Recipe | str | os.PathLike[str], data: str | os.PathLike[str] | None) -> str | os.PathLike[str]:
@@ -197,13 +204,11 @@ def _root(recipe: Recipe | str | os.PathLike[str], data: str | os.PathLike[str] 
     return "." if isinstance(recipe, Recipe) else data_root(Path(recipe))
 
 
-def _check_memory(
-    out: str | os.PathLike[str], root: str | os.PathLike[str], options: BuildOptions, cluster: Ray | None
-) -> None:
+def _check_memory(places: Iterable[str | os.PathLike[str] | None], options: BuildOptions, cluster: Ray | None) -> None:
     """Raise BuildError if worker processes are to read or write `memory://`."""
     if cluster is None and not worker_count(options):
         return
-    for place in (root, out):
+    for place in places:
         if str(place).startswith("memory://"):
             raise BuildError(
                 f"{place} is in the memory of this process, where worker processes see nothing of it; build with "
@@ -221,4 +226,8 @@ def _engine(options: BuildOptions, cluster: Ray | None) -> Engine:
         from tfprep.builder.workers.cluster import RayNodes
 
         return RayNodes(ENTRY, cluster, workers=options.workers, item_timeout_s=options.item_timeout_s)
-    return Processes(ENTRY, workers=workers, item_timeout_s=options.item_timeout_s) if workers else Inline(ENTRY)
+    if not workers:
+        return Inline(ENTRY)
+    # That of this process before the recipe is loaded, whenever a worker starts: each of them loads the recipe itself.
+    here = worker_environment()
+    return Processes(ENTRY, workers=workers, item_timeout_s=options.item_timeout_s, environment=here)

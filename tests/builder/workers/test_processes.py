@@ -76,6 +76,21 @@ def test_both_engines_give_the_same_results(entry):
     assert len({event.result["pid"] for event in spread if isinstance(event, TaskDone)}) == 2
 
 
+def test_a_worker_that_replaces_another_gets_the_same_environment(entry, monkeypatch):
+    engine = Processes(entry, workers=1, item_timeout_s=60)
+    engine.start()
+    monkeypatch.setenv("SET_LATER", "1")
+    monkeypatch.syspath_prepend("/added/later")
+    code = "assert 'SET_LATER' not in os.environ and '/added/later' not in sys.path, (os.environ, sys.path)"
+    crashed, done = (
+        event
+        for event in ran(engine, [{"code": "os.kill(os.getpid(), 9)"}, {"code": code}])
+        if isinstance(event, TaskCrashed | TaskDone)
+    )
+    assert isinstance(crashed, TaskCrashed)
+    assert isinstance(done, TaskDone)
+
+
 def test_a_task_may_be_larger_than_a_pipe(entry):
     *_, event = ran(Processes(entry, workers=1, item_timeout_s=60), [{"number": "x" * 3_000_000}])
     assert event.result["number"] == "x" * 3_000_000

@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tfprep import errors
@@ -45,12 +45,18 @@ _MOST_IDLE_DEATHS = 5
 
 
 class Processes:
-    """Runs tasks in `workers` processes; a process whose item takes longer than `item_timeout_s` is killed. See `Engine`."""
+    """Runs tasks in `workers` processes; a process whose item takes longer than `item_timeout_s` is killed. See `Engine`.
 
-    def __init__(self, entry: str, *, workers: int, item_timeout_s: float) -> None:
+    All processes, also those that replace others, get `environment`; None is that of this process when the first one starts.
+    """
+
+    def __init__(
+        self, entry: str, *, workers: int, item_timeout_s: float, environment: Mapping[str, str] | None = None
+    ) -> None:
         self._entry = entry
         self._count = workers
         self._item_timeout_s = item_timeout_s
+        self._environment = environment
         self._argument: Json | None = None
         self._waiting: deque[tuple[int, Json]] = deque()
         self._selector = selectors.DefaultSelector()
@@ -95,7 +101,9 @@ class Processes:
         self._selector.close()
 
     def _start_one(self) -> None:
-        worker = _Worker(self._entry)
+        if self._environment is None:
+            self._environment = worker_environment()
+        worker = _Worker(self._entry, self._environment)
         if self._argument is not None:
             worker.open(self._argument)
         self._workers.append(worker)
@@ -154,7 +162,7 @@ class Processes:
 class _Worker:
     """One process: its pipes, its mark file, what native code in it writes, and the number of its task."""
 
-    def __init__(self, entry: str) -> None:
+    def __init__(self, entry: str, environment: Mapping[str, str]) -> None:
         self.task: int | None = None
         self._rest = b""
         # Files without a name: nothing is left in the temporary folder when this process is killed.
@@ -164,7 +172,7 @@ class _Worker:
         files = self._marks.fileno(), self._output.fileno()
         command = [sys.executable, "-m", "tfprep.builder.workers.worker", entry, *map(str, (*files, os.getpid()))]
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=files, env=worker_environment()
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=files, env=environment
         )
 
     def open(self, argument: Json) -> None:
