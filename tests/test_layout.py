@@ -194,7 +194,9 @@ def test_a_build_worker_has_no_arrow():
 
 def test_help_imports_next_to_nothing():
     """`tfprep --help` answers at once: not even NumPy is needed."""
-    code = "import sys\nimport tfprep.cli as c\ntry: c.main(['--help'])\nexcept SystemExit: pass\n"
+    code = (
+        "import sys; sys.argv = ['tfprep', '--help']\nimport tfprep.cli as c\ntry: c.main()\nexcept SystemExit: pass\n"
+    )
     code += "print('numpy' in sys.modules, 'pyarrow' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip().endswith("False False")

@@ -1,5 +1,5 @@
 """`python -m tfprep`: the same as the console script."""
 
-from tfprep.cli import main
+from tfprep.cli import run
 
-main()
+run()

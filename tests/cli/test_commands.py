@@ -297,6 +297,35 @@ def test_the_end_of_a_command_loses_no_output_and_runs_what_was_registered(tmp_p
     assert ended.stdout.endswith("registered\n")
 
 
+def test_the_end_of_a_command_writes_the_files_that_a_recipe_left_open(photos, tmp_path):
+    (tmp_path / "recipe.py").write_text("""
+from tfprep import Recipe, codecs, sources
+LOG = open("log.txt", "w")
+def noted(sample, generator):
+    LOG.write("one sample\\n")
+    return sample["image"]
+RECIPE = Recipe("noted", sources.Folder(), derive={"d": noted}, store={"d": codecs.Raw()})
+""")
+    command = [sys.executable, "-m", "tfprep", "build", "recipe.py", "--data", photos, "--out", "out", "--workers", "0"]
+    subprocess.run(command, cwd=tmp_path, capture_output=True, check=True)
+    assert len((tmp_path / "log.txt").read_text().splitlines()) >= len(list(photos.rglob("*.jpg")))
+
+
+@pytest.mark.parametrize("call", ["runpy.run_module('tfprep', run_name='__main__')", "tfprep.cli.main()"])
+def test_a_command_leaves_the_process_of_its_caller_as_it_was(call):
+    code = f"""
+import gc, runpy, sys, tfprep.cli
+sys.argv = ["tfprep", "--help"]
+before = gc.get_threshold()
+try:
+    {call}
+finally:
+    print("finally", gc.get_threshold() == before)
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ended.stdout.endswith("finally True\n")
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device that is always full is Linux's")
 def test_an_output_that_cannot_be_written_is_an_error():
     with Path("/dev/full").open("w") as out:

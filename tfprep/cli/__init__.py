@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import atexit
 import gc
 import importlib
-import os
 import sys
-import threading
 from typing import Any, NoReturn
 
 import click
@@ -84,14 +81,22 @@ def tfprep() -> None:
     """
 
 
+def run() -> None:
+    """Run the console script, or `python -m tfprep`."""
+    threshold = gc.get_threshold()
+    gc.set_threshold(_COLLECT_AFTER)
+    try:
+        main()
+    finally:
+        gc.set_threshold(*threshold)  # With `runpy`, the process goes on.
+
+
 def main(args: list[str] | None = None) -> Any:
     """Run the command line and exit. With `--json`, an error is a JSON object on standard output too."""
     as_json = "--json" in (sys.argv[1:] if args is None else args)
-    if args is None:  # this process is the command's own
-        gc.set_threshold(_COLLECT_AFTER)
     try:
         status = tfprep.main(args=args, prog_name="tfprep", standalone_mode=False)
-        _end(status if isinstance(status, int) else 0, whole_process=args is None)
+        sys.exit(status if isinstance(status, int) else 0)
     except click.ClickException as error:
         error.show()
         _print_error(error.format_message(), "UsageError", as_json)
@@ -106,17 +111,6 @@ def main(args: list[str] | None = None) -> Any:
         _fail_without(error, as_json)
     except (TfprepError, OSError) as error:
         _fail(str(error), type(error).__name__, EXIT_ERROR, as_json)
-
-
-def _end(status: int, *, whole_process: bool) -> NoReturn:
-    """Exit. If the process is that of the command line, without taking all modules apart first: 0.1 s after a build."""
-    if whole_process and threading.active_count() == 1 and sys.getprofile() is None:
-        atexit._run_exitfuncs()
-        for stream in (sys.stdout, sys.stderr):
-            if stream is not None:
-                stream.flush()
-        os._exit(status)
-    sys.exit(status)
 
 
 def _fail_without(error: ModuleNotFoundError, as_json: bool) -> NoReturn:
