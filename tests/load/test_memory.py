@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -156,6 +157,29 @@ def test_batch_bytes_are_those_of_the_largest_images(originals):
     assert small["batch_bytes"] <= 8 * (sizes[5] + 64)
     floats = tfprep.open(originals.path).numpy_loader("train", 8, fields=["image"], dtype="float32").report()["memory"]
     assert floats["batch_bytes"] >= 4 * sum(sizes[:8])
+
+
+@pytest.mark.parametrize("sizes", [{"height": 2**31 - 1, "width": 2**31 - 1}, {"height": -300}, {"width": 2**31 - 1}])
+def test_sizes_of_a_damaged_index_are_refused(originals, sizes):
+    originals.change_index(7, **sizes)
+    with pytest.raises(LoaderError, match="the index gives sizes of 'image' that no array has"):
+        tfprep.open(originals.path).numpy_loader("train", 8, fields=["image"])
+
+
+def test_the_room_of_rows_that_differ_in_size_counts(originals):
+    """Four bytes a row of the table, for worker processes alone."""
+    data, options = tfprep.open(originals.path), {"fields": ["image"], "cache": False, "threads": 2, "prefetch": 2}
+    threads, processes = (
+        data.numpy_loader("train", 8, workers=workers, **options) for workers in ("threads", "processes")
+    )
+    with closing(processes):
+        plan = processes.pipeline.memory
+        assert plan.working_bytes == threads.pipeline.memory.working_bytes + processes.pipeline.workers.nbytes + 4 * 60
+        rooms = processes.pipeline._varying.of_rows(np.arange(60))
+        images = np.array([values["image"].nbytes for values in originals.values["train"][0]])
+        assert (rooms % 64 == 0).all()
+        assert (rooms - images >= 0).all()
+        assert (rooms - images <= 64).all()
 
 
 def test_the_budget_bounds_images_of_different_sizes(originals):

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -32,6 +33,10 @@ SMALLEST_ROW = 64
 """Bytes of a label or a text, counted roughly."""
 MOST_CHANNELS = 4
 """Of a raster whose samples differ in their channels: RGBA."""
+MOST_ARRAY_BYTES = 1 << 40
+"""An index in which a sample's array is larger than this is damaged."""
+UNIT_BYTES = 4
+"""Bytes in which the room of a row is noted."""
 
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
@@ -50,6 +55,11 @@ class MemoryPlan:
     @property
     def batches_bytes(self) -> int:
         return self.batch_bytes * (self.prefetch + HELD_ELSEWHERE) + self.working_bytes
+
+    @property
+    def in_turn(self) -> int:
+        """Batches whose memory is used in turn: those that are prefetched, the next one, and the one delivered last."""
+        return self.prefetch + 2
 
     @property
     def cache_bytes(self) -> int:
@@ -126,8 +136,14 @@ def varying_bytes(
     nbytes = _varying_bytes(outputs, specs, table, None)
     if nbytes is None:
         return None
-    nbytes += ALIGNMENT * sum(_varies(output) for output in outputs)
-    return VaryingBytes(nbytes, _largest_sum(nbytes if rows is None else nbytes[rows], batch_rows))
+    units = nbytes // ALIGNMENT + sum(_varies(output) for output in outputs)
+    of_batch = _largest_sum(units if rows is None else units[rows], batch_rows) * ALIGNMENT
+    return VaryingBytes(np.minimum(units, np.iinfo(np.int32).max).astype(np.int32), of_batch)
+
+
+def rooms_bytes(outputs: Sequence[Output], table: RecordTable) -> int:
+    """Bytes of what `varying_bytes` returns."""
+    return UNIT_BYTES * table.samples if any(_varies(output) for output in outputs) else 0
 
 
 def _largest_sum(values: Numbers, count: int) -> int:
@@ -170,13 +186,25 @@ def _decoded_bytes(output: Output, specs: Mapping[str, FieldSpec], table: Record
         stored = (
             1 if np.dtype(specs[name].dtype).kind in "iu" else np.dtype(specs[name].dtype).itemsize
         )  # varints, floats
-        return _largest(table, f"{name}_size") * itemsize // stored
+        return _product(name, _largest(table, f"{name}_size"), itemsize) // stored
     height, width = (
         _largest(table, column) if size is None else np.int64(size)
         for column, size in zip(("height", "width"), output.shape[:2], strict=True)
     )
     channels = prod(MOST_CHANNELS if size is None else size for size in output.shape[2:])
-    return np.asarray(height * width * channels * itemsize)
+    return _product(name, height, width, channels * itemsize)
+
+
+def _product(name: str, *sizes: Any) -> Numbers:
+    """The bytes of a field's arrays by the index's sizes, int64 [N]; LoaderError where no array has them."""
+    factors = [np.asarray(size, np.float64) for size in sizes]
+    nbytes = np.asarray(prod(factors))
+    if any((factor < 0).any() for factor in factors) or (nbytes > MOST_ARRAY_BYTES).any():
+        raise LoaderError(
+            f"the index gives sizes of {name!r} that no array has: {nbytes.min():,.0f} to {nbytes.max():,.0f} bytes; it "
+            "is damaged: build the dataset again"
+        )
+    return nbytes.astype(np.int64)
 
 
 def _largest(table: RecordTable, column: str) -> Numbers:

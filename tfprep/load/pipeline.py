@@ -24,6 +24,7 @@ from tfprep.load.memory import (
     budget_bytes,
     parse_bytes,
     plan_memory,
+    rooms_bytes,
     varying_bytes,
     working_bytes,
 )
@@ -167,9 +168,7 @@ class Pipeline:
     def _reader(self, start: int, stride: int) -> Reader:
         if self.settings.allocator:
             set_allocator()
-        memory = BatchMemory(
-            self._batch_outputs, self._batch_rows, self.memory.prefetch + 2, self._shared, self._varying
-        )
+        memory = BatchMemory(self._batch_outputs, self._batch_rows, self.memory.in_turn, self._shared, self._varying)
         pace = Pace(self.memory.prefetch, self.settings.threads, self.options.timeout_s)
         pool = None if self._pool is None or self._pool.failure else self._pool
         ahead = None
@@ -384,7 +383,8 @@ class Pipeline:
     def _plan_memory(self) -> MemoryPlan:
         (batch, working), options, settings = self._needs, self.options, self.settings
         most = settings.most_prefetch or max(PREFETCH, most_prefetch(self.workers, self._batch_rows))
-        plan = plan_memory(self._budget, batch, options.prefetch, most, working + self.workers.nbytes)
+        rooms = 0 if self._varying is None else self._varying.units_of_row.nbytes
+        plan = plan_memory(self._budget, batch, options.prefetch, most, working + self.workers.nbytes + rooms)
         return plan.with_fetching() if self.is_remote else plan
 
     def _measure_needs(self) -> tuple[int, int]:
@@ -414,15 +414,17 @@ class Pipeline:
         if self.local is not None:
             other = "shards arrive in the folder `local` while it runs"
         return plan_workers(
-            options.workers, threads, parts=self._parts, geometry=options.geometry, files=self.table.files,
-            records=self._records_of_each_epoch, budget=self._budget, needed=self._least_bytes, other=other,
+            options.workers, threads, parts=self._parts, ops=(options.geometry, self.at_load, self._casts),
+            files=self.table.files, records=self._records_of_each_epoch, budget=self._budget,
+            needed=self._least_bytes, other=other,
         )  # fmt: skip
 
     @property
     def _least_bytes(self) -> int:
         """What batches and decoding take at least: worker processes get none of it."""
         batch, working = self._needs
-        return batch * ((self.options.prefetch or 1) + HELD_ELSEWHERE) + working
+        rooms = rooms_bytes(self._batch_outputs, self.table)
+        return batch * ((self.options.prefetch or 1) + HELD_ELSEWHERE) + working + rooms
 
     @property
     def _records_of_each_epoch(self) -> int:
@@ -499,7 +501,7 @@ class Pipeline:
     def _make_pool(self) -> WorkerPool | None:
         if self._shared is None:
             return None
-        in_turn = self.memory.batches_bytes - self.memory.working_bytes
+        in_turn = self.memory.batch_bytes * self.memory.in_turn
         return make_pool(self.workers, self._shared, self._filler, self._batch_outputs, in_turn)
 
     def workers_report(self) -> dict[str, Any]:

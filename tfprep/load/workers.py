@@ -54,7 +54,7 @@ def plan_workers(
     workers: int,
     *,
     parts: Sequence[FieldPart],
-    geometry: Sequence[Any],
+    ops: Any,
     files: Sequence[Any],
     records: int,
     budget: int,
@@ -67,7 +67,7 @@ def plan_workers(
         choice: What the user asked for.
         workers: Reading threads, over all processes together.
         parts: What is read.
-        geometry: The ops on the way in.
+        ops: The ops on the way in and at load, and casts.
         files: The shards.
         records: How many records every epoch reads; 0 where a cache holds them.
         budget: The loader's memory budget, in bytes; fewer processes of more threads start where it is small.
@@ -77,7 +77,7 @@ def plan_workers(
     if choice == "threads":
         return WorkersPlan(0, workers, "workers='threads'")
     most = max(0, min(int(budget * PROCESSES_SHARE), budget - needed)) // PROCESS_BYTES
-    obstacle = other or _obstacle(parts, geometry, files)
+    obstacle = other or _obstacle(parts, ops, files)
     if not obstacle and most < LEAST_PROCESSES:
         obstacle = (
             f"memory_budget={budget:,} bytes has no room for {LEAST_PROCESSES} processes of {PROCESS_BYTES:,} bytes"
@@ -111,7 +111,7 @@ def _automatic(workers: int, records: int) -> tuple[bool, str]:
     return True, f"every epoch reads {records:,} records, which repays the start of processes"
 
 
-def _obstacle(parts: Sequence[FieldPart], geometry: Sequence[Any], files: Sequence[Any]) -> str:
+def _obstacle(parts: Sequence[FieldPart], ops: Any, files: Sequence[Any]) -> str:
     """Why worker processes cannot read this; empty where they can."""
     if not hasattr(os, "memfd_create"):
         return "this system has no memfd_create"
@@ -120,7 +120,7 @@ def _obstacle(parts: Sequence[FieldPart], geometry: Sequence[Any], files: Sequen
     if any(is_remote(path) for path in files):
         return "records at a URL are fetched by threads"
     try:
-        sendable((parts, geometry))
+        sendable((parts, ops))
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         return f"a codec or an op cannot be sent to another process ({error})"
     return ""

@@ -13,6 +13,7 @@ from collections import Counter
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import psutil
@@ -23,6 +24,8 @@ from tfprep import augment, codecs
 from tfprep.errors import LoaderError, RecordError, StalledPipelineError
 from tfprep.load import CutMix, MixUp, RandomCrop, RandomFlip
 from tfprep.load.reader import worker_handle
+from tfprep.load.reader.shared import MappedMemory, SharedMemory
+from tfprep.load.reader.space import ALIGNMENT, Packed, unpack
 from tfprep.load.reader.worker_handle import PROGRAM, cause_of_death
 from tfprep.load.reader.worker_pool import MOST_DEATHS, MOST_INTERRUPTIONS
 from tfprep.load.workers import PROCESS_BYTES
@@ -147,6 +150,7 @@ CASES = {
     },
     "cut out of the cache, with text": {
         "fields": ["image", "caption"], "cache": "decoded", "at_load": [RandomFlip(), RandomCrop(20, 25)],
+        "prefetch": 4,
     },
     "cut and cast out of the cache": {
         "inputs": ["image", "clicks"], "targets": "label", "dtype": "float32", "normalize": True, "cache": "decoded",
@@ -173,9 +177,40 @@ UNEVEN = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize("prefetch", [1, 4])
 @pytest.mark.parametrize("case", UNEVEN)
-def test_values_without_an_array(uneven, case):
-    compare_with_threads(tfprep.open(uneven.path), {"cache": False, **UNEVEN[case]})
+def test_values_without_an_array(uneven, case, prefetch):
+    compare_with_threads(tfprep.open(uneven.path), {"cache": False, "prefetch": prefetch, **UNEVEN[case]})
+
+
+@pytest.mark.parametrize("prefetch", [1, 4])
+def test_arrays_that_differ_in_size_begin_where_tensorflow_takes_them_over(uneven, prefetch):
+    """Also where a job has few rows: each job's room begins at a multiple of 64 bytes."""
+    options = {"fields": ["image", "mask", "boxes"], "dtype": "float32", "cache": False, "seed": 3}
+    data = tfprep.open(uneven.path)
+    with closing(data.numpy_loader("train", 16, **options, **PROCESSES, prefetch=prefetch).repeat()) as loader:
+        loader.pipeline._pool.ready = True  # no thread of this process reads
+        for _, batch in zip(range(6), loader, strict=False):
+            for values in batch.values():
+                assert all(value.flags.aligned and value.ctypes.data % ALIGNMENT == 0 for value in values)
+
+
+def test_a_fork_that_drops_its_copies_leaves_the_batches_alone(data):
+    with closing(data.numpy_loader("train", 16, fields=["field"], cache=False, prefetch=1, **PROCESSES)) as loader:
+        loader.pipeline._pool.ready = True  # no thread of this process reads
+        kept = list(loader)
+        expected = [batch["field"].copy() for batch in kept]
+        child = os.fork()
+        if child == 0:
+            kept.clear()
+            try:
+                loader.pipeline._shared.allocate(1)
+            except LoaderError:
+                os._exit(0)
+            os._exit(1)
+        assert os.waitpid(child, 0)[1] == 0  # it gets no memory that may be in use here either
+        for batch, values in zip(kept, expected, strict=True):
+            assert np.array_equal(batch["field"], values)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -201,18 +236,20 @@ def test_a_cache_of_text_alone(uneven, workers):
 
 def compare_with_threads(data, options):
     options = {"batch_size": 16, "seed": 3, **options}
-    threads = iter(data.numpy_loader("train", workers="threads", **options).repeat())
-    loader = data.numpy_loader("train", **options, **PROCESSES).repeat()
-    first, processes = started(loader)
-    assert_same(first, next(threads))
-    for _ in range(45):  # several epochs: the first, the cached ones
-        assert_same(next(processes), next(threads))
-    (reader,) = loader.pipeline.readers
-    while not reader.remote.records:  # threads filled what was prefetched before processes had started
-        assert_same(next(processes), next(threads))
-    assert loader.report()["workers"]["kind"] == "processes"
-    loader.close()
-    threads.close()
+    with (
+        closing(data.numpy_loader("train", workers="threads", **options).repeat()) as expected,
+        closing(data.numpy_loader("train", **options, **PROCESSES).repeat()) as loader,
+    ):
+        threads = iter(expected)
+        first, processes = started(loader)
+        assert_same(first, next(threads))
+        for _ in range(45):  # several epochs: the first, the cached ones
+            assert_same(next(processes), next(threads))
+        (reader,) = loader.pipeline.readers
+        for _ in range(reader.prefetch + 1):  # threads filled what was prefetched before processes had started
+            assert_same(next(processes), next(threads))
+        assert reader.remote.records
+        assert loader.report()["workers"]["kind"] == "processes"
 
 
 def test_any_step_again(data):
@@ -552,6 +589,9 @@ def test_small_batches_are_not_counted_as_large_ones(data, monkeypatch):
     monkeypatch.setattr(worker_handle, "_cpu_description", lambda: "vendor_id\t: AuthenticAMD\n")
     loader = data.numpy_loader("train", 4, fields=["image"], **PROCESSES)
     assert loader.pipeline.memory.batches_bytes > worker_handle.CACHE_BYTES  # with the memory of the processes
+    monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
+    large = data.numpy_loader("train", 90, fields=["image"], prefetch=4000, **PROCESSES).pipeline._pool
+    assert "GLIBC_TUNABLES" in large._environment
     assert loader.pipeline._pool._environment == {}
     loader.close()
 
@@ -568,6 +608,18 @@ def test_nothing_is_left_of_a_trainer_that_ends(made, number):
     wait(lambda: not any(worker.is_running() for worker in workers))
     assert "worker" not in errors  # Ctrl-C is not for them
     assert "KeyboardInterrupt" in errors or number == signal.SIGKILL
+
+
+def test_a_job_of_cached_rows_is_said_to_be_from_the_cache(data):
+    with closing(
+        data.numpy_loader("val", 21, training=False, fields=["image"], cache="decoded", **PROCESSES)
+    ) as loader:
+        for _ in range(2):
+            started(loader)
+            loader.pipeline._pool.ready = True
+        pool, filler = loader.pipeline._pool, loader.pipeline._filler
+        batch = SimpleNamespace(located=None, indices=loader.pipeline.schedule.batch_indices([0])[0], values={})
+        assert pool._place(filler.prepare(batch, 0, 21)) == "from the cache"
 
 
 def test_a_stall_names_the_worker_and_its_stacks(data):
@@ -694,6 +746,40 @@ def test_what_processes_cannot_do_is_done_by_threads(photos, monkeypatch, option
         assert reason in report["because"]
         with pytest.raises(LoaderError, match=r"workers='processes' is not possible here: .* threads read it"):
             data.numpy_loader("train", 8, workers="processes", **options).repeat()
+
+
+class Flip(RandomFlip):
+    """An op of a class that another process cannot import."""
+
+
+Flip.__module__ = "__main__"
+
+
+@pytest.mark.parametrize("options", [{"at_load": [Flip()]}, {"at_load": [Flip(), MixUp(0.4)]}])
+def test_ops_at_load_that_cannot_be_sent(data, monkeypatch, options):
+    monkeypatch.setattr("tfprep.load.workers.usable_cpus", lambda: 64)
+    options = {"fields": ["image"], **options}
+    report = data.numpy_loader("train", 8, **options).report()["workers"]
+    assert report["kind"] == "threads"
+    assert "cannot be sent to another process (Flip is defined in the script that runs" in report["because"]
+    with pytest.raises(LoaderError, match=r"workers='processes' is not possible here: .*Flip.* threads read it"):
+        data.numpy_loader("train", 8, workers="processes", **options)
+
+
+def test_memory_that_is_not_there_is_an_error():
+    memory = SharedMemory()
+    memory.allocate(4096)
+    mapped = MappedMemory(memory.fd)
+    size = os.fstat(memory.fd).st_size
+    assert len(mapped.array(size - 64, (64,), "uint8")) == 64
+    for shape in [(65,), (-1,), (1 << 40,)]:
+        with pytest.raises(ValueError, match="does not lie in the shared memory"):
+            mapped.array(size - 64, shape, "uint8")
+
+
+def test_a_place_is_no_value():
+    with pytest.raises(AssertionError):
+        unpack({"image": {0: Packed(0, (1,), "uint8")}}, {"image": [None]}, None)
 
 
 def test_workers_import_neither_tensorflow_nor_pyarrow():

@@ -64,8 +64,9 @@ class BadRecords:
             self.rows_lost += 1
 
 
-def too_many(place: int) -> LoaderError:
+def too_many(place: int, reason: str) -> LoaderError:
+    """The error where no record can be read for a place of the run; `reason`: why the last one could not."""
     return LoaderError(
-        f"{ATTEMPTS} records in a row could not be read for place {place} of the run; the dataset is damaged: see report(), "
-        "and build it again"
+        f"{ATTEMPTS} records in a row could not be read for place {place} of the run, the last one because: {reason}. report() "
+        "names them; where files are damaged, build the dataset again"
     )

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from tfprep.fields import Array
 from tfprep.load.order.schedule import BatchIndices, Numbers
@@ -14,7 +15,7 @@ from tfprep.load.outputs import Output, row_bytes
 from tfprep.load.reader.buffers import Buffers
 from tfprep.load.reader.rows import Rows
 from tfprep.load.reader.shared import SharedMemory
-from tfprep.load.reader.space import Space
+from tfprep.load.reader.space import ALIGNMENT, Space
 
 LEASED_BYTES = 1 << 16
 """Arrays from this size on lie in recycled memory. Smaller ones are new each time: keeping the labels of every batch must not
@@ -74,10 +75,16 @@ class Batch:
 
 
 class VaryingBytes(NamedTuple):
-    """Bytes of arrays that differ in size: those of each row of the table, int64 [N], and of the largest batch."""
+    """Room for arrays that differ in size: that of each row of the table, in units of `ALIGNMENT` bytes, and that of the largest
+    batch in bytes."""
 
-    of_row: Numbers
+    units_of_row: npt.NDArray[np.int32]
     of_batch: int
+
+    def of_rows(self, rows: Numbers) -> Numbers:
+        """Bytes of these rows: int64 [N]."""
+        nbytes: Numbers = self.units_of_row[rows].astype(np.int64) * ALIGNMENT
+        return nbytes
 
 
 class BatchMemory:
@@ -107,7 +114,7 @@ class BatchMemory:
         """Room for the arrays of these rows of the table that differ in size, where worker processes make them."""
         if self._spaces is None or self._varying is None:
             return None
-        return Space(self._spaces.lease((self._varying.of_batch,), np.uint8), self._varying.of_row[rows])
+        return Space(self._spaces.lease((self._varying.of_batch,), np.uint8), self._varying.of_rows(rows))
 
     def finish(self, batch: Batch) -> None:
         """Move the small arrays of a full batch into memory of their own, which may be kept for long."""

@@ -167,9 +167,9 @@ class Filler:
 
         What is known of them here is filled in: from the index, and text from the cache.
         """
-        rows = self._located(batch, start, stop)
+        decoded = self._decoded  # `close` may take it away at any time
+        rows = self._located(batch, start, stop, decoded)
         self._look_up(batch, start, rows["record"], None if batch.located is None else rows["label"])
-        decoded = self._decoded
         if decoded is not None:
             rows["slot"][:], rows["cached"][:] = decoded.reserve(rows["record"])
             cached = rows["cached"] != 0
@@ -219,11 +219,11 @@ class Filler:
     def _records(self, batch: Batch, start: int, stop: int) -> Numbers:
         return self._table.record(batch.indices.row[start:stop], batch.indices.variant[start:stop])
 
-    def _located(self, batch: Batch, start: int, stop: int) -> Rows:
+    def _located(self, batch: Batch, start: int, stop: int, cache: DecodedCache | None) -> Rows:
         """Where the records of the rows [start, stop) lie, unless all of them are in the cache."""
         if batch.located is not None:
             return batch.located.take(slice(start, stop))
-        records, cache = self._records(batch, start, stop), self._decoded
+        records = self._records(batch, start, stop)
         cached = cache is not None and bool(cache.holds(records).all())
         return self._locate(np.arange(start, stop), batch.indices.position[start:stop], records, cached=cached)
 
@@ -271,7 +271,7 @@ class Filler:
         for failure in unread:
             row, record = int(rows["row"][failure.number]), int(rows["record"][failure.number])
             self._note(batch, row, record, failure.reason)
-            replacements.append(self._replacement(batch, row))
+            replacements.append(self._replacement(batch, row, failure.reason))
         return [rows for rows in replacements if rows is not None]
 
     def _note(self, batch: Batch, row: int, record: int, reason: str) -> None:
@@ -282,8 +282,8 @@ class Filler:
             raise error
         self._policy.bad.note(record, self._table.key(sample), error)
 
-    def _replacement(self, batch: Batch, row: int) -> Rows | None:
-        """Another sample for a row that cannot be read; None where by the policy the row is lost."""
+    def _replacement(self, batch: Batch, row: int, reason: str) -> Rows | None:
+        """Another sample for a row that cannot be read for this reason; None where by the policy the row is lost."""
         bad, substitute = self._policy.bad, self._policy.substitute
         if row not in batch.attempts:
             bad.lost()
@@ -298,7 +298,7 @@ class Filler:
             if not bad.known(int(records[0])):
                 self._look_up(batch, row, records)
                 return self._locate(np.array([row]), batch.indices.position[row : row + 1], records)
-        raise too_many(position)
+        raise too_many(position, reason)
 
     def _error(self, reason: str, record: int, sample: int) -> RecordError:
         """The error with the file, the record's number in it, and the sample's key."""

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from tfprep.errors import LoaderError
 from tfprep.fields import Array
 
 SEGMENT_BYTES = 1 << 36
@@ -24,20 +25,29 @@ LEAST_SEGMENT_BYTES = 1 << 28
 
 
 class SharedMemory:
-    """Blocks of memory in a file without a name. Any thread may call `allocate`; `free` takes no lock, for finalisers."""
+    """Blocks of memory in a file without a name. Any thread may call `allocate`; `free` takes no lock, for finalisers.
+
+    It belongs to the process that makes it. A fork of that has the same blocks, and neither knows which the other uses.
+    """
 
     def __init__(self) -> None:
         """OSError where the system has no such files, or allows none so large."""
         if not hasattr(os, "memfd_create"):
             raise OSError("this system has no memfd_create")
         self.fd = os.memfd_create("tfprep", os.MFD_CLOEXEC)
+        self._process = os.getpid()
         self._lock = threading.Lock()
         self._segments: list[_Segment] = []
         self._used = 0  # of the last segment
         self._spare: dict[int, deque[Array]] = defaultdict(deque)
 
     def allocate(self, nbytes: int) -> Array:
-        """Page-aligned memory, uint8 [nbytes rounded up to pages]: zeros, or what was freed."""
+        """Page-aligned memory, uint8 [nbytes rounded up to pages]: zeros, or what was freed. LoaderError in a forked process."""
+        if os.getpid() != self._process:
+            raise LoaderError(
+                "this loader has worker processes, and a forked process cannot use it: make a loader in that process, or start "
+                "it with the method 'spawn'"
+            )
         size = -(-max(nbytes, 1) // mmap.PAGESIZE) * mmap.PAGESIZE
         with self._lock:
             if self._spare[size]:
@@ -57,7 +67,9 @@ class SharedMemory:
         raise ValueError("the array does not lie in this memory")
 
     def free(self, memory: Array) -> None:
-        """Give the pages of a block back to the system; its addresses are used again."""
+        """Give the pages of a block back to the system; its addresses are used again. A forked process does nothing."""
+        if os.getpid() != self._process:
+            return
         address = memory.__array_interface__["data"][0]
         for segment in self._segments:
             if segment.address <= address < segment.address + segment.nbytes:
@@ -89,12 +101,15 @@ class MappedMemory:
         self._segments: list[_Segment] = []
 
     def array(self, offset: int, shape: tuple[int, ...], dtype: Any) -> Array:
-        """The array that lies there."""
+        """The array that lies there. ValueError where none does."""
         for segment in self._segments:
             if segment.offset <= offset < segment.offset + segment.nbytes:
                 kind = np.dtype(dtype)
                 start, nbytes = offset - segment.offset, math.prod(shape) * kind.itemsize
-                typed: Array = segment.memory[start : start + nbytes].view(kind)
+                memory = segment.memory[start : start + nbytes]
+                if len(memory) != nbytes:
+                    raise ValueError(f"an array of {nbytes} bytes at {offset} does not lie in the shared memory")
+                typed: Array = memory.view(kind)
                 return typed.reshape(shape)
         end = self._segments[-1].offset + self._segments[-1].nbytes if self._segments else 0
         self._segments.append(_Segment(self._fd, end, os.fstat(self._fd).st_size - end))

@@ -120,14 +120,18 @@ class WorkerPool:
         """What each process works on, and the stacks of its threads."""
         lines = []
         for worker in list(self._workers):
-            jobs = [job.rows for job in list(worker.jobs.values())]
-            first = [
-                f"{self._paths[int(rows['file'][0])].name} at byte {rows['offset'][0]}" if len(rows) else "mixing"
-                for rows in jobs
-            ]
-            lines.append(f"worker process {worker.number} (pid {worker.process.pid}): {', '.join(first) or 'no work'}")
+            jobs = ", ".join(self._place(job.rows) for job in list(worker.jobs.values()))
+            lines.append(f"worker process {worker.number} (pid {worker.process.pid}): {jobs or 'no work'}")
             lines += worker.stacks().splitlines()
         return lines
+
+    def _place(self, rows: Rows) -> str:
+        """Where the first of these rows lies, in words."""
+        if not len(rows):
+            return "mixing"
+        if rows["cached"].all():
+            return "from the cache"
+        return f"{self._paths[int(rows['file'][0])].name} at byte {rows['offset'][0]}"
 
     # --- the dispatcher -----------------------------------------------------------------------------------------------
 
