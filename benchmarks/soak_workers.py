@@ -2,15 +2,16 @@
 
     python benchmarks/soak_workers.py --rounds 50 --seed 0 --json FILE
 
-Each round takes one of three loaders, of JPEG images, of images of different sizes with texts, or of the same with `at_load`,
-and kills with SIGKILL one worker, all workers, or the process that trains. After a killed worker, the batches are compared with
-those of threads. After a killed trainer, no process of it may be left. The counts are printed at the end.
+Each round takes one of the loaders of `OPTIONS`, and kills with SIGKILL one worker, all workers, or the process that trains.
+After a killed worker, the batches are compared with those of threads. After a killed trainer, no process of it may be left. At
+the end the counts are printed, and no more descriptors and shared memory may be in use than at the beginning.
 """
 
 from __future__ import annotations
 
 import argparse
 import collections
+import gc
 import json
 import os
 import random
@@ -34,12 +35,21 @@ from tfprep.load.reader.worker_handle import PROGRAM
 
 BATCH = 32
 STEPS = 40
+MOST_DESCRIPTORS = 4
+"""What Python itself may open meanwhile."""
 OPTIONS: dict[str, dict[str, Any]] = {
     "jpeg": {"inputs": "image", "targets": "label"},
     "of different sizes": {"fields": ["image", "caption", "key"]},
     "at load": {
         "fields": ["image", "caption", "label"],
         "at_load": [RandomFlip(), RandomCrop(100, 100), MixUp(0.4), CutMix()],
+    },
+    "damaged": {"fields": ["image", "caption", "key"], "on_bad": "skip"},
+    "cached text": {
+        "fields": ["image", "caption", "key"],
+        "at_load": [RandomFlip()],
+        "cache": "decoded",
+        "prefetch": 4,
     },
 }
 TRAINER = """
@@ -59,12 +69,16 @@ def main() -> None:
     options = parser.parse_args()
     chance, counts = random.Random(options.seed), collections.Counter[str]()
     with tempfile.TemporaryDirectory() as temporary:
-        photos = loader_data.write(Path(temporary) / "jpeg", codecs.Jpeg(95), options.images)
-        uneven = write_uneven(Path(temporary), options.images)
+        uneven = write_captioned(Path(temporary) / "uneven", options.images)
+        folders = dict.fromkeys(OPTIONS, uneven)
+        folders["jpeg"] = loader_data.write(Path(temporary) / "jpeg", codecs.Jpeg(95), options.images)
+        folders["damaged"] = write_captioned(Path(temporary) / "damaged", options.images)
+        damage(folders["damaged"])
+        folders["cached text"] = write_captioned(Path(temporary) / "even", options.images // 4, even=True)
         before = left()
         for number in range(options.rounds):
             loader = list(OPTIONS)[number % len(OPTIONS)]
-            folder = photos if loader == "jpeg" else uneven
+            folder = folders[loader]
             whom = chance.choice(["one worker", "all workers", "the trainer"])
             if whom == "the trainer":
                 kill_trainer(folder, loader, chance)
@@ -73,8 +87,12 @@ def main() -> None:
             counts[whom] += 1
             counts[loader] += 1
             assert not workers_of(os.getpid()), "a worker process is left"
-    counts.update({f"{name} left": number - before[name] for name, number in left().items()})
+    gc.collect()
+    after = left()
+    counts.update({f"{name} left": number - before[name] for name, number in after.items()})
     print(dict(counts))
+    assert after["descriptors"] <= before["descriptors"] + MOST_DESCRIPTORS, "descriptors are left"
+    assert after["shared bytes"] <= before["shared bytes"], "shared memory is left"
     if options.json:
         options.json.write_text(json.dumps(counts, indent=1))
 
@@ -85,12 +103,12 @@ def left() -> dict[str, int]:
     return {"descriptors": len(os.listdir("/proc/self/fd")), "shared bytes": sum(part.rss for part in maps)}
 
 
-def write_uneven(folder: Path, images: int) -> Path:
-    """Builds a dataset of images of 100 to 227 pixels a side, with texts of up to 600 bytes."""
+def write_captioned(folder: Path, images: int, *, even: bool = False) -> Path:
+    """Builds a dataset of images of 100 to 227 pixels a side, or of 100 with `even`, with texts of up to 600 bytes."""
     raw, rows = folder / "raw", []
-    raw.mkdir()
+    raw.mkdir(parents=True)
     for number, image in enumerate(loader_data.images(images)):
-        size = 100 + number * 37 % 128, 100 + number * 53 % 128
+        size = (100, 100) if even else (100 + number * 37 % 128, 100 + number * 53 % 128)
         cv2.imwrite(str(raw / f"{number}.png"), cv2.resize(image, size))
         rows.append({"path": f"{number}.png", "class": f"class {number % 3}", "caption": "é" * (number * 7 % 300)})
     (raw / "table.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -99,8 +117,18 @@ def write_uneven(folder: Path, images: int) -> Path:
         source=sources.Table("table.jsonl", image="path", label="class", fields={"caption": ("text", "caption")}),
         store={"image": codecs.Jpeg(95), "label": codecs.Scalar(), "caption": codecs.Text()},
     )
-    tfprep.build(recipe, folder / "uneven", raw)
-    return folder / "uneven"
+    tfprep.build(recipe, folder / "built", raw)
+    return folder / "built"
+
+
+def damage(folder: Path) -> None:
+    """Changes bytes of every 20th record of the training split."""
+    data = tfprep.open(folder)
+    places = data.index("train", 0, ["shard", "image_offset"]).to_pylist()
+    for place in places[::20]:
+        with (folder / data.file("train", 0, place["shard"]).name).open("r+b") as file:
+            file.seek(place["image_offset"] + 30)
+            file.write(b"\x00\xff\x00")
 
 
 def workers_of(parent: int) -> list[psutil.Process]:
