@@ -33,6 +33,9 @@ _MOST_THREADS, _MOST_PREFETCH = 1024, 1024
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _KEPT_BYTES = 1 << 30
 """Blocks up to this size come from the heap, and freed memory up to this size stays with the process."""
+_USUAL_BYTES = 32 << 20
+"""The largest threshold that glibc reaches by itself on 64 bits (mallopt(3)); that of trimming is twice as large."""
+_MALLOC_VARIABLES = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_")
 
 
 @dataclass(frozen=True)
@@ -142,8 +145,7 @@ _DEFAULTS: Mapping[str, Any] = {"threads": 0, "prefetch": None, "cache": "auto"}
 class Settings:
     """`threads` 0: one a usable CPU. `most_prefetch` None: as many as make sense. `report`: what the loader's report says of it.
 
-    `allocator`: its thresholds are to be set when reading begins; TensorFlow 2.21 sets one of them when it makes the op that
-    takes batches over.
+    `allocator`: its thresholds are to be set when reading begins, after TensorFlow has set them (see `restore_allocator`).
     """
 
     threads: int
@@ -191,10 +193,26 @@ def _applies(options: LoaderOptions, name: str) -> bool:
 
 def set_allocator() -> bool:
     """Make glibc keep large freed blocks, whose pages would be faulted in again; returns whether it was possible."""
+    return _set_thresholds(_KEPT_BYTES, _KEPT_BYTES)
+
+
+def restore_allocator() -> None:
+    """Let glibc keep freed blocks as it does by itself, unless the environment sets its thresholds.
+
+    TensorFlow 2.21 sets one of them when it makes a dataset of a Python iterator, also in `from_generator`. glibc adjusts none of
+    them from then on and gives most freed blocks back to the system: `tf.data` on raw images in the same process had a fifth of
+    its rate.
+    """
+    tunables = os.environ.get("GLIBC_TUNABLES", "")
+    if "glibc.malloc" not in tunables and not any(name in os.environ for name in _MALLOC_VARIABLES):
+        _set_thresholds(_USUAL_BYTES, 2 * _USUAL_BYTES)
+
+
+def _set_thresholds(mmap_bytes: int, trim_bytes: int) -> bool:
     libc = ctypes.CDLL(None)
     if not hasattr(libc, "mallopt"):
         return False
-    return bool(libc.mallopt(_M_MMAP_THRESHOLD, _KEPT_BYTES) and libc.mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES))
+    return bool(libc.mallopt(_M_MMAP_THRESHOLD, mmap_bytes) and libc.mallopt(_M_TRIM_THRESHOLD, trim_bytes))
 
 
 def file_system(folder: Path) -> str:

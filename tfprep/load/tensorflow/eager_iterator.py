@@ -19,6 +19,7 @@ from tfprep.load.pipeline import Pipeline
 from tfprep.load.reader.batch import Batch
 from tfprep.load.state import start_step, state_at
 from tfprep.load.tensorflow.private import tensor_maker
+from tfprep.load.tuning import restore_allocator
 
 WAIT = "IteratorGetNext"
 """What a profile calls the wait for a batch: TensorBoard's input pipeline analyzer counts events of this name as input."""
@@ -40,6 +41,7 @@ class EagerBatches:
     def __init__(
         self, pipeline: Pipeline, epochs: int | None, dataset_from: Callable[[Steps], tf.data.Dataset], *, active: bool
     ) -> None:
+        restore_allocator()  # making the dataset has set it
         self.active = active
         self._pipeline, self._epochs, self._dataset_from = pipeline, epochs, dataset_from
         self._batches = pipeline.batches(self._element, epochs=epochs)

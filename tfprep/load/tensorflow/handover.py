@@ -25,6 +25,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfprep.load.tensorflow.private import tensor_maker
+from tfprep.load.tuning import restore_allocator
 
 Arrays: TypeAlias = Sequence[Any]
 
@@ -110,6 +111,7 @@ def _registered(begin: Callable[[], Iterator[Arrays]]) -> Any:
 
 
 def _begin(page: Any) -> Any:
+    restore_allocator()
     number = next(_numbers)
     _iterators[number] = _datasets[int(page[0])]()
     return np.int64(number)
