@@ -16,7 +16,7 @@ from typing import Any
 from tfprep.bench.charts import WIDTH, Bar, bars, svg
 
 NAMES = {
-    "tfprep_processes": "tfprep, processes",
+    "tfprep": "tfprep, threads", "tfprep_processes": "tfprep, processes",
     "tf_guide": "tf.data as in its guide", "tfds": "TensorFlow Datasets", "keras_directory": "Keras from a directory",
     "image_data_generator": "ImageDataGenerator", "webdataset": "WebDataset", "grain": "Grain + ArrayRecord",
     "streaming": "MosaicML Streaming", "litdata": "LitData", "torch_folder": "torch ImageFolder", "dali": "DALI (CPU)",
@@ -36,7 +36,7 @@ def plot(results: Sequence[Mapping[str, Any]]) -> str:
         if not peers:
             continue
         rows = [_bar(name, one) for name, one in sorted(peers.items(), key=lambda pair: pair[1]["ratio"])]
-        chart = bars(f"{form}: images/s as a share of tfprep's", rows)
+        chart = bars(f"{form}: images/s as a share of tfprep's with threads", rows)
         elements.append(f'<text x="0" y="{top + 20}" font-weight="600">{chart.title}</text>')
         elements.append(f'<g transform="translate(0 {top + 32})">{_inner(svg(chart))}</g>')
         top += chart.height + 52
@@ -54,7 +54,9 @@ def _summary(result: Mapping[str, Any], form: str) -> Mapping[str, Mapping[str, 
 def _bar(name: str, figures: Mapping[str, float]) -> Bar:
     share, least, most = (1 / figures[key] for key in ("ratio", "most", "least"))
     if name == "tfprep":
-        return Bar(name, 1.0, "100%", accent=True)
+        return Bar(NAMES[name], 1.0, "100%", accent=True)
+    if name == "tfprep_processes":
+        return Bar(NAMES[name], share, f"{share:.0%}", accent=True)
     return Bar(NAMES.get(name, name), share, f"{share:.0%}", least, most)
 
 
