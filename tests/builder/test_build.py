@@ -58,24 +58,14 @@ def test_files_beside_the_recipe_may_be_named_as_modules_of_the_standard_library
     """Of `random`, tfprep uses Python's own, which it had imported; of `wave`, the recipe uses the file beside it."""
     full.build()
     expected, out = tools["digests"](full.out), full.out.with_name("again")
-    (full.recipe.parent / "random.py").write_text("raise SystemExit('imported')\n")
-    (full.recipe.parent / "wave.py").write_text("HERE = True\n")
-    full.recipe.write_text("import wave\nassert wave.HERE\n" + full.recipe.read_text())
-    command = [
-        sys.executable,
-        "-m",
-        "tfprep",
-        "build",
-        full.recipe,
-        "--data",
-        full.data,
-        "--out",
-        out,
-        "--workers",
-        "2",
-    ]
-    for _ in range(2):  # the second time, the recipe's folder is known before the workers start
-        subprocess.run(command, check=True, cwd=full.recipe.parent.parent)
+    folder = full.recipe.with_name("beside")  # no process of the tests imports from there
+    folder.mkdir()
+    (folder / "random.py").write_text("raise SystemExit('imported')\n")
+    (folder / "wave.py").write_text("HERE = True\n")
+    recipe = folder / full.recipe.name
+    recipe.write_text("import wave\nassert wave.HERE\n" + full.recipe.read_text())
+    command = [sys.executable, "-m", "tfprep", "build", recipe, "--data", full.data, "--out", out, "--workers", "2"]
+    subprocess.run(command, check=True, cwd=full.data)
     assert tools["digests"](out) == expected
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import os
 import sys
 from typing import Any, NoReturn
 
@@ -89,6 +90,7 @@ def run() -> None:
         main()
     finally:
         gc.set_threshold(*threshold)  # With `runpy`, the process goes on.
+        _forget_lost_output()
 
 
 def main(args: list[str] | None = None) -> Any:
@@ -96,6 +98,7 @@ def main(args: list[str] | None = None) -> Any:
     as_json = "--json" in (sys.argv[1:] if args is None else args)
     try:
         status = tfprep.main(args=args, prog_name="tfprep", standalone_mode=False)
+        sys.stdout.flush()
         sys.exit(status if isinstance(status, int) else 0)
     except click.ClickException as error:
         error.show()
@@ -111,6 +114,14 @@ def main(args: list[str] | None = None) -> Any:
         _fail_without(error, as_json)
     except (TfprepError, OSError) as error:
         _fail(str(error), type(error).__name__, EXIT_ERROR, as_json)
+
+
+def _forget_lost_output() -> None:
+    """Send what cannot be written to standard output nowhere: Python would try again at its end, and exit with status 120."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _fail_without(error: ModuleNotFoundError, as_json: bool) -> NoReturn:
