@@ -1,11 +1,12 @@
-"""Where processor time goes between a stored JPEG and a batch: in decoding, in the loader, in TensorFlow and Keras.
+"""Where processor time goes between a stored image and a batch: in decoding, in the loader, in TensorFlow and Keras.
 
-Run: python benchmarks/loader_stages.py [--images 10000] [--turns 5] [--data FOLDER] [--json FILE]
+Run: python benchmarks/loader_stages.py [--form raw] [--images 10000] [--turns 5] [--data FOLDER] [--json FILE]
 
-Two processes that only decode, the loader in a loop, `model.fit` on the loader and `model.fit` on one batch in memory take turns,
-each with a whole epoch. Processor time is counted by thread: of the worker processes, of the thread that hands work out to them
-(the dispatcher), and of all other threads of this process, which wait for batches and run TensorFlow and Keras. Figures are
-medians over the turns, in milliseconds for each batch of 64. `idle` is what the cores had left.
+Two processes that only decode (for raw images, two threads that gather rows from a memory map), the loader in a loop,
+`model.fit` on the loader and `model.fit` on one batch in memory take turns, each with a whole epoch. Processor time is counted
+by thread: of the worker processes, of the thread that hands work out to them (the dispatcher), and of all other threads of this
+process, which wait for batches and run TensorFlow and Keras. Figures are medians over the turns, in milliseconds for each batch
+of 64. `idle` is what the cores had left.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import loader_data
 import psutil
-from loader_peers import BATCH, Candidate, decode_processes
+from loader_peers import BATCH, Candidate, decode_processes, memory_map
 
 import tfprep
 from tfprep import codecs
@@ -32,11 +33,13 @@ from tfprep.limits import usable_cpus
 
 DISPATCHER = "tfprep-workers"
 """The name of the dispatcher's thread (tfprep.load.reader.worker_pool)."""
+LIMITS = {"jpeg": decode_processes, "raw": memory_map}
 COLUMNS = ("processes", "dispatcher", "other threads", "idle", "wall")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--form", choices=list(LIMITS), default="jpeg", help="How the images are stored")
     parser.add_argument("--images", type=int, default=10_000, help="Images of the dataset")
     parser.add_argument("--turns", type=int, default=5, help="Measured turns of each candidate")
     parser.add_argument("--data", type=Path, help="Folder of the dataset, which is generated if it does not exist")
@@ -44,8 +47,9 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         root = options.data or Path(folder)
-        jpeg = loader_data.write(root / f"jpeg-{options.images}", codecs.Jpeg(95), options.images)
-        result = measured(candidates(jpeg), options.images // BATCH, options.turns)
+        codec = codecs.Raw() if options.form == "raw" else codecs.Jpeg(95)
+        dataset = loader_data.write(root / f"{options.form}-{options.images}", codec, options.images)
+        result = measured(candidates(dataset, options.form), options.images // BATCH, options.turns)
     print(f"{'ms a batch':24}" + "".join(f"{name:>15}" for name in COLUMNS))
     for name, row in result.items():
         print(f"{name:24}" + "".join(f"{row[column]:15.2f}" for column in COLUMNS))
@@ -53,14 +57,14 @@ def main() -> None:
         options.json.write_text(json.dumps({"ms_per_batch": result, "batch_size": BATCH}, indent=1))
 
 
-def candidates(jpeg: Path) -> dict[str, Candidate]:
+def candidates(dataset: Path, form: str) -> dict[str, Candidate]:
     from loader_fit import fit, keras_alone
 
     processes: dict[str, Any] = {"cache": False, "workers": "processes"}
     return {
-        "decode only": decode_processes(jpeg),
-        "loader": epochs(jpeg, **processes),
-        "loader, fit": fit(jpeg, **processes),
+        "limit": LIMITS[form](dataset),
+        "loader": epochs(dataset, **processes),
+        "loader, fit": fit(dataset, **processes),
         "fit, nothing to read": keras_alone(),
     }
 
