@@ -193,10 +193,9 @@ class Dataset:
     ) -> Iterator[tuple[int, int, Frame, int]]:
         """Yield the position of each record, its shard, where it lies in it, and the checksum of its payload."""
         if positions is not None and (locations := self.locations(split, range(variant, variant + 1))) is not None:
-            ends = np.cumsum([file.records for file in self.split(split).files[variant]])
             for position in positions:
-                (row,) = locations.take(np.array([position]))
-                shard = int(np.searchsorted(ends, position, "right"))
+                number = np.array([position])
+                (row,), (shard,) = locations.take(number), locations.shards(number).tolist()
                 yield position, shard, Frame(int(row["offset"]), int(row["size"])), int(row["payload_crc"])
             return
         columns = ("shard", "offset", "size", "payload_crc")

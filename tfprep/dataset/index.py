@@ -81,6 +81,13 @@ MOST_INSPECTED = 1_000_000
 a build holds a random part of the data in random order, so these samples are a random part too."""
 
 
+def inspected(samples: int, most: int) -> list[int]:
+    """Return the positions of at most `most` samples of a split, spread evenly over the first `MOST_INSPECTED`."""
+    count = min(samples, MOST_INSPECTED)
+    rows: list[int] = np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(int)).tolist()
+    return rows if count else []
+
+
 def read_index(
     folder: Path, manifest: Manifest, split: str, variant: int, columns: Sequence[str] | None, first: int | None = None
 ) -> pa.Table:

@@ -164,8 +164,12 @@ class Locations:
         rows: Array = self._rows[numbers]
         return rows
 
+    def shards(self, numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return the shard of each row: its number among those of all the variants."""
+        return np.searchsorted(self._ends, numbers, "right")
+
     def _check(self, numbers: npt.NDArray[np.int64]) -> None:
-        shards = np.searchsorted(self._ends, numbers, "right")
+        shards = self.shards(numbers)
         for shard in np.unique(shards[self._unchecked[shards]]).tolist():
             with self._watch():
                 self._check_shard(shard)

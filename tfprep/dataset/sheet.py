@@ -17,7 +17,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from tfprep.dataset.dataset import Dataset
-from tfprep.dataset.index import MOST_INSPECTED
+from tfprep.dataset.index import inspected
 from tfprep.errors import DatasetError
 from tfprep.fields import RASTER_KINDS, Array, FieldSpec, ImageArray
 
@@ -58,8 +58,7 @@ def contact_sheet(
     info = data.split(split)
     if not info.samples:
         raise DatasetError(f"split {split!r} of {data.path} holds no sample to draw")
-    count = min(info.samples, MOST_INSPECTED)
-    positions = np.unique(np.linspace(0, count - 1, min(samples, count)).round().astype(int)).tolist()
+    positions = inspected(info.samples, samples)
     column = data.index(split, 0, ["key"], first=positions[-1] + 1)["key"]
     keys = [column[position].as_py() for position in positions]
     read = [list(data.samples(split, v, positions)) for v in range(min(variants or info.variants, info.variants))]

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from tfprep.dataset import Dataset
 from tfprep.dataset.arrow import numpy_column, present
-from tfprep.dataset.index import MOST_INSPECTED
+from tfprep.dataset.index import MOST_INSPECTED, inspected
 from tfprep.fields import Array
 from tfprep.inspect.rejects import RejectGroup, reject_groups
 
@@ -102,7 +102,7 @@ def statistics_of(
     Raises:
         DatasetError: The index or a record cannot be read.
     """
-    positions = {split: _spread(min(info.samples, MOST_INSPECTED), most_samples) for split, info in data.splits.items()}
+    positions = {split: inspected(info.samples, most_samples) for split, info in data.splits.items()}
     total, done = sum(map(len, positions.values())), 0
     measured = _Measured(data)
     for split, rows in positions.items():
@@ -129,11 +129,6 @@ def statistics_of(
 def _known(column: pa.ChunkedArray) -> Array:
     """Return the values of a column that are not missing."""
     return numpy_column(column, 0)[present(column)]
-
-
-def _spread(samples: int, most: int) -> list[int]:
-    rows: list[int] = np.unique(np.linspace(0, samples - 1, min(samples, most)).round().astype(int)).tolist()
-    return rows if samples else []
 
 
 class _Measured:
