@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -118,3 +120,56 @@ def test_fit_prints_what_limits_in_two_lines(tf: Any, dense: Any, pairs: Any, tm
 
     dense.fit(pairs(40).batch(4).prefetch(2), verbose=0, shuffle=False, callbacks=[monitor, SlowStep()])
     assert "the step limits; a faster input would save at most" in monitor.summary
+
+
+DETERMINISTIC = """
+import sys, time
+import keras, tensorflow as tf
+from tfprep.errors import StalledPipelineError
+from tfprep.train import InputMonitor, Watchdog
+
+keras.utils.set_random_seed(0)
+tf.config.experimental.enable_op_determinism()
+
+def delay(number):
+    time.sleep(30 if number == int(sys.argv[2]) else 0.02)
+    return number
+
+def pair(number):
+    number = tf.ensure_shape(tf.numpy_function(delay, [number], tf.int64), [])
+    return tf.ones([4, 8]), tf.ones([4, 4]) * tf.cast(number, "float32")
+
+model = keras.Sequential([keras.Input([8]), keras.layers.Dense(4)])
+model.compile("sgd", "mse", run_eagerly=sys.argv[3] == "eager", jit_compile=sys.argv[3] == "xla")
+monitor = InputMonitor(sys.argv[1], every_s=0.2)
+options = tf.data.Options()
+options.experimental_optimization.inject_prefetch = False
+data = tf.data.Dataset.range(10).map(pair).with_options(options)
+try:
+    model.fit(data, epochs=2, verbose=0, shuffle=False, callbacks=[monitor, Watchdog(3)])
+except StalledPipelineError as error:
+    print("stalled:", error)
+waits = [wait for sample in monitor.samples if sample.waits for wait in sample.waits.each_s]
+print("batches", len(waits), "median", sorted(waits)[len(waits) // 2] if waits else 0)
+"""
+
+
+@pytest.mark.parametrize("way", ["plain", "eager", "xla"])
+def test_deterministic_ops_have_another_clock(tmp_path: Path, way: str) -> None:
+    """`tf.timestamp` raises under `enable_op_determinism`, which no process takes back."""
+    printed = _run_deterministic(tmp_path, -1, way)
+    assert printed[-1].startswith("batches 20 median ")
+    assert 0.018 < float(printed[-1].split()[-1]) < 0.5
+
+
+def test_a_stall_among_deterministic_ops_is_found(tmp_path: Path) -> None:
+    printed = _run_deterministic(tmp_path, 4, "plain")
+    assert "stalled: no batch for 3." in "\n".join(printed)
+    assert printed[-1].startswith("batches 4 ")
+
+
+def _run_deterministic(folder: Path, stalls_at: int, way: str) -> list[str]:
+    command = [sys.executable, "-c", DETERMINISTIC, str(folder), str(stalls_at), way]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()

@@ -6,6 +6,7 @@ the pull note the two moments, in variables on the CPU that any thread may read.
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ class TensorClock:
     """The waits of one iterator. `asking`, `answered` and `ended` are called in tf.data functions; `read` anywhere."""
 
     def __init__(self) -> None:
+        self._now = _graph_clock()
         with tf.device("CPU:0"):
             self._asked_at = tf.Variable(0.0, dtype=tf.float64, trainable=False)
             self._moments = tf.Variable(tf.zeros([RING, 2], tf.float64), trainable=False)
@@ -25,7 +27,7 @@ class TensorClock:
 
     def asking(self) -> Any:
         """Note that the consumer waits from now on; returns that moment, a float64 scalar."""
-        now = tf.timestamp()
+        now = self._now()
         with tf.control_dependencies([self._asked_at.assign(now, read_value=False)]):
             return tf.identity(now)  # what depends on it runs after the note
 
@@ -38,7 +40,7 @@ class TensorClock:
             images: Images in the batch.
         """
         noted = tf.raw_ops.ResourceScatterUpdate(
-            resource=self._moments.handle, indices=position, updates=tf.stack([asked_at, tf.timestamp()])
+            resource=self._moments.handle, indices=position, updates=tf.stack([asked_at, self._now()])
         )
         with tf.control_dependencies([noted]):
             self._delivered.assign_add([1, images], read_value=False)
@@ -63,3 +65,24 @@ class TensorClock:
             asked_at=0.0 if has_come else asked_at,
             ring=np.maximum(moments[:, 1] - moments[:, 0], 0.0),
         )
+
+
+def _graph_clock() -> Any:
+    """Return a function that makes the op of Unix time, a float64 scalar.
+
+    `tf.timestamp` fails under `tf.config.experimental.enable_op_determinism()`; then Python's clock serves, at some 50 us a call.
+    No public function says whether determinism is enabled, so one call finds out.
+    """
+    try:
+        tf.timestamp()
+    except tf.errors.FailedPreconditionError:
+        return _python_time
+    return tf.timestamp
+
+
+def _python_time() -> Any:
+    return tf.ensure_shape(tf.numpy_function(_unix_time, [], tf.float64), [])
+
+
+def _unix_time() -> Any:
+    return np.float64(time.time())
