@@ -232,7 +232,7 @@ class Shards:
                 split, shard, self._plan.shards[split], self._plan.fingerprints[split], maker_versions(),
                 self._plan.signature(split, shard), "", (file,), forms, {}, {}, {}, (), {}, {},
             )  # fmt: skip
-            write_receipt(self._layout, receipt, Contents([rows], {}))
+            write_receipt(self._layout, receipt, Contents(list(self._specs), [rows], {}))
 
     @cache  # noqa: B019 # one instance
     def _shard(self, count: int) -> tuple[Path, str, list[list[Any]]]:

@@ -16,6 +16,7 @@ from dataclasses import replace
 import pytest
 
 from tfprep import Recipe, augment, codecs, derive, sources
+from tfprep.python_file import import_file
 from tfprep.recipe import Recipe as Same
 from tfprep.recipe.changes import what_changed
 from tfprep.recipe.file import load_recipe
@@ -530,6 +531,26 @@ def test_the_hand_brake():
     newer = replace(recipe, version=1)
     assert newer.fingerprint("train") != recipe.fingerprint("train")
     assert what_changed(recipe.describe(), newer.describe()) == ["version: 0 -> 1"]
+
+
+ORDERS = {
+    "keywords": "def FN(s, g): return 0\ndef f(s, g, **names): return list(names)\nFN = functools.partial(f, A=1, B=2)",
+    "members of an enum": "class M(enum.Enum):\n    A = 1\n    B = 2\ndef FN(s, g): return list(M)",
+    "a namespace": "import types\nN = types.SimpleNamespace(A=1, B=2)\ndef FN(s, g): return list(vars(N))",
+}
+
+
+@pytest.mark.parametrize("what", ORDERS)
+def test_an_order_that_code_can_see_counts(what, tmp_path):
+    text = f"import enum, functools\n{ORDERS[what]}\n"
+    first, second = ("A = 1\n    B = 2", "B = 2\n    A = 1") if "enum" in what else ("A=1, B=2", "B=2, A=1")
+    fingerprints = set()
+    for number, code in enumerate((text, text.replace(first, second))):
+        path = tmp_path / f"{number}.py"
+        path.write_text(code)
+        recipe = Recipe("r", sources.Folder(), {"image": codecs.Jpeg()}, derive={"d": import_file(path, path.stem).FN})
+        fingerprints.add(recipe.fingerprint("train"))
+    assert len(fingerprints) == 2
 
 
 def test_the_order_of_derived_inputs_counts():

@@ -104,10 +104,12 @@ class Contents:
     """The part of a receipt that is too large to have in memory for all shards at once.
 
     Attributes:
+      fields: The stored fields, in the order in which a row holds their spans: that of `store` when the shard was built.
       rows: The rows of the index, by variant.
       stats: By key, the text that `stat_of` returned.
     """
 
+    fields: Sequence[str]
     rows: Sequence[Sequence[Sequence[Any]]]
     stats: Mapping[str, str]
 
@@ -161,8 +163,7 @@ def read_receipts(layout: Layout, shards: Iterable[tuple[str, int]]) -> Iterator
 
 def write_receipt(layout: Layout, receipt: Receipt, contents: Contents) -> None:
     """Write the contents first and the receipt last: if it exists, everything else does."""
-    rows_and_stats = {"rows": contents.rows, "stats": contents.stats}  # asdict() would copy every row.
-    write_content(contents_path(layout, receipt), _with_digest(rows_and_stats))
+    write_content(contents_path(layout, receipt), _with_digest(vars(contents)))  # asdict() would copy every row.
     write_content(layout.receipt(receipt.split, receipt.shard), receipt.to_text())
     if not layout.at_store:
         sync_folder(layout.receipts)

@@ -12,6 +12,7 @@ import functools
 import hashlib
 import importlib
 import importlib.util
+import inspect
 import json
 import math
 import random
@@ -153,8 +154,9 @@ class Description:
         if isinstance(value, types.FunctionType):
             return {"function": public_name(value), **self._captured(value)}
         if isinstance(value, functools.partial):
-            args, keywords = [self.describe(arg) for arg in value.args], self._named(value.keywords)
-            return {"function": self.describe(value.func), "args": args, "keywords": keywords}
+            described = {"function": self.describe(value.func), "args": [self.describe(arg) for arg in value.args]}
+            order = {"order": list(value.keywords)} if _reads_keywords(value.func) else {}
+            return {**described, "keywords": self._named(value.keywords), **order}
         if isinstance(value, staticmethod | classmethod | types.MethodType) or _is_method_of_value(value):
             return self._method(value)
         if isinstance(value, _BUILT_IN):
@@ -213,7 +215,9 @@ class Description:
             return {"state": self.describe(state)}
         computed = {name for name in state if isinstance(getattr(kind, name, None), functools.cached_property)}
         computed.update(functools.WRAPPER_ASSIGNMENTS)  # functools.update_wrapper copies names and texts
-        return {"attributes": self._named({str(n): state[n] for n in sorted(state) if n not in computed})}
+        names = list(state) if kind is types.SimpleNamespace else sorted(state)  # its order is that of the call
+        described = {"attributes": self._named({str(n): state[n] for n in names if n not in computed})}
+        return {**described, "order": names} if kind is types.SimpleNamespace else described
 
     def _opaque(self, value: Any) -> Any:
         if self._strict:
@@ -334,7 +338,10 @@ class Description:
             name = self._name(id(kind), f"class {_local(kind.__qualname__)}")
             with self._lenient():
                 bases = [self.describe(base) for base in (*kind.__bases__, type(kind)) if base not in (object, type)]
-                self._entries[name] = {**({"bases": bases} if bases else {}), **self._members(kind)}
+                order = (
+                    {"order": list(kind.__members__)} if issubclass(kind, Enum) else {}
+                )  # that of a loop over the members
+                self._entries[name] = {**({"bases": bases} if bases else {}), **order, **self._members(kind)}
         return {"class": name.partition(" ")[2]}
 
     def _members(self, kind: type) -> dict[str, Any]:
@@ -429,6 +436,14 @@ def _at(name: str, file: str) -> types.ModuleType:
     module = types.ModuleType(name)
     module.__file__ = file
     return module
+
+
+def _reads_keywords(function: Any) -> bool:
+    """Whether a function takes keywords by any name, and so sees their order."""
+    try:
+        return any(one.kind is one.VAR_KEYWORD for one in inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):  # a built-in one
+        return True
 
 
 def _is_method_of_value(value: Any) -> bool:

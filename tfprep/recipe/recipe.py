@@ -87,6 +87,15 @@ class Recipe:
         """Return the kind of every derived input (a map if it does not say) and of every stack."""
         return {name: derived_kind(derived) for name, derived in self.derive.items()} | dict.fromkeys(self.stack, "map")
 
+    def first_label(self, kinds: Mapping[str, Kind]) -> str | None:
+        """Return the label that the index keeps, the first of `store`; `kinds` are those of the source."""
+        known = {**kinds, **self.derived_kinds()}
+        return next((name for name in self.store if known.get(name) == "label"), None)
+
+    def hashed_image(self, kinds: Mapping[str, Kind], files: Sequence[str]) -> str | None:
+        """Return the image whose digest and hash the index keeps: the first of `store`, else the first of the source's files."""
+        return next((name for name in (*self.store, *files) if name in files and kinds.get(name) == "image"), None)
+
     def check_fields(self, listing: Listing) -> None:
         """Raise RecipeError where an option names a field that neither the source nor a derived input gives."""
         self.check_kinds(listing.kinds)

@@ -21,7 +21,7 @@ import numpy as np
 
 from tfprep.builder.layout import Layout
 from tfprep.builder.options import BuildOptions, Part
-from tfprep.builder.planning.plan import Plan
+from tfprep.builder.planning.plan import Plan, differing_listings
 from tfprep.builder.planning.state import CRASHED, UNREAD, ShardState, explain
 from tfprep.builder.planning.versions import building_versions
 from tfprep.errors import BuildError, ObjectChangedError
@@ -159,10 +159,8 @@ def _differences(stored: CommonPlan, new: CommonPlan, plan: Plan, layout: Layout
 
 def _recipe_differences(stored: CommonPlan, new: CommonPlan) -> Iterator[str]:
     for split, old in stored.described.items():
-        changes = what_changed(old["recipe"], new.described[split]["recipe"])
-        changes += [
-            f"the {name} of the source" for name in ("kinds", "classes") if old[name] != new.described[split][name]
-        ]
+        here = new.described[split]
+        changes = what_changed(old["recipe"], here["recipe"]) + differing_listings(old, here)
         if changes:
             yield f"another recipe: {', '.join(changes[:_NAMED])}"
         elif stored.versions == new.versions and stored.fingerprints[split] != new.fingerprints[split]:

@@ -167,7 +167,13 @@ def _described(recipe: Recipe, listing: Listing, split: str, train: str) -> dict
     return {
         "recipe": recipe.describe(split),
         "kinds": dict(listing.kinds),
+        "files": list(listing.files),
+        "values": list(listing.values),
         "classes": classes,
+        "indexed": {
+            "label": recipe.first_label(listing.kinds),
+            "image": recipe.hashed_image(listing.kinds, listing.files),
+        },
         "statistics": split == train,
     }
 
@@ -175,6 +181,15 @@ def _described(recipe: Recipe, listing: Listing, split: str, train: str) -> dict
 def _fingerprint(recipe: Recipe, split: str, described: Mapping[str, Any]) -> str:
     rest = {name: item for name, item in described.items() if name != "recipe"}
     return hashlib.sha256(json.dumps([recipe.fingerprint(split), rest, maker_versions()]).encode()).hexdigest()
+
+
+def differing_listings(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """Return what differs in `Plan.described` of a split beside the recipe, as texts."""
+    parts = [f"the {name} of the source" for name in ("kinds", "files", "values", "classes") if old[name] != new[name]]
+    if parts or old["indexed"] == new["indexed"]:
+        return parts
+    firsts = [f"the first {what} of store" for what in old["indexed"] if old["indexed"][what] != new["indexed"][what]]
+    return firsts
 
 
 # --- shards ---------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tfprep.builder.layout import Layout
-from tfprep.builder.planning.plan import Plan
+from tfprep.builder.planning.plan import Plan, differing_listings
 from tfprep.builder.planning.versions import maker_versions
 from tfprep.builder.receipts import Receipt, read_contents, read_receipts, stat_of
 from tfprep.builder.shards.task import ShardTask
@@ -109,8 +109,7 @@ def _recipe_change(plan: Plan, layout: Layout, split: str, old_fingerprint: str)
     except (OSError, ValueError):
         return "the recipe or the classes changed"
     new = plan.described[split]
-    changes = what_changed(old["recipe"], new["recipe"])
-    changes += [f"the {name} of the source" for name in ("kinds", "classes") if old[name] != new[name]]
+    changes = what_changed(old["recipe"], new["recipe"]) + differing_listings(old, new)
     if not changes:
         return "another split is the first"
     more = f" and {len(changes) - _CHANGES_SHOWN} more" if len(changes) > _CHANGES_SHOWN else ""

@@ -12,7 +12,7 @@ import simplejpeg
 
 from tfprep import __version__
 
-MAKER = 2
+MAKER = 3
 """Raised whenever tfprep itself makes other bytes of the same recipe and inputs, so that older shards are built again."""
 
 PRECISE_OPENCV = 5

@@ -34,8 +34,8 @@ def _shard_tables(
     layout: Layout, manifest: Manifest, split: str, variant: int, receipts: Sequence[Receipt], columns: pa.Schema
 ) -> Iterator[pa.Table]:
     for receipt in (r for r in receipts if r.split == split and r.records):
-        rows = read_contents(layout, receipt).rows[variant]
-        yield _table(rows, split, variant, receipt.shard, list(manifest.fields), columns)
+        contents = read_contents(layout, receipt)
+        yield _table(contents.rows[variant], split, variant, receipt.shard, contents.fields, columns)
 
 
 def _merged(tables: Iterable[pa.Table], rows: int) -> Iterator[pa.Table]:
@@ -55,11 +55,8 @@ def _table(
 ) -> pa.Table:
     names = ["key", "offset", "size", "payload_crc", "label", "height", "width", "source_digest"]
     names += [f"{name}_{what}" for name in fields for what in ("offset", "size")]
-    by_name: dict[str, Sequence[Any]] = dict.fromkeys(names, ())
-    # Receipts of earlier versions end before these two.
-    by_name |= {name: [None] * len(rows) for name in OPTIONAL}
     names += OPTIONAL
-    by_name |= zip(names, zip(*rows, strict=True), strict=False)
+    by_name: dict[str, Sequence[Any]] = dict(zip(names, zip(*rows, strict=True), strict=True))
     for name in ("source_digest", "image_digest"):
         by_name[name] = [None if digest is None else bytes.fromhex(digest) for digest in by_name[name]]
     by_name |= {"split": [split] * len(rows), "variant": [variant] * len(rows), "shard": [shard] * len(rows)}

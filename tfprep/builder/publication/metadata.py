@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 
 import numpy as np
@@ -28,7 +28,7 @@ def manifest_of(plan: Plan, receipts: Sequence[Receipt], common: Mapping[str, st
         fields={name: FieldInfo(specs[name], codecs[name]) for name in codecs if name in specs},
         splits={split: _split(plan, split, of_split) for split, of_split in splits.items()},
         classes=plan.classes,
-        class_counts=_class_counts(splits),
+        class_counts=_class_counts(splits, codecs),
         statistics=_statistics(receipts),
         versions=recorded_versions(),
         rejects=sum(len(receipt.rejects) for receipt in receipts),
@@ -46,14 +46,16 @@ def _split(plan: Plan, split: str, receipts: Sequence[Receipt]) -> SplitInfo:
     return SplitInfo(sum(receipt.records for receipt in receipts), files)
 
 
-def _class_counts(splits: Mapping[str, Sequence[Receipt]]) -> dict[str, dict[str, tuple[int, ...]]]:
+def _class_counts(
+    splits: Mapping[str, Sequence[Receipt]], fields: Iterable[str]
+) -> dict[str, dict[str, tuple[int, ...]]]:
     counts: dict[str, dict[str, tuple[int, ...]]] = {}
     for split, receipts in splits.items():
         for receipt in receipts:
             for name, of_shard in receipt.class_counts.items():
                 before = counts.setdefault(name, {}).get(split, ())
                 counts[name][split] = add_counts(before, of_shard)
-    return counts
+    return {name: counts[name] for name in fields if name in counts}
 
 
 def _statistics(receipts: Sequence[Receipt]) -> dict[str, Statistics]:

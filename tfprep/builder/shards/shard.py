@@ -44,7 +44,7 @@ from tfprep.builder.workers.engine import NO_ITEM, Json, Mark, Work
 from tfprep.codecs import Original
 from tfprep.dataset.names import shard_name
 from tfprep.errors import BuildError, RecipeError, SampleError
-from tfprep.fields import FieldSpec, Kind
+from tfprep.fields import RASTER_KINDS, FieldSpec
 from tfprep.images import perceptual_hash
 from tfprep.recipe import Recipe
 from tfprep.recipe.file import load_recipe
@@ -101,7 +101,7 @@ def open_work(argument: Json) -> Work:
     """Return the function that runs the tasks of a worker. Raises RecipeError if the recipe is not the one of the plan."""
     cv2.setNumThreads(0)
     recipe, files = _recipe(argument), tuple(argument["files"])
-    image = hashed_image(recipe, argument["kinds"], files)
+    image = recipe.hashed_image(argument["kinds"], files)
     context = BuildContext(
         maker=SampleMaker(recipe, argument["kinds"], argument["classes"]),
         layout=Layout(folder_at(argument["out"]), argument["scratch"] and Path(argument["scratch"])),
@@ -116,11 +116,6 @@ def open_work(argument: Json) -> Work:
     if context.layout.at_store:
         context.layout.make()  # The scratch folder of another machine is not there yet.
     return lambda task, mark: run_task(context, ShardTask(**task), mark)
-
-
-def hashed_image(recipe: Recipe, kinds: Mapping[str, Kind], files: Sequence[str]) -> str | None:
-    """Return the image whose digest and hash the index keeps: the first that is stored, else the first of the source."""
-    return next((name for name in (*recipe.store, *files) if name in files and kinds.get(name) == "image"), None)
 
 
 def _recipe(argument: Json) -> Recipe:
@@ -183,8 +178,8 @@ def _renew(context: BuildContext, task: ShardTask, old: Receipt, mark: Mark) -> 
     mark(NO_ITEM)
     if digest.hexdigest() != old.digest:
         return False
-    rows = read_contents(context.layout, old).rows
-    write_receipt(context.layout, replace(old, signature=task.signature), Contents(rows, _stats(task)))
+    contents = replace(read_contents(context.layout, old), stats=_stats(task))
+    write_receipt(context.layout, replace(old, signature=task.signature), contents)
     return True
 
 
@@ -224,7 +219,7 @@ def _commit(context: BuildContext, task: ShardTask, shard: _Shard, files: Unfini
         _check_running(context)
         # Names belong to contents, so that other attempts do not matter: the receipt that is written last describes its files.
         receipt = replace(shard.receipt(), files=files.put(layout.store))
-        write_receipt(layout, receipt, Contents(shard.rows, _stats(task)))
+        write_receipt(layout, receipt, shard.contents())
         return receipt
     with name_locked(layout, f"shard {task.split} {task.shard}"):
         first = read_receipt(layout, task.split, task.shard)
@@ -235,7 +230,7 @@ def _commit(context: BuildContext, task: ShardTask, shard: _Shard, files: Unfini
         files.commit()
         sync_folder(layout.staged)
         receipt = shard.receipt()
-        write_receipt(layout, receipt, Contents(shard.rows, _stats(task)))
+        write_receipt(layout, receipt, shard.contents())
         return receipt
 
 
@@ -283,7 +278,7 @@ class _Shard:
         self._context, self._task, self._files = context, task, files
         self._count = context.recipe.variants_of(task.split)
         self._sampled = sampled_originals(task.shards)
-        self.rows: list[list[Sequence[Any]]] = [[] for _ in range(self._count)]
+        self._rows: list[list[Sequence[Any]]] = [[] for _ in range(self._count)]
         self.samples = 0
         self.read: Read = read_raw
         self._digest = _start_digest(task)
@@ -304,7 +299,7 @@ class _Shard:
         """Add up what a sample adds to the shard."""
         self.samples += 1
         self._digest.update(_digest_entry(result.key, result.digest))
-        for rows, row in zip(self.rows, result.rows, strict=False):
+        for rows, row in zip(self._rows, result.rows, strict=False):
             rows.append(row)
         if result.specs:
             self._forms = counted(self._forms, result.specs, written=result.reject is None)
@@ -347,8 +342,18 @@ class _Shard:
             payload, spans = encode(stored.features)
             stored_spans = [(spans[name].offset, spans[name].size) for name in self._context.recipe.store]
             image_hash = None if records else self._hash(stored)
-            records.append(_Record(payload, _facts(stored), stored_spans, stored.specs, image_hash))
+            records.append(_Record(payload, self._facts(stored), stored_spans, stored.specs, image_hash))
         return records, moments, counts
+
+    def _facts(self, stored: Stored) -> list[Any]:
+        """Return the index's label, height and width: those of the first label in `store` and of the first raster of the sample."""
+        labels = [stored.values[name] for name, spec in stored.specs.items() if spec.kind == "label"]
+        recipe = self._context.recipe
+        # The order of keys in `store` is no part of the fingerprint, except for which label and which image come first.
+        fields = (*self._context.maker.kinds, *recipe.derive, *sorted(recipe.stack))
+        specs = [stored.specs[name] for name in fields if name in stored.specs]
+        height, width = next((spec.shape[:2] for spec in specs if spec.kind in RASTER_KINDS), (None, None))
+        return [np.asarray(labels[0]).tolist() if labels else None, height, width]
 
     def _hash(self, stored: Stored) -> int | None:
         image = self._context.inputs.image
@@ -404,6 +409,9 @@ class _Shard:
             thumbnails=self._thumbnails, seconds=dict(self._context.maker.seconds),
         )  # fmt: skip
 
+    def contents(self) -> Contents:
+        return Contents(tuple(self._context.recipe.store), self._rows, _stats(self._task))
+
     def _class_counts(self) -> dict[str, tuple[int, ...]]:
         classes = self._context.maker.classes
         return {name: tuple(counts[n] for n in range(len(classes[name]))) for name, counts in self._counts.items()}
@@ -419,14 +427,6 @@ def _shortened(text: str) -> str:
 def sampled_originals(shards: int) -> int:
     """Return how many of a shard's images are decoded although their own bytes are stored."""
     return min(_MOST_A_SHARD, max(_LEAST_A_SHARD, -(-STATISTICS_OF_ORIGINALS // shards)))
-
-
-def _facts(stored: Stored) -> list[Any]:
-    """Return the index's label, height and width: those of the first label and of the first raster stored."""
-    labels = [stored.values[name] for name, spec in stored.specs.items() if spec.kind == "label"]
-    sizes = [spec.shape[:2] for spec in stored.specs.values() if spec.kind in ("image", "mask", "map")]
-    height, width = sizes[0] if sizes else (None, None)
-    return [np.asarray(labels[0]).tolist() if labels else None, height, width]
 
 
 # --- digests --------------------------------------------------------------------------------------------------------

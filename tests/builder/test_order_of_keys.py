@@ -1,0 +1,149 @@
+"""The order of keys in a recipe never decides silently which bytes are which field: compared with TensorFlow's Example parser."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, replace
+
+import cv2
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfprep
+from tfprep import Recipe, codecs, derive
+from tfprep.builder import BuildOptions, build_part, explain, finish_build, plan_build
+from tfprep.dataset.verify import verify
+from tfprep.fields import Kind
+from tfprep.records import read_records
+from tfprep.sources import Entry, Listing
+
+INLINE = BuildOptions(workers=0)
+CODECS = {"image": codecs.Raw(), "m": codecs.Raw(), "q": codecs.Raw(), "one": codecs.Scalar(), "two": codecs.Scalar()}
+
+
+@dataclass(frozen=True)
+class Numbered:
+    """Twelve images a.png and b.png with two labels each; `files` and `values` say which is which field."""
+
+    files: tuple[str, ...] = ("image", "other")
+    values: tuple[str, ...] = ("one", "two")
+
+    def scan(self, root):
+        kinds: dict[str, Kind] = {"image": "image", "other": "image", "one": "label", "two": "label"}
+        entries = (Entry(f"{n}", "train", (f"{n}a.png", f"{n}b.png"), (n, 100 + n)) for n in range(12))
+        return Listing(kinds, self.files, self.values, entries)
+
+
+def channel(number):
+    def derived(sample, generator):
+        return sample["image"][:, :, number].astype(np.float32) + number
+
+    return derived
+
+
+def recipe(fields="image m q one two", **options):
+    derived = {"m": channel(0), "q": channel(1)}
+    store = {name: CODECS.get(name, codecs.Raw()) for name in fields.split()}
+    return Recipe("keys", Numbered(), store, derive=derived, shards={"train": 3}, **options)
+
+
+@pytest.fixture
+def raw(tmp_path):
+    folder = tmp_path / "raw"
+    folder.mkdir()
+    rng = np.random.default_rng(0)
+    for number, which in itertools.product(range(12), "ab"):
+        cv2.imwrite(str(folder / f"{number}{which}.png"), rng.integers(0, 256, (7, 9, 3), np.uint8))
+    return folder
+
+
+def check(out):
+    """Each field, by the span of the index, is the feature that TensorFlow finds in the record under its name."""
+    data = tfprep.open(out)
+    rows, checked = data.index("train", 0).to_pylist(), 0
+    payloads = [payload for file in data.splits["train"].files[0] for _, payload in read_records(out / file.name)]
+    first_label = next(name for name in data.fields if name in ("one", "two"))
+    for row, payload, sample in zip(rows, payloads, data.samples("train"), strict=True):
+        features = tf.train.Example.FromString(bytes(payload)).features.feature
+        for name in ("m", "q"):
+            start = row[f"{name}_offset"] - row["offset"] - 12  # the header of a record's frame
+            content = features[name].bytes_list.value[0]
+            assert payload[start : start + row[f"{name}_size"]] == content
+            assert (sample[name] == np.frombuffer(content, np.float32).reshape(7, 9)).all()
+            checked += 1
+        assert row["label"] == features[first_label].int64_list.value[0]
+        assert sample["one"] == int(row["key"]) == sample["two"] - 100
+    assert checked == 24
+    assert list(verify(out)) == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "due"),
+    [
+        ("image q m one two", "nothing to build"),
+        ("one image two q m", "nothing to build"),
+        ("q m image one two", "nothing to build"),
+        ("image m q two one", "the recipe changed: the first label of store"),
+        ("other image m q one two", "the recipe changed: store['other'] added"),
+    ],
+)
+def test_another_order_of_store_reads_the_same_fields(raw, tmp_path, fields, due):
+    out = tmp_path / "out"
+    tfprep.build(recipe(), out, raw, options=INLINE)
+    check(out)
+    assert due in explain(plan_build(recipe(fields), out, raw))
+    tfprep.build(recipe(fields), out, raw, options=INLINE)
+    assert list(tfprep.open(out).fields) == fields.split()
+    check(out)
+
+
+def test_the_first_image_of_store_is_the_hashed_one(raw, tmp_path):
+    out = tmp_path / "out"
+    tfprep.build(recipe("image other"), out, raw, options=INLINE)
+    before = tfprep.open(out).index("train", 0, ["image_digest"]).to_pylist()
+    summary = tfprep.build(recipe("other image"), out, raw, options=INLINE)
+    assert summary.built_shards == 3
+    assert tfprep.open(out).index("train", 0, ["image_digest"]).to_pylist() != before
+
+
+def test_parts_whose_recipes_differ_in_the_order_alone_make_one_dataset(raw, tmp_path):
+    out = tmp_path / "out"
+    for part, fields in enumerate(("image m q one two", "image q m one two", "one two q image m")):
+        build_part(recipe(fields), out, raw, part=part, parts=3, options=INLINE)
+    finish_build(recipe(), out, raw, options=INLINE)
+    check(out)
+
+
+@pytest.mark.parametrize("names", ["files", "values"])
+def test_a_source_that_exchanges_the_names_of_its_columns_builds_anew(raw, tmp_path, names):
+    """The entries stay equal, so that only the order of the names says which file or value is which field."""
+    out, before = tmp_path / "out", recipe("image other one two")
+    tfprep.build(before, out, raw, options=INLINE)
+    after = replace(before, source=replace(before.source, **{names: getattr(before.source, names)[::-1]}))
+    assert f"the {names} of the source" in explain(plan_build(after, out, raw))
+    tfprep.build(after, out, raw, options=INLINE)
+    tfprep.build(after, tmp_path / "fresh", raw, options=INLINE)
+    one, two = (list(tfprep.open(folder).samples("train")) for folder in (out, tmp_path / "fresh"))
+    for sample, expected in zip(one, two, strict=True):
+        assert all(np.array_equal(sample[name], expected[name]) for name in expected)
+
+
+def test_other_mappings_of_a_recipe_have_no_order(raw, tmp_path):
+    """`fill`, `stack` and `variants` go by name: another order gives the same bytes, and nothing is built."""
+    more = {
+        "fill": {"image": 1, "other": 2},
+        "stack": {"x": ("image", "other"), "y": ("other", "image")},
+        "derive": {"edges": derive.Canny(image="image")},
+        "variants": {"train": 2},
+        "geometry": [tfprep.augment.Rotate(10)],
+    }
+    turned = {**more, **{name: dict(reversed(more[name].items())) for name in ("fill", "stack")}}
+    store = {"x": codecs.Raw(), "y": codecs.Raw(), "image": codecs.Raw()}
+    outs = [tmp_path / "a", tmp_path / "b"]
+    for out, options in zip(outs, (more, turned), strict=True):
+        tfprep.build(Recipe("keys", Numbered(), store, **options), out, raw, options=INLINE)
+    summary = tfprep.build(Recipe("keys", Numbered(), store, **turned), outs[0], raw, options=INLINE)
+    assert summary.built_shards == 0
+    shards = [sorted((path.name, path.read_bytes()) for path in out.glob("*.tfrecord-*")) for out in outs]
+    assert shards[0] == shards[1]
