@@ -1,26 +1,24 @@
 """Objects at a URL, read and written through obstore, the Python face of Rust's object_store.
 
-Every request is repeated by one rule (`ObjectStore._request`): what was throttled (429), reset, cut short, timed out or answered by
-5xx, with an exponential, random backoff; never what was refused (403, 404, 412). obstore's own repetition, which leaves out cut
-listings and reset deletions, is switched off but for the parts of large uploads, which would begin anew without it. Credentials and
-endpoints come from the environment alone: AWS_*, GOOGLE_* and AZURE_* as the stores' own tools read them.
+obstore repeats requests that were throttled (429), reset, cut short, timed out or answered by 5xx, with an exponential, random
+backoff, and never those that were refused (403, 404, 412). Credentials and endpoints come from the environment alone: AWS_*,
+GOOGLE_* and AZURE_* as the stores' own tools read them.
 """
 
 from __future__ import annotations
 
 import functools
 import os
-import random
 import re
 import threading
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, TypeVar
-from urllib.parse import unquote, urlsplit
+from typing import Any
+from urllib.parse import unquote
 
-from tfprep.errors import ObjectChangedError, StorageError, TfprepError
+from tfprep.errors import ObjectChangedError, StorageError
 from tfprep.optional import require_package
 from tfprep.storage.address import ObjectInfo, Url, without_secrets
 
@@ -32,13 +30,8 @@ MULTIPART_BYTES, PART_BYTES = 128 << 20, 16 << 20
 """Larger objects are written in parts of this size. A process that is killed meanwhile leaves parts at the store, which nobody
 lists and everybody pays for, so what is smaller is one request."""
 _LONGEST_REASON = 240
-_TRANSIENT = re.compile(r"non-2xx status code: (?:408|409|429|5(?!01))|HTTP error: (?!builder)|NoSuchUpload")
-"""Errors that a repetition may not meet again. An upload is unknown (NoSuchUpload) where the answer to its end was lost."""
-_CONDITIONALLY = "cannot be written on a condition"
-_NO_CONDITIONS = (
-    "a build at a URL needs a server that compares If-None-Match and If-Match when it writes, as Amazon S3, Google Cloud Storage "
-    "and Azure do. Update the server, or build into a local folder and copy that"
-)
+_REFUSED = re.compile(r"non-2xx status code: (?!408|409|429)[34]|Received redirect")
+"""Answers that a repetition would get as well, such as 400 for an expired token and 301 for another region."""
 _METADATA_SERVER = "169.254.169.254"
 _END = 1 << 62
 """Where a range ends that is to reach to the end of its object: stores cut it there."""
@@ -49,7 +42,6 @@ _CHECKS = {
     "gs": "GOOGLE_APPLICATION_CREDENTIALS",
     "az": "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
 }
-_T = TypeVar("T")
 _ENVIRONMENT = ("AWS_", "GOOGLE_", "AZURE_", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
 
 
@@ -64,56 +56,60 @@ class ObjectStore:
     def list(self, folder: str = "", *, recursive: bool = True) -> list[ObjectInfo]:
         import obstore
 
-        top = self._key(folder) or None
-
-        def entries() -> list[Any]:
+        top = self._key(folder)
+        try:
             if recursive:
-                return [entry for chunk in obstore.list(self._store, top) for entry in chunk]
-            return list(obstore.list_with_delimiter(self._store, top)["objects"])
-
+                entries = [entry for chunk in obstore.list(self._store, top or None) for entry in chunk]
+            else:
+                entries = list(obstore.list_with_delimiter(self._store, top or None)["objects"])
+        except Exception as error:
+            raise self._failed(folder, error, "cannot be listed") from None
         start = len(self._url.key) + 1 if self._url.key else 0
-        infos = [
-            _info(entry["path"][start:], entry) for entry in self._request(folder, entries, "cannot be listed")
-        ]
+        infos = [_info(entry["path"][start:], entry) for entry in entries]
         return sorted(infos, key=lambda info: info.name)
 
     def info(self, name: str) -> ObjectInfo:
         import obstore
 
-        return _info(name, self._request(name, lambda: obstore.head(self._store, self._key(name))))
+        try:
+            entry = obstore.head(self._store, self._key(name))
+        except Exception as error:
+            raise self._failed(name, error) from _cause(error)
+        return _info(name, entry)
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> memoryview:
         import obstore
 
-        def content() -> Any:
-            try:
-                return obstore.get_range(self._store, self._key(name), start=start, end=stop or _END)
-            except Exception as error:
-                if any(text in str(error).partition("\n")[0] for text in _BEHIND_THE_END):
-                    return b""  # An empty object has no range at all.
-                raise
-
-        return memoryview(b"" if stop is not None and stop <= start else self._request(name, content))
+        if stop is not None and stop <= start:
+            return memoryview(b"")
+        try:
+            return memoryview(obstore.get_range(self._store, self._key(name), start=start, end=stop or _END))
+        except Exception as error:
+            if any(text in str(error).partition("\n")[0] for text in _BEHIND_THE_END):
+                return memoryview(b"")  # An empty object has no range at all.
+            raise self._failed(name, error) from _cause(error)
 
     def read_whole(self, name: str, check: Callable[[int], None]) -> memoryview:
         import obstore
 
-        def content() -> Any:
+        try:
             answer = obstore.get(self._store, self._key(name))
-            check(answer.meta["size"])
-            return answer.bytes()
-
-        return memoryview(self._request(name, content))
+        except Exception as error:
+            raise self._failed(name, error) from _cause(error)
+        check(answer.meta["size"])
+        try:
+            return memoryview(answer.bytes())
+        except Exception as error:
+            raise self._failed(name, error) from _cause(error)
 
     def read_ranges(self, name: str, ranges: Sequence[tuple[int, int]]) -> Sequence[memoryview]:
         import obstore
 
         starts, stops = [start for start, _ in ranges], [stop for _, stop in ranges]
-
-        def content() -> Sequence[Any]:
-            return obstore.get_ranges(self._store, self._key(name), starts=starts, ends=stops) if starts else []
-
-        pieces = self._request(name, content)
+        try:
+            pieces = obstore.get_ranges(self._store, self._key(name), starts=starts, ends=stops) if starts else []
+        except Exception as error:
+            raise self._failed(name, error) from _cause(error)
         for piece, start, stop in zip(pieces, starts, stops, strict=True):
             if len(piece) < stop - start:
                 raise StorageError(f"{self._url / name} ends at byte {start + len(piece)}, before byte {stop}")
@@ -121,25 +117,22 @@ class ObjectStore:
 
     def write(self, name: str, content: bytes | Path) -> str:
         size = len(content) if isinstance(content, bytes) else content.stat().st_size
-        in_parts = size > MULTIPART_BYTES
-        return self._request(name, lambda: self._put(name, content, "overwrite", in_parts), "cannot be written")
+        return self._put(name, content, "overwrite", use_multipart=size > MULTIPART_BYTES)
 
     def replace(self, name: str, content: bytes, version: str | None) -> str:
-        mode = "create" if version is None else _conditions(version)
-
-        def put() -> str:
+        mode, end = "create" if version is None else _conditions(version), time.monotonic() + RETRY_S
+        while True:
             try:
-                return self._put(name, content, mode)  # Not every store can make a multipart upload conditional.
-            except Exception as error:
-                # A request whose answer was lost may have been done: a repetition then meets what it has written itself.
-                if _is_changed(error) or _TRANSIENT.search(str(error)):
-                    if (current := self._version_of(name, content)) is not None:
-                        return current
-                raise
-
-        new = self._request(name, put, _CONDITIONALLY)
-        self._check_conditions(name, content)
-        return new
+                # Not every store can make a multipart upload conditional.
+                return self._put(name, content, mode, use_multipart=False)
+            except (ObjectChangedError, _NoAnswerError) as error:
+                # A request whose answer was lost may have been done: a repetition then meets what it has written itself. obstore
+                # repeats no conditional request that was sent.
+                if (current := self._version_of(name, content)) is not None:
+                    return current
+                if isinstance(error, ObjectChangedError) or time.monotonic() > end:
+                    raise
+                time.sleep(FIRST_BACKOFF_S)
 
     def _version_of(self, name: str, content: bytes) -> str | None:
         """Return the object's version if this is its content."""
@@ -149,75 +142,42 @@ class ObjectStore:
         except StorageError:
             return None
 
-    def _check_conditions(self, name: str, content: bytes) -> None:
-        """Try to write what was just written on conditions that do not hold, once for each bucket of S3 in a process.
-
-        Some servers that speak S3 ignore conditions without a word: two builds would then both hold the lock.
-        """
-        if self._url.scheme != "s3" or self._store in _with_conditions:
-            return
-        wrong = "0" * 32
-        for mode in ("create", {"e_tag": f'"{wrong}"'}):
-            try:
-                self._request(name, functools.partial(self._put, name, content, mode), _CONDITIONALLY)
-            except ObjectChangedError:
-                continue
-            raise StorageError(f"{self._url / name} {_CONDITIONALLY}: the server ignores the condition; {_NO_CONDITIONS}")
-        _with_conditions.add(self._store)
-
     def delete(self, names: Sequence[str]) -> None:
         import obstore
 
         try:
-            keys = [self._key(name) for name in names]
-            self._request(names[0] if names else "", lambda: obstore.delete(self._store, keys), "cannot be deleted")
-        except StorageError as error:
-            if not isinstance(error.__cause__, FileNotFoundError):
-                raise
+            obstore.delete(self._store, [self._key(name) for name in names])
+        except FileNotFoundError:
             for name in names if len(names) > 1 else ():  # Google and Azure say so of the first name
                 self.delete([name])
+        except Exception as error:
+            raise self._failed(names[0], error, "cannot be deleted") from None
 
-    def _put(self, name: str, content: bytes | Path, mode: Any, in_parts: bool = False) -> str:
+    def _put(self, name: str, content: bytes | Path, mode: Any, **options: Any) -> str:
         import obstore
+        from obstore.exceptions import AlreadyExistsError, GenericError, PreconditionError
 
-        store = _client(self._url, repeats=True) if in_parts else self._store
-        options: Any = {"mode": mode, "use_multipart": in_parts, "chunk_size": PART_BYTES}
-        return _version(obstore.put(store, self._key(name), content, **options))
-
-    def _request(self, name: str, request: Callable[[], _T], what: str = "cannot be read") -> _T:
-        """Return what a request gives; repeat it while its error is one that may pass.
-
-        Raises:
-            StorageError: It was refused, or failed after all repetitions. A missing object's has a FileNotFoundError as its cause.
-            ObjectChangedError: The condition of a write does not hold.
-        """
-        end, backoff = time.monotonic() + RETRY_S, FIRST_BACKOFF_S
-        for left in range(RETRIES, -1, -1):
-            try:
-                return request()
-            except TfprepError:
-                raise
-            except Exception as error:
-                if not left or time.monotonic() > end or not _TRANSIENT.search(str(error)):
-                    raise self._failed(name, error, what) from _cause(error)
-            time.sleep(random.uniform(backoff / 2, backoff))
-            backoff = min(2 * backoff, LONGEST_BACKOFF_S)
-        raise AssertionError("the last repetition returns or raises")
+        try:
+            key = self._key(name)
+            return _version(obstore.put(self._store, key, content, mode=mode, chunk_size=PART_BYTES, **options))
+        except (AlreadyExistsError, PreconditionError):
+            raise ObjectChangedError(f"{self._url / name} was written by another process in the meantime") from None
+        except GenericError as error:
+            kind = StorageError if _REFUSED.search(str(error)) else _NoAnswerError
+            raise kind(str(self._failed(name, error, "cannot be written"))) from None
+        except Exception as error:
+            raise self._failed(name, error, "cannot be written") from None
 
     def _key(self, name: str) -> str:
         key = (self._url / name).key if name else self._url.key
         return unquote(key) if self._url.scheme in ("http", "https") else key  # obstore quotes it
 
-    def _failed(self, name: str, error: Exception, what: str = "cannot be read") -> TfprepError:
+    def _failed(self, name: str, error: Exception, what: str = "cannot be read") -> StorageError:
         """Return the error of a request that was refused, or that failed after all repetitions, with what to check."""
         url = self._url / name if name else self._url
         variables = _CHECKS.get(url.scheme, "the URL")
         checks = f"the URL, and {variables}" if url.scheme in _CHECKS else variables
         reason = _reason(str(error))
-        if _is_changed(error):
-            return ObjectChangedError(f"{url} was written by another process in the meantime")
-        if what == _CONDITIONALLY and ("status code: 501" in str(error) or "<Code>NotImplemented" in str(error)):
-            return StorageError(f"{url} {what}: {reason}; {_NO_CONDITIONS}")
         if isinstance(error, FileNotFoundError):
             return StorageError(f"{url} does not exist in its store; check {checks}")
         if type(error).__name__ in ("PermissionDeniedError", "UnauthenticatedError"):
@@ -227,9 +187,8 @@ class ObjectStore:
         return StorageError(f"{url} {what}: {reason}; check {variables}")
 
 
-def _is_changed(error: Exception) -> bool:
-    """Return whether the condition of a write did not hold."""
-    return type(error).__name__ in ("AlreadyExistsError", "PreconditionError")
+class _NoAnswerError(StorageError):
+    """A request was sent and not answered, so that nobody knows whether it was done."""
 
 
 def _reason(text: str) -> str:
@@ -260,11 +219,9 @@ def _conditions(version: str) -> dict[str, str]:
 
 _memory: dict[str, Any] = {}
 _lock = threading.Lock()
-_with_conditions: set[Any] = set()
-"""The clients whose servers compare conditions."""
 
 
-def _client(url: Url, *, repeats: bool = False) -> Any:
+def _client(url: Url) -> Any:
     """obstore's client for a bucket: one a process, so that its connections are kept, and another if the environment changes."""
     if url.scheme == "memory":
         from obstore.store import MemoryStore
@@ -272,20 +229,16 @@ def _client(url: Url, *, repeats: bool = False) -> Any:
         with _lock:
             return _memory.setdefault(url.bucket, MemoryStore())
     environment = tuple(sorted((name, value) for name, value in os.environ.items() if name.startswith(_ENVIRONMENT)))
-    return _connected(url.scheme, url.bucket, os.getpid(), environment, repeats)
+    return _connected(url.scheme, url.bucket, os.getpid(), environment)
 
 
 @functools.lru_cache(maxsize=64)
-def _connected(
-    scheme: str, bucket: str, _process: int, environment: tuple[tuple[str, str], ...], repeats: bool
-) -> Any:
+def _connected(scheme: str, bucket: str, _process: int, environment: tuple[tuple[str, str], ...]) -> Any:
     from obstore import store
 
-    endpoints = {n: value for n, value in environment if value and ("ENDPOINT" in n or n == "GOOGLE_BASE_URL")}
-    for name, value in endpoints.items():
-        _check_endpoint(name, value)
+    endpoints = [value for name, value in environment if "ENDPOINT" in name or name == "GOOGLE_BASE_URL"]
     client: Any = {
-        "allow_http": scheme == "http" or any(value.startswith("http://") for value in endpoints.values()),
+        "allow_http": scheme == "http" or any(value.startswith("http://") for value in endpoints),
         "connect_timeout": timedelta(seconds=CONNECT_S),
         "read_timeout": timedelta(seconds=ANSWER_S),
         "timeout": timedelta(seconds=REQUEST_S),
@@ -295,24 +248,8 @@ def _connected(
         "max_backoff": timedelta(seconds=LONGEST_BACKOFF_S),
         "base": 2,
     }
-    retries: Any = {
-        "max_retries": RETRIES if repeats else 0,
-        "backoff": backoff,
-        "retry_timeout": timedelta(seconds=RETRY_S),
-    }
+    retries: Any = {"max_retries": RETRIES, "backoff": backoff, "retry_timeout": timedelta(seconds=RETRY_S)}
     if scheme in ("http", "https"):
         return store.HTTPStore(f"{scheme}://{bucket}", client_options=client, retry_config=retries)
     kind = {"s3": store.S3Store, "gs": store.GCSStore, "az": store.AzureStore}[scheme]
     return kind(bucket, client_options=client, retry_config=retries)
-
-
-def _check_endpoint(name: str, value: str) -> None:
-    """Raise StorageError unless this is a URL: obstore ends with a panic of Rust where it is none."""
-    try:
-        parts = urlsplit(value)
-        is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and " " not in value
-        is_url = is_url and (parts.port is None or parts.port > 0)
-    except ValueError:
-        is_url = False
-    if not is_url:
-        raise StorageError(f"the environment variable {name} is a URL such as https://host:9000; it holds another text")
