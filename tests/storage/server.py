@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import itertools
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -30,22 +31,36 @@ class Request:
     fault: str
 
 
+VERBS = ("GET", "HEAD", "LIST", "PUT", "DELETE", "BEGIN", "PART", "COMPLETE")
+"""Kinds of requests; the last three are those of an upload in parts."""
+
+
+def _verb(method: str, path: str) -> str:
+    query = path.partition("?")[2]
+    if method == "GET" and query:
+        return "LIST"
+    if method == "POST":
+        return "DELETE" if query.startswith("delete") else "BEGIN" if query.startswith("uploads") else "COMPLETE"
+    return "PART" if method == "PUT" and "partNumber" in query else method
+
+
 class Proxy(ThreadingHTTPServer):
     """Forwards to the server. `delay_s` delays every request.
 
-    `faults` are put into the next GET requests of objects, one each, or into each one (`always`); `write_faults` into the next
-    PUT requests. They are "503", "400 ExpiredToken" and the like, which are answers; "reset", which closes the connection
-    without one; "truncate", which closes it in the middle of the body of what was found; "stall", which sends nothing until
-    `released` is set; and "lost", which lets the server do what it was asked for and closes the connection without its answer.
+    `faults_of[verb]` are put into the next requests of a verb of `VERBS`, one each; `faults` is that of GET, `write_faults` that
+    of PUT. `always` is put into each GET. They are "503", "400 ExpiredToken" and the like, which are answers; "reset", which
+    resets the connection without one; "truncate", which closes it in the middle of the body of what was found; "stall", which
+    sends nothing until `released` is set; and "lost", which lets the server do what it was asked for and closes the connection
+    without its answer. `ignores_conditions` hides the conditions of requests from the server, as one that knows none would.
     """
 
     daemon_threads = True
     request_queue_size = 256
 
     def __init__(self, port: int) -> None:
-        self.upstream, self.delay_s = port, 0.0
-        self.faults: deque[str] = deque()
-        self.write_faults: deque[str] = deque()
+        self.upstream, self.delay_s, self.ignores_conditions = port, 0.0, False
+        self.faults_of: dict[str, deque[str]] = {verb: deque() for verb in VERBS}
+        self.faults, self.write_faults = self.faults_of["GET"], self.faults_of["PUT"]
         self.always = ""
         self.requests: list[Request] = []
         self.released = threading.Event()
@@ -55,10 +70,10 @@ class Proxy(ThreadingHTTPServer):
         """A client that goes away is part of the tests."""
 
     def reset(self) -> None:
-        self.faults.clear()
-        self.write_faults.clear()
+        for faults in self.faults_of.values():
+            faults.clear()
         self.requests.clear()
-        self.always, self.delay_s = "", 0.0
+        self.always, self.delay_s, self.ignores_conditions = "", 0.0, False
 
     def reads(self, name: str = "") -> list[Request]:
         """The GET requests of objects whose path contains `name`, those that list a bucket left out."""
@@ -90,11 +105,9 @@ class _Handler(BaseHTTPRequestHandler):
     def forward(self) -> None:
         proxy = self.server
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        fault = ""
-        if self.command == "GET" and "?" not in self.path:
-            fault = proxy.faults.popleft() if proxy.faults else proxy.always
-        if self.command == "PUT" and proxy.write_faults:
-            fault = proxy.write_faults.popleft()
+        verb = _verb(self.command, self.path)
+        faults = proxy.faults_of[verb]
+        fault = faults.popleft() if faults else proxy.always if verb == "GET" else ""
         text = self.headers.get("Range", "").removeprefix("bytes=")
         first, _, last = text.partition("-")
         span = (int(first), int(last) + 1) if first and last else None
@@ -112,14 +125,22 @@ class _Handler(BaseHTTPRequestHandler):
             proxy.released.wait(STARTED_S)
         if fault in ("reset", "stall"):
             self.close_connection = True
-            self.connection.shutdown(socket.SHUT_RDWR)
+            if fault == "reset":  # with RST, where a shutdown sends FIN
+                self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            else:
+                self.connection.shutdown(socket.SHUT_RDWR)
             return
         self.answer(body, cut=fault == "truncate", lost=fault == "lost")
 
     def answer(self, body: bytes, *, cut: bool, lost: bool) -> None:
         if self.upstream is None:
             self.upstream = http.client.HTTPConnection("127.0.0.1", self.server.upstream)
-        self.upstream.request(self.command, self.path, body or None, dict(self.headers))
+        headers = dict(self.headers)
+        if self.server.ignores_conditions:
+            headers = {
+                name: value for name, value in headers.items() if name.lower() not in ("if-match", "if-none-match")
+            }
+        self.upstream.request(self.command, self.path, body or None, headers)
         response = self.upstream.getresponse()
         content = response.read()
         cut = cut and response.status < 300

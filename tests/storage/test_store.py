@@ -6,15 +6,18 @@ import itertools
 import pickle
 import re
 import threading
+import traceback
 from pathlib import Path
 
 import pytest
 
+from tests.storage.server import VERBS
 from tfprep.errors import DatasetError, ObjectChangedError, SampleError, StorageError
 from tfprep.storage import objects
 from tfprep.storage.address import Url, parse_url
 from tfprep.storage.folder import FolderStore
 from tfprep.storage.store import open_store
+from tfprep.storage.urls import listed_sizes
 
 pytest.importorskip("obstore")
 _names = itertools.count()
@@ -128,14 +131,65 @@ def test_what_is_missing_is_named(place):
         assert str(caught.value).count("the URL") == (0 if isinstance(store, FolderStore) else 1)
 
 
-@pytest.mark.parametrize("fault", ["503", "429", "reset", "truncate"])
+CALLS = {
+    "GET": lambda store: bytes(store.read("x", 100, 200_000)) == CONTENT[100:200_000],
+    "HEAD": lambda store: store.info("x").bytes == len(CONTENT),
+    "LIST": lambda store: [info.name for info in (*store.list(), *store.list(recursive=False))] == ["x", "z", "x", "z"],
+    "PUT": lambda store: store.write("y", b"y") and bytes(store.read("y")) == b"y",
+    "DELETE": lambda store: store.delete(["z"]) is None and [info.name for info in store.list()] == ["x"],
+    **dict.fromkeys(
+        ("BEGIN", "PART", "COMPLETE"), lambda store: store.write("y", CONTENT) and bytes(store.read("y")) == CONTENT
+    ),
+}
+CONTENT = bytes(range(256)) * 4000
+
+
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("fault", ["503", "429", "500", "reset", "truncate", "lost"])
 @pytest.mark.usefixtures("quick")
-def test_what_can_be_repeated_is_repeated(s3, fault):
+def test_every_verb_is_repeated_by_one_rule(s3, monkeypatch, verb, fault):
+    """Until the fourth fault in a row: a fifth attempt is made, no sixth."""
     store = open_store(s3.new_url())
-    store.write("x", bytes(range(256)) * 1000)
-    s3.proxy.faults.extend([fault] * 3)
-    assert bytes(store.read("x", 100, 200_000)) == (bytes(range(256)) * 1000)[100:200_000]
-    assert [request.fault for request in s3.proxy.reads("/x")] == [fault] * 3 + [""]
+    store.write("x", CONTENT)
+    store.write("z", b"z")
+    monkeypatch.setattr(objects, "MULTIPART_BYTES", 1000)
+    s3.proxy.reset()
+    s3.proxy.faults_of[verb].extend([fault] * 4)
+    assert CALLS[verb](store)
+    has_body = verb not in ("HEAD", "PUT", "PART")
+    assert not s3.proxy.faults_of[verb] or (fault == "truncate" and not has_body)
+
+
+@pytest.mark.parametrize("verb", ["GET", "HEAD", "LIST", "PUT", "DELETE"])
+@pytest.mark.usefixtures("quick")
+def test_no_verb_is_repeated_without_end(s3, verb):
+    store = open_store(s3.new_url())
+    s3.proxy.faults_of[verb].extend(["503"] * 99)
+    with pytest.raises(StorageError, match="503"):
+        CALLS[verb](store)
+    assert len(s3.proxy.requests) == 1 + objects.RETRIES
+
+
+@pytest.mark.parametrize("answer", ["501 NotImplemented", "400 NotImplemented"])
+def test_a_server_that_knows_no_conditions_is_named(s3, answer):
+    store = open_store(s3.new_url())
+    s3.proxy.write_faults.append(answer)
+    with pytest.raises(
+        StorageError, match=r"on a condition: .*NotImplemented.*If-None-Match and If-Match .*local folder"
+    ):
+        store.replace("lock", b"me", None)
+    assert [request.method for request in s3.proxy.requests] == ["PUT"]
+
+
+@pytest.mark.parametrize("version", [None, '"of nobody"'])
+@pytest.mark.usefixtures("quick")
+def test_a_server_that_ignores_conditions_is_named(s3, version):
+    bucket = f"s3://bucket-{next(_names)}"
+    s3.put(bucket, b"")
+    store = open_store(f"{bucket}/folder")
+    s3.proxy.ignores_conditions = True
+    with pytest.raises(StorageError, match=r"the server ignores the condition; .*If-None-Match and If-Match"):
+        store.replace("lock", b"me", version)
 
 
 @pytest.mark.parametrize("fault", ["503", "reset", "lost"])
@@ -193,6 +247,40 @@ def test_an_answer_that_a_repetition_would_get_as_well_is_an_error_at_once(s3):
     assert [request.method for request in s3.proxy.requests if request.fault] == ["GET", "PUT", "PUT"]
 
 
+@pytest.mark.parametrize(
+    "value", ["http://mi nio:pa55word@host", "ht!tp://host", "minio:pa55word@host", "http://u:pa55/word@h"]
+)
+def test_an_endpoint_that_is_no_url_is_named(s3, monkeypatch, value):
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", value)
+    with pytest.raises(StorageError, match=r"the environment variable AWS_ENDPOINT_URL_S3 is a URL such as") as caught:
+        open_store("s3://bucket/folder").read("x")
+    assert "pa55" not in str(caught.value)
+
+
+@pytest.mark.parametrize("variable", ["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_METADATA_ENDPOINT"])
+@pytest.mark.usefixtures("quick")
+def test_a_password_in_an_endpoint_is_not_shown(s3, monkeypatch, variable):
+    """Port 9 of loopback refuses connections: the error of the request names its address."""
+    for name in s3.environment:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv(variable, "http://minio:pa55@127.0.0.1:9")
+    if variable != "AWS_METADATA_ENDPOINT":
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "an-access-key")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "a-secret-that-nobody-may-see")
+    store = open_store("s3://bucket/folder")
+    for call in (
+        lambda: store.read("x"),
+        store.list,
+        lambda: store.write("x", b""),
+        lambda: store.delete(["x"]),
+    ):
+        with pytest.raises(StorageError, match=r"user\}?@127\.0\.0\.1:9") as caught:
+            call()
+        text = "".join(traceback.format_exception(caught.value))
+        assert "pa55" not in text
+        assert "minio" not in text
+
+
 def test_google_at_an_endpoint_of_its_own(s3, monkeypatch):
     """As at an emulator. Reading is the same request as that of S3, but for the signature."""
     monkeypatch.setenv("GOOGLE_BASE_URL", s3.endpoint)
@@ -210,6 +298,9 @@ def test_http_reads_and_does_not_list(s3):
     assert store.info("x").bytes == 10
     with pytest.raises(StorageError, match="cannot be listed"):
         store.list()
+    s3.proxy.reset()
+    assert listed_sizes(parse_url(f"{s3.endpoint}/{folder.removeprefix('s3://')}")) == {}
+    assert not s3.proxy.requests, "a loader need not wait for an answer that no web server gives"
 
 
 @pytest.mark.parametrize(
@@ -238,6 +329,28 @@ def test_secrets_of_the_environment_are_replaced_in_messages(monkeypatch):
     monkeypatch.setenv("AWS_SESSION_TOKEN", "a-long-session-token")
     text = objects.without_secrets("got bm90aGluZw== and a-long-session-token")
     assert text == "got $AZURE_STORAGE_ACCOUNT_KEY and $AWS_SESSION_TOKEN"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        ("HTTPS_PROXY", "http://me:pa55@proxy:3128", "no way to http://me:pa55@proxy:3128/x"),
+        ("https_proxy", "me:pa55word@proxy:3128", "no way to proxy me:pa55word@proxy:3128"),
+        ("ANY_URL", "https://me:pa/55?wo#rd@host/b@c", "no way to https://me:pa/55?wo#rd@host/b@c"),
+        ("OTHER", "nothing", "no way to https://me:pa55@host:1/path, nor to amqp://pa55@host"),
+    ],
+)
+def test_a_user_and_a_password_in_any_url_are_hidden(monkeypatch, name, value, text):
+    monkeypatch.setenv(name, value)
+    shown = objects.without_secrets(text)
+    assert "pa55" not in shown
+    assert "me:" not in shown
+    assert shown.startswith("no way to ")
+    assert any(place in shown for place in ("@proxy:3128", "@host", "@c"))
+
+
+def test_keys_with_an_at_sign_are_shown():
+    assert objects.without_secrets("s3://bucket/b@c and https://host:1/d@e") == "s3://bucket/b@c and https://host:1/d@e"
 
 
 def test_a_secret_that_begins_with_another_is_hidden_whole(monkeypatch):

@@ -13,6 +13,8 @@ SCHEMES = ("s3", "gs", "az", "http", "https", "memory")
 _SECRET_VARIABLE = re.compile(
     r"(SECRET|TOKEN|PASSWORD|CREDENTIAL|(ACCOUNT|ACCESS|MASTER|API|CUSTOMER|PRIVATE)_KEY|CONNECTION_STRING|SAS)"
 )
+_USER_INFO = re.compile(r"(?<=://)(?!\$)[^\s/@]*@")
+"""A user and a password in a URL, which end with the last '@' before the first '/'."""
 _PLACE = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^@:?#\[\]]*)(:[0-9]{1,5})?")
 """A bucket or a host, with a port or without."""
 _SHORTEST_SECRET = 8
@@ -91,10 +93,20 @@ def parse_url(text: str) -> Url:
 
 
 def without_secrets(text: str, others: Mapping[str, str] | None = None) -> str:
-    """Return a message with the values of environment variables that hold secrets, and of `others`, replaced by their names."""
-    secrets = [(name, value) for name, value in os.environ.items() if _SECRET_VARIABLE.search(name.upper())]
+    """Return a message without secrets, for whatever is shown or stored.
+
+    Values of environment variables that hold secrets, and of `others`, are replaced by their names; so are a user and a password
+    in the URL that a variable holds, such as `AWS_ENDPOINT_URL` or `HTTPS_PROXY`. Any other URL loses them too.
+    """
+    secrets = dict(others or {})
+    for name, value in os.environ.items():
+        if _SECRET_VARIABLE.search(name.upper()):
+            secrets[name] = value
+        elif "@" in value and ("://" in value or "PROXY" in name.upper()):
+            user = value.partition("://")[2] or value
+            secrets[f"{{{name}: user}}"] = user.rpartition("@")[0]
     # The longest first: a value may begin with another one.
-    for name, value in sorted((*secrets, *(others or {}).items()), key=lambda item: -len(item[1])):
+    for name, value in sorted(secrets.items(), key=lambda item: -len(item[1])):
         if len(value) >= _SHORTEST_SECRET:
             text = text.replace(value, f"${name}")
-    return text
+    return _USER_INFO.sub("$user@", text)

@@ -1,26 +1,30 @@
 """Objects at a URL, read and written through obstore, the Python face of Rust's object_store.
 
-obstore repeats requests that were throttled (429), reset, cut short, timed out or answered by 5xx, with an exponential, random
-backoff, and never those that were refused (403, 404, 412). Credentials and endpoints come from the environment alone: AWS_*,
-GOOGLE_* and AZURE_* as the stores' own tools read them.
+Every request is repeated by one rule (`ObjectStore._request`): what was throttled (429), reset, cut short, timed out or answered
+by 5xx, with an exponential, random backoff; never what was refused (403, 404, 412). obstore's own repetition, which leaves out
+cut listings and reset deletions, is switched off but for the parts of large uploads, which would begin anew without it.
+Credentials and endpoints come from the environment alone: AWS_*, GOOGLE_* and AZURE_* as the stores' own tools read them.
 """
 
 from __future__ import annotations
 
 import functools
 import os
+import random
 import re
 import threading
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
-from urllib.parse import unquote
+from typing import Any, TypeVar
+from urllib.parse import unquote, urlsplit
 
-from tfprep.errors import ObjectChangedError, StorageError
+from tfprep.errors import ObjectChangedError, StorageError, TfprepError
 from tfprep.optional import require_package
 from tfprep.storage.address import ObjectInfo, Url, without_secrets
+
+T = TypeVar("T")
 
 RETRIES, FIRST_BACKOFF_S, LONGEST_BACKOFF_S, RETRY_S = 8, 0.1, 10.0, 120.0
 """Eight more attempts over at most two minutes: an S3 bucket that throttles takes seconds to adapt to a new load."""
@@ -30,8 +34,12 @@ MULTIPART_BYTES, PART_BYTES = 128 << 20, 16 << 20
 """Larger objects are written in parts of this size. A process that is killed meanwhile leaves parts at the store, which nobody
 lists and everybody pays for, so what is smaller is one request."""
 _LONGEST_REASON = 240
-_REFUSED = re.compile(r"non-2xx status code: (?!408|409|429)[34]|Received redirect")
-"""Answers that a repetition would get as well, such as 400 for an expired token and 301 for another region."""
+_TRANSIENT = re.compile(r"non-2xx status code: (?:408|409|429|5(?!01))|HTTP error: (?!builder)|NoSuchUpload")
+"""Errors that a repetition may not meet again. An upload is unknown (NoSuchUpload) where the answer to its end was lost."""
+_NO_CONDITIONS = (
+    "a build at a URL needs a server that compares If-None-Match and If-Match when it writes, as Amazon S3, Google Cloud Storage "
+    "and Azure do. Update the server, or build into a local folder and copy that"
+)
 _METADATA_SERVER = "169.254.169.254"
 _END = 1 << 62
 """Where a range ends that is to reach to the end of its object: stores cut it there."""
@@ -56,60 +64,54 @@ class ObjectStore:
     def list(self, folder: str = "", *, recursive: bool = True) -> list[ObjectInfo]:
         import obstore
 
-        top = self._key(folder)
-        try:
+        top = self._key(folder) or None
+
+        def entries() -> list[Any]:
             if recursive:
-                entries = [entry for chunk in obstore.list(self._store, top or None) for entry in chunk]
-            else:
-                entries = list(obstore.list_with_delimiter(self._store, top or None)["objects"])
-        except Exception as error:
-            raise self._failed(folder, error, "cannot be listed") from None
+                return [entry for chunk in obstore.list(self._store, top) for entry in chunk]
+            return list(obstore.list_with_delimiter(self._store, top)["objects"])
+
         start = len(self._url.key) + 1 if self._url.key else 0
-        infos = [_info(entry["path"][start:], entry) for entry in entries]
+        infos = [_info(entry["path"][start:], entry) for entry in self._request(folder, entries, "cannot be listed")]
         return sorted(infos, key=lambda info: info.name)
 
     def info(self, name: str) -> ObjectInfo:
         import obstore
 
-        try:
-            entry = obstore.head(self._store, self._key(name))
-        except Exception as error:
-            raise self._failed(name, error) from _cause(error)
-        return _info(name, entry)
+        return _info(name, self._request(name, lambda: obstore.head(self._store, self._key(name))))
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> memoryview:
         import obstore
 
-        if stop is not None and stop <= start:
-            return memoryview(b"")
-        try:
-            return memoryview(obstore.get_range(self._store, self._key(name), start=start, end=stop or _END))
-        except Exception as error:
-            if any(text in str(error).partition("\n")[0] for text in _BEHIND_THE_END):
-                return memoryview(b"")  # An empty object has no range at all.
-            raise self._failed(name, error) from _cause(error)
+        def content() -> Any:
+            try:
+                return obstore.get_range(self._store, self._key(name), start=start, end=stop or _END)
+            except Exception as error:
+                if any(text in str(error).partition("\n")[0] for text in _BEHIND_THE_END):
+                    return b""  # An empty object has no range at all.
+                raise
+
+        return memoryview(b"" if stop is not None and stop <= start else self._request(name, content))
 
     def read_whole(self, name: str, check: Callable[[int], None]) -> memoryview:
         import obstore
 
-        try:
+        def content() -> Any:
             answer = obstore.get(self._store, self._key(name))
-        except Exception as error:
-            raise self._failed(name, error) from _cause(error)
-        check(answer.meta["size"])
-        try:
-            return memoryview(answer.bytes())
-        except Exception as error:
-            raise self._failed(name, error) from _cause(error)
+            check(answer.meta["size"])
+            return answer.bytes()
+
+        return memoryview(self._request(name, content))
 
     def read_ranges(self, name: str, ranges: Sequence[tuple[int, int]]) -> Sequence[memoryview]:
         import obstore
 
         starts, stops = [start for start, _ in ranges], [stop for _, stop in ranges]
-        try:
-            pieces = obstore.get_ranges(self._store, self._key(name), starts=starts, ends=stops) if starts else []
-        except Exception as error:
-            raise self._failed(name, error) from _cause(error)
+
+        def content() -> Sequence[Any]:
+            return obstore.get_ranges(self._store, self._key(name), starts=starts, ends=stops) if starts else []
+
+        pieces = self._request(name, content)
         for piece, start, stop in zip(pieces, starts, stops, strict=True):
             if len(piece) < stop - start:
                 raise StorageError(f"{self._url / name} ends at byte {start + len(piece)}, before byte {stop}")
@@ -117,22 +119,25 @@ class ObjectStore:
 
     def write(self, name: str, content: bytes | Path) -> str:
         size = len(content) if isinstance(content, bytes) else content.stat().st_size
-        return self._put(name, content, "overwrite", use_multipart=size > MULTIPART_BYTES)
+        in_parts = size > MULTIPART_BYTES
+        return self._request(name, lambda: self._put(name, content, "overwrite", in_parts), "cannot be written")
 
     def replace(self, name: str, content: bytes, version: str | None) -> str:
-        mode, end = "create" if version is None else _conditions(version), time.monotonic() + RETRY_S
-        while True:
+        mode = "create" if version is None else _conditions(version)
+
+        def put() -> str:
             try:
-                # Not every store can make a multipart upload conditional.
-                return self._put(name, content, mode, use_multipart=False)
-            except (ObjectChangedError, _NoAnswerError) as error:
-                # A request whose answer was lost may have been done: a repetition then meets what it has written itself. obstore
-                # repeats no conditional request that was sent.
-                if (current := self._version_of(name, content)) is not None:
+                return self._put(name, content, mode)  # Not every store can make a multipart upload conditional.
+            except Exception as error:
+                # A request whose answer was lost may have been done: a repetition then meets what it has written itself.
+                is_open = _is_changed(error) or _TRANSIENT.search(str(error))
+                if is_open and (current := self._version_of(name, content)) is not None:
                     return current
-                if isinstance(error, ObjectChangedError) or time.monotonic() > end:
-                    raise
-                time.sleep(FIRST_BACKOFF_S)
+                raise
+
+        new = self._request(name, put, "cannot be written", conditional=True)
+        self._check_conditions(name, content)
+        return new
 
     def _version_of(self, name: str, content: bytes) -> str | None:
         """Return the object's version if this is its content."""
@@ -142,42 +147,84 @@ class ObjectStore:
         except StorageError:
             return None
 
+    def _check_conditions(self, name: str, content: bytes) -> None:
+        """Try to write what was just written on conditions that do not hold, once for each bucket of S3 in a process.
+
+        Some servers that speak S3 ignore conditions without a word: two builds would then both hold the lock.
+        """
+        bucket = self._url.bucket, _environment()
+        if self._url.scheme != "s3" or bucket in _with_conditions:
+            return
+        wrong = "0" * 32
+        for mode in ("create", {"e_tag": f'"{wrong}"'}):
+            try:
+                self._request(
+                    name, functools.partial(self._put, name, content, mode), "cannot be written", conditional=True
+                )
+            except ObjectChangedError:
+                continue
+            raise StorageError(
+                f"{self._url / name} cannot be written on a condition: the server ignores the condition; {_NO_CONDITIONS}"
+            )
+        _with_conditions.add(bucket)
+
     def delete(self, names: Sequence[str]) -> None:
         import obstore
 
         try:
-            obstore.delete(self._store, [self._key(name) for name in names])
-        except FileNotFoundError:
+            keys = [self._key(name) for name in names]
+            self._request(names[0] if names else "", lambda: obstore.delete(self._store, keys), "cannot be deleted")
+        except StorageError as error:
+            if not isinstance(error.__cause__, FileNotFoundError):
+                raise
             for name in names if len(names) > 1 else ():  # Google and Azure say so of the first name
                 self.delete([name])
-        except Exception as error:
-            raise self._failed(names[0], error, "cannot be deleted") from None
 
-    def _put(self, name: str, content: bytes | Path, mode: Any, **options: Any) -> str:
+    def _put(self, name: str, content: bytes | Path, mode: Any, in_parts: bool = False) -> str:
         import obstore
-        from obstore.exceptions import AlreadyExistsError, GenericError, PreconditionError
 
-        try:
-            key = self._key(name)
-            return _version(obstore.put(self._store, key, content, mode=mode, chunk_size=PART_BYTES, **options))
-        except (AlreadyExistsError, PreconditionError):
-            raise ObjectChangedError(f"{self._url / name} was written by another process in the meantime") from None
-        except GenericError as error:
-            kind = StorageError if _REFUSED.search(str(error)) else _NoAnswerError
-            raise kind(str(self._failed(name, error, "cannot be written"))) from None
-        except Exception as error:
-            raise self._failed(name, error, "cannot be written") from None
+        store = _client(self._url, repeats=True) if in_parts else self._store
+        options: Any = {"mode": mode, "use_multipart": in_parts, "chunk_size": PART_BYTES}
+        return _version(obstore.put(store, self._key(name), content, **options))
+
+    def _request(
+        self, name: str, request: Callable[[], T], what: str = "cannot be read", *, conditional: bool = False
+    ) -> T:
+        """Return what a request gives; repeat it while its error is one that may pass.
+
+        Raises:
+            StorageError: It was refused, or failed after all repetitions. Its cause is a FileNotFoundError for a missing object.
+            ObjectChangedError: The condition of a write does not hold.
+        """
+        end, backoff = time.monotonic() + RETRY_S, FIRST_BACKOFF_S
+        for left in range(RETRIES, -1, -1):
+            try:
+                return request()
+            except TfprepError:
+                raise
+            except Exception as error:
+                if not left or time.monotonic() > end or not _TRANSIENT.search(str(error)):
+                    raise self._failed(name, error, what, conditional=conditional) from _cause(error)
+            time.sleep(random.uniform(backoff / 2, backoff))
+            backoff = min(2 * backoff, LONGEST_BACKOFF_S)
+        raise AssertionError("the last repetition returns or raises")
 
     def _key(self, name: str) -> str:
         key = (self._url / name).key if name else self._url.key
         return unquote(key) if self._url.scheme in ("http", "https") else key  # obstore quotes it
 
-    def _failed(self, name: str, error: Exception, what: str = "cannot be read") -> StorageError:
+    def _failed(
+        self, name: str, error: Exception, what: str = "cannot be read", *, conditional: bool = False
+    ) -> TfprepError:
         """Return the error of a request that was refused, or that failed after all repetitions, with what to check."""
         url = self._url / name if name else self._url
         variables = _CHECKS.get(url.scheme, "the URL")
         checks = f"the URL, and {variables}" if url.scheme in _CHECKS else variables
         reason = _reason(str(error))
+        if _is_changed(error):
+            return ObjectChangedError(f"{url} was written by another process in the meantime")
+        if conditional and ("status code: 501" in str(error) or "<Code>NotImplemented" in str(error)):
+            return StorageError(f"{url} cannot be written on a condition: {reason}; {_NO_CONDITIONS}")
         if isinstance(error, FileNotFoundError):
             return StorageError(f"{url} does not exist in its store; check {checks}")
         if type(error).__name__ in ("PermissionDeniedError", "UnauthenticatedError"):
@@ -187,8 +234,9 @@ class ObjectStore:
         return StorageError(f"{url} {what}: {reason}; check {variables}")
 
 
-class _NoAnswerError(StorageError):
-    """A request was sent and not answered, so that nobody knows whether it was done."""
+def _is_changed(error: Exception) -> bool:
+    """Return whether the condition of a write did not hold."""
+    return type(error).__name__ in ("AlreadyExistsError", "PreconditionError")
 
 
 def _reason(text: str) -> str:
@@ -219,26 +267,34 @@ def _conditions(version: str) -> dict[str, str]:
 
 _memory: dict[str, Any] = {}
 _lock = threading.Lock()
+_with_conditions: set[Any] = set()
+"""The buckets, with the environment that leads to them, whose servers compare conditions."""
 
 
-def _client(url: Url) -> Any:
+def _client(url: Url, *, repeats: bool = False) -> Any:
     """obstore's client for a bucket: one a process, so that its connections are kept, and another if the environment changes."""
     if url.scheme == "memory":
         from obstore.store import MemoryStore
 
         with _lock:
             return _memory.setdefault(url.bucket, MemoryStore())
-    environment = tuple(sorted((name, value) for name, value in os.environ.items() if name.startswith(_ENVIRONMENT)))
-    return _connected(url.scheme, url.bucket, os.getpid(), environment)
+    return _connected(url.scheme, url.bucket, os.getpid(), _environment(), repeats)
+
+
+def _environment() -> tuple[tuple[str, str], ...]:
+    """Return the variables that decide how a store is reached."""
+    return tuple(sorted((name, value) for name, value in os.environ.items() if name.startswith(_ENVIRONMENT)))
 
 
 @functools.lru_cache(maxsize=64)
-def _connected(scheme: str, bucket: str, _process: int, environment: tuple[tuple[str, str], ...]) -> Any:
+def _connected(scheme: str, bucket: str, _process: int, environment: tuple[tuple[str, str], ...], repeats: bool) -> Any:
     from obstore import store
 
-    endpoints = [value for name, value in environment if "ENDPOINT" in name or name == "GOOGLE_BASE_URL"]
+    endpoints = {n: value for n, value in environment if value and ("ENDPOINT" in n or n == "GOOGLE_BASE_URL")}
+    for name, value in endpoints.items():
+        _check_endpoint(name, value)
     client: Any = {
-        "allow_http": scheme == "http" or any(value.startswith("http://") for value in endpoints),
+        "allow_http": scheme == "http" or any(value.startswith("http://") for value in endpoints.values()),
         "connect_timeout": timedelta(seconds=CONNECT_S),
         "read_timeout": timedelta(seconds=ANSWER_S),
         "timeout": timedelta(seconds=REQUEST_S),
@@ -248,8 +304,24 @@ def _connected(scheme: str, bucket: str, _process: int, environment: tuple[tuple
         "max_backoff": timedelta(seconds=LONGEST_BACKOFF_S),
         "base": 2,
     }
-    retries: Any = {"max_retries": RETRIES, "backoff": backoff, "retry_timeout": timedelta(seconds=RETRY_S)}
+    retries: Any = {
+        "max_retries": RETRIES if repeats else 0,
+        "backoff": backoff,
+        "retry_timeout": timedelta(seconds=RETRY_S),
+    }
     if scheme in ("http", "https"):
         return store.HTTPStore(f"{scheme}://{bucket}", client_options=client, retry_config=retries)
     kind = {"s3": store.S3Store, "gs": store.GCSStore, "az": store.AzureStore}[scheme]
     return kind(bucket, client_options=client, retry_config=retries)
+
+
+def _check_endpoint(name: str, value: str) -> None:
+    """Raise StorageError unless this is a URL: obstore ends with a panic of Rust where it is none."""
+    try:
+        parts = urlsplit(value)
+        is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and " " not in value
+        is_url = is_url and (parts.port is None or parts.port > 0)
+    except ValueError:
+        is_url = False
+    if not is_url:
+        raise StorageError(f"the environment variable {name} is a URL such as https://host:9000; it holds another text")

@@ -154,7 +154,12 @@ def file_state(path: Path) -> tuple[int, object]:
 
 
 def listed_sizes(folder: Any) -> dict[str, int]:
-    """Return the sizes of the files in a folder at a URL, by name, as far as its store lists them: some list none, as HTTP."""
+    """Return the sizes of the files in a folder at a URL, by name, as far as its store lists them.
+
+    A web server is not asked: a listing is a request of WebDAV, which few of them answer.
+    """
+    if folder.scheme in ("http", "https"):
+        return {}
     try:
         return {info.name: info.bytes for info in open_store(folder).list(recursive=False)}
     except StorageError:  # a URL may be readable without being listable
