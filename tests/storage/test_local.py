@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tfprep.errors import DatasetError
-from tfprep.storage.local import open_regular, regular_descriptor, regular_size, regular_sizes
+from tfprep.storage.local import open_regular, regular_descriptor, regular_identities, regular_identity
 
 
 def make_socket(path):
@@ -30,9 +30,9 @@ def link_through_a_folder(path):
 
 
 def among_many(path):
-    """The size as `regular_sizes` gives it."""
-    (size,) = regular_sizes(path.parent, [path.name])
-    return size
+    """The identity as `regular_identities` gives it."""
+    (identity,) = regular_identities(path.parent, [path.name])
+    return identity
 
 
 REFUSED = {
@@ -49,7 +49,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("function", [regular_descriptor, regular_size, among_many, open_regular])
+@pytest.mark.parametrize("function", [regular_descriptor, regular_identity, among_many, open_regular])
 @pytest.mark.parametrize("case", REFUSED)
 def test_refused(tmp_path, case, function):
     make, message = REFUSED[case]
@@ -63,7 +63,7 @@ def test_refused(tmp_path, case, function):
 def test_a_socket_is_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # the path of a socket has at most 107 bytes
     make_socket("file")
-    for function in (regular_size, among_many):
+    for function in (regular_identity, among_many):
         with pytest.raises(DatasetError, match="is no regular file"):
             function(tmp_path / "file")
     with pytest.raises(DatasetError, match="cannot be opened"):
@@ -77,13 +77,13 @@ def test_a_device_node_is_refused(tmp_path):
     except PermissionError:
         pytest.skip("only root makes device nodes")
     with pytest.raises(DatasetError, match="is no regular file"):
-        regular_size(path)
+        regular_identity(path)
     with pytest.raises(DatasetError):  # which one depends on whether the file system is mounted with nodev
         regular_descriptor(path)
 
 
 def test_a_name_with_nul_is_refused(tmp_path):
-    for function in (regular_descriptor, regular_size, among_many):
+    for function in (regular_descriptor, regular_identity, among_many):
         with pytest.raises(DatasetError, match="cannot be opened"):
             function(tmp_path / "a\0b")
 
@@ -93,7 +93,8 @@ def test_a_link_inside_the_folder_is_followed(tmp_path):
     (tmp_path / "file").symlink_to("content")
     (tmp_path / "absolute").symlink_to(tmp_path / "content")
     for name in ("content", "file", "absolute"):
-        assert regular_size(tmp_path / name) == among_many(tmp_path / name) == 5
+        assert regular_identity(tmp_path / name) == among_many(tmp_path / name)
+        assert regular_identity(tmp_path / name).bytes == 5
         with open_regular(tmp_path / name) as file:
             assert file.read() == b"12345"
 
@@ -103,7 +104,7 @@ def test_the_folder_itself_may_be_a_link(tmp_path):
     (tmp_path / "disk").mkdir()
     (tmp_path / "disk" / "file").write_bytes(b"1")
     (tmp_path / "dataset").symlink_to("disk")
-    assert regular_size(tmp_path / "dataset" / "file") == among_many(tmp_path / "dataset" / "file") == 1
+    assert regular_identity(tmp_path / "dataset" / "file") == among_many(tmp_path / "dataset" / "file")
     os.close(regular_descriptor(tmp_path / "dataset" / "file"))
 
 
@@ -119,7 +120,7 @@ def test_a_folder_that_may_not_be_listed(tmp_path, monkeypatch):
             os.seteuid(nobody)
         with pytest.raises(PermissionError):
             os.listdir("dataset")
-        assert list(regular_sizes(Path("dataset"), ["file"])) == [3]
+        assert [identity.bytes for identity in regular_identities(Path("dataset"), ["file"])] == [3]
     finally:
         if user == 0:
             os.seteuid(user)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -24,8 +25,13 @@ from tfprep.dataset.parse import MOST_BYTES, parse_manifest
 from tfprep.errors import DatasetError, DatasetReplacedError, RecordError, SampleError
 from tfprep.fields import FieldSpec
 from tfprep.records import Frame, decode, read_record
-from tfprep.storage.local import regular_sizes
+from tfprep.storage.local import FileIdentity, identity_of, regular_identities, regular_identity
+from tfprep.storage.store import open_store
 from tfprep.storage.urls import PathOrUrl, file_size, file_state, folder_at, is_remote, listed_sizes, open_file
+
+PUBLICATION_S, PAUSE_S = 2.0, 0.02
+"""How long opening waits for the end of a publication, and between two looks. It takes less for most datasets; a build that was
+killed meanwhile leaves a dataset that can be read as it is."""
 
 
 @dataclass(frozen=True)
@@ -36,11 +42,17 @@ class Dataset:
         path: The folder, or a `Url`.
         manifest: What `tfprep.json` says.
         external: What more there is to say of an index of TFRecords that tfprep did not write; None for a built dataset.
+        opened: The identity of `tfprep.json` when it was read; None at a URL, for an index, and in another process.
     """
 
     path: Path
     manifest: Manifest
     external: ExternalIndex | None = None
+    opened: FileIdentity | None = field(default=None, repr=False, compare=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Another process may run on another machine, which numbers the devices of a network otherwise."""
+        return {**self.__dict__, "opened": None}
 
     def __repr__(self) -> str:
         splits = ", ".join(
@@ -88,7 +100,9 @@ class Dataset:
         """Return what the manifest says about one shard file."""
         return self.split(split).files[variant][shard]
 
-    def check_files(self, split: str, variants: Iterable[int], *, sizes: bool = True) -> None:
+    def check_files(
+        self, split: str, variants: Iterable[int], *, sizes: bool = True
+    ) -> list[FileIdentity] | list[None]:
         """Check that the shards of a split are regular files of this folder, of the sizes that the manifest gives.
 
         At a URL, names and sizes are compared with a listing of the folder, if its store has one: more would cost a request a
@@ -99,24 +113,38 @@ class Dataset:
             variants: Its variants.
             sizes: Whether another size is an error; if not, records that are cut short show when they are read.
 
+        Returns:
+            The identity of each file, in order, to be compared when it is opened; None at a URL.
+
         Raises:
             DatasetError: A file is missing, is no regular file, leads out of the folder, or has another size.
+            DatasetReplacedError: Another build replaced the dataset since it was opened.
         """
         files = [file for variant in variants for file in self.split(split).files[variant]]
         if self.external is not None:
             self.external.check_files(split, sizes=sizes)
-            return
+            paths = [self.shard_path(file) for file in files]
+            return [regular_identity(path) for path in paths if not is_remote(path)] or [None] * len(paths)
         with self._watch_for_another_build():
-            for file, size in zip(files, self._sizes(files), strict=True):
-                if sizes and size != file.bytes:
-                    raise DatasetError(
-                        f"{self.path / file.name} holds {size} bytes, {MANIFEST} says {file.bytes}; copy the file again, "
-                        "or run the build again. tfprep verify lists all damage"
-                    )
+            if is_remote(self.path):
+                self._check_sizes(files, self._listed_sizes(files), sizes)
+                return [None] * len(files)
+            identities = list(regular_identities(self.path, (file.name for file in files)))
+            self._check_sizes(files, [identity.bytes for identity in identities], sizes)
+        # A publication replaces tfprep.json before any shard: the files that were looked at before are those that it describes.
+        if self.opened != _identity(self.path) and self._describes_another_build():
+            raise self._replaced()
+        return identities
 
-    def _sizes(self, files: Sequence[FileInfo]) -> Iterable[int]:
-        if not is_remote(self.path):
-            return regular_sizes(self.path, (file.name for file in files))
+    def _check_sizes(self, files: Sequence[FileInfo], found: Sequence[int], sizes: bool) -> None:
+        for file, size in zip(files, found, strict=True):
+            if sizes and size != file.bytes:
+                raise DatasetError(
+                    f"{self.path / file.name} holds {size} bytes, {MANIFEST} says {file.bytes}; copy the file again, "
+                    "or run the build again. tfprep verify lists all damage"
+                )
+
+    def _listed_sizes(self, files: Sequence[FileInfo]) -> list[int]:
         listed = listed_sizes(self.path)
         if not listed:
             return [file.bytes for file in files]
@@ -247,17 +275,28 @@ class Dataset:
         try:
             yield
         except DatasetError as error:
-            if self._is_replaced():
-                raise DatasetReplacedError(
-                    f"{self.path} was replaced by another build since it was opened; open it again"
-                ) from error
+            if not isinstance(error, DatasetReplacedError):
+                self.check_not_replaced(error)
             raise
 
-    def _is_replaced(self) -> bool:
+    def check_not_replaced(self, error: Exception | None = None) -> None:
+        """Raise DatasetReplacedError if a build was published in this place since the dataset was opened.
+
+        Args:
+            error: What was wrong, which may come from that.
+        """
+        now = _identity(self.path)
+        if self.opened != now if self.opened and now else self._describes_another_build():
+            raise self._replaced() from error
+
+    def _describes_another_build(self) -> bool:
         try:
-            return read_dataset(self.path)[1] != self.manifest
+            return _read_dataset(self.path)[1] != self.manifest
         except DatasetError:
             return True
+
+    def _replaced(self) -> DatasetReplacedError:
+        return DatasetReplacedError(f"{self.path} was replaced by another build since it was opened; open it again")
 
     def _check_index(self) -> None:
         """Compare the index with the size and CRC-32C in `tfprep.json`, at first use and whenever the file was replaced."""
@@ -293,12 +332,30 @@ def open_dataset(path: PathOrUrl) -> Dataset:
     return Dataset(*read_dataset(folder_at(path)))
 
 
-def read_dataset(folder: Path) -> tuple[Path, Manifest, ExternalIndex | None]:
+def read_dataset(folder: Path) -> tuple[Path, Manifest, ExternalIndex | None, FileIdentity | None]:
     """Read what makes a `Dataset`: the manifest of a built dataset, or of an index in the folder or beside the shards in it.
+
+    What a publication changes meanwhile is read again: a dataset whose files still have the hidden names of one loses them soon.
 
     Raises:
         DatasetError: There is neither, or something is wrong with it; the message says what to do.
     """
+    end = time.monotonic() + PUBLICATION_S
+    while True:
+        before = _identity(folder)
+        try:
+            found = _read_dataset(folder)
+        except DatasetError:
+            if time.monotonic() > end or before == _identity(folder):
+                raise
+        else:
+            still = before == _identity(folder) and not found[1].index.startswith(".")
+            if still or time.monotonic() > end:
+                return *found, before
+        time.sleep(PAUSE_S)
+
+
+def _read_dataset(folder: Path) -> tuple[Path, Manifest, ExternalIndex | None]:
     if isinstance(folder, Path) and folder.is_file():
         raise DatasetError(f"{folder} is a file; open the dataset's folder, {folder.parent}")
     try:
@@ -307,6 +364,16 @@ def read_dataset(folder: Path) -> tuple[Path, Manifest, ExternalIndex | None]:
         if isinstance(error.__cause__, FileNotFoundError) and (external := read_external(folder)) is not None:
             return external.folder, external.manifest, external
         raise
+
+
+def _identity(folder: Path) -> FileIdentity | None:
+    """Return the identity of `tfprep.json`; None where there is none, and at a URL, where each look is a request."""
+    if is_remote(folder):
+        return None
+    try:
+        return identity_of((folder / MANIFEST).stat())
+    except OSError:
+        return None
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -322,6 +389,8 @@ def load_manifest(folder: Path) -> bytes:
     """Return the bytes of `tfprep.json`; DatasetError if they cannot be read."""
     path = folder / MANIFEST
     try:
+        if is_remote(path):  # with one request: between two of them it may be replaced
+            return bytes(open_store(folder).read(MANIFEST, 0, MOST_BYTES + 1))
         with open_file(path) as file:
             return file.read(MOST_BYTES + 1)
     except DatasetError as error:

@@ -55,6 +55,7 @@ from tfprep.load.tuning import set_allocator, settings_for
 from tfprep.load.values import convert, warped_spec
 from tfprep.load.workers import WorkersPlan, make_pool, most_prefetch, plan_workers
 from tfprep.storage.cache import CachedObject, LocalCache
+from tfprep.storage.local import FileIdentity
 from tfprep.storage.urls import is_remote
 
 T = TypeVar("T")
@@ -86,7 +87,7 @@ class Pipeline:
             options = replace(options, training=is_training(sources))
         self.sources, self.options, self.class_names = tuple(sources), options, tuple(class_names)
         self.dataset = sources[0].dataset
-        self._check_files()
+        self._identities = self._check_files()
         self.settings = settings_for(options, [source.dataset for source in sources])
         self.specs = common_specs(sources)
         self.read_outputs = self._resolve_outputs()  # as records give them
@@ -246,11 +247,16 @@ class Pipeline:
 
     # --- the steps of putting it together, in their order -----------------------------------------------------------
 
-    def _check_files(self) -> None:
-        """Refuse shards of other sizes before the first batch. With on_bad="skip" what is cut short counts as bad records."""
+    def _check_files(self) -> list[FileIdentity | None]:
+        """Refuse shards of other sizes before the first batch. With on_bad="skip" what is cut short counts as bad records.
+
+        Returns the identities of the table's files, in their order.
+        """
+        identities: list[FileIdentity | None] = []
         for source in self.sources:
             variants = self.variants.used(source.dataset.split(source.split).variants)
-            source.dataset.check_files(source.split, variants, sizes=self.options.on_bad == "raise")
+            identities += source.dataset.check_files(source.split, variants, sizes=self.options.on_bad == "raise")
+        return identities
 
     def _resolve_outputs(self) -> Outputs:
         options, geometry = self.options, tuple(self.options.geometry)
@@ -493,7 +499,7 @@ class Pipeline:
         if self.at_load and self.at_load.cuts:
             cuts = Cuts(self.at_load, {output.name: output for output in self.read_outputs.outputs})
         return Filler(
-            self.table, self._parts, self.indexed, policy, self.cache, casts=self._casts, cuts=cuts,
+            self.table, self._identities, self._parts, self.indexed, policy, self.cache, casts=self._casts, cuts=cuts,
             mixing=Mixing(self.at_load, self.schedule) if self.at_load else None, cold=self._is_cold(),
             paths=self.local.paths if self.local else None, damaged=self.local.damaged if self.local else None,
         )  # fmt: skip

@@ -160,6 +160,7 @@ def make_pool(
         ]
     setup = Setup(
         reading.paths,
+        reading.identities,
         reading.parts,
         reading.geometry,
         reading.announced,

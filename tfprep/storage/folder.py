@@ -39,6 +39,11 @@ class FolderStore:
             file.seek(start)
             return memoryview(file.read() if stop is None else file.read(stop - start))
 
+    def read_version(self, name: str, start: int, stop: int) -> tuple[memoryview, str]:
+        with self._open(name) as file:
+            file.seek(start)
+            return memoryview(file.read(stop - start)), self._info(self._folder / name).version
+
     def read_whole(self, name: str, check: Callable[[int], None]) -> memoryview:
         with self._open(name) as file:
             check(os.fstat(file.fileno()).st_size)

@@ -15,12 +15,26 @@ import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 from tfprep.errors import BuildError, DatasetError
 
 LOOK = getattr(os, "O_PATH", os.O_RDONLY)
 """How a folder is opened to look at its files. O_PATH, where the system has it, needs no permission to list the folder."""
+
+
+class FileIdentity(NamedTuple):
+    """Identifies a file and its content as long as nobody writes to it: a file that takes its place has another inode."""
+
+    device: int
+    inode: int
+    bytes: int
+    mtime_ns: int
+
+
+def identity_of(status: os.stat_result) -> FileIdentity:
+    """Return the identity of the file with this status."""
+    return FileIdentity(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
 
 
 def regular_descriptor(path: Path) -> int:
@@ -41,8 +55,8 @@ def regular_descriptor(path: Path) -> int:
     return descriptor
 
 
-def regular_size(path: Path) -> int:
-    """Return the size of a file of a dataset without opening it; the errors are those of `regular_descriptor`."""
+def regular_identity(path: Path) -> FileIdentity:
+    """Return the identity of a file of a dataset without opening it; the errors are those of `regular_descriptor`."""
     try:
         status = path.lstat()
         if stat.S_ISLNK(status.st_mode):
@@ -52,30 +66,29 @@ def regular_size(path: Path) -> int:
         raise _cannot_open(path, error) from error
     if not stat.S_ISREG(status.st_mode):
         raise _not_regular(path)
-    return status.st_size
+    return identity_of(status)
 
 
-def regular_sizes(folder: Path, names: Iterable[str]) -> Iterator[int]:
-    """Yield what `regular_size` returns for files of one folder, from a descriptor of it: a large dataset has 100,000 files."""
+def regular_identities(folder: Path, names: Iterable[str]) -> Iterator[FileIdentity]:
+    """Yield what `regular_identity` returns for files of one folder, from a descriptor of it: there may be 100,000."""
     try:
         descriptor = os.open(folder, LOOK | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
         raise _cannot_open(folder, error) from error
     try:
         for name in names:
-            size = _plain_size(name, descriptor)
-            yield regular_size(folder / name) if size is None else size
+            yield _plain_identity(name, descriptor) or regular_identity(folder / name)
     finally:
         os.close(descriptor)
 
 
-def _plain_size(name: str, folder: int) -> int | None:
-    """Return the size of a file that is no link; None if it needs a closer look."""
+def _plain_identity(name: str, folder: int) -> FileIdentity | None:
+    """Return the identity of a file that is no link; None if it needs a closer look."""
     try:
         status = os.stat(name, dir_fd=folder, follow_symlinks=False)
     except (OSError, ValueError):
         return None
-    return status.st_size if stat.S_ISREG(status.st_mode) else None
+    return identity_of(status) if stat.S_ISREG(status.st_mode) else None
 
 
 def open_regular(path: Path) -> BinaryIO:

@@ -93,6 +93,19 @@ class ObjectStore:
 
         return memoryview(b"" if stop is not None and stop <= start else self._request(name, content))
 
+    def read_version(self, name: str, start: int, stop: int) -> tuple[memoryview, str]:
+        import obstore
+
+        try:
+            answer = obstore.get(self._store, self._key(name), options={"range": (start, stop)})
+            # Web servers behind one address may give one file several tags.
+            version = "" if self._url.scheme in ("http", "https") else _version(answer.meta)
+            return memoryview(answer.bytes()), version
+        except Exception as error:
+            if any(text in str(error).partition("\n")[0] for text in _BEHIND_THE_END):
+                return memoryview(b""), ""
+            raise self._failed(name, error) from _cause(error)
+
     def read_whole(self, name: str, check: Callable[[int], None]) -> memoryview:
         import obstore
 

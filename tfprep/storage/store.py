@@ -46,6 +46,13 @@ class Store(Protocol):
             StorageError: As for `info`.
         """
 
+    def read_version(self, name: str, start: int, stop: int) -> tuple[memoryview, str]:
+        """Return what `read` returns, and the version of the object that it is from; "" where servers do not say it reliably.
+
+        Raises:
+            StorageError: As for `info`.
+        """
+
     def read_whole(self, name: str, check: Callable[[int], None]) -> memoryview:
         """Return an object whole, with one request. `check` gets its size before its bytes are fetched; what it raises goes on.
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tfprep.errors import StorageError
+from tfprep.errors import DatasetError, DatasetReplacedError, StorageError
 from tfprep.fields import Array
 from tfprep.load.order.schedule import Numbers
 from tfprep.storage.store import Store, open_store
@@ -26,7 +26,7 @@ class ByteRange:
     records: Numbers
     frames: tuple[int, ...]
     content: Array | None = None
-    error: StorageError | None = None
+    error: DatasetError | None = None
     claim: threading.Lock = field(default_factory=threading.Lock)
     ready: threading.Event = field(default_factory=threading.Event)
 
@@ -42,6 +42,7 @@ class Fetched:
         self._paths = paths
         self._stores: dict[Any, Store] = {}
         self._ranges: dict[tuple[int, int], tuple[ByteRange, ...]] = {}
+        self._versions: dict[Any, str] = {}
         self._lock = threading.Lock()
         self.requests, self.bytes = 0, 0
 
@@ -80,7 +81,8 @@ class Fetched:
         if not self.fetch(part):
             part.ready.wait()
         if part.content is None:
-            raise StorageError(str(part.error))  # a new one: many threads may raise it
+            assert part.error is not None
+            raise type(part.error)(str(part.error))  # a new one: many threads may raise it
         return part.content
 
     def fetch(self, part: ByteRange) -> bool:
@@ -89,7 +91,7 @@ class Fetched:
             return False
         try:
             part.content = self.request(part.file, part.start, part.stop)
-        except StorageError as error:
+        except (StorageError, DatasetReplacedError) as error:
             part.error = error
         except BaseException as error:
             part.error = StorageError(f"{self._paths[part.file]} cannot be read ({type(error).__name__}: {error})")
@@ -99,10 +101,20 @@ class Fetched:
         return True
 
     def request(self, file: int, start: int, stop: int) -> Array:
-        """Read bytes of a file with one request."""
+        """Read bytes of a file with one request.
+
+        Raises:
+            DatasetReplacedError: They are of another object than the bytes that were read before.
+            StorageError: The store does not deliver them.
+        """
         path = self._paths[file]
-        content = np.frombuffer(self._store(path).read(path.name, start, stop), np.uint8)
+        data, version = self._store(path).read_version(path.name, start, stop)
+        content = np.frombuffer(data, np.uint8)
         with self._lock:
+            if version and version != self._versions.setdefault(path, version):
+                raise DatasetReplacedError(
+                    f"{path} was replaced since the loader began to read it; open the dataset again"
+                )
             self.requests, self.bytes = self.requests + 1, self.bytes + len(content)
         return content
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import numpy as np
 
-from tfprep.errors import RecordError
+from tfprep.errors import DatasetError, DatasetReplacedError, RecordError
 from tfprep.fields import Array
 from tfprep.load.reader.fetched import Fetched
-from tfprep.storage.local import regular_descriptor
+from tfprep.storage.local import FileIdentity, identity_of, regular_descriptor
 from tfprep.storage.urls import is_remote
 
 OPEN_FILES = 256
@@ -44,30 +44,60 @@ class _LocalFile:
 
 
 class Files:
-    """Shard files by their number in `paths`, opened when first asked for. Safe to use from any thread."""
+    """Shard files by their number in `paths`, opened when first asked for. Safe to use from any thread.
+
+    A file that is opened must be the one that was there when the loader was made: a build renames its shards to their places, so
+    that another inode is another build's. Of one that was written to in place since then, `changed` says so: the checksums of
+    each of its records are to be compared.
+    """
 
     def __init__(
-        self, paths: Sequence[Path], *, damaged: Callable[[int], None] | None = None, limit: int = OPEN_FILES
+        self,
+        paths: Sequence[Path],
+        identities: Sequence[FileIdentity | None],
+        *,
+        damaged: Callable[[int], None] | None = None,
+        limit: int = OPEN_FILES,
     ) -> None:
-        """`damaged`: called with the number of a file that is a copy on a local disk, where a record of it is damaged."""
-        self.paths = paths
+        """`identities`: those of the files when the loader was made; None where any file will do, such as a copy of a shard.
+        `damaged`: called with the number of a file that is a copy on a local disk, where a record of it is damaged."""
+        self.paths, self._identities = paths, identities
         self.remote = np.array([is_remote(path) for path in paths], bool)
         self.fetched = Fetched(paths)
+        self.changed = np.zeros(len(paths), bool)
         self._limit, self._damaged = limit, damaged
         self._open: OrderedDict[int, _LocalFile] = OrderedDict()
         self._lock = threading.Lock()
 
     def get(self, number: int) -> _LocalFile:
-        """The open file; the least recently used is closed where there are too many."""
+        """The open file; the least recently used is closed where there are too many.
+
+        Raises:
+            DatasetReplacedError: Another file has taken its place.
+            DatasetError: It cannot be opened.
+        """
         with self._lock:
             if number in self._open:
                 self._open.move_to_end(number)
                 return self._open[number]
-            path = self.paths[number]
-            file = self._open[number] = _LocalFile(path)
+            file = self._open[number] = self._opened(number)
             if len(self._open) > self._limit:
                 self._open.popitem(last=False)
             return file
+
+    def _opened(self, number: int) -> _LocalFile:
+        path, identity = self.paths[number], self._identities[number]
+        try:
+            file = _LocalFile(path)
+        except DatasetError as error:
+            if identity is not None and isinstance(error.__cause__, FileNotFoundError):
+                raise _replaced(path, "removed") from error
+            raise
+        if identity is not None and (now := identity_of(os.fstat(file.fd))) != identity:
+            if (now.device, now.inode) != (identity.device, identity.inode):
+                raise _replaced(path, "replaced")
+            self.changed[number] = True
+        return file
 
     def will_need(self, number: int, offset: int, size: int) -> None:
         """Let the system begin to read these bytes; it does not wait for them."""
@@ -93,6 +123,10 @@ class Files:
         """Close all files as soon as nobody reads from them."""
         with self._lock:
             self._open.clear()
+
+
+def _replaced(path: Path, how: str) -> DatasetReplacedError:
+    return DatasetReplacedError(f"{path} was {how} since the loader was made; open the dataset again")
 
 
 def read_at(descriptor: int, target: Array, offset: int) -> bool:

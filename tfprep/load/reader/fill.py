@@ -26,6 +26,7 @@ from tfprep.load.reader.rows import COLUMNS, RowFiller, Rows, UnreadRow
 from tfprep.load.reader.stages import with_stages
 from tfprep.load.reader.table import RecordTable
 from tfprep.load.reader.worker import Worker
+from tfprep.storage.local import FileIdentity
 
 Substitute = Callable[[int, int], int]
 """(position in the run, attempt) to the row that replaces one that cannot be read."""
@@ -50,6 +51,7 @@ class Filler:
     def __init__(
         self,
         table: RecordTable,
+        identities: Sequence[FileIdentity | None],
         parts: Sequence[FieldPart],
         indexed: Mapping[str, str],
         policy: Policy,
@@ -62,10 +64,11 @@ class Filler:
         paths: Sequence[Any] | None = None,
         damaged: Callable[[int], None] | None = None,
     ) -> None:
-        """`indexed` names the outputs that come from the index, and what they are: "key", "variant" or "label". `casts`: the
-        outputs of which `parts` and the cache hold the stored form. `cuts`: flips and crops. `mixing`: the last step of a batch
-        all of whose rows are filled. `cold`: the page cache cannot hold all files, so the system is told in every epoch
-        what comes next. `paths`: where the table's files lie now, if some are copies on a local disk; `damaged`: see `Files`."""
+        """`identities`: those of the table's files. `indexed` names the outputs that come from the index, and what they are:
+        "key", "variant" or "label". `casts`: the outputs of which `parts` and the cache hold the stored form. `cuts`: flips and
+        crops. `mixing`: the last step of a batch all of whose rows are filled. `cold`: the page cache cannot hold all files, so
+        the system is told in every epoch what comes next. `paths`: where the table's files lie now, if some are copies on a
+        local disk; `damaged`: see `Files`."""
         self._table, self._parts, self._indexed, self._policy = table, parts, indexed, policy
         self._cold = cold
         self.casts, self.cuts, self.mixing = tuple(casts), cuts, mixing
@@ -73,6 +76,7 @@ class Filler:
         self._encoded = cache if isinstance(cache, EncodedCache) else None
         self._reading = RowFiller(
             table.files if paths is None else paths,
+            identities,
             parts,
             policy.geometry,
             self._encoded,
@@ -275,8 +279,10 @@ class Filler:
         return [rows for rows in replacements if rows is not None]
 
     def _note(self, batch: Batch, row: int, record: int, reason: str) -> None:
-        """Raise the error of a record that cannot be read, or note it."""
+        """Raise the error of a record that cannot be read, or note it; a record of another build is an error in any case."""
         sample = int(batch.indices.row[row])
+        if not self._policy.bad.known(record):
+            self._table.check_not_replaced(record)
         error = self._error(reason, record, sample)
         if self._policy.bad.on_bad == "raise":
             raise error

@@ -26,6 +26,7 @@ from tfprep.load.reader.parts import FieldPart
 from tfprep.load.reader.record import FieldSpan, Record, read_fields
 from tfprep.load.reader.worker import Worker
 from tfprep.load.values import transform_of
+from tfprep.storage.local import FileIdentity
 
 COLUMNS = ("row", "position", "record", "label", "file", "offset", "size", "payload_crc", "verify", "slot", "cached")
 """The columns of `Rows` before those of the fields."""
@@ -149,6 +150,7 @@ class RowFiller:
     def __init__(
         self,
         paths: Sequence[Any],
+        identities: Sequence[FileIdentity | None],
         parts: Sequence[FieldPart],
         geometry: Sequence[GeometryOp] = (),
         encoded: EncodedCache | None = None,
@@ -157,11 +159,12 @@ class RowFiller:
         mapped: bool = False,
         damaged: Callable[[int], None] | None = None,
     ) -> None:
-        """`announce`: the page cache cannot hold all files, so the system is told which bytes come next. `mapped`: this process
-        may die of a file that is cut short. `damaged`: see `Files`."""
+        """`identities`: see `Files`. `announce`: the page cache cannot hold all files, so the system is told which bytes come
+        next. `mapped`: this process may die of a file that is cut short. `damaged`: see `Files`."""
         self.paths, self.parts, self.geometry, self.announced = paths, parts, tuple(geometry), announce
         self._mapped = mapped and not announce
-        self._files, self._encoded = Files(paths, damaged=damaged), encoded
+        self.identities = identities
+        self._files, self._encoded = Files(paths, identities, damaged=damaged), encoded
         self.fields = field_names(parts)
         self._numbers = {name: number for number, name in enumerate(self.fields)}
         self._whole = any(part.whole_example for part in parts)
@@ -228,6 +231,8 @@ class RowFiller:
         files = {number: self._files.get(number) for number in set(numbers)}
         opened = [files[number] for number in numbers]
         failed: set[int] = set()
+        if (changed := self._files.changed[numbers]).any():
+            failed = set(np.flatnonzero(changed).tolist())  # their checksums are compared, one by one
         for part in self.parts:
             offsets, sizes = (column.tolist() for column in rows.field(self._numbers[part.field]))
             worker.bytes += sum(sizes)
@@ -330,7 +335,9 @@ class RowFiller:
             target = self._target(name, values, row, size) if name in self._direct else None
             spans.append(FieldSpan(name, int(offsets[number]), size, target))
         spans.sort(key=lambda span: span.offset)  # other writers than tfprep's store fields in any order
-        verify = bool(rows["verify"][number])
+        if not self._files.remote[frame.file]:
+            self._files.get(frame.file)
+        verify = bool(rows["verify"][number] or self._files.changed[frame.file])
         contents = read_fields(self._files, frame, spans, worker.scratch, verify=verify, whole=self._whole)
         worker.bytes += frame.size if verify or self._whole else sum(span.size for span in spans)
         if self._encoded is not None:

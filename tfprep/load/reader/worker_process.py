@@ -46,6 +46,7 @@ from tfprep.load.reader.stages import with_stages
 from tfprep.load.reader.worker import Worker
 from tfprep.load.values import require_bfloat16
 from tfprep.python_file import add_folders_of_parent
+from tfprep.storage.local import FileIdentity
 
 REPLY = struct.Struct("<qqdddq")
 """Number of the job, bytes read, seconds of reading, of decoding and without work, bytes of the `Outcome` that follows."""
@@ -73,6 +74,7 @@ class Setup:
     """
 
     paths: Sequence[Any]
+    identities: Sequence[FileIdentity | None]
     parts: Sequence[FieldPart]
     geometry: Sequence[GeometryOp]
     announce: bool
@@ -133,7 +135,9 @@ class _Program:
         if "bfloat16" in {part.output.dtype for part in setup.parts} | {array.dtype for array in setup.outputs}:
             require_bfloat16()
         self._memory = MappedMemory(setup.memory)
-        reading = RowFiller(setup.paths, setup.parts, setup.geometry, announce=setup.announce, mapped=True)
+        reading = RowFiller(
+            setup.paths, setup.identities, setup.parts, setup.geometry, announce=setup.announce, mapped=True
+        )
         cache = None
         if setup.cache is not None:
             cache = {array.output: self._array(array, array.offset, array.rows) for array in setup.cache}
