@@ -346,7 +346,7 @@ class _Shard:
         return records, moments, counts
 
     def _facts(self, stored: Stored) -> list[Any]:
-        """Return the index's label, height and width: those of the first label in `store` and of the first raster of the sample."""
+        """Return the index's label, height and width: those of the first label in `store` and of the sample's first raster."""
         labels = [stored.values[name] for name, spec in stored.specs.items() if spec.kind == "label"]
         recipe = self._context.recipe
         # The order of keys in `store` is no part of the fingerprint, except for which label and which image come first.
