@@ -230,7 +230,7 @@ class Shards:
             forms = {name: {form: FieldForm(count, spec)} for name, (form, spec) in self._specs.items()}
             receipt = Receipt(
                 split, shard, self._plan.shards[split], self._plan.fingerprints[split], maker_versions(),
-                self._plan.signature(split, shard), "", (file,), forms, {}, {}, {}, (), {}, {},
+                self._plan.signature(split, shard), self._plan.identity(split, shard), "", (file,), forms, {}, {}, {}, (), {}, {},
             )  # fmt: skip
             write_receipt(self._layout, receipt, Contents(list(self._specs), [rows], {}))
 

@@ -110,12 +110,12 @@ class WaitingPlan:
     def __init__(self, shards: int) -> None:
         self._shards = shards
         keys = (f"train/cat/{number:09d}.jpg" for number in range(SAMPLES))
-        self._samples = [(key, [key], [], f"{len(key)} 1700000000") for key in keys]
+        self._samples = [(key, [key], [], f"{len(key)} 1700000000", 0) for key in keys]
 
     def task(self, split: str, shard: int) -> Any:
         from tfprep.builder.shards.task import ShardTask
 
-        return ShardTask(split, shard, self._shards, "fingerprint", "signature", self._samples)
+        return ShardTask(split, shard, self._shards, "fingerprint", "signature", "", self._samples)
 
 
 def drive(tasks: int, wait_s: float) -> dict[str, Any]:

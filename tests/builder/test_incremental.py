@@ -6,6 +6,9 @@ import errno
 import json
 import os
 import re
+import shutil
+import sys
+import tarfile
 
 import numpy as np
 import pytest
@@ -475,3 +478,98 @@ def test_samples_that_stay_in_their_shard_are_built_anew_under_another_number_of
     monkeypatch.setattr("tfprep.builder.planning.plan._default_shards", lambda *arguments: 2)
     site.build(reshard=True)
     assert tools["digests"](site.out) == site.from_nothing()
+
+
+# --- files of the same size and time ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def bitmaps(site):
+    """Twelve uncompressed images of one size and one time, as an archive unpacks them."""
+    site.recipe.write_text(
+        "from tfprep import Recipe, codecs, sources\n"
+        "RECIPE = Recipe('bitmaps', sources.Folder(), {'image': codecs.Raw(), 'label': codecs.Scalar()}, shards={'train': 3})\n"
+    )
+    for number in range(12):
+        path = site.data / ("cat", "dog")[number % 2] / f"{number}.bmp"
+        path.parent.mkdir(exist_ok=True)
+        Image.fromarray(np.random.default_rng(number).integers(0, 256, (8, 9, 3), np.uint8)).save(path)
+        os.utime(path, ns=(10**18, 10**18))
+    return site
+
+
+def _moved(site):
+    """Exchanges two files of one class."""
+    one, two, other = (site.data / "cat" / name for name in ("0.bmp", "2.bmp", "other"))
+    one.rename(other), two.rename(one), other.rename(two)
+
+
+def _written_over(site):
+    """Writes other pixels into a file and sets its time back, as `cp -p` does."""
+    path = site.data / "cat/4.bmp"
+    path.write_bytes(path.read_bytes()[:-9] + bytes(range(9)))
+    os.utime(path, ns=(10**18, 10**18))
+
+
+@pytest.mark.parametrize("change", [_moved, _written_over])
+def test_another_file_of_the_same_size_and_time_is_seen(bitmaps, tools, change):
+    bitmaps.build()
+    before = tools["digests"](bitmaps.out)
+    change(bitmaps)
+    assert bitmaps.build().built_shards
+    assert tools["digests"](bitmaps.out) == bitmaps.from_nothing() != before
+    assert dry_run(bitmaps) == "nothing to build: 3 shards up to date"
+
+
+def test_an_archive_that_is_packed_anew_with_its_old_time_is_seen(bitmaps, tools):
+    archive = bitmaps.data.with_name("packed") / "all.tar"
+    archive.parent.mkdir()
+
+    def pack():
+        with tarfile.open(archive, "w") as tar:
+            for path in sorted(bitmaps.data.rglob("*.bmp")):
+                tar.add(path, path.relative_to(bitmaps.data))
+        os.utime(archive, ns=(10**18, 10**18))
+
+    pack()
+    bitmaps.change_recipe("sources.Folder()", "sources.Archives('all.tar')")
+    bitmaps.change_recipe(", 'label': codecs.Scalar()", "")
+    folder, bitmaps.data = bitmaps.data, archive.parent
+    bitmaps.build()
+    bitmaps.data = folder
+    _moved(bitmaps)
+    pack()
+    bitmaps.data = archive.parent
+    bitmaps.build()
+    assert tools["digests"](bitmaps.out) == bitmaps.from_nothing()
+
+
+opened: list[str] = []
+sys.addaudithook(lambda event, arguments: opened.append(str(arguments[0])) if event == "open" else None)
+
+
+def test_a_changed_mode_reads_those_files_and_builds_nothing(bitmaps, tools):
+    bitmaps.build()
+    inodes, before = shards_of(bitmaps), tools["digests"](bitmaps.out)
+    for name in ("cat/0.bmp", "dog/1.bmp"):
+        (bitmaps.data / name).chmod(0o640)
+    assert dry_run(bitmaps).endswith("2 samples changed")
+    opened.clear()
+    assert bitmaps.build().built_shards == 0
+    assert sorted(path[-9:] for path in opened if path.endswith(".bmp")) == ["cat/0.bmp", "dog/1.bmp"]
+    assert shards_of(bitmaps) == inodes
+    assert tools["digests"](bitmaps.out) == before
+    assert dry_run(bitmaps) == "nothing to build: 3 shards up to date"
+
+
+def test_parts_may_have_copies_of_the_raw_files(bitmaps, tools):
+    """Copies keep sizes and times; their inodes are others, and tell no part that its files differ."""
+    expected = bitmaps.from_nothing()
+    copy = bitmaps.data.with_name("copy")
+    shutil.copytree(bitmaps.data, copy)
+    options = BuildOptions(workers=0)
+    for part, data in enumerate((bitmaps.data, copy, copy)):
+        assert build_part(bitmaps.recipe, bitmaps.out, data, part=part, parts=3, options=options).built_shards == 1
+    finish_build(bitmaps.recipe, bitmaps.out, bitmaps.data, options=options)
+    assert tools["digests"](bitmaps.out) == expected
+    assert bitmaps.build().built_shards == 0

@@ -3,6 +3,8 @@
 A receipt holds two digests of the plan for its shard. `digest` covers the recipe's fingerprint and, for each sample, its key and
 the content of its sources: equal digests mean equal bytes. `signature` covers size and modification time of each source instead
 of its content, so it is compared without reading a file. If it is equal, the shard is up to date; if not, the content decides.
+`identity` also tells a file from another of the same size and time that took its place (`mv`, archives with fixed times): it
+covers inodes and the times at which those changed. It is compared only within one file system, because copies differ.
 
 Both files of a shard end with a line that holds the SHA-256 of the line before. Damage costs that the shard is built again.
 """
@@ -20,6 +22,7 @@ from typing import Any
 
 from tfprep.builder.layout import Layout
 from tfprep.builder.shards.forms import FieldForm, FieldForms
+from tfprep.builder.shards.task import ShardTask
 from tfprep.dataset.manifest import FileInfo
 from tfprep.dataset.names import PRIVATE
 from tfprep.errors import BuildError
@@ -67,7 +70,7 @@ class Receipt:
     Attributes:
       split, shard, shards: Which shard of how many.
       fingerprint, versions, expected: What decided the bytes, except for the samples: recipe, libraries, forms of fields.
-      signature, digest: See above.
+      signature, identity, digest: See above. `identity` is a file system and a digest, such as "8f1c/52a0..."; "" without one.
       files: The shard's file of each variant.
       forms, moments, class_counts: By field.
       rejects: The samples that were left out.
@@ -81,6 +84,7 @@ class Receipt:
     fingerprint: str
     versions: Mapping[str, str]
     signature: str
+    identity: str
     digest: str
     files: tuple[FileInfo, ...]
     forms: FieldForms
@@ -106,7 +110,7 @@ class Contents:
     Attributes:
       fields: The stored fields, in the order in which a row holds their spans: that of `store` when the shard was built.
       rows: The rows of the index, by variant.
-      stats: By key, the text that `stat_of` returned.
+      stats: What `stats_of` returned.
     """
 
     fields: Sequence[str]
@@ -215,9 +219,39 @@ def _without_digest(content: bytes) -> Any:
     return json.loads(text)
 
 
-def stat_of(stat: str, values: Sequence[Any]) -> str:
-    """Return what shows without opening a file whether a sample may have changed: size and time of its files, and its values."""
+def stats_of(task: ShardTask) -> dict[str, str]:
+    """Return by key what shows without opening a file whether a sample may have changed: size and time of its files, its values,
+    and at the end the files' identity."""
+    return {key: f"{_stat(stat, values)} {identity:x}" for key, _, values, stat, identity in task.samples}
+
+
+def _stat(stat: str, values: Sequence[Any]) -> str:
     return f"{stat} {blake2b(json.dumps(values).encode(), digest_size=8).hexdigest()}" if values else stat
+
+
+def changed_samples(task: ShardTask, receipt: Receipt, stats: Mapping[str, str]) -> set[str]:
+    """Return the keys of the samples of a task that a receipt does not have, or whose inputs may have changed since.
+
+    Args:
+      task: The task of the shard now.
+      receipt: That of the shard, whose contents have `stats`.
+      stats: What `stats_of` returned then.
+    """
+    same_place = _file_system(receipt.identity) == _file_system(task.identity) != ""
+
+    def compared(stat: str | None) -> str | None:
+        return stat if same_place or stat is None else stat.rpartition(" ")[0]
+
+    return {key for key, stat in stats_of(task).items() if compared(stat) != compared(stats.get(key))}
+
+
+def same_files(receipt: Receipt, identity: str) -> bool:
+    """Return whether a receipt's files are those of an identity, as far as the two can be compared."""
+    return receipt.identity == identity or _file_system(receipt.identity) != _file_system(identity)
+
+
+def _file_system(identity: str) -> str:
+    return identity.partition("/")[0]
 
 
 def _sizes(layout: Layout, receipt: Receipt) -> dict[str, int]:
@@ -244,6 +278,7 @@ def _parse(raw: Any, common: dict[str, Any]) -> Receipt:
         fingerprint=sys.intern(raw["fingerprint"]),
         versions=_shared(common, raw["versions"], dict),
         signature=raw["signature"],
+        identity=raw["identity"],
         digest=raw["digest"],
         files=tuple(FileInfo(**file) for file in raw["files"]),
         forms=_shared(common, raw["forms"], _parse_forms),

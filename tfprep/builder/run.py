@@ -217,7 +217,8 @@ class _Build:
         stored = read_common_plan(self._layout)
         if stored is not None:
             check_common_plan(plan, self._layout, stored, self._options)
-        states = self._states(plan)
+        # Parts may have had copies of the raw files, which have other inodes.
+        states = self._states(plan, identities=False)
         check_complete(plan, states, self._layout, stored)
         remove_leftovers(self._layout.staged)
         built, receipts = self._build_all(plan, [])
@@ -240,8 +241,10 @@ class _Build:
             check_replacement(plan, self._layout, self._options.limit)
         return plan
 
-    def _states(self, plan: Plan, shards: Sequence[tuple[str, int]] | None = None) -> list[ShardState]:
-        states = list(shard_states(plan, self._layout, shards))
+    def _states(
+        self, plan: Plan, shards: Sequence[tuple[str, int]] | None = None, *, identities: bool = True
+    ) -> list[ShardState]:
+        states = list(shard_states(plan, self._layout, shards, identities=identities))
         samples = sum(state.samples for state in states)
         self._tell("planned", explain(states), samples=samples, shards=len(states))
         if plan.recipe.geometry and (warning := warning_of_opencv()):
@@ -362,7 +365,7 @@ class _Build:
             "mark": "",
             "stop_at_reject": self._options.on_bad == "fail",
             "hash": self._options.hash,
-            "witnesses": [(files, values) for _, files, values, _ in plan.samples.first(_WITNESSES)],
+            "witnesses": [(files, values) for _, files, values, *_ in plan.samples.first(_WITNESSES)],
         }
 
 

@@ -12,6 +12,7 @@ import os
 import stat
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -45,11 +46,13 @@ class Names(NamedTuple):
 class RawState(NamedTuple):
     """What tells whether a file has changed: size and time of change, or at a URL the store's entity tag; and its size.
 
-    The text of a file that cannot be looked at is the name of an error.
+    The text of a file that cannot be looked at is the name of an error. `identity` is empty at a URL; on this machine it also
+    differs where another file of the same size and time took the place, but is no property of a copy on another machine.
     """
 
     text: str
     bytes: int = 0
+    identity: str = ""
 
 
 class _Objects:
@@ -209,6 +212,20 @@ def read_raw(root: Path, text: str, most_bytes: int = MAX_FILE_BYTES) -> bytes:
     return data if reference.bytes is None else content_of(reference, data, most_bytes)
 
 
+def file_system_of(root: Path) -> str:
+    """Return what two looks at the raw files share if `RawState.identity` can be compared between them; "" if it never can."""
+    if _remote(root):
+        return ""
+    device = os.stat(root).st_dev
+    with suppress(OSError):  # Other systems than Linux have no such file.
+        for line in Path("/proc/self/mountinfo").read_text().splitlines():
+            mount, _, kind = line.partition(" - ")
+            # File systems in user space may number their files anew with every mount, or every look.
+            if mount.split()[2] == f"{os.major(device)}:{os.minor(device)}" and kind.startswith("fuse"):
+                return ""
+    return f"{os.statvfs(root).f_fsid:x}"
+
+
 # --- files of this machine --------------------------------------------------------------------------------------------
 
 
@@ -241,7 +258,7 @@ def _local_state(path: str, folder: int | None = None) -> RawState:
         status = os.stat(path, dir_fd=folder)
     except (OSError, ValueError) as error:
         return RawState(type(error).__name__)
-    return RawState(f"{status.st_size}:{status.st_mtime_ns}", status.st_size)
+    return RawState(f"{status.st_size}:{status.st_mtime_ns}", status.st_size, f"{status.st_ctime_ns}:{status.st_ino}")
 
 
 def _read_local(root: Path, reference: Reference, check: Callable[[int], None]) -> bytes:

@@ -36,7 +36,7 @@ def staged(path: Path, kind: str, write: Callable[[CheckedFile], None]) -> Path:
         BuildError: The disk is full or read-only.
     """
     state = state_of(path)
-    name, version = _digest(str(path.absolute()), kind), _digest(state.text)
+    name, version = _digest(str(path.absolute()), kind), _digest(f"{state.text} {state.identity}")
     copy = _folder() / f"{name}-{version}{kind}"
     if copy.exists():
         return copy

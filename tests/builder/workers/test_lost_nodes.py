@@ -160,7 +160,7 @@ def test_a_node_whose_workers_cannot_be_ended_says_why_its_work_ended(monkeypatc
 
 def test_a_shard_that_loses_its_node_again_and_again_ends_the_build():
     engine, reason = Inline("its_work:open_work"), "its node 10.0.0.7 was lost"
-    attempt = _Attempt(ShardTask("train", 7, 12, "fingerprint", "signature", []))
+    attempt = _Attempt(ShardTask("train", 7, 12, "fingerprint", "signature", "", []))
     plan: Any = None  # It makes tasks, and this one exists.
     scheduler = ShardScheduler(plan, engine, lambda *_, **facts: None, None, lambda *_: None, 0.0)
     for _ in range(3):

@@ -47,6 +47,10 @@ ROW = np.dtype(
     [
         ("hash", "<u8"),  # of seed and key
         ("digest", "<u8"),  # of what the listing says: key, split, files with sizes and times, values
+        (
+            "identity",
+            "<u8",
+        ),  # of what else tells the files from others of the same size and time, on this machine alone
         ("bytes", "<i8"),  # size of the sample's files
         ("offset", "<i8"),  # of its texts
         ("lengths", "<u4", 4),  # of key, files, values and stat
@@ -137,7 +141,7 @@ def _written(chunk: _Chunk, root: Path, seed: int) -> Written:
         [key.encode() for key in chunk.keys],
         [SEPARATOR.join(files).encode("utf-8", "surrogateescape") for files in chunk.files],
         [_values_text(values) for values in chunk.values],
-        [stat.encode() for stat, _ in stats],
+        [stat.encode() for stat, *_ in stats],
     )
     splits: dict[str, int] = {}
     rows = np.zeros(len(chunk.keys), ROW)
@@ -145,12 +149,17 @@ def _written(chunk: _Chunk, root: Path, seed: int) -> Written:
     names = {split: split.encode() for split in splits}
     joined = [BETWEEN.join(texts) for texts in zip(*columns, (names[split] for split in chunk.splits), strict=True)]
     rows["hash"] = sample_hashes(seed, columns[0])
-    rows["digest"] = np.frombuffer(b"".join([blake2b(text, digest_size=8).digest() for text in joined]), "<u8")
-    rows["bytes"] = [size for _, size in stats]
+    rows["digest"] = _digests(joined)
+    rows["identity"] = _digests([identity.encode() for *_, identity in stats])
+    rows["bytes"] = [size for _, size, _ in stats]
     rows["offset"][1:] = np.cumsum(list(map(len, joined[:-1])))
     for number, column in enumerate(columns):
         rows["lengths"][:, number] = list(map(len, column))
     return Written(b"".join(joined), rows.tobytes(), list(splits))
+
+
+def _digests(texts: Iterable[bytes]) -> Array:
+    return np.frombuffer(b"".join([blake2b(text, digest_size=8).digest() for text in texts]), "<u8")
 
 
 def _values_text(values: Sequence[Any]) -> bytes:
@@ -159,8 +168,8 @@ def _values_text(values: Sequence[Any]) -> bytes:
     return json.dumps(values).encode() if values else b""
 
 
-def _stat(states: Mapping[str, RawState], files: Sequence[str]) -> tuple[str, int]:
-    """Return the states of a sample's files as text, and the sum of their sizes."""
+def _stat(states: Mapping[str, RawState], files: Sequence[str]) -> tuple[str, int, str]:
+    """Return the states of a sample's files as text, the sum of their sizes, and their identities."""
     if len(files) == 1 and (state := states.get(files[0])) is not None:  # a whole file: the reference is its path
         return state
     references = [parse_reference(path) for path in files]
@@ -170,7 +179,7 @@ def _stat(states: Mapping[str, RawState], files: Sequence[str]) -> tuple[str, in
         for reference, state in zip(references, of_files, strict=True)
         if not reference.missing
     )
-    return " ".join(state.text for state in of_files), sum(sizes)
+    return " ".join(state.text for state in of_files), sum(sizes), " ".join(state.identity for state in of_files)
 
 
 # --- helpers ----------------------------------------------------------------------------------------------------------

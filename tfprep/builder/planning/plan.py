@@ -22,6 +22,7 @@ from tfprep.errors import SourceError
 from tfprep.fields import Kind
 from tfprep.recipe import Recipe
 from tfprep.sources import Listing
+from tfprep.sources.raw import file_system_of
 from tfprep.storage.urls import names_in, read_content, remove_file, write_content
 
 SHARD_BYTES = 64 << 20
@@ -49,6 +50,7 @@ class Plan:
       fingerprints: By split, the digest of everything but the samples that decides the bytes of a shard.
       described: By split, what the fingerprint covers, as plain JSON.
       tally: How many files the source passed over, by reason.
+      file_system: Of the raw files (`tfprep.sources.raw.file_system_of`).
     """
 
     recipe: Recipe
@@ -64,6 +66,7 @@ class Plan:
     fingerprints: Mapping[str, str]
     described: Mapping[str, Mapping[str, Any]]
     tally: Mapping[str, int]
+    file_system: str
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -85,8 +88,8 @@ class Plan:
     def task(self, split: str, shard: int) -> ShardTask:
         """Return the task that builds a shard."""
         samples = self.samples.samples(split, shard)
-        signature = self.signature(split, shard)
-        return ShardTask(split, shard, self.shards[split], self.fingerprints[split], signature, samples)
+        signature, identity = self.signature(split, shard), self.identity(split, shard)
+        return ShardTask(split, shard, self.shards[split], self.fingerprints[split], signature, identity, samples)
 
     def signature(self, split: str, shard: int) -> str:
         """Return a digest of all that the plan says about a shard; it costs no Python object for a sample."""
@@ -95,6 +98,13 @@ class Plan:
         sha256.update(rows["hash"].tobytes())
         sha256.update(rows["digest"].tobytes())
         return sha256.hexdigest()
+
+    def identity(self, split: str, shard: int) -> str:
+        """Return a shard's `Receipt.identity`: the files' system, and a digest of what tells them from other files there."""
+        if not self.file_system:
+            return ""
+        rows = self.samples.rows(split, shard)
+        return f"{self.file_system}/{hashlib.sha256(rows['identity'].tobytes()).hexdigest()}"
 
 
 def make_plan(recipe: Recipe, root: Path, layout: Layout, *, limit: int | None = None, reshard: bool = False) -> Plan:
@@ -121,7 +131,7 @@ def make_plan(recipe: Recipe, root: Path, layout: Layout, *, limit: int | None =
     return Plan(
         recipe, recipe.describe(), recipe.fingerprint(), listing.kinds, listing.files, listing.values,
         dict(listing.classes), shards, fresh_shards, arrange(samples, shards, scratch),
-        fingerprints, described, dict(listing.tally),
+        fingerprints, described, dict(listing.tally), file_system_of(root),
     )  # fmt: skip
 
 

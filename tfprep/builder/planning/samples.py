@@ -1,6 +1,6 @@
 """All samples of a source's listing, on disk instead of in memory: a plan of any size takes about 100 MB.
 
-A listing is written to two files without names: the texts of each sample (key, files, values, sizes and times), and a row of 50
+A listing is written to two files without names: the texts of each sample (key, files, values, sizes and times), and a row of 58
 bytes for each (`ROW`). The rows are then arranged by shard in two steps: they are distributed over buckets, of which each holds
 some shards and fits into memory, and each bucket is sorted. The task of a shard is cut out of the files when its turn comes.
 Small files stay in memory.
@@ -32,8 +32,8 @@ _IN_MEMORY_BYTES = 32 << 20
 """A file that is smaller stays in memory: the texts of some 200,000 samples."""
 _ALL = (1 << 64) - 1
 """The largest hash there is."""
-Sample = tuple[str, list[str], list[Any], str]
-"""Key, files, values, stat: what a task holds of a sample."""
+Sample = tuple[str, list[str], list[Any], str, int]
+"""Key, files, values, stat, identity: what a task holds of a sample."""
 
 
 class _Scratch:
@@ -178,7 +178,7 @@ def _sample(texts: _Scratch, row: Any) -> Sample:
     edges = np.cumsum([0, *(length + len(BETWEEN) for length in lengths)]).tolist()
     key, files, values, stat = (parts[edge : edge + length] for edge, length in zip(edges[:4], lengths, strict=True))
     paths = os.fsdecode(files).split(SEPARATOR) if files else []
-    return key.decode(), paths, json.loads(values or b"[]"), stat.decode()
+    return key.decode(), paths, json.loads(values or b"[]"), stat.decode(), int(row["identity"])
 
 
 # --- arranging --------------------------------------------------------------------------------------------------------

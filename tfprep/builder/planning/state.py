@@ -12,7 +12,7 @@ import numpy as np
 from tfprep.builder.layout import Layout
 from tfprep.builder.planning.plan import Plan, differing_listings
 from tfprep.builder.planning.versions import maker_versions
-from tfprep.builder.receipts import Receipt, read_contents, read_receipts, stat_of
+from tfprep.builder.receipts import Receipt, changed_samples, read_contents, read_receipts, same_files
 from tfprep.builder.shards.task import ShardTask
 from tfprep.dataset import Dataset, open_dataset
 from tfprep.dataset.index import read_keys
@@ -55,14 +55,16 @@ class ShardState:
         return not self.why
 
 
-def shard_states(plan: Plan, layout: Layout, shards: Iterable[tuple[str, int]] | None = None) -> Iterator[ShardState]:
-    """Compare shards of the plan (None: all of them) with their receipts."""
+def shard_states(
+    plan: Plan, layout: Layout, shards: Iterable[tuple[str, int]] | None = None, *, identities: bool = True
+) -> Iterator[ShardState]:
+    """Compare shards of the plan (None: all of them) with their receipts; without `identities`, files by size and time alone."""
     places = list(plan.starts if shards is None else shards)
     for (split, shard), receipt in zip(places, read_receipts(layout, places), strict=True):
         if receipt is None:
             yield ShardState(split, shard, plan.size(split, shard), NOT_BUILT)
         else:
-            yield _state(plan, receipt, layout)
+            yield _state(plan, receipt, layout, identities)
 
 
 def explain(states: Sequence[ShardState]) -> str:
@@ -79,10 +81,11 @@ def explain(states: Sequence[ShardState]) -> str:
     return f"{len(due)} of {_count(len(states), 'shard')}: {'; '.join(reasons)}"
 
 
-def _state(plan: Plan, receipt: Receipt, layout: Layout) -> ShardState:
+def _state(plan: Plan, receipt: Receipt, layout: Layout, identities: bool) -> ShardState:
     split, shard = receipt.split, receipt.shard
     state = ShardState(split, shard, plan.size(split, shard), "")
-    if receipt.signature == plan.signature(split, shard):
+    same = receipt.signature == plan.signature(split, shard)
+    if same and (not identities or same_files(receipt, plan.identity(split, shard))):
         return _worth_another_try(state, plan, receipt) if receipt.rejects else state
     if receipt.versions != maker_versions():
         return _because(state, _newer(receipt))
@@ -94,10 +97,9 @@ def _state(plan: Plan, receipt: Receipt, layout: Layout) -> ShardState:
 
 
 def _differing(state: ShardState, task: ShardTask, layout: Layout, receipt: Receipt) -> ShardState:
-    new = {key: stat_of(stat, values) for key, _, values, stat in task.samples}
-    old = read_contents(layout, receipt).stats
-    changed = sum(new[key] != old[key] for key in new.keys() & old.keys())
-    added, removed = len(new.keys() - old.keys()), len(old.keys() - new.keys())
+    new, old = {key for key, *_ in task.samples}, read_contents(layout, receipt).stats
+    added, removed = len(new - old.keys()), len(old.keys() - new)
+    changed = len(changed_samples(task, receipt, old)) - added
     why = _differences(changed, added, removed) or "samples changed places"
     return ShardState(state.split, state.shard, state.samples, why, changed, added, removed)
 
@@ -119,7 +121,7 @@ def _recipe_change(plan: Plan, layout: Layout, split: str, old_fingerprint: str)
 def _worth_another_try(state: ShardState, plan: Plan, receipt: Receipt) -> ShardState:
     """Rejects whose cause may have passed without a trace in any time stamp: unreadable files, crashes, timeouts."""
     task = plan.task(state.split, state.shard)
-    missing = {key for key, _, _, stat in task.samples if "Error" in stat}
+    missing = {key for key, _, _, stat, _ in task.samples if "Error" in stat}
     if any(reject.stage == "read" and reject.key not in missing for reject in receipt.rejects):
         return _because(state, UNREAD)
     crashed = {reject.key for reject in receipt.rejects if reject.stage == "process"}

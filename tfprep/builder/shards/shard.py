@@ -27,9 +27,11 @@ from tfprep.builder.receipts import (
     Moments,
     Receipt,
     Reject,
+    changed_samples,
     read_contents,
     read_receipt,
-    stat_of,
+    same_files,
+    stats_of,
     withdraw_receipt,
     write_receipt,
 )
@@ -39,7 +41,7 @@ from tfprep.builder.shards.inputs import Inputs, RawSample, thumbnail
 from tfprep.builder.shards.make_sample import SampleMaker, Stored
 from tfprep.builder.shards.stages import TimedStage
 from tfprep.builder.shards.task import ShardTask
-from tfprep.builder.shards.unfinished import SampleResult, UnfinishedShard
+from tfprep.builder.shards.unfinished import DIGEST, KEY, SampleResult, UnfinishedShard
 from tfprep.builder.workers.engine import NO_ITEM, Json, Mark, Work
 from tfprep.codecs import Original
 from tfprep.dataset.names import shard_name
@@ -158,7 +160,7 @@ def _probe(context: BuildContext, task: ShardTask, mark: Mark) -> None:
     """Make the samples at `positions` without writing them."""
     for position in task.positions:
         mark(position)
-        key, files, values, _ = task.samples[position]
+        key, files, values, *_ = task.samples[position]
         with suppress(SampleError):  # The build of the shard will name it.
             raw = context.inputs.read(files, values)
             for stored in context.maker.variants(key, raw.parts, context.recipe.variants_of(task.split)):
@@ -170,16 +172,22 @@ def _renew(context: BuildContext, task: ShardTask, old: Receipt, mark: Mark) -> 
     same = (old.fingerprint, old.expected, old.shards) == (task.fingerprint, task.expected, task.shards)
     if task.skip or not same:
         return False
+    contents = read_contents(context.layout, old)
+    changed = changed_samples(task, old, contents.stats)
+    digests = {row[KEY]: bytes.fromhex(row[DIGEST]) for row in contents.rows[0]}  # a reject has none: it is read again
+    due = {key for key, *_ in task.samples if key in changed or key not in digests}
     digest = _start_digest(task)
-    with _files_ahead(context, task) as read:
-        for position, (key, files, values, _) in enumerate(task.samples):
+    with _files_ahead(context, [sample for sample in task.samples if sample[0] in due]) as read:
+        for position, (key, files, values, *_) in enumerate(task.samples):
             mark(position)
-            digest.update(_digest_entry(key, context.inputs.digest(files, values, read)))
+            digest.update(
+                _digest_entry(key, context.inputs.digest(files, values, read) if key in due else digests[key])
+            )
     mark(NO_ITEM)
     if digest.hexdigest() != old.digest:
         return False
-    contents = replace(read_contents(context.layout, old), stats=_stats(task))
-    write_receipt(context.layout, replace(old, signature=task.signature), contents)
+    renewed = replace(old, signature=task.signature, identity=task.identity)
+    write_receipt(context.layout, renewed, replace(contents, stats=stats_of(task)))
     return True
 
 
@@ -193,7 +201,7 @@ def _build(context: BuildContext, task: ShardTask, mark: Mark) -> Receipt:
         shard = _Shard(context, task, files)
         for result in files.resume():
             shard.take(result)
-        with _files_ahead(context, task, shard.samples) as shard.read:
+        with _files_ahead(context, task.samples[shard.samples :]) as shard.read:
             for position, sample in enumerate(task.samples[shard.samples :], shard.samples):
                 mark(position)
                 shard.add(position, *sample[:3])
@@ -202,10 +210,8 @@ def _build(context: BuildContext, task: ShardTask, mark: Mark) -> Receipt:
         return _commit(context, task, shard, files)
 
 
-def _files_ahead(context: BuildContext, task: ShardTask, first: int = 0) -> AbstractContextManager[Read]:
-    return files_ahead(
-        context.inputs.root, itertools.chain.from_iterable(files for _, files, *_ in task.samples[first:])
-    )
+def _files_ahead(context: BuildContext, samples: Sequence[Sequence[Any]]) -> AbstractContextManager[Read]:
+    return files_ahead(context.inputs.root, itertools.chain.from_iterable(files for _, files, *_ in samples))
 
 
 def _commit(context: BuildContext, task: ShardTask, shard: _Shard, files: UnfinishedShard) -> Receipt:
@@ -243,7 +249,10 @@ def _check_running(context: BuildContext) -> None:
 def is_same(receipt: Receipt, task: ShardTask) -> bool:
     """Return whether the receipt is that of this very task, with no reject that another try might accept."""
     accident = any(reject.stage in ("read", "process") for reject in receipt.rejects)
-    return not accident and not task.skip and (receipt.signature, receipt.expected) == (task.signature, task.expected)
+    same = (receipt.signature, receipt.expected) == (task.signature, task.expected) and same_files(
+        receipt, task.identity
+    )
+    return same and not accident and not task.skip
 
 
 def _paths(context: BuildContext, task: ShardTask) -> list[Path]:
@@ -403,14 +412,15 @@ class _Shard:
         task = self._task
         return Receipt(
             split=task.split, shard=task.shard, shards=task.shards, fingerprint=task.fingerprint,
-            versions=self._context.versions, signature=task.signature, digest=self._digest.hexdigest(),
+            versions=self._context.versions, signature=task.signature, identity=task.identity,
+            digest=self._digest.hexdigest(),
             files=self._files.infos(), forms=self._forms, expected=task.expected,
             moments=self._moments, class_counts=self._class_counts(), rejects=tuple(self._rejects),
             thumbnails=self._thumbnails, seconds=dict(self._context.maker.seconds),
         )  # fmt: skip
 
     def contents(self) -> Contents:
-        return Contents(tuple(self._context.recipe.store), self._rows, _stats(self._task))
+        return Contents(tuple(self._context.recipe.store), self._rows, stats_of(self._task))
 
     def _class_counts(self) -> dict[str, tuple[int, ...]]:
         classes = self._context.maker.classes
@@ -443,7 +453,3 @@ def _start_digest(task: ShardTask) -> Any:
 
 def _digest_entry(key: str, digest: bytes) -> bytes:
     return key.encode("utf-8", "surrogateescape") + b"\0" + digest + b"\n"
-
-
-def _stats(task: ShardTask) -> dict[str, str]:
-    return {key: stat_of(stat, values) for key, _, values, stat in task.samples}

@@ -15,7 +15,8 @@ class ShardTask:
       split, shard, shards: Which shard of how many.
       fingerprint: Digest of everything that decides how a sample becomes bytes, except the sample itself.
       signature: Digest of `fingerprint` and of what the listing says about each sample.
-      samples: (key, files, values, stat) of each sample, in the order of the records.
+      identity: As in `Receipt`.
+      samples: (key, files, values, stat, identity) of each sample, in the order of the records.
       skip: By position, why a sample is rejected without a try. The positions are strings, because tasks travel as JSON.
       expected: By field, the form (`tfprep.builder.shards.forms`) that its value must have, where records of the dataset differ.
       purpose: "build" writes the shard. "probe" makes the samples at `positions` and writes nothing, to see whether one of
@@ -28,7 +29,8 @@ class ShardTask:
     shards: int
     fingerprint: str
     signature: str
-    samples: Sequence[tuple[str, Sequence[str], Sequence[Any], str]]
+    identity: str
+    samples: Sequence[tuple[str, Sequence[str], Sequence[Any], str, int]]
     skip: Mapping[str, str] = field(default_factory=dict)
     expected: Mapping[str, str] = field(default_factory=dict)
     purpose: Literal["build", "probe"] = "build"

@@ -26,7 +26,8 @@ from tfprep.storage.local import temporary_path, write_whole, writing
 from tfprep.storage.store import Store
 
 KEY, OFFSET, SIZE, PAYLOAD_CRC = range(4)
-"""Where a row of the index holds these; label, height, width, digest and the fields' spans follow."""
+DIGEST = 7
+"""Where a row of the index holds these; label, height and width stand before the digest, the fields' spans behind it."""
 
 
 @dataclass(frozen=True)
