@@ -89,7 +89,7 @@ _NOT_AT_URL = {
 @click.option(
     "--profile",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Write a profile for TensorBoard and trace.json (for Perfetto) to this folder.",
+    help="Write a profile for TensorBoard to this folder.",
 )
 @click.option("--shuffle", is_flag=True, help="Compare the shuffle quality and memory of orders and shuffle buffers.")
 @click.option(
@@ -278,7 +278,7 @@ def _write_profile(result: Bench, folder: Path, step_s: float) -> None:
     path = profile(
         str(result.folder), result.split, result.options.batch_size, folder, step_s=step_s, **result.options.loader
     )
-    text.echo(f"wrote {path} for ui.perfetto.dev; tensorboard --logdir {folder}", err=True)
+    text.echo(f"wrote {path}; tensorboard --logdir {folder} shows it", err=True)
 
 
 def _write_report(result: Bench, path: Path) -> None:

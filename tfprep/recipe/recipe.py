@@ -48,8 +48,8 @@ class Recipe:
         shards: Number of files per variant, by split. By default a shard holds about 64 MiB of raw data, and there are up to 16
             shards for small datasets, so that all cores have work.
         dct_downscale: Decode a JPEG at 1/2, 1/4 or 1/8 of its size (the scaled inverse DCT of libjpeg-turbo) if geometry makes it
-            that small anyway. A build then takes 1.1 to 1.3 times less processor time; `benchmarks/dct_downscale.py` measures
-            what it changes. A sample with masks or maps is always decoded whole.
+            that small anyway, which takes less processor time and changes pixels slightly. A sample with masks or maps is
+            always decoded whole.
         seed: The seed of all randomness: shards, order inside a shard, augmentation and derived inputs.
         version: A number or text of your own. Changing it rebuilds everything. Use it after a change that tfprep cannot see, such
             as the content of a data file that a function reads.

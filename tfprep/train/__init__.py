@@ -14,22 +14,20 @@ if TYPE_CHECKING:
     from tfprep.train.batches import check_batches as check_batches
     from tfprep.train.cross_validation import Scores as Scores
     from tfprep.train.cross_validation import cross_validate as cross_validate
-    from tfprep.train.memory.batch_size import BatchSize as BatchSize
-    from tfprep.train.memory.batch_size import find_batch_size as find_batch_size
-    from tfprep.train.memory.gpu import configure_gpu as configure_gpu
-    from tfprep.train.memory.own_process import isolated as isolated
-    from tfprep.train.memory.report import MemoryReport as MemoryReport
-    from tfprep.train.memory.report import memory_report as memory_report
-    from tfprep.train.memory.session import Session as Session
-    from tfprep.train.memory.session import fresh_session as fresh_session
-    from tfprep.train.monitor.alerts import Thresholds as Thresholds
+    from tfprep.train.gpu import configure_gpu as configure_gpu
+    from tfprep.train.isolation import fresh_session as fresh_session
+    from tfprep.train.isolation import isolated as isolated
+    from tfprep.train.memory import BatchSize as BatchSize
+    from tfprep.train.memory import MemoryReport as MemoryReport
+    from tfprep.train.memory import find_batch_size as find_batch_size
+    from tfprep.train.memory import memory_report as memory_report
+    from tfprep.train.monitor.causes import Thresholds as Thresholds
     from tfprep.train.monitor.input_monitor import InputMonitor as InputMonitor
     from tfprep.train.monitor.watchdog import Watchdog as Watchdog
     from tfprep.train.precision import Precision as Precision
     from tfprep.train.precision import mixed_precision as mixed_precision
     from tfprep.train.profiling import profile as profile
     from tfprep.train.retrace_guard import RetraceGuard as RetraceGuard
-    from tfprep.train.shares import Shares as Shares
 
 __all__ = [
     "BatchReport",
@@ -39,8 +37,6 @@ __all__ = [
     "Precision",
     "RetraceGuard",
     "Scores",
-    "Session",
-    "Shares",
     "Thresholds",
     "Watchdog",
     "check_batches",
@@ -59,17 +55,14 @@ __getattr__, __dir__ = lazy_names(
     {
         "batches": ["BatchReport", "check_batches"],
         "cross_validation": ["Scores", "cross_validate"],
-        "memory.batch_size": ["BatchSize", "find_batch_size"],
-        "memory.gpu": ["configure_gpu"],
-        "memory.own_process": ["isolated"],
-        "memory.report": ["MemoryReport", "memory_report"],
-        "memory.session": ["Session", "fresh_session"],
+        "gpu": ["configure_gpu"],
+        "isolation": ["fresh_session", "isolated"],
+        "memory": ["BatchSize", "MemoryReport", "find_batch_size", "memory_report"],
+        "monitor.causes": ["Thresholds"],
         "monitor.input_monitor": ["InputMonitor"],
-        "monitor.alerts": ["Thresholds"],
         "monitor.watchdog": ["Watchdog"],
         "precision": ["Precision", "mixed_precision"],
         "profiling": ["profile"],
         "retrace_guard": ["RetraceGuard"],
-        "shares": ["Shares"],
     },
 )

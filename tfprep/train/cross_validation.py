@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from tfprep.errors import TrainError
-from tfprep.train.memory.own_process import isolated
-from tfprep.train.memory.session import fresh_session
+from tfprep.train.isolation import fresh_session, isolated
 
 _LOG = logging.getLogger("tfprep.train")
 

@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import keras
 
 from tfprep.load.waits import TimedLoader, forget_loader
 from tfprep.train.backend import ends_data, has_accelerator, is_tensor_iterator
+from tfprep.train.monitor.clock import TimedInput
 from tfprep.train.monitor.python_relay import FetchedInput, PythonRelay
-
-if TYPE_CHECKING:
-    from tfprep.train.monitor.relay import Relay
 
 
 class Listener(Protocol):
@@ -50,7 +48,7 @@ class TrainSteps:
     def __init__(self, function: Callable[..., Any], *, steps_per_call: int) -> None:
         self.function = function
         self.count = 0
-        self.relay: Relay | PythonRelay | FetchedInput | None = None
+        self.relay: TimedInput | None = None
         self.source: Any = None
         self.between_s = 0.0
         self.timed = self.cancellable = False
@@ -64,7 +62,7 @@ class TrainSteps:
     @property
     def loader(self) -> TimedLoader | None:
         """tfprep's loader behind the input, on JAX and PyTorch."""
-        return self.relay.loader if isinstance(self.relay, PythonRelay | FetchedInput) else None
+        return self.relay.loader if self.relay is not None else None
 
     def __call__(self, *arguments: Any) -> Any:
         *state, data = arguments  # on JAX Keras passes (state, iterator)

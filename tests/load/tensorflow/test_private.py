@@ -18,7 +18,7 @@ from tfprep.load.tensorflow import private  # noqa: E402 - it imports TensorFlow
 
 ROOT = Path(__file__).parents[3]
 PRIVATE = re.compile(
-    r"tensorflow\.(python|tsl|core)\b|tf\.__internal__|__class__ = |\bEagerTensor\b|_MapDataset\b|_py_funcs|gradient_registry\._"
+    r"tensorflow\.(python|tsl|core)\b|tf\.__internal__|__class__ = |\bEagerTensor\b|_MapDataset\b|_py_funcs"
     r"|\b_(iterator_resource|variant_tensor|registry|inputs|type_spec|context_handle|next_internal|serialize_to_tensors"
     r"|restore_from_tensors|weak_outer_graph)\b|\b(tf|tensorflow)(\.\w+)*\._[a-z]"
 )
@@ -145,11 +145,6 @@ def test_a_loader_has_the_options_of_its_dataset(names, photos):
     [
         ("tensorflow.python.framework.ops.EagerTensor", None),
         ("tensorflow.python.framework.ops.EagerTensor", lambda array, device, dtype: tf.constant(array)),  # A copy.
-        ("tensorflow.python.framework.ops.gradient_registry", None),
-        (
-            "tensorflow.python.framework.ops.gradient_registry",
-            type("Registry", (), {"_registry": {"name": "gradient"}}),
-        ),
     ],
 )
 def test_names_that_are_missing_or_behave_otherwise(monkeypatch, name, replacement):
@@ -161,10 +156,7 @@ def test_names_that_are_missing_or_behave_otherwise(monkeypatch, name, replaceme
         monkeypatch.setattr(home, attribute, replacement)
     private._eager_tensor.cache_clear()
     try:
-        if attribute == "EagerTensor":
-            assert private.tensor_maker() is private.tensor_over
-        else:
-            assert private.gradient_registry() == {}
+        assert private.tensor_maker() is private.tensor_over
     finally:
         private._eager_tensor.cache_clear()
 

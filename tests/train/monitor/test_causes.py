@@ -16,8 +16,7 @@ READER = {"wait_s": 9.0, "read_s": 1.0, "decode_s": 1.0, "idle_s": 1.0, "records
 
 
 def _sample(seconds: float, readers: dict[str, float], stages: Any = (), **machine: float) -> Any:
-    from tfprep.train.monitor.machine import MachineState
-    from tfprep.train.monitor.samples import Sample
+    from tfprep.train.monitor.samples import MachineState, Sample
 
     numbers: Any = {**IDLE_MACHINE, **machine}
     return Sample(1000.0 + seconds, 0, None, MachineState(**numbers), stages, readers)

@@ -220,9 +220,8 @@ def test_a_long_run_is_summed_up_over_the_samples_that_are_kept(tmp_path: Path, 
     """Ten samples of 5 s and 50 batches, 4 of which are kept: 5 % of the time was spent between the steps, in each of them."""
     from tfprep.train import InputMonitor
     from tfprep.train.monitor import input_monitor
-    from tfprep.train.monitor.machine import look
-    from tfprep.train.monitor.samples import Sample
-    from tfprep.train.monitor.window import Waits
+    from tfprep.train.monitor.clock import Waits
+    from tfprep.train.monitor.samples import Sample, look
 
     monkeypatch.setattr(input_monitor, "_KEPT", 4)
     monitor, machine = InputMonitor(tmp_path), look()
@@ -233,7 +232,7 @@ def test_a_long_run_is_summed_up_over_the_samples_that_are_kept(tmp_path: Path, 
         del monitor.samples[0]
     total = monitor._total()
     assert total is not None
-    assert (total.batches, total.seconds, total.images) == (150, 15.0, 1200)
+    assert (total.waits.batches, total.waits.window_s, total.waits.images) == (150, 15.0, 1200)
     assert total.cause.kind == "step"
     assert "Python between the steps" not in total.cause.text
 
@@ -247,9 +246,8 @@ def test_a_log_that_cannot_be_written_does_not_end_the_training(dense: Any, pair
 
 
 def test_swapping_is_reported_with_the_largest_buffer() -> None:
-    from tfprep.train.monitor.alerts import Thresholds, warnings_of
-    from tfprep.train.monitor.machine import MachineState
-    from tfprep.train.monitor.samples import Sample
+    from tfprep.train.monitor.causes import Thresholds, warnings_of
+    from tfprep.train.monitor.samples import MachineState, Sample
     from tfprep.train.monitor.stages import Stage
 
     def sample(second: float, swapped_out: int) -> Sample:

@@ -68,10 +68,10 @@ def test_pending_grows_while_the_consumer_waits(tf: Any, pairs: Any) -> None:
     consumer = threading.Thread(target=next, args=(relay.iterator,))
     consumer.start()
     time.sleep(0.35)
-    assert 0.05 < relay.clock.pending_s(time.time()) < 0.6
+    assert 0.05 < relay.clock.read().pending_s(time.time()) < 0.6
     assert relay.clock.read().answered == 0
     consumer.join()
-    assert relay.clock.pending_s(time.time()) == 0.0
+    assert relay.clock.read().pending_s(time.time()) == 0.0
 
 
 def test_an_error_of_the_source_is_raised(tf: Any) -> None:
@@ -122,7 +122,7 @@ def test_a_request_is_noted_before_the_source_runs(tf: Any, cancellable: bool) -
     consumer = threading.Thread(target=next, args=(relay.iterator,))
     consumer.start()
     assert asked.wait(20)
-    pending_s = relay.clock.pending_s(time.time() + 5.0)
+    pending_s = relay.clock.read().pending_s(time.time() + 5.0)
     go_on.set()
     consumer.join()
     assert 5.0 <= pending_s < 25.0

@@ -45,8 +45,6 @@ class Worker:
     read_s: float = 0.0
     decode_s: float = 0.0
     idle_s: float = 0.0
-    ended: list[tuple[str, float, float]] | None = None
-    """A list while somebody collects stages: (stage, beginning, end) of each that has ended, by `time.monotonic`."""
     _arrays: dict[tuple[tuple[int, ...], str], Array] = field(default_factory=dict)
 
     def enter(self, stage: str) -> None:
@@ -59,9 +57,6 @@ class Worker:
             self.decode_s += spent
         else:
             self.idle_s += spent
-        ended = self.ended  # another thread may take it away at any time
-        if ended is not None:
-            ended.append((self.stage, self.since, now))
         self.stage, self.since = stage, now
 
     def array(self, shape: tuple[int, ...], dtype: str) -> Array:

@@ -12,7 +12,6 @@ TFPREP_PUBLIC_TENSORFLOW=1 in the environment, the public way is taken, which de
 - `_serialize_to_tensors` and `_restore_from_tensors` let `tf.train.Checkpoint` save an iterator. Without them: TensorFlow refuses
   ('PyFunc is stateful').
 - Keras's frame that warns tells which dataset its advice to `.shuffle` is about. Without it: the advice is shown.
-- `gradient_registry._registry` lets the weights of discarded models be freed. Without it: they stay until the process ends.
 """
 
 from __future__ import annotations
@@ -213,25 +212,6 @@ def _iterator_class(kind: Any) -> type:
             self._tfprep_source.restore(restored_tensors["tfprep_loader"].numpy().decode())
 
     return LoaderIterator
-
-
-# --- gradients ----------------------------------------------------------------------------------------------------------
-
-
-def gradient_registry() -> dict[str, Any]:
-    """The gradients that `tf.custom_gradient` registered: by name a dict that has the function as "type". Empty if unknown."""
-    if public_only():
-        return {}
-    try:
-        from tensorflow.python.framework import ops
-
-        registry = ops.gradient_registry._registry
-    except (ImportError, AttributeError):
-        return {}
-    known = isinstance(registry, dict) and all(
-        isinstance(entry, dict) and "type" in entry for entry in registry.values()
-    )
-    return registry if known else {}
 
 
 # --- Keras's advice to shuffle ------------------------------------------------------------------------------------------

@@ -15,22 +15,11 @@ import keras
 
 from tfprep.errors import TrainError
 from tfprep.train.backend import require_backend
-from tfprep.train.monitor.alerts import InputWarning, Thresholds, warnings_of
-from tfprep.train.monitor.input_log import InputLog
-from tfprep.train.monitor.machine import look
+from tfprep.train.monitor.causes import InputWarning, Thresholds, TrainingSummary, summary, warnings_of
+from tfprep.train.monitor.clock import InputWindow, Waits, added
 from tfprep.train.monitor.python_relay import PythonRelay, relay_of
-from tfprep.train.monitor.samples import Sample
-from tfprep.train.monitor.stages import (
-    Counters,
-    HasStats,
-    checked,
-    counters,
-    loader_behind,
-    reader_stage,
-    stages,
-)
-from tfprep.train.monitor.summary import TrainingSummary, summary
-from tfprep.train.monitor.window import InputWindow, Waits, added
+from tfprep.train.monitor.samples import InputLog, Sample, look
+from tfprep.train.monitor.stages import Counters, HasStats, checked, counters, loader_behind, reader_stage, stages
 from tfprep.train.steps import TrainSteps, attach, detach
 
 _LOG = logging.getLogger("tfprep.train")
@@ -177,7 +166,7 @@ class InputMonitor(keras.callbacks.Callback):  # type: ignore[misc]
         self._window.switch(relay)
         self._window.resume()
         self._baseline = self._baseline or self._look(None)
-        return relay if isinstance(relay, PythonRelay) else relay.handed_over()
+        return relay.handed_over()
 
     def __enter__(self) -> InputMonitor:
         self._steps = None
@@ -240,7 +229,7 @@ class InputMonitor(keras.callbacks.Callback):  # type: ignore[misc]
         return summary(self.samples[1:], None, self.samples[0], share)
 
     def _look(self, waits: Waits | None) -> Sample:
-        source = self._window.source
+        source = self._window.relay and self._window.relay.source
         self._batches += waits.batches if waits else 0
         unmeasured = self._steps.count if self._steps and waits is None else 0
         loader = self._steps.loader if self._steps else None

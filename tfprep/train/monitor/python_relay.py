@@ -9,17 +9,14 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
 
 from tfprep.errors import TrainError
 from tfprep.load.waits import TimedLoader, loader_of_this_thread
 from tfprep.train.backend import is_tensor_iterator, tensorflow_in_use
-from tfprep.train.monitor.clock import PythonClock
-
-if TYPE_CHECKING:
-    from tfprep.train.monitor.relay import Relay
+from tfprep.train.monitor.clock import PythonClock, TimedInput
 
 
 class PythonRelay:
@@ -31,7 +28,7 @@ class PythonRelay:
         loader: tfprep's loader behind the iterator, known from the first element on.
     """
 
-    error: Exception | None = None
+    error: BaseException | None = None
     loader: TimedLoader | None = None
 
     def __init__(self, source: Any, *, cancellable: bool = False) -> None:
@@ -61,6 +58,10 @@ class PythonRelay:
             raise
         self.clock.answered(image_count(element))
         return element
+
+    def handed_over(self) -> Any:
+        """Return the iterator, for the caller to keep."""
+        return self
 
     def close(self) -> None:
         """Drop the source, and let the thread end where there is one."""
@@ -111,7 +112,7 @@ class FetchedInput:
         loader: tfprep's loader that the input comes from; None for another input.
     """
 
-    error: Exception | None = None
+    error: BaseException | None = None
     iterator: Any = None
     source: Any = None
 
@@ -138,6 +139,9 @@ class FetchedInput:
         """Note that the next batch is not fetched now."""
         self.clock.ended()
 
+    def handed_over(self) -> Any:
+        """Nothing to hand over: Keras fetches."""
+
     def close(self) -> None:
         """Leave the loader."""
         self._switch(None)
@@ -153,7 +157,7 @@ class FetchedInput:
             loader.clock = self.clock
 
 
-def relay_of(data: Any, *, cancellable: bool = False) -> Relay | PythonRelay:
+def relay_of(data: Any, *, cancellable: bool = False) -> TimedInput:
     """The relay of what a custom training loop goes through.
 
     Args:

@@ -1,15 +1,102 @@
-"""One look at the input of a training, every few seconds."""
+"""One look at the input of a training every few seconds: waits, buffers, memory and processors; and where it is written."""
 
 from __future__ import annotations
 
+import contextlib
+import json
+import time
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
-from tfprep.train.monitor.machine import MachineState
+import psutil
+
+from tfprep.limits import available_memory, usable_cpus
+from tfprep.train.backend import accelerator_memory
+from tfprep.train.charts import ScalarChart, SummaryWriter
+from tfprep.train.monitor.clock import Waits
 from tfprep.train.monitor.stages import Stage
-from tfprep.train.monitor.window import Waits
 
 MB = 1e6
+_TASKS = Path("/proc/self/task")
+
+
+@dataclass(frozen=True)
+class MachineState:
+    """Memory in bytes, times in seconds.
+
+    Attributes:
+        rss: Resident memory of this process.
+        available: Memory that may still be taken.
+        swap_used: Swap in use.
+        swapped_in: Read from swap since the machine started.
+        swapped_out: Written to swap since the machine started.
+        gpus: Device to (bytes in use, peak), of what the backend allocated.
+        cpus: Processors that this process may use.
+        cpu_s: Processor time of this process and its children so far.
+        cpu_wait_s: Time that the threads of this process were ready to run but had no processor; 0 where the system does not
+            count it (Linux does).
+        cpu_others_s: Time that other programs have taken from these processors since the machine started.
+    """
+
+    rss: int
+    available: int
+    swap_used: int
+    swapped_in: int
+    swapped_out: int
+    gpus: dict[str, tuple[int, int]] = field(default_factory=dict)
+    cpus: int = 1
+    cpu_s: float = 0.0
+    cpu_wait_s: float = 0.0
+    cpu_others_s: float = 0.0
+
+
+def look() -> MachineState:
+    """Return the state of the machine now; takes some milliseconds."""
+    swap = psutil.swap_memory()
+    own_s = _cpu_s()
+    return MachineState(
+        rss=psutil.Process().memory_info().rss,
+        available=available_memory(),
+        swap_used=swap.used,
+        swapped_in=swap.sin,
+        swapped_out=swap.sout,
+        gpus=accelerator_memory(),
+        cpus=usable_cpus(),
+        cpu_s=own_s,
+        cpu_wait_s=_cpu_wait_s(),
+        cpu_others_s=_cpu_busy_s() - own_s,
+    )
+
+
+def _cpu_s() -> float:
+    process = psutil.Process()
+    ended = process.cpu_times()
+    total: float = ended.children_user + ended.children_system
+    for one in (process, *process.children(recursive=True)):
+        with contextlib.suppress(psutil.Error):  # a child has ended
+            times = one.cpu_times()
+            total += times.user + times.system
+    return total
+
+
+def _cpu_busy_s() -> float:
+    """Busy time of the processors that this process may use: what runs on others takes nothing from it."""
+    each = psutil.cpu_times(percpu=True)
+    process = psutil.Process()
+    allowed = process.cpu_affinity() if hasattr(process, "cpu_affinity") else range(len(each))
+    counted = [each[number] for number in allowed if number < len(each)] or each
+    unused = ("idle", "iowait", "guest", "guest_nice")  # user and nice include guests
+    return float(sum(sum(times) - sum(getattr(times, name, 0.0) for name in unused) for times in counted))
+
+
+def _cpu_wait_s() -> float:
+    """Sum of the run-queue delays of all threads: https://docs.kernel.org/scheduler/sched-stats.html"""
+    total_ns = 0
+    for path in _TASKS.glob("*/schedstat"):
+        with contextlib.suppress(OSError, ValueError, IndexError):  # a thread has ended
+            total_ns += int(path.read_text().split()[1])
+    return total_ns / 1e9
 
 
 @dataclass(frozen=True)
@@ -77,3 +164,53 @@ def swap_rates(sample: Sample, before: Sample) -> tuple[float, float]:
     seconds = MB * max(sample.time - before.time, 1e-9)
     now, then = sample.machine, before.machine
     return (now.swapped_in - then.swapped_in) / seconds, (now.swapped_out - then.swapped_out) / seconds
+
+
+# --- the log
+
+LINES = "input.jsonl"
+_LAYOUT = (
+    ScalarChart("share of the step spent waiting for input", ("input/wait_share",)),
+    ScalarChart("wait for a batch (ms)", ("input/wait_ms/.*",)),
+    ScalarChart("images a second", ("input/images_per_s",)),
+    ScalarChart("elements in each buffer", ("buffers/elements/.*",)),
+    ScalarChart("MB in each buffer", ("buffers/mb/.*",)),
+    ScalarChart("host memory (MB)", ("machine/rss_mb", "machine/available_mb")),
+    ScalarChart("swap in and out (MB/s)", ("machine/swap_.*",)),
+)
+_READER = ScalarChart("batches in the reader", ("reader/batches_.*",))
+_GPU = ScalarChart("GPU memory (MB)", ("gpu/.*",))
+
+
+class InputLog:
+    """Appends to `<folder>/input.jsonl`, a line for each sample or warning; events for TensorBoard go to `<folder>/input/`."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._writer = SummaryWriter(str(folder / "input"))
+        self._has_layout = False
+        self._lines = (folder / LINES).open("a", encoding="utf-8")
+
+    def sample(self, sample: Sample, before: Sample | None) -> None:
+        """Write a sample; `before` is the sample before it, for rates."""
+        self._write_line(sample.as_json())
+        swapped_in, swapped_out = swap_rates(sample, before) if before else (0.0, 0.0)
+        swap = {"machine/swap_in_mb_per_s": swapped_in, "machine/swap_out_mb_per_s": swapped_out}
+        if not self._has_layout:
+            self._has_layout = True
+            charts = [*_LAYOUT, *[_READER] * bool(sample.readers), *[_GPU] * bool(sample.machine.gpus)]
+            self._writer.layout("Input pipeline", charts)
+        self._writer.scalars({**sample.as_scalars(), **swap}, sample.step)
+
+    def warning(self, warned: Any) -> None:
+        """Write an `InputWarning`."""
+        self._write_line({"time": time.time(), "warning": asdict(warned)})
+
+    def close(self) -> None:
+        """Close both files."""
+        self._writer.close()
+        self._lines.close()
+
+    def _write_line(self, line: dict[str, Any]) -> None:
+        self._lines.write(json.dumps(line) + "\n")
+        self._lines.flush()

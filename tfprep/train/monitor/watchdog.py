@@ -10,13 +10,14 @@ import time
 import traceback
 import weakref
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
 
 from tfprep.errors import StalledPipelineError, TrainError
 from tfprep.train.backend import require_backend
-from tfprep.train.monitor.python_relay import FetchedInput, PythonRelay, relay_of
+from tfprep.train.monitor.clock import TimedInput
+from tfprep.train.monitor.python_relay import PythonRelay, relay_of
 from tfprep.train.monitor.stages import (
     Counters,
     HasStats,
@@ -28,9 +29,6 @@ from tfprep.train.monitor.stages import (
     stopped,
 )
 from tfprep.train.steps import attach, detach
-
-if TYPE_CHECKING:
-    from tfprep.train.monitor.relay import Relay
 
 _LOG = logging.getLogger("tfprep.train")
 _GRACE_S = 5.0
@@ -152,7 +150,7 @@ def _look_often(watch: weakref.ref[_Watch], ended: threading.Event, every_s: flo
         del alive
 
 
-def _next(relay: Relay | PythonRelay) -> Any:
+def _next(relay: TimedInput) -> Any:
     """The next element. `get_next` of tf.data raises an OutOfRange error at the end, which may also be one of the source."""
     if isinstance(relay, PythonRelay):
         return next(relay)
@@ -168,7 +166,7 @@ class _Watch:
     def __init__(
         self, timeout_s: float, reader: HasStats | Callable[[], Counters] | None, exit_code: int | None
     ) -> None:
-        self.relay: Relay | PythonRelay | FetchedInput | None = None
+        self.relay: TimedInput | None = None
         self._timeout_s = timeout_s
         self._reader = reader
         self._exit_code = exit_code
@@ -190,7 +188,7 @@ class _Watch:
     def cancelled(self) -> bool:
         """Look at the clock once; whether the wait was cancelled."""
         relay = self.relay
-        pending_s = relay.clock.pending_s(time.time()) if relay else 0.0
+        pending_s = relay.clock.read().pending_s(time.time()) if relay else 0.0
         if relay is None or pending_s < self._timeout_s / 2:
             self._halfway = None
         elif pending_s < self._timeout_s:
@@ -200,18 +198,17 @@ class _Watch:
             return True
         return False
 
-    def _look(self, relay: Relay | PythonRelay | FetchedInput) -> Look:
+    def _look(self, relay: TimedInput) -> Look:
         """The pipeline now. What cannot be looked at is left out of the report, which has to come nevertheless."""
         source = relay.source
-        loader = relay.loader if isinstance(relay, PythonRelay) else None
         try:
             of_tf_data = () if source is None else stages(source)
-            return of_tf_data, counters(self._reader, loader, loader_behind(source))
+            return of_tf_data, counters(self._reader, relay.loader, loader_behind(source))
         except Exception:
             _LOG.exception("Watchdog: the counters cannot be read")
             return (), {}
 
-    def _cancel(self, relay: Relay | PythonRelay | FetchedInput, pending_s: float) -> None:
+    def _cancel(self, relay: TimedInput, pending_s: float) -> None:
         self._report = report(pending_s, self._look(relay), self._halfway or ((), {}), self._timeout_s)
         relay.cancel_wait()
         if self.ended.wait(_GRACE_S):
@@ -233,13 +230,22 @@ def report(pending_s: float, now: Look, halfway: Look, timeout_s: float) -> str:
         timeout_s: The limit.
     """
     of_tf_data, readers = now
-    lines = [f"no batch for {pending_s:.1f} s (timeout_s={timeout_s:g}): {_verdict(now, halfway)}"]
     if of_tf_data:
-        lines.append("stages, the consumer's side first:\n" + "\n".join(f"  {_line(stage)}" for stage in of_tf_data))
+        verdict = _stage_verdict(of_tf_data, halfway[0])
+    elif "batches_ready" in readers:
+        verdict = _reader_verdict(readers, halfway[1])
+    else:
+        verdict = "which stage stopped is not known, for autotune is off in this pipeline; see the stacks below"
+    lines = [f"no batch for {pending_s:.1f} s (timeout_s={timeout_s:g}): {verdict}"]
+    if of_tf_data:
+        lines.append("stages, the consumer's side first:")
+        lines += [
+            f"  {one.name}: {one.produced:,} handed on, {one.elements:,} in its buffer ({one.bytes:,} bytes)"
+            for one in of_tf_data
+        ]
     if readers:
         lines.append("the reader: " + ", ".join(f"{name}={value:g}" for name, value in readers.items()))
-    lines.append("threads:\n" + all_stacks())
-    return "\n".join(lines)
+    return "\n".join([*lines, "threads:", all_stacks()])
 
 
 def all_stacks() -> str:
@@ -255,14 +261,6 @@ def all_stacks() -> str:
         elif not name.startswith("tfprep-"):
             named.append(stack)
     return "\n".join([*foreign, *named])
-
-
-def _verdict(now: Look, halfway: Look) -> str:
-    if now[0]:
-        return _stage_verdict(now[0], halfway[0])
-    if "batches_ready" in now[1]:
-        return _reader_verdict(now[1], halfway[1])
-    return "which stage stopped is not known, for autotune is off in this pipeline; see the stacks below"
 
 
 def _reader_verdict(now: dict[str, float], halfway: dict[str, float]) -> str:
@@ -289,7 +287,3 @@ def _stage_verdict(now: tuple[Stage, ...], halfway: tuple[Stage, ...]) -> str:
     assert where is not None
     moving = earlier and any(stage.name in earlier and stage.produced > earlier[stage.name].produced for stage in now)
     return f"{'slow' if moving else 'stopped'} in stage {where.name}, which has handed on {where.produced:,} elements"
-
-
-def _line(stage: Stage) -> str:
-    return f"{stage.name}: {stage.produced:,} handed on, {stage.elements:,} in its buffer ({stage.bytes:,} bytes)"

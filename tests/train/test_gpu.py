@@ -22,7 +22,7 @@ def machine(tf: Any, monkeypatch: Any) -> Any:
     """TensorFlow's bookkeeping of devices, not initialised, on a machine with two GPUs."""
     from tensorflow.python.eager import context
 
-    from tfprep.train.memory import gpu
+    from tfprep.train import gpu
 
     devices = [b"/physical_device:CPU:0", b"/physical_device:GPU:0", b"/physical_device:GPU:1"]
     monkeypatch.setattr(context.pywrap_tfe, "TF_ListPhysicalDevices", lambda: devices)
@@ -96,8 +96,7 @@ class Driver:
 
 
 def test_a_fraction_is_of_the_memory_that_the_driver_reports(machine: Any, monkeypatch: Any) -> None:
-    from tfprep.train import configure_gpu
-    from tfprep.train.memory import gpu
+    from tfprep.train import configure_gpu, gpu
 
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-8f2a,MIG-77c0")
     monkeypatch.setattr(gpu, "_driver", Driver)
@@ -106,8 +105,7 @@ def test_a_fraction_is_of_the_memory_that_the_driver_reports(machine: Any, monke
 
 
 def test_a_fraction_without_a_driver_names_the_alternative(machine: Any, monkeypatch: Any) -> None:
-    from tfprep.train import configure_gpu
-    from tfprep.train.memory import gpu
+    from tfprep.train import configure_gpu, gpu
 
     def missing() -> Any:
         raise OSError("libcuda.so.1: cannot open shared object file")

@@ -1,0 +1,119 @@
+"""Memory reports, compared with sums over the tensors; the largest batch size, compared with the sizes that fit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tfprep.errors import TrainError
+
+
+def _wide_model() -> Any:
+    import keras
+
+    model = keras.Sequential([keras.Input([1000]), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    return model
+
+
+def _rows(size: int) -> Any:
+    """Takes 600 MB of float64 for each sample, in addition to the memory of TensorFlow."""
+    ballast = np.ones([size, 75_000_000])
+    return ballast[:, :1000].astype("f"), np.zeros([size, 1], "f")
+
+
+def _wrong_rows(size: int) -> Any:
+    return np.zeros([size, 7], "f"), np.zeros([size, 1], "f")
+
+
+def test_find_batch_size_on_a_cpu_with_a_limit() -> None:
+    """The process takes about 600 MB. With 600 MB per sample, one sample fits into 1,500 MB and two do not."""
+    from tfprep.train import find_batch_size
+
+    result = find_batch_size(_wide_model, _rows, memory_limit_mb=1500, largest=64, steps=1)
+    assert result.size == 1
+    one, two = result.trials
+    assert 600 < one.peak_mb < 1500
+    assert (one.size, one.fits, two.size, two.fits) == (1, True, 2, False)
+    assert two.reason == "more than 1,500 MB"
+
+
+def test_find_batch_size_if_nothing_fits() -> None:
+    from tfprep.train import find_batch_size
+
+    with pytest.raises(
+        TrainError, match=r"not even a batch of 1 fits into 100 MB: more than 100 MB\. The limit covers"
+    ):
+        find_batch_size(_wide_model, _rows, memory_limit_mb=100)
+
+
+def test_find_batch_size_raises_other_errors() -> None:
+    from tfprep.train import find_batch_size
+
+    with pytest.raises(TrainError, match="failed, and not for memory"):
+        find_batch_size(_wide_model, _wrong_rows, memory_limit_mb=4000, largest=1)
+
+
+def test_doubling_and_quarters(monkeypatch: Any) -> None:
+    """Compared with a simulated machine in which exactly 45 fit."""
+    from tfprep.train import memory
+
+    def try_all(_: Any, __: Any, sizes: list[int], *rest: Any) -> list[memory.BatchTrial]:
+        trials = []
+        for size in sizes:
+            trials.append(memory.BatchTrial(size, size <= 45, 10.0 * size))
+            if size > 45:
+                break
+        return trials
+
+    monkeypatch.setattr(memory, "_try_all", try_all)
+    result = memory.find_batch_size(_wide_model, _rows, memory_limit_mb=1)
+    assert [trial.size for trial in result.trials] == [1, 2, 4, 8, 16, 32, 64, 40, 48]
+    assert result.size == 40
+    assert memory.find_batch_size(_wide_model, _rows, memory_limit_mb=1, largest=32).size == 32
+
+
+def test_a_models_parts_equal_a_direct_count(tf: Any) -> None:
+    """Dense 8 -> 16 (relu) -> 4 with Adam, batch 32."""
+    import keras
+
+    from tfprep.train import memory_report
+
+    model = keras.Sequential([keras.Input([8]), keras.layers.Dense(16, activation="relu"), keras.layers.Dense(4)])
+    model.compile(keras.optimizers.Adam(), "mse")
+    report = memory_report(model, 32)
+    parameters = 4 * (8 * 16 + 16 + 16 * 4 + 4)
+    assert report.parameters == parameters
+    assert report.gradients == parameters
+    assert 2 * parameters <= report.optimizer <= 2 * parameters + 16  # Two slots, the step and the learning rate.
+    assert report.input_buffers == 32 * 8 * 4
+    assert report.measured_peak is None or report.measured_peak > 0
+    assert report.counted == report.parameters + report.gradients + report.optimizer + report.input_buffers
+    assert "activations" not in str(report)
+
+
+def test_the_input_can_come_from_the_data(tf: Any) -> None:
+    import keras
+
+    from tfprep.train import memory_report
+
+    model = keras.Sequential([keras.layers.Flatten(), keras.layers.Dense(4)])
+    model.compile("sgd", "mse")
+    with pytest.raises(TrainError, match="pass data="):
+        memory_report(model, 8)
+    dataset = tf.data.Dataset.from_tensors((tf.zeros([6, 6, 3], tf.uint8), tf.zeros([4]))).repeat().batch(8)
+    report = memory_report(model, 8, data=dataset)
+    assert report.input_buffers == 2 * 8 * 6 * 6 * 3
+    assert report.parameters == 4 * (108 * 4 + 4)
+    assert "batch of 8" in str(report)
+
+
+def test_an_uncompiled_model_is_refused(tf: Any) -> None:
+    import keras
+
+    from tfprep.train import memory_report
+
+    with pytest.raises(TrainError, match="compile"):
+        memory_report(keras.Sequential([keras.Input([8]), keras.layers.Dense(4)]), 8)
