@@ -1,4 +1,4 @@
-"""The architecture, as tests: which package may import which, what a fresh process has imported, and how names are chosen."""
+"""The architecture, as tests: which package may import which, and what a fresh process has imported."""
 
 from __future__ import annotations
 
@@ -26,8 +26,6 @@ LEVELS = [
 """From the ground up. A package imports from the levels below it, and from its own level only where APART does not forbid it."""
 APART = [{"sources", "derive", "augment", "codecs", "records"}, {"builder", "load"}, {"builder", "train"}]
 """Packages of one level that never import each other."""
-PLUGINS = {"augment", "bench.compare", "cli", "codecs", "derive", "demo", "export", "sources"}
-"""Packages whose modules are one idea each, listed in the package's `__init__`: these may be short."""
 SKIPPED_BY_TOOLS = {"build", "dist", "out", "venv", "env", "node_modules", "__pycache__"}
 """Folders that pytest, git templates and packaging tools leave out by default."""
 
@@ -121,37 +119,6 @@ def test_imports_have_no_circles():
         if module in reach(name) and not {module, name} & faces
     }
     assert not circles, "\n".join(" <-> ".join(circle) for circle in sorted(circles))
-
-
-def test_class_names_are_unique():
-    homes = defaultdict(list)
-    for module, path in modules().items():
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ClassDef):
-                homes[node.name].append(module)
-    twice = {name: where for name, where in homes.items() if len(where) > 1}
-    assert not twice
-
-
-def test_no_short_module_with_one_user():
-    """A module under 60 lines that only one other imports belongs into that one.
-
-    Plug-ins are exempt, and so are modules whose names the face of their package exports.
-    """
-    users = defaultdict(set)
-    for module, names in imports().items():
-        for name in names:
-            users[name].add(module)
-    short = []
-    for module, path in modules().items():
-        lines = path.read_text().count("\n")
-        plugin = any(module.startswith(f"tfprep.{name}.") for name in PLUGINS)
-        exported = users[module] == {module.rpartition(".")[0]} or module == "tfprep._version"  # setup.cfg reads it
-        if exported:
-            continue
-        if lines < 60 and len(users[module]) == 1 and path.name != "__init__.py" and not plugin:
-            short.append(f"{module}: {lines} lines, imported by {users[module].pop()}")
-    assert not short, "\n".join(short)
 
 
 def test_no_package_is_named_like_what_tools_skip():
