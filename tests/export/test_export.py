@@ -157,12 +157,14 @@ def test_boxes_in_coco(tmp_path, make_dataset, capsys):
 
 
 def objects_of(rng, number):
-    """An image with `number` objects: boxes, classes, crowds, three key points each, and a mask in which each has a number."""
+    """An image with `number` objects: boxes, classes, crowds, three key points each, and a mask in which each has a number. Void (255)
+    is in every second mask."""
     boxes = np.array([[2 * n, 1, 2 * n + 2, 9.5] for n in range(number)], np.float32).reshape(-1, 4)
     numbers = np.array([7 * (n + 1) for n in range(number)], np.int64)
     instances = np.zeros((24, 32), np.uint8)
     for box, one in zip(boxes.astype(int), numbers, strict=True):
         instances[box[1] : box[3], box[0] : box[2]] = one
+    instances[12:14, : 5 * (number % 2)] = 255
     points = np.concatenate([rng.integers(0, 20, (3 * number, 2)) + 0.5, rng.integers(0, 3, (3 * number, 1))], 1)
     points[points[:, 2] == 0] = 0
     return {
@@ -194,7 +196,12 @@ def test_masks_points_and_crowds_of_objects_in_coco(objects, capsys):
     from pycocotools.coco import COCO
 
     data, folder, left_out = objects
-    assert left_out == ("field difficult: COCO has no place for it",)
+    void = [int((values["instances"] == 255).sum()) for values in data.samples("train")]
+    assert left_out == (
+        "field difficult: COCO has no place for it",
+        f"field instances: {sum(void)} pixels in {np.count_nonzero(void)} samples of train whose number (255) is that of no "
+        "object, such as void",
+    )
     api = COCO(str(folder / "train.json"))
     for image, values in zip(api.loadImgs(api.getImgIds()), data.samples("train"), strict=True):
         entries = api.loadAnns(api.getAnnIds(image["id"], iscrowd=None))

@@ -43,7 +43,7 @@ from tfprep.builder.shards.forms import expected_of, most_common
 from tfprep.builder.workers import Engine
 from tfprep.builder.workers.engine import Json
 from tfprep.dataset import Manifest
-from tfprep.dataset.tfds import misread_classes
+from tfprep.dataset.tfds import tfds_limits
 from tfprep.errors import BuildError, RecipeError, SourceError
 from tfprep.recipe import Recipe
 from tfprep.recipe.file import load_recipe, locate
@@ -270,20 +270,15 @@ class _Build:
         if built or report or size_of(self._layout.report) is None:
             self._report(plan, manifest, receipts, built)
         if built or report:
-            self._warn_of_class_names(manifest)
+            self._warn_of_tfds(manifest)
         summary = _summary(manifest, self._layout, built, time.monotonic() - self._job.started, self._nodes)
         text = f"{summary.records} records of {summary.samples} samples, {summary.rejects} rejected"
         self._tell("published", text, records=summary.records, samples=summary.samples, rejects=summary.rejects)
         return summary
 
-    def _warn_of_class_names(self, manifest: Manifest) -> None:
-        for name in misread_classes(manifest):
-            self._tell(
-                "warning",
-                f"{name}.labels.txt was not written: TensorFlow Datasets would misread the class names of {name!r}, of which "
-                "one is empty, occurs twice, holds a line break, or begins or ends with a space. It shows numbers instead",
-                field=name,
-            )
+    def _warn_of_tfds(self, manifest: Manifest) -> None:
+        for field, sentence in tfds_limits(manifest).items():
+            self._tell("warning", sentence, field=field)
 
     def _is_due(self, state: ShardState) -> bool:
         """A sample that crashed is not tried again in this process, which it would take down."""

@@ -98,6 +98,7 @@ def _plain(report: IndexReport, seconds: float) -> dict[str, Any]:
         "scanned": list(report.scanned),
         "scanned_bytes": report.bytes,
         "changed": list(report.changed),
+        "missing": list(report.missing),
         "seconds": seconds,
     }  # fmt: skip
 
@@ -110,6 +111,10 @@ def _summary(report: IndexReport, seconds: float) -> str:
         parts.append(text.table(rows))
     parts += [f"Note on {field.name}: {field.note}." for field in index.fields if field.note]
     parts += [f"Changed: {change}." for change in report.changed]
+    if report.missing:
+        names = ", ".join(report.missing[:3]) + (", ..." if len(report.missing) > 3 else "")
+        count = text.number(len(report.missing), "shard is", "shards are")
+        parts.append(f"{count} missing, by the names of the others: {names}. Their records are not in the index.")
     if index.manifest.rejects:
         count = text.number(index.manifest.rejects, "record was", "records were")
         parts.append(f"{count} left out; see {report.out / 'rejects.jsonl'}")

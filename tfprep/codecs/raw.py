@@ -84,9 +84,11 @@ class Raw:
         return tf.ensure_shape(tf.reshape(flat, features[f"{name}/shape"]), spec.shape)
 
     def tfds_feature(self, name: str, spec: FieldSpec, num_classes: int | None) -> Mapping[str, Any]:
-        if spec.shape.count(None) <= 1:
+        if spec.shape.count(None) <= 1 and spec.dtype != "uint32":
             return {name: tensor_feature(spec.shape, spec.dtype, "bytes")}
-        return {  # TFDS would expect another layout for several unknown sizes: it gets the bytes and the shape instead
+        # TFDS has no decoder for uint32 (`tf.io.decode_raw` has none), and would expect another layout for several unknown
+        # sizes. One feature that it cannot decode makes the whole dataset unreadable: it gets the bytes and the shape instead.
+        return {
             name: tensor_feature((), "string", "none"),
             f"{name}/shape": tensor_feature((len(spec.shape),), "int64", "none"),
         }

@@ -28,9 +28,21 @@ def tfds_files(manifest: Manifest) -> dict[str, str]:
     return files
 
 
-def misread_classes(manifest: Manifest) -> list[str]:
-    """Return the labels whose class names TensorFlow Datasets would misread, so that `tfds_files` leaves their file out."""
-    return [name for name, classes in manifest.classes.items() if _is_label(manifest, name) and not _survive(classes)]
+def tfds_limits(manifest: Manifest) -> dict[str, str]:
+    """Return what TensorFlow Datasets cannot be told, as a sentence for each field that it concerns."""
+    limits = {}
+    for name, info in manifest.fields.items():
+        if _is_label(manifest, name) and not _survive(manifest.classes.get(name, ())):
+            limits[name] = (
+                f"{name}.labels.txt was not written: TensorFlow Datasets would misread the class names of {name!r}, of which "
+                "one is empty, occurs twice, holds a line break, or begins or ends with a space. It shows numbers instead"
+            )
+        elif f"{name}/shape" in from_description(info.codec).tfds_feature(name, info.spec, None):
+            limits[name] = (
+                f"TensorFlow Datasets delivers {name!r} as bytes, with its shape as '{name}/shape': it decodes no "
+                f"{info.spec.dtype} of the shape {list(info.spec.shape)}. np.frombuffer(value, '{info.spec.dtype}') does"
+            )
+    return limits
 
 
 def _is_label(manifest: Manifest, name: str) -> bool:

@@ -28,6 +28,8 @@ from tfprep.fields import Array
 from tfprep.optional import require_package
 from tfprep.storage.local import whole_file
 
+_SHOWN_NUMBERS = 5
+
 
 @dataclass(frozen=True)
 class HeldFields:
@@ -104,9 +106,9 @@ def _lengths(data: Dataset, split: str, name: str) -> Array:
     return lengths
 
 
-def write_coco(data: Dataset, split: str, variant: int, out: Path) -> int:
-    """Write one split; return the number of samples."""
-    held, count = held_fields(data), 0
+def write_coco(data: Dataset, split: str, variant: int, out: Path) -> list[str]:
+    """Write one split; return what of its samples was left out."""
+    held, without_object = held_fields(data), _PixelsWithoutObject()
     if held.masks or held.instances:
         require_package("pycocotools", "the export of masks to COCO")
     (out / "annotations").mkdir(parents=True, exist_ok=True)
@@ -116,13 +118,42 @@ def write_coco(data: Dataset, split: str, variant: int, out: Path) -> int:
             stack.enter_context(_AnnotationFile(out, f"{split}.{name}", _names(data.manifest.classes.get(name, ()))))
             for name in held.masks
         ]
-        for sample in stored_samples(data, split, variant):
-            count += 1
-            image = _image(sample, held.image, split, count, out)
+        for number, sample in enumerate(stored_samples(data, split, variant), 1):
+            image = _image(sample, held.image, split, number, out)
             objects.add(image, _objects(sample, held))
+            without_object.add(sample, held)
             for file, name in zip(masks, held.masks, strict=True):
                 file.add(image, _regions(sample.values[name]))
-    return count
+    return without_object.in_words(split, held.instances)
+
+
+class _PixelsWithoutObject:
+    """Pixels of the mask of objects that belong to none of them, such as void: COCO has no place for them."""
+
+    def __init__(self) -> None:
+        self._pixels = self._samples = 0
+        self._numbers: set[int] = set()
+
+    def add(self, sample: StoredSample, held: HeldFields) -> None:
+        if not held.instances:
+            return
+        boxes = np.asarray(sample.values[held.boxes]).reshape(-1, 4)
+        of_objects = _rows(sample, held.numbers, np.arange(1, len(boxes) + 1))
+        numbers, counts = np.unique(np.asarray(sample.values[held.instances]), return_counts=True)
+        rest = (numbers != 0) & ~np.isin(numbers, of_objects)
+        self._pixels += int(counts[rest].sum())
+        self._samples += bool(rest.any())
+        self._numbers |= set(numbers[rest].tolist())
+
+    def in_words(self, split: str, mask: str | None) -> list[str]:
+        if not self._pixels:
+            return []
+        numbers = ", ".join(map(str, sorted(self._numbers)[:_SHOWN_NUMBERS]))
+        more = ", ..." if len(self._numbers) > _SHOWN_NUMBERS else ""
+        return [
+            f"field {mask}: {self._pixels:,} pixels in {self._samples:,} samples of {split} whose number ({numbers}{more}) is "
+            "that of no object, such as void"
+        ]
 
 
 class _AnnotationFile:

@@ -17,7 +17,7 @@ from tfprep.storage.local import whole_folder
 
 Format = Literal["webdataset", "folder", "coco", "parquet"]
 FORMATS: tuple[str, ...] = get_args(Format)
-_WRITERS: dict[str, Callable[[Dataset, str, int, Path], int]] = {
+_WRITERS: dict[str, Callable[[Dataset, str, int, Path], list[str] | None]] = {
     "webdataset": write_webdataset,
     "folder": write_folder,
     "coco": write_coco,
@@ -53,13 +53,12 @@ def export(
     splits = [name for name, info in data.splits.items() if variant < info.variants]
     if not splits:
         raise DatasetError(f"no split of {data.path} has a variant {variant}")
-    left_out = tuple(_left_out(data, to, variant, splits))
-    samples = {}
+    left_out = list(_left_out(data, to, variant, splits))
     with whole_folder(out) as folder:
         for split in splits:
             on_split(split)
-            samples[split] = _WRITERS[to](data, split, variant, folder)
-    return ExportSummary(samples, left_out)
+            left_out += _WRITERS[to](data, split, variant, folder) or []
+    return ExportSummary({split: data.splits[split].samples for split in splits}, tuple(left_out))
 
 
 def _left_out(data: Dataset, to: Format, variant: int, splits: list[str]) -> Iterator[str]:

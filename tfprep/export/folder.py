@@ -15,18 +15,15 @@ from tfprep.export.stored import StoredSample, checked_key, npy, stored_samples
 from tfprep.storage.local import whole_file
 
 
-def write_folder(data: Dataset, split: str, variant: int, out: Path) -> int:
-    """Write one split; return the number of samples."""
-    count = 0
+def write_folder(data: Dataset, split: str, variant: int, out: Path) -> None:
+    """Write one split."""
     with whole_file(out / f"{split}.csv") as table:
         text = io.TextIOWrapper(table, encoding="utf-8", newline="", write_through=True)
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(["key", *data.fields])
         for sample in stored_samples(data, split, variant):
             writer.writerow([sample.key, *(_cell(data, split, sample, name, out) for name in data.fields)])
-            count += 1
         text.detach()
-    return count
 
 
 def _cell(data: Dataset, split: str, sample: StoredSample, name: str, out: Path) -> str:

@@ -24,10 +24,10 @@ _ROW_GROUP = 100
 _FILE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 
 
-def write_parquet(data: Dataset, split: str, variant: int, out: Path) -> int:
-    """Write one split; return the number of samples."""
+def write_parquet(data: Dataset, split: str, variant: int, out: Path) -> None:
+    """Write one split."""
     encoded = {name for name, info in data.manifest.fields.items() if _is_file(info.spec, info.codec["codec"])}
-    columns, count = _schema(data, encoded), 0
+    columns = _schema(data, encoded)
     for shard, samples in groupby(stored_samples(data, split, variant), key=lambda sample: sample.shard):
         with (
             whole_file(out / f"{data.name}-{split}-{shard:05d}.parquet") as file,
@@ -35,8 +35,6 @@ def write_parquet(data: Dataset, split: str, variant: int, out: Path) -> int:
         ):
             while rows := [_row(data, sample, encoded) for sample in islice(samples, _ROW_GROUP)]:
                 writer.write_table(pa.Table.from_pylist(rows, schema=columns))
-                count += len(rows)
-    return count
 
 
 def _is_file(spec: FieldSpec, codec: str) -> bool:

@@ -22,9 +22,8 @@ from tfprep.fields import FieldSpec
 from tfprep.storage.local import whole_file
 
 
-def write_webdataset(data: Dataset, split: str, variant: int, out: Path) -> int:
-    """Write one split; return the number of samples."""
-    count = 0
+def write_webdataset(data: Dataset, split: str, variant: int, out: Path) -> None:
+    """Write one split."""
     for shard, samples in groupby(stored_samples(data, split, variant), key=lambda sample: sample.shard):
         with (
             whole_file(out / f"{data.name}-{split}-{shard:05d}.tar") as file,
@@ -35,8 +34,6 @@ def write_webdataset(data: Dataset, split: str, variant: int, out: Path) -> int:
                     info = tarfile.TarInfo(name)
                     info.size = len(content)
                     tar.addfile(info, io.BytesIO(content))
-                count += 1
-    return count
 
 
 def _members(data: Dataset, sample: StoredSample) -> Iterator[tuple[str, bytes]]:

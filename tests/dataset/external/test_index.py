@@ -17,6 +17,7 @@ import tensorflow as tf
 
 import tfprep
 from tests.dataset.external.conftest import image_bytes, serialized, write
+from tfprep.cli import main
 from tfprep.dataset import IndexOptions, IndexReport, index_tfrecords
 from tfprep.dataset.external import blocks, scanning
 from tfprep.dataset.external.opened import DOCUMENT
@@ -312,6 +313,21 @@ def test_appending_reads_only_new_shards(tmp_path):
     assert table.equals(fresh.index("train", None))
 
 
+def test_shards_that_the_names_of_others_speak_of_are_named(tmp_path, capsys):
+    for name in ("x-00001-of-00004", "x-00003-of-00004", "y-00000-of-00001", "z-0-of-9"):
+        write(tmp_path / name, [serialized({"a": 1})])
+    missing = ("x-00000-of-00004", "x-00002-of-00004")
+    for pattern, expected in (
+        ("?-*", missing),
+        ("y-*", ()),
+        ("x-00001-of-00004", (missing[0], missing[1], "x-00003-of-00004")),
+    ):
+        assert set(index_tfrecords(tmp_path / pattern, "train", tmp_path / "out").missing) == set(expected)
+    with pytest.raises(SystemExit):
+        main(["index", str(tmp_path / "x*"), "--split", "train", "--out", str(tmp_path / "out")])
+    assert f"2 shards are missing, by the names of the others: {', '.join(missing)}" in capsys.readouterr().out
+
+
 def test_new_shards_may_change_shapes(tmp_path):
     """What was a scalar becomes a list, a text becomes a list of texts, and a new feature is missing before."""
     index(tmp_path, [serialized({"n": n, "text": b"%d" % n}) for n in range(5)])
@@ -403,6 +419,7 @@ def test_processes_find_what_this_process_finds(tmp_path, monkeypatch):
 
 KILLED = """
 import os, signal, sys
+from tfprep.cli import main
 from tfprep.dataset import IndexOptions, index_tfrecords
 read = []
 def on_bytes(done, total):

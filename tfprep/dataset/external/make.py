@@ -26,7 +26,7 @@ from tfprep.dataset.external.publish import Publisher, root_of
 from tfprep.dataset.external.rows import RowMaker
 from tfprep.dataset.external.scanning import Scanned, scan_shards
 from tfprep.dataset.external.schema import IndexedField, LeftOut, decide_fields, sized_raster
-from tfprep.dataset.external.shards import Place, Shard, name_below
+from tfprep.dataset.external.shards import Place, Shard, missing_shards, name_below
 from tfprep.dataset.external.summary import FeatureSummary, merge
 from tfprep.dataset.external.targets import Targets, find_targets, out_folder
 from tfprep.errors import BuildLockedError, DatasetError
@@ -74,6 +74,7 @@ class IndexReport:
         scanned: The names of the shards that were read.
         bytes: Their bytes.
         changed: The fields whose shape or type changed since the last time, in words.
+        missing: The names of shards that the names of others speak of (`x-00000-of-00004`), and that were not given.
     """
 
     out: Path
@@ -81,6 +82,7 @@ class IndexReport:
     scanned: tuple[str, ...]
     bytes: int
     changed: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
 
 
 def index_tfrecords(
@@ -184,9 +186,12 @@ class _Maker:
         maker = RowMaker(fields, types, raster, key)
         index = self._publisher.publish(entries, maker, left_out)
         root = root_of(entries)
+        missing = missing_shards(shard.path for shards in self._targets.splits.values() for shard in shards)
         names = [name_below(root, path) for path in self._scanned]
         nbytes = sum(e.shard.bytes for group in entries.values() for e in group if e.scanned)
-        return IndexReport(self._folder, index, tuple(names), nbytes, tuple(_changes(self._old, fields)))
+        return IndexReport(
+            self._folder, index, tuple(names), nbytes, tuple(_changes(self._old, fields)), tuple(missing)
+        )
 
     def _scan(self, entries: Mapping[str, Sequence[ListedShard]]) -> dict[str, list[ListedShard]]:
         new = [e.shard for group in entries.values() for e in group if e.old is None and e.scanned is None]

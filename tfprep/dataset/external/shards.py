@@ -66,6 +66,24 @@ def shards_at(folder: Place, names: Iterable[str]) -> list[Shard]:
     return [Shard(folder / name, listed[name].bytes, listed[name].version) for name in names]
 
 
+_NUMBERED = re.compile(r"(.*)-([0-9]{5})-of-([0-9]{5})(.*)", re.DOTALL)
+
+
+def missing_shards(paths: Iterable[Place]) -> list[str]:
+    """Return the names of shards that are not there though others are: `x-00000-of-00004` says that there are four."""
+    found: dict[tuple[Place, str, int, str], set[int]] = {}
+    for path in paths:
+        if match := _NUMBERED.fullmatch(path.name):
+            key = (path.parent, match[1], int(match[3]), match[4])
+            found.setdefault(key, set()).add(int(match[2]))
+    return [
+        f"{start}-{number:05d}-of-{count:05d}{end}"
+        for (_, start, count, end), numbers in found.items()
+        for number in range(count)
+        if number not in numbers
+    ]
+
+
 def current(path: Place) -> Shard:
     """The file at a path as it is now; DatasetError where it is missing."""
     if is_remote(path):
