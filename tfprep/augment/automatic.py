@@ -75,7 +75,7 @@ class Magnitudes:
         if name == "Posterize":
             return Posterize((8 - round((8 - self.posterize) * share),) * 2)
         if name == "Solarize":
-            return Solarize((255 * (1 - share),) * 2)
+            return Solarize((255 * (MAGNITUDES - 1 - magnitude) / (MAGNITUDES - 1),) * 2)
         return AutoContrast() if name == "AutoContrast" else Equalize()
 
 

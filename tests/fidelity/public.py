@@ -1,0 +1,72 @@
+"""The names that must have a test of fidelity, and the one place where these tests reach behind the public names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from tfprep import Recipe, augment, codecs, derive, load, sources
+from tfprep.builder.shards.make_sample import SampleMaker
+
+_INTERFACES = {"ColourOp", "GeometryOp", "Transform", "Derived", "Codec", "Feature", "InPlace"}
+"""Exported names that are no ops."""
+PUBLIC: dict[str, Any] = {
+    **{name: getattr(augment, name) for name in augment.__all__ if name not in _INTERFACES},
+    **{name: getattr(derive, name) for name in derive.__all__ if name not in _INTERFACES},
+    **{name: codec for name in codecs.__all__ if isinstance(codec := getattr(codecs, name), type)},
+    **{op.__name__: op for op in (load.RandomFlip, load.RandomCrop, load.MixUp, load.CutMix, load.OneHotLabels)},
+}
+for _name in _INTERFACES:
+    PUBLIC.pop(_name, None)
+
+FALSE_ALARM = 1e-6
+"""The probability that correct code fails one check of a distribution. Seeds are fixed, so that it is drawn once and not in every
+run; with about 100 checks, a change of what is drawn fails one by chance once in 10,000 times."""
+
+
+def variants(sample: dict[str, Any], kinds: dict[str, Any], count: int = 1, *, first: int = 1, **options: Any) -> list:
+    """`count` variants of a sample, from variant `first` on, each as a dict of arrays: the way of a build, without files."""
+    recipe = Recipe("r", sources.Folder(), **{"store": {name: codecs.Raw() for name in sample}, **options})
+    return list(SampleMaker(recipe, kinds, {}).made("key", sample, range(first, first + count)))
+
+
+def coloured(op: Any, image: np.ndarray, count: int = 1, **options: Any) -> list[np.ndarray]:
+    """The image under a colour op, `count` times."""
+    made = variants({"image": image}, {"image": "image"}, count, colour=op if isinstance(op, list) else [op], **options)
+    return [each["image"] for each in made]
+
+
+def derived(op: Any, count: int = 1, **sample: Any) -> list[np.ndarray]:
+    """A derived input of these fields, `count` times."""
+    kinds = {name: _kind(name) for name in sample}
+    return [each["derived"] for each in variants(sample, kinds, count, derive={"derived": op})]
+
+
+def _kind(name: str) -> str:
+    return {"image": "image", "points": "points", "clicks": "scalar"}.get(name, "mask")
+
+
+def check_uniform(values: Any, low: float, high: float) -> None:
+    """Kolmogorov and Smirnov's test."""
+    assert low - 1e-9 <= np.min(values), np.min(values)
+    assert np.max(values) <= high + 1e-9, np.max(values)
+    p = stats.kstest(values, stats.uniform(low, high - low).cdf, method="asymp").pvalue
+    assert p > FALSE_ALARM, f"not uniform from {low} to {high}: p = {p:.2g}"
+
+
+def check_counts(counts: Any, shares: Any = None) -> None:
+    """Pearson's test of counts against their expected shares, equal ones by default."""
+    counts = np.asarray(counts, float)
+    expected = counts.sum() * (np.full(len(counts), 1 / len(counts)) if shares is None else np.asarray(shares))
+    assert expected.min() >= 5, "too few draws for this test"
+    p = stats.chisquare(counts, expected).pvalue
+    assert p > FALSE_ALARM, f"counts {counts} where {expected} were expected: p = {p:.2g}"
+
+
+def check_share(happened: Any, p: float) -> None:
+    """The binomial test of a list of booleans."""
+    happened = np.asarray(happened, bool)
+    value = stats.binomtest(int(happened.sum()), len(happened), p).pvalue
+    assert value > FALSE_ALARM, f"{happened.mean():.3f} of {len(happened)} where {p} was expected: p = {value:.2g}"

@@ -1,0 +1,211 @@
+"""Codecs: what Pillow writes and reads, what TensorFlow's parser and decoders read, and the arrays themselves."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from PIL import Image
+from scipy import ndimage
+
+from tfprep import codecs
+from tfprep.codecs import Encoded, Jpeg, Original, Png, Raw, Scalar, Text, Texts
+from tfprep.errors import SampleError
+from tfprep.fields import FieldSpec
+
+RNG = np.random.default_rng(0)
+RGB = np.clip(ndimage.gaussian_filter(RNG.normal(size=(37, 50, 3)), (3, 3, 0)) * 400 + 128, 0, 255).astype(np.uint8)
+GRAY = RGB[:, :, :1]
+DEEP = RNG.integers(0, 65536, (21, 17, 3), dtype=np.uint16)
+PIL = Image.fromarray(RGB)
+
+
+def written(image, kind, **options):
+    file = io.BytesIO()
+    image.save(file, kind, **options)
+    return file.getvalue()
+
+
+def example(features):
+    """A tf.train.Example by TensorFlow's own protobuf, from what `encode` returned."""
+    lists = {}
+    for name, value in features.items():
+        if isinstance(value, bytes):
+            lists[name] = tf.train.Feature(bytes_list=tf.train.BytesList(value=[value]))
+        elif np.asarray(value).dtype.kind == "f":
+            lists[name] = tf.train.Feature(float_list=tf.train.FloatList(value=np.ravel(value)))
+        else:
+            lists[name] = tf.train.Feature(int64_list=tf.train.Int64List(value=np.ravel(value)))
+    return tf.train.Example(features=tf.train.Features(feature=lists)).SerializeToString()
+
+
+def decoded(codec, kind, value, spec=None):
+    """The value after encoding, by tfprep's decode, by its `decode_into`, and by TensorFlow from an Example."""
+    spec = spec or codec.spec(kind, value)
+    features = codec.encode(value)
+    shape = tuple(map(int, features["/shape"])) if "/shape" in features else None
+    ours = [codec.decode(features[""], spec, shape)]
+    if hasattr(codec, "decode_into") and not isinstance(features[""], np.ndarray):
+        out = np.full(ours[0].shape, 7, ours[0].dtype)
+        codec.decode_into(features[""], spec, out)
+        ours.append(out)
+    parsed = tf.io.parse_single_example(
+        example({f"x{k}": v for k, v in features.items()}), codec.tf_features("x", spec)
+    )
+    return [*ours, codec.tf_decode(parsed, "x", spec).numpy()]
+
+
+@pytest.mark.covers("Jpeg")
+@pytest.mark.parametrize(("name", "number"), [("444", 0), ("422", 1), ("420", 2)])
+@pytest.mark.parametrize("quality", [30, 90, 97])
+def test_jpegs_are_pillows(quality, name, number):
+    reference = np.asarray(Image.open(io.BytesIO(written(PIL, "JPEG", quality=quality, subsampling=number))))
+    for pixels in decoded(Jpeg(quality, name), "image", RGB):
+        np.testing.assert_array_equal(pixels, reference)
+    gray = np.asarray(Image.open(io.BytesIO(written(Image.fromarray(GRAY[:, :, 0]), "JPEG", quality=quality))))
+    for pixels in decoded(Jpeg(quality), "image", GRAY):
+        np.testing.assert_array_equal(pixels[:, :, 0], gray)
+
+
+@pytest.mark.covers("Png")
+@pytest.mark.parametrize("level", [0, 3, 9])
+def test_pngs_hold_every_number(level):
+    for value in (
+        RGB,
+        GRAY,
+        RGB[:, :, 0],
+        RGB[:, :, [0, 1, 2, 0]],
+        RGB[:, :, :2],
+        DEEP,
+        DEEP[:, :, 0],
+        DEEP[:, :, [0, 1, 2, 1]],
+    ):
+        for pixels in decoded(Png(level), "map", value):
+            assert pixels.dtype == value.dtype
+            np.testing.assert_array_equal(pixels, value)
+    stored = Png(level).encode(RGB)[""]
+    np.testing.assert_array_equal(np.asarray(Image.open(io.BytesIO(stored))), RGB)
+    assert (len(stored) > RGB.size) == (level == 0)
+
+
+RAWS = ["bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64"]
+RAWS += ["float16", "float32", "float64", "complex64", "complex128"]
+
+
+@pytest.mark.covers("Raw")
+@pytest.mark.parametrize("dtype", RAWS)
+def test_raw_holds_little_endian_bytes_in_c_order(dtype):
+    value = (
+        RNG.integers(0, 2, (3, 4, 2)).astype(dtype) if dtype == "bool" else RNG.normal(0, 50, (3, 4, 2)).astype(dtype)
+    )
+    for array in decoded(Raw(), "map", value):
+        np.testing.assert_array_equal(array, value)
+    features = Raw().encode(np.asfortranarray(value))
+    assert features[""] == value.astype(value.dtype.newbyteorder("<")).tobytes("C")
+    assert features["/shape"].tolist() == [3, 4, 2]
+    big = Raw().encode(value.astype(value.dtype.newbyteorder(">")))
+    assert big[""] == features[""]
+
+
+@pytest.mark.covers("Raw")
+def test_raw_casts_to_the_nearest_or_refuses():
+    value = np.array([0.5, 1.5, 2.4, 254.6])
+    for dtype in ("uint8", "int16", "float16"):
+        expected = np.rint(value) if dtype != "float16" else value
+        np.testing.assert_array_equal(decoded(Raw(dtype), "map", value)[0], expected.astype(dtype))
+    for dtype, wrong in (
+        ("uint8", 256.0),
+        ("uint8", -1),
+        ("int8", 128),
+        ("float16", 70000.0),
+        ("uint16", np.nan),
+        ("bool", 2),
+    ):
+        with pytest.raises(SampleError):
+            Raw(dtype).encode(np.array([wrong]))
+
+
+@pytest.mark.covers("Scalar")
+@pytest.mark.parametrize(
+    "value", [7, np.array([1, -(2**62)]), 0.1, np.float32([[1.5, -2], [3, 4]]), np.uint8(255), True]
+)
+def test_scalars_are_int64_or_float32(value):
+    expected = np.asarray(value, np.float32 if np.asarray(value).dtype.kind == "f" else np.int64)
+    for number in decoded(Scalar(), "scalar", value):
+        assert np.asarray(number).dtype == expected.dtype
+        np.testing.assert_array_equal(number, expected)
+    with pytest.raises(SampleError):
+        Scalar().encode(np.uint64(2**63))
+
+
+@pytest.mark.covers("Text")
+@pytest.mark.parametrize("value", ["", "Grüße, 北京 🐟", "a\0b", "line\nline"])
+def test_texts_are_utf8(value):
+    ours, theirs = decoded(Text(), "text", value)
+    assert ours == value
+    assert theirs == value.encode("utf-8")
+
+
+@pytest.mark.covers("Texts")
+def test_lists_of_strings_are_read_as_tensorflow_reads_them():
+    words = ["one", "", "Grüße", "x" * 300]
+    payload = tf.train.Feature(bytes_list=tf.train.BytesList(value=[word.encode() for word in words]))
+    content = payload.bytes_list.SerializeToString()
+    whole = tf.train.Example(features=tf.train.Features(feature={"x": payload})).SerializeToString()
+    for length in (4, None):
+        spec = FieldSpec("text", (length,), "string")
+        assert Texts().decode(content, spec) == words
+        parsed = tf.io.parse_single_example(whole, Texts().tf_features("x", spec))
+        assert [word.decode() for word in Texts().tf_decode(parsed, "x", spec).numpy()] == words
+    with pytest.raises(SampleError):
+        Texts().decode(content, FieldSpec("text", (3,), "string"))
+
+
+@pytest.mark.covers("Original")
+def test_original_keeps_the_files_bytes():
+    for data in (written(PIL, "JPEG", quality=80), written(PIL, "PNG")):
+        assert Original().encode(data)[""] == data
+        reference = np.asarray(Image.open(io.BytesIO(data)))
+        for pixels in decoded(Original(), "image", data, FieldSpec("image", (37, 50, 3), "uint8")):
+            np.testing.assert_array_equal(pixels, reference)
+    assert Original().spec("image", data) == FieldSpec("image", (37, 50, 3), "uint8")
+    np.testing.assert_array_equal(np.asarray(Image.open(io.BytesIO(Original().encode(RGB)[""]))), RGB)
+
+
+@pytest.mark.covers("Encoded")
+@pytest.mark.parametrize("channels", [1, 3, 4])
+def test_encoded_images_are_what_tensorflow_decodes(channels):
+    """`tf.io.decode_image` with libjpeg's accurate DCT is the definition; the orientation of EXIF is not applied."""
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    files = {
+        "jpeg": written(PIL, "JPEG", quality=85),
+        "turned": written(PIL, "JPEG", quality=85, exif=exif),
+        "gray jpeg": written(PIL.convert("L"), "JPEG"),
+        "png": written(PIL, "PNG"),
+        "gray png": written(PIL.convert("L"), "PNG"),
+        "alpha": written(Image.fromarray(RGB[:, :, [0, 1, 2, 1]]), "PNG"),
+    }
+    if channels == 1:
+        files = {name: data for name, data in files.items() if "gray" in name or "jpeg" in name or name == "turned"}
+    spec = FieldSpec("image", (37, 50, channels), "uint8")
+    for name, data in files.items():
+        if data[:2] == b"\xff\xd8" and channels < 4:
+            reference = tf.io.decode_jpeg(data, channels=channels, dct_method="INTEGER_ACCURATE").numpy()
+        elif data[:2] == b"\xff\xd8":
+            reference = tf.io.decode_jpeg(data, channels=3, dct_method="INTEGER_ACCURATE").numpy()
+            reference = np.concatenate([reference, np.full_like(reference[:, :, :1], 255)], 2)
+        else:
+            reference = tf.io.decode_png(data, channels=channels).numpy()
+        ours = Encoded().decode(data, spec)
+        np.testing.assert_array_equal(ours, reference, err_msg=name)
+        out = np.zeros(spec.shape, np.uint8)
+        Encoded().decode_into(data, spec, out)
+        np.testing.assert_array_equal(out, reference, err_msg=name)
+
+
+def test_every_codec_comes_back_from_its_description():
+    for codec in (Jpeg(81, "444"), Png(7), Raw("float16"), Raw(), Scalar(), Text(), Original(), Encoded(), Texts()):
+        assert codecs.from_description(codec.describe()) == codec

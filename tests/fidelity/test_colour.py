@@ -1,0 +1,349 @@
+"""Colour ops: Pillow, SciPy, scikit-image and formulas, and the distributions of what is drawn."""
+
+from __future__ import annotations
+
+import io
+from itertools import permutations
+from math import atan2, degrees, log
+
+import numpy as np
+import pytest
+from PIL import Image, ImageEnhance, ImageOps
+from scipy import ndimage, special
+from skimage import color
+
+from tests.fidelity.public import FALSE_ALARM, check_counts, check_share, check_uniform, coloured, variants
+from tfprep.augment import (
+    AutoContrast,
+    Blur,
+    Brightness,
+    ChannelShuffle,
+    Clahe,
+    Contrast,
+    Cutout,
+    Equalize,
+    Erasing,
+    Gamma,
+    Grayscale,
+    Hue,
+    Invert,
+    JpegArtefacts,
+    MotionBlur,
+    Noise,
+    Posterize,
+    Saturation,
+    Sharpness,
+    Solarize,
+    ToneCurve,
+)
+
+
+def picture(seed=0, size=(60, 76)):
+    """Smooth colours with some noise, from 10 to 240, so that AutoContrast and Equalize have something to do."""
+    rng = np.random.default_rng(seed)
+    smooth = ndimage.gaussian_filter(rng.normal(size=(*size, 3)), (6, 6, 0))
+    noisy = 125 + smooth * 40 / smooth.std() + rng.normal(size=(*size, 3)) * 8
+    return np.clip(noisy, 10, 240).astype(np.uint8)
+
+
+IMAGE = picture()
+PIL = Image.fromarray(IMAGE)
+RAMP = np.arange(256, dtype=np.uint8)[None, :, None].repeat(3, 2)
+
+
+def enhanced(kind, factor):
+    return np.asarray(kind(PIL).enhance(factor))
+
+
+def turned(share):
+    hsv = color.rgb2hsv(IMAGE)
+    hsv[:, :, 0] = (hsv[:, :, 0] + share) % 1
+    return np.rint(color.hsv2rgb(hsv) * 255)
+
+
+def blurred(sigma):
+    planes = [ndimage.gaussian_filter(IMAGE[:, :, c].astype(float), sigma, mode="mirror", truncate=4) for c in range(3)]
+    return np.stack(planes, axis=2)
+
+
+def jpeg(image, quality, subsampling=2):
+    file = io.BytesIO()
+    Image.fromarray(image).save(file, "JPEG", quality=quality, subsampling=subsampling)
+    return np.asarray(Image.open(file))
+
+
+ALONG = IMAGE.astype(float)
+EXACT = [
+    *[
+        (op((f, f)), enhanced(kind, f), 0)
+        for op, kind in (
+            (Brightness, ImageEnhance.Brightness),
+            (Contrast, ImageEnhance.Contrast),
+            (Saturation, ImageEnhance.Color),
+            (Sharpness, ImageEnhance.Sharpness),
+        )
+        for f in (0.0, 0.4, 1.7)
+    ],
+    (Grayscale(1), np.asarray(PIL.convert("L").convert("RGB")), 0),
+    *[(Posterize((bits, bits)), np.asarray(ImageOps.posterize(PIL, bits)), 0) for bits in (1, 3, 8)],
+    *[(Solarize((level, level)), np.asarray(ImageOps.solarize(PIL, level)), 0) for level in (0, 99, 256)],
+    (Equalize(), np.asarray(ImageOps.equalize(PIL)), 0),
+    (AutoContrast(), np.asarray(ImageOps.autocontrast(PIL)), 0),
+    (Invert(1), np.asarray(ImageOps.invert(PIL)), 0),
+    (Gamma((2, 2)), np.rint(255 * (IMAGE / 255) ** 2), 0),
+    (Gamma((0.5, 0.5)), np.rint(255 * (IMAGE / 255) ** 0.5), 0),
+    *[(Hue((share, share)), turned(share), 1) for share in (0.25, -0.1)],
+    *[(Blur((sigma, sigma)), blurred(sigma), 1) for sigma in (0.7, 1.5, 3.0)],
+    (MotionBlur((7, 7), (0, 0)), ndimage.uniform_filter1d(ALONG, 7, axis=1, mode="mirror"), 1),
+    (MotionBlur((9, 9), (90, 90)), ndimage.uniform_filter1d(ALONG, 9, axis=0, mode="mirror"), 1),
+    *[(JpegArtefacts((40, 40), name), jpeg(IMAGE, 40, n), 0) for n, name in enumerate(("444", "422", "420"))],
+    (ToneCurve(0), IMAGE, 0),
+    (Noise((0, 0)), IMAGE, 0),
+]
+
+
+@pytest.mark.parametrize(
+    ("op", "expected", "allowed"),
+    [pytest.param(op, *rest, marks=pytest.mark.covers(type(op).__name__), id=repr(op)) for op, *rest in EXACT],
+)
+def test_ops_of_one_strength_equal_their_reference(op, expected, allowed):
+    ours = coloured(op, IMAGE)[0]
+    assert np.abs(ours.astype(float) - expected).max() <= allowed + 1e-9
+
+
+# --- strengths ----------------------------------------------------------------------------------------------------------
+
+
+def level_of(made, row=0, column=0):
+    return np.array([image[row, column, 0] for image in made], float)
+
+
+@pytest.mark.covers("Brightness", "Contrast", "Saturation", "Sharpness", "Gamma", "Solarize", "Posterize", "Hue")
+def test_strengths_are_drawn_from_their_ranges():
+    white = np.full((1, 1, 3), 255, np.uint8)
+    check_uniform(np.clip(level_of(coloured(Brightness((0.2, 0.9)), white, 600)), 51, 229.5), 51, 229.5)
+    check_uniform(
+        np.clip(level_of(coloured(Brightness(0.3), np.full((1, 1, 3), 190, np.uint8), 600)), 133, 247), 133, 247
+    )
+    # Half of the image at 28, half at 228: its mean is 128, and 228 becomes 128 + 100 f.
+    halves = np.full((1, 2, 3), 28, np.uint8)
+    halves[0, 1] = 228
+    check_uniform(level_of(coloured(Contrast((0.1, 1.2)), halves, 600), 0, 1) + 0.5, 138, 248.5)
+    red = np.array([[[160, 60, 60]]], np.uint8)
+    gray = int(Image.new("RGB", (1, 1), (160, 60, 60)).convert("L").getpixel((0, 0)))
+    made = level_of(coloured(Saturation((0.1, 1.9)), red, 600)) + 0.5
+    check_uniform(np.clip(made, gray + 7, gray + 1.9 * (160 - gray)), gray + 7, gray + 1.9 * (160 - gray))
+    spike = np.full((5, 5, 3), 100, np.uint8)
+    spike[2, 2] = 165  # Its smooth version is 100 + 65 * 5 / 13 = 125.
+    check_uniform(level_of(coloured(Sharpness((0.0, 3.0)), spike, 600), 2, 2) + 0.5, 124.5, 245.5)
+    made = np.array([image[0, 100, 0] / 255 for image in coloured(Gamma((0.5, 2.0)), RAMP, 600)])
+    check_uniform(np.clip(np.log(np.log(made) / np.log(100 / 255)), -log(2), log(2)), -log(2), log(2))
+    thresholds = [np.argmax(image[0, :, 0] != RAMP[0, :, 0]) for image in coloured(Solarize((100, 200)), RAMP, 600)]
+    check_uniform(np.array(thresholds) - 0.5, 99.5, 200)
+    bits = [len(np.unique(image)).bit_length() - 1 for image in coloured(Posterize((3, 6)), RAMP, 400)]
+    check_counts([bits.count(n) for n in (3, 4, 5, 6)])
+    hue = [color.rgb2hsv(image)[0, 0, 0] for image in coloured(Hue(0.3), np.array([[[255, 0, 0]]], np.uint8), 600)]
+    check_uniform(np.clip((np.array(hue) + 0.5) % 1 - 0.5, -0.3, 0.3), -0.3, 0.3)
+
+
+@pytest.mark.covers("Grayscale", "Invert", "Equalize", "AutoContrast", "ChannelShuffle")
+@pytest.mark.parametrize("p", [0.3, 0.8])
+def test_ops_happen_with_their_probability(p):
+    small = IMAGE[:30, :30]
+    for op in (Grayscale(p), Invert(p), Equalize(p), AutoContrast(p)):
+        made = coloured(op, small, 400)
+        check_share([not np.array_equal(image, small) for image in made], p)
+    orders = [tuple(image[0, 0]) for image in coloured(ChannelShuffle(p), np.array([[[1, 2, 3]]], np.uint8), 900)]
+    expected = np.add(p / 6, [1 - p, 0, 0, 0, 0, 0])
+    check_counts([orders.count(order) for order in permutations((1, 2, 3))], expected)
+
+
+@pytest.mark.covers("ToneCurve")
+def test_tone_curves_are_parabolas_of_uniform_height():
+    made = np.array([image[0].astype(float) for image in coloured(ToneCurve(40), RAMP, 400)])
+    v = np.arange(256)
+    bow = 4 * v * (255 - v) / 255**2
+    shifts = made[:, 127] - 127
+    assert np.abs(made - v[None, :, None] - bow[None, :, None] * shifts[:, None]).max() <= 1.01  # two roundings
+    check_uniform(np.clip(shifts.ravel(), -40, 40), -40, 40)
+    assert np.abs(np.corrcoef(shifts.T)[np.triu_indices(3, 1)]).max() < 0.25  # five standard deviations of 400 pairs
+
+
+@pytest.mark.covers("Clahe")
+@pytest.mark.parametrize("clip", [100.0, 2.0])
+def test_clahe_of_one_tile_is_zuiderveld_s_clipped_equalisation(clip):
+    """'Contrast Limited Adaptive Histogram Equalization', Graphics Gems IV, 1994, on L* of a gray image."""
+    levels = np.clip(np.random.default_rng(0).normal(120, 12, (64, 64)), 60, 180).astype(np.uint8)
+    gray = levels[:, :, None].repeat(3, 2)
+    ours = color.rgb2lab(coloured(Clahe((clip, clip), 1), gray)[0])[:, :, 0]
+    lightness = np.rint(color.rgb2lab(gray)[:, :, 0] * 2.55).astype(int)
+    counts = np.bincount(lightness.ravel(), minlength=256).astype(float)
+    most = max(int(clip * counts.sum() / 256), 1)
+    excess = np.maximum(counts - most, 0).sum()
+    table = np.cumsum(np.minimum(counts, most) + excess / 256) * 255 / counts.sum()
+    assert np.abs(ours - table[lightness] / 2.55).mean() < 1.2
+    assert np.abs(ours - table[lightness] / 2.55).max() < 4
+
+
+@pytest.mark.covers("Clahe")
+def test_clahe_equalises_tile_by_tile():
+    """A dark and a bright half, each with its own faint pattern: with many tiles both patterns are amplified."""
+    pattern = np.random.default_rng(1).integers(0, 12, (64, 64)).astype(np.uint8)
+    halves = pattern + np.where(np.arange(64) < 32, 40, 200).astype(np.uint8)
+    gray = halves[:, :, None].repeat(3, 2)
+    one, many = (coloured(Clahe((40, 40), tiles), gray)[0][:, :, 0].astype(float) for tiles in (1, 8))
+    for part in (np.s_[8:-8, 4:20], np.s_[8:-8, 44:60]):
+        assert many[part].std() > 1.6 * one[part].std()
+        assert np.corrcoef(many[part].ravel(), pattern[part].ravel())[0, 1] > 0.8
+
+
+# --- lenses and sensors -------------------------------------------------------------------------------------------------
+
+
+def response(op, size=41):
+    """The op's weights around a pixel, measured on a white point."""
+    point = np.zeros((size, size, 3), np.uint8)
+    point[size // 2, size // 2] = 255
+    return coloured(op, point)[0][:, :, 0].astype(float)
+
+
+@pytest.mark.covers("MotionBlur")
+def test_motion_blur_follows_its_angle_and_length():
+    """Second moments: the axis of a line, and its variance length² / 12. Counter-clockwise as seen, y pointing down."""
+    y, x = np.mgrid[-20:21, -20:21]
+    for angle in (0, 20, 45, 70, 90, 110, 135, 160):
+        weights = response(MotionBlur((15, 15), (angle, angle)))
+        weights /= weights.sum()
+        assert abs((weights * x).sum()) < 0.3
+        assert abs((weights * y).sum()) < 0.3
+        xx, yy, xy = (weights * x * x).sum(), (weights * y * y).sum(), -(weights * x * y).sum()
+        measured = degrees(atan2(2 * xy, xx - yy)) / 2
+        assert abs((measured - angle + 90) % 180 - 90) < 3, f"{measured} degrees, not {angle}"
+        assert xx + yy == pytest.approx(15**2 / 12, rel=0.15)
+
+
+@pytest.mark.covers("MotionBlur", "Blur")
+def test_blurs_draw_angles_and_lengths_uniformly():
+    line = np.zeros((31, 31, 3), np.uint8)
+    line[15, 15] = 255
+    y, x = np.mgrid[-15:16, -15:16]
+    angles, lengths = [], []
+    for image in coloured(MotionBlur((5, 13), (-60, 60)), line, 300):
+        weights = image[:, :, 0] / image[:, :, 0].sum()
+        xx, yy, xy = (weights * x * x).sum(), (weights * y * y).sum(), -(weights * x * y).sum()
+        angles.append(degrees(atan2(2 * xy, xx - yy)) / 2)
+        lengths.append(np.sqrt(12 * (xx + yy)))
+    check_uniform(np.clip(angles, -60, 60), -60, 60)
+    check_uniform(np.clip(lengths, 5, 13), 5, 13)
+    # The middle of a blurred edge of 0 and 240 has the slope 240 / (sigma sqrt(2 pi)).
+    edge = np.zeros((3, 60, 3), np.uint8)
+    edge[:, 30:] = 240
+    slopes = [int(image[1, 31, 0]) - int(image[1, 28, 0]) for image in coloured(Blur((1.0, 4.0)), edge, 400)]
+    at = np.linspace(0.5, 5, 2000)
+    expected = [240 * (special.ndtr(1.5 / s) - special.ndtr(-1.5 / s)) for s in at]
+    check_uniform(np.clip(np.interp(-np.array(slopes), -np.array(expected), at), 1, 4), 1, 4)
+
+
+@pytest.mark.covers("Noise")
+def test_noise_is_normal_independent_and_of_the_drawn_strength():
+    """Dvoretzky, Kiefer and Wolfowitz: the empirical distribution lies within sqrt(ln(2 / p) / 2n) of the true one."""
+    gray = np.full((120, 150, 3), 128, np.uint8)
+    noise = coloured(Noise((20, 20)), gray)[0].astype(int) - 128
+    levels = np.arange(-100, 100)
+    empirical = np.array([(noise <= level).mean() for level in levels])
+    allowed = np.sqrt(np.log(2 / FALSE_ALARM) / (2 * noise.size))
+    assert np.abs(empirical - special.ndtr((levels + 0.5) / 20)).max() < allowed
+    flat = noise.reshape(-1, 3)
+    assert np.abs(np.corrcoef(flat.T)[np.triu_indices(3, 1)]).max() < 0.04  # 5 / sqrt(18,000)
+    for axis in (0, 1):
+        one, other = np.moveaxis(noise, axis, 0)[:-1].ravel(), np.moveaxis(noise, axis, 0)[1:].ravel()
+        assert abs(np.corrcoef(one, other)[0, 1]) < 0.025
+    same = coloured(Noise((20, 20), gray=True), gray)[0]
+    assert (same == same[:, :, :1]).all()
+    assert (same.astype(float) - 128).std() == pytest.approx(20, rel=0.03)
+    small = np.full((40, 40, 3), 128, np.uint8)
+    deviations = [(image.astype(float) - 128).std() for image in coloured(Noise((5, 25)), small, 300)]
+    check_uniform(np.clip(deviations, 5, 25), 5, 25)
+    assert coloured(Noise((200, 200)), gray)[0].min() == 0  # cut, not wrapped
+    black = coloured(Noise((10, 10)), gray * 0)[0]
+    assert black.max() < 100
+    assert (black == 0).mean() == pytest.approx(0.52, abs=0.02)
+
+
+@pytest.mark.covers("JpegArtefacts")
+def test_jpeg_artefacts_draw_each_quality_equally_often():
+    image = IMAGE[:24, :24]
+    references = {quality: jpeg(image, quality) for quality in range(28, 36)}
+    found = [
+        next(quality for quality, reference in references.items() if np.array_equal(reference, made))
+        for made in coloured(JpegArtefacts((30, 33)), image, 200)
+    ]
+    check_counts([found.count(quality) for quality in (30, 31, 32, 33)])
+
+
+@pytest.mark.covers("Cutout")
+def test_cutout_fills_squares_around_any_pixel():
+    """DeVries and Taylor: the middle of a square is any pixel, so that squares are cut at the edge."""
+    image = np.full((20, 30, 3), 200, np.uint8)
+    rows, columns = [], []
+    for made in coloured(Cutout(7, 1, 9), image, 1200):
+        changed = (made != 200).any(2)
+        assert (made[changed] == 9).all()
+        ys, xs = np.flatnonzero(changed.any(1)), np.flatnonzero(changed.any(0))
+        assert changed.sum() == len(ys) * len(xs)
+        rows.append(ys[0] + 3 if ys[0] else ys[-1] - 3)
+        columns.append(xs[0] + 3 if xs[0] else xs[-1] - 3)
+    check_counts(np.bincount(rows, minlength=20))
+    check_counts(np.bincount(columns, minlength=30))
+    many = [(made[:, :, 0] == 0).sum() for made in coloured(Cutout(3, 4), np.full((200, 200, 3), 200, np.uint8), 30)]
+    assert max(many) == 36
+    assert min(many) >= 12
+
+
+@pytest.mark.covers("Erasing")
+def test_erasing_draws_zhong_s_rectangles():
+    image = np.full((60, 90, 3), 200, np.uint8)
+    areas, aspects, tops, lefts = [], [], [], []
+    made = coloured(Erasing(0.6, (0.05, 0.2), (0.5, 2.0), level=0), image, 700)
+    check_share([(each != 200).any() for each in made], 0.6)
+    for changed in (each[:, :, 0] == 0 for each in made if (each != 200).any()):
+        ys, xs = np.flatnonzero(changed.any(1)), np.flatnonzero(changed.any(0))
+        assert changed.sum() == len(ys) * len(xs)
+        areas.append(len(ys) * len(xs) / changed.size)
+        aspects.append(log(len(ys) / len(xs)))
+        tops.append(ys[0] / (60 - len(ys)))
+        lefts.append(xs[0] / (90 - len(xs)))
+    check_uniform(np.clip(areas, 0.05, 0.2), 0.05, 0.2)
+    check_uniform(np.clip(aspects, -log(2), log(2)), -log(2), log(2))
+    check_uniform(tops, 0, 1)
+    check_uniform(lefts, 0, 1)
+    noise = coloured(Erasing(1, (0.3, 0.3), (1, 1)), image)[0]
+    check_counts(np.bincount(noise[(noise != 200).any(2)].ravel() // 16, minlength=16))
+
+
+def test_all_images_of_a_sample_get_the_same_change_and_masks_none():
+    sample = {"image": IMAGE, "second": IMAGE, "mask": IMAGE[:, :, 0]}
+    kinds = {"image": "image", "second": "image", "mask": "mask"}
+    ops = [Brightness(0.5), Noise(), Hue(), Cutout(8)]
+    first, second = variants(sample, kinds, 2, colour=ops)
+    np.testing.assert_array_equal(first["image"], first["second"])
+    np.testing.assert_array_equal(first["mask"], sample["mask"])
+    assert (first["image"] != second["image"]).any()
+    plain = variants(sample, kinds, first=0, colour=ops)[0]
+    np.testing.assert_array_equal(plain["image"], IMAGE)
+
+
+def test_a_chain_is_its_ops_in_order():
+    """Tone curves are joined into one table; the order and the ops between them must not be lost."""
+    chain = [
+        Invert(1),
+        Brightness((0.5, 0.5)),
+        Posterize((3, 3)),
+        Contrast((1.5, 1.5)),
+        Solarize((90, 90)),
+        Gamma((2, 2)),
+    ]
+    expected = ImageEnhance.Brightness(ImageOps.invert(PIL)).enhance(0.5)
+    expected = ImageEnhance.Contrast(ImageOps.posterize(expected, 3)).enhance(1.5)
+    expected = np.rint(255 * (np.asarray(ImageOps.solarize(expected, 90)) / 255) ** 2)
+    np.testing.assert_array_equal(coloured(chain, IMAGE)[0], expected)

@@ -1,0 +1,187 @@
+"""Decoding: Pillow's pixels of the same files, formulas for depths and transparency, the place of reduced pixels."""
+
+from __future__ import annotations
+
+import io
+
+import imagehash
+import numpy as np
+import pytest
+from PIL import Image, ImageOps
+from scipy import ndimage
+
+from tests.fidelity.public import variants
+from tfprep import images
+from tfprep.augment import Resize
+from tfprep.errors import SampleError
+
+RNG = np.random.default_rng(0)
+
+
+def smooth(height, width, channels=3, seed=0):
+    noise = ndimage.gaussian_filter(np.random.default_rng(seed).normal(size=(height, width, channels)), (5, 5, 0))
+    return np.clip(128 + noise * 50 / noise.std(), 0, 255).astype(np.uint8)
+
+
+RGB = smooth(45, 61)
+PIL = Image.fromarray(RGB)
+
+
+def written(image, kind="PNG", **options):
+    file = io.BytesIO()
+    image.save(file, kind, **options)
+    return file.getvalue()
+
+
+def opened(data):
+    return Image.open(io.BytesIO(data))
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "TIFF", "WEBP"])
+def test_images_stand_upright_as_in_pillow(kind, orientation):
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    options = {"lossless": True} if kind == "WEBP" else {}
+    data = written(PIL, kind, exif=exif, **options)
+    expected = np.asarray(ImageOps.exif_transpose(opened(data)).convert("RGB"))
+    assert expected.shape[:2] == ((61, 45) if orientation >= 5 else (45, 61))
+    np.testing.assert_array_equal(images.decode_image(data), expected)
+    assert images.image_size(data) == expected.shape[:2]
+    if kind == "JPEG":
+        assert images.exif_orientation(data) == orientation
+        assert images.stored_size(data) == (45, 61)
+        assert images.keeps_original(data) == (orientation == 1)
+
+
+def test_colour_models_are_pillows():
+    rgba = Image.fromarray(np.dstack([RGB, smooth(45, 61, 1, 2)]))
+    white = Image.new("RGBA", rgba.size, (255, 255, 255))
+    files = {
+        "gray": (written(PIL.convert("L")), PIL.convert("L").convert("RGB")),
+        "gray jpeg": (data := written(PIL.convert("L"), "JPEG"), opened(data).convert("RGB")),
+        "bits": (written(PIL.convert("1")), PIL.convert("1").convert("RGB")),
+        "palette": (written(PIL.quantize(16)), PIL.quantize(16).convert("RGB")),
+        "cmyk": (data := written(PIL.convert("CMYK"), "JPEG", quality=95), opened(data).convert("RGB")),
+        "progressive": (data := written(PIL, "JPEG", progressive=True), opened(data)),
+        "bmp": (written(PIL, "BMP"), PIL),
+        "gif": (data := written(PIL.quantize(32), "GIF"), opened(data).convert("RGB")),
+        "ppm": (written(PIL, "PPM"), PIL),
+        "transparent": (written(rgba), Image.alpha_composite(white, rgba).convert("RGB")),
+    }
+    for name, (data, expected) in files.items():
+        np.testing.assert_array_equal(images.decode_image(data), np.asarray(expected), err_msg=name)
+        assert images.image_size(data) == (45, 61), name
+    over_blue = images.decode_image(files["transparent"][0], background=(0, 0, 255))
+    blue = Image.new("RGBA", rgba.size, (0, 0, 255))
+    np.testing.assert_array_equal(over_blue, np.asarray(Image.alpha_composite(blue, rgba).convert("RGB")))
+    with pytest.raises(SampleError):
+        images.decode_image(files["transparent"][0], narrow=False)
+
+
+def test_sixteen_bits_become_eight_by_rounding():
+    deep = np.arange(65536, dtype=np.uint16).reshape(256, 256)
+    out = images.decode_image(written(Image.fromarray(deep)))
+    np.testing.assert_array_equal(out, np.rint(deep[:, :, None] / 257).astype(np.uint8).repeat(3, 2))
+    colour = RNG.integers(0, 65536, (20, 30, 3), dtype=np.uint16)
+    data = images.encode_png(colour, 3)
+    np.testing.assert_array_equal(images.decode_image(data), np.rint(colour / 257))
+    np.testing.assert_array_equal(images.decode_pixels(data), colour)
+    with pytest.raises(SampleError):
+        images.decode_image(data, narrow=False)
+
+
+def test_masks_keep_their_numbers():
+    numbers = RNG.integers(0, 256, (20, 30), dtype=np.uint8)
+    few, deep = numbers % 7, RNG.integers(0, 65536, (20, 30), dtype=np.uint16)
+    palette = Image.fromarray(few).convert("P")
+    palette.putpalette([v for n in range(256) for v in (255 - n, n * 3 % 256, 9)])
+    for name, data, expected in (
+        ("gray", written(Image.fromarray(numbers)), numbers),
+        ("palette", written(palette), few),
+        ("bits", written(Image.fromarray(few > 3)), few > 3),
+        ("16 bits", written(Image.fromarray(deep)), deep),
+        ("four levels", written(Image.fromarray(few % 4), bits=2), few % 4),
+        ("tiff", written(Image.fromarray(numbers), "TIFF"), numbers),
+    ):
+        np.testing.assert_array_equal(images.decode_mask(data), expected, err_msg=name)
+    with pytest.raises(SampleError):
+        images.decode_mask(written(PIL))
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    turned = written(Image.fromarray(numbers), exif=exif)
+    np.testing.assert_array_equal(images.decode_mask(turned), np.rot90(numbers, -1))
+
+
+def test_maps_keep_their_numbers():
+    floats = RNG.normal(size=(12, 15, 2)).astype(np.float32)
+    file = io.BytesIO()
+    np.save(file, floats)
+    np.testing.assert_array_equal(images.decode_map(file.getvalue()), floats)
+    assert images.image_size(file.getvalue()) == (12, 15)
+    one = floats[:, :, 0].copy()
+    np.testing.assert_array_equal(images.decode_map(written(Image.fromarray(one), "TIFF")), one)
+
+
+def test_pixels_keep_their_channels():
+    alpha = np.dstack([RGB, RGB[:, :, :1]])
+    for image, expected in ((PIL.getchannel("R"), RGB[:, :, :1]), (PIL, RGB), (Image.fromarray(alpha), alpha)):
+        np.testing.assert_array_equal(images.decode_pixels(written(image)), expected, err_msg=image.mode)
+    frames = [Image.fromarray(RGB[:, :, 0] // n) for n in (1, 2, 3)]
+    pages = written(frames[0], "TIFF", save_all=True, append_images=frames[1:])
+    for page, frame in enumerate(frames):
+        np.testing.assert_array_equal(images.decode_pixels(pages, page)[:, :, 0], np.asarray(frame))
+    with pytest.raises(SampleError):
+        images.decode_pixels(pages)
+
+
+@pytest.mark.parametrize("reduced", [2, 4, 8])
+@pytest.mark.parametrize("orientation", [1, 3, 6, 8])
+def test_reduced_pixels_are_pillows(reduced, orientation):
+    """libjpeg's scaled DCT, as Pillow's `draft` gives it: ceil(side / k) pixels."""
+    picture = Image.fromarray(smooth(160, 240))
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    data = written(picture, "JPEG", quality=90, exif=exif)
+    image = opened(data)
+    image.draft("RGB", (240 // reduced, 160 // reduced))
+    assert image.size == (240 // reduced, 160 // reduced)
+    expected = np.asarray(ImageOps.exif_transpose(image))
+    np.testing.assert_array_equal(images.decode_image(data, reduced=reduced), expected)
+
+
+def test_a_reduced_decode_does_not_move_the_image():
+    """A build decodes at 1/8 what it then shrinks 10 times: the result lies where the area average of the whole image lies, to a
+    twentieth of an output pixel, which is half a pixel of the photo."""
+    big = np.asarray(Image.fromarray(smooth(40, 56, seed=4)).resize((563, 401), Image.Resampling.BICUBIC))
+    data = written(Image.fromarray(big), "JPEG", quality=98, subsampling=0)
+    whole = np.asarray(opened(data))
+    for height, width in ((40, 56), (67, 90), (100, 140)):
+        ours = variants({"image": data}, {"image": "image"}, geometry=[Resize(height, width)])[0]["image"].astype(float)
+        plain = variants({"image": whole}, {"image": "image"}, geometry=[Resize(height, width)])[0]["image"].astype(
+            float
+        )
+        assert np.sqrt(np.mean((ours - plain) ** 2)) < 4
+        for axis in (0, 1):
+            slope = np.gradient(plain, axis=axis)[2:-2, 2:-2]
+            shift = (slope * (ours - plain)[2:-2, 2:-2]).sum() / (slope**2).sum()
+            assert abs(shift) < 0.05
+
+
+def test_damaged_files_are_errors():
+    jpeg, png = written(PIL, "JPEG"), written(PIL)
+    for data in (b"", b"text", jpeg[:300], png[:300], png[:-12], jpeg[:40]):
+        with pytest.raises(SampleError):
+            images.decode_image(data)
+    frames = written(PIL, "GIF", save_all=True, append_images=[ImageOps.invert(PIL)])
+    with pytest.raises(SampleError):
+        images.decode_image(frames)
+
+
+def test_the_perceptual_hash_is_imagehashs():
+    """Of images of 32 x 32 pixels, where both average nothing."""
+    for seed in range(30):
+        gray = smooth(32, 32, 1, seed)[:, :, 0]
+        ours = images.perceptual_hash(gray[:, :, None].repeat(3, 2))
+        theirs = int(str(imagehash.phash(Image.fromarray(gray))), 16)
+        assert (ours ^ theirs).bit_count() <= 1

@@ -1,0 +1,409 @@
+"""What a loader delivers: the records as they were written, orders and draws with their distributions, ops at load by formula.
+
+The images of this dataset say where they come from: `where` holds the column and row of each pixel, `number` the sample and the
+variant.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+
+import numpy as np
+import pytest
+from scipy import stats
+
+import tfprep.load
+from tests.conftest import write_dataset
+from tests.fidelity.public import FALSE_ALARM, check_counts, check_share, check_uniform
+from tfprep import codecs
+from tfprep.errors import RecordError
+from tfprep.load import CutMix, MixUp, OneHotLabels, RandomCrop, RandomFlip
+
+H, W = SIZE = (10, 14)
+COUNT, VARIANTS = 48, 3
+KINDS = {"where": "map", "noise": "image", "number": "scalar", "label": "label", "caption": "text", "points": "points"}
+CODECS = {
+    "where": codecs.Raw(),
+    "noise": codecs.Png(),
+    "number": codecs.Scalar(),
+    "label": codecs.Scalar(),
+    "caption": codecs.Text(),
+    "points": codecs.Scalar(),
+}
+
+
+def fields(rng, number):
+    y, x = np.mgrid[:H, :W]
+    return {
+        "where": np.stack([x, y], -1).astype(np.uint8),
+        "noise": rng.integers(0, 256, (*SIZE, 3), dtype=np.uint8),
+        "number": np.array([number % 1000, number // 1000]),
+        "label": (number % 1000) % 7 % 3,
+        "caption": f"número {number}",
+        "points": rng.normal(size=(number % 3, 2)).astype(np.float32),
+    }
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    options = {"make": fields, "kinds": KINDS, "codec": CODECS, "fields": tuple(KINDS)}
+    samples = {"train": COUNT, "val": 9}
+    return write_dataset(
+        tmp_path_factory.mktemp("load") / "made", samples=samples, variants=VARIANTS, shards=3, **options
+    )
+
+
+@pytest.fixture(scope="module")
+def data(made):
+    return tfprep.load.open(made.path)
+
+
+def batches(data, count=None, split="train", **options):
+    loader = data.numpy_loader(split, **{"batch_size": 12, "threads": 1, "seed": 3, **options})
+    try:
+        return list(itertools.islice(loader.repeat() if count else loader, count))
+    finally:
+        loader.close()
+
+
+def column(elements, name):
+    return np.concatenate([np.asarray(element[name]) for element in elements])
+
+
+def numbers(data, epochs, **options):
+    """The samples and variants of each epoch: int [epochs, samples, 2]."""
+    whole = batches(data, epochs, fields=["number"], batch_size=COUNT, **options)
+    return np.stack([element["number"] for element in whole])
+
+
+# --- records ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cache", [False, "encoded", "decoded"])
+def test_every_record_is_delivered_as_it_was_written(made, data, cache):
+    seen = set()
+    names = [name for name in KINDS if cache != "decoded" or name not in ("points", "caption")]
+    for element in batches(data, 8, cache=cache, fields=names):
+        for row, (sample, variant) in enumerate(element["number"]):
+            expected = made.values["train"][variant][sample]
+            seen.add((int(sample), int(variant)))
+            for name in names:
+                np.testing.assert_array_equal(element[name][row], expected[name], err_msg=name)
+    assert len(seen) == 2 * COUNT  # two epochs of four batches, each sample in another variant
+    validation = batches(data, split="val", batch_size=4)
+    assert column(validation, "number").tolist() == [[n, 0] for n in range(9)]
+    assert [len(element["number"]) for element in validation] == [4, 4, 1]
+
+
+def test_normalize_subtracts_the_mean_and_divides_by_the_deviation(photos):
+    """The means of this dataset's `image` are 120, 128 and 130, its deviations 10, 11 and 12 (`tests/conftest.py`)."""
+    data = tfprep.load.open(photos.path)
+    plain, normal = (
+        batches(data, 1, fields=["image"], **options)[0]["image"]
+        for options in ({}, {"dtype": "float32", "normalize": True})
+    )
+    np.testing.assert_allclose(normal, (plain - np.float32([120, 128, 130])) / np.float32([10, 11, 12]), atol=1e-5)
+
+
+def test_rows_are_padded_with_minus_one(made, data):
+    for element in batches(data, 4, pad={"points": 4}, fields=["points", "number"]):
+        assert element["points"].shape == (12, 4, 2)
+        for points, (sample, variant) in zip(element["points"], element["number"], strict=True):
+            own = made.values["train"][variant][sample]["points"]
+            np.testing.assert_array_equal(points, np.concatenate([own, np.full((4 - len(own), 2), -1)]))
+
+
+def test_a_changed_byte_is_an_error_or_another_sample(made, tmp_path):
+    options = {"make": fields, "kinds": KINDS, "codec": CODECS, "fields": tuple(KINDS)}
+    broken = write_dataset(tmp_path / "broken", samples={"train": 12}, shards=1, **options)
+    path = next(broken.path.glob("*.tfrecord*-00000-*"))
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    data = tfprep.load.open(broken.path)
+    with pytest.raises(RecordError):
+        batches(data, 1)
+    (element,) = batches(data, 1, on_bad="skip")
+    assert len(np.unique(element["number"][:, 0])) == 11
+    for row, (sample, variant) in enumerate(element["number"]):
+        np.testing.assert_array_equal(element["noise"][row], broken.values["train"][variant][sample]["noise"])
+
+
+# --- orders, variants, samplers -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("order", ["global", "block", "sequential"])
+def test_an_epoch_holds_each_sample_once(data, order):
+    epochs = numbers(data, 6, order=order, block=5, window=2)[:, :, 0]
+    assert all(sorted(epoch) == list(range(COUNT)) for epoch in epochs)
+    orders = {tuple(epoch) for epoch in epochs}
+    assert len(orders) == (1 if order == "sequential" else 6)
+    other = numbers(data, 1, order=order, block=5, window=2, seed=4)[0, :, 0]
+    assert (tuple(other) in orders) == (order == "sequential")
+
+
+def test_every_sample_is_as_likely_at_every_place(data):
+    """Spearman's rank correlation of an order with the order on disk, and of each epoch with the next, is normal around 0."""
+    epochs = numbers(data, 150, variants=0)[:, :, 0]
+    check_counts(np.bincount(epochs[:, 0] // 6, minlength=8))
+    check_counts(np.bincount(epochs[:, -1] // 6, minlength=8))
+    rho = [stats.spearmanr(epoch, np.arange(COUNT)).statistic for epoch in epochs]
+    between = [stats.spearmanr(np.argsort(a), np.argsort(b)).statistic for a, b in itertools.pairwise(epochs)]
+    for values in (rho, between):
+        assert abs(np.mean(values)) < 5 / np.sqrt((COUNT - 1) * len(values))
+        assert np.std(values) == pytest.approx(1 / np.sqrt(COUNT - 1), rel=0.35)
+    neighbours = np.abs(np.diff(epochs, axis=1)) == 1
+    assert neighbours.mean() == pytest.approx(2 / COUNT, abs=0.012)
+
+
+def test_blocks_stay_together_and_are_mixed_within_a_window(data):
+    """Windows of two blocks of 4: any eight places of a window hold two blocks whole, in another order each time."""
+    epochs = numbers(data, 40, order="block", block=4, window=2, variants=0)[:, :, 0]
+    pairs = Counter()
+    for epoch in epochs:
+        for window in epoch.reshape(-1, 8):
+            blocks = sorted(set(window // 4))
+            assert len(blocks) == 2
+            assert sorted(window) == [n for block in blocks for n in range(4 * block, 4 * block + 4)]
+            pairs[tuple(blocks)] += 1
+    assert len(pairs) > 50  # of 66
+    check_counts(np.bincount(epochs[:, :8].ravel() // 4, minlength=12))
+    places = Counter(int(np.argmax(epoch == sample)) % 8 for epoch in epochs for sample in range(COUNT))
+    check_counts([places[n] for n in range(8)])
+
+
+def test_variants_rotate_and_are_drawn(data):
+    rotated = numbers(data, 2 * VARIANTS)
+    by_sample = np.stack([epoch[np.argsort(epoch[:, 0]), 1] for epoch in rotated])
+    for start in range(VARIANTS + 1):
+        assert all(sorted(shown) == list(range(VARIANTS)) for shown in by_sample[start : start + VARIANTS].T)
+    assert len({tuple(epoch) for epoch in by_sample}) == VARIANTS
+    check_counts(np.bincount(by_sample[0], minlength=VARIANTS))
+    drawn = numbers(data, 30, variants="random")
+    check_counts(np.bincount(drawn[:, :, 1].ravel(), minlength=VARIANTS))
+    shown = np.stack([epoch[np.argsort(epoch[:, 0]), 1] for epoch in drawn])
+    check_share((shown[1:] == shown[:-1]).ravel(), 1 / VARIANTS)
+    assert set(numbers(data, 2, variants=2)[:, :, 1].ravel()) == {2}
+    every = batches(data, VARIANTS, fields=["number"], batch_size=COUNT, variants="all")
+    assert len({tuple(pair) for pair in column(every, "number").tolist()}) == COUNT * VARIANTS
+
+
+def test_balance_and_weights_draw_in_proportion(made, data):
+    labels = np.array([row["label"] for row in made.values["train"][0]])
+    counts = np.bincount(labels)
+    assert len(set(counts)) > 1
+    quota = -(-COUNT // 3)
+    drawn = batches(data, 12, fields=["label", "number"], balance="label", batch_size=quota)
+    assert np.bincount(column(drawn, "label")).tolist() == [4 * quota] * 3
+    for label in range(3):
+        times = Counter(column(drawn, "number")[column(drawn, "label") == label][:, 0].tolist())
+        assert len(times) == counts[label]
+        assert max(times.values()) - min(times.values()) <= 1
+    weights = np.where(np.arange(COUNT) % 4 == 0, 5.0, 1.0)
+    weights[7] = 0
+    epochs = numbers(data, 20, weights=weights)[:, :, 0]
+    times = np.bincount(epochs.ravel(), minlength=COUNT)
+    np.testing.assert_allclose(times, 20 * COUNT * weights / weights.sum(), atol=2)
+    assert times[7] == 0
+    by_class = column(batches(data, 40, fields=["label"], weights={0: 3, 1: 1, 2: 0}), "label")
+    expected = counts[:2] * [3, 1] / (counts[:2] * [3, 1]).sum()
+    np.testing.assert_allclose(np.bincount(by_class, minlength=3)[:2] / len(by_class), expected, atol=0.03)
+    assert 2 not in by_class
+
+
+def test_where_selects_and_mix_takes_its_shares(data, made, tmp_path):
+    chosen = column(batches(data, 4, fields=["label", "number"], where="label == 2", batch_size=5), "label")
+    assert set(chosen.tolist()) == {2}
+    options = {"make": lambda rng, n: fields(rng, n + 500), "kinds": KINDS, "codec": CODECS, "fields": tuple(KINDS)}
+    other = tfprep.load.open(write_dataset(tmp_path / "other", samples={"train": 30}, **options).path)
+    mixed = column(
+        batches(tfprep.load.mix({data: 0.25, other: 0.75}), 13, fields=["number"], remainder="wrap"), "number"
+    )
+    assert len(mixed) == 2 * (48 + 30)
+    assert (mixed[:, 0] >= 500).mean() == pytest.approx(0.75, abs=1 / 78)
+
+
+def test_folds_are_disjoint_and_whole(data):
+    def samples(part):
+        loader = part.numpy_loader(12, fields=["number"], training=False, threads=1)
+        try:
+            return column(list(loader), "number")[:, 0].tolist()
+        finally:
+            loader.close()
+
+    parts = []
+    for train, held in data.folds(4, seed=1):
+        ours, theirs = samples(train), samples(held)
+        assert sorted(ours + theirs) == list(range(COUNT))
+        assert len(theirs) == COUNT / 4
+        parts += theirs
+    assert sorted(parts) == list(range(COUNT))
+
+
+# --- steps, hosts -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("remainder", ["drop", "keep", "wrap"])
+def test_steps_hold_what_their_remainder_says(data, remainder):
+    elements = batches(data, 12, fields=["number"], batch_size=20, remainder=remainder, variants=0)
+    sizes = [len(element["number"]) for element in elements]
+    samples = column(elements, "number")[:, 0].tolist()
+    if remainder == "wrap":
+        assert sizes == [20] * 12
+        assert all(sorted(samples[n : n + COUNT]) == list(range(COUNT)) for n in range(0, 240, COUNT))
+        return
+    per_epoch = 2 if remainder == "drop" else 3
+    assert sizes == ([20] * 12 if remainder == "drop" else [20, 20, 8] * 4)
+    epochs = [column(elements[n : n + per_epoch], "number")[:, 0] for n in range(0, 12, per_epoch)]
+    left_out = [frozenset(range(COUNT)) - set(epoch.tolist()) for epoch in epochs]
+    assert all(len(set(epoch.tolist())) == len(epoch) for epoch in epochs)
+    assert {len(each) for each in left_out} == ({8} if remainder == "drop" else {0})
+    assert len(set(left_out)) == (6 if remainder == "drop" else 1)
+
+
+AT_LOAD = [RandomFlip(), RandomCrop(8, 9), MixUp(0.4), CutMix()]
+
+
+@pytest.mark.parametrize("options", [{}, {"at_load": AT_LOAD}, {"remainder": "wrap", "order": "block", "block": 3}])
+def test_hosts_and_resumed_runs_deliver_the_same(data, options):
+    options = {"fields": ["noise", "number", "label"], **options}
+    whole = batches(data, 9, **options)
+    for start in (1, 5, 8):
+        for expected, element in zip(whole[start:], batches(data, 9 - start, start_step=start, **options), strict=True):
+            for name, value in expected.items():
+                np.testing.assert_array_equal(element[name], value)
+    parts = [batches(data, 9, hosts=(index, 3), **options) for index in range(3)]
+    for step, expected in enumerate(whole):
+        for name, value in expected.items():
+            np.testing.assert_array_equal(np.concatenate([part[step][name] for part in parts]), value)
+
+
+# --- ops at load --------------------------------------------------------------------------------------------------------
+
+
+def windows(data, ops, count=50, **options):
+    """The column and row that the first and the last pixel of each image show: int [N, 4]."""
+    where = column(batches(data, count, fields=["where"], at_load=ops, **options), "where").astype(int)
+    x, y = where[..., 0], where[..., 1]
+    assert (np.abs(np.diff(x, axis=2)) == 1).all()
+    assert (np.abs(np.diff(y, axis=1)) == 1).all()
+    assert (x == x[:, :1]).all()
+    assert (y == y[:, :, :1]).all()
+    return np.stack([x[:, 0, 0], y[:, 0, 0], x[:, -1, -1], y[:, -1, -1]], 1)
+
+
+@pytest.mark.covers("RandomFlip")
+@pytest.mark.parametrize("p", [0.25, 0.5])
+def test_random_flips(data, p):
+    drawn = windows(data, [RandomFlip(p)])
+    check_share(drawn[:, 0] == W - 1, p)
+    assert (drawn[:, 1] == 0).all()
+    drawn = windows(data, [RandomFlip(p, "vertical")])
+    check_share(drawn[:, 1] == H - 1, p)
+    assert (drawn[:, 0] == 0).all()
+    both = windows(data, [RandomFlip(p), RandomFlip(p, "vertical")])
+    check_share((both[:, 0] > 0) & (both[:, 1] > 0), p * p)
+    unaugmented = windows(data, [RandomFlip(1)], None, split="val")
+    assert (unaugmented == [0, 0, W - 1, H - 1]).all()
+
+
+@pytest.mark.covers("RandomCrop", "RandomFlip")
+def test_random_crops_are_equally_likely_at_every_place(data):
+    for ops in ([RandomCrop(7, 11)], [RandomCrop(7, 11), RandomFlip()], [RandomFlip(), RandomCrop(7, 11)]):
+        drawn = windows(data, ops, 100)
+        left, top = np.minimum(drawn[:, 0], drawn[:, 2]), np.minimum(drawn[:, 1], drawn[:, 3])
+        assert (np.abs(drawn[:, 2] - drawn[:, 0]) == 10).all()
+        assert (np.abs(drawn[:, 3] - drawn[:, 1]) == 6).all()
+        check_counts(np.bincount(left * 4 + top, minlength=16))
+        flipped = drawn[:, 0] > drawn[:, 2]
+        assert flipped.any() == (len(ops) == 2)
+        if flipped.any():
+            check_share(flipped, 0.5)
+            check_counts(np.bincount(left[flipped], minlength=4))
+    unaugmented = windows(data, [RandomCrop(6, 8)], None, split="val")
+    assert (unaugmented == [3, 2, 10, 7]).all()  # the centre
+
+
+@pytest.mark.covers("RandomFlip", "RandomCrop")
+def test_draws_change_from_epoch_to_epoch(data):
+    drawn = windows(data, [RandomFlip(), RandomCrop(7, 11)], 8, order="sequential").reshape(2, COUNT, 4)
+    assert (drawn[0] != drawn[1]).any(axis=1).mean() > 0.7
+
+
+def pairs(data, op, count=40):
+    """Images and one-hot labels before and after, and the partner of each row: the next of its batch, the last's the first."""
+    options = {"fields": ["noise", "label", "number"], "batch_size": 8}
+    for before, after in zip(
+        batches(data, count, **options), batches(data, count, at_load=[op], **options), strict=True
+    ):
+        np.testing.assert_array_equal(before["number"], after["number"])
+        for row in range(8):
+            partner = (row + 1) % 8
+            yield (
+                before["noise"][row].astype(int),
+                before["noise"][partner].astype(int),
+                after["noise"][row].astype(int),
+                np.eye(3)[before["label"][row]],
+                np.eye(3)[before["label"][partner]],
+                after["label"][row],
+            )
+
+
+@pytest.mark.covers("MixUp")
+@pytest.mark.parametrize("alpha", [0.4, 2.0])
+def test_mixup_weighs_images_and_labels_alike(data, alpha):
+    """Zhang et al., ICLR 2018: w a + (1 - w) b with w from Beta(alpha, alpha), the same for image and label."""
+    weights = []
+    for a, b, mixed, own, other, label in pairs(data, MixUp(alpha)):
+        difference = (a - b).ravel()
+        w = float(((mixed - b).ravel() * difference).sum() / (difference**2).sum())
+        assert np.abs(mixed - (w * a + (1 - w) * b)).max() < 1.3  # rounded to a level, and w to a 256th
+        np.testing.assert_allclose(label, w * own + (1 - w) * other, atol=0.005)
+        weights.append(w)
+    p = stats.kstest(np.clip(weights, 0, 1), stats.beta(alpha, alpha).cdf, method="asymp").pvalue
+    assert p > FALSE_ALARM
+
+
+@pytest.mark.covers("MixUp", "CutMix")
+@pytest.mark.parametrize("op", [MixUp(50.0, p=0.3), CutMix(50.0, p=0.3)])
+def test_ops_that_mix_happen_with_their_probability(data, op):
+    check_share([not np.array_equal(a, mixed) for a, _, mixed, *_ in pairs(data, op, 60)], 0.3)
+
+
+@pytest.mark.covers("CutMix")
+def test_cutmix_is_yuns_formula(data):
+    """Yun et al., ICCV 2019: a box of sqrt(1 - w) of each side around any pixel; labels by the area that is left."""
+    rng = np.random.default_rng(0)
+    sides = (np.sqrt(1 - rng.beta(1, 1, 100_000))[:, None] * SIZE).astype(int)
+    centre = (rng.random((100_000, 2)) * SIZE).astype(int)
+    low, high = np.clip(centre - sides // 2, 0, SIZE), np.clip(centre + sides // 2, 0, SIZE)
+    expected = 1 - np.prod(high - low, axis=1) / (H * W)
+    shares, rows = [], []
+    for a, b, mixed, own, other, label in pairs(data, CutMix(), 60):
+        changed = (mixed != a).any(2)
+        ys, xs = np.nonzero((a != b).any(2) & changed)
+        box = np.zeros(SIZE, bool)
+        if len(ys):
+            box[ys.min() : ys.max() + 1, xs.min() : xs.max() + 1] = True
+            rows += list(range(ys.min(), ys.max() + 1))
+        np.testing.assert_array_equal(mixed, np.where(box[:, :, None], b, a))
+        share = 1 - box.mean()
+        np.testing.assert_allclose(label, share * own + (1 - share) * other, atol=1e-6)
+        shares.append(share)
+    assert stats.ks_2samp(shares, expected, method="asymp").pvalue > FALSE_ALARM
+    middle = np.mean([n in (4, 5) for n in rows])
+    assert 0.2 < middle < 0.32  # symmetric around the middle, where boxes overlap most
+    assert np.mean(rows) == pytest.approx((H - 1) / 2, abs=0.35)
+
+
+@pytest.mark.covers("OneHotLabels")
+def test_one_hot_labels_are_numpys_eye(data):
+    plain, hot = (batches(data, 4, fields=["label"], at_load=ops) for ops in ([], [OneHotLabels()]))
+    for before, after in zip(plain, hot, strict=True):
+        np.testing.assert_array_equal(after["label"], np.eye(3, dtype=np.float32)[before["label"]])
+        assert after["label"].dtype == np.float32
+
+
+def test_uniform_weights_are_not_a_special_case(data):
+    check_uniform(numbers(data, 12, weights=np.ones(COUNT))[:, :, 0].ravel() + 0.5, 0, COUNT)

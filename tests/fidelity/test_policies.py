@@ -1,0 +1,311 @@
+"""Policies: which ops of the papers' tables were applied is read off the result, by Pillow and by where points went."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import combinations
+
+import numpy as np
+import pytest
+from PIL import Image, ImageEnhance, ImageOps
+from scipy import ndimage, stats
+
+from tests.fidelity.public import FALSE_ALARM, check_counts, check_share, check_uniform, coloured, variants
+from tfprep.augment import (
+    AugMix,
+    Brightness,
+    Flip,
+    Invert,
+    Maybe,
+    OneOf,
+    RandAugment,
+    Rotate,
+    SomeOf,
+    Translate,
+    TrivialAugment,
+)
+
+SIZE = (40, 56)
+_rng = np.random.default_rng(0)
+IMAGE = np.clip(
+    125 + ndimage.gaussian_filter(_rng.normal(size=(*SIZE, 3)), (4, 4, 0)) * 500 + _rng.normal(size=(*SIZE, 3)) * 8,
+    12,
+    235,
+).astype(np.uint8)
+PIL = Image.fromarray(IMAGE)
+DOTS = np.array([[28, 20], [38, 20], [28, 30]], np.float32)
+KINDS = {"image": "image", "points": "points"}
+OPS = ["Identity", "ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate", "Brightness", "Color", "Contrast"]
+OPS += ["Sharpness", "Posterize", "Solarize", "AutoContrast", "Equalize"]
+FACTORS = {
+    "Brightness": ImageEnhance.Brightness,
+    "Color": ImageEnhance.Color,
+    "Contrast": ImageEnhance.Contrast,
+    "Sharpness": ImageEnhance.Sharpness,
+}
+NARROW = {"shear": 0.3, "x": 150 / 331 * 56, "y": 150 / 331 * 40, "degrees": 30, "factor": 0.9, "bits": 4}
+WIDE = {"shear": 0.99, "x": 32, "y": 32, "degrees": 135, "factor": 0.99, "bits": 2}
+"""The greatest magnitudes: AutoAugment's table 6, which RandAugment uses, and TrivialAugment's wide space."""
+
+
+def geometric(most, name, share):
+    """Where the dots go: shears and turns about the centre, shifts by whole pixels."""
+    x, y = DOTS.astype(float).T - [[28], [20]]
+    if name == "ShearX":
+        x = x + most["shear"] * share * y
+    if name == "ShearY":
+        y = y + most["shear"] * share * x
+    if name == "TranslateX":
+        x = x + round(min(most["x"], 56) * share)
+    if name == "TranslateY":
+        y = y + round(min(most["y"], 40) * share)
+    if name == "Rotate":
+        c, s = np.cos(np.radians(most["degrees"] * share)), np.sin(np.radians(most["degrees"] * share))
+        x, y = c * x + s * y, -s * x + c * y
+    return np.stack([x + 28, y + 20], 1)
+
+
+def tonal(most, name, share, pil=PIL):
+    """The image as Pillow makes it."""
+    if name in FACTORS:
+        return FACTORS[name](pil).enhance(1 + most["factor"] * share)
+    if name == "Posterize":
+        return ImageOps.posterize(pil, 8 - round((8 - most["bits"]) * abs(share)))
+    if name == "Solarize":
+        # torchvision: linspace(255, 0, 31)[magnitude]; Pillow inverts levels from the threshold on
+        return ImageOps.solarize(pil, 255 - 255 * round(abs(share) * 30) / 30)
+    return {"AutoContrast": ImageOps.autocontrast, "Equalize": ImageOps.equalize}.get(name, lambda image: image)(pil)
+
+
+SIGNED = [*OPS[1:6], *FACTORS]
+UNSIGNED = ["Posterize", "Solarize"]
+
+
+def table(most, magnitudes):
+    """Every possible result of one op: (points, image) by (name, magnitude, sign)."""
+    results = {}
+    for name in OPS:
+        plain = name not in (*SIGNED, *UNSIGNED)
+        for magnitude in (0,) if plain else magnitudes:
+            for sign in (1, -1) if name in SIGNED else (1,):
+                share = sign * magnitude / 30
+                if name in OPS[1:6]:
+                    results[name, magnitude, sign] = geometric(most, name, share), None if share else IMAGE
+                else:
+                    results[name, magnitude, sign] = DOTS, np.asarray(tonal(most, name, share))
+    return results
+
+
+def recognised(out, results):
+    """The ops that explain a result."""
+    found = []
+    for key, (points, image) in results.items():
+        if np.abs(out["points"] - points).max() < 2e-3 and (image is None or np.array_equal(out["image"], image)):
+            found.append(key)
+    return found
+
+
+@pytest.mark.covers("RandAugment")
+@pytest.mark.parametrize("m", [0, 8, 9, 10, 20, 22, 30])
+def test_rand_augment_applies_the_papers_ops_at_the_papers_strength(m):
+    results = table(NARROW, [m])
+    sample = {"image": IMAGE, "points": DOTS}
+    drawn = [recognised(out, results) for out in variants(sample, KINDS, 280, geometry=[RandAugment(1, m)])]
+    assert all(drawn), f"{sum(not each for each in drawn)} of 280 results are none of the paper's"
+    if m in (9, 20):
+        names = Counter(each[0][0] for each in drawn)
+        check_counts([names[name] for name in OPS])
+        signs = [each[0][2] for each in drawn if each[0][0] in SIGNED]
+        check_share([sign == 1 for sign in signs], 0.5)
+
+
+@pytest.mark.covers("RandAugment")
+def test_rand_augment_applies_n_ops_in_their_order():
+    """Colour ops alone are compared: for a third of the draws of two ops both are."""
+    most, share = NARROW, 15 / 30
+    pairs = {}
+    names = [name for name in OPS if name not in OPS[1:6]]
+    for first in names:
+        for second in names:
+            for one in (1, -1) if first in FACTORS else (1,):
+                for two in (1, -1) if second in FACTORS else (1,):
+                    image = tonal(most, second, two * share, tonal(most, first, one * share))
+                    pairs.setdefault(np.asarray(image).tobytes(), set()).add((first, second))
+    seen, still = Counter(), 0
+    for out in variants({"image": IMAGE, "points": DOTS}, KINDS, 300, geometry=[RandAugment(2, 15)]):
+        if np.abs(out["points"] - DOTS).max() < 1e-3:
+            still += 1
+            explained = pairs.get(out["image"].tobytes(), set())
+            seen.update([len({pair for pair in explained if "Identity" not in pair}) > 0])
+    assert stats.binomtest(still, 300, (9 / 14) ** 2).pvalue > FALSE_ALARM
+    assert sum(seen.values()) == still
+    assert seen[True] > 0.5 * still
+
+
+@pytest.mark.covers("TrivialAugment")
+def test_trivial_augment_draws_one_wide_op_and_its_magnitude():
+    results = table(WIDE, range(31))
+    sample = {"image": IMAGE, "points": DOTS}
+    names, shares = Counter(), []
+    for out in variants(sample, KINDS, 600, geometry=[TrivialAugment()]):
+        found = recognised(out, results)
+        assert found, "a result that is none of the paper's"
+        kinds = {key[0] for key in found}
+        names["Identity" if "Identity" in kinds else found[0][0]] += 1
+        if len(kinds) == 1 and found[0][0] in ("Rotate", "ShearX", "ShearY"):
+            shares.append(found[0][1] * found[0][2])
+    # Magnitude 0 does nothing: 1 of 31 of the signed ops and of Posterize and Solarize looks like Identity.
+    plain = [1 / 14 * 30 / 31 if name in (*SIGNED, *UNSIGNED) else 1 / 14 for name in OPS]
+    plain[0] += 11 / 14 / 31
+    check_counts([names[name] for name in OPS], np.array(plain) / sum(plain))
+    check_uniform(np.array(shares) + np.random.default_rng(0).uniform(-0.5, 0.5, len(shares)), -30.5, 30.5)
+
+
+@pytest.mark.covers("Maybe", "OneOf", "SomeOf")
+def test_policies_keep_the_colours_of_policies_inside():
+    """RandAugment of colour and geometry inside other policies, in a recipe's geometry: its colour half must not be lost."""
+    results = table(NARROW, [20])
+    sample = {"image": IMAGE, "points": DOTS}
+    for outer in (Maybe(RandAugment(1, 20), 1), OneOf([RandAugment(1, 20)]), SomeOf([RandAugment(1, 20)], 1)):
+        drawn = [recognised(out, results) for out in variants(sample, KINDS, 150, geometry=[outer])]
+        assert all(drawn)
+        coloured_ones = [each[0][0] for each in drawn if each[0][0] not in OPS[:6]]
+        assert len(coloured_ones) > 50  # 86 are expected of 150, with a deviation of 6
+        assert len(set(coloured_ones)) == 8
+
+
+def step(number):
+    """A colour op that writes its number behind those already there."""
+
+    def op(image, generator):
+        image = image.copy()
+        image[0, int((image[0, :, 0] > 0).sum()), 0] = number
+        return image
+
+    return op
+
+
+def taken(op, count=400):
+    made = coloured(op, np.zeros((1, 8, 3), np.uint8), count)
+    return [tuple(int(n) for n in image[0, :, 0] if n) for image in made]
+
+
+@pytest.mark.covers("Maybe", "OneOf", "SomeOf")
+def test_policies_of_colours_draw_as_they_say():
+    check_share([len(each) == 1 for each in taken(Maybe(step(1), 0.3))], 0.3)
+    chosen = taken(OneOf([step(1), step(2), step(3)], [1, 2, 5]), 600)
+    check_counts([chosen.count((n,)) for n in (1, 2, 3)], [1 / 8, 2 / 8, 5 / 8])
+    chosen = taken(OneOf([step(1), step(2)]))
+    check_counts([chosen.count((n,)) for n in (1, 2)])
+    four = [step(n) for n in (1, 2, 3, 4)]
+    chosen = taken(SomeOf(four, 2), 600)
+    check_counts([chosen.count(pair) for pair in combinations((1, 2, 3, 4), 2)])
+    lengths = Counter(map(len, taken(SomeOf(four, (0, 3)))))
+    check_counts([lengths[n] for n in range(4)])
+    orders = Counter(taken(SomeOf(four[:3], 3, shuffle=True), 600))
+    assert len(orders) == 6
+    check_counts(list(orders.values()))
+
+
+@pytest.mark.covers("Maybe", "OneOf", "SomeOf")
+def test_policies_of_geometry_draw_as_they_say():
+    def dots(op, count=400):
+        made = variants({"image": IMAGE, "points": DOTS}, KINDS, count, geometry=[op])
+        return [tuple(np.rint(each["points"][0]).astype(int)) for each in made]
+
+    right, down = Translate((0.25, 0.25), 0.0), Translate(0.0, (0.25, 0.25))
+    check_share([each == (42, 20) for each in dots(Maybe(right, 0.7))], 0.7)
+    made = Counter(dots(OneOf([right, down], [3, 1])))
+    check_counts([made[42, 20], made[28, 30]], [0.75, 0.25])
+    made = Counter(dots(SomeOf([right, down], (0, 2)), 600))
+    check_counts([made[28, 20], made[42, 20], made[28, 30], made[42, 30]], [1 / 3, 1 / 6, 1 / 6, 1 / 3])
+    # The order of the list: first mirrored, then shifted.
+    assert set(dots(SomeOf([Flip(1), right], 2), 20)) == {(42, 20)}
+    assert set(dots(SomeOf([right, Flip(1)], 2), 20)) == {(14, 20)}
+
+
+@pytest.mark.covers("Maybe", "OneOf")
+def test_ops_inside_draw_their_own_numbers():
+    """An op inside a policy has its whole range, whatever the policy drew before it."""
+    white = np.full((1, 1, 3), 255, np.uint8)
+    levels = [image[0, 0, 0] for image in coloured(Maybe(Brightness((0.2, 0.9)), 0.5), white, 900)]
+    check_uniform(np.clip([level for level in levels if level < 255], 51, 229.5), 51, 229.5)
+    made = variants({"image": IMAGE, "points": DOTS}, KINDS, 600, geometry=[OneOf([Rotate(40), Rotate(40)])])
+    right = np.array([each["points"][1] - each["points"][0] for each in made])
+    check_uniform(np.degrees(np.arctan2(-right[:, 1], right[:, 0])), -40.01, 40.01)
+    check_share([image[0, 0, 0] == 0 for image in coloured(OneOf([Invert(0.5), Invert(0.5)]), white, 400)], 0.5)
+
+
+# --- AugMix -------------------------------------------------------------------------------------------------------------
+
+NINE = ["AutoContrast", "Equalize", "Posterize", "Solarize", "geometry"]
+
+
+@pytest.mark.covers("AugMix")
+def test_augmix_blends_one_chain_of_the_papers_ops():
+    """With one chain of one op, image + share (op(image) - image): the share is fitted to each op that Pillow knows."""
+    candidates = {
+        ("AutoContrast", 0): ImageOps.autocontrast(PIL),
+        ("Equalize", 0): ImageOps.equalize(PIL),
+        **{("Posterize", bits): ImageOps.posterize(PIL, bits) for bits in (1, 2, 3, 4)},
+        **{("Solarize", level): ImageOps.solarize(PIL, level) for level in range(256)},
+    }
+    differences = {key: np.asarray(image, float) - IMAGE for key, image in candidates.items()}
+    names, shares, bits, thresholds = Counter(), [], Counter(), []
+    for made in coloured(AugMix(severity=10, width=1, depth=1), IMAGE, 360):
+        change = made.astype(float) - IMAGE
+        fits = []
+        for key, difference in differences.items():
+            share = float((change * difference).sum() / max((difference**2).sum(), 1))
+            fits.append((np.abs(change - share * difference).max(), key, share))
+        error, (name, option), share = min(fits)
+        if np.abs(change).max() <= 2:
+            names["nothing"] += 1  # a share near 0, or an op that changes nothing, says little
+        elif error > 0.75:
+            names["geometry"] += 1
+        else:
+            names[name] += 1
+            shares += [share] if name in ("AutoContrast", "Equalize") else []
+            bits.update([option] if name == "Posterize" else [])
+            thresholds += [option] if name == "Solarize" else []
+    assert names["nothing"] < 60
+    seen = 360 - names["nothing"]
+    for name, share in (("AutoContrast", 1 / 9), ("Equalize", 1 / 9), ("Posterize", 1 / 9), ("geometry", 5 / 9)):
+        assert abs(names[name] / seen - share) < 5 * np.sqrt(share * (1 - share) / seen), names
+    assert set(bits) == {1, 2, 3, 4}
+    assert min(thresholds) < 80  # from 256 down to 0
+    # Beta(1, 1) is uniform; the smallest shares were left out above.
+    assert stats.kstest(shares, stats.uniform(0, 1).cdf).statistic < 0.35
+    assert max(shares) > 0.8
+
+
+@pytest.mark.covers("AugMix")
+def test_augmix_weighs_its_chains_by_dirichlet_and_beta():
+    """With large parameters the weights are 1 / width and the share is 1/2: of three chains of Solarize or nothing on white, the
+    mean number of solarized ones is known."""
+    white = np.full((24, 24, 3), 255, np.uint8)
+    middles = [image[12, 12, 0] for image in coloured(AugMix(10, width=4, depth=1, alpha=1e6), white, 300)]
+    # Each chain gives 0 (Solarize), 128 to 240 (Posterize), or 255 in the middle (all others but far shifts).
+    steps = np.rint((255 - np.array(middles)) / (255 / 8))
+    exact = np.abs(255 - np.array(middles) - steps * 255 / 8)
+    assert (exact < 1.5).mean() > 0.5
+    assert {0, 1, 2} <= set(steps.astype(int))
+    assert np.mean(steps) == pytest.approx(4 / 9 * (1 + 1 / 4), abs=0.35)
+
+
+@pytest.mark.covers("AugMix")
+def test_augmix_moves_no_further_than_its_severity():
+    """The angle of a turn of severity s is at most 3 s degrees: seen on a bright bar, with the whole weight on one chain."""
+    bar = np.zeros((61, 61, 3), np.uint8)
+    bar[28:33] = 200
+    y, x = np.mgrid[-30:31, -30:31]
+    near = np.hypot(x, y) < 22
+    slants = []
+    for image in coloured(AugMix(6, width=1, depth=1, alpha=1e6), bar, 200):
+        moved = np.clip(2 * image[:, :, 0].astype(float) - bar[:, :, 0], 0, 255) * near
+        mass = moved.sum()
+        if mass:
+            xc, yc = (moved * x).sum() / mass, (moved * y).sum() / mass
+            xx, yy = (moved * (x - xc) ** 2).sum(), (moved * (y - yc) ** 2).sum()
+            slants.append(np.degrees(np.arctan2(2 * (moved * (x - xc) * (y - yc)).sum(), xx - yy)) / 2)
+    assert 12 < np.max(np.abs(slants)) < 21
