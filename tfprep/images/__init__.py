@@ -6,6 +6,7 @@ What is converted, and how:
 - Images become uint8 [H, W, 3] RGB (`decode_image`): grayscale is repeated, a palette is looked up, CMYK is converted as Pillow
   does it, transparency is laid over white, 16 bits become 8 by round(v / 257) if that is asked for.
 - Or they keep their own dtype and channels (`decode_pixels`).
+- A colour profile (ICC) inside the file changes no number, unless a conversion to sRGB is asked for.
 - Masks keep their numbers: a palette image gives its indices, 1 bit gives 0 and 1, 16 bits stay uint16.
 
 What is refused, with a SampleError: bytes that are not a whole image, several frames, more pixels than `MAX_PIXELS` or more
@@ -26,37 +27,40 @@ from tfprep.images.decode import (
     keeps_original,
     stored_size,
 )
-from tfprep.images.deep_decode import decode_pixels, pixels_size
-from tfprep.images.dicom import dicom_window, is_dicom, read_header
+from tfprep.images.deep_decode import decode_numbers, decode_pixels, pixels_size
+from tfprep.images.dicom import Numbers, header_text, is_dicom
 from tfprep.images.jpeg import certain_to_decode, decode_stored_jpeg, encode_jpeg, exif_orientation
 from tfprep.images.limits import MAX_BYTES, MAX_FILE_BYTES, MAX_PIXELS, check_file_size
 from tfprep.images.phash import HASH_BITS, perceptual_hash
 from tfprep.images.pillow import is_jpeg
 from tfprep.images.png import decode_png, encode_png
+from tfprep.images.profile import foreign_profile
 
 __all__ = [
     "HASH_BITS",
     "MAX_BYTES",
     "MAX_FILE_BYTES",
     "MAX_PIXELS",
+    "Numbers",
     "certain_to_decode",
     "check_file_size",
     "decode_image",
     "decode_map",
     "decode_mask",
+    "decode_numbers",
     "decode_pixels",
     "decode_png",
     "decode_stored_jpeg",
-    "dicom_window",
     "encode_jpeg",
     "encode_png",
     "exif_orientation",
+    "foreign_profile",
+    "header_text",
     "image_size",
     "is_dicom",
     "is_jpeg",
     "keeps_original",
     "perceptual_hash",
     "pixels_size",
-    "read_header",
     "stored_size",
 ]

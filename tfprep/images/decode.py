@@ -28,6 +28,7 @@ from tfprep.images.pillow import (
     white_level,
 )
 from tfprep.images.png import has_right_checksums
+from tfprep.images.profile import foreign_profile, in_srgb
 
 _NPY_START = b"\x93NUMPY"
 
@@ -52,7 +53,9 @@ def stored_size(data: bytes) -> Size:
         return image.height, image.width
 
 
-def decode_image(data: bytes, *, reduced: int = 1, narrow: bool = True, background: Colour | None = None) -> ImageArray:
+def decode_image(
+    data: bytes, *, reduced: int = 1, narrow: bool = True, background: Colour | None = None, srgb: bool = False
+) -> ImageArray:
     """The upright image as uint8 [H, W, 3] RGB.
 
     Args:
@@ -62,12 +65,14 @@ def decode_image(data: bytes, *, reduced: int = 1, narrow: bool = True, backgrou
             turned upright so that an incomplete last pixel would come first. `warp_sample(reduced=k)` takes either.
         narrow: whether 16 bits a channel become 8, and transparent pixels are laid over white. If not, such an image is refused.
         background: the RGB colour that transparent pixels are laid over, whatever `narrow` is.
+        srgb: whether colours are converted to sRGB by the profile inside the file, if it has one that is not sRGB.
 
     Raises:
         SampleError: the bytes are not a whole image, or one of those that are refused (see `tfprep.images`).
     """
     header = jpeg_header(data) if is_jpeg(data) else None
-    if header and header[2] not in ("CMYK", "YCCK"):
+    profile = foreign_profile(data) if srgb else None
+    if header and header[2] not in ("CMYK", "YCCK") and not profile:
         return decode_jpeg(data, header[:2], reduced)
     with opened(data) as image:
         if not narrow and (image.mode.startswith("I") or bits_per_channel(image, data) == 16):
@@ -75,6 +80,9 @@ def decode_image(data: bytes, *, reduced: int = 1, narrow: bool = True, backgrou
                 "the image has 16 bits a channel, of which 8 would be lost; keep them with pixels={'image': sources.Pixels()}, "
                 "or ask for 8 with sources.Pixels(to='uint8')"
             )
+        if profile:
+            converted = in_srgb(image, profile[1])
+            return upright(rgb_pixels(converted, background or (WHITE if narrow else None)), pillow_orientation(image, data))
         deep = image.mode in ("RGB", "RGBA", "LA") and bits_per_channel(image, data) == 16
         pixels = deep_pixels(image, data) if deep else rgb_pixels(image, background or (WHITE if narrow else None))
         return upright(pixels, pillow_orientation(image, data))

@@ -1,10 +1,13 @@
 """Images with their own dtype and channels: uint8, uint16 or float32 [H, W, C], whatever the file holds, and nothing converted.
 
-| file | read by | channels |
-|---|---|---|
-| TIFF, BigTIFF, GeoTIFF | tifffile, or rasterio for compressions that it does not know | as stored: planar and chunky, any
-number of bands | | DICOM | pydicom | 1, or 3 (RGB) | | PNG of 16 bits | OpenCV | gray, RGB, RGBA | | all others | Pillow | gray
-1, gray and alpha 2, RGB 3, RGBA 4; a palette is looked up |
+| file                   | read by                                    | channels                                          |
+|------------------------|--------------------------------------------|---------------------------------------------------|
+| TIFF, BigTIFF, GeoTIFF | tifffile, or rasterio for compressions that | as stored: planar and chunky, any number of bands |
+|                        | it does not know                           |                                                   |
+| DICOM                  | pydicom                                    | 1, or 3 (RGB); a palette is looked up             |
+| PNG of 16 bits         | OpenCV                                     | gray, RGB, RGBA                                   |
+| all others             | Pillow                                     | gray 1, gray and alpha 2, RGB 3, RGBA 4; a        |
+|                        |                                            | palette is looked up                              |
 
 Signed numbers and those of 32 bits become float32 where that is exact, and are refused where it is not. The orientation of EXIF
 is applied.
@@ -20,7 +23,7 @@ from PIL import Image
 
 from tfprep.errors import SampleError
 from tfprep.fields import Array, Size
-from tfprep.images.dicom import dicom_pixels, dicom_size, is_dicom
+from tfprep.images.dicom import Numbers, dicom_numbers, dicom_size, is_dicom
 from tfprep.images.orientation import upright
 from tfprep.images.pillow import bits_per_channel, opened, pillow_orientation, upright_size
 from tfprep.images.tiff import is_tiff, tiff_pixels, tiff_size
@@ -51,13 +54,27 @@ def decode_pixels(data: bytes, page: int | None = None, nodata: float | None = N
     Raises:
         SampleError: The file is not a whole image, or its numbers do not fit into these dtypes.
     """
+    return decode_numbers(data, page, nodata).upside()
+
+
+def decode_numbers(data: bytes, page: int | None = None, nodata: float | None = None, window: bool = False) -> Numbers:
+    """Return the upright image as `decode_pixels` does, before it is turned around where low numbers are white.
+
+    Args:
+        data, page, nodata: As in `decode_pixels`.
+        window: Apply the window that a DICOM file gives. SampleError if it gives none.
+    """
+    if window and not is_dicom(data):
+        raise SampleError("window='file' takes the window of a DICOM file, and this is none; give window=(centre, width)")
     if is_dicom(data):
-        pixels = dicom_pixels(data, page)
-    elif is_tiff(data):
-        pixels = tiff_pixels(data, page, nodata)
+        numbers = dicom_numbers(data, page, window)
     else:
-        pixels = _by_pillow(data, page)
-    return _plain(pixels if pixels.ndim == 3 else pixels[:, :, np.newaxis])
+        numbers = Numbers(tiff_pixels(data, page, nodata) if is_tiff(data) else _by_pillow(data, page))
+    pixels = _plain(numbers.pixels if numbers.pixels.ndim == 3 else numbers.pixels[:, :, np.newaxis])
+    limits = numbers.limits
+    if limits is None and pixels.dtype.kind == "u":
+        limits = 0.0, float(np.iinfo(pixels.dtype).max)
+    return Numbers(pixels, limits, numbers.inverted)
 
 
 def _plain(pixels: Array) -> Array:

@@ -1,22 +1,54 @@
-"""DICOM, by pydicom: stored values become what they measure (rescale), and dark is low whatever the photometric interpretation.
+"""DICOM, by pydicom: the modality's LUT or rescale, then the VOI window or LUT, and last the inversion of MONOCHROME1.
 
-PS3.3 C.11.1 (modality: slope and intercept, such as Hounsfield units), C.11.2 (window), C.7.6.3.1.2 (photometric interpretation).
+That is the order of PS3.3: C.11.1 (modality, such as Hounsfield units), C.11.2 (VOI: LINEAR, LINEAR_EXACT, SIGMOID and tables), then
+C.7.6.3.1.2 (photometric interpretation). Enhanced CT and MR give rescale and window by frame, in functional groups (C.7.6.16).
 """
 
 from __future__ import annotations
 
 import io
 import warnings
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from tfprep.errors import SampleError
+from tfprep.errors import MissingDependencyError, SampleError
 from tfprep.fields import Array, Size
 from tfprep.images.limits import check_pixels
 from tfprep.optional import require_package
 
 _PREAMBLE, _MARK = 128, b"DICM"
+_GRAY = ("MONOCHROME1", "MONOCHROME2")
+_ALREADY_RGB = ("RGB", "YBR_FULL", "YBR_FULL_422")
+"""What `pixel_array` returns as RGB."""
+_OF_FRAMES = ("PixelValueTransformationSequence", "FrameVOILUTSequence")
+"""The functional groups that say how numbers are shown."""
+_WIDE_LUT_BITS = 16
+
+
+class Numbers(NamedTuple):
+    """The pixels of an image, and what their numbers can be.
+
+    Attributes:
+        pixels: [H, W] or [H, W, C].
+        limits: The lowest and the highest number that the file could hold; None for floats, which have no limits.
+        inverted: Whether low numbers are white: values are turned around within their limits, after everything else.
+    """
+
+    pixels: Array
+    limits: tuple[float, float] | None = None
+    inverted: bool = False
+
+    def upside(self) -> Array:
+        """Return the pixels with dark as low numbers."""
+        if not self.inverted or self.limits is None:
+            return self.pixels
+        low, high = self.limits
+        if self.pixels.dtype.kind == "f":
+            return low + high - self.pixels
+        return (int(low + high) - self.pixels.astype(np.int64)).astype(self.pixels.dtype)
 
 
 def is_dicom(data: bytes) -> bool:
@@ -25,49 +57,94 @@ def is_dicom(data: bytes) -> bool:
 
 def dicom_size(data: bytes) -> Size:
     """Return (height, width). Raises SampleError."""
-    return _size(read_header(data))
+    header = read_header(data)
+    with _reading():
+        return _size(header)
 
 
-def dicom_pixels(data: bytes, page: int | None) -> Array:
-    """Return one frame: float32 [H, W] after the modality's rescale, or as stored without one; or uint8 [H, W, 3] RGB.
+def dicom_numbers(data: bytes, page: int | None, window: bool = False) -> Numbers:
+    """Return one frame: gray after the modality's LUT or rescale, as stored without them; or RGB, of which a palette is looked up.
 
-    MONOCHROME1, whose low values are white, is turned around within the range of its bits. Raises SampleError.
+    Args:
+        data: The file's bytes.
+        page: The frame, from 0. With None, a file of several is refused.
+        window: Apply the first window or VOI LUT of the file, or of the frame. SampleError if there is none.
+
+    Raises:
+        SampleError: The file is no whole DICOM file of images.
     """
-    from pydicom.pixels import apply_modality_lut, convert_color_space, pixel_array
-
     header = read_header(data)
-    frames = int(header.get("NumberOfFrames") or 1)
-    if page is None and frames > 1:
-        raise SampleError(f"DICOM holds {frames} frames, expected one image; choose one with page=0")
-    if page is not None and page >= frames:
-        raise SampleError(f"there is no page {page}: the file has {frames}")
-    height, width = _size(header)
-    check_pixels(height, width, int(header.get("SamplesPerPixel", 1)) * int(header.get("BitsAllocated", 16)) // 8)
-    kind = str(header.get("PhotometricInterpretation", ""))
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            if kind == "PALETTE COLOR":
-                raise SampleError("DICOM with a palette (PALETTE COLOR); convert it to RGB first")
-            array = np.asarray(pixel_array(io.BytesIO(data), index=page or 0))
-            if kind not in ("MONOCHROME1", "MONOCHROME2"):
-                return array if kind in ("RGB", "YBR_FULL", "YBR_FULL_422") else convert_color_space(array, kind, "RGB")
-            array = _dark_is_low(array, header) if kind == "MONOCHROME1" else array
-            return np.asarray(apply_modality_lut(array, header))
-    except SampleError:
-        raise
-    except Exception as error:  # pydicom raises whatever its parsing of a damaged file runs into
-        raise SampleError(f"not a whole DICOM file: {type(error).__name__}: {error}") from error
+    with _reading():
+        from pydicom.pixels import apply_color_lut, convert_color_space, pixel_array
+
+        frames = int(header.get("NumberOfFrames") or 1)
+        if page is None and frames > 1:
+            raise SampleError(f"DICOM holds {frames} frames, expected one image; choose one with page=0")
+        if page is not None and page >= frames:
+            raise SampleError(f"there is no page {page}: the file has {frames}")
+        height, width = _size(header)
+        check_pixels(height, width, int(header.get("SamplesPerPixel", 1)) * int(header.get("BitsAllocated", 16)) // 8)
+        kind = str(header.get("PhotometricInterpretation", ""))
+        if window and kind not in _GRAY:
+            raise SampleError(f"a window is for gray DICOM (MONOCHROME1 and 2), this one is {kind}")
+        array = np.asarray(pixel_array(io.BytesIO(data), index=page or 0))
+        if kind in _GRAY:
+            return _gray(array, _of_frame(header, page or 0), window)
+        if kind == "PALETTE COLOR":
+            return Numbers(np.asarray(apply_color_lut(array, header)))
+        return Numbers(array if kind in _ALREADY_RGB else convert_color_space(array, kind, "RGB"), _stored(header, array))
 
 
-def dicom_window(data: bytes) -> tuple[float, float]:
-    """Return centre and width of the file's first window. SampleError if it has none."""
-    header = read_header(data)
-    values = [header.get(name) for name in ("WindowCenter", "WindowWidth")]
-    first = [value[0] if isinstance(value, list | tuple) or hasattr(value, "__iter__") else value for value in values]
-    if any(value is None for value in first):
+def _gray(array: Array, header: Any, window: bool) -> Numbers:
+    """Gray numbers after the modality, and the VOI if it is asked for."""
+    from pydicom.pixels import apply_modality_lut, apply_voi_lut
+
+    inverted = header.PhotometricInterpretation == "MONOCHROME1"
+    limits = _stored(header, array)
+    if limits is not None and (array.min() < limits[0] or array.max() > limits[1]):
+        raise SampleError(f"stored numbers from {array.min()} to {array.max()} do not fit into {header.BitsStored} bits")
+    values = np.asarray(apply_modality_lut(array, header))
+    if header.get("ModalityLUTSequence"):
+        limits = 0.0, 2.0 ** int(header.ModalityLUTSequence[0].LUTDescriptor[2]) - 1
+    elif limits is not None:
+        limits = tuple(float(one) for one in apply_modality_lut(np.array(limits), header))
+    ascending = limits is None or limits[0] <= limits[1]
+    if limits is not None and not ascending:  # a negative slope, for which pydicom's window would turn dark and bright around
+        limits = limits[1], limits[0]
+    if not window:
+        return Numbers(values, limits, inverted)
+    tables = header.get("VOILUTSequence")
+    if tables and None not in (tables[0].get("LUTDescriptor"), tables[0].get("LUTData")):
+        count, first, bits = tables[0].LUTDescriptor
+        # pydicom looks numbers up in the table's own dtype, in which larger ones would start again from 0.
+        tables[0].LUTDescriptor = [count, first, _WIDE_LUT_BITS]
+        values = np.rint(values).clip(first, first + (count or 1 << _WIDE_LUT_BITS) - 1).astype(np.int64)
+        return Numbers(np.asarray(apply_voi_lut(values, header)), (0.0, 2.0 ** int(bits) - 1), inverted)
+    if header.get("WindowCenter") is None or header.get("WindowWidth") is None:
         raise SampleError("the DICOM file has no window; say which (window=(centre, width))")
-    return float(first[0]), float(first[1])
+    if limits is None:
+        raise SampleError("a window of floats has no limits; give window=(centre, width)")
+    shown = np.asarray(apply_voi_lut(values, header))
+    return Numbers(shown if ascending else sum(limits) - shown, limits, inverted)
+
+
+def _stored(header: Any, array: Array) -> tuple[float, float] | None:
+    """Return the lowest and the highest number of the bits stored; None for floats."""
+    if array.dtype.kind == "f":
+        return None
+    bits = int(header.get("BitsStored") or header.BitsAllocated)
+    return (-(2.0 ** (bits - 1)), 2.0 ** (bits - 1) - 1) if header.get("PixelRepresentation") else (0.0, 2.0**bits - 1)
+
+
+def _of_frame(header: Any, frame: int) -> Any:
+    """Return the header with the rescale and the window of one frame."""
+    shared = list(header.get("SharedFunctionalGroupsSequence") or ())[:1]
+    own = list(header.get("PerFrameFunctionalGroupsSequence") or ())[frame : frame + 1]
+    for group in (*shared, *own):
+        for name in _OF_FRAMES:
+            for item in list(group.get(name) or ())[:1]:
+                header.update(item)
+    return header
 
 
 def read_header(data: bytes) -> Any:
@@ -75,21 +152,31 @@ def read_header(data: bytes) -> Any:
     require_package("pydicom", "reading DICOM")
     import pydicom
 
+    with _reading():
+        return pydicom.dcmread(io.BytesIO(data), stop_before_pixels=True)
+
+
+def header_text(data: bytes, name: str) -> str:
+    """Return an element as text; "" if the file does not have it. Raises SampleError."""
+    header = read_header(data)
+    with _reading():
+        return str(header.get(name) or "")
+
+
+@contextmanager
+def _reading() -> Iterator[None]:
+    """Turn whatever pydicom raises into a SampleError; elements are parsed, and warned about, when they are first used."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return pydicom.dcmread(io.BytesIO(data), stop_before_pixels=True)
-    except Exception as error:  # pydicom raises whatever its parsing of a damaged file runs into
+            yield
+    except (SampleError, MissingDependencyError):
+        raise
+    except Exception as error:
         raise SampleError(f"not a whole DICOM file: {type(error).__name__}: {error}") from error
 
 
 def _size(header: Any) -> Size:
-    try:
-        return int(header.Rows), int(header.Columns)
-    except (AttributeError, TypeError, ValueError) as error:
-        raise SampleError("the DICOM file holds no image: it has no Rows and Columns") from error
-
-
-def _dark_is_low(array: Array, header: Any) -> Array:
-    bits, signed = int(header.BitsStored), bool(header.get("PixelRepresentation"))
-    return np.asarray((-1 if signed else (1 << bits) - 1) - array)
+    if header.get("Rows") is None or header.get("Columns") is None:
+        raise SampleError("the DICOM file holds no image: it has no Rows and Columns")
+    return int(header.Rows), int(header.Columns)

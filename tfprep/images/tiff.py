@@ -38,7 +38,7 @@ def tiff_size(data: bytes, page: int | None) -> Size:
 def tiff_pixels(data: bytes, page: int | None, nodata: float | None) -> Array:
     """Return [H, W] or [H, W, C] with the numbers of the file. Raises SampleError."""
     with _page(data, page) as found:
-        array = _channels_last(_array(found, data, page or 0), found)
+        array = _checked(_array(found, data, page or 0), found)
         return upright(_without_nodata(array, found, nodata), _orientation(found))
 
 
@@ -68,9 +68,11 @@ def _page(data: bytes, page: int | None) -> Iterator[Any]:
 
 
 def _array(found: Any, data: bytes, page: int) -> Array:
-    """The page's numbers; by rasterio where tifffile needs a package for its compression."""
+    """The page's numbers, channels last; by rasterio where tifffile needs a package for its compression."""
     try:
-        return np.asarray(found.asarray())
+        array = np.asarray(found.asarray())
+        # PlanarConfiguration decides, whatever the lengths: "SYX" where the channels are stored one after another, else "YXS".
+        return np.moveaxis(array, 0, -1) if found.axes == "SYX" else array
     except ValueError as error:
         if "imagecodecs" not in str(error):
             raise
@@ -90,11 +92,9 @@ def _array(found: Any, data: bytes, page: int) -> Array:
         raise SampleError(f"not a whole TIFF: {error}") from error
 
 
-def _channels_last(array: Array, found: Any) -> Array:
-    """[H, W] or [H, W, C]: planes that are stored one after another come last."""
+def _checked(array: Array, found: Any) -> Array:
+    """[H, W] or [H, W, C] of numbers for which 0 is black, a palette looked up."""
     size = found.imagelength, found.imagewidth
-    if array.shape[:2] != size and array.shape[1:] == size:
-        array = np.moveaxis(array, 0, -1)
     if array.shape[:2] != size or array.ndim not in (2, 3):
         raise SampleError(f"TIFF of the shape {array.shape}, expected [H, W, C] of {size}")
     if found.photometric.name == "MINISWHITE":

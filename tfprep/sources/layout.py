@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from tfprep.errors import RecipeError, SampleError, SourceError
-from tfprep.images import read_header
+from tfprep.images import header_text
 from tfprep.sources.labels import class_name_fault
 from tfprep.sources.patterns import IMAGE_SUFFIXES, Holes, Pattern
 from tfprep.sources.raw import names_of
@@ -68,10 +68,10 @@ def dicom_group(splits: Splits, root: Path, path: str) -> str | None:
         return None
     try:
         with (root / path).open("rb") as file:
-            value = read_header(file.read()).get(str(splits.group_by))
+            value = header_text(file.read(), str(splits.group_by))
     except (OSError, SampleError):
         return path
-    return str(value) if value else path
+    return value or path
 
 
 def fitting(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -27,13 +27,17 @@ class Pixels:
     Attributes:
         to: The dtype: None for that of the file; "uint8" or "uint16" for `low` to `high` as 0 to the highest number, what lies
             outside cut; "float32" for the numbers as they are.
-        low, high: The range for `to="uint8"` and `to="uint16"`: by default all that the file's whole numbers can be. Files of
-            floats have no such range: then both must be given, or `window`.
-        window: In DICOM, (centre, width) in place of `low` and `high`, or "file" for the window that each file gives.
+        low, high: The range for `to="uint8"` and `to="uint16"`, in the numbers that DICOM's rescale gives: by default all that the
+            file's whole numbers can be (in DICOM by the bits stored). Files of floats have no such range: then both must be
+            given, or `window`.
+        window: (centre, width) in place of `low` and `high`, by DICOM's linear function; or "file" for the first window or table
+            (VOI LUT) that each DICOM file, or frame, gives.
         channels: The channels to take, from 0, such as `(3, 2, 1)`; None for all.
         page: The page of a TIFF, or the frame of an animated image or of DICOM, from 0. With None, a file of several is a reject.
         background: The RGB colour that transparent pixels are laid over, such as (255, 255, 255). All images then become 8-bit
             RGB, as without `Pixels`. Without it, transparency stays a channel.
+        srgb: Convert the colours of images whose file holds another colour profile (ICC) to sRGB, by Pillow's ImageCms. All images
+            then become 8-bit RGB. By default the stored numbers are kept, and the report counts such images.
         nodata: The value for the pixels that a GeoTIFF marks as no data. With None, an image with such pixels is a reject.
 
     Raises:
@@ -48,6 +52,7 @@ class Pixels:
     page: int | None = None
     nodata: float | None = None
     background: tuple[int, int, int] | None = None
+    srgb: bool = False
 
     def __post_init__(self) -> None:
         if self.to not in (None, "uint8", "uint16", "float32"):
@@ -68,16 +73,23 @@ class Pixels:
         if self.page is not None and not (isinstance(self.page, int) and self.page >= 0):
             raise RecipeError(f"Pixels: page is a number from 0; got {self.page!r}")
 
-        if self.background is not None:
-            others = [name for name, value in vars(self).items() if value is not None and name != "background"]
+        if self.makes_rgb:
+            others = [name for name, value in _given(self).items() if name not in ("background", "srgb")]
             if others:
-                raise RecipeError(f"Pixels: background makes 8-bit RGB of all images; leave out {', '.join(others)}")
-            if not _is_colour(self.background):
+                option = "srgb" if self.srgb else "background"
+                raise RecipeError(f"Pixels: {option} makes 8-bit RGB of all images; leave out {', '.join(others)}")
+            if self.background is not None and not _is_colour(self.background):
                 raise RecipeError(f"Pixels: background is three numbers from 0 to 255; got {self.background!r}")
+        if not isinstance(self.srgb, bool):
+            raise RecipeError(f"Pixels: srgb is True or False; got {self.srgb!r}")
+
+    @property
+    def makes_rgb(self) -> bool:
+        """Tells if all images become 8-bit RGB."""
+        return self.background is not None or bool(self.srgb)
 
     def __repr__(self) -> str:
-        given = {name: value for name, value in vars(self).items() if value is not None}
-        return f"sources.Pixels({', '.join(f'{name}={value!r}' for name, value in given.items())})"
+        return f"sources.Pixels({', '.join(f'{name}={value!r}' for name, value in _given(self).items())})"
 
 
 @dataclass(frozen=True)
@@ -92,16 +104,17 @@ class PixelDecoder:
 
     def decode(self, raw: Mapping[str, Any], size: Size | None) -> Array:
         options, data = self.pixels, raw[self.field]
-        if options.background is not None:
-            return images.decode_image(data, narrow=False, background=options.background)
-        array = images.decode_pixels(data, options.page, options.nodata)
+        if options.makes_rgb:
+            return images.decode_image(data, narrow=False, background=options.background, srgb=options.srgb)
+        numbers = images.decode_numbers(data, options.page, options.nodata, options.window == "file")
+        array = numbers.pixels
         if options.channels is not None:
             if max(options.channels) >= array.shape[2]:
                 raise SampleError(f"there is no channel {max(options.channels)}: the image has {array.shape[2]}")
             array = array[:, :, list(options.channels)]
         if array.dtype.kind == "f" and not np.isfinite(array).all():
             raise SampleError("the image holds NaN or infinity; say what its pixels without data become, or repair it")
-        return np.ascontiguousarray(_converted(array, _with_window(options, data)))
+        return np.ascontiguousarray(_converted(numbers._replace(pixels=array), options))
 
 
 def pixel_decoders(pixels: Mapping[str, Pixels]) -> dict[str, FieldDecoder]:
@@ -120,32 +133,33 @@ def check_pixels_option(pixels: Any, kinds: Mapping[str, Kind], where: str) -> d
     return dict(pixels)
 
 
-def _with_window(options: Pixels, data: bytes) -> Pixels:
-    """The options with the window as low and high: PS3.3 C.11.2.1.2.1, the linear function."""
-    if options.window is None:
-        return options
-    centre, width = images.dicom_window(data) if options.window == "file" else options.window
-    if width <= 1:
-        raise SampleError(f"a window of the width {width:g}; it must be above 1")
-    return replace(options, window=None, low=centre - 0.5 - (width - 1) / 2, high=centre - 0.5 + (width - 1) / 2)
+def _converted(numbers: images.Numbers, options: Pixels) -> Array:
+    """The pixels in the dtype that is asked for. Where low numbers are white, they are turned around last (PS3.3 C.7.6.3.1.2)."""
+    if options.to is None or options.to == "float32":
+        return numbers.upside().astype(options.to or numbers.pixels.dtype, copy=False)
+    highest, (low, high) = _HIGHEST[options.to], _range(numbers, options)
+    scaled = (numbers.pixels.astype(np.float64) - low) * (highest / (high - low))
+    whole = np.asarray(np.rint(scaled.clip(0, highest)), options.to)
+    return np.asarray(highest - whole, options.to) if numbers.inverted else whole
 
 
-def _converted(array: Array, options: Pixels) -> Array:
-    if options.to is None or (options.low is None and array.dtype == options.to):
-        return array
-    if options.to == "float32":
-        return array.astype(np.float32)
-    highest, (low, high) = _HIGHEST[options.to], _range(array, options)
-    scaled = (array.astype(np.float64) - low) * (highest / (high - low))
-    return np.asarray(np.rint(scaled.clip(0, highest)), options.to)
-
-
-def _range(array: Array, options: Pixels) -> tuple[float, float]:
+def _range(numbers: images.Numbers, options: Pixels) -> tuple[float, float]:
+    """The numbers that become 0 and the highest one."""
     if options.low is not None and options.high is not None:
         return options.low, options.high
-    if array.dtype.kind == "f":
+    if isinstance(options.window, tuple):  # PS3.3 C.11.2.1.2.1, the linear function
+        centre, width = options.window
+        if width <= 1:
+            raise SampleError(f"a window of the width {width:g}; it must be above 1")
+        return centre - 0.5 - (width - 1) / 2, centre - 0.5 + (width - 1) / 2
+    if numbers.limits is None:
         raise SampleError(f"floats have no range to make {options.to} of; give low and high, or window")
-    return 0.0, float(np.iinfo(array.dtype).max)
+    return numbers.limits
+
+
+def _given(options: Pixels) -> dict[str, Any]:
+    """The options that are not at their default."""
+    return {name: value for name, value in vars(options).items() if value is not None and value is not False}
 
 
 def _is_colour(colour: Any) -> bool:

@@ -1,4 +1,4 @@
-"""The form of a stored field: its kind, dtype and rank. A dataset has one form for each field.
+"""The form of a stored field: its kind, dtype and rank, and an image's channels. A dataset has one form for each field.
 
 Records may differ all the same: for example one mask of 16 bits among thousands of 8 bits. No shard can know which of them is
 the exception, so each shard counts its samples by form. When all shards are built, the most common form becomes the dataset's,
@@ -31,8 +31,10 @@ FieldForms: TypeAlias = Mapping[str, Mapping[str, FieldForm]]
 
 @lru_cache(1000)  # the fields of a shard have few specs, unless sizes differ
 def form_of(spec: FieldSpec) -> str:
-    """Return the form's name, such as `image of uint8 [H, W, C]`."""
-    axes = ("H", "W", "C", *(f"D{axis}" for axis in range(3, len(spec.shape))))[: len(spec.shape)]
+    """Return the form's name, such as `image of uint8 [H, W, 3]` or `map of float32 [H, W, C]`."""
+    axes = ["H", "W", "C", *(f"D{axis}" for axis in range(3, len(spec.shape)))][: len(spec.shape)]
+    if spec.kind == "image":  # statistics and batches are by channel
+        axes[2:3] = map(str, spec.shape[2:3])
     return f"{spec.kind} of {spec.dtype} [{', '.join(axes)}]"
 
 
@@ -61,7 +63,8 @@ def check_expected(specs: Mapping[str, FieldSpec], expected: Mapping[str, str]) 
     for name, form in expected.items():
         if name in specs and form_of(specs[name]) != form:
             reason = (
-                f"it is {form_of(specs[name])}, most samples have {form}; a field has one dtype and rank in a dataset"
+                f"it is {form_of(specs[name])}, most samples have {form}; a field has one dtype and rank in a dataset, and an "
+                "image one number of channels"
             )
             raise SampleError(reason, stage="encode", field=name)
 

@@ -313,7 +313,10 @@ class _Shard:
         if result.specs:
             self._forms = counted(self._forms, result.specs, written=result.reject is None)
         for name, moments in result.moments.items():
-            self._moments[name] = self._moments.get(name, Moments()).plus(moments)
+            if len(self._forms[name]) > 1:  # such a shard is built again with one form of the field, and summed up then
+                self._moments.pop(name, None)
+            else:
+                self._moments[name] = self._moments.get(name, Moments()).plus(moments)
         for name, counts in result.counts.items():
             self._counts.setdefault(name, Counter()).update(counts)
         if result.reject is not None:

@@ -81,9 +81,13 @@ def looked(candidate: LayoutGuess, folder: Path) -> Detected:
     if facts.deep and isinstance(source, _OfPixels):
         source, named = _with_pixels(source, facts)
         facts, doubts = look(source, folder), (*doubts, *named)
-    elif facts.transparent and isinstance(source, _OfPixels):
-        source = replace(source, pixels={"image": Pixels(background=(255, 255, 255))})
-        doubts = (*doubts, "transparent pixels are laid over white (background=)")
+    elif isinstance(source, _OfPixels):
+        if facts.transparent:
+            source = replace(source, pixels={"image": Pixels(background=(255, 255, 255))})
+            doubts = (*doubts, "transparent pixels are laid over white (background=)")
+        if facts.not_plain:
+            few = ", ".join(facts.not_plain)
+            doubts = (*doubts, f"images that are no 8-bit RGB ({few}) are rejects, unless Pixels(to=, channels=) is given")
     if facts.small:
         doubts = (*doubts, facts.small)
     return Detected(source, layout, facts, doubts)

@@ -57,8 +57,13 @@ class Facts:
 
     @property
     def deep(self) -> bool:
-        """Whether 8-bit RGB would lose something of the images that were opened."""
-        return not {form.removesuffix(TRANSPARENT) for form in self.forms} <= set(PLAIN)
+        """Tells if 8-bit RGB would lose something of most images that were opened."""
+        return sum(self.not_plain.values()) * 2 > sum(self.forms.values())
+
+    @property
+    def not_plain(self) -> Mapping[str, int]:
+        """The forms of which 8-bit RGB would lose something."""
+        return {form: count for form, count in self.forms.items() if form.removesuffix(TRANSPARENT) not in PLAIN}
 
     @property
     def transparent(self) -> bool:
@@ -98,7 +103,7 @@ class Facts:
         lines.append(f"image files: {_counts(self.suffixes)}")
         if self.sizes:
             lines.append(f"image sizes, {len(self.sizes)} opened: {_sizes(self.sizes)}")
-        if self.deep:
+        if self.not_plain:
             lines.append(f"image dtype and channels: {_counts(self.forms)}")
         for name, numbers in self.mask_numbers.items():
             lines.append(f"{name}: class numbers {_ranges(numbers)} in the masks opened")

@@ -1,0 +1,93 @@
+"""Colour profiles (ICC) inside image files: which ones are not sRGB, and the conversion to sRGB, by Pillow's ImageCms.
+
+The stored numbers are kept unless a conversion is asked for, as Pillow, TensorFlow and torchvision keep them.
+"""
+
+from __future__ import annotations
+
+import io
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from PIL import Image, ImageCms
+
+from tfprep.errors import SampleError
+from tfprep.images.pillow import PNG_START, opened
+
+_SIGNATURE = b"acsp"
+"""Bytes 36 to 39 of every profile (ICC.1:2022, 7.2.11); a PNG holds its profile compressed, in the chunk iCCP."""
+_SAME_LEVELS = 8
+"""The most by which a profile that is called sRGB moves a colour: some move by 6, for their black; Adobe RGB and P3 by 60 and more."""
+_MODE_OF_SPACE = {"RGB": "RGB", "GRAY": "L", "CMYK": "CMYK"}
+
+
+def foreign_profile(data: bytes) -> tuple[str, bytes] | None:
+    """Return name and content of the profile inside an image; None if it has none, or one that says sRGB.
+
+    A profile for another number of channels than the image has says nothing about it, and counts as none.
+    """
+    if _SIGNATURE not in data and not (data.startswith(PNG_START) and b"iCCP" in data):
+        return None
+    try:
+        with opened(data, frames=True) as image:
+            profile, mode = image.info.get("icc_profile"), _plain_mode(image)
+    except SampleError:
+        return None
+    name = _foreign_name(profile, mode) if isinstance(profile, bytes) and profile else ""
+    return (name, profile) if name else None
+
+
+def in_srgb(image: Image.Image, profile: bytes) -> Image.Image:
+    """Return an opened image with its colours converted from a profile to sRGB (perceptual intent), its transparency kept."""
+    image.load()
+    transparent = image.has_transparency_data
+    alpha = image.convert("RGBA").getchannel("A") if transparent else None
+    mode = _plain_mode(image)
+    try:
+        converted = _transform(profile, mode).apply(image if image.mode == mode else image.convert(mode))
+    except (ImageCms.PyCMSError, OSError, ValueError) as error:
+        raise SampleError(f"its colour profile cannot be applied: {error}") from error
+    if alpha is not None:
+        converted.putalpha(alpha)
+    return converted
+
+
+def _plain_mode(image: Image.Image) -> str:
+    """The mode, without transparency and palette, to which the profile applies."""
+    if image.mode in ("L", "LA", "1", "CMYK"):
+        return image.mode if image.mode == "CMYK" else "L"
+    return "RGB" if image.mode in ("RGB", "RGBA", "RGBX", "P", "PA", "YCbCr") else ""
+
+
+@lru_cache(256)
+def _foreign_name(profile: bytes, mode: str) -> str:
+    """Return the name of a profile, "" if it is sRGB or is not for images of this mode."""
+    if not mode:
+        return ""
+    try:
+        opened_profile = ImageCms.ImageCmsProfile(io.BytesIO(profile))
+        if _MODE_OF_SPACE.get(opened_profile.profile.xcolor_space.strip()) != mode:
+            return ""
+        name = ImageCms.getProfileDescription(opened_profile).strip() or "without a name"
+        if mode == "CMYK":
+            return name
+        probe = _probe(mode)
+        moved = np.asarray(_transform(profile, mode).apply(probe), np.int16) - np.asarray(probe.convert("RGB"), np.int16)
+    except (ImageCms.PyCMSError, OSError, ValueError):
+        return "damaged"
+    return name if abs(moved).max() > _SAME_LEVELS else ""
+
+
+@lru_cache(64)
+def _transform(profile: bytes, mode: str) -> Any:
+    source, target = ImageCms.ImageCmsProfile(io.BytesIO(profile)), ImageCms.createProfile("sRGB")
+    return ImageCms.buildTransform(source, target, mode, "RGB", ImageCms.Intent.PERCEPTUAL)
+
+
+def _probe(mode: str) -> Image.Image:
+    """Colours all over the cube, or all levels of gray."""
+    if mode == "L":
+        return Image.fromarray(np.arange(256, dtype=np.uint8)[np.newaxis])
+    levels = np.linspace(0, 255, 9).round().astype(np.uint8)
+    return Image.fromarray(np.stack(np.meshgrid(levels, levels, levels), -1).reshape(1, -1, 3))
