@@ -5,9 +5,9 @@
     python benchmarks/fuzz_odd_files.py pillow-*/Tests/images data_store/data --json fuzz_odd_files.json
 
 Without a folder, the test files of the installed pydicom are taken. Every file gets a folder of its own. An outcome is one of:
-built; rejected (some samples of the file, such as frames of a video, are); refused (a `TfprepError` of `init` or of the build, such
-as the one that says that every sample was rejected); warned (a Python warning left the library); crash (any other exception); slow
-(more than `--timeout-s`). The run fails if there is a crash, a warning or a slow file.
+built; rejected (some samples of the file, such as frames of a video, are); refused (a `TfprepError` of `init` or of the build,
+such as the one that says that every sample was rejected); warned (a Python warning left the library); crash (any other
+exception); slow (more than `--timeout-s`). The run fails if there is a crash, a warning or a slow file.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def outcome_of(folder: Path, out: Path, timeout_s: float) -> tuple[str, str]:
             recipe_path.write_text(recipe_text(found, folder, recipe_path))
             recipe = load_recipe(recipe_path)
             root = data_root(recipe_path)
-            summary = tfprep.build(recipe, out, data=root, options=BuildOptions(workers=0))
+            summary = tfprep.build(recipe, out, root, options=BuildOptions(workers=0), on_event=lambda event: None)
     except TooSlowError:
         return "slow", f"more than {timeout_s:g} s"
     except TfprepError as error:

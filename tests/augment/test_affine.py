@@ -202,6 +202,20 @@ def test_elastic_is_as_smooth_as_its_gaussian():
         assert correlation == pytest.approx(np.exp(-(distance**2) / 400), abs=0.12)
 
 
+def test_points_of_a_folded_image_go_where_they_are_seen():
+    """A point that lands at p must be what is drawn at p, also where the image folds over itself."""
+    grid = np.stack(np.meshgrid(np.arange(4, 200, 8) + 0.5, np.arange(4, 160, 8) + 0.5), 2).reshape(-1, 2)
+    folds = 0
+    for alpha, sigma in ((300, 10), (48, 4), (34, 4)):
+        for seed in range(4):
+            transform = Elastic(alpha, sigma)((160, 200), rng(seed))
+            np.testing.assert_allclose(transform.pull(transform.push(grid)), grid, atol=0.011)
+            whole = np.stack(np.meshgrid(np.arange(201.0), np.arange(161.0)), 2)
+            right, down = (np.diff(transform.pull(whole), axis=axis) for axis in (1, 0))
+            folds += (right[:-1, :, 0] * down[:, :-1, 1] - right[:-1, :, 1] * down[:, :-1, 0] < 0).sum()
+    assert folds > 0
+
+
 def test_a_bend_accepts_empty_points_and_boxes():
     sample = {"p": np.zeros((0, 3), np.float32), "b": np.zeros((0, 4), np.float32)}
     out = warp_sample(sample, {"p": "points", "b": "boxes"}, Elastic()(SIZE, rng()))

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from fractions import Fraction
+from math import ceil
 
 import numpy as np
 import pytest
+from PIL import Image, ImageOps
 
 from tfprep import augment
 from tfprep.augment import (
@@ -195,6 +198,17 @@ def test_magnitudes_are_those_of_the_papers(name):
         assert strength(NARROW, name, 30, -1) - nothing == pytest.approx(nothing - strength(NARROW, name, 30))
     else:
         assert strength(NARROW, name, 0) == {"Solarize": 255, "Posterize": 8}[name]
+
+
+def test_solarize_has_the_papers_threshold_at_every_magnitude():
+    """Magnitude m of 30 inverts the levels from 255 (30 - m) / 30 on, in exact fractions, by Pillow's `ImageOps.solarize`."""
+    levels = np.repeat(np.arange(256, dtype=np.uint8)[None, :, None], 3, axis=2)
+    for magnitude in range(31):
+        threshold = Fraction(255 * (30 - magnitude), 30)
+        expected = ImageOps.solarize(Image.fromarray(levels), ceil(threshold))
+        for magnitudes in (NARROW, WIDE):
+            made = magnitudes.colour("Solarize", magnitude, 1)(levels, rng())
+            np.testing.assert_array_equal(made, np.asarray(expected), err_msg=str(magnitude))
 
 
 # torchvision 0.2x, RandAugment._augmentation_space: 8 - (arange(31) / (30 / 4)).round()

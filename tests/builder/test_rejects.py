@@ -257,7 +257,8 @@ def test_samples_of_another_form_are_rejected_in_every_shard(full, tools):
     assert (summary.samples, summary.rejects) == (27, 3)
     assert sorted(reject["key"] for reject in full.rejects()) == [f"{key}.jpg" for key in odd]
     assert {reject["error"] for reject in full.rejects()} == {
-        "it is mask of uint16 [H, W], most samples have mask of uint8 [H, W]; a field has one dtype and rank in a dataset, and an image one number of channels"
+        "it is mask of uint16 [H, W], most samples have mask of uint8 [H, W]; a field has one dtype and rank in a dataset, "
+        "and an image one number of channels"
     }
     tools["check_whole"](full.out)
     full.build(full.out.with_name("two"), workers=2)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 
 import cv2
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageCms
 
 import tfprep
 from tests.sources.building import built, write_picture
 from tfprep import augment, codecs, sources
 from tfprep.dataset import open_dataset
-from tfprep.errors import RecipeError
+from tfprep.errors import RecipeError, SampleError
 from tfprep.recipe import Recipe
 
 tifffile = pytest.importorskip("tifffile")
@@ -41,7 +42,7 @@ def pillow(array, form, mode=None, **options):
     return file.getvalue()
 
 
-def dicom(array, *, photometric="MONOCHROME2", bits=12, slope=None, window=None, patient="p", signed=False):
+def dicom(array, *, photometric="MONOCHROME2", bits=12, slope=None, window=None, patient="p", signed=False, **elements):
     """A DICOM file of one frame, or several where the array has three axes and is no RGB."""
     header = pydicom.dataset.Dataset()
     header.file_meta = pydicom.dataset.FileMetaDataset()
@@ -63,6 +64,8 @@ def dicom(array, *, photometric="MONOCHROME2", bits=12, slope=None, window=None,
         header.RescaleSlope, header.RescaleIntercept = slope
     if window:
         header.WindowCenter, header.WindowWidth = window
+    for name, value in elements.items():
+        setattr(header, name, value)
     header.PixelData = array.tobytes()
     file = io.BytesIO()
     pydicom.dcmwrite(file, header, enforce_file_format=True)
@@ -179,6 +182,202 @@ def test_a_window_of_dicom_is_that_of_pydicom():
         made = source.decoders()["image"].decode({"image": data}, None)
         assert abs(made[:, :, 0] - expected).max() <= 1
         assert len(np.unique(made)) > 50
+
+
+def decoded(data, **options):
+    """The pixels of a file with these options of `Pixels`."""
+    return (
+        sources.Folder("**", pixels={"image": sources.Pixels(**options)})
+        .decoders()["image"]
+        .decode({"image": data}, None)
+    )
+
+
+def group(**elements):
+    """An item of a sequence."""
+    item = pydicom.dataset.Dataset()
+    for name, value in elements.items():
+        setattr(item, name, value)
+    return item
+
+
+def table(values, first, bits):
+    """A modality or VOI LUT (PS3.3 C.11.1.1 and C.11.2.1.1)."""
+    item = pydicom.dataset.Dataset()
+    item.add_new("LUTDescriptor", "US", [len(values), first, bits])
+    item.add_new("LUTData", "US", [int(value) for value in values])
+    return [item]
+
+
+def linear(x, centre, width):
+    """PS3.3 C.11.2.1.2.1, from 0 to 1."""
+    inside = (x - (centre - 0.5)) / (width - 1) + 0.5
+    return np.where(x <= centre - 0.5 - (width - 1) / 2, 0, np.where(x > centre - 0.5 + (width - 1) / 2, 1, inside))
+
+
+X = HU.astype(np.float64)
+CURVE = np.linspace(0, 1, 4096) ** 2
+FRAMES = np.stack([HU, HU[::-1]])
+GROUPS = {
+    "SharedFunctionalGroupsSequence": [group(FrameVOILUTSequence=[group(WindowCenter=500, WindowWidth=1000)])],
+    "PerFrameFunctionalGroupsSequence": [
+        group(PixelValueTransformationSequence=[group(RescaleSlope=slope, RescaleIntercept=-100)]) for slope in (1, 3)
+    ],
+}
+SHOWN = {
+    "12 bits of 16 to 8": (dicom(HU), {}, X / 4095),
+    "12 bits, dark is high": (dicom(HU, photometric="MONOCHROME1"), {}, 1 - X / 4095),
+    "signed": (dicom(HU.astype(np.int16) - 2048, signed=True), {}, X / 4095),
+    "rescaled": (dicom(HU, slope=(2, -1024)), {}, X / 4095),
+    "window after rescale": (dicom(HU, slope=(2, -1024), window=(40, 400)), {"window": "file"}, linear(2 * X - 1024, 40, 400)),
+    "inversion after the window": (
+        dicom(HU, slope=(2, -1024), window=(40, 400), photometric="MONOCHROME1"), {"window": "file"},
+        1 - linear(2 * X - 1024, 40, 400),
+    ),
+    "inversion after a window of the recipe": (
+        dicom(HU, photometric="MONOCHROME1"), {"window": (1000, 500)}, 1 - linear(X, 1000, 500),
+    ),
+    "inversion after a range": (
+        dicom(HU, photometric="MONOCHROME1"), {"low": 1000, "high": 1500}, 1 - ((X - 1000) / 500).clip(0, 1),
+    ),
+    "exact": (
+        dicom(HU, window=(1000, 500), VOILUTFunction="LINEAR_EXACT"), {"window": "file"}, ((X - 1000) / 500 + 0.5).clip(0, 1),
+    ),
+    "sigmoid": (
+        dicom(HU, window=(1000, 500), VOILUTFunction="SIGMOID"), {"window": "file"}, 1 / (1 + np.exp(-4 * (X - 1000) / 500)),
+    ),
+    "negative slope": (dicom(HU, slope=(-1, 4000), window=(1000, 500)), {"window": "file"}, linear(4000 - X, 1000, 500)),
+    "table of 16 bits": (
+        dicom(HU, VOILUTSequence=table(CURVE * 65535, 0, 16)), {"window": "file"}, (CURVE * 65535).astype(int)[HU] / 65535,
+    ),
+    "table of 8 bits, from 100": (
+        dicom(HU, VOILUTSequence=table(CURVE[:2000] * 255, 100, 8)), {"window": "file"},
+        (CURVE[:2000] * 255).astype(int)[(HU.astype(int) - 100).clip(0, 1999)] / 255,
+    ),
+    "table of the modality": (
+        dicom(HU, ModalityLUTSequence=[*table(CURVE * 65535, 0, 16)]), {}, (CURVE * 65535).astype(int)[HU] / 65535,
+    ),
+    "frame 1 of an enhanced file": (dicom(FRAMES, **GROUPS), {"window": "file", "page": 1}, linear(3 * X[::-1] - 100, 500, 1000)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_gray_dicom_is_shown_as_the_standard_says(name):
+    """Modality, then VOI, then the inversion; PS3.3's formulas in NumPy are the reference."""
+    data, options, expected = SHOWN[name]
+    made = decoded(data, to="uint8", **options)
+    assert made.dtype == np.uint8
+    assert abs(made[:, :, 0] - expected * 255).max() <= 0.5 + 1e-6
+
+
+def test_rescale_of_a_frame_and_palettes_of_dicom():
+    decoder = sources.Folder("**", pixels={"image": sources.Pixels(page=1)}).decoders()["image"]
+    np.testing.assert_array_equal(decoder.decode({"image": dicom(FRAMES, **GROUPS)}, None)[:, :, 0], 3 * X[::-1] - 100)
+    path = Path(pydicom.data.get_testdata_file("examples_palette.dcm"))
+    header = pydicom.dcmread(path)
+    red = np.frombuffer(header.RedPaletteColorLookupTableData, "<u2")
+    made = KEPT.decoders()["image"].decode({"image": path.read_bytes()}, None)
+    np.testing.assert_array_equal(made[:, :, 0], red[header.pixel_array])
+
+
+def test_planes_of_a_tiff_are_told_by_the_file_and_not_by_their_lengths():
+    """Bands, height and width may all be equal."""
+    cube = RNG.integers(0, 65536, (5, 5, 5)).astype(np.uint16)
+    for planar, stored in (("separate", np.moveaxis(cube, 2, 0)), ("contig", cube)):
+        made = KEPT.decoders()["image"].decode({"image": tiff(stored, planarconfig=planar)}, None)
+        np.testing.assert_array_equal(made, cube, err_msg=planar)
+    wide = np.tile(cube[:, :, :3], (1, 2, 1))  # 5 x 10 pixels of 3 bands
+    for planar, stored in (("separate", np.moveaxis(wide, 2, 0)), ("contig", wide)):
+        made = KEPT.decoders()["image"].decode({"image": tiff(stored, planarconfig=planar, photometric="rgb")}, None)
+        np.testing.assert_array_equal(made, wide, err_msg=planar)
+
+
+def test_a_palette_of_a_tiff_with_alpha_and_one_that_rasterio_reads():
+    """Pillow's conversion to RGB(A) is the reference."""
+    colours = Image.fromarray((DEEP[:, :, :3] >> 8).astype(np.uint8)).quantize(16)
+    expected = np.asarray(colours.convert("RGB"))
+    files = [io.BytesIO(), io.BytesIO()]
+    colours.convert("PA").save(files[0], "TIFF")
+    np.testing.assert_array_equal(decoded(files[0].getvalue()), np.dstack([expected, np.full(SIZE, 255, np.uint8)]))
+    pytest.importorskip("rasterio")
+    colours.save(files[1], "TIFF", compression="tiff_lzw")
+    np.testing.assert_array_equal(decoded(files[1].getvalue()), expected)
+
+
+# --- colour profiles ------------------------------------------------------------------------------------------------
+
+
+def gamma_profile(gamma):
+    """An RGB profile with the primaries of sRGB and a plain gamma: sRGB's own bytes, with each curve replaced."""
+    srgb = bytearray(ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes())
+    count = int.from_bytes(srgb[128:132], "big")
+    curve = b"curv" + bytes(4) + (1).to_bytes(4, "big") + round(gamma * 256).to_bytes(2, "big")
+    for entry in range(132, 132 + 12 * count, 12):
+        if srgb[entry : entry + 4] in (b"rTRC", b"gTRC", b"bTRC"):
+            srgb[entry + 4 : entry + 8] = len(srgb).to_bytes(4, "big")
+            srgb[entry + 8 : entry + 12] = len(curve).to_bytes(4, "big")
+    srgb += curve + bytes(-len(curve) % 4)
+    srgb[0:4] = len(srgb).to_bytes(4, "big")
+    return bytes(srgb)
+
+
+def with_profile(image, form, profile, **options):
+    file = io.BytesIO()
+    image.save(file, form, icc_profile=profile, **options)
+    return file.getvalue()
+
+
+def test_images_with_a_colour_profile_are_counted_and_kept_or_converted(tmp_path):
+    """Pillow's `profileToProfile` is the reference of the conversion."""
+    foreign, srgb = gamma_profile(1.0), ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
+    rgb = Image.fromarray((DEEP[:, :, :3] >> 8).astype(np.uint8))
+    files = {
+        "a.jpg": with_profile(rgb, "JPEG", foreign, quality=95),
+        "b.png": with_profile(rgb, "PNG", foreign),
+        "c.tif": with_profile(rgb, "TIFF", foreign),
+        "d.webp": with_profile(rgb, "WEBP", foreign, lossless=True),
+        "same.jpg": with_profile(rgb, "JPEG", srgb, quality=95),
+        "gray.jpg": with_profile(rgb.convert("L"), "JPEG", foreign, quality=95),  # of another number of channels
+        "none.png": png(np.asarray(rgb)),
+    }
+    root = folder(tmp_path / "data", files)
+    counted = ["a.jpg", "b.png", "c.tif", "d.webp"]
+    with pytest.warns(UserWarning, match=r"4 images have a colour profile that is not sRGB .* are stored as they are"):
+        kept, rejects = built(sources.Folder("**"), root, tmp_path / "kept")
+    assert not rejects
+    assert "4 images have a colour profile that is not sRGB" in (tmp_path / "kept/report.html").read_text()
+    converting = sources.Folder("**", pixels={"image": sources.Pixels(srgb=True)})
+    converted, rejects = built(converting, root, tmp_path / "converted")
+    assert not rejects
+    assert "colour profile" not in (tmp_path / "converted/report.html").read_text()
+    target = ImageCms.createProfile("sRGB")
+    for name, data in files.items():
+        image = Image.open(io.BytesIO(data))
+        np.testing.assert_array_equal(kept[name]["image"], np.asarray(image.convert("RGB")), err_msg=name)
+        if name in counted:
+            profile = ImageCms.ImageCmsProfile(io.BytesIO(image.info["icc_profile"]))
+            image = ImageCms.profileToProfile(image, profile, target, outputMode="RGB")
+            assert np.abs(np.asarray(image).astype(int) - kept[name]["image"]).mean() > 20
+        np.testing.assert_array_equal(converted[name]["image"], np.asarray(image.convert("RGB")), err_msg=name)
+
+
+def test_transparency_and_the_other_options_beside_a_profile():
+    profile = gamma_profile(1.0)
+    rgba = Image.fromarray((DEEP >> 8).astype(np.uint8))
+    pixels = sources.Pixels(srgb=True, background=(9, 99, 199))
+    made = decoded(with_profile(rgba, "PNG", profile), srgb=True, background=(9, 99, 199))
+    source, target = ImageCms.ImageCmsProfile(io.BytesIO(profile)), ImageCms.createProfile("sRGB")
+    colours = ImageCms.profileToProfile(rgba.convert("RGB"), source, target)
+    colours.putalpha(rgba.getchannel("A"))
+    whole = Image.alpha_composite(Image.new("RGBA", rgba.size, (9, 99, 199)), colours)
+    np.testing.assert_array_equal(made, np.asarray(whole.convert("RGB")))
+    assert eval(repr(pixels), {"sources": sources}) == pixels
+    for wrong in ({"srgb": True, "to": "uint8"}, {"srgb": 1}):
+        with pytest.raises(RecipeError, match="srgb"):
+            sources.Pixels(**wrong)
+    damaged = with_profile(rgba.convert("RGB"), "JPEG", profile[:36] + b"acsp" + bytes(90))
+    with pytest.raises(SampleError, match="its colour profile cannot be applied"):
+        decoded(damaged, srgb=True)
 
 
 def test_what_would_be_lost_or_is_not_one_image_is_a_reject(tmp_path):

@@ -1,8 +1,8 @@
 """Elastic deformation and grid distortion: every pixel moves by its own offset. Both keep the size.
 
 Each is a `Bend`: output = where the input is *pulled* from. In a chain they are evaluated once for each output pixel, together
-with all matrices before and after, and the image is interpolated once. Points go the other way, by fixed-point iteration.
-Unaugmented, each does nothing.
+with all matrices before and after, and the image is interpolated once. Points go the other way, by fixed-point iteration, and
+by a search where that does not settle. Unaugmented, each does nothing.
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ from tfprep.fields import Array, Size
 
 _STEPS = 50
 _CLOSE_PX = 1e-3
+_RIGHT_PX = 1e-2
+"""The accuracy that `Bend.push` promises."""
+_STARTS = 16
 
 
 @dataclass(frozen=True)
@@ -28,7 +31,8 @@ class Elastic:
     Smoothing leaves offsets of about alpha_px / (6 · sigma_px) in standard deviation: 1.5 pixels with the defaults. Offsets
     are drawn on a grid of one node every `sigma_px` / 4 pixels (at least one pixel) and interpolated linearly in between, which
     is as smooth and far faster. From about alpha_px = 1.5 · sigma_px² on (Simard et al. took 34 and 4) the image may fold over
-    itself in places, and points there have no one place to go to; alpha_px is at most 3 · sigma_px².
+    itself in places: what lies there is seen several times, and a point goes to one of these places. alpha_px is at most
+    3 · sigma_px².
     """
 
     alpha_px: float = 90.0
@@ -103,7 +107,7 @@ class OffsetGrid:
         return x + right, y + down
 
     def push(self, x: Array, y: Array) -> tuple[Array, Array]:
-        """Solves p + offset(p) = (x, y): offsets change by less than the way between two points, so steps get shorter."""
+        """Solves p + offset(p) = (x, y): where offsets change by less than the way between two points, steps get shorter."""
         guess = x, y
         for _ in range(_STEPS):
             right, down = self._offset(*guess)
@@ -111,8 +115,57 @@ class OffsetGrid:
             moved = max(np.nanmax(np.abs(new - old), initial=0) for new, old in zip(nearer, guess, strict=True))
             guess = nearer
             if moved < _CLOSE_PX:
+                return guess
+        return self._searched(x, y, guess)
+
+    def _searched(self, x: Array, y: Array, guess: tuple[Array, Array]) -> tuple[Array, Array]:
+        """The guesses, those that show another point replaced by the best of a search: the image folds over itself there.
+
+        There is always a solution, because offsets have bounds; with folds there are several.
+        """
+        right, down = (np.array(one, np.float64).ravel() for one in guess)
+        x, y = (np.asarray(one, np.float64).ravel() for one in (x, y))
+        errors = np.subtract(self.pull(right, down), (x, y))
+        reach = float(np.abs(self.offsets).max()) + 1
+        spacing = max(min(self.step) / 4, 0.25)
+        ticks = np.linspace(-reach, reach, 2 * int(np.ceil(reach / spacing)) + 1)
+        around = np.stack(np.meshgrid(ticks, ticks)).reshape(2, -1)
+        for place in np.flatnonzero(np.hypot(*errors) > _RIGHT_PX):
+            target = np.array([[x[place]], [y[place]]])
+            candidates = target + around
+            far = np.hypot(*(np.asarray(self.pull(*candidates)) - target))
+            starts = candidates[:, np.argsort(far)[:_STARTS]]
+            right[place], down[place] = self._refined(starts, target)
+        found_x, found_y = (
+            np.asarray(new.reshape(np.shape(old)), old.dtype) for new, old in zip((right, down), guess, strict=True)
+        )
+        return found_x, found_y
+
+    def _refined(self, starts: Array, target: Array) -> Array:
+        """The best of Newton's method from each of the starts [2, N], each step halved until it comes nearer."""
+        points, half = starts.copy(), 0.05
+        errors = np.asarray(self.pull(*points)) - target
+        for _ in range(_STEPS):
+            slopes = [
+                (np.asarray(self.pull(*(points + step))) - np.asarray(self.pull(*(points - step)))) / (2 * half)
+                for step in (np.array([[half], [0]]), np.array([[0], [half]]))
+            ]
+            (a, c), (b, d) = slopes
+            determinant = a * d - b * c
+            determinant = np.where(np.abs(determinant) < 1e-6, 1e-6, determinant)
+            step = np.stack([d * errors[0] - b * errors[1], a * errors[1] - c * errors[0]]) / determinant
+            for _ in range(8):
+                nearer = np.asarray(self.pull(*(points - step))) - target
+                worse = np.hypot(*nearer) >= np.hypot(*errors)
+                if not worse.any():
+                    break
+                step = np.where(worse, step / 2, step)
+            nearer = np.asarray(self.pull(*(points - step))) - target
+            better = np.hypot(*nearer) < np.hypot(*errors)
+            points, errors = np.where(better, points - step, points), np.where(better, nearer, errors)
+            if np.hypot(*errors).min() < _CLOSE_PX:
                 break
-        return guess
+        return np.asarray(points[:, np.hypot(*errors).argmin()])
 
     def _offset(self, x: Array, y: Array) -> tuple[Array, Array]:
         """Bilinear between nodes, of the dtype that came; NaN for NaN."""

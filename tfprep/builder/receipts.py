@@ -76,6 +76,7 @@ class Receipt:
       rejects: The samples that were left out.
       thumbnails: Small JPEG pictures of some rejects, by key, in base 64.
       seconds: Time spent, by stage.
+      profiles: Number of images that are stored as they are although their colour profile is not sRGB, by its name.
     """
 
     split: str
@@ -94,6 +95,7 @@ class Receipt:
     rejects: tuple[Reject, ...]
     thumbnails: Mapping[str, str]
     seconds: Mapping[str, float]
+    profiles: Mapping[str, int]
 
     @property
     def records(self) -> int:
@@ -291,6 +293,7 @@ def _parse(raw: Any, common: dict[str, Any]) -> Receipt:
         rejects=tuple(Reject(**reject) for reject in raw["rejects"]),
         thumbnails=raw["thumbnails"],
         seconds={sys.intern(stage): seconds for stage, seconds in raw["seconds"].items()},
+        profiles=raw["profiles"],
     )
 
 

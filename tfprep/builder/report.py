@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
@@ -59,7 +59,9 @@ def write_report(
     Returns:
         Why it was not written; "" if it was. The dataset is published, so a report that fails must not make the build fail.
     """
-    facts = BuildFacts(seconds, built_samples, passed_over, _stages(receipts), _thumbnails(receipts))
+    facts = BuildFacts(
+        seconds, built_samples, passed_over, _stages(receipts), _thumbnails(receipts), foreign_profiles(receipts)
+    )
     try:
         data = Dataset(layout.out, manifest)
         stats = statistics_of(data, most_samples=_read_at_most(manifest))
@@ -67,6 +69,14 @@ def write_report(
     except Exception as error:
         return f"report.html was not written: {type(error).__name__}: {error}"
     return ""
+
+
+def foreign_profiles(receipts: Sequence[Receipt]) -> dict[str, int]:
+    """Return the number of images that are stored as they are although their colour profile is not sRGB, by its name."""
+    profiles: Counter[str] = Counter()
+    for receipt in receipts:
+        profiles.update(receipt.profiles)
+    return dict(profiles.most_common())
 
 
 def _read_at_most(manifest: Manifest) -> int:

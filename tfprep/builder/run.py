@@ -36,7 +36,7 @@ from tfprep.builder.progress import NodeProgress, OnEvent, OnProgress, Tell, tel
 from tfprep.builder.publication.at_store import locked_at_store
 from tfprep.builder.publication.publish import Publication, check_rejects, publish
 from tfprep.builder.receipts import Receipt, read_receipts
-from tfprep.builder.report import preparing_report, write_report
+from tfprep.builder.report import foreign_profiles, preparing_report, write_report
 from tfprep.builder.schedule import PendingShard, ShardScheduler, SpaceCheck
 from tfprep.builder.scratch import placed
 from tfprep.builder.shards.forms import expected_of, most_common
@@ -322,6 +322,13 @@ class _Build:
     def _report(self, plan: Plan, manifest: Manifest, receipts: Sequence[Receipt], built: Sequence[ShardState]) -> None:
         samples = sum(state.samples for state in built)
         seconds = time.monotonic() - self._job.started
+        if profiles := foreign_profiles(receipts):
+            named = ", ".join(f"{name} {count}" for name, count in list(profiles.items())[:4])
+            self._tell(
+                "warning",
+                f"{sum(profiles.values())} images have a colour profile that is not sRGB ({named}) and are stored as they are; "
+                "sources.Pixels(srgb=True) converts them",
+            )
         if fault := write_report(self._layout, manifest, receipts, seconds, samples, plan.tally):
             self._tell("report", fault)
 

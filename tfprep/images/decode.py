@@ -82,7 +82,9 @@ def decode_image(
             )
         if profile:
             converted = in_srgb(image, profile[1])
-            return upright(rgb_pixels(converted, background or (WHITE if narrow else None)), pillow_orientation(image, data))
+            return upright(
+                rgb_pixels(converted, background or (WHITE if narrow else None)), pillow_orientation(image, data)
+            )
         deep = image.mode in ("RGB", "RGBA", "LA") and bits_per_channel(image, data) == 16
         pixels = deep_pixels(image, data) if deep else rgb_pixels(image, background or (WHITE if narrow else None))
         return upright(pixels, pillow_orientation(image, data))

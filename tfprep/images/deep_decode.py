@@ -65,7 +65,9 @@ def decode_numbers(data: bytes, page: int | None = None, nodata: float | None = 
         window: Apply the window that a DICOM file gives. SampleError if it gives none.
     """
     if window and not is_dicom(data):
-        raise SampleError("window='file' takes the window of a DICOM file, and this is none; give window=(centre, width)")
+        raise SampleError(
+            "window='file' takes the window of a DICOM file, and this is none; give window=(centre, width)"
+        )
     if is_dicom(data):
         numbers = dicom_numbers(data, page, window)
     else:

@@ -1,7 +1,8 @@
 """DICOM, by pydicom: the modality's LUT or rescale, then the VOI window or LUT, and last the inversion of MONOCHROME1.
 
-That is the order of PS3.3: C.11.1 (modality, such as Hounsfield units), C.11.2 (VOI: LINEAR, LINEAR_EXACT, SIGMOID and tables), then
-C.7.6.3.1.2 (photometric interpretation). Enhanced CT and MR give rescale and window by frame, in functional groups (C.7.6.16).
+That is the order of PS3.3: C.11.1 (modality, such as Hounsfield units), C.11.2 (VOI: LINEAR, LINEAR_EXACT, SIGMOID and tables),
+then C.7.6.3.1.2 (photometric interpretation). Enhanced CT and MR give rescale and window by frame, in functional groups
+(C.7.6.16).
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from tfprep.optional import require_package
 
 _PREAMBLE, _MARK = 128, b"DICM"
 _GRAY = ("MONOCHROME1", "MONOCHROME2")
-_ALREADY_RGB = ("RGB", "YBR_FULL", "YBR_FULL_422")
-"""What `pixel_array` returns as RGB."""
+_ALREADY_RGB = ("RGB", "YBR_FULL", "YBR_FULL_422", "YBR_ICT", "YBR_RCT")
+"""What `pixel_array` returns as RGB; the last two are undone by decoders of JPEG 2000."""
 _OF_FRAMES = ("PixelValueTransformationSequence", "FrameVOILUTSequence")
 """The functional groups that say how numbers are shown."""
 _WIDE_LUT_BITS = 16
@@ -63,7 +64,7 @@ def dicom_size(data: bytes) -> Size:
 
 
 def dicom_numbers(data: bytes, page: int | None, window: bool = False) -> Numbers:
-    """Return one frame: gray after the modality's LUT or rescale, as stored without them; or RGB, of which a palette is looked up.
+    """Return one frame: gray after the modality's LUT or rescale, as stored without them; or RGB, a palette looked up.
 
     Args:
         data: The file's bytes.
@@ -73,10 +74,12 @@ def dicom_numbers(data: bytes, page: int | None, window: bool = False) -> Number
     Raises:
         SampleError: The file is no whole DICOM file of images.
     """
-    header = read_header(data)
+    require_package("pydicom", "reading DICOM")
     with _reading():
+        import pydicom
         from pydicom.pixels import apply_color_lut, convert_color_space, pixel_array
 
+        header = pydicom.dcmread(io.BytesIO(data))
         frames = int(header.get("NumberOfFrames") or 1)
         if page is None and frames > 1:
             raise SampleError(f"DICOM holds {frames} frames, expected one image; choose one with page=0")
@@ -87,12 +90,14 @@ def dicom_numbers(data: bytes, page: int | None, window: bool = False) -> Number
         kind = str(header.get("PhotometricInterpretation", ""))
         if window and kind not in _GRAY:
             raise SampleError(f"a window is for gray DICOM (MONOCHROME1 and 2), this one is {kind}")
-        array = np.asarray(pixel_array(io.BytesIO(data), index=page or 0))
+        array = np.asarray(pixel_array(header, index=page or 0))
         if kind in _GRAY:
             return _gray(array, _of_frame(header, page or 0), window)
         if kind == "PALETTE COLOR":
             return Numbers(np.asarray(apply_color_lut(array, header)))
-        return Numbers(array if kind in _ALREADY_RGB else convert_color_space(array, kind, "RGB"), _stored(header, array))
+        return Numbers(
+            array if kind in _ALREADY_RGB else convert_color_space(array, kind, "RGB"), _stored(header, array)
+        )
 
 
 def _gray(array: Array, header: Any, window: bool) -> Numbers:
@@ -102,14 +107,19 @@ def _gray(array: Array, header: Any, window: bool) -> Numbers:
     inverted = header.PhotometricInterpretation == "MONOCHROME1"
     limits = _stored(header, array)
     if limits is not None and (array.min() < limits[0] or array.max() > limits[1]):
-        raise SampleError(f"stored numbers from {array.min()} to {array.max()} do not fit into {header.BitsStored} bits")
+        raise SampleError(
+            f"stored numbers from {array.min()} to {array.max()} do not fit into {header.BitsStored} bits"
+        )
     values = np.asarray(apply_modality_lut(array, header))
     if header.get("ModalityLUTSequence"):
         limits = 0.0, 2.0 ** int(header.ModalityLUTSequence[0].LUTDescriptor[2]) - 1
     elif limits is not None:
-        limits = tuple(float(one) for one in apply_modality_lut(np.array(limits), header))
+        first, last = (float(one) for one in apply_modality_lut(np.array(limits), header))
+        limits = first, last
     ascending = limits is None or limits[0] <= limits[1]
-    if limits is not None and not ascending:  # a negative slope, for which pydicom's window would turn dark and bright around
+    if (
+        limits is not None and not ascending
+    ):  # a negative slope, for which pydicom's window would turn dark and bright around
         limits = limits[1], limits[0]
     if not window:
         return Numbers(values, limits, inverted)

@@ -18,7 +18,7 @@ from tfprep.images.pillow import PNG_START, opened
 _SIGNATURE = b"acsp"
 """Bytes 36 to 39 of every profile (ICC.1:2022, 7.2.11); a PNG holds its profile compressed, in the chunk iCCP."""
 _SAME_LEVELS = 8
-"""The most by which a profile that is called sRGB moves a colour: some move by 6, for their black; Adobe RGB and P3 by 60 and more."""
+"""The most by which a profile counts as sRGB: some that are called so move a colour by 6, Adobe RGB and P3 by 60 and more."""
 _MODE_OF_SPACE = {"RGB": "RGB", "GRAY": "L", "CMYK": "CMYK"}
 
 
@@ -34,7 +34,9 @@ def foreign_profile(data: bytes) -> tuple[str, bytes] | None:
             profile, mode = image.info.get("icc_profile"), _plain_mode(image)
     except SampleError:
         return None
-    name = _foreign_name(profile, mode) if isinstance(profile, bytes) and profile else ""
+    if not isinstance(profile, bytes) or not profile:
+        return None
+    name = _foreign_name(profile, mode)
     return (name, profile) if name else None
 
 
@@ -45,7 +47,7 @@ def in_srgb(image: Image.Image, profile: bytes) -> Image.Image:
     alpha = image.convert("RGBA").getchannel("A") if transparent else None
     mode = _plain_mode(image)
     try:
-        converted = _transform(profile, mode).apply(image if image.mode == mode else image.convert(mode))
+        converted: Image.Image = _transform(profile, mode).apply(image if image.mode == mode else image.convert(mode))
     except (ImageCms.PyCMSError, OSError, ValueError) as error:
         raise SampleError(f"its colour profile cannot be applied: {error}") from error
     if alpha is not None:
@@ -73,7 +75,9 @@ def _foreign_name(profile: bytes, mode: str) -> str:
         if mode == "CMYK":
             return name
         probe = _probe(mode)
-        moved = np.asarray(_transform(profile, mode).apply(probe), np.int16) - np.asarray(probe.convert("RGB"), np.int16)
+        moved = np.asarray(_transform(profile, mode).apply(probe), np.int16) - np.asarray(
+            probe.convert("RGB"), np.int16
+        )
     except (ImageCms.PyCMSError, OSError, ValueError):
         return "damaged"
     return name if abs(moved).max() > _SAME_LEVELS else ""

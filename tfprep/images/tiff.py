@@ -85,9 +85,11 @@ def _array(found: Any, data: bytes, page: int) -> Array:
             warnings.simplefilter("ignore")  # about images that are no maps
             with MemoryFile(data) as memory, memory.open() as whole:
                 if page == 0:
-                    return np.moveaxis(whole.read(), 0, -1)
-                with rasterio.open(f"GTIFF_DIR:{page + 1}:{memory.name}") as one:
-                    return np.moveaxis(one.read(), 0, -1)
+                    bands = whole.read()
+                else:
+                    with rasterio.open(f"GTIFF_DIR:{page + 1}:{memory.name}") as one:
+                        bands = one.read()
+                return np.moveaxis(bands, 0, -1) if len(bands) > 1 else bands[0]
     except rasterio.errors.RasterioError as error:
         raise SampleError(f"not a whole TIFF: {error}") from error
 
@@ -100,8 +102,13 @@ def _checked(array: Array, found: Any) -> Array:
     if found.photometric.name == "MINISWHITE":
         raise SampleError("TIFF whose 0 is white (MINISWHITE); save it with 0 as black")
     if found.photometric.name == "PALETTE":
-        table = np.asarray(found.colormap)[:, array]
-        return np.moveaxis((table >> 8).astype(np.uint8), 0, -1)
+        index, *others = [array] if array.ndim == 2 else np.moveaxis(array, -1, 0)
+        if others and (len(others) > 1 or array.dtype != np.uint8):
+            raise SampleError(
+                f"TIFF with a palette and {len(others)} further channels of {array.dtype}; save it as RGB"
+            )
+        colours = (np.asarray(found.colormap)[:, index] >> 8).astype(np.uint8)
+        return np.stack([*colours, *others], axis=-1)
     return array
 
 

@@ -11,7 +11,7 @@ from tfprep.errors import RecipeError, SampleError, SourceError
 from tfprep.images import header_text
 from tfprep.sources.labels import class_name_fault
 from tfprep.sources.patterns import IMAGE_SUFFIXES, Holes, Pattern
-from tfprep.sources.raw import names_of
+from tfprep.sources.raw import names_of, read_whole
 from tfprep.sources.source import key_of
 from tfprep.sources.splits import Fractions, check_split_name
 from tfprep.sources.walk import MatchedFile, walk
@@ -67,8 +67,7 @@ def dicom_group(splits: Splits, root: Path, path: str) -> str | None:
     if not (isinstance(splits, Fractions) and splits.by_column):
         return None
     try:
-        with (root / path).open("rb") as file:
-            value = header_text(file.read(), str(splits.group_by))
+        value = header_text(read_whole(root / path), str(splits.group_by))
     except (OSError, SampleError):
         return path
     return value or path

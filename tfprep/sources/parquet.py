@@ -18,6 +18,7 @@ import numpy as np
 from tfprep.errors import SourceError
 from tfprep.fields import Array
 from tfprep.sources.labels import class_name_fault
+from tfprep.sources.raw import arrow_input
 from tfprep.sources.reference import Reference
 from tfprep.sources.staging import CheckedFile, staged
 
@@ -95,7 +96,7 @@ def _without_columns(file: pq.ParquetFile, stored: dict[str, _StoredFiles], rows
 def _opened(path: Path) -> pq.ParquetFile:
     import pyarrow.parquet
 
-    return pyarrow.parquet.ParquetFile(path if isinstance(path, Path) else path.open("rb"))
+    return pyarrow.parquet.ParquetFile(arrow_input(path))
 
 
 # --- values -----------------------------------------------------------------------------------------------------------

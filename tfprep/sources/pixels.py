@@ -27,17 +27,17 @@ class Pixels:
     Attributes:
         to: The dtype: None for that of the file; "uint8" or "uint16" for `low` to `high` as 0 to the highest number, what lies
             outside cut; "float32" for the numbers as they are.
-        low, high: The range for `to="uint8"` and `to="uint16"`, in the numbers that DICOM's rescale gives: by default all that the
-            file's whole numbers can be (in DICOM by the bits stored). Files of floats have no such range: then both must be
-            given, or `window`.
+        low, high: The range for `to="uint8"` and `to="uint16"`, in the numbers that DICOM's rescale gives: by default all that
+            the file's whole numbers can be (in DICOM by the bits stored). Files of floats have no such range: then both must
+            be given, or `window`.
         window: (centre, width) in place of `low` and `high`, by DICOM's linear function; or "file" for the first window or table
             (VOI LUT) that each DICOM file, or frame, gives.
         channels: The channels to take, from 0, such as `(3, 2, 1)`; None for all.
         page: The page of a TIFF, or the frame of an animated image or of DICOM, from 0. With None, a file of several is a reject.
         background: The RGB colour that transparent pixels are laid over, such as (255, 255, 255). All images then become 8-bit
             RGB, as without `Pixels`. Without it, transparency stays a channel.
-        srgb: Convert the colours of images whose file holds another colour profile (ICC) to sRGB, by Pillow's ImageCms. All images
-            then become 8-bit RGB. By default the stored numbers are kept, and the report counts such images.
+        srgb: Convert the colours of images whose file holds another colour profile (ICC) to sRGB, by Pillow's ImageCms. All
+            images then become 8-bit RGB. By default the stored numbers are kept, and the report counts such images.
         nodata: The value for the pixels that a GeoTIFF marks as no data. With None, an image with such pixels is a reject.
 
     Raises:

@@ -6,6 +6,7 @@ below a URL is listed once for each root, with one request for 1,000 objects, wh
 
 from __future__ import annotations
 
+import errno
 import functools
 import io
 import os
@@ -188,6 +189,32 @@ def state_of(path: Path) -> RawState:
     if url is None:
         return _local_state(str(path))
     return url.objects.state(url.path) if can_list(path) else _asked_state(path, "")
+
+
+def open_raw(path: Path) -> BinaryIO:
+    """Open a whole file below a root for reading. OSError also if it is no regular file: a FIFO would wait for a writer."""
+    if url := _remote(path):
+        return url.open()
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return os.fdopen(descriptor, "rb")
+
+
+def arrow_input(path: Path) -> Path | BinaryIO:
+    """Return what Arrow reads a file from: by itself if it is of this machine. The errors are those of `open_raw`."""
+    file = open_raw(path)
+    if _remote(path):
+        return file
+    file.close()
+    return path
+
+
+def read_whole(path: Path) -> bytes:
+    """Return the content of a file below a root; the errors are those of `open_raw`."""
+    with open_raw(path) as file:
+        return file.read()
 
 
 def read_raw(root: Path, text: str, most_bytes: int = MAX_FILE_BYTES) -> bytes:

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from tfprep.errors import SourceError
 from tfprep.sources.parquet import class_names, parquet_batches, parquet_columns
+from tfprep.sources.raw import arrow_input, open_raw
 
 BATCH_ROWS = 8192
 BLOCK_BYTES = 1 << 20
@@ -69,7 +70,7 @@ def _open_csv(path: Path, columns: list[str] | None = None) -> Any:
     import pyarrow.csv
 
     return pyarrow.csv.open_csv(
-        path if isinstance(path, Path) else path.open("rb"),
+        arrow_input(path),
         read_options=pyarrow.csv.ReadOptions(block_size=BLOCK_BYTES, use_threads=False),
         parse_options=pyarrow.csv.ParseOptions(delimiter=_delimiter(path), newlines_in_values=True),
         convert_options=pyarrow.csv.ConvertOptions(
@@ -84,7 +85,7 @@ def _delimiter(path: Path) -> str:
     """A tab in TSV. In CSV a comma, or a semicolon if the header has that and no comma, as spreadsheets write it in Europe."""
     if path.suffix.lower() == ".tsv":
         return "\t"
-    with path.open("rb") as file:
+    with open_raw(path) as file:
         header = file.readline(BLOCK_BYTES)
     unquoted = b"".join(header.split(b'"')[::2])
     return ";" if b";" in unquoted and b"," not in unquoted else ","
@@ -114,7 +115,7 @@ def _json_batches(path: Path, columns: list[str]) -> Iterator[RowBatch]:
 
 
 def _json_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    with path.open("rb") as lines:
+    with open_raw(path) as lines:
         for number, line in enumerate(lines, 1):
             if line.strip():
                 yield number, _json_object(path, number, line)

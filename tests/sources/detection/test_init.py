@@ -5,7 +5,10 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import os
 import shutil
+import subprocess
+import sys
 import tarfile
 from pathlib import Path
 
@@ -23,6 +26,7 @@ from tests.sources.test_parquet import row
 from tests.sources.test_parquet import write as write_parquet
 from tfprep import Recipe, codecs, sources
 from tfprep.builder import BuildOptions
+from tfprep.errors import SourceError
 from tfprep.recipe.file import data_root, load_recipe
 from tfprep.recipe.template import recipe_text, recognised
 from tfprep.sources.detection.detect import detect
@@ -285,3 +289,88 @@ def test_one_thumbnail_does_not_decide_the_size_of_all(tmp_path):
     found = detect(tmp_path)
     assert "augment.RandomResizedCrop(224, 224)" in recipe_text(found, tmp_path, tmp_path / "recipe.py")
     assert any("1 of 24 images opened are smaller than half of the usual 240" in line for line in found.lines())
+
+
+def test_a_folder_of_mixed_forms_builds_and_names_the_rare_ones(tmp_path):
+    """RGB, gray, palettes and transparency become 8-bit RGB; images of 16 bits are rejects."""
+    noise = np.random.default_rng(0).integers(0, 65536, (40, 50, 4)).astype(np.uint16)
+    eight = (noise >> 8).astype(np.uint8)
+    forms = {
+        "rgb": (20, Image.fromarray(eight[:, :, :3])),
+        "gray": (4, Image.fromarray(eight[:, :, 0])),
+        "deep": (4, Image.fromarray(noise[:, :, 0])),
+        "alpha": (3, Image.fromarray(eight)),
+        "palette": (3, Image.fromarray(eight[:, :, :3]).quantize(16)),
+    }
+    root = tmp_path / "raw"
+    root.mkdir()
+    for name, (count, image) in forms.items():
+        for number in range(count):
+            image.save(root / f"{name}{number}.png")
+    found = detect(root)
+    assert any("images that are no 8-bit RGB (uint16 [H, W, 1]) are rejects" in line for line in found.lines())
+    path = tmp_path / "recipe_mixed.py"
+    path.write_text(recipe_text(found, root, path))
+    summary = tfprep.build(path, tmp_path / "out", data=root, options=BuildOptions(workers=0))
+    assert (summary.samples, summary.rejects) == (30, 4)
+    assert {key[:4]: "16 bits a channel" in error for key, error in rejects_of(tmp_path / "out").items()} == {
+        "deep": True
+    }
+
+
+def test_most_of_16_bits_makes_the_others_rejects(tmp_path):
+    for number in range(9):
+        pixels = np.random.default_rng(number).integers(0, 65536, (40, 50)).astype(np.uint16)
+        Image.fromarray(pixels).save(tmp_path / f"deep{number}.png")
+    write_picture(tmp_path / "rgb.png", 1)
+    found = detect(tmp_path)
+    assert "pixels={'image': sources.Pixels()}" in repr(found.source)
+    assert any("the less common ones are rejects" in line for line in found.lines())
+
+
+def test_damaged_dicom_is_no_traceback(tmp_path):
+    """A file of pydicom's own tests, in which the number of frames is '1A'."""
+    pydicom = pytest.importorskip("pydicom")
+    (tmp_path / "raw").mkdir()
+    shutil.copy(pydicom.data.get_testdata_file("badVR.dcm"), tmp_path / "raw/bad.dcm")
+    assert any("not a whole DICOM file" in line and "1A" in line for line in detect(tmp_path / "raw").lines())
+
+
+def test_dicom_of_rgb_needs_its_own_reader_too(tmp_path):
+    pytest.importorskip("pydicom")
+    from tests.sources.test_pixels import dicom
+
+    for number in range(3):
+        pixels = np.random.default_rng(number).integers(0, 256, (40, 56, 3)).astype(np.uint8)
+        (tmp_path / f"{number}.dcm").write_bytes(dicom(pixels, photometric="RGB"))
+    assert "pixels={'image': sources.Pixels()}" in repr(detect(tmp_path).source)
+
+
+def test_pipes_and_alias_bombs_do_not_stop_it(tmp_path):
+    """In another process, because a hang of this one could not be told from a slow test."""
+    pytest.importorskip("yaml")
+    pictures(tmp_path / "raw", "{}.png", NAMES[:3])
+    for name in ("x.json", "x.xml", "00.json", "data.yml", "table.csv", "rows.jsonl", "rows.parquet"):
+        os.mkfifo(tmp_path / "raw" / name)
+    bomb = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
+    bomb += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 12)]
+    (tmp_path / "raw/data.yaml").write_text("\n".join([*bomb, "names: *a11", "train: *a11"]))
+    command = [sys.executable, "-m", "tfprep", "init", "raw"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "3 samples" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        (sources.Table("table.csv", image="file"), "table.csv"),
+        (sources.Table("rows.jsonl", image="file"), "rows.jsonl"),
+        (sources.Table("rows.parquet", image="file"), "rows.parquet"),
+        (sources.Yolo("data.yaml"), "data.yaml"),
+    ],
+)
+def test_a_pipe_in_the_place_of_a_listing_is_named(tmp_path, source, name):
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(SourceError, match=f"{name}.*not a regular file"):
+        list(source.scan(tmp_path).entries)

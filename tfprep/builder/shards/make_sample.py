@@ -28,6 +28,7 @@ from tfprep.recipe import Recipe
 from tfprep.recipe.checks import derived_kind
 from tfprep.seeding import generator
 from tfprep.sources import FieldDecoder
+from tfprep.sources.pixels import PixelDecoder
 
 T = TypeVar("T")
 _MOST_SIZES = 64
@@ -96,6 +97,11 @@ class SampleMaker:
     def _decoders(self) -> Mapping[str, FieldDecoder]:
         decoders: Mapping[str, FieldDecoder] = getattr(self.recipe.source, "decoders", dict)()
         return decoders
+
+    def converts_colour(self, name: str) -> bool:
+        """Tells if the colours of an image field are converted to sRGB by the profiles in its files."""
+        decoder = self._decoders.get(name)
+        return isinstance(decoder, PixelDecoder) and decoder.pixels.srgb
 
     @property
     def _custom(self) -> bool:

@@ -47,7 +47,7 @@ from tfprep.codecs import Original
 from tfprep.dataset.names import shard_name
 from tfprep.errors import BuildError, RecipeError, SampleError
 from tfprep.fields import RASTER_KINDS, FieldSpec
-from tfprep.images import perceptual_hash
+from tfprep.images import foreign_profile, perceptual_hash
 from tfprep.recipe import Recipe
 from tfprep.recipe.file import load_recipe
 from tfprep.records import encode
@@ -296,6 +296,7 @@ class _Shard:
         self._counts: dict[str, Counter[int]] = {}
         self._rejects: list[Reject] = []
         self._thumbnails: dict[str, str] = {}
+        self._profiles: Counter[str] = Counter()
 
     def add(self, position: int, key: str, files: Sequence[str], values: Sequence[Any]) -> None:
         """Write all variants of the sample, or a reject."""
@@ -313,7 +314,8 @@ class _Shard:
         if result.specs:
             self._forms = counted(self._forms, result.specs, written=result.reject is None)
         for name, moments in result.moments.items():
-            if len(self._forms[name]) > 1:  # such a shard is built again with one form of the field, and summed up then
+            written = [form for form in self._forms[name].values() if form.spec is not None]
+            if len(written) > 1:  # such a shard is built again with one form of the field, and summed up then
                 self._moments.pop(name, None)
             else:
                 self._moments[name] = self._moments.get(name, Moments()).plus(moments)
@@ -321,6 +323,8 @@ class _Shard:
             self._counts.setdefault(name, Counter()).update(counts)
         if result.reject is not None:
             self._rejects.append(result.reject)
+        if result.profile:
+            self._profiles[result.profile] += 1
         if result.thumbnail:
             self._thumbnails[result.key] = base64.b64encode(result.thumbnail).decode()
 
@@ -339,7 +343,7 @@ class _Shard:
             return SampleResult(key, raw.digest, specs=specs, **self._rejected(key, files, raw.parts, error))
         with self._timed("write"):
             rows = self._write(key, raw, records)
-        return SampleResult(key, raw.digest, rows, specs, moments, counts)
+        return SampleResult(key, raw.digest, rows, specs, moments, counts, profile=self._profile(raw.parts))
 
     def _make(
         self, position: int, key: str, raw: Mapping[str, Any]
@@ -373,6 +377,14 @@ class _Shard:
             return None
         with self._timed("hash"):
             return perceptual_hash(stored.values[image])
+
+    def _profile(self, raw: Mapping[str, Any]) -> str:
+        """Return the name of the colour profile of the sample's image if its numbers are stored without regard to it."""
+        image = self._context.inputs.image
+        if image is None or self._context.maker.converts_colour(image):
+            return ""
+        profile = foreign_profile(raw[image])
+        return profile[0] if profile else ""
 
     def _sums(self, stored: Stored, position: int) -> tuple[dict[str, Moments], dict[str, Counter[int]]]:
         """Sum up variant 0: class counts of every split, pixels of the training split alone."""
@@ -419,7 +431,7 @@ class _Shard:
             digest=self._digest.hexdigest(),
             files=self._files.infos(), forms=self._forms, expected=task.expected,
             moments=self._moments, class_counts=self._class_counts(), rejects=tuple(self._rejects),
-            thumbnails=self._thumbnails, seconds=dict(self._context.maker.seconds),
+            thumbnails=self._thumbnails, seconds=dict(self._context.maker.seconds), profiles=dict(self._profiles),
         )  # fmt: skip
 
     def contents(self) -> Contents:

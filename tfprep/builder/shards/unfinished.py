@@ -41,6 +41,7 @@ class SampleResult:
       specs: What each stored field is; empty if the sample was rejected before that was known.
       moments, counts: Sums over the pixels, and counts of classes, by field.
       reject, thumbnail: Why the sample was left out, and a small JPEG of it.
+      profile: Name of the colour profile of its image if that is not sRGB, and not converted to it.
     """
 
     key: str
@@ -51,6 +52,7 @@ class SampleResult:
     counts: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
     reject: Reject | None = None
     thumbnail: bytes = b""
+    profile: str = ""
 
 
 class UnfinishedShard:

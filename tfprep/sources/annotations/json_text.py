@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tfprep.errors import SourceError
+from tfprep.sources.raw import read_whole
 
 _DECODER = json.JSONDecoder()
 _SPACE = re.compile(r"[ \t\r\n]*")
@@ -34,7 +35,7 @@ class JsonText:
     def __init__(self, path: Path) -> None:
         self._path = path
         try:
-            self._text = path.read_bytes().decode("utf-8-sig")
+            self._text = read_whole(path).decode("utf-8-sig")
         except OSError as error:
             raise SourceError(f"{path}: cannot read the annotations: {error.strerror}") from error
         except UnicodeDecodeError as error:

@@ -34,6 +34,7 @@ from tfprep.sources.labels import check_classes, class_name_fault
 from tfprep.sources.layout import Splits, images
 from tfprep.sources.patterns import Holes, compile_pattern
 from tfprep.sources.pixels import Pixels, check_pixels_option, pixel_decoders
+from tfprep.sources.raw import read_whole
 from tfprep.sources.source import FieldDecoder, Listing, constructor_text
 from tfprep.sources.splits import Row
 from tfprep.sources.walk import walk
@@ -230,7 +231,7 @@ def _size(tree: ElementTree.Element) -> list[int] | None:
 
 def _names(root: Path, path: str) -> list[str]:
     try:
-        lines = (root / path).read_text("utf-8").splitlines()
+        lines = read_whole(root / path).decode("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise SourceError(f"{root / path}: cannot read the list of images: {error}") from error
     return [line.split()[0] for line in lines if line.strip()]

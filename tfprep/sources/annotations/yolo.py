@@ -38,12 +38,14 @@ from tfprep.sources.labels import class_name_fault
 from tfprep.sources.layout import Splits
 from tfprep.sources.patterns import IMAGE_SUFFIXES, compile_pattern, literal
 from tfprep.sources.pixels import Pixels, check_pixels_option
+from tfprep.sources.raw import read_whole
 from tfprep.sources.source import Listing, constructor_text
 from tfprep.sources.splits import Row
 from tfprep.sources.walk import image_suffix, walk
 
 _FIELDS = ("boxes", "box_labels", "box_numbers", "instances", "mask", "points")
 _SPLITS = ("train", "val", "test")
+_MOST_VALUES = 1_000_000
 
 
 @dataclass(frozen=True, repr=False)
@@ -182,14 +184,29 @@ def _yaml(path: Path) -> dict[Any, Any]:
     import yaml
 
     try:
-        content = yaml.safe_load(path.read_bytes())
+        content = yaml.safe_load(read_whole(path))
     except OSError as error:
         raise SourceError(f"{path}: cannot read the file: {error.strerror}") from error
     except (yaml.YAMLError, RecursionError) as error:
         raise SourceError(f"{path} is not YAML: {error}") from error
     if not isinstance(content, dict):
         raise SourceError(f"{path}: expected names and values; got a {type(content).__name__}")
+    _check_expanded(path, content)
     return content
+
+
+def _check_expanded(path: Path, content: Any) -> None:
+    """Raise SourceError if aliases make the file larger than any description of data: a few lines can stand for 10^9 values."""
+    pending, count = [content], 0
+    while pending:
+        count += 1
+        if count > _MOST_VALUES:
+            raise SourceError(f"{path}: its aliases stand for more than {_MOST_VALUES:,} values; write them out")
+        value = pending.pop()
+        inner = (
+            [*value.keys(), *value.values()] if isinstance(value, dict) else value if isinstance(value, list) else []
+        )
+        pending.extend(inner)
 
 
 def _listed(value: Any) -> list[Any]:
@@ -240,7 +257,7 @@ def _images(root: Path, place: str, tally: Counter[str]) -> list[str]:
             )
         return found
     try:
-        lines = (root / place).read_text("utf-8-sig").splitlines()
+        lines = read_whole(root / place).decode("utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise SourceError(f"{root / place}: cannot read the list of images: {error}") from error
     folder = posixpath.dirname(place)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from tfprep.errors import SourceError
+from tfprep.sources.raw import open_raw
 from tfprep.sources.staging import CheckedFile, staged
 
 COMPRESSED_SUFFIXES = (".gz", ".tgz", ".bz2", ".tbz2", ".xz", ".txz", ".zst")
@@ -41,7 +42,7 @@ def plain_archive(path: Path) -> Path:
         SourceError: The archive cannot be read, is cut short, or its copy would fill the disk.
     """
     try:
-        with path.open("rb") as file:
+        with open_raw(path) as file:
             start = file.read(8)
         opener = next((opener for mark, opener in _OPENERS.items() if start.startswith(mark)), None)
         return path if opener is None else staged(path, ".tar", lambda target: _copy(path, opener, target))
@@ -52,7 +53,7 @@ def plain_archive(path: Path) -> Path:
 
 
 def _copy(path: Path, opener: Callable[[Any], Any], target: CheckedFile) -> None:
-    with path.open("rb") as file, opener(file) as content:
+    with open_raw(path) as file, opener(file) as content:
         while piece := content.read(_PIECE_BYTES):
             target.write(piece)
             if target.size > _BOMB_BYTES and target.size > _BOMB_RATIO * file.tell():

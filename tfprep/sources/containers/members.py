@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from tfprep.errors import SourceError
 from tfprep.sources.containers.compressed import COMPRESSED_SUFFIXES
+from tfprep.sources.raw import open_raw
 
 ARCHIVE_SUFFIXES = (".tar", ".zip", *COMPRESSED_SUFFIXES)
 _LOCAL_HEADER = struct.Struct("<4s22xHH")
@@ -33,7 +34,7 @@ def members(path: Path, tally: Counter[str]) -> Iterator[Member]:
     """Yield the files in an archive, in its order. SourceError if it cannot be read, or its members have no place of their
     own."""
     try:
-        with path.open("rb") as file:
+        with open_raw(path) as file:
             is_zip = zipfile.is_zipfile(file)
         yield from _zip_members(path, tally) if is_zip else _tar_members(path, tally)
     except (tarfile.TarError, zipfile.BadZipFile, struct.error, EOFError, NotImplementedError) as error:
@@ -43,7 +44,7 @@ def members(path: Path, tally: Counter[str]) -> Iterator[Member]:
 
 
 def _tar_members(path: Path, tally: Counter[str]) -> Iterator[Member]:
-    with path.open("rb") as file, tarfile.open(fileobj=file, mode="r:") as archive:
+    with open_raw(path) as file, tarfile.open(fileobj=file, mode="r:") as archive:
         for info in archive:
             archive.members = []  # type: ignore[attr-defined]  # a tar of a million members would hold a million headers
             if info.isreg() and not info.issparse():
@@ -56,7 +57,7 @@ def _tar_members(path: Path, tally: Counter[str]) -> Iterator[Member]:
 
 
 def _zip_members(path: Path, tally: Counter[str]) -> Iterator[Member]:
-    with path.open("rb") as file, zipfile.ZipFile(file) as archive:
+    with open_raw(path) as file, zipfile.ZipFile(file) as archive:
         for info in archive.infolist():
             if info.is_dir():
                 continue

@@ -19,6 +19,7 @@ from tfprep.sources.annotations.yolo import DataYaml
 from tfprep.sources.detection.pairs import SPLIT_NAMES
 from tfprep.sources.patterns import IMAGE_SUFFIXES, compile_pattern, literal
 from tfprep.sources.presets import ade20k, camvid, cityscapes
+from tfprep.sources.raw import open_raw, read_whole
 from tfprep.sources.source import Source
 from tfprep.sources.splits import Fractions
 from tfprep.sources.walk import walk
@@ -100,7 +101,7 @@ def _coco(folder: Path, images: Images) -> Iterator[LayoutGuess]:
 def _may_be_coco(path: Path) -> bool:
     """Whether the file's first or last bytes name images; the other parts of a COCO file may be of any size."""
     try:
-        with path.open("rb") as file:
+        with open_raw(path) as file:
             head = file.read(1 << 16)
             file.seek(max(0, path.stat().st_size - (1 << 16)))
             return any(b'"images"' in part or b'"annotations"' in part for part in (head, file.read()))
@@ -209,7 +210,15 @@ def _voc(folder: Path, images: Images) -> Iterator[LayoutGuess]:
 
 
 def _is_voc(path: Path | None) -> bool:
-    return path is not None and b"<bndbox>" in path.read_bytes()
+    return path is not None and b"<bndbox>" in _content(path)
+
+
+def _content(path: Path) -> bytes:
+    """The content of a file; nothing if it cannot be read."""
+    try:
+        return read_whole(path)
+    except OSError:
+        return b""
 
 
 def _labelme(folder: Path, images: Images) -> Iterator[LayoutGuess]:
@@ -222,8 +231,8 @@ def _labelme(folder: Path, images: Images) -> Iterator[LayoutGuess]:
 
 def _is_labelme(path: Path) -> bool:
     try:
-        content = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
+        content = json.loads(_content(path))
+    except (ValueError, RecursionError):
         return False
     beside = any(path.with_suffix(suffix).exists() for suffix in IMAGE_SUFFIXES)
     return isinstance(content, dict) and "shapes" in content and beside

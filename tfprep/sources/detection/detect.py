@@ -87,7 +87,10 @@ def looked(candidate: LayoutGuess, folder: Path) -> Detected:
             doubts = (*doubts, "transparent pixels are laid over white (background=)")
         if facts.not_plain:
             few = ", ".join(facts.not_plain)
-            doubts = (*doubts, f"images that are no 8-bit RGB ({few}) are rejects, unless Pixels(to=, channels=) is given")
+            doubts = (
+                *doubts,
+                f"images that are no 8-bit RGB ({few}) are rejects, unless Pixels(to=, channels=) is given",
+            )
     if facts.small:
         doubts = (*doubts, facts.small)
     return Detected(source, layout, facts, doubts)

@@ -191,7 +191,8 @@ def _form(data: bytes) -> tuple[str, Size]:
         return PLAIN[0], image_size(data)  # one of more than 8 bits is a reject of the build, which says what to do
     alpha = pixels.dtype == np.uint8 and pixels.shape[2] in (2, 4) and pixels[:, :, -1].min() < 255
     height, width, channels = pixels.shape
-    return f"{pixels.dtype} [H, W, {channels}]{_several(data)}{TRANSPARENT if alpha else ''}", (height, width)
+    kind = ", DICOM" if is_dicom(data) else ""
+    return f"{pixels.dtype} [H, W, {channels}]{kind}{_several(data)}{TRANSPARENT if alpha else ''}", (height, width)
 
 
 PAGES = ", several pages"
