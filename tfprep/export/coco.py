@@ -135,7 +135,7 @@ class _PixelsWithoutObject:
         self._numbers: set[int] = set()
 
     def add(self, sample: StoredSample, held: HeldFields) -> None:
-        if not held.instances:
+        if not held.instances or not held.boxes:
             return
         boxes = np.asarray(sample.values[held.boxes]).reshape(-1, 4)
         of_objects = _rows(sample, held.numbers, np.arange(1, len(boxes) + 1))
