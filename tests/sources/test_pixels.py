@@ -304,6 +304,21 @@ def test_a_palette_of_a_tiff_with_alpha_and_one_that_rasterio_reads():
     np.testing.assert_array_equal(decoded(files[1].getvalue()), expected)
 
 
+def test_one_transparent_colour_is_a_channel():
+    """A PNG of 1 or 8 bits with the chunk tRNS; Pillow's promotion to an alpha channel is the reference."""
+    rgb = Image.fromarray((DEEP[:, :, :3] >> 8).astype(np.uint8) // 128 * 255)
+    for mode, whole, transparent in (("1", "LA", 0), ("L", "LA", 255), ("RGB", "RGBA", (255, 0, 255))):
+        file = io.BytesIO()
+        rgb.convert(mode).save(file, "PNG", transparency=transparent)
+        made = decoded(file.getvalue())
+        np.testing.assert_array_equal(made, np.asarray(Image.open(file).convert(whole)), err_msg=mode)
+        assert set(np.unique(made[:, :, -1])) == {0, 255}
+    deep = io.BytesIO()
+    Image.fromarray(DEEP[:, :, 0]).save(deep, "PNG", transparency=7)
+    with pytest.raises(SampleError, match="16 bits a channel with one transparent colour"):
+        decoded(deep.getvalue())
+
+
 # --- colour profiles ------------------------------------------------------------------------------------------------
 
 

@@ -35,7 +35,7 @@ _EXACT_IN_FLOAT32 = 1 << 24
 def pixels_size(data: bytes, page: int | None = None) -> Size:
     """Return (height, width) of the upright image, from its header. Raises SampleError."""
     if is_dicom(data):
-        return dicom_size(data)
+        return dicom_size(data, page)
     if is_tiff(data):
         return tiff_size(data, page)
     with opened(data, frames=page is not None) as image:
@@ -103,17 +103,24 @@ def _by_pillow(data: bytes, page: int | None) -> Array:
         _seek(image, page)
         orientation = pillow_orientation(image, data)
         if bits_per_channel(image, data) == 16:
+            if "transparency" in image.info:
+                raise SampleError(
+                    "a PNG of 16 bits a channel with one transparent colour; save it with an alpha channel"
+                )
             return upright(_sixteen_bits(image, data), orientation)
         image.load()
         mode = _KEPT.get(image.mode)
         if image.mode in ("P", "PA"):
             mode = "RGBA" if image.has_transparency_data else "RGB"
+        elif image.mode in _ALPHA and image.has_transparency_data:  # one transparent colour
+            mode = _ALPHA[image.mode]
         array = np.asarray(image if mode == image.mode else image.convert(mode or "RGB"))
         return upright(array, orientation)
 
 
 _KEPT = {mode: mode for mode in ("L", "LA", "RGB", "RGBA", "I", "F", "I;16", "I;16L", "I;16B")} | {"1": "L"}
 """The mode in which Pillow gives an image's own channels; all others (CMYK, YCbCr, LAB) become RGB."""
+_ALPHA = {"1": "LA", "L": "LA", "RGB": "RGBA"}
 
 
 def _sixteen_bits(image: Image.Image, data: bytes) -> Array:

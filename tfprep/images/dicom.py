@@ -56,10 +56,11 @@ def is_dicom(data: bytes) -> bool:
     return data[_PREAMBLE : _PREAMBLE + len(_MARK)] == _MARK
 
 
-def dicom_size(data: bytes) -> Size:
-    """Return (height, width). Raises SampleError."""
+def dicom_size(data: bytes, page: int | None) -> Size:
+    """Return (height, width) of a frame. Raises SampleError."""
     header = read_header(data)
     with _reading():
+        _check_page(header, page)
         return _size(header)
 
 
@@ -80,11 +81,7 @@ def dicom_numbers(data: bytes, page: int | None, window: bool = False) -> Number
         from pydicom.pixels import apply_color_lut, convert_color_space, pixel_array
 
         header = pydicom.dcmread(io.BytesIO(data))
-        frames = int(header.get("NumberOfFrames") or 1)
-        if page is None and frames > 1:
-            raise SampleError(f"DICOM holds {frames} frames, expected one image; choose one with page=0")
-        if page is not None and page >= frames:
-            raise SampleError(f"there is no page {page}: the file has {frames}")
+        _check_page(header, page)
         height, width = _size(header)
         check_pixels(height, width, int(header.get("SamplesPerPixel", 1)) * int(header.get("BitsAllocated", 16)) // 8)
         kind = str(header.get("PhotometricInterpretation", ""))
@@ -184,6 +181,14 @@ def _reading() -> Iterator[None]:
         raise
     except Exception as error:
         raise SampleError(f"not a whole DICOM file: {type(error).__name__}: {error}") from error
+
+
+def _check_page(header: Any, page: int | None) -> None:
+    frames = int(header.get("NumberOfFrames") or 1)
+    if page is None and frames > 1:
+        raise SampleError(f"DICOM holds {frames} frames, expected one image; choose one with page=0")
+    if page is not None and page >= frames:
+        raise SampleError(f"there is no page {page}: the file has {frames}")
 
 
 def _size(header: Any) -> Size:

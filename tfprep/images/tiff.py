@@ -99,9 +99,11 @@ def _checked(array: Array, found: Any) -> Array:
     size = found.imagelength, found.imagewidth
     if array.shape[:2] != size or array.ndim not in (2, 3):
         raise SampleError(f"TIFF of the shape {array.shape}, expected [H, W, C] of {size}")
-    if found.photometric.name == "MINISWHITE":
-        raise SampleError("TIFF whose 0 is white (MINISWHITE); save it with 0 as black")
-    if found.photometric.name == "PALETTE":
+    photometric = getattr(found.photometric, "name", None)  # a number that TIFF does not know has no name
+    if photometric in (None, "MINISWHITE"):
+        means = "whose 0 is white" if photometric else "that does not say what its numbers mean"
+        raise SampleError(f"TIFF {means} (PhotometricInterpretation {found.photometric}); save it with 0 as black")
+    if photometric == "PALETTE":
         index, *others = [array] if array.ndim == 2 else np.moveaxis(array, -1, 0)
         if others and (len(others) > 1 or array.dtype != np.uint8):
             raise SampleError(

@@ -152,6 +152,21 @@ def animations(root):
         frames[0].save(root / f"{name}.gif", save_all=True, append_images=frames[1:])
 
 
+def transparent_animations(root):
+    for n, name in enumerate(NAMES):
+        noise = np.random.default_rng(n).integers(0, 255, (2, 40, 56, 4)).astype(np.uint8)
+        frames = [Image.fromarray(frame) for frame in noise]
+        frames[0].save(root / f"{name}.webp", save_all=True, append_images=frames[1:])
+
+
+def frames_of_dicom(root):
+    from tests.sources.test_pixels import dicom
+
+    for n, name in enumerate(NAMES):
+        pixels = np.random.default_rng(n).integers(0, 4096, (2, 40, 56)).astype(np.uint16)
+        (root / f"{name}.dcm").write_bytes(dicom(pixels, patient=f"p{n // 3}"))
+
+
 def shards(root):
     for split in ("train", "val"):
         (root / split).mkdir()
@@ -206,6 +221,8 @@ LAYOUTS = {
     sixteen_bits: "Folder(splits=sources.Fractions(train=0.8, val=0.2, stratify='label'), pixels={'image': sources.Pixels()})",
     slices: "group_by='PatientID'), pixels={'image': sources.Pixels()})",
     animations: "pixels={'image': sources.Pixels(page=0)}",
+    transparent_animations: "pixels={'image': sources.Pixels(page=0)}",
+    frames_of_dicom: "pixels={'image': sources.Pixels(page=0)}",
     carvana: "Paired(image='train/*.png', mask='train_masks/*_mask.gif', splits=",
     cases: "Paired(image='*/image.png', mask='*/label.png', splits=",
     semicolons: "Table(table='table.csv', image='file', label='label'",
@@ -234,7 +251,7 @@ def test_the_recipe_builds_as_it_stands(tmp_path, layout):
         pytest.importorskip("pycocotools")
     if layout is videos:
         pytest.importorskip("av")
-    if layout is slices:
+    if layout in (slices, frames_of_dicom):
         pytest.importorskip("pydicom")
     if layout is yolo:
         pytest.importorskip("yaml")

@@ -98,7 +98,7 @@ def looked(candidate: LayoutGuess, folder: Path) -> Detected:
 
 def _with_pixels(source: _OfPixels, facts: Facts) -> tuple[_OfPixels, tuple[str, ...]]:
     """The source that keeps the images' own dtype and channels, and the slices of a patient in one split."""
-    paged = any(form.endswith(PAGES) for form in facts.forms)
+    paged = any(PAGES in form for form in facts.forms)
     source = replace(source, pixels={"image": Pixels(page=0 if paged else None)})
     doubts = ["only the first page or frame of each file is taken (page=0)"] if paged else []
     if len(facts.forms) > 1:
