@@ -158,7 +158,9 @@ def test_boxes_in_coco(tmp_path, make_dataset, capsys):
 
 def objects_of(rng, number):
     """An image with `number` objects: boxes, classes, crowds, three key points each, and a mask in which each has a number.
-    Void (255) is in every second mask."""
+
+    Void (255) is in every second mask.
+    """
     boxes = np.array([[2 * n, 1, 2 * n + 2, 9.5] for n in range(number)], np.float32).reshape(-1, 4)
     numbers = np.array([7 * (n + 1) for n in range(number)], np.int64)
     instances = np.zeros((24, 32), np.uint8)

@@ -297,7 +297,7 @@ def test_a_pattern_that_no_table_fits(tmp_path) -> None:
         ({"fields": {"image": ("image", "n")}}, "'image' is an option of its own: image='n'"),
         ({"classes": {"label": ("a",)}}, "'label' is neither"),
         ({"classes": {"image": ("a",)}}, "'image' is neither"),
-        ({"splits": 0.8}, "expected splits to be a column or Fractions"),
+        ({"splits": 0.8}, "expected splits to be a column, Fractions"),
         ({"table": "{split}.csv", "splits": "set"}, "already gives the splits"),
         ({"splits": Fractions(train=1.0, stratify="label")}, "stratify='label' names no label field; those are none"),
     ],

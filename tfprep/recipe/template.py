@@ -11,8 +11,9 @@ from tfprep.dataset.dataset import open_dataset
 from tfprep.dataset.records_source import Records
 from tfprep.errors import DatasetError
 from tfprep.fields import RASTER_KINDS, Kind
-from tfprep.sources.detection.annotated import LayoutGuess
 from tfprep.sources.detection.detect import Detected, detect, looked
+from tfprep.sources.detection.guess import Layout, LayoutGuess
+from tfprep.sources.detection.inventory import Inventory
 
 _STORE: Mapping[Kind, str] = {
     "image": "codecs.Jpeg(95)",
@@ -29,15 +30,15 @@ _BOX_SIDE = 640
 _SIZES = (224, 160, 128, 96, 64, 32)
 
 
-def recognised(folder: Path) -> Detected:
+def recognised(folder: Path, layout: Layout | None = None) -> Detected:
     """Return the source that fits a folder of raw data, or a dataset. Raises SourceError if none does."""
     try:
         data = open_dataset(folder)
     except DatasetError:
-        return detect(folder)
+        return detect(folder, layout)
     kinds = {name: spec.kind for name, spec in data.fields.items()}
     what = "TFRecords with an index" if data.external else "a dataset that tfprep built"
-    return looked(LayoutGuess(Records(kinds), what), folder)
+    return looked(LayoutGuess("dataset", Records(kinds), what), Inventory(folder, {}, {}, {}))
 
 
 def recipe_text(detected: Detected, folder: Path, path: Path) -> str:
@@ -142,7 +143,8 @@ def _derive(detected: Detected) -> list[str]:
 
 
 def _variants(detected: Detected) -> list[str]:
-    return ["variants={'train': 2},"] if "train" in detected.facts.splits else []
+    """Two variants of the training split, whatever its spelling: `train`, `Train`, `training`."""
+    return [f"variants={{{split!r}: 2}}," for split in detected.facts.splits if split.lower().startswith("train")][:1]
 
 
 _TEMPLATE = '''"""{facts}

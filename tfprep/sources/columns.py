@@ -29,24 +29,29 @@ class PathCell:
 
     parts: tuple[str, ...]
     """Literal text at even positions, columns at odd ones."""
+    by_file: bool = False
+    """Whether `{split}` stands for what it stands for in the path of the table, and is no column."""
 
     @staticmethod
-    def parse(text: str) -> PathCell:
+    def parse(text: str, by_file: bool = False) -> PathCell:
         if not _BRACES.search(text):
             return PathCell(("", text, ""))
         parts = _BRACES.split(text)
-        return PathCell(tuple(re.sub(r"([{}])\1", r"\1", part) if not n % 2 else part for n, part in enumerate(parts)))
+        plain = (re.sub(r"([{}])\1", r"\1", part) if not n % 2 else part for n, part in enumerate(parts))
+        return PathCell(tuple(plain), by_file)
 
     @property
     def columns(self) -> tuple[str, ...]:
-        return self.parts[1::2]
+        return tuple(name for name in self.parts[1::2] if not (self.by_file and name == "split"))
 
-    def path(self, cells: Cells, row: int) -> str:
+    def path(self, cells: Cells, row: int, split: str) -> str:
         cell = cells[self.columns[0]][row] if self.parts[::2] == ("", "") else None
         if isinstance(cell, RawCell):
             return cell.reference
         text = list(self.parts)
-        text[1::2] = [_path_part(cells[column][row]) for column in self.columns]
+        for place in range(1, len(text), 2):
+            of_file = self.by_file and text[place] == "split"
+            text[place] = split if of_file else _path_part(cells[text[place]][row])
         return path_cell("".join(text))
 
 
@@ -78,7 +83,7 @@ class Columns:
         Raises:
             SourceError: A cell is not what it should be; the message names the column, or the field of a file.
         """
-        files = tuple(_path(name, path, cells, row) for name, path in self.files.items())
+        files = tuple(_path(name, path, cells, row, split) for name, path in self.files.items())
         values = tuple(
             _read(partial(self._value, name, kind), column, cells, row) for name, (kind, column) in self.values.items()
         )
@@ -103,9 +108,9 @@ def _read(convert: Callable[[Any], Any], column: str, cells: Cells, row: int) ->
         raise SourceError(f"{column!r}: {error}") from error
 
 
-def _path(name: str, path: PathCell, cells: Cells, row: int) -> str:
+def _path(name: str, path: PathCell, cells: Cells, row: int, split: str) -> str:
     try:
-        return path.path(cells, row)
+        return path.path(cells, row, split)
     except SourceError as error:
         raise SourceError(f"{name!r}: {error}") from error
 

@@ -49,6 +49,14 @@ class Companions:
         )
 
 
+def spelled(root: Path, path: str) -> str:
+    """Return the path as the file system spells it, in one of Unicode's forms; the path itself if there is no such file."""
+    if path.isascii() or (root / path).exists():
+        return path
+    forms = (unicodedata.normalize(form, path) for form in ("NFC", "NFD"))
+    return next((form for form in forms if (root / form).exists()), path)
+
+
 def _names(root: Path, folder: str) -> frozenset[str]:
     try:
         names = names_of(root / folder)

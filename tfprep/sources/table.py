@@ -38,7 +38,8 @@ class Table:
 
     Attributes:
         table: The file, relative to the root, or a pattern (`tfprep.sources.patterns`): `{split}.csv`, `rows/*.parquet`.
-        image: The column with the image's path relative to the root, or a path with columns in braces: `images/{id}.jpg`.
+        image: The column with the image's path relative to the root, or a path with columns in braces: `images/{id}.jpg`. Where
+            `table` has `{split}`, it stands for the same here: `{split}/{file_name}` beside `{split}/metadata.csv`.
         label: The column with the class, a name or a number; in JSON lines and Parquet also a list of them.
         fields: Further fields with kind and column: `{"age": ("scalar", "age_years"), "mask": ("mask", "masks/{id}.png")}`. Files
             (image, mask, map) are given as `image` is. Boxes and points are lists, which CSV cannot hold.
@@ -48,7 +49,8 @@ class Table:
             leave as x0, y0, x1, y1 in pixels. A box that covers no pixel rejects its sample.
         outside: "reject" a sample with a box that reaches outside its image by more than one pixel, or "cut" the box.
         pixels: As in `Paired`.
-        splits: The column with the split, or `Fractions`. With neither, and no `{split}` in `table`, all samples are `train`.
+        splits: The column with the split, `Fractions`, or the names to take of those that `{split}` in `table` stands for. With
+            none of these, and no `{split}` in `table`, all samples are `train`.
         key: The column with a unique key; by default the image's path is the key.
 
     Raises:
@@ -60,7 +62,7 @@ class Table:
     label: str | None = None
     fields: Mapping[str, tuple[Kind, str]] = field(default_factory=dict)
     classes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    splits: Fractions | str | None = None
+    splits: Fractions | str | tuple[str, ...] | None = None
     key: str | None = None
     box_format: BoxFormat = "xyxy"
     outside: Literal["reject", "cut"] = "reject"
@@ -105,8 +107,15 @@ class Table:
             entries = warn_if_relative(entries, boxes, self.box_format)
         return Listing(self.kinds(), tuple(columns.files), tuple(columns.values), entries, classes, tally)
 
+    def image_columns(self) -> tuple[str, ...]:
+        """Return the columns that the images' paths are made of."""
+        return PathCell.parse(self.image, self._by_file()).columns
+
     def _pattern(self) -> Pattern:
         return compile_pattern(self.table, "Table: table")
+
+    def _by_file(self) -> bool:
+        return "split" in self._pattern().holes
 
     def _sources(self) -> dict[str, tuple[Kind, str]]:
         """Every field's kind, and its column or path with columns in braces."""
@@ -134,7 +143,7 @@ class Table:
     def _columns(self, survey: _Survey, classes: Mapping[str, tuple[str, ...]]) -> Columns:
         sources = self._sources().items()
         return Columns(
-            files={name: PathCell.parse(text) for name, (kind, text) in sources if kind in FILE_KINDS},
+            files={name: PathCell.parse(text, self._by_file()) for name, (kind, text) in sources if kind in FILE_KINDS},
             values={name: (kind, column) for name, (kind, column) in sources if kind not in FILE_KINDS},
             numbers={name: {c: n for n, c in enumerate(names)} for name, names in classes.items()},
             whole=survey.whole,
@@ -149,6 +158,8 @@ class Table:
         if not pattern.holes:
             return [(self.table, UNSPLIT)]
         found = [(file.path, key_of(file.holes.get("split", UNSPLIT))) for file in walk(root, pattern, Counter())]
+        if isinstance(self.splits, tuple):
+            found = [(path, split) for path, split in found if split in self.splits]
         if not found:
             raise SourceError(f"{root}: no table fits {self.table!r}")
         return found
@@ -261,9 +272,13 @@ def _checked_field(name: str, value: Any) -> tuple[Kind, str]:
 
 
 def _check_splits(splits: Any, pattern: Pattern, kinds: Mapping[str, Kind]) -> None:
-    if not (splits is None or isinstance(splits, str | Fractions)):
-        raise RecipeError(f"Table: expected splits to be a column or Fractions(...); got {splits!r}")
-    if splits is not None and "split" in pattern.holes:
+    if isinstance(splits, tuple) and "split" not in pattern.holes:
+        raise RecipeError(
+            f"Table: splits={splits!r} names what {{split}} stands for; there is none in {pattern.text!r}"
+        )
+    if not (splits is None or isinstance(splits, str | Fractions | tuple)):
+        raise RecipeError(f"Table: expected splits to be a column, Fractions(...) or a tuple of names; got {splits!r}")
+    if isinstance(splits, str | Fractions) and "split" in pattern.holes:
         raise RecipeError(f"Table: {{split}} in table={pattern.text!r} already gives the splits; leave out {splits!r}")
     stratify = splits.stratify if isinstance(splits, Fractions) else None
     if stratify is not None and kinds.get(stratify) != "label":

@@ -76,6 +76,20 @@ def walk(
             pending.extend(child for child in below if child.states)
 
 
+def folders_in(root: Path) -> Iterator[tuple[str, list[str]]]:
+    """Yield every folder below `root` (relative, "" for the root itself) with the names of its files, in order."""
+    pending = [_Folder("", (), ())]
+    while pending:
+        folder = pending.pop()
+        identity = _identity(root, folder)
+        if identity in folder.above:
+            continue
+        files, folders = names_in(root, folder.path, Counter())
+        yield folder.path.rstrip("/"), files
+        above = (*folder.above, identity)
+        pending.extend(_Folder(f"{folder.path}{name}/", (), above) for name in reversed(folders))
+
+
 def names_in(root: Path, folder: str, tally: Counter[str]) -> tuple[list[str], list[str]]:
     """Return the names of the files and of the folders in `root/folder`, sorted. A dangling link counts as a file."""
     try:

@@ -169,6 +169,7 @@ def test_the_description_of_a_source(tmp_path) -> None:
         "image sizes, 3 opened: 8 x 6 to 10 x 20",
         "mask: class numbers 0-2, 7, 255 in the masks opened",
         "not an image by its suffix: 1",
+        "unsure: this recipe does not read val/notes.txt",
     ]
 
 

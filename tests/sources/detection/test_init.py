@@ -223,7 +223,7 @@ LAYOUTS = {
     animations: "pixels={'image': sources.Pixels(page=0)}",
     transparent_animations: "pixels={'image': sources.Pixels(page=0)}",
     frames_of_dicom: "pixels={'image': sources.Pixels(page=0)}",
-    carvana: "Paired(image='train/*.png', mask='train_masks/*_mask.gif', splits=",
+    carvana: "Paired(image='{split}/*.png', mask='{split}_masks/*_mask.gif', splits=('train',))",
     cases: "Paired(image='*/image.png', mask='*/label.png', splits=",
     semicolons: "Table(table='table.csv', image='file', label='label'",
     palettes: "palette={(0, 0, 0): 0, (0, 99, 0): 1, (255, 0, 0): 2}",
@@ -234,7 +234,7 @@ LAYOUTS = {
     "'box_labels', 'instances'))",
     voc: "Voc(images='VOC2012/JPEGImages/*', annotations='VOC2012/Annotations/*.xml', sets='VOC2012/ImageSets/Main/{split}.txt'",
     yolo: "Yolo()",
-    beside: "LabelMe(fields=('boxes', 'box_labels', 'instances'), splits=",
+    beside: "LabelMe(images='*', annotations='*.json', fields=('boxes', 'box_labels', 'instances'), splits=",
 }
 SAMPLES = {coco: 24, shards: 24, compressed: 24}
 
@@ -270,7 +270,7 @@ def test_the_recipe_builds_as_it_stands(tmp_path, layout):
 
 def test_what_is_unsure_is_said(tmp_path):
     for layout, doubt in (
-        (carvana, "only 'train' has masks; it is split by shares"),
+        (carvana, "test has no masks, and is left out"),
         (palettes, "the masks are pictures of 3 colours (12 opened)"),
         (semicolons, "label='label' is a guess from the column's name"),
     ):
@@ -283,7 +283,9 @@ def test_what_is_unsure_is_said(tmp_path):
 def test_masks_that_are_photos_are_no_masks(tmp_path):
     pictures(tmp_path, "images/{}.png")
     pictures(tmp_path, "masks/{}.png")
-    assert "class folders" in detect(tmp_path).lines()[0]
+    with pytest.raises(SourceError, match=r"are no masks.*--as images"):
+        detect(tmp_path)
+    assert detect(tmp_path, "images").source == sources.Folder("**", splits=sources.Fractions(train=0.8, val=0.2))
 
 
 def test_colours_of_camvid_get_its_classes(tmp_path):
@@ -363,7 +365,7 @@ def test_dicom_of_rgb_needs_its_own_reader_too(tmp_path):
     assert "pixels={'image': sources.Pixels()}" in repr(detect(tmp_path).source)
 
 
-def test_pipes_and_alias_bombs_do_not_stop_it(tmp_path):
+def test_pipes_and_alias_bombs_do_not_hang_it(tmp_path):
     """In another process, because a hang of this one could not be told from a slow test."""
     pytest.importorskip("yaml")
     pictures(tmp_path / "raw", "{}.png", NAMES[:3])
@@ -373,6 +375,10 @@ def test_pipes_and_alias_bombs_do_not_stop_it(tmp_path):
     bomb += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 12)]
     (tmp_path / "raw/data.yaml").write_text("\n".join([*bomb, "names: *a11", "train: *a11"]))
     command = [sys.executable, "-m", "tfprep", "init", "raw"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert "data.yaml: its aliases stand for more than" in done.stderr
+    (tmp_path / "raw/data.yaml").unlink()
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     assert "3 samples" in done.stdout

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tfprep.errors import RecipeError
-from tfprep.sources.annotations.coco_file import UNKNOWN_IMAGE, CocoCategories, CocoFile
+from tfprep.sources.annotations.coco_file import UNKNOWN_IMAGE, CocoCategories, CocoFile, image_file_name
 from tfprep.sources.annotations.listing import (
     OTHER_CLASS,
     UNANNOTATED,
@@ -107,13 +107,16 @@ class Coco(ObjectFields):
         self, files: list[tuple[CocoFile, dict[str, str]]], categories: CocoCategories, tally: Counter[str]
     ) -> Iterator[Row]:
         path = ImagePath.parse(self.images, None, "Coco: images")
+        for name, ids in categories.merged.items():
+            tally[f"class {name!r} is that of several categories: {ids}"] += 1
         for file, holes in files:
             tally.update({UNKNOWN_IMAGE: file.unlisted} if file.unlisted else {})
+            tally.update({f"{file.path.name} {file.text.note}": 1} if file.text.note else {})
             for image, found in file.images():
                 if not found and self.unannotated == "skip":
                     tally[UNANNOTATED] += 1
                     continue
-                of_image = path.fill({**holes, "file_name": image.get("file_name")}, str(file.path))
+                of_image = path.fill({**holes, "file_name": image_file_name(image.get("file_name"))}, str(file.path))
                 part = self._objects(image, found, categories, tally)
                 yield Entry(of_image.key, holes["split"], (of_image.path,), (part,)), None
 

@@ -34,12 +34,16 @@ class JsonText:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self.note = ""
+        """What is unusual about the file, as the end of a sentence."""
         try:
-            self._text = read_whole(path).decode("utf-8-sig")
+            data = read_whole(path)
         except OSError as error:
             raise SourceError(f"{path}: cannot read the annotations: {error.strerror}") from error
-        except UnicodeDecodeError as error:
-            raise SourceError(f"{path}: the annotations are not UTF-8: {error}") from error
+        try:
+            self._text = data.decode("utf-8-sig")
+        except UnicodeDecodeError:
+            self._text, self.note = data.decode("latin-1"), "is not UTF-8, and was read as Latin-1"
         self._ends: dict[int, int] = {}
         """Where the array that was read last ends, so that it is not read again to find the next name."""
 

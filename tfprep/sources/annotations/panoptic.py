@@ -19,7 +19,7 @@ from tfprep import images
 from tfprep.errors import SampleError
 from tfprep.fields import Array, Size
 from tfprep.sources.annotations.coco import Crowds, box_corners, image_size_of
-from tfprep.sources.annotations.coco_file import UNKNOWN_IMAGE, CocoCategories, CocoFile
+from tfprep.sources.annotations.coco_file import UNKNOWN_IMAGE, CocoCategories, CocoFile, image_file_name
 from tfprep.sources.annotations.listing import (
     UNANNOTATED,
     ImagePath,
@@ -111,7 +111,7 @@ class CocoPanoptic(ObjectFields):
                 if not found and self.unannotated == "skip":
                     tally[UNANNOTATED] += 1
                     continue
-                path = image_path.fill({**holes, "file_name": image.get("file_name")}, str(file.path))
+                path = image_path.fill({**holes, "file_name": image_file_name(image.get("file_name"))}, str(file.path))
                 name = found[0].get("file_name") if found else path.path.rpartition("/")[2].rpartition(".")[0] + ".png"
                 png = png_path.fill({**holes, "file_name": name}, str(file.path))
                 part = self._objects(image, found, categories)

@@ -5,6 +5,7 @@ Everingham et al., 'The Pascal Visual Object Classes (VOC) Challenge', IJCV 2010
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -77,8 +78,8 @@ class Voc(ObjectFields):
     Attributes:
         images: The pattern of the images, as `tfprep.sources.patterns` describes.
         annotations: The pattern of the XML files, with the same placeholders.
-        sets: The pattern of the lists of images by split, such as `ImageSets/Main/{split}.txt`; each line begins with the name
-            of an image, which stands for `*`. With None all images are taken.
+        sets: The pattern of the lists of images by split, such as `ImageSets/Main/{split}.txt`; each line is the name of an
+            image, which stands for `*`. With None all images are taken.
         fields: What to make of the objects (`tfprep.sources.annotations.objects`).
         masks: The pattern of the masks of classes, if `mask` is one of the fields.
         instance_masks: The pattern of the masks of instances, if `instances` is one of the fields.
@@ -179,9 +180,12 @@ class Voc(ObjectFields):
                 yield one.file.path, one.split, one.file.holes
             return
         for path, placeholders in annotation_files(root, self.sets, self.splits, "Voc: sets"):
-            for name in _names(root, path):
-                holes = {**placeholders, "_1": name}
-                yield companions.find(image, holes).path, placeholders["split"], holes
+            for line in _lines(root, path):
+                # Lists of one class have 1, 0 or -1 behind each name; other names may end like that too.
+                names = (line, re.sub(r"\s+(?:-1|0|1)$", "", line))
+                found = [companions.find(image, {**placeholders, "_1": name}) for name in names]
+                place = 0 if found[0].exists else 1
+                yield found[place].path, placeholders["split"], {**placeholders, "_1": names[place]}
 
     def _objects(self, data: bytes, path: str, numbers: dict[str, int], tally: Counter[str]) -> dict[str, Any]:
         tree = _tree(data, path)
@@ -229,9 +233,10 @@ def _size(tree: ElementTree.Element) -> list[int] | None:
     return [int(side) for side in sides] if all(side.isdecimal() and int(side) for side in sides) else None
 
 
-def _names(root: Path, path: str) -> list[str]:
+def _lines(root: Path, path: str) -> list[str]:
+    """The lines of a list of images that are not empty."""
     try:
-        lines = read_whole(root / path).decode("utf-8").splitlines()
+        lines = read_whole(root / path).decode("utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise SourceError(f"{root / path}: cannot read the list of images: {error}") from error
-    return [line.split()[0] for line in lines if line.strip()]
+    return [line.strip() for line in lines if line.strip()]

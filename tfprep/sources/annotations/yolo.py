@@ -34,8 +34,9 @@ from tfprep.sources.annotations.objects import (
     check_object_fields,
 )
 from tfprep.sources.cells import path_cell
+from tfprep.sources.companions import Companions, spelled
 from tfprep.sources.labels import class_name_fault
-from tfprep.sources.layout import Splits
+from tfprep.sources.layout import Splits, images
 from tfprep.sources.patterns import IMAGE_SUFFIXES, compile_pattern, literal
 from tfprep.sources.pixels import Pixels, check_pixels_option
 from tfprep.sources.raw import read_whole
@@ -46,6 +47,8 @@ from tfprep.sources.walk import image_suffix, walk
 _FIELDS = ("boxes", "box_labels", "box_numbers", "instances", "mask", "points")
 _SPLITS = ("train", "val", "test")
 _MOST_VALUES = 1_000_000
+_MOST_CLASSES = 100_000
+"""A number above this is no class number."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -58,13 +61,16 @@ class Yolo(ObjectFields):
 
     Attributes:
         data: The YAML file, relative to the root: `names`, and `train`, `val` and `test`, each a folder, a text file with
-            paths, or a list of these; `kpt_shape` says that objects have key points.
+            paths, or a list of these; `kpt_shape` says that objects have key points. With `images`, a text file with the name of
+            a class on each line (`classes.txt`, `obj.names`).
+        images: The pattern of the images, as `tfprep.sources.patterns` describes, where no YAML file names them.
+        labels: The pattern of the labels of `images`, with the same placeholders.
         fields: What to make of the objects (`tfprep.sources.annotations.objects`). `instances` and `mask` need polygons, `points`
             need `kpt_shape`.
         unannotated: "keep", "skip" or "reject" images without annotations.
         outside: "reject" an image with a box that reaches outside it by more than one pixel, or "cut" the box.
         void: As in `Coco`; there are no void regions, and masks are uint16 if it is above 255.
-        splits: The names of the splits to take; by default all that the file has.
+        splits: The names of the splits to take; by default all that the file has. With `images`, as in `Folder`.
         pixels: As in `Folder`, for the field `image`.
 
     Raises:
@@ -72,6 +78,8 @@ class Yolo(ObjectFields):
     """
 
     data: str = "data.yaml"
+    images: str | None = None
+    labels: str | None = None
     fields: tuple[str, ...] = ("boxes", "box_labels")
     unannotated: Unannotated = "keep"
     outside: Outside = "reject"
@@ -81,29 +89,58 @@ class Yolo(ObjectFields):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "fields", check_object_fields(self.fields, _FIELDS, "Yolo"))
-        if not isinstance(self.data, str) or not self.data.endswith((".yaml", ".yml")):
-            raise RecipeError(f"Yolo: expected data to be a YAML file such as 'data.yaml'; got {self.data!r}")
-        object.__setattr__(self, "splits", check_common(self, compile_pattern("{split}.txt", "Yolo"), None))
+        if (self.images is None) != (self.labels is None):
+            raise RecipeError("Yolo: images and labels are given together, or neither of them")
+        endings = (".yaml", ".yml") if self.images is None else (".txt", ".names")
+        if not isinstance(self.data, str) or not self.data.endswith(endings):
+            what = (
+                "a YAML file such as 'data.yaml'" if self.images is None else "a list of classes such as 'classes.txt'"
+            )
+            raise RecipeError(f"Yolo: expected data to be {what}; got {self.data!r}")
+        by_split = compile_pattern("{split}.txt" if self.images is None else self.images, "Yolo: images")
+        if self.labels is not None and compile_pattern(self.labels, "Yolo: labels").holes - by_split.holes:
+            raise RecipeError(f"Yolo: labels={self.labels!r} has placeholders that images={self.images!r} has not")
+        object.__setattr__(self, "splits", check_common(self, by_split, None))
         object.__setattr__(self, "pixels", check_pixels_option(self.pixels, self.kinds(), "Yolo"))
 
     def scan(self, root: Path) -> Listing:
         """List the images below `root`; see `Source.scan`."""
-        data = DataYaml.read(root, self.data)
+        data = DataYaml.read(root, self.data) if self.images is None else DataYaml(_class_lines(root / self.data))
         check_drawing(self.fields, len(data.names), self.void, "Yolo")
         if "points" in self.fields and not data.points:
             raise SourceError(f"{root / self.data}: there is no kpt_shape, which points need")
-        wanted = self.splits if isinstance(self.splits, tuple) else tuple(data.places)
-        if unknown := set(wanted) - set(data.places):
-            raise SourceError(
-                f"{root / self.data}: there is no split {sorted(unknown)[0]!r}; there are {', '.join(data.places)}"
-            )
+        if self.images is not None:
+            return object_listing(self, data.names, partial(self._rows_of_pattern, root, data))
+        own = [split for split in data.places if split not in data.twins]
+        wanted = self.splits if isinstance(self.splits, tuple) else (*own, *data.missing)
+        for split in wanted:
+            if split in data.missing:
+                raise SourceError(
+                    f"{root / self.data}: {split}: {data.missing[split]!r} is not below {root}; correct it, take other splits "
+                    "with splits=, or give the right folder with --data"
+                )
+            if split not in data.places:
+                raise SourceError(
+                    f"{root / self.data}: there is no split {split!r}; there are {', '.join(data.places)}"
+                )
         return object_listing(self, data.names, partial(self._rows, root, data, wanted))
+
+    def _rows_of_pattern(self, root: Path, data: DataYaml, tally: Counter[str]) -> Iterator[Row]:
+        image, labels = (compile_pattern(str(text), "Yolo") for text in (self.images, self.labels))
+        companions = Companions(root)
+        found = images(root, image, splits=self.splits, classes=None, tally=tally)
+        listed = (
+            AnnotatedImage(one.file.path, one.split, companions.find(labels, one.file.holes).path) for one in found
+        )
+        yield from object_rows(self, root, listed, partial(self._objects, data=data), tally)
 
     def _rows(self, root: Path, data: DataYaml, splits: tuple[str, ...], tally: Counter[str]) -> Iterator[Row]:
         counted: set[str] = set()
         for split in splits:
             for place in data.places[split]:
-                listed = [AnnotatedImage(path, split, label_path(path)) for path in _images(root, place, tally)]
+                listed = [
+                    AnnotatedImage(path, split, spelled(root, label_path(path))) for path in _images(root, place, tally)
+                ]
                 yield from object_rows(self, root, iter(listed), partial(self._objects, data=data), tally)
                 if not place.endswith(".txt") and place not in counted:
                     counted.add(place)
@@ -149,34 +186,83 @@ class Yolo(ObjectFields):
 
 @dataclass(frozen=True)
 class DataYaml:
-    """The content of `data.yaml`: class names, folders or lists of images by split (relative to the root), and key points."""
+    """The content of `data.yaml`.
+
+    Attributes:
+        names: Class names in the order of their numbers; a number without a name is called `class N`.
+        places: Folders or lists of images by split, relative to the root.
+        points: Number of key points, and 2 or 3 numbers for each.
+        missing: The splits whose images are not below the root, and what the file says of each.
+        twins: The splits that name the images of another split, as `val` does in coco128.
+        doubts: What is unusual about the file, in words.
+    """
 
     names: tuple[str, ...]
     places: dict[str, tuple[str, ...]] = field(default_factory=dict)
     points: tuple[int, int] | None = None
-    """Number of key points, and 2 or 3 numbers for each."""
+    missing: dict[str, str] = field(default_factory=dict)
+    twins: frozenset[str] = frozenset()
+    doubts: tuple[str, ...] = ()
 
     @staticmethod
     def read(root: Path, path: str) -> DataYaml:
-        """Read the file. SourceError if it is not as it should be."""
+        """Read the file. SourceError if it is not as it should be, or none of its splits is below the root."""
         content = _yaml(root / path)
-        names = content.get("names")
-        if isinstance(names, dict) and set(names) == set(range(len(names))):
-            names = [names[number] for number in range(len(names))]
-        names = [str(name) for name in names] if isinstance(names, list) else []
-        fault = next(
-            filter(None, map(class_name_fault, names)), "" if names else "names is a list, or numbers from 0 with names"
-        )
-        if fault or len(set(names)) < len(names):
-            raise SourceError(f"{root / path}: {fault or 'two classes have one name'}")
-        places = {
-            split: tuple(_place(root, path, content, one) for one in _listed(content[split]))
-            for split in _SPLITS
-            if content.get(split)
-        }
-        if not places:
+        names, doubts = _names(root / path, content.get("names"))
+        places: dict[str, tuple[str, ...]] = {}
+        missing: dict[str, str] = {}
+        twins: set[str] = set()
+        for split in _SPLITS:
+            if not content.get(split):
+                continue
+            listed = {one: _place(root, path, content, one) for one in map(str, _listed(content[split]))}
+            lost = [one for one, place in listed.items() if place is None]
+            if lost:
+                missing[split] = lost[0]
+                continue
+            found = tuple(place for place in listed.values() if place is not None)
+            if (twin := next((other for other, of_other in places.items() if of_other == found), None)) is not None:
+                doubts.append(f"{path}: {split} names the images of {twin}, which are in {twin} alone")
+                twins.add(split)
+            places[split] = found
+        if not places and not missing:
             raise SourceError(f"{root / path}: there is neither train nor val nor test")
-        return DataYaml(tuple(names), places, _point_shape(root / path, content.get("kpt_shape")))
+        if not places:
+            split, where = next(iter(missing.items()))
+            raise SourceError(
+                f"{root / path}: {split}: {where!r} is not below {root}; correct it, or give the right folder with --data"
+            )
+        points = _point_shape(root / path, content.get("kpt_shape"))
+        return DataYaml(names, places, points, missing, frozenset(twins), tuple(doubts))
+
+
+def _names(path: Path, names: Any) -> tuple[tuple[str, ...], list[str]]:
+    """The class names of a YAML file in the order of their numbers, and the doubts about them."""
+    doubts: list[str] = []
+    if isinstance(names, dict) and names and all(isinstance(number, int) and number >= 0 for number in names):
+        unnamed = sorted(set(range(max(names) + 1)) - set(names)) if max(names) < _MOST_CLASSES else []
+        if max(names) >= _MOST_CLASSES:
+            raise SourceError(f"{path}: names has the number {max(names)}, which is no class number")
+        doubts += [f"{path.name}: names has no {', '.join(map(str, unnamed[:10]))}"] if unnamed else []
+        names = [names.get(number, f"class {number}") for number in range(max(names) + 1)]
+    found = tuple(str(name) for name in names) if isinstance(names, list) else ()
+    fault = next(
+        filter(None, map(class_name_fault, found)), "" if found else "names is a list, or numbers from 0 with names"
+    )
+    if fault or len(set(found)) < len(found):
+        raise SourceError(f"{path}: {fault or 'two classes have one name'}")
+    return found, doubts
+
+
+def _class_lines(path: Path) -> tuple[str, ...]:
+    """The class names of a text file, one on each line."""
+    try:
+        lines = read_whole(path).decode("utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SourceError(f"{path}: cannot read the names of the classes: {error}") from error
+    while lines and not lines[-1].strip():
+        lines.pop()
+    return _names(path, [line.strip() for line in lines])[0]
 
 
 def _yaml(path: Path) -> dict[Any, Any]:
@@ -227,24 +313,24 @@ def _point_shape(path: Path, shape: Any) -> tuple[int, int] | None:
     return shape[0], shape[1]
 
 
-def _place(root: Path, yaml: str, content: dict[Any, Any], value: Any) -> str:
-    """The folder or list of images that `value` names, relative to the root.
+def _place(root: Path, yaml: str, content: dict[Any, Any], value: str) -> str | None:
+    """The folder or list of images that `value` names, relative to the root; None if there is none.
 
-    `path` is relative to where Ultralytics keeps data, and so are Roboflow's `../train/images`: what does not exist is looked for
-    beside the YAML file.
+    `path` is relative to where Ultralytics keeps data, and so are Roboflow's `../train/images`; paths may be absolute, also those
+    of Windows. What does not exist as it is written is looked for by the ends of its path, the longest first.
     """
-    if not isinstance(value, str) or not value:
-        raise SourceError(f"{root / yaml}: train, val and test are folders or text files; got {value!r}")
     beside = posixpath.dirname(yaml)
-    below = str(content.get("path") or "")
-    stripped = value
-    while stripped.startswith("../"):
-        stripped = stripped[3:]
-    for candidate in (posixpath.join(below, value), value, stripped):
-        plain = posixpath.normpath(posixpath.join(beside, candidate))
-        if not plain.startswith(("/", "..")) and (root / plain).exists():
-            return plain
-    raise SourceError(f"{root / yaml}: {value!r} is not below {root}; correct it, or give the right folder with --data")
+    below, value = (text.replace("\\", "/") for text in (str(content.get("path") or ""), value))
+    parts = [
+        part for part in posixpath.join(below, value).split("/") if part not in ("", ".", "..") and ":" not in part
+    ]
+    written = [posixpath.join(below, value), value]
+    for candidate in (*written, *("/".join(parts[start:]) for start in range(len(parts)))):
+        for folder in dict.fromkeys((beside, "")):
+            plain = posixpath.normpath(posixpath.join(folder, candidate))
+            if not plain.startswith(("/", "..")) and (root / plain).exists():
+                return plain
+    return None
 
 
 def _images(root: Path, place: str, tally: Counter[str]) -> list[str]:

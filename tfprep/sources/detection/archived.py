@@ -10,10 +10,9 @@ from tfprep.fields import Kind
 from tfprep.sources.containers.archives import Archives, split_name
 from tfprep.sources.containers.compressed import plain_archive
 from tfprep.sources.containers.members import members
-from tfprep.sources.detection.annotated import FRACTIONS, LayoutGuess
+from tfprep.sources.detection.guess import BY_CLASS, FRACTIONS, LayoutGuess
 from tfprep.sources.detection.pairs import MASK_WORD, SPLIT_NAMES
 from tfprep.sources.patterns import IMAGE_SUFFIXES, compile_pattern
-from tfprep.sources.splits import Fractions
 from tfprep.sources.walk import walk
 
 _MEMBERS_READ = 200
@@ -48,9 +47,9 @@ def _guess(pattern: str, count: int, endings: Counter[str], by_split: bool) -> L
             fields.setdefault("mask", ("mask", ending))
     if "txt" in endings:
         fields["text"] = ("text", "txt")
-    fractions = Fractions(train=0.8, val=0.2, stratify="label") if label else FRACTIONS
+    fractions = BY_CLASS if label else FRACTIONS
     source = Archives(pattern, tuple(images), label, fields, splits=None if by_split else fractions)
     known = {*images, label, *(ending for _, ending in fields.values())}
     others = sorted(ending for ending in endings if ending not in known)
     doubts = (f"members that end in {', '.join(others)} are left out; fields= names them",) if others else ()
-    return LayoutGuess(source, f"{count} archives in WebDataset's convention", doubts)
+    return LayoutGuess("archives", source, f"{count} archives in WebDataset's convention", doubts)

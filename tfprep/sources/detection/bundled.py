@@ -8,11 +8,10 @@ from pathlib import Path
 from tfprep.boxes import BoxFormat
 from tfprep.fields import Kind
 from tfprep.sources.containers.video import VIDEO_SUFFIXES, Video
-from tfprep.sources.detection.annotated import FRACTIONS, LayoutGuess
+from tfprep.sources.detection.guess import BY_CLASS, FRACTIONS, LayoutGuess
 from tfprep.sources.detection.pairs import SPLIT_NAMES
 from tfprep.sources.parquet import class_names, file_columns, parquet_columns
 from tfprep.sources.patterns import compile_pattern
-from tfprep.sources.splits import Fractions
 from tfprep.sources.table import Table
 from tfprep.sources.walk import walk
 
@@ -47,9 +46,9 @@ def parquet_images(folder: Path) -> LayoutGuess | None:
         doubts = ("boxes are taken for x, y, width and height (box_format=), as in COCO",)
         if "objects.category" in columns:
             fields["box_labels"] = ("label", "objects.category")
-    shares = Fractions(train=0.8, val=0.2, stratify="label") if label else FRACTIONS
+    shares = BY_CLASS if label else FRACTIONS
     source = Table(pattern, image, label, fields, splits=None if by_split else shares, box_format=box_format)
-    return LayoutGuess(source, f"{len(paths)} Parquet files with images, as Hugging Face writes them", doubts)
+    return LayoutGuess("table", source, f"{len(paths)} Parquet files with images, as Hugging Face writes them", doubts)
 
 
 def _pattern(paths: list[str]) -> tuple[str, bool]:
@@ -80,4 +79,6 @@ def _videos(paths: list[str], suffix: str) -> LayoutGuess:
     by_class = len(classes) > 1 and "" not in classes
     pattern = f"{'{split}/' * by_split}{'{label}/' * by_class}**/*{suffix}"
     source = Video(pattern, seconds=_SECONDS, splits=None if by_split else FRACTIONS)
-    return LayoutGuess(source, f"{len(paths)} videos", (f"a frame every {_SECONDS:g} s (seconds=, or every=)",))
+    return LayoutGuess(
+        "videos", source, f"{len(paths)} videos", (f"a frame every {_SECONDS:g} s (seconds=, or every=)",)
+    )

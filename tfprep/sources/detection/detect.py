@@ -1,9 +1,12 @@
-"""Which source fits a folder: annotations, a table beside images, images with masks, class folders, or images alone."""
+"""Finds the source that fits a folder: annotations, a table beside images, images with masks, class folders, or images alone.
+
+Nothing is dropped in silence. Annotations that are recognised and cannot be read end the search with the source's own error,
+unless other annotations fit; what the source does not read of the folder stands among the doubts.
+"""
 
 from __future__ import annotations
 
-import os
-from collections import Counter
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,30 +15,38 @@ from typing import TypeAlias
 from tfprep.errors import SourceError
 from tfprep.sources.annotations import Coco, CocoPanoptic, LabelMe, Voc, Yolo
 from tfprep.sources.containers import Archives
-from tfprep.sources.detection.annotated import FRACTIONS, LayoutGuess, annotated
+from tfprep.sources.detection.annotated import labelme, presets, voc, yolo
 from tfprep.sources.detection.archived import archives
 from tfprep.sources.detection.bundled import parquet_images, videos
+from tfprep.sources.detection.coco import coco
 from tfprep.sources.detection.facts import PAGES, Facts, look
-from tfprep.sources.detection.pairs import SPLIT_NAMES, mask_patterns
+from tfprep.sources.detection.folders import folders, pairs
+from tfprep.sources.detection.guess import WITHOUT_ANNOTATIONS, Layout, LayoutGuess, Refusal
+from tfprep.sources.detection.inventory import Inventory
 from tfprep.sources.detection.palettes import colours_of, palette_of
+from tfprep.sources.detection.tables import tables
 from tfprep.sources.folder import Folder
 from tfprep.sources.paired import Paired
-from tfprep.sources.patterns import IMAGE_SUFFIXES, compile_pattern, literal
+from tfprep.sources.patterns import IMAGE_SUFFIXES, Pattern, compile_pattern
 from tfprep.sources.pixels import Pixels
-from tfprep.sources.rows import TABLE_SUFFIXES, batches, column_names
 from tfprep.sources.source import Source
 from tfprep.sources.splits import Fractions
 from tfprep.sources.table import Table
-from tfprep.sources.walk import image_suffix, walk
-
-BY_CLASS = Fractions(train=0.8, val=0.2, stratify="label")
-"""What splits data that comes without splits; with classes, each of them has its share in every split."""
-NAMES_TRIED = 64
-"""How many names of a folder or rows of a table decide whether files belong together."""
-
 
 _OfPixels: TypeAlias = Folder | Paired | Table | Archives | Coco | CocoPanoptic | Voc | Yolo | LabelMe
 """The sources with the option `pixels`."""
+_WRITE_FILES = "write an image file for each sample with Pillow"
+_OTHER_FILES = {
+    r".*tfrecords?(?:[.-].*)?|.*\.tfrec|.*\.record": "TFRecords: `tfprep index 'PATTERN' SPLIT` reads them where they are",
+    r".*-idx[1-4]-ubyte(?:\.gz)?": f"MNIST's idx files: keras.datasets.mnist.load_data() reads them; {_WRITE_FILES}",
+    r"data_batch_\d+(?:\.bin)?|test_batch(?:\.bin)?": "CIFAR's batches: keras.datasets.cifar10.load_data() reads them; "
+    + _WRITE_FILES,
+    r".*\.(?:h5|hdf5)": f"HDF5: read it with h5py, and {_WRITE_FILES}",
+    r".*\.(?:npy|npz)": f"NumPy arrays: read them with numpy.load, and {_WRITE_FILES}",
+    r".*\.mat": f"MATLAB files: read them with scipy.io.loadmat, and {_WRITE_FILES}",
+    r".*\.(?:pkl|pickle)": f"pickles, which run code when they are read: {_WRITE_FILES}",
+}
+"""What a folder without images may hold instead, and the way out."""
 
 
 @dataclass(frozen=True)
@@ -48,39 +59,91 @@ class Detected:
     doubts: tuple[str, ...] = ()
 
     def lines(self) -> list[str]:
+        """Return the layout, the facts and the doubts, a line each."""
         return [self.layout, *self.facts.lines(), *(f"unsure: {doubt}" for doubt in self.doubts)]
 
 
-def detect(folder: Path) -> Detected:
-    """The source that fits `folder`. Raises SourceError where there is no image in it.
+def detect(folder: Path, layout: Layout | None = None) -> Detected:
+    """Find the source that fits a folder.
 
-    The whole tree is listed once to find the layout and once by the source; a few files are opened.
+    The whole tree is listed to find the layout, by the source, and for what the source does not read; a few files are opened.
+
+    Args:
+        folder: The folder.
+        layout: The layout to take; None for the first that fits.
+
+    Returns:
+        The source, and what is known about the folder.
+
+    Raises:
+        SourceError: There is no image; or annotations are recognised, cannot be read, and no others fit.
     """
-    tree = _tree(folder)
-    for bundled in () if tree.images else (archives, parquet_images, videos):
-        if (guess := bundled(folder)) is not None:
-            return looked(guess, folder)
+    tree = Inventory.of(folder)
     if not tree.images:
-        raise SourceError(f"{folder}: no image below this folder (files ending in {', '.join(IMAGE_SUFFIXES)})")
-    for candidate in (*annotated(folder, tree.images), *_tables(folder, tree), *_pairs(tree), _folders(tree)):
+        return _without_images(tree)
+    refused: list[Refusal] = []
+    for found in _candidates(tree):
+        if layout is not None and found.kind != layout:
+            continue
+        if isinstance(found, Refusal):
+            refused.append(found)
+            continue
+        if refused and layout is None and found.kind in WITHOUT_ANNOTATIONS:
+            break
         try:
-            return looked(candidate, folder)
-        except SourceError:
-            if isinstance(candidate.source, Folder):
-                raise
-    raise AssertionError("class folders or images alone are always tried last")
+            detected = looked(found, tree)
+        except SourceError as error:
+            refused.append(Refusal(found.kind, error))
+            continue
+        return replace(detected, doubts=(*(str(one.error) for one in refused), *detected.doubts))
+    if not refused:
+        raise SourceError(f"{folder}: this folder is not laid out as --as {layout} says")
+    raise _refused(tree, refused, layout)
 
 
-def looked(candidate: LayoutGuess, folder: Path) -> Detected:
-    """Return the source with what its samples are like. Raises SourceError if it does not fit the folder."""
-    source, layout, doubts = candidate
-    facts = look(source, folder)
+def _candidates(tree: Inventory) -> Iterator[LayoutGuess | Refusal]:
+    """What may fit, in the order of how much it says about the images."""
+    for recognise in (presets, yolo, coco, voc, labelme, tables, pairs, folders):
+        yield from recognise(tree)
+
+
+def _refused(tree: Inventory, refused: Sequence[Refusal], layout: Layout | None) -> SourceError:
+    """The first refusal as an error, with the way out where there is one."""
+    first = refused[0].error
+    if layout is not None:
+        return first
+    kind = next((one.kind for one in folders(tree) if isinstance(one, LayoutGuess)), "images")
+    return SourceError(f"{first}. To read the images without these annotations: --as {kind}")
+
+
+def _without_images(tree: Inventory) -> Detected:
+    for bundled in (archives, parquet_images, videos):
+        if (guess := bundled(tree.root)) is not None:
+            return looked(guess, tree)
+    names = [name for files in tree.others.values() for few in files.values() for name in few]
+    for pattern, way_out in _OTHER_FILES.items():
+        if (name := next((name for name in names if re.fullmatch(pattern, name, re.IGNORECASE)), None)) is not None:
+            raise SourceError(f"{tree.root}: no image below this folder. {name} belongs to {way_out}")
+    raise SourceError(f"{tree.root}: no image below this folder (files ending in {', '.join(IMAGE_SUFFIXES)})")
+
+
+def looked(candidate: LayoutGuess, tree: Inventory) -> Detected:
+    """Return the source with what its samples are like, and what it does not read.
+
+    Raises:
+        SourceError: The source does not fit the folder.
+    """
+    source, doubts = candidate.source, candidate.doubts
+    facts = look(source, tree.root)
     if isinstance(source, Paired) and facts.no_mask_opened:
-        source, named = _with_palette(source, folder, facts)
-        facts, doubts = look(source, folder), (*doubts, *named)
+        source, named = _with_palette(source, tree.root, facts)
+        facts, doubts = look(source, tree.root), (*doubts, *named)
+    elif isinstance(source, Paired) and facts.mask_numbers.get("mask") == (0, 255):
+        source = replace(source, numbers={0: 0, 255: 1})
+        facts, doubts = look(source, tree.root), (*doubts, "the masks hold 0 and 255: two classes, 0 and 1 (numbers=)")
     if facts.deep and isinstance(source, _OfPixels):
         source, named = _with_pixels(source, facts)
-        facts, doubts = look(source, folder), (*doubts, *named)
+        facts, doubts = look(source, tree.root), (*doubts, *named)
     elif isinstance(source, _OfPixels):
         if facts.transparent:
             source = replace(source, pixels={"image": Pixels(background=(255, 255, 255))})
@@ -93,7 +156,19 @@ def looked(candidate: LayoutGuess, folder: Path) -> Detected:
             )
     if facts.small:
         doubts = (*doubts, facts.small)
-    return Detected(source, layout, facts, doubts)
+    if len(facts.splits) == 1 and not isinstance(getattr(source, "splits", None), Fractions | str):
+        doubts = (*doubts, f"all samples are in the split {next(iter(facts.splits))!r}; none is left for another")
+    return Detected(source, candidate.layout, facts, (*doubts, *tree.unread(facts.used, _annotation_files(source))))
+
+
+def _annotation_files(source: Source) -> list[Pattern]:
+    """The patterns of the files that a source reads beside those of its samples."""
+    texts: list[str | None] = [
+        getattr(source, option, None) for option in ("table", "annotations", "sets", "labels", "data")
+    ]
+    if isinstance(source, Yolo) and source.labels is None:
+        texts.append("**/*.txt")
+    return [compile_pattern(text, "detect") for text in texts if isinstance(text, str)]
 
 
 def _with_pixels(source: _OfPixels, facts: Facts) -> tuple[_OfPixels, tuple[str, ...]]:
@@ -122,145 +197,3 @@ def _with_palette(source: Paired, folder: Path, facts: Facts) -> tuple[Paired, t
         "the classes are CamVid's" if classes else "their numbers follow the colours' order, and want names (classes=)"
     )
     return replace(source, palette=palette, classes=classes), (doubt, order)
-
-
-@dataclass(frozen=True)
-class _Tree:
-    """The folders with images in them (relative, "" the root), and the tables at the root."""
-
-    images: dict[str, Counter[str]]
-    """Folder to the number of its images by suffix."""
-    names: dict[str, list[str]]
-    """Folder to the first few of its images' names, sorted."""
-    tables: list[str]
-
-
-def _tree(folder: Path) -> _Tree:
-    images: dict[str, Counter[str]] = {}
-    names: dict[str, list[str]] = {}
-    for found in walk(folder, compile_pattern("**", "detect"), Counter()):
-        parent, _, name = found.path.rpartition("/")
-        images.setdefault(parent, Counter())[os.path.splitext(name)[1].lower()] += 1
-        if len(few := names.setdefault(parent, [])) < NAMES_TRIED:
-            few.append(name)
-    tables = [
-        p.name for p in sorted(folder.iterdir()) if p.suffix.lower() in TABLE_SUFFIXES and not p.name.startswith(".")
-    ]
-    return _Tree(images, names, tables)
-
-
-# --- tables ---------------------------------------------------------------------------------------------------------
-
-
-def _tables(folder: Path, tree: _Tree) -> Iterator[LayoutGuess]:
-    splits = [name for name in tree.tables if Path(name).stem.lower() in SPLIT_NAMES]
-    if len(splits) > 1 and len({Path(name).suffix for name in splits}) == 1:
-        made = _table(folder, tree, splits[0], "{split}" + Path(splits[0]).suffix)
-        if made is not None:
-            yield LayoutGuess(made, f"tables, one a split: {', '.join(splits)}", _doubts(made))
-            return
-    for name in tree.tables:
-        made = _table(folder, tree, name, literal(name))
-        if made is not None:
-            yield LayoutGuess(made, f"a table beside images: {name}", _doubts(made))
-
-
-def _doubts(table: Table) -> tuple[str, ...]:
-    guessed = {"label": table.label, "splits": table.splits if isinstance(table.splits, str) else None}
-    return tuple(
-        f"{option}={column!r} is a guess from the column's name" for option, column in guessed.items() if column
-    )
-
-
-def _table(folder: Path, tree: _Tree, name: str, pattern: str) -> Table | None:
-    """The table as a source; None where no column names images."""
-    try:
-        columns = column_names(folder / name)
-        rows = next(batches(folder / name, columns), None)
-    except SourceError:
-        return None
-    few = {c: [v for v in rows.columns[c][:NAMES_TRIED] if v not in (None, "")] for c in columns} if rows else {}
-    paths = {column: _image_template(folder, tree, column, values) for column, values in few.items()}
-    image = next((template for template in paths.values() if template), None)
-    if image is None:
-        return None
-    label = next((c for c in few if c.lower() in _LABEL_COLUMNS and not paths[c]), None)
-    split = next((c for c in few if c.lower() in _SPLIT_COLUMNS and not paths[c]), None)
-    by_file = "{split}" in pattern
-    fractions = BY_CLASS if label else FRACTIONS
-    return Table(table=pattern, image=image, label=label, splits=None if by_file else split or fractions)
-
-
-_LABEL_COLUMNS = ("label", "class", "class_name", "category", "species", "target", "y", "diagnosis", "breed")
-_SPLIT_COLUMNS = ("split", "subset", "fold", "partition", "set")
-
-
-def _image_template(folder: Path, tree: _Tree, column: str, values: list[object]) -> str | None:
-    """How the column's values become paths of images that exist, nine in ten at least; None where they do not."""
-    if not values or not all(isinstance(value, str) for value in values):
-        return None
-    for parent in ("", *tree.images):
-        prefix = f"{parent}/" if parent else ""
-        for suffix in ("", *tree.images.get(parent, ())):
-            # `os.path.isfile` answers for any text, `Path.is_file` raises for a name of more than 255 bytes.
-            paths = (os.path.join(folder, f"{prefix}{v}{suffix}") for v in values if image_suffix(f"{v}{suffix}"))
-            if sum(map(os.path.isfile, paths)) >= 0.9 * len(values):
-                return f"{literal(prefix)}{{{column}}}{suffix}" if prefix or suffix else column
-    return None
-
-
-# --- images with masks, class folders, images alone ------------------------------------------------------------------
-
-
-def _pairs(tree: _Tree) -> Iterator[LayoutGuess]:
-    for image, mask in mask_patterns(tree.names):
-        layout = f"images {image} with masks {mask}"
-        if "{split}" not in image:
-            yield LayoutGuess(Paired(image=image, mask=mask, splits=FRACTIONS), layout)
-            continue
-        with_masks, splits = (_splits(tree, pattern) for pattern in (mask, image))
-        both = sorted(splits & with_masks)
-        if len(both) == 1 and splits != with_masks:
-            of_one = [pattern.replace("{split}", literal(both[0])) for pattern in (image, mask)]
-            source = Paired(image=of_one[0], mask=of_one[1], splits=FRACTIONS)
-            yield LayoutGuess(source, layout, (f"only {both[0]!r} has masks; it is split by shares",))
-        elif splits - with_masks:
-            doubt = f"{', '.join(sorted(splits - with_masks))} have no masks, and are left out"
-            yield LayoutGuess(Paired(image=image, mask=mask, splits=tuple(both)), layout, (doubt,))
-        else:
-            yield LayoutGuess(Paired(image=image, mask=mask), layout)
-
-
-def _splits(tree: _Tree, pattern: str) -> set[str]:
-    """What `{split}` stands for in the names of the tree."""
-    compiled = compile_pattern(pattern, "detect")
-    paths = (f"{folder}/{name}" if folder else name for folder, names in tree.names.items() for name in names)
-    return {holes["split"] for holes in map(compiled.match_path, paths) if holes} & {
-        part for folder in tree.names for part in folder.split("/") if part.lower() in SPLIT_NAMES
-    }
-
-
-def _folders(tree: _Tree) -> LayoutGuess:
-    prefix, folders = _unwrapped(sorted(tree.images))
-    prefix = literal(prefix)
-    heads = {folder.split("/")[0] for folder in folders if folder}
-    if heads and heads <= {head for head in heads if head.lower() in SPLIT_NAMES} and "" not in folders:
-        below = [folder for folder in folders if "/" in folder]
-        pattern, layout = (
-            ("{split}/{label}/**", "class folders below split folders") if below else ("{split}/**", "split folders")
-        )
-        return LayoutGuess(Folder(image=prefix + pattern), layout)
-    if len(heads) > 1:
-        return LayoutGuess(Folder(image=f"{prefix}{{label}}/**", splits=BY_CLASS), "class folders")
-    return LayoutGuess(Folder(image=f"{prefix}**", splits=FRACTIONS), "images without classes")
-
-
-def _unwrapped(folders: Sequence[str]) -> tuple[str, list[str]]:
-    """The folders that hold everything, as a prefix, and the folders of images below them."""
-    prefix = ""
-    heads = {folder.split("/")[0] for folder in folders}
-    while len(heads) == 1 and "" not in heads and not (heads & SPLIT_NAMES):
-        (head,) = heads
-        prefix, folders = f"{prefix}{head}/", [folder[len(head) + 1 :] for folder in folders]
-        heads = {folder.split("/")[0] for folder in folders}
-    return prefix, list(folders)

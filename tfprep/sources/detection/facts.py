@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import os
+from array import array
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,9 +14,10 @@ from typing import Any
 import numpy as np
 
 from tfprep.errors import MissingDependencyError, SampleError
-from tfprep.fields import Kind, Size
+from tfprep.fields import Array, Kind, Size
 from tfprep.images import decode_mask, decode_pixels, image_size, is_dicom, is_jpeg, pixels_size
 from tfprep.seeding import sample_hash
+from tfprep.sources.detection.inventory import path_hash
 from tfprep.sources.patterns import IMAGE_SUFFIXES
 from tfprep.sources.reference import parse_reference
 from tfprep.sources.source import Entry, FieldDecoder, Listing, Source, read_files
@@ -42,6 +44,7 @@ class Facts:
         forms: Number of opened images by dtype and channels, such as "uint16 [H, W, 1]".
         problems: What is wrong with files that were opened.
         tally: What the source passed over.
+        used: `path_hash` of each file that samples are made of, sorted.
     """
 
     kinds: Mapping[str, Kind]
@@ -54,6 +57,7 @@ class Facts:
     forms: Mapping[str, int]
     problems: tuple[str, ...]
     tally: Mapping[str, int]
+    used: Array
 
     @property
     def deep(self) -> bool:
@@ -116,8 +120,10 @@ def look(source: Source, root: Path) -> Facts:
     splits, suffixes = Counter[str](), Counter[str]()
     counts = {name: Counter[str]() for name in listing.values if listing.kinds.get(name) == "label"}
     objects: Counter[int] = Counter()
-    chosen: list[tuple[int, str, Entry]] = []
-    for entry in listing.entries:
+    chosen: list[tuple[int, int, Entry]] = []
+    used = array("q")
+    for number, entry in enumerate(listing.entries):
+        used.extend(path_hash(parse_reference(file).file) for file in entry.files)
         splits[entry.split] += 1
         suffixes[_suffix(entry.files[0])] += 1
         for name, count in counts.items():
@@ -125,7 +131,7 @@ def look(source: Source, root: Path) -> Facts:
         if "objects" in listing.values:
             part = entry.values[listing.values.index("objects")]
             objects.update(one["label"] for one in part["objects"] if one.get("label") is not None)
-        ranked = (-sample_hash(0, entry.key), entry.key, entry)
+        ranked = (-sample_hash(0, entry.key), number, entry)
         (heapq.heappush if len(chosen) < SAMPLES else heapq.heappushpop)(chosen, ranked)
     labels = {name: {c: count[c] for c in listing.classes[name]} for name, count in counts.items()}
     few = [entry for _, _, entry in sorted(chosen, reverse=True)]
@@ -135,7 +141,17 @@ def look(source: Source, root: Path) -> Facts:
         names[number] if number < len(names) else str(number): count for number, count in sorted(objects.items())
     }
     return Facts(
-        listing.kinds, splits, labels, suffixes, sizes, by_class, numbers, forms, problems, dict(listing.tally)
+        kinds=listing.kinds,
+        splits=splits,
+        labels=labels,
+        suffixes=suffixes,
+        sizes=sizes,
+        objects=by_class,
+        mask_numbers=numbers,
+        forms=forms,
+        problems=problems,
+        tally=dict(listing.tally),
+        used=np.unique(np.array(used, np.int64)),
     )
 
 

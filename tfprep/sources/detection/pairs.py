@@ -1,22 +1,32 @@
-"""Which folders hold the masks of which images: `train` and `trainannot`, `images` and `masks`, `x.jpg` and `x_mask.png`."""
+"""Which folders hold the masks or annotations of which images: `train` and `trainannot`, `images` and `labels`, `x_mask.png`."""
 
 from __future__ import annotations
 
 import os
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
+from tfprep.sources.detection.inventory import Inventory
 from tfprep.sources.patterns import literal
 
 SPLIT_NAMES = frozenset(
     ("train", "training", "trainval", "val", "valid", "validation", "dev", "test", "testing", "eval", "holdout")
 )
-_MASK_WORDS = r"(?:masks?|annot(?:ation)?s?|labels?|seg(?:mentation)?(?:class|s)?|gt|ground_?truth|targets?)"
+_MASK_WORDS = (
+    r"(?:(?:masks?|ann(?:ot(?:ation)?)?s?|labels?|seg(?:mentation)?s?|gt|ground_?truth|targets?)(?:_?(?:dir|ids?|png))?"
+    r"|segmentation_?(?:class|object)(?:png)?)"
+)
 MASK_WORD = re.compile(_MASK_WORDS, re.IGNORECASE)
 _ENDING = re.compile(rf"(?P<stem>.+?)(?P<ending>[_.-]?{_MASK_WORDS})", re.IGNORECASE)
-_IMAGE_WORD = re.compile(r"(?:images?|img|photo|raw|rgb|input)\b", re.IGNORECASE)
+IMAGE_WORD = re.compile(
+    r"(?:(?:jpe?g|png)?_?i(?:mage|mg)s?|photos?|pictures?|raw|rgb|inputs?|frames)(?:_?(?:dir|png|jpe?g))?",
+    re.IGNORECASE,
+)
+"""A folder of images by its name, which is no class."""
+_IMAGE_FILE = re.compile(r"(?:images?|img|photo|raw|rgb|input)\b", re.IGNORECASE)
 _LOSSY = frozenset((".jpg", ".jpeg"))
 """No masks: JPEG does not keep class numbers."""
 
@@ -31,6 +41,105 @@ class _Group(NamedTuple):
     place: int
     image: str
     mask: str
+
+
+def annotation_patterns(tree: Inventory, suffix: str) -> list[tuple[str, str]]:
+    """Return patterns for images and for the files of annotations that belong to them by their names.
+
+    Files belong together where the file system has, for half of the files with the suffix in a folder, an image of the same name:
+    in the same folder, or in one whose path differs in one name, or has one name more or less.
+
+    Args:
+        tree: The files of the root.
+        suffix: The suffix of the annotations, such as ".xml".
+
+    Returns:
+        (pattern of the images, pattern of the annotations), the one with the most folders first.
+    """
+    found: dict[tuple[bool, int, int], list[tuple[str, str]]] = {}
+    for folder, files in tree.others.items():
+        near = [one for one in tree.images if _near(one, folder)] or list(tree.images)[:_FOLDERS_TRIED]
+        for images in _with_images(tree, near, folder, files.get(suffix, ())):
+            key = images == folder, images.count("/") + bool(images), folder.count("/") + bool(folder)
+            found.setdefault(key, []).append((images, folder))
+    patterns: dict[tuple[str, str], int] = {}
+    same = [pair for (beside, *_), pairs in found.items() if beside for pair in pairs]
+    for pairs in [same, *(pairs for (beside, *_), pairs in found.items() if not beside)]:
+        if pairs:
+            image, annotation = _joint_folders(pairs)
+            patterns[f"{image}*", f"{annotation}*{suffix}"] = len(pairs)
+    return sorted(patterns, key=lambda one: -patterns[one])
+
+
+_FOLDERS_TRIED = 64
+
+
+def _near(images: str, folder: str) -> bool:
+    """Whether two paths are equal, or differ in one name, or in a name that one of them has not."""
+    one, other = images.split("/") if images else [], folder.split("/") if folder else []
+    if len(one) == len(other):
+        return sum(a != b for a, b in zip(one, other, strict=True)) <= 1
+    long, short = (one, other) if len(one) > len(other) else (other, one)
+    return len(long) == len(short) + 1 and any(long[:at] + long[at + 1 :] == short for at in range(len(long)))
+
+
+def _with_images(tree: Inventory, folders: Sequence[str], annotated: str, files: Sequence[str]) -> list[str]:
+    """The folders that hold the images of these files; none if there are images for less than half of them."""
+    stems = [os.path.splitext(name)[0] for name in files]
+    hits = {
+        folder: _found(tree, folder, stems) for folder in dict.fromkeys((annotated, *folders)) if folder in tree.images
+    }
+    if not stems or sum(hits.values()) < 0.5 * len(stems):
+        return []
+    if hits.get(annotated, 0) >= 0.5 * len(stems):
+        return [annotated]
+    return [folder for folder, hit in hits.items() if hit]
+
+
+def _found(tree: Inventory, folder: str, stems: Sequence[str]) -> int:
+    forms = [{unicodedata.normalize(form, stem) for form in ("NFC", "NFD")} for stem in stems]
+    suffixes = {spelled for suffix in tree.images[folder] for spelled in (suffix, suffix.upper())}
+    where = tree.root / folder
+    return sum(any((where / f"{stem}{suffix}").is_file() for stem in of_one for suffix in suffixes) for of_one in forms)
+
+
+def _joint_folders(pairs: Sequence[tuple[str, str]]) -> tuple[str, str]:
+    """Patterns of the folders of images and of annotations, each with its slash at the end; "" for the root."""
+    if all(image == annotation for image, annotation in pairs):
+        folders = sorted({image for image, _ in pairs})
+        return _parents(folders), _parents(folders)
+    images, annotations = (
+        [folder.split("/") if folder else [] for folder in of_kind] for of_kind in zip(*pairs, strict=True)
+    )
+    columns = [list(column) for column in zip(*images, strict=True)]
+    holes = [_hole(column, place) for place, column in enumerate(columns)]
+    spelled = []
+    for column in (list(column) for column in zip(*annotations, strict=True)):
+        alike = next((hole for other, hole in zip(columns, holes, strict=True) if other == column), None)
+        spelled.append(alike if alike is not None else literal(column[0]) if len(set(column)) == 1 else "*")
+    return "".join(f"{part}/" for part in holes), "".join(f"{part}/" for part in spelled)
+
+
+def _hole(names: Sequence[str], place: int) -> str:
+    """What one name of a path is called in patterns: the split, itself, or a placeholder of its own."""
+    common = _common(names)
+    return f"{{part{place}}}" if common == "*" else common
+
+
+def jpeg_masks(names: Names) -> Iterator[tuple[str, str]]:
+    """Yield folders of images and of JPEG files beside them that are called like masks."""
+    for mask in names:
+        parts = mask.split("/")
+        for place, part in enumerate(parts):
+            if MASK_WORD.fullmatch(part) and _suffixes(names[mask]) <= _LOSSY:
+                for image in names:
+                    others = image.split("/")
+                    alike = (
+                        len(others) == len(parts)
+                        and others[:place] + others[place + 1 :] == parts[:place] + parts[place + 1 :]
+                    )
+                    if alike and IMAGE_WORD.fullmatch(others[place]) and _mask_ending(names, image, mask) is not None:
+                        yield image, mask
 
 
 def mask_patterns(names: Names) -> list[tuple[str, str]]:
@@ -126,7 +235,7 @@ def _same_names(names: Names) -> Iterator[tuple[tuple[str, str], int]]:
     masks = [name for name in common if MASK_WORD.fullmatch(os.path.splitext(name)[0])]
     images = [name for name in common if name not in masks and not _ENDING.fullmatch(os.path.splitext(name)[0])]
     for mask in masks:
-        for image in sorted(images, key=lambda name: (not _IMAGE_WORD.match(name), name))[:1]:
+        for image in sorted(images, key=lambda name: (not _IMAGE_FILE.match(name), name))[:1]:
             folders = sorted(folder for folder, files in names.items() if image in files and mask in files)
             yield (_parents(folders) + literal(image), _parents(folders) + literal(mask)), len(folders)
 

@@ -1,0 +1,540 @@
+"""Layouts as people have them: `init` reads each as its maker meant it, refuses it by name, or says what it leaves out."""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.sources.building import write_picture
+from tfprep.errors import SourceError
+from tfprep.sources.detection.detect import Detected, detect
+from tfprep.sources.source import read_files
+
+pytest.importorskip("yaml")
+pytest.importorskip("pycocotools")
+
+HEIGHT, WIDTH = 40, 56
+Truth = dict[str, tuple[str, Any]]
+"""Path of an image to its split ("" where the layout has none) and its label, its objects, or its mask."""
+ANY = ""
+BOX = [14.0, 10.0, 42.0, 30.0]
+"""x0, y0, x1, y1 of the one object of an image; in YOLO's form 0.5 0.5 0.5 0.5."""
+
+
+def pictures(root: Path, *paths: str) -> list[str]:
+    for number, path in enumerate(paths):
+        write_picture(root / path, number, HEIGHT, WIDTH)
+    return list(paths)
+
+
+def numbered(folder: str, count: int = 4, suffix: str = ".jpg") -> list[str]:
+    return [f"{folder}{'/' if folder else ''}{folder.replace('/', '_')}{n:02}{suffix}" for n in range(count)]
+
+
+def write(root: Path, path: str, content: str | bytes | dict[str, Any] | list[Any]) -> None:
+    (root / path).parent.mkdir(parents=True, exist_ok=True)
+    data = json.dumps(content) if isinstance(content, dict | list) else content
+    (root / path).write_bytes(data.encode() if isinstance(data, str) else data)
+
+
+# --- classes --------------------------------------------------------------------------------------------------------
+
+
+def class_folders(root: Path, *folders: str, split_at: int | None = None) -> Truth:
+    paths = [path for folder in folders for path in pictures(root, *numbered(folder))]
+    label = -2 if split_at is None else split_at + 1
+    return {p: (ANY if split_at is None else p.split("/")[split_at], p.split("/")[label]) for p in paths}
+
+
+def class_folders_of_splits(root):
+    return class_folders(root, "Train/cat", "Train/dog", "Test/cat", "Test/dog", split_at=0)
+
+
+def class_folders_in_a_wrapper(root):
+    return class_folders(root, "data/train/cat", "data/train/dog", "data/valid/cat", split_at=1)
+
+
+def a_split_of_files_alone(root):
+    truth = class_folders(root, "train/cat", "train/dog", split_at=0)
+    pictures(root, "test/1.jpg", "test/2.jpg")
+    return truth
+
+
+def split_folders_beside_another(root):
+    truth = class_folders(root, "train/cat", "train/dog", "val/dog", split_at=0)
+    pictures(root, "extra/1.jpg")
+    return truth
+
+
+def images_folder_of_splits(root):
+    return {
+        path: (path.split("/")[0], None) for s in ("train", "val") for path in pictures(root, *numbered(f"{s}/images"))
+    }
+
+
+# --- COCO -----------------------------------------------------------------------------------------------------------
+
+
+def coco_json(
+    names: list[str], ids: Callable[[int], Any] = int, categories: Any = None, **options: Any
+) -> dict[str, Any]:
+    x0, y0, x1, y1 = BOX
+    return {
+        "images": [{"id": ids(n), "file_name": name, "width": WIDTH, "height": HEIGHT} for n, name in enumerate(names)],
+        "annotations": [
+            {"id": n, "image_id": ids(n), "category_id": options.get("category", 7), "bbox": [x0, y0, x1 - x0, y1 - y0],
+             "area": 560.0, "iscrowd": 0}
+            for n in range(len(names))
+        ],
+        "categories": categories or [{"id": 3, "name": "dog"}, {"id": 7, "name": "cat"}],
+    }  # fmt: skip
+
+
+def objects(paths: list[str], split: str = ANY, label: str = "cat") -> Truth:
+    return {path: (split, [(label, BOX)]) for path in paths}
+
+
+def coco_relative_to_the_root(root):
+    paths = pictures(root, *numbered("images"))
+    write(root, "annotations/all.json", coco_json(paths))
+    return objects(paths)
+
+
+def coco_below_the_listed_folder(root):
+    paths = pictures(root, *numbered("images/x"), *numbered("images/y"))
+    write(root, "annotations/all.json", coco_json([path.removeprefix("images/") for path in paths]))
+    return objects(paths)
+
+
+def coco_with_text_ids(root):
+    paths = pictures(root, *numbered("images"))
+    write(root, "labels.json", coco_json([Path(path).name for path in paths], ids=lambda n: f"id-{n}"))
+    return objects(paths)
+
+
+def coco_with_backslashes(root):
+    paths = pictures(root, *numbered("images"))
+    write(root, "labels.json", coco_json([path.replace("/", "\\") for path in paths]))
+    return objects(paths)
+
+
+def coco_in_latin_1(root):
+    paths = pictures(root, "images/caf\u00e9.jpg", "images/b.jpg")
+    content = coco_json([Path(path).name for path in paths])
+    write(root, "labels.json", json.dumps(content, ensure_ascii=False).encode("latin-1"))
+    return objects(paths)
+
+
+def coco_with_one_name_twice(root):
+    paths = pictures(root, *numbered("images"))
+    categories = [{"id": 0, "name": "cat"}, {"id": 7, "name": "cat"}, {"id": 9, "name": "dog"}]
+    write(root, "labels.json", coco_json([Path(path).name for path in paths], categories=categories))
+    return objects(paths)
+
+
+def coco_of_roboflow(root):
+    truth: Truth = {}
+    for split in ("train", "valid", "test"):
+        paths = pictures(root, *numbered(split))
+        write(root, f"{split}/_annotations.coco.json", coco_json([Path(path).name for path in paths]))
+        truth |= objects(paths, split)
+    write(root, "README.roboflow.txt", "made by a tool")
+    return truth
+
+
+def coco_that_is_cut_short(root):
+    paths = pictures(root, *numbered("images"))
+    write(root, "labels.json", json.dumps(coco_json(paths))[:-40])
+    return "labels.json, line 1, column .*not whole JSON.*--as images"
+
+
+def coco_of_other_images(root):
+    pictures(root, *numbered("images"))
+    write(root, "labels.json", coco_json(["elsewhere/1.jpg", "elsewhere/2.jpg"]))
+    return "no folder holds the images that it lists, such as elsewhere/1.jpg"
+
+
+# --- YOLO -----------------------------------------------------------------------------------------------------------
+
+LINE = "0 0.5 0.5 0.5 0.5\n"
+
+
+def yolo_labels(root: Path, paths: list[str], line: str = LINE) -> None:
+    for path in paths:
+        folder, _, name = path.rpartition("/")
+        write(root, f"{folder.replace('images', 'labels')}/{Path(name).stem}.txt", line)
+
+
+def yolo(root: Path, yaml: str, *splits: str, path: str = "data.yaml", line: str = LINE) -> Truth:
+    truth: Truth = {}
+    for split in splits:
+        paths = pictures(root, *numbered(f"images/{split}"))
+        yolo_labels(root, paths, line)
+        truth |= objects(paths, split)
+    write(root, path, yaml)
+    return truth
+
+
+def yolo_with_a_missing_val(root):
+    return yolo(root, "train: images/train\nval: images/val\nnames: [cat]\n", "train")
+
+
+def yolo_like_coco128(root):
+    paths = pictures(root, *numbered("images"))
+    yolo_labels(root, paths)
+    write(root, "coco128.yaml", "path: ../datasets/coco128\ntrain: images\nval: images\nnames: {0: cat}\n")
+    return objects(paths, "train")
+
+
+def yolo_with_windows_paths(root):
+    yaml = "path: C:\\Users\\me\\data\ntrain: C:\\Users\\me\\data\\images\\train\nval: images\\val\nnames: [cat]\n"
+    return yolo(root, yaml, "train", "val")
+
+
+def yolo_with_absolute_paths(root):
+    return yolo(root, "train: /home/me/set/images/train\nval: /home/me/set/images/val\nnames: [cat]\n", "train", "val")
+
+
+def yolo_with_gaps_in_names(root):
+    truth = yolo(root, "train: images/train\nnames: {0: dog, 2: cat}\n", "train", line="2 0.5 0.5 0.5 0.5\n")
+    return truth
+
+
+def yolo_in_a_folder(root):
+    truth = yolo(root / "set", "train: images/train\nval: images/val\nnames: [cat]\n", "train", "val")
+    return {f"set/{path}": value for path, value in truth.items()}
+
+
+def yolo_of_label_studio(root):
+    paths = pictures(root, *numbered("images"))
+    yolo_labels(root, paths)
+    write(root, "classes.txt", "cat\ndog\n")
+    write(root, "notes.json", {"categories": []})
+    return objects(paths)
+
+
+def yolo_of_labelimg(root):
+    paths = pictures(root, *numbered(""))
+    for path in paths:
+        write(root, f"{Path(path).stem}.txt", LINE)
+    write(root, "classes.txt", "cat\ndog\n")
+    return objects(paths)
+
+
+def yolo_of_cvat(root):
+    paths = pictures(root, *numbered("obj_train_data"))
+    for path in paths:
+        write(root, f"obj_train_data/{Path(path).stem}.txt", LINE)
+    write(root, "obj.names", "cat\ndog\n")
+    write(root, "obj.data", "classes = 2\ntrain = data/train.txt\nnames = data/obj.names\n")
+    write(root, "train.txt", "".join(f"data/{path}\n" for path in paths))
+    return objects(paths)
+
+
+def yolo_of_splits_without_yaml(root):
+    truth: Truth = {}
+    for split in ("train", "val"):
+        paths = pictures(root, *numbered(f"{split}/images"))
+        yolo_labels(root, paths)
+        truth |= objects(paths, split)
+    write(root, "classes.txt", "cat\n")
+    return truth
+
+
+def yolo_of_a_mac(root):
+    paths = pictures(root, unicodedata.normalize("NFC", "images/train/é.jpg"), "images/train/b.jpg")
+    for path in paths:
+        write(root, unicodedata.normalize("NFD", f"labels/train/{Path(path).stem}.txt"), LINE)
+    write(root, "data.yaml", "train: images/train\nnames: [cat]\n")
+    return objects(paths, "train")
+
+
+def yolo_without_names(root):
+    yolo_labels(root, pictures(root, *numbered("images")))
+    return "no data.yaml, classes.txt or obj.names names their classes"
+
+
+def yolo_with_two_equal_names(root):
+    yolo(root, "train: images/train\nnames: [cat, cat]\n", "train")
+    return "data.yaml: two classes have one name.*--as images"
+
+
+# --- Pascal VOC and LabelMe -----------------------------------------------------------------------------------------
+
+
+def voc_xml(name: str = "cat", bom: bool = False) -> bytes:
+    x0, y0, x1, y1 = (int(value) for value in BOX)
+    text = (
+        f"<annotation><size><width>{WIDTH}</width><height>{HEIGHT}</height><depth>3</depth></size><object><name>{name}</name>"
+        f"<bndbox><xmin>{x0 + 1}</xmin><ymin>{y0 + 1}</ymin><xmax>{x1}</xmax><ymax>{y1}</ymax></bndbox></object></annotation>"
+    )
+    return b"\xef\xbb\xbf" * bom + text.encode()
+
+
+def voc_in_lower_case(root):
+    paths = pictures(root, *numbered("images"))
+    for path in paths:
+        write(root, f"annotations/{Path(path).stem}.xml", voc_xml())
+    return objects(paths)
+
+
+def voc_of_roboflow(root):
+    truth: Truth = {}
+    for split in ("train", "valid"):
+        paths = pictures(root, *numbered(split))
+        for path in paths:
+            write(root, f"{split}/{Path(path).stem}.xml", voc_xml())
+        truth |= objects(paths, split)
+    return truth
+
+
+def voc_with_spaces_in_names(root):
+    paths = pictures(root, *(f"JPEGImages/my photo {n}.jpg" for n in range(4)))
+    for path in paths:
+        write(root, f"Annotations/{Path(path).stem}.xml", voc_xml(bom=True))
+    stems = [Path(path).stem for path in paths]
+    write(root, "ImageSets/Main/train.txt", "\ufeff" + "\r\n".join(stems[:3]))
+    write(root, "ImageSets/Main/val.txt", stems[3])
+    return objects(paths[:3], "train") | objects(paths[3:], "val")
+
+
+def labelme_json(path: str, **shape: Any) -> dict[str, Any]:
+    x0, y0, x1, y1 = BOX
+    polygon = [[x0, y0], [x1, y0], [x1, y1], [x0, y1]]
+    plain = {"label": "cat", "points": polygon, "shape_type": "polygon", "group_id": None}
+    return {"shapes": [plain | shape], "imagePath": path, "imageHeight": HEIGHT, "imageWidth": WIDTH}
+
+
+def labelme_of_splits(root):
+    truth: Truth = {}
+    for split in ("train", "val"):
+        paths = pictures(root, *numbered(split))
+        for path in paths:
+            write(root, f"{split}/{Path(path).stem}.json", labelme_json(Path(path).name))
+        truth |= objects(paths, split)
+    return truth
+
+
+def labelme_in_a_folder_of_its_own(root):
+    paths = pictures(root, *numbered("images"))
+    for path in paths:
+        write(root, f"annotations/{Path(path).stem}.json", labelme_json(f"../images/{Path(path).name}"))
+    return objects(paths)
+
+
+# --- masks ----------------------------------------------------------------------------------------------------------
+
+
+def mask(root: Path, path: str, *numbers: int) -> None:
+    pixels = np.zeros((HEIGHT, WIDTH), np.uint8)
+    for place, number in enumerate(numbers):
+        pixels[:, place * 10 :] = number
+    (root / path).parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(pixels).save(root / path)
+
+
+def masks(root: Path, images: list[str], where: Callable[[str], str], split_at: int | None, *numbers: int) -> Truth:
+    for path in pictures(root, *images):
+        mask(root, where(path), *numbers)
+    found = tuple(sorted({1 if set(numbers) == {0, 255} and number else number for number in numbers}))
+    return {path: (ANY if split_at is None else path.split("/")[split_at], found) for path in images}
+
+
+def masks_of_0_and_255(root):
+    return masks(root, numbered("images"), lambda p: f"masks/{Path(p).stem}.png", None, 0, 255)
+
+
+def masks_of_mmsegmentation(root):
+    images = [*numbered("img_dir/train"), *numbered("img_dir/val")]
+    return masks(root, images, lambda p: f"ann_dir/{p[8:-4]}.png", 1, 0, 1, 2)
+
+
+def masks_of_some_splits(root):
+    truth = masks(root, numbered("train"), lambda p: f"train_masks/{Path(p).stem}.png", 0, 0, 1)
+    pictures(root, *numbered("test"))
+    return truth
+
+
+def masks_of_other_stems(root):
+    pictures(root, *numbered("img_dir/train"))
+    mask(root, "ann_dir/train/z.png", 0, 1)
+    return "img_dir/ and ann_dir/ are called like folders of images and masks"
+
+
+def masks_in_jpeg(root):
+    pictures(root, *numbered("images"), *(f"masks/images{n:02}.jpg" for n in range(4)))
+    return "masks/ holds JPEG files beside images/; JPEG does not keep class numbers"
+
+
+def masks_of_other_names(root):
+    pictures(root, *numbered("images"))
+    for n in range(4):
+        mask(root, f"masks/z{n}.png", 0, 1)
+    return "images/ and masks/ are called like folders of images and masks"
+
+
+# --- tables ---------------------------------------------------------------------------------------------------------
+
+
+def table_of_kaggle(root):
+    paths = pictures(root, *numbered("train_images"))
+    pictures(root, "test_images/1.jpg")
+    rows = "".join(f"{Path(path).stem},{'ab'[n % 2]}\n" for n, path in enumerate(paths))
+    write(root, "train.csv", f"image_id,label\n{rows}")
+    write(root, "sample_submission.csv", "image_id,label\n1,a\n")
+    return {path: (ANY, "ab"[n % 2]) for n, path in enumerate(paths)}
+
+
+def table_of_hugging_face(root):
+    truth: Truth = {}
+    for split in ("train", "test"):
+        paths = pictures(root, *numbered(split))
+        rows = "".join(f"{Path(path).name},{'ab'[n % 2]}\n" for n, path in enumerate(paths))
+        write(root, f"{split}/metadata.csv", f"file_name,label\n{rows}")
+        truth |= {path: (split, "ab"[n % 2]) for n, path in enumerate(paths)}
+    return truth
+
+
+def json_lines_of_hugging_face(root):
+    truth: Truth = {}
+    for split in ("train", "validation"):
+        paths = pictures(root, *numbered(split))
+        rows = [{"file_name": Path(path).name, "label": "ab"[n % 2]} for n, path in enumerate(paths)]
+        write(root, f"{split}/metadata.jsonl", "\n".join(map(json.dumps, rows)))
+        truth |= {path: (split, "ab"[n % 2]) for n, path in enumerate(paths)}
+    return truth
+
+
+# --- what is refused by name ----------------------------------------------------------------------------------------
+
+
+def cvat_xml(root):
+    pictures(root, *numbered("images"))
+    write(root, "annotations.xml", '<annotations><image id="0" name="a.jpg"></image></annotations>')
+    return "annotations.xml is a file of CVAT.*export COCO"
+
+
+def create_ml(root):
+    pictures(root, *numbered("images"))
+    content = [{"image": "images00.jpg", "annotations": [{"label": "cat", "coordinates": {"x": 1, "y": 2}}]}]
+    write(root, "images/_annotations.createml.json", content)
+    return "is a file of CreateML.*convert it to COCO"
+
+
+def tfrecords(root):
+    write(root, "train.tfrecord-00000-of-00001", b"x")
+    return "tfprep index"
+
+
+def mnist(root):
+    write(root, "train-images-idx3-ubyte.gz", b"x")
+    return "MNIST's idx files: keras.datasets.mnist"
+
+
+def cifar(root):
+    write(root, "cifar-10-batches-py/data_batch_1", b"x")
+    return "CIFAR's batches"
+
+
+def hdf5(root):
+    write(root, "images.h5", b"x")
+    return "HDF5: read it with h5py"
+
+
+def classes_of_one_split_alone(root):
+    class_folders(root, "train/n01", "train/n02", split_at=0)
+    pictures(root, *numbered("val/images"))
+    return "val/ has the folders images, which are no classes of train/"
+
+
+READ = [
+    class_folders_of_splits, class_folders_in_a_wrapper, a_split_of_files_alone, split_folders_beside_another,
+    images_folder_of_splits, coco_relative_to_the_root, coco_below_the_listed_folder, coco_with_text_ids,
+    coco_with_backslashes, coco_in_latin_1, coco_with_one_name_twice, coco_of_roboflow, yolo_with_a_missing_val,
+    yolo_like_coco128, yolo_with_windows_paths, yolo_with_absolute_paths, yolo_with_gaps_in_names, yolo_in_a_folder,
+    yolo_of_label_studio, yolo_of_labelimg, yolo_of_cvat, yolo_of_splits_without_yaml, yolo_of_a_mac, voc_in_lower_case,
+    voc_of_roboflow, voc_with_spaces_in_names, labelme_of_splits, labelme_in_a_folder_of_its_own, masks_of_0_and_255,
+    masks_of_mmsegmentation, masks_of_some_splits, table_of_kaggle, table_of_hugging_face, json_lines_of_hugging_face,
+]  # fmt: skip
+REFUSED = [
+    coco_that_is_cut_short, coco_of_other_images, yolo_without_names, yolo_with_two_equal_names, masks_in_jpeg,
+    masks_of_other_names, masks_of_other_stems, cvat_xml, create_ml, tfrecords, mnist, cifar, hdf5, classes_of_one_split_alone,
+]  # fmt: skip
+SAID = {
+    a_split_of_files_alone: "test/ holds 2 .jpg files that this recipe does not read",
+    split_folders_beside_another: "this recipe does not read extra/1.jpg",
+    coco_in_latin_1: "read as Latin-1",
+    coco_with_one_name_twice: "class 'cat' is that of several categories: 0, 7",
+    yolo_with_a_missing_val: "val is 'images/val', which is not below this folder",
+    yolo_like_coco128: "val names the images of train, which are in train alone",
+    yolo_with_gaps_in_names: "names has no 1",
+    masks_of_0_and_255: "the masks hold 0 and 255: two classes",
+    masks_of_some_splits: "test has no masks, and is left out",
+    table_of_kaggle: "this recipe does not read sample_submission.csv",
+}
+"""What `init` says of a layout that it reads."""
+
+
+def found_in(found: Detected, root: Path) -> Truth:
+    """What the source makes of each image."""
+    listing, truth = found.source.scan(root), {}
+    decoders = found.source.decoders()
+    for entry in listing.entries:
+        raw = read_files(root, listing.files, entry) | dict(zip(listing.values, entry.values, strict=True))
+        value: Any = None
+        if "label" in raw:
+            value = listing.classes["label"][raw["label"]]
+        elif "objects" in raw:
+            boxes = decoders["boxes"].decode(raw, (HEIGHT, WIDTH)).tolist()
+            labels = [listing.classes["box_labels"][n] for n in decoders["box_labels"].decode(raw, (HEIGHT, WIDTH))]
+            value = list(zip(labels, boxes, strict=True))
+        elif "mask" in raw:
+            pixels = (
+                decoders["mask"].decode(raw, None)
+                if "mask" in decoders
+                else np.asarray(Image.open(root / entry.files[1]))
+            )
+            value = tuple(np.unique(pixels).tolist())
+        truth[entry.files[0]] = (entry.split, value)
+    return truth
+
+
+@pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning")
+@pytest.mark.parametrize("layout", READ, ids=lambda layout: layout.__name__)
+def test_a_layout_is_read_as_it_was_meant(tmp_path, layout):
+    truth = layout(tmp_path)
+    detected = detect(tmp_path)
+    found = found_in(detected, tmp_path)
+    assert {path: value for path, (_, value) in found.items()} == {path: value for path, (_, value) in truth.items()}
+    assert {path: split for path, (split, _) in found.items() if truth[path][0]} == {
+        path: split for path, (split, _) in truth.items() if split
+    }
+    said = "\n".join(detected.lines())
+    assert SAID.get(layout, "") in said
+    assert ("does not read" in said) == ("does not read" in SAID.get(layout, "")) or layout in PARTS
+
+
+PARTS = {masks_of_some_splits, yolo_of_label_studio, yolo_of_cvat, table_of_kaggle}
+"""Layouts with files that no recipe needs."""
+
+
+@pytest.mark.parametrize("layout", REFUSED, ids=lambda layout: layout.__name__)
+def test_a_layout_is_refused_by_name(tmp_path, layout):
+    with pytest.raises(SourceError, match=layout(tmp_path)):
+        detect(tmp_path)
+
+
+def test_a_layout_that_is_named_is_taken(tmp_path):
+    coco_that_is_cut_short(tmp_path)
+    found = detect(tmp_path, "images")
+    assert sum(found.facts.splits.values()) == 4
+    assert "unsure: this recipe does not read labels.json" in found.lines()
+    with pytest.raises(SourceError, match="is not laid out as --as yolo says"):
+        detect(tmp_path, "yolo")

@@ -1,0 +1,110 @@
+"""Recognises images with masks, class folders, and images alone, by the names of folders and files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from tfprep.errors import SourceError
+from tfprep.sources.detection.guess import BY_CLASS, FRACTIONS, LayoutGuess, Refusal
+from tfprep.sources.detection.inventory import Inventory
+from tfprep.sources.detection.pairs import IMAGE_WORD, MASK_WORD, SPLIT_NAMES, jpeg_masks, mask_patterns
+from tfprep.sources.folder import Folder
+from tfprep.sources.paired import Paired
+from tfprep.sources.patterns import compile_pattern, literal
+
+Found = Iterator[LayoutGuess | Refusal]
+
+
+def pairs(tree: Inventory) -> Found:
+    """Yield the sources of images with masks, those with the most images first, and refuse masks in JPEG."""
+    for image, mask in mask_patterns(tree.names):
+        layout = f"images {image} with masks {mask}"
+        if "{split}" not in image:
+            yield LayoutGuess("masks", Paired(image=image, mask=mask, splits=FRACTIONS), layout)
+            continue
+        with_masks, splits = (_splits(tree, pattern) for pattern in (mask, image))
+        both = sorted(splits & with_masks)
+        if splits - with_masks:
+            without = ", ".join(sorted(splits - with_masks))
+            doubts = [f"{without} has no masks, and is left out"]
+            if len(both) == 1:
+                doubts.append(
+                    f"all samples are in {both[0]!r}; splits=sources.Fractions(...) with that name in the patterns draws others"
+                )
+            yield LayoutGuess("masks", Paired(image=image, mask=mask, splits=tuple(both)), layout, tuple(doubts))
+        else:
+            yield LayoutGuess("masks", Paired(image=image, mask=mask), layout)
+    for image, mask in jpeg_masks(tree.names):
+        rule = f"{tree.root}: {mask}/ holds JPEG files beside {image}/; JPEG does not keep class numbers, so they are no masks"
+        yield Refusal("masks", SourceError(f"{rule}. Write the masks as PNG from where they come"))
+
+
+def _splits(tree: Inventory, pattern: str) -> set[str]:
+    """What `{split}` stands for in the names of the tree."""
+    compiled = compile_pattern(pattern, "detect")
+    paths = (f"{folder}/{name}" if folder else name for folder, names in tree.names.items() for name in names)
+    return {holes["split"] for holes in map(compiled.match_path, paths) if holes} & {
+        part for folder in tree.names for part in folder.split("/") if part.lower() in SPLIT_NAMES
+    }
+
+
+def folders(tree: Inventory) -> Found:
+    """Yield class folders or images alone; refuse folders whose names say that they are no classes."""
+    prefix, below = _unwrapped(sorted(tree.images))
+    prefix = literal(prefix)
+    heads = {folder.split("/")[0] for folder in below if folder}
+    splits = {head for head in heads if head.lower() in SPLIT_NAMES}
+    if splits and "" not in below and (splits == heads or len(splits) > 1):
+        yield from _of_splits(tree, prefix, below, splits, None if splits == heads else tuple(sorted(splits)))
+    elif len(heads) > 1:
+        layout = LayoutGuess("folders", Folder(image=f"{prefix}{{label}}/**", splits=BY_CLASS), "class folders")
+        yield _checked(tree, layout, heads)
+    yield LayoutGuess("images", Folder(image=f"{prefix}**", splits=FRACTIONS), "images without classes")
+
+
+def _of_splits(
+    tree: Inventory, prefix: str, below: Sequence[str], splits: set[str], taken: tuple[str, ...] | None
+) -> Found:
+    classes = {split: set[str]() for split in splits}
+    for folder in below:
+        head, _, rest = folder.partition("/")
+        if head in splits and rest:
+            classes[head].add(rest.split("/")[0])
+    found = set().union(*classes.values())
+    training = next((split for split in sorted(splits) if split.lower().startswith("train")), None)
+    if found and not all(map(IMAGE_WORD.fullmatch, found)):
+        source = Folder(image=f"{prefix}{{split}}/{{label}}/**", splits=taken)
+        strange = {
+            split: names - classes[training]
+            for split, names in classes.items()
+            if training is not None and names and names - classes[training]
+        }
+        for split, names in strange.items():
+            rule = f"{tree.root}: {split}/ has the folders {', '.join(sorted(names)[:3])}, which are no classes of {training}/"
+            yield Refusal(
+                "folders", SourceError(f"{rule}; give every split the same class folders, or write the recipe by hand")
+            )
+        yield _checked(tree, LayoutGuess("folders", source, "class folders below split folders"), found)
+    yield LayoutGuess("images", Folder(image=f"{prefix}{{split}}/**", splits=taken), "split folders")
+
+
+def _checked(tree: Inventory, guess: LayoutGuess, names: set[str]) -> LayoutGuess | Refusal:
+    """Refuse class folders that are called like folders of images beside folders of masks."""
+    images = sorted(name for name in names if IMAGE_WORD.fullmatch(name))
+    masks = sorted(name for name in names if MASK_WORD.fullmatch(name))
+    if images and (masks or len(names) == len(images)):
+        said = " and ".join(f"{name}/" for name in (*images, *masks))
+        rule = f"{tree.root}: {said} are called like folders of images and masks, not like classes"
+        return Refusal("masks", SourceError(f"{rule}, but nothing says how they belong together"))
+    return guess
+
+
+def _unwrapped(folders: Sequence[str]) -> tuple[str, list[str]]:
+    """The folders that hold everything, as a prefix, and the folders of images below them."""
+    prefix = ""
+    heads = {folder.split("/")[0] for folder in folders}
+    while len(heads) == 1 and "" not in heads and not {head.lower() for head in heads} & SPLIT_NAMES:
+        (head,) = heads
+        prefix, folders = f"{prefix}{head}/", [folder[len(head) + 1 :] for folder in folders]
+        heads = {folder.split("/")[0] for folder in folders}
+    return prefix, list(folders)

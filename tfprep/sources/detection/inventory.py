@@ -1,0 +1,125 @@
+"""Lists the files of a folder of raw data, and says which of them a source does not read."""
+
+from __future__ import annotations
+
+import os
+import re
+from array import array
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from tfprep.fields import Array
+from tfprep.sources.patterns import Pattern
+from tfprep.sources.walk import folders_in, image_suffix
+
+NAMES_KEPT = 64
+"""Number of names of a folder that decide which files belong together."""
+ANNOTATIONS = frozenset((
+    *(".json", ".jsonl", ".ndjson", ".geojson", ".xml", ".txt", ".csv", ".tsv", ".yaml", ".yml", ".parquet", ".arrow"),
+    *(".names", ".data", ".mat", ".npy", ".npz", ".h5", ".hdf5", ".pkl", ".pickle", ".xls", ".xlsx", ".svg"),
+    *(".tfrecord", ".tfrecords", ".tar", ".zip", ".gz", ".tgz"),
+))  # fmt: skip
+"""The suffixes of files that may hold labels, boxes, masks or further samples."""
+_SAMPLES = re.compile(
+    r".*tfrecords?(?:[.-].*)?|.*\.tfrec|.*\.record|.*-idx[1-4]-ubyte|data_batch_\d+|test_batch", re.IGNORECASE
+)
+"""Names of files that hold many samples each, and have no suffix of their own."""
+_NOTES = re.compile(r"(?:readme|licen[cs]e|copying|changelog|requirements|citation|authors|notice)\b.*", re.IGNORECASE)
+_MOST_LINES = 12
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """The files below a folder. Folders are relative to it; "" is the folder itself.
+
+    Attributes:
+        root: The folder.
+        images: Each folder with images, and the number of its images by suffix.
+        names: Each folder with images, and its first `NAMES_KEPT` images, sorted.
+        others: Each folder with files that may hold annotations, and the first `NAMES_KEPT` of them by suffix, sorted.
+    """
+
+    root: Path
+    images: Mapping[str, Counter[str]]
+    names: Mapping[str, list[str]]
+    others: Mapping[str, Mapping[str, list[str]]]
+
+    @staticmethod
+    def of(root: Path) -> Inventory:
+        """List the files. SourceError if a folder cannot be listed."""
+        images: dict[str, Counter[str]] = {}
+        names: dict[str, list[str]] = {}
+        others: dict[str, dict[str, list[str]]] = {}
+        for folder, files in folders_in(root):
+            pictures = [name for name in files if image_suffix(name)]
+            if pictures:
+                images[folder] = Counter(map(suffix_of, pictures))
+                names[folder] = pictures[:NAMES_KEPT]
+            for name in files:
+                if may_annotate(name):
+                    few = others.setdefault(folder, {}).setdefault(suffix_of(name), [])
+                    if len(few) < NAMES_KEPT:
+                        few.append(name)
+        return Inventory(root, images, names, others)
+
+    def files(self, *suffixes: str) -> Iterator[str]:
+        """Yield paths of the files that are kept by name, with one of these suffixes, those nearer to the root first."""
+        for folder in sorted(self.others, key=lambda one: (one.count("/") + bool(one), one)):
+            for suffix in suffixes:
+                yield from (below(folder, name) for name in self.others[folder].get(suffix, ()))
+
+    def unread(self, used: Array, annotations: Sequence[Pattern]) -> list[str]:
+        """Say which files the recipe does not read, one line a folder and suffix.
+
+        Args:
+            used: What `path_hash` returns for each file that a sample is made of, int64, sorted.
+            annotations: The patterns of further files that the source reads.
+        """
+        lines = []
+        for folder, files in folders_in(self.root):
+            paths = [below(folder, name) for name in files if image_suffix(name) or may_annotate(name)]
+            read = np.isin(np.array(array("q", map(path_hash, paths)), np.int64), used)
+            left = [
+                path
+                for path, known in zip(paths, read.tolist(), strict=True)
+                if not known and all(pattern.match_path(path) is None for pattern in annotations)
+            ]
+            for suffix, count in sorted(Counter(map(suffix_of, left)).items()):
+                lines.append(
+                    _unread_line(folder, suffix, count, next(path for path in left if suffix_of(path) == suffix))
+                )
+        more = len(lines) - _MOST_LINES
+        return [
+            *lines[:_MOST_LINES],
+            *([f"{more} more folders hold files that this recipe does not read"] if more > 0 else []),
+        ]
+
+
+def _unread_line(folder: str, suffix: str, count: int, first: str) -> str:
+    if count == 1:
+        return f"this recipe does not read {first}"
+    return f"{folder or '.'}/ holds {count} {suffix or 'other'} files that this recipe does not read"
+
+
+def below(folder: str, name: str) -> str:
+    """Return the path of a file in a folder that is relative to the root."""
+    return f"{folder}/{name}" if folder else name
+
+
+def suffix_of(name: str) -> str:
+    """Return the suffix in lower case, with its dot."""
+    return os.path.splitext(name)[1].lower()
+
+
+def may_annotate(name: str) -> bool:
+    """Whether a file may hold annotations or samples, by its name."""
+    return bool(suffix_of(name) in ANNOTATIONS or _SAMPLES.fullmatch(name)) and not _NOTES.fullmatch(name)
+
+
+def path_hash(path: str) -> int:
+    """Return 64 bits that stand for a path in this process."""
+    return hash(path)
