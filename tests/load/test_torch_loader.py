@@ -176,3 +176,13 @@ def test_an_error_of_a_worker_reaches_the_trainer(data):
     loader = data.torch_loader("train", 8, inputs="image", targets="label", memory_budget=6 * batch)
     with pytest.raises(LoaderError, match="memory_budget"):
         next(iter(torch.utils.data.DataLoader(loader, batch_size=None, num_workers=2)))
+
+
+def test_without_workers_no_folder_for_temporary_files_is_needed(data, monkeypatch):
+    def none_is_writable():
+        raise FileNotFoundError("No usable temporary directory found")
+
+    monkeypatch.setattr("tempfile.gettempdir", none_is_writable)
+    loader = data.torch_loader("val", 4, fields=["label"])
+    assert len(list(loader)) == len(list(torch.utils.data.DataLoader(loader, batch_size=None))) == 3
+    assert loader.next_step == 0

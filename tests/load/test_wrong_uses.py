@@ -119,3 +119,42 @@ def test_seeds_are_whole_numbers(photos, seed):
         data.numpy_loader("train", seed=seed)
     with pytest.raises(LoaderError, match="seed is a whole number, not"):
         data.folds(3, seed=seed)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batch_size": 2**31}, "batch_size is a whole number from 1 to 16,777,216, not 2147483648"),
+        ({"start_step": 2**58}, "start_step is a whole number from 0 to 68,719,476,736"),
+        ({"start_step": 2**36}, "lies behind 4,294,967,296 epochs, which a run has at most"),
+        ({"order": "block", "window": 10**30}, "window is a whole number from 1 to 1,073,741,824"),
+        ({"order": "block", "block": 10**30}, "block is a whole number from 1 to 1,073,741,824"),
+        ({"threads": 10**30}, "threads is a whole number from 0 to 4,096"),
+        ({"prefetch": 10**30}, "prefetch=10+ takes .* bytes"),
+    ],
+)
+def test_numbers_that_no_run_has(photos, options, message):
+    with pytest.raises(LoaderError, match=message):
+        tfprep.open(photos.path).numpy_loader("train", fields=["label"], **{"batch_size": 8, **options})
+
+
+@pytest.mark.parametrize("weight", [5e-324, 1e-300, 1e300, 1e308])
+def test_weights_at_the_ends_of_what_floats_hold(photos, weight):
+    """Only their ratios count: the order is that of weights of 1 and 2."""
+    data, samples = tfprep.open(photos.path), photos.keys["train"]
+    factors = np.arange(len(samples)) % 2 + 1
+
+    def keys(weights):
+        loader = data.numpy_loader("train", 10, seed=2, fields=["key"], weights=weights)
+        return [key for batch in loader for key in batch["key"].tolist()]
+
+    if weight * 2 < float("inf"):
+        assert keys(weight * factors) == keys(factors)
+    assert keys(np.full(len(samples), weight)) == keys(np.ones(len(samples)))
+
+
+def test_shares_at_the_ends_of_what_floats_hold(photos):
+    data, other = tfprep.open(photos.path), tfprep.open(photos.path)
+    for share in (5e-324, 1e308):
+        loader = tfprep.mix({data: share, other: share}).numpy_loader("train", 10, fields=["key"])
+        assert loader.pipeline.schedule.sampler.quotas == (50, 50)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import islice
 from typing import Any
 
 import jax
@@ -50,7 +49,7 @@ class JaxLoader(NumpyLoader):
             lambda batch: pack({name: self._put(value) for name, value in with_text(batch).items()}),
             epochs=self._epochs,
         )
-        return transferred_ahead(batches, self._ahead)
+        return _TransferredAhead(batches, self._ahead)
 
     def repeat(self, count: int | None = None) -> JaxLoader:
         """The epochs one after another in one iteration: `count` of them, or without an end.
@@ -96,14 +95,27 @@ class JaxLoader(NumpyLoader):
             ) from error
 
 
-def transferred_ahead(batches: Iterator[Any], ahead: int) -> Iterator[Any]:
-    """Yield the first batch at once, since a look at one batch uses no epoch, and each other when `ahead` more are taken."""
-    queue: deque[Any] = deque()
-    yield from islice(batches, 1)
-    for batch in batches:
-        queue.append(batch)
-        del batch
-        if len(queue) > ahead:
-            yield queue.popleft()
-    while queue:
-        yield queue.popleft()
+class _TransferredAhead(Iterator[Any]):
+    """Delivers the first batch at once, since a look at one batch uses no epoch, and each other when `ahead` more are taken.
+
+    Not a generator: that would end with Ctrl-C, and the data with it.
+    """
+
+    def __init__(self, batches: Iterator[Any], ahead: int) -> None:
+        self._batches, self._ahead = batches, ahead
+        self._queue: deque[Any] = deque()
+        self._begun = False
+
+    def __next__(self) -> Any:
+        if not self._begun:
+            batch = next(self._batches)
+            self._begun = True
+            return batch
+        while len(self._queue) <= self._ahead:
+            try:
+                self._queue.append(next(self._batches))
+            except StopIteration:
+                if not self._queue:
+                    raise
+                break
+        return self._queue.popleft()

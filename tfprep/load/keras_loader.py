@@ -100,7 +100,10 @@ class KerasLoader(NumpyLoader, DataAdapter):  # type: ignore[misc] # Keras is un
         """One pass as tensors on Keras's device."""
         from tfprep.load.torch_loader import tensors_of
 
-        return (keras.tree.map_structure(keras.ops.convert_to_tensor, tensors_of(element)) for element in _Pass(self))
+        def on_device(element: Any) -> Any:
+            return keras.tree.map_structure(keras.ops.convert_to_tensor, tensors_of(element))
+
+        return map(on_device, _Pass(self))  # not a generator, which would end with Ctrl-C
 
     def get_tf_dataset(self) -> Any:
         """The `tf.data.Dataset` of `Data.loader`."""

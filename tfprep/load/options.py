@@ -27,6 +27,10 @@ CacheChoice: TypeAlias = Literal["auto", "encoded", "decoded", False]
 Path: TypeAlias = Literal["auto", "direct", "graph"]
 WorkersChoice: TypeAlias = Literal["auto", "threads", "processes"]
 
+MOST_BATCH, MOST_STEPS = 1 << 24, 1 << 36
+"""The largest batch, and the last step with which a run may begin: positions in the run stay far below 2^63."""
+MOST_SAMPLES, MOST_THREADS = 1 << 30, 1 << 12
+
 
 @dataclass(frozen=True)
 class LoaderOptions:
@@ -131,11 +135,11 @@ class LoaderOptions:
     prefetch_to_device: str | None = None
 
     def __post_init__(self) -> None:
-        _whole(self, "batch_size", 1)
-        _whole(self, "start_step", 0)
-        _whole(self, "threads", 0)
-        _whole(self, "block", 1)
-        _whole(self, "window", 1)
+        _whole(self, "batch_size", 1, MOST_BATCH)
+        _whole(self, "start_step", 0, MOST_STEPS)
+        _whole(self, "threads", 0, MOST_THREADS)
+        _whole(self, "block", 1, MOST_SAMPLES)
+        _whole(self, "window", 1, MOST_SAMPLES)
         _whole(self, "seed")
         object.__setattr__(self, "dtype", _dtype_name(self.dtype))
         if self.prefetch is not None:
@@ -250,14 +254,15 @@ def hosts_of(hosts: Any) -> Hosts:
         raise LoaderError(f"hosts is (index, count) or a tf.distribute.InputContext, not {hosts!r}") from None
 
 
-def _whole(options: LoaderOptions, name: str, least: int | None = None) -> None:
+def _whole(options: LoaderOptions, name: str, least: int | None = None, most: int | None = None) -> None:
     """Check that the option is a whole number, and store it as a Python int: it may be one of NumPy's."""
     value = getattr(options, name)
     number = None
     with contextlib.suppress(TypeError):
         number = None if isinstance(value, bool) else operator.index(value)
-    if number is None or (least is not None and number < least):
+    if number is None or (least is not None and number < least) or (most is not None and number > most):
         rule = "a whole number" if least is None else f"a whole number from {least}"
+        rule += f" to {most:,}" if most is not None and number is not None and number > most else ""
         raise LoaderError(f"{name} is {rule}, not {value!r}")
     object.__setattr__(options, name, number)
 

@@ -130,7 +130,9 @@ class Passes:
 class PassBatches(Iterator[T]):
     """The batches of one pass, each converted by `convert`. It begins with its first batch. Use it in one thread.
 
-    `close` stops the reader and waits for its threads. A pass that is dropped in the middle only asks them to stop.
+    After an error every further call raises the same error: an end of the data would hide that batches are missing. After Ctrl-C
+    the next call returns the batch that was waited for. `close` stops the reader and waits for its threads. A pass that is
+    dropped in the middle only asks them to stop.
     """
 
     def __init__(
@@ -161,25 +163,30 @@ class PassBatches(Iterator[T]):
         self._stream: Batches[Batch] | None = None
         self._reader: Reader | None = None
         self._over = False
+        self._error: Exception | None = None
 
     def __next__(self) -> T:
+        if self._error is not None:
+            raise self._error
         if self._over:
             raise StopIteration
         steps = self._steps or self._begin()
         if steps.stop is not None and self._step >= steps.stop:
             self.close()
             raise StopIteration
+        step = self._step
         try:
-            batch = next(self._stream or self._open_stream())
+            element = self._convert(next(self._stream or self._open_stream()))
+            self._passes.take(step)
+            self._step += self._stride
+            if steps.stop is not None and self._step >= steps.stop:
+                self._leave(steps.stop)
         except BaseException as error:
             self._failed(error)  # also Ctrl-C: TensorFlow, if it called this, passes on its text alone
-            self._over = True
+            self._error = error if isinstance(error, Exception) else None
+            self._step, self._stream = step, None
             raise
-        self._passes.take(self._step)
-        self._step += self._stride
-        if steps.stop is not None and self._step >= steps.stop:
-            self._leave(steps.stop)
-        return self._convert(batch)
+        return element
 
     @property
     def steps(self) -> Steps | None:
@@ -193,7 +200,7 @@ class PassBatches(Iterator[T]):
 
     def begin_anew(self) -> None:
         """Open a new reader at the next step, after an error."""
-        self._over, self._stream = False, None
+        self._error = None
 
     def close(self) -> None:
         """Stop the reading threads and give the memory back; batches that were delivered stay as they are."""

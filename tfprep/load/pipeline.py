@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -60,6 +61,7 @@ from tfprep.storage.urls import is_remote
 
 T = TypeVar("T")
 
+MOST_EPOCHS = 1 << 32
 PARTLY = 0.5
 """The least share of decoded records for which a cache is made: at one half, keeping them doubles the rate."""
 
@@ -86,6 +88,7 @@ class Pipeline:
         if options.training is None:
             options = replace(options, training=is_training(sources))
         self.sources, self.options, self.class_names = tuple(sources), options, tuple(class_names)
+        self._process = os.getpid()
         self.dataset = sources[0].dataset
         self._identities = self._check_files()
         self.settings = settings_for(options, [source.dataset for source in sources])
@@ -104,7 +107,7 @@ class Pipeline:
         self._budget = budget_bytes(options.memory_budget)
         self._needs = self._measure_needs()
         self.workers = self._plan_workers()
-        self._shared = SharedMemory() if self.workers.processes else None
+        self._shared = self._make_shared()
         self._varying = self._measure_varying() if self._shared else None
         self.memory = self._plan_memory()
         self.bad = BadRecords(options.on_bad)
@@ -164,9 +167,18 @@ class Pipeline:
         part: tuple[int, int] = (0, 1),
     ) -> PassBatches[T]:
         """A pass over these batches, each converted: the next `epochs` epochs, or `steps` (see `PassBatches`)."""
+        self._belong_to_this_process()
         return PassBatches(self.passes, self._reader, convert, self._failed, epochs=epochs, steps=steps, part=part)
 
+    def _belong_to_this_process(self) -> None:
+        """In a forked process, open files and start threads anew: those of the other process are not here."""
+        if os.getpid() != self._process:
+            step = self.passes.next_step
+            self.__init__(self.sources, self.options, self.class_names)  # type: ignore[misc]
+            self.passes.skip_to(step)
+
     def _reader(self, start: int, stride: int) -> Reader:
+        self._belong_to_this_process()
         if self.settings.allocator:
             set_allocator()
         memory = BatchMemory(self._batch_outputs, self._batch_rows, self.memory.in_turn, self._shared, self._varying)
@@ -382,6 +394,10 @@ class Pipeline:
             counts=counts,
             partners=self.at_load is not None and self.at_load.mixes_samples,
         )
+        if options.start_step // schedule.steps_per_epoch >= MOST_EPOCHS:
+            raise LoaderError(
+                f"start_step={options.start_step:,} lies behind {MOST_EPOCHS:,} epochs, which a run has at most"
+            )
         # All batches of training have one shape, so that Keras traces once and XLA compiles once.
         drop = options.remainder is None and training and schedule.size >= options.batch_size
         return replace(schedule, remainder="drop") if drop else schedule
@@ -424,6 +440,18 @@ class Pipeline:
             files=self.table.files, records=self._records_of_each_epoch, budget=self._budget,
             needed=self._least_bytes, other=other,
         )  # fmt: skip
+
+    def _make_shared(self) -> SharedMemory | None:
+        """The memory that worker processes fill; threads read where this process may not map it."""
+        if not self.workers.processes:
+            return None
+        try:
+            return SharedMemory()
+        except LoaderError as error:
+            if self.options.workers == "processes":
+                raise
+            self.workers = WorkersPlan(0, self.settings.threads or usable_cpus(), str(error))
+            return None
 
     @property
     def _least_bytes(self) -> int:

@@ -7,9 +7,11 @@ iterations other ones; the first worker of an iteration takes the next epoch, an
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import multiprocessing
 import os
+import secrets
 import shutil
 import struct
 import tempfile
@@ -22,19 +24,23 @@ _RECORD = struct.Struct("<qqq")
 class TorchPasses:
     """The next step of a run, known to a process and its workers. Each process that owns a `DataLoader` has a run of its own.
 
-    The folder of the files is removed with the object that made it, in the process that made it.
+    The first worker makes the folder of the files, so that a loader without workers needs none. It is removed with the object
+    that named it, in the process that made that.
     """
 
     def __init__(self) -> None:
-        self._folder = Path(tempfile.mkdtemp(prefix="tfprep-torch-"))
+        self._name = f"tfprep-torch-{secrets.token_hex(8)}"
         self._seed, self._passes = -1, 0
-        weakref.finalize(self, _remove, self._folder, os.getpid())
+        weakref.finalize(self, _remove, self._name, os.getpid())
 
     @property
     def next_step(self) -> int:
         """The step that comes next, as far as workers of this process have begun passes."""
-        path = self._folder / str(os.getpid())
-        return int(_RECORD.unpack(path.read_bytes())[2]) if path.exists() else 0
+        try:
+            content = (Path(tempfile.gettempdir()) / self._name / str(os.getpid())).read_bytes()
+        except FileNotFoundError:  # no worker has begun a pass; there may be no folder for temporary files either
+            return 0
+        return int(_RECORD.unpack(content)[2])
 
     def begin(self, seed: int, steps: int, at_least: int) -> int:
         """The first step of the pass that this worker begins.
@@ -47,8 +53,9 @@ class TorchPasses:
         self._passes = self._passes + 1 if seed == self._seed else 0  # persistent workers begin one pass after another
         self._seed = seed
         owner = multiprocessing.parent_process()
-        self._folder.mkdir(exist_ok=True)
-        path = self._folder / str(owner.pid if owner else os.getpid())
+        folder = Path(tempfile.gettempdir()) / self._name
+        folder.mkdir(0o700, exist_ok=True)
+        path = folder / str(owner.pid if owner else os.getpid())
         with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+b", buffering=0) as file:
             fcntl.lockf(file, fcntl.LOCK_EX)
             last, base, following = _RECORD.unpack(file.read(_RECORD.size) or _RECORD.pack(-1, 0, 0))
@@ -60,6 +67,7 @@ class TorchPasses:
         return first
 
 
-def _remove(folder: Path, process: int) -> None:
+def _remove(name: str, process: int) -> None:
     if os.getpid() == process:
-        shutil.rmtree(folder, ignore_errors=True)
+        with contextlib.suppress(FileNotFoundError):  # no folder for temporary files
+            shutil.rmtree(Path(tempfile.gettempdir()) / name, ignore_errors=True)

@@ -81,30 +81,23 @@ class ObjectStore:
         return _info(name, self._request(name, lambda: obstore.head(self._store, self._key(name))))
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> memoryview:
-        import obstore
-
-        def content() -> Any:
-            try:
-                return obstore.get_range(self._store, self._key(name), start=start, end=stop or _END)
-            except Exception as error:
-                if any(text in str(error).partition("\n")[0] for text in _BEHIND_THE_END):
-                    return b""  # An empty object has no range at all.
-                raise
-
-        return memoryview(b"" if stop is not None and stop <= start else self._request(name, content))
+        return self.read_version(name, start, stop or _END)[0] if stop is None or start < stop else memoryview(b"")
 
     def read_version(self, name: str, start: int, stop: int) -> tuple[memoryview, str]:
         import obstore
 
-        try:
-            answer = obstore.get(self._store, self._key(name), options={"range": (start, stop)})
-            # Web servers behind one address may give one file several tags.
-            version = "" if self._url.scheme in ("http", "https") else _version(answer.meta)
-            return memoryview(answer.bytes()), version
-        except Exception as error:
-            if any(text in str(error).partition("\n")[0] for text in _BEHIND_THE_END):
-                return memoryview(b""), ""
-            raise self._failed(name, error) from _cause(error)
+        def content() -> tuple[Any, str]:
+            try:
+                answer = obstore.get(self._store, self._key(name), options={"range": (start, stop)})
+                # Web servers behind one address may give one file several tags.
+                return answer.bytes(), "" if self._url.scheme in ("http", "https") else _version(answer.meta)
+            except Exception as error:
+                if any(text in str(error).partition("\n")[0] for text in _BEHIND_THE_END):
+                    return b"", ""  # An empty object has no range at all.
+                raise
+
+        data, version = self._request(name, content)
+        return memoryview(data), version
 
     def read_whole(self, name: str, check: Callable[[int], None]) -> memoryview:
         import obstore

@@ -216,3 +216,15 @@ def test_a_damaged_record_is_one_bad_record_of_its_range(photos, s3):
     assert "checksum" in bad["reason"]
     with pytest.raises(RecordError, match="wrong checksum"):
         list(data.numpy_loader("train", 8, training=False))
+
+
+@pytest.mark.parametrize("order", ["global", "block", "sequential"])
+@pytest.mark.parametrize("samples", [1, 3])
+def test_a_tiny_dataset_is_planned_an_epoch_at_a_time(make_dataset, s3, order, samples):
+    data = tfprep.open(s3.copy(make_dataset(samples={"train": samples}, fields=("label", "clicks")).path))
+    with closing(data.numpy_loader("train", 2, order=order, remainder="keep")) as loader:
+        pipeline, taken = loader.pipeline, []
+        steps = (taken.append(step) or step for step in itertools.count())
+        first = next(plan_ranges(pipeline._filler, pipeline.schedule, steps, 1 << 20))
+        assert sum(len(part.records) for part in first) == samples
+        assert len(taken) <= 2 * pipeline.steps_per_epoch  # the next epoch tells where a window ends

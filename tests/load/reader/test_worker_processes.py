@@ -829,3 +829,29 @@ def test_jobs_have_many_rows_where_many_batches_are_prefetched(data, monkeypatch
 def test_jobs_have_few_rows_where_few_batches_are_prefetched(data, monkeypatch):
     sizes = job_sizes(data, monkeypatch, prefetch=1)
     assert max(sizes) < 32  # one batch keeps all threads busy
+
+
+LIMITED = """
+import resource, sys
+import psutil, tfprep
+from tfprep.errors import LoaderError
+data = tfprep.open(sys.argv[1])
+data.numpy_loader("train", workers="threads")  # what it imports counts too
+limit = psutil.Process().memory_info().vms + (100 << 20)
+resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+options = {"threads": 2, "memory_budget": "1GB", "cache": False}
+try:
+    data.numpy_loader("train", workers="processes", **options)
+except LoaderError as error:
+    print(error)
+loader = data.numpy_loader("train", workers="auto", **options)
+print(sum(1 for batch in loader), loader.report()["workers"]["kind"])
+"""
+
+
+def test_a_limit_of_addresses(made):
+    """As `ulimit -v` sets it: the memory that processes share has no room."""
+    command = [sys.executable, "-c", LIMITED, str(made.path)]
+    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert "raise the limit of addresses (ulimit -v), or use workers='threads'" in output[0]
+    assert output[1].endswith("threads")

@@ -22,6 +22,7 @@ from tfprep.load.order.permutation import GOLDEN, Words, below, permute, seed_ke
 UNIT_BITS = 32
 UNIT = 1 << UNIT_BITS
 """Expected counts are multiples of 2^-32, so that NumPy and TensorFlow count alike."""
+TINY, HUGE = 1e-290, 1e290
 STEP = GOLDEN >> 32
 """The golden ratio as a multiple of 2^-32: multiples of it, modulo 1, spread more evenly than those of any other number."""
 
@@ -126,8 +127,11 @@ class WeightedSampler:
     @cached_property
     def ends(self) -> Words:
         """The expected counts of an epoch in units of 2^-32, added up: `size` at the end, exactly."""
-        total = np.cumsum(self.weights * (self.size / fsum(self.weights)))
-        last = int(np.flatnonzero(self.weights)[-1])
+        weights = self.weights
+        if not TINY < weights.max() < HUGE / len(weights):  # their sum, or its inverse, is no number
+            weights = weights / weights.max()
+        total = np.cumsum(weights * (self.size / fsum(weights)))
+        last = int(np.flatnonzero(weights)[-1])
         total[last:] = self.size
         return words(np.rint(total * UNIT))
 

@@ -198,15 +198,16 @@ def plan_ranges(
         most_bytes: The most bytes of records that are planned together.
     """
     waiting: list[tuple[Rows, Numbers, Numbers]] = []
-    ended = False
+    ended, most_rows = False, min(PLAN_ROWS, schedule.size)
     while waiting or not ended:
         before = sum(len(rows) for rows, _, _ in waiting)
         ended = ended or not _extend(waiting, source, schedule, steps)
         rows, step, window = _joined(waiting)
         if not len(rows):
             yield []
-        last = ended or len(rows) == before  # nothing comes of the next steps: it is in a cache
-        while (cut := _end_of_part(rows, window, most_bytes)) < len(rows) or (last and len(rows)):
+        # The last part, if nothing comes of the next steps because it is in a cache, or as they belong to the next epoch.
+        last = ended or len(rows) == before or len(rows) >= schedule.size
+        while (cut := _end_of_part(rows, window, most_rows, most_bytes)) < len(rows) or (last and len(rows)):
             yield _ranges(source, rows.take(slice(0, cut)), step[:cut])
             rows, step, window = rows.take(slice(cut, None)), step[cut:], window[cut:]
         waiting = [(rows, step, window)] if len(rows) else []
@@ -236,14 +237,14 @@ def _joined(waiting: list[tuple[Rows, Numbers, Numbers]]) -> tuple[Rows, Numbers
     return rows, np.concatenate([step for _, step, _ in waiting]), np.concatenate([part for *_, part in waiting])
 
 
-def _end_of_part(rows: Rows, window: Numbers, most_bytes: int) -> int:
-    """Return where the first part ends: with its window, or before it has too many bytes; at least one row is in it."""
+def _end_of_part(rows: Rows, window: Numbers, most_rows: int, most_bytes: int) -> int:
+    """Return where the first part ends: with its window, or before it has too much; at least one row is in it."""
     if not len(rows):
         return 0
     same = np.flatnonzero(window != window[0])
     last = int(same[0]) if len(same) else len(rows)
     if window[0] < 0:
-        last, most_bytes = min(last, PLAN_ROWS), min(most_bytes, PLAN_BYTES)
+        last, most_bytes = min(last, most_rows), min(most_bytes, PLAN_BYTES)
     return min(last, max(1, int(np.searchsorted(np.cumsum(rows["size"]), most_bytes, "right"))))
 
 

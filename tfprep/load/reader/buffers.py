@@ -6,13 +6,23 @@ then does its memory return to the pool. TensorFlow holds an array beyond the ca
 could tell.
 
 Recycling matters because a fresh batch of megabytes is page-faulted in by the kernel each time.
+
+A forked process has the memory of threads as it was, as all private memory. Memory that worker processes fill is shared, so a
+fork copies the batches that were delivered, to the same addresses, before anybody uses that memory again.
 """
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import math
 import mmap
+import os
+import select
+import threading
+import weakref
 from collections import deque
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -21,6 +31,8 @@ from tfprep.fields import Array
 from tfprep.load.reader.shared import SharedMemory
 
 HUGE_PAGE = 1 << 21
+COPY_S = 10.0
+"""How long a fork waits for its child to copy the batches that were delivered: 10 of 100 MB take half a second."""
 
 
 class Buffers:
@@ -47,7 +59,10 @@ class Buffers:
             memory = self._free.pop()  # the one let go last: it is still in the processor's cache
         except IndexError:
             memory = self._shared.allocate(self.nbytes) if self._shared else allocate(self.nbytes)
-        flat: Array = np.asarray(_Lease(self, memory))
+        lease = _Lease(self, memory)
+        if self._shared:
+            _shared_leases.add(lease)
+        flat: Array = np.asarray(lease)
         kind = np.dtype(dtype)
         typed: Array = flat[: math.prod(shape) * kind.itemsize].view(kind)
         return typed.reshape(shape)
@@ -60,7 +75,9 @@ class Buffers:
 
     def _release(self, memory: Array) -> None:
         """Runs in whichever thread let go last, possibly inside another call here: it takes no lock."""
-        if len(self._free) < self._keep:
+        if self._shared and _forks:
+            _released.append((self, memory))
+        elif len(self._free) < self._keep:
             self._free.append(memory)
         elif self._shared:
             self._shared.free(memory)
@@ -70,13 +87,14 @@ class _Lease:
     """Owns one buffer for as long as any array over it lives."""
 
     def __init__(self, pool: Buffers, memory: Array) -> None:
-        self._pool = pool
-        self._memory = memory
+        self._pool, self.memory = pool, memory
+        self.delivered = self.retired = False
         address = memory.__array_interface__["data"][0]
         self.__array_interface__ = {"shape": (len(memory),), "typestr": "|u1", "data": (address, False), "version": 3}
 
     def __del__(self) -> None:
-        self._pool._release(self._memory)
+        if not self.retired:
+            self._pool._release(self.memory)
 
 
 def allocate(nbytes: int) -> Array:
@@ -85,3 +103,89 @@ def allocate(nbytes: int) -> Array:
     if nbytes >= HUGE_PAGE and hasattr(mmap, "MADV_HUGEPAGE"):
         memory.madvise(mmap.MADV_HUGEPAGE)
     return np.frombuffer(memory, np.uint8)
+
+
+# --- forks --------------------------------------------------------------------------------------------------------------
+
+_shared_leases: weakref.WeakSet[_Lease] = weakref.WeakSet()
+_forks: list[int] = []
+"""The pipes of the forks that go on at this moment: memory that is released meanwhile waits in `_released`."""
+_released: list[tuple[Buffers, Array]] = []
+_of_thread = threading.local()
+
+
+def note_delivery(values: Mapping[str, Any]) -> None:
+    """Note that the consumer has these arrays, or lists of arrays: a forked process may use them."""
+    for value in values.values():
+        for array in value if isinstance(value, list) else [value]:
+            base = array
+            while isinstance(base, np.ndarray):
+                base = base.base
+            if isinstance(base, _Lease):
+                base.delivered = True
+
+
+def _before_fork() -> None:
+    _of_thread.pipe = os.pipe() if len(_shared_leases) else None
+    if _of_thread.pipe:
+        _forks.append(_of_thread.pipe[0])
+
+
+def _after_fork_in_child() -> None:
+    pipe, _of_thread.pipe = _of_thread.pipe, None
+    _forks.clear()  # the leases that ended meanwhile are the other process's
+    _released.clear()
+    if pipe is not None:
+        try:
+            for lease in list(_shared_leases):
+                if lease.delivered:
+                    _make_private(lease.memory)
+            os.write(pipe[1], b"!")
+        finally:
+            os.close(pipe[0])
+            os.close(pipe[1])
+
+
+def _after_fork_in_parent() -> None:
+    """Wait until the child has copied what it shares; where it does not, nobody uses that memory again."""
+    pipe, _of_thread.pipe = _of_thread.pipe, None
+    if pipe is None:
+        return
+    os.close(pipe[1])
+    readable, _, _ = select.select([pipe[0]], [], [], COPY_S)
+    copied = bool(readable and os.read(pipe[0], 1))
+    os.close(pipe[0])
+    if not copied:
+        for lease in _delivered_leases():
+            lease.retired = True
+        _released.clear()
+    _forks.remove(pipe[0])
+    while _released and not _forks:
+        pool, memory = _released.pop()
+        pool._release(memory)
+
+
+def _delivered_leases() -> list[_Lease]:
+    while True:
+        with contextlib.suppress(RuntimeError):  # another thread has leased memory meanwhile
+            return [lease for lease in _shared_leases if lease.delivered]
+
+
+def _make_private(memory: Array) -> None:
+    """Put a copy that belongs to this process alone in the place of shared memory, at the same addresses."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = libc.mremap.restype = ctypes.c_void_p
+    target, size = memory.__array_interface__["data"][0], ctypes.c_size_t(len(memory))
+    protection, flags = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    copy = libc.mmap(None, size, protection, flags, -1, ctypes.c_long(0))
+    if copy != ctypes.c_void_p(-1).value:
+        ctypes.memmove(copy, target, len(memory))
+        may_move, fixed = 1, 2  # from linux/mman.h
+        if libc.mremap(ctypes.c_void_p(copy), size, size, may_move | fixed, ctypes.c_void_p(target)) == target:
+            return
+    reason = os.strerror(ctypes.get_errno())
+    raise MemoryError(f"the batches that a forked process has taken over cannot be copied ({reason})")
+
+
+if hasattr(os, "memfd_create"):  # otherwise there is no shared memory
+    os.register_at_fork(before=_before_fork, after_in_child=_after_fork_in_child, after_in_parent=_after_fork_in_parent)

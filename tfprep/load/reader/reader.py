@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import os
 import sys
 import threading
 import time
@@ -19,6 +20,7 @@ from tfprep.limits import usable_cpus
 from tfprep.load.order.schedule import BatchIndices, BatchSchedule
 from tfprep.load.reader.ahead import ReadAhead
 from tfprep.load.reader.batch import Batch, BatchMemory
+from tfprep.load.reader.buffers import note_delivery
 from tfprep.load.reader.fill import Filler
 from tfprep.load.reader.rows import Rows
 from tfprep.load.reader.worker import Worker
@@ -183,6 +185,8 @@ class Reader:
             self._wake_workers()
         if batch.error is not None:
             raise batch.error
+        if self._pool is not None:
+            note_delivery(batch.values)
         self.counts.batches += 1
         self.counts.samples += batch.rows
         self.counts.bytes_delivered += batch.nbytes
@@ -230,6 +234,11 @@ class Reader:
             self._pool.wake()
         if self._ahead is not None:
             self._ahead.stop()
+
+    def leave(self) -> None:
+        """End in a process that was forked from the reader's own: its threads are not here, and their locks may be held."""
+        self._lock, self._threads, self._pool, self._ahead = threading.Lock(), [], None, None
+        self.stop(LoaderError("this iterator belongs to the process that forked this one; make a new one here"))
 
     def close(self) -> None:
         """Stop the threads, wait for them and give the memory back; what the consumer keeps stays as it is."""
@@ -483,6 +492,16 @@ def _close_at_exit(reader: Reader) -> None:
     if not _open_readers:
         atexit.register(_close_all)
     _open_readers.add(reader)
+
+
+def _stop_in_forked_process() -> None:
+    """End the readers of the process that forked this one, whose threads are not here."""
+    for reader in list(_open_readers):
+        reader.leave()
+    _open_readers.clear()
+
+
+os.register_at_fork(after_in_child=_stop_in_forked_process)
 
 
 def _close_all() -> None:

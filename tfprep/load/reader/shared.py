@@ -31,13 +31,12 @@ class SharedMemory:
     """
 
     def __init__(self) -> None:
-        """OSError where the system has no such files, or allows none so large."""
-        if not hasattr(os, "memfd_create"):
-            raise OSError("this system has no memfd_create")
+        """LoaderError where the process may not map as much."""
         self.fd = os.memfd_create("tfprep", os.MFD_CLOEXEC)
         self._process = os.getpid()
         self._lock = threading.Lock()
         self._segments: list[_Segment] = []
+        self._segments.append(self._new_segment(1))
         self._used = 0  # of the last segment
         self._spare: dict[int, deque[Array]] = defaultdict(deque)
 
@@ -52,7 +51,7 @@ class SharedMemory:
         with self._lock:
             if self._spare[size]:
                 return self._spare[size].pop()
-            if not self._segments or self._used + size > self._segments[-1].nbytes:
+            if self._used + size > self._segments[-1].nbytes:
                 self._segments.append(self._new_segment(size))
                 self._used = 0
             start, self._used = self._used, self._used + size
@@ -83,9 +82,12 @@ class SharedMemory:
             try:
                 os.ftruncate(self.fd, offset + size)
                 return _Segment(self.fd, offset, size)
-            except OSError:
+            except OSError as error:
                 if size // 2 < max(nbytes, LEAST_SEGMENT_BYTES):
-                    raise
+                    raise LoaderError(
+                        f"this process may not map {max(nbytes, LEAST_SEGMENT_BYTES):,} bytes that it shares with worker "
+                        f"processes ({error.strerror}): raise the limit of addresses (ulimit -v), or use workers='threads'"
+                    ) from error
                 size //= 2
 
     def __del__(self, close: Callable[[int], None] = os.close) -> None:

@@ -87,8 +87,13 @@ class WorkerPool:
             self._readers.append(reader)
             if self._thread is None:
                 _close_at_exit(self)
-                self._thread = threading.Thread(target=self._run, name="tfprep-workers", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="tfprep-workers", daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError as error:
+                    self._give_up(f"the thread that hands out work cannot be started ({error})")
+                    return
+                self._thread = thread
         self.wake()
 
     def wake(self) -> None:

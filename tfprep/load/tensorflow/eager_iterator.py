@@ -46,7 +46,6 @@ class EagerBatches:
         self._pipeline, self._epochs, self._dataset_from = pipeline, epochs, dataset_from
         self._batches = pipeline.batches(self._element, epochs=epochs)
         self._delivered = False
-        self._error: Exception | None = None
         self._tensor = tensor_maker()
         self._lock = threading.Lock()
 
@@ -60,13 +59,10 @@ class EagerBatches:
         return self._pipeline.outputs.pack({name: self._tensor(array) for name, array in batch.values.items()})
 
     def _next_element(self) -> Any:
-        if self._error is not None:
-            raise self._error
         try:
             return next(self._batches)
         except KeyboardInterrupt:
             self._pipeline.take_error()
-            self._batches.begin_anew()
             raise
         except StopIteration:
             raise
@@ -74,7 +70,6 @@ class EagerBatches:
             if isinstance(self.own_error(error), KeyboardInterrupt):  # raised before Python's signal handler ran
                 self._batches.begin_anew()
                 raise KeyboardInterrupt from error
-            self._error = error
             raise
 
     def graph_iterator(self) -> Any | None:
@@ -123,7 +118,7 @@ class EagerBatches:
         with self._lock:
             steps = self._pipeline.passes.begin_at(start_step(self._pipeline, json.loads(state)), self._epochs)
             self._batches = self._pipeline.batches(self._element, steps=steps)
-            self._delivered, self._error = True, None
+            self._delivered = True
 
 
 def is_possible(pipeline: Pipeline) -> bool:
