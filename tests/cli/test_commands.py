@@ -159,7 +159,23 @@ def test_init_writes_a_recipe_that_builds_unchanged(run, photos, tmp_path, monke
     status, _, err = run("init", photos)
     assert status == 2
     assert "--force overwrites it" in err
-    assert run("init", photos, "--force")[0] == 0
+    status, out, _ = run("init", photos, "--force")
+    assert status == 0
+    assert "recipe-preview.png shows 3 samples as this recipe builds them" in out
+    with Image.open("recipe-preview.png") as picture:
+        assert np.unique(np.asarray(picture.convert("L"))).size > 50  # photos, not paper alone
+
+
+def test_init_says_why_it_draws_no_samples(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "raw").mkdir()
+    for number in range(3):
+        (tmp_path / f"raw/{number}.jpg").write_bytes(b"no image")
+    (tmp_path / "recipe-preview.png").write_bytes(b"of another folder")
+    status, out, _ = run("init", "raw")
+    assert status == 0
+    assert "unsure: no picture of samples could be drawn: " in out
+    assert not (tmp_path / "recipe-preview.png").exists()
 
 
 @pytest.mark.parametrize(
