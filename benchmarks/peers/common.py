@@ -23,8 +23,7 @@ import cv2
 import numpy as np
 import simplejpeg
 
-from tfprep.bench.measure.measure import Budget, Candidate, measure
-from tfprep.bench.measure.usage import Meter
+from tfprep.bench.rounds import Budget, Candidate, Meter, measure
 
 SIDE, CROP, QUALITY = 256, 224, 95
 WARM_UP_S = 2.0

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from tfprep import Recipe, codecs, sources
-from tfprep.bench.measure import usage
+from tfprep.bench import rounds
 from tfprep.builder import BuildOptions, build
 from tfprep.codecs import Codec
 from tfprep.load import Data
@@ -21,7 +21,7 @@ SAMPLES = 96
 @pytest.fixture(autouse=True)
 def idle_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """No other program seems to run: a verdict about a staged cause must not depend on what else this machine does."""
-    monkeypatch.setattr(usage, "_busy_s", lambda: 0.0)
+    monkeypatch.setattr(rounds, "_busy_s", lambda: 0.0)
 
 
 def make_dataset(folder: Path, codec: Codec, size: int, samples: int = SAMPLES) -> Data:

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tfprep.bench.compare.baselines import Work, baseline
-from tfprep.bench.compare.named import named
+from tfprep.bench.baselines import Work, baseline
+from tfprep.bench.named import named
 from tfprep.bench.run import files_of
 from tfprep.cli import main
 from tfprep.errors import DatasetError, LoaderError
@@ -138,7 +138,7 @@ def test_a_map_that_is_not_a_function(raw_data: Data, capfd: pytest.CaptureFixtu
 
 def test_a_report_makes_its_folder(raw_data: Data, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert run(str(raw_data.path), *QUICK, "--report", str(tmp_path / "new" / "report.html")) == 0
-    assert {path.suffix for path in (tmp_path / "new").iterdir()} == {".html", ".png", ".json"}
+    assert {path.suffix for path in (tmp_path / "new").iterdir()} == {".html", ".json"}
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import psutil
 
-from tfprep.bench.measure.machine import drop_cache, this_machine
+from tfprep.bench.machine import drop_cache, this_machine
 from tfprep.errors import DatasetError
 from tfprep.limits import available_memory, memory_limit, usable_cpus
 from tfprep.units import number, size

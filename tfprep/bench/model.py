@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from tfprep.bench.measure.loaders import element_text
-from tfprep.bench.measure.measure import Spread
+from tfprep.bench.loaders import element_text
+from tfprep.bench.rounds import Spread
 from tfprep.errors import LoaderError
 from tfprep.load import Data
 

@@ -1,19 +1,20 @@
-"""`bench()`, the function behind `tfprep bench`: the rate of the loader, the cost of each stage, and the bottleneck."""
+"""`bench()`, the function behind `tfprep bench`: the rate of the loader, each stage and the bottleneck; and a profile."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from tfprep.bench.measure.bottleneck import Bottleneck, changes_of, explain
-from tfprep.bench.measure.loaders import Map, check_map, loader_candidate, opened
-from tfprep.bench.measure.machine import Machine, cached_share, drop_cache, this_machine
-from tfprep.bench.measure.measure import Budget, Candidate, Measurement, Rounds, compare
-from tfprep.bench.measure.stage_costs import StageCosts, stage_candidates, stage_costs
-from tfprep.bench.measure.step import TOLERATED, StepComparison, compare_with_step
+from tfprep.bench.bottleneck import Bottleneck, changes_of, explain
+from tfprep.bench.loaders import Iteration, Map, check_map, loader_candidate, opened
+from tfprep.bench.machine import Machine, cached_share, drop_cache, this_machine
+from tfprep.bench.rounds import Budget, Candidate, Rounds, compare
+from tfprep.bench.stages import StageCosts, stage_candidates, stage_costs
+from tfprep.bench.step import TOLERATED, StepComparison, compare_with_step
 from tfprep.errors import DatasetError, LoaderError
 from tfprep.load import Data
 from tfprep.storage.urls import is_remote
@@ -119,7 +120,6 @@ def bench(
     *,
     baselines: Sequence[Candidate] = (),
     step_s: float | None = None,
-    on_measurement: Callable[[str, Measurement], None] | None = None,
 ) -> Bench:
     """Measure the loader, its stages and the baselines in turns. Imports TensorFlow.
 
@@ -128,7 +128,6 @@ def bench(
         options: What to measure, and for how long.
         baselines: Other candidates to measure in the same rounds.
         step_s: Length of a training step to compare with, in seconds.
-        on_measurement: Called with the name of a candidate and each of its measurements.
 
     Returns:
         All measurements, the cost of each stage and the bottleneck.
@@ -142,57 +141,40 @@ def bench(
     split = options.split or next(iter(data.splits))
     files = files_of(data, split)
     cached, machine = cached_share(files), this_machine(data.path)
-    loader = _loader(data, split, options, LOADER, options.map_function)
-    if options.map_function is not None:
+    size, function = options.batch_size, options.map_function
+    loader = loader_candidate(data, split, size, name=LOADER, map_function=function, **options.loader)
+    if function is not None:
         check_map(loader)
     settings = settings_of(loader)
-    candidates = [*_candidates(data, split, options, loader, settings), *baselines]
+    cache = settings.get("cache", {})
+    keeps_all = cache.get("kind") == "decoded" and cache.get("capacity", 0) >= cache.get("of", 1)
+    candidates = [*stage_candidates(data, split, size, function, **options.loader), loader, *baselines]
+    if function is not None and keeps_all:
+        candidates.append(loader_candidate(data, split, size, name=UNMAPPED, **options.loader))
     if options.cold:
         candidates = [_colder(candidate, files) for candidate in candidates]
-    rounds = compare(candidates, options.budget, on_measurement)
+    rounds = compare(candidates, options.budget)
     stages = stage_costs(rounds)
-    limit = _limit(data, split, options, machine, settings, rounds, stages)
+    others = rounds.others or 0.0
+    behind_cache = (
+        None  # the share of the time per image that the user's `.map` adds to a loader that copies from its cache
+    )
+    if keeps_all and rounds.settled(LOADER):
+        behind_cache = max(0.0, 1 - rounds.ratio(LOADER, UNMAPPED).median) if UNMAPPED in rounds.measurements else 0.0
+    # No recipe stores what an index refers to in another form.
+    rebuilt = options.changes and data.external is None and behind_cache is None
+    changes = changes_of(data, split, stages, machine.cores * (1 - others)) if rebuilt else []
+    prefetch = settings.get("memory", {}).get("prefetch") if options.loader.get("prefetch") is None else None
+    limit = explain(stages, machine.cores, changes, others, prefetch, behind_cache)
     names = tuple(candidate.name for candidate in baselines)
     result = Bench(
         data.path, split, data.split(split).samples, options, machine, cached, settings, rounds, stages, limit, names
     )
     if step_s is None:
         return result
-    against = compare_with_step(loader, step_s, result.batch_s, seconds=_long(options), tolerated=options.tolerated)
+    seconds = max(3.0, options.rounds * options.seconds)
+    against = compare_with_step(loader, step_s, result.batch_s, seconds=seconds, tolerated=options.tolerated)
     return replace(result, against=against)
-
-
-def _loader(data: Data, split: str, options: BenchOptions, name: str, map_function: Map | None) -> Candidate:
-    return loader_candidate(data, split, options.batch_size, name=name, map_function=map_function, **options.loader)
-
-
-def _candidates(
-    data: Data, split: str, options: BenchOptions, loader: Candidate, settings: Mapping[str, Any]
-) -> list[Candidate]:
-    """The stages, the loader, and the loader without the user's `.map` where its cache hides the stages before it."""
-    stages = stage_candidates(data, split, options.batch_size, options.map_function, **options.loader)
-    if options.map_function is None or not _keeps_all(settings):
-        return [*stages, loader]
-    return [*stages, loader, _loader(data, split, options, UNMAPPED, None)]
-
-
-def _limit(
-    data: Data,
-    split: str,
-    options: BenchOptions,
-    machine: Machine,
-    settings: Mapping[str, Any],
-    rounds: Rounds,
-    stages: StageCosts,
-) -> Bottleneck:
-    """What limits the loader, and the storage forms that would help."""
-    others = rounds.others or 0.0
-    behind_cache = _behind_cache(rounds) if _keeps_all(settings) and rounds.settled(LOADER) else None
-    # No recipe stores what an index refers to in another form.
-    rebuilt = options.changes and data.external is None and behind_cache is None
-    changes = changes_of(data, split, stages, machine.cores * (1 - others)) if rebuilt else []
-    prefetch = settings.get("memory", {}).get("prefetch") if options.loader.get("prefetch") is None else None
-    return explain(stages, machine.cores, changes, others, prefetch, behind_cache)
 
 
 def files_of(data: Data, split: str) -> list[Path]:
@@ -224,24 +206,54 @@ def settings_of(candidate: Candidate) -> dict[str, Any]:
     return report
 
 
-def _keeps_all(settings: Mapping[str, Any]) -> bool:
-    """Whether the loader's cache has room for all records, decoded."""
-    cache = settings.get("cache", {})
-    return bool(cache.get("kind") == "decoded" and cache.get("capacity", 0) >= cache.get("of", 1))
-
-
-def _behind_cache(rounds: Rounds) -> float:
-    """The share of the time per image that the user's `.map` adds to a loader that copies rows from its cache."""
-    return max(0.0, 1 - rounds.ratio(LOADER, UNMAPPED).median) if UNMAPPED in rounds.measurements else 0.0
-
-
-def _long(options: BenchOptions) -> float:
-    return max(3.0, options.rounds * options.seconds)
-
-
 def _colder(candidate: Candidate, files: Sequence[Path]) -> Candidate:
     def begin() -> Any:
         drop_cache(files)
         return candidate.open()
 
     return Candidate(candidate.name, begin)
+
+
+def profile(
+    data: Data | str, split: str, batch_size: int, out: Path, *, step_s: float = 0.01, steps: int = 50, **options: Any
+) -> Path:
+    """Profile a loader under a consumer that sleeps in each step.
+
+    Batches come through tf.data, as in `fit`, so that TensorBoard's input pipeline analyzer sees them.
+
+    Args:
+        data: The dataset, or the folder or URL of one.
+        split: Name of the split to read.
+        batch_size: Samples in a batch.
+        out: Folder for the profile.
+        step_s: Seconds that a step sleeps.
+        steps: Number of steps.
+        **options: Further options of the loader.
+
+    Returns:
+        The folder of the profile.
+    """
+    import tensorflow as tf
+
+    from tfprep.load.options import LoaderOptions
+    from tfprep.load.tensorflow.loader import make_loader
+
+    options = {"training": True, **options}
+    pipeline = opened(data).subset(split).pipeline(LoaderOptions(batch_size=batch_size, **options))
+    loader = make_loader(pipeline, epochs=None)
+    iteration = Iteration(loader, iter(loader.with_options(tf.data.Options())))
+    try:
+        next(iteration)
+        tf.profiler.experimental.start(str(out))
+        try:
+            for number in range(steps):
+                with tf.profiler.experimental.Trace(
+                    "train", step_num=number, _r=1
+                ):  # TensorBoard takes `_r=1` for a step
+                    next(iteration)
+                    time.sleep(step_s)
+        finally:
+            tf.profiler.experimental.stop()
+    finally:
+        iteration.close()
+    return max(out.glob("plugins/profile/*"))

@@ -12,7 +12,7 @@ from tfprep.cli import text
 from tfprep.cli.values import byte_count
 
 if TYPE_CHECKING:
-    from tfprep.bench.advise.advise import Advice, Prediction
+    from tfprep.bench.advise import Advice, Prediction
 
 
 @click.command("advise")
@@ -39,7 +39,7 @@ def command(
 
     Every strategy is built and loaded on a sample; size, rate and build time of the whole dataset are predicted from it.
     """
-    from tfprep.bench.advise.advise import Goals, advise
+    from tfprep.bench.advise import Goals, advise
     from tfprep.cli.quiet import start_tensorflow
     from tfprep.recipe.file import data_root, load_recipe
     from tfprep.sources.raw import raw_root

@@ -13,8 +13,8 @@ from tfprep.cli import text
 from tfprep.cli.values import share
 
 if TYPE_CHECKING:
-    from tfprep.bench.measure.measure import Candidate
     from tfprep.bench.model import ModelComparison
+    from tfprep.bench.rounds import Candidate
     from tfprep.bench.run import Bench, BenchOptions
 
 EXIT_WAITING = 4
@@ -118,10 +118,10 @@ def command(folder: Path, as_json: bool, fail_if_waiting: float | None, **given:
         return _at_url(folder, as_json, given, step_s, fail_if_waiting)
     if given["local"]:
         raise click.UsageError("--local keeps shards of a dataset at a URL on a disk of this machine")
-    from tfprep.bench.compare.named import named_function
-    from tfprep.bench.measure.step import TOLERATED
+    from tfprep.bench.named import named_function
+    from tfprep.bench.page import lines, shuffle_json, shuffle_lines
     from tfprep.bench.run import BenchOptions, bench
-    from tfprep.bench.text_report import lines, shuffle_json, shuffle_lines
+    from tfprep.bench.step import TOLERATED
     from tfprep.cli.quiet import start_tensorflow
 
     start_tensorflow("tfprep bench")
@@ -219,7 +219,7 @@ def _place(folder: str) -> Path:
 def _baselines(folder: Path, options: BenchOptions, given: dict[str, Any], scratch: Path) -> list[Candidate]:
     if not given["against"]:
         return []
-    from tfprep.bench.compare.baselines import Work, baseline
+    from tfprep.bench.baselines import Work, baseline
     from tfprep.dataset import open_dataset
     from tfprep.recipe.file import data_root, load_recipe
 
@@ -236,8 +236,8 @@ def _baselines(folder: Path, options: BenchOptions, given: dict[str, Any], scrat
 
 
 def _ready_model(folder: Path, given: dict[str, Any]) -> Any:
-    from tfprep.bench.compare.named import named
     from tfprep.bench.model import ready_model
+    from tfprep.bench.named import named
     from tfprep.load import open as open_data
 
     data = open_data(folder)
@@ -256,7 +256,7 @@ def _against_model(model: Any, folder: Path, result: Bench, given: dict[str, Any
         result.split,
         given["batch_size"],
         batch_s=result.batch_s,
-        batch_cpu_s=result.rounds.cpu_ms(LOADER).median / 1000 * given["batch_size"],
+        batch_cpu_s=result.rounds.of(LOADER, "cpu_ms").median / 1000 * given["batch_size"],
         cores=result.machine.cores,
         rounds=given["rounds"],
         seconds=given["seconds"],
@@ -273,7 +273,7 @@ def _fields(names: str | None) -> str | list[str] | None:
 
 
 def _write_profile(result: Bench, folder: Path, step_s: float) -> None:
-    from tfprep.bench.profile import profile
+    from tfprep.bench.run import profile
 
     path = profile(
         str(result.folder), result.split, result.options.batch_size, folder, step_s=step_s, **result.options.loader
@@ -282,15 +282,15 @@ def _write_profile(result: Bench, folder: Path, step_s: float) -> None:
 
 
 def _write_report(result: Bench, path: Path) -> None:
-    from tfprep.bench.html_report import write_report
+    from tfprep.bench.page import write_report
 
     written = write_report(result, path)
     text.echo(f"wrote {', '.join(str(one) for one in written)}", err=True)
 
 
 def _tune(folder: Path, as_json: bool, given: dict[str, Any]) -> int:
-    from tfprep.bench.advise.tune import tune
-    from tfprep.bench.measure.measure import Budget
+    from tfprep.bench.rounds import Budget
+    from tfprep.bench.tune import tune
     from tfprep.dataset import open_dataset
 
     split = given["split"] or next(iter(open_dataset(folder).splits))

@@ -13,10 +13,9 @@ from typing import Any
 
 import pytest
 
-import tfprep.bench.advise.tune as tuning_module
-from tfprep.bench.advise.tune import MARGIN, _Search, may_gain, tune
-from tfprep.bench.measure.measure import Budget, Candidate, Measurement, Rounds
-from tfprep.bench.measure.usage import Used
+import tfprep.bench.tune as tuning_module
+from tfprep.bench.rounds import Budget, Candidate, Measurement, Rounds, Used
+from tfprep.bench.tune import MARGIN, _Search, may_gain, tune
 from tfprep.load import Data
 from tfprep.load.tuning import TUNING, Tuning, find_tuning, machine_key, write_tuning
 

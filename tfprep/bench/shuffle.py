@@ -11,7 +11,7 @@ separates them. Two measures are 0 for a uniform permutation and 1 without a shu
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,8 +43,8 @@ class Quality:
         return self.fill_records / records_per_s
 
 
-def order_quality(order: EpochOrder, size: int, batch_size: int, record_bytes: float = 0.0, epochs: int = 3) -> Quality:
-    """The quality of an order of tfprep, which needs no buffer. `record_bytes` is not used."""
+def order_quality(order: EpochOrder, size: int, batch_size: int, epochs: int = 3) -> Quality:
+    """The quality of an order of tfprep, which needs no buffer."""
     epochs_of = [order.items(np.arange(size), epoch, size).astype(np.int64) for epoch in range(epochs)]
     name = order.name if order.name != "block" else f"block {order.block} x {order.window}"
     return _quality(f"order={name}", epochs_of, batch_size, 0.0, 0)
@@ -87,8 +87,10 @@ def comparison(
 ) -> list[Quality]:
     """tfprep's orders, and shuffle buffers up to the first that holds all records."""
     orders = [EpochOrder("global"), EpochOrder("block"), EpochOrder("sequential")]
-    found = [order_quality(order, size, batch_size) for order in orders]
-    return found + [buffer_quality(buffer, size, batch_size, record_bytes) for buffer in _up_to(buffers, size)]
+    smaller = sum(buffer < size for buffer in buffers)
+    return [order_quality(order, size, batch_size) for order in orders] + [
+        buffer_quality(buffer, size, batch_size, record_bytes) for buffer in buffers[: smaller + 1]
+    ]
 
 
 def displacement(order: Numbers) -> float:
@@ -129,10 +131,3 @@ def _meeting_by_chance(size: int, batch_size: int) -> float:
     whole, rest = divmod(size, batch_size)
     pairs = whole * batch_size * (batch_size - 1) + rest * (rest - 1)
     return pairs / (size * (size - 1)) if size > 1 else 0.0
-
-
-def _up_to(buffers: Sequence[int], size: int) -> Iterator[int]:
-    for buffer in buffers:
-        yield buffer
-        if buffer >= size:
-            return

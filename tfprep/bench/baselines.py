@@ -1,6 +1,6 @@
 """Baselines: other ways to load the same images, in batches of the same size and pixels.
 
-- `on-the-fly`: the recipe in a tf.data pipeline with `tf.py_function`.
+- `on-the-fly`: the recipe in a tf.data pipeline with `tf.py_function`, which computes every sample in every epoch.
 - `keras-directory`: `keras.utils.image_dataset_from_directory` over the dataset's images as files in class folders.
 - `image-data-generator`: Keras's `ImageDataGenerator.flow_from_directory` over the same files.
 - `tfds`: `tensorflow_datasets.builder_from_directory`, shuffled, batched and prefetched.
@@ -11,16 +11,23 @@ The two baselines of Keras read variant 0 only, since files have no variants. Al
 
 from __future__ import annotations
 
+import contextlib
+import io
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from tfprep.bench.compare.on_the_fly import on_the_fly
-from tfprep.bench.measure.measure import Candidate
+import numpy as np
+
+from tfprep.bench.rounds import Candidate
+from tfprep.bench.samples import RawSamples
+from tfprep.codecs import Png
 from tfprep.dataset import Dataset
 from tfprep.errors import LoaderError
+from tfprep.export.stored import stored_samples
+from tfprep.fields import FieldSpec
 from tfprep.optional import require_package
 from tfprep.recipe import Recipe
 
@@ -55,7 +62,7 @@ def baseline(name: str, work: Work) -> Candidate:
     return Candidate(name, BASELINES[name](work))
 
 
-# --- the recipe itself ----------------------------------------------------------------------------------------------
+# --- the recipe itself
 
 
 def _on_the_fly(work: Work) -> Callable[[], Iterator[Any]]:
@@ -63,6 +70,54 @@ def _on_the_fly(work: Work) -> Callable[[], Iterator[Any]]:
         raise LoaderError("on-the-fly computes the recipe from the raw files: give both --recipe and --data")
     recipe, root = work.recipe, work.root
     return lambda: iter(on_the_fly(recipe, root, work.split, work.batch_size))
+
+
+def on_the_fly(recipe: Recipe, root: Path, split: str = "train", batch_size: int = 32, seed: int = 0) -> Any:
+    """An endless `tf.data.Dataset` of dicts of the stored fields, [B, ...] each. Every epoch shows another variant.
+
+    The functions are tfprep's own, so the pixels equal those of a build; only the time of their computation differs.
+
+    Raises:
+        SourceError: If the split has no sample.
+        LoaderError: If the images of a batch differ in size.
+    """
+    import tensorflow as tf
+
+    samples = RawSamples.of(recipe, root, split)
+    specs = _specs(samples)
+    variants = recipe.variants_of(split)
+    dtypes = [tf.dtypes.as_dtype(spec.dtype) for spec in specs.values()]
+
+    def compute(count: Any, number: Any) -> list[Any]:
+        index = int(number)
+        made = samples.stored(index, (int(count) // len(samples) + index) % variants)
+        return [made[name] if isinstance(made[name], str) else np.asarray(made[name], order="C") for name in specs]
+
+    def map_one(count: Any, number: Any) -> dict[str, Any]:
+        values = tf.py_function(compute, [count, number], dtypes)
+        return {
+            name: tf.ensure_shape(value, spec.shape) for (name, spec), value in zip(specs.items(), values, strict=True)
+        }
+
+    numbers = tf.data.Dataset.range(len(samples)).shuffle(len(samples), seed=seed).repeat().enumerate()
+    plain = tf.autograph.experimental.do_not_convert(map_one)
+    mapped = numbers.map(plain, num_parallel_calls=tf.data.AUTOTUNE)
+    return mapped.batch(batch_size, drop_remainder=True).prefetch(tf.data.AUTOTUNE)
+
+
+def _specs(samples: RawSamples) -> Mapping[str, FieldSpec]:
+    """The specs of the stored fields, from the first two samples."""
+    specs: dict[str, FieldSpec] = {}
+    for number in range(min(2, len(samples))):
+        made = samples.made(number, 0)
+        for name in samples.recipe.store:
+            spec = samples.spec(name, made[name])
+            if specs.setdefault(name, spec).shape != spec.shape:
+                raise LoaderError(
+                    f"'{name}' has shape {spec.shape} in one sample and {specs[name].shape} in another: they cannot "
+                    "be batched; add a Resize or a Crop to the recipe's geometry"
+                )
+    return specs
 
 
 # --- TFRecords in plain TensorFlow ----------------------------------------------------------------------------------
@@ -143,9 +198,6 @@ def _image_data_generator(work: Work) -> Callable[[], Iterator[Any]]:
     folder, size = export_images(work)
 
     def begin() -> Iterator[Any]:
-        import contextlib
-        import io
-
         from keras.src.legacy.preprocessing.image import ImageDataGenerator
 
         with contextlib.redirect_stdout(io.StringIO()):  # Keras prints how many images it found
@@ -175,29 +227,12 @@ def export_images(work: Work) -> tuple[Path, tuple[int, int]]:
     assert width is not None
     folder = work.scratch / f"{work.split}-files"
     if not folder.exists():
-        _write_images(work, folder, image, label)
+        for number, sample in enumerate(stored_samples(work.dataset, work.split, 0)):
+            content, suffix = sample.files.get(image) or (Png().encode(sample.values[image])[""], "png")
+            below = folder / (f"class_{int(sample.values[label]):05d}" if label else "all")
+            below.mkdir(parents=True, exist_ok=True)
+            (below / f"{number:08d}.{suffix}").write_bytes(cast(bytes, content))
     return folder, (height, width)
-
-
-def _write_images(work: Work, folder: Path, image: str, label: str | None) -> None:
-    from tfprep.codecs import Jpeg, Png
-
-    codec = work.dataset.codecs[image]
-    kept = codec if isinstance(codec, Jpeg | Png) else Png()
-    ending = "jpg" if isinstance(kept, Jpeg) else "png"
-    index = work.dataset.index(work.split, 0, ["shard", f"{image}_offset", f"{image}_size"]).to_pylist()
-    for number, (row, sample) in enumerate(zip(index, work.dataset.samples(work.split), strict=True)):
-        below = folder / (f"class_{int(sample[label]):05d}" if label else "all")
-        below.mkdir(parents=True, exist_ok=True)
-        content = _bytes_on_disk(work, row, image) if kept is codec else kept.encode(sample[image])[""]
-        (below / f"{number:08d}.{ending}").write_bytes(content)  # type: ignore[arg-type]
-
-
-def _bytes_on_disk(work: Work, row: Mapping[str, int], image: str) -> bytes:
-    path = work.dataset.shard_path(work.dataset.file(work.split, 0, row["shard"]))
-    with path.open("rb") as file:
-        file.seek(row[f"{image}_offset"])
-        return file.read(row[f"{image}_size"])
 
 
 BASELINES: Mapping[str, Callable[[Work], Callable[[], Iterator[Any]]]] = {

@@ -12,12 +12,10 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
 from tfprep.augment.transform import GeometryOp
-from tfprep.bench.advise.forms import codec_name
-from tfprep.codecs import Codec, Jpeg, Original, Png, Raw
+from tfprep.bench.bottleneck import codec_name
+from tfprep.codecs import Jpeg, Original, Png, Raw
 from tfprep.fields import RASTER_KINDS, Kind
 from tfprep.recipe import Recipe
-
-VARIANTS = (1, 2, 4, 8, 16)
 
 
 @dataclass(frozen=True)
@@ -42,16 +40,13 @@ def strategies(recipe: Recipe, kinds: Mapping[str, Kind]) -> list[Strategy]:
     images = [name for name in recipe.store if kinds[name] == "image"]
     found = [Strategy("as the recipe says", recipe, recipe)]
     for label, codec in (("JPEG 95", Jpeg(95)), ("JPEG 85", Jpeg(85)), ("PNG", Png()), ("raw", Raw())):
-        found.append(Strategy(f"images as {label}", with_images(recipe, images, codec), recipe))
+        stored_so = replace(recipe, store={**recipe.store, **dict.fromkeys(images, codec)})
+        found.append(Strategy(f"images as {label}", stored_so, recipe))
     if stored := [name for name in recipe.derive if name in recipe.store]:
         found += [_computed(strategy, stored) for strategy in found[:2]]
     elif images == [name for name in recipe.store if kinds[name] in RASTER_KINDS] and not recipe.derive:
         found.append(_originals(recipe, images))
     return list(_distinct(found))
-
-
-def with_images(recipe: Recipe, images: list[str], codec: Codec) -> Recipe:
-    return replace(recipe, store={**recipe.store, **dict.fromkeys(images, codec)})
 
 
 def _originals(recipe: Recipe, images: list[str]) -> Strategy:

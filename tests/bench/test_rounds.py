@@ -10,18 +10,18 @@ import numpy as np
 import psutil
 import pytest
 
-from tfprep.bench.measure import measure as measuring
-from tfprep.bench.measure.measure import (
+from tfprep.bench import rounds as measuring
+from tfprep.bench.rounds import (
     Budget,
     Candidate,
     Measurement,
     Rounds,
     Spread,
+    Used,
     compare,
     measure,
     measured_size,
 )
-from tfprep.bench.measure.usage import Used
 from tfprep.errors import LoaderError
 
 SHORT = Budget(rounds=3, seconds=0.05, warm_up_s=0.0, least_batches=2)
@@ -130,7 +130,7 @@ def test_a_ratio_is_the_median_of_the_ratios_within_rounds() -> None:
     rounds = Rounds({"a": a, "b": b})
     assert rounds.ratio("a", "b") == Spread(2.0, 2.0, 6.0)
     assert rounds.images_per_s("a") == Spread(100, 10, 300)
-    assert rounds.cpu_ms("b") == Spread(10.0, 10.0, 100.0)
+    assert rounds.of("b", "cpu_ms") == Spread(10.0, 10.0, 100.0)
 
 
 @pytest.mark.parametrize(("others", "warned"), [(0.02, False), (0.4, True), (None, False)])
@@ -160,11 +160,12 @@ def test_memory_that_a_candidate_adds_and_of_an_image() -> None:
             yield {"image": kept[:600].reshape(2, 10, 10, 3), "label": np.zeros(2, np.int64)}
 
     rounds = compare([Candidate("heavy", heavy), Candidate("light", endless())], Budget(2, 0.2, 0.0, 2))
-    assert rounds.rss_added("heavy") == pytest.approx(max(added), abs=8e6)
-    assert rounds.rss_added("heavy") > 45e6
-    assert rounds.rss_added("light") < 8e6
-    assert rounds.image_bytes("heavy") == 10 * 10 * 3 + 8
-    assert rounds.as_json()["heavy"]["memory_bytes"]["added"] == rounds.rss_added("heavy")
+    heavy, light = (rounds.memory_bytes(name) for name in ("heavy", "light"))
+    assert heavy["added"] == pytest.approx(max(added), abs=8e6)
+    assert heavy["added"] > 45e6
+    assert light["added"] < 8e6
+    assert heavy["image"] == 10 * 10 * 3 + 8
+    assert rounds.as_json()["heavy"]["memory_bytes"] == heavy
 
 
 class Filling:

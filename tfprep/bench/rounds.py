@@ -6,18 +6,25 @@ order in each round, and a ratio is taken within a round. Figures of one run can
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import os
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import median
 from typing import Any, TypeAlias
 
-from tfprep.bench.measure.machine import BUSY
-from tfprep.bench.measure.usage import Meter, Used, rss
+import psutil
+
 from tfprep.errors import LoaderError
 
 Open: TypeAlias = Callable[[], Iterator[Any]]
+BUSY = 0.10
+"""Other programs that use more than this share of all cores make a figure doubtful."""
+SAMPLE_S = 0.1
+"""Time between two looks at the memory."""
 
 MOST_SETTLE_S = 30.0
 """Longest wait for a cache to fill. A cache that is still filling afterwards is reported."""
@@ -59,6 +66,26 @@ class Count:
 
 
 @dataclass(frozen=True)
+class Used:
+    """Resources used during a measurement.
+
+    `cpu_s` (seconds) and `rss_peak` (bytes) are of this process and its children. `others` is the share (0 to 1) of the machine's
+    cores that other programs used, or None if the measurement was too short. `memory` holds (seconds, bytes) over time.
+    """
+
+    seconds: float
+    cpu_s: float
+    rss_peak: int
+    others: float | None
+    memory: tuple[tuple[float, int], ...]
+
+    @property
+    def cores(self) -> float:
+        """The average number of busy cores."""
+        return self.cpu_s / self.seconds if self.seconds else 0.0
+
+
+@dataclass(frozen=True)
 class Measurement:
     """One candidate in one round: images and bytes in `used.seconds`, and the wait for the first batch before them.
 
@@ -87,6 +114,10 @@ class Measurement:
         """CPU milliseconds per image."""
         return 1000 * self.used.cpu_s / self.images
 
+    @property
+    def cores(self) -> float:
+        return self.used.cores
+
 
 @dataclass(frozen=True)
 class Spread:
@@ -110,42 +141,30 @@ class Rounds:
 
     measurements: Mapping[str, Sequence[Measurement]]
 
+    def of(self, name: str, measure: str) -> Spread:
+        """The spread of an attribute of a candidate's measurements, such as "first_batch_s"."""
+        return Spread.of([getattr(measurement, measure) for measurement in self.measurements[name]])
+
     def images_per_s(self, name: str) -> Spread:
-        return self._spread(name, lambda measurement: measurement.images_per_s)
-
-    def bytes_per_s(self, name: str) -> Spread:
-        return self._spread(name, lambda measurement: measurement.bytes_per_s)
-
-    def first_batch_s(self, name: str) -> Spread:
-        return self._spread(name, lambda measurement: measurement.first_batch_s)
-
-    def cpu_ms(self, name: str) -> Spread:
-        return self._spread(name, lambda measurement: measurement.cpu_ms)
-
-    def cores(self, name: str) -> Spread:
-        return self._spread(name, lambda measurement: measurement.used.cores)
+        return self.of(name, "images_per_s")
 
     def settled(self, name: str) -> bool:
         return all(measurement.settled for measurement in self.measurements[name])
-
-    def rss_peak(self, name: str) -> int:
-        return max(measurement.used.rss_peak for measurement in self.measurements[name])
 
     def ratio(self, name: str, other: str) -> Spread:
         """The rate of `name` divided by the rate of `other`, taken within each round."""
         pairs = zip(self.measurements[name], self.measurements[other], strict=True)
         return Spread.of([one.images_per_s / two.images_per_s for one, two in pairs])
 
-    def rss_added(self, name: str) -> int:
-        """The largest growth of the process with this candidate, in bytes: its buffers, caches, tables and threads."""
-        return max(
-            max(0, measurement.used.rss_peak - measurement.rss_before) for measurement in self.measurements[name]
-        )
-
-    def image_bytes(self, name: str) -> float:
-        """Bytes of all fields of a delivered image."""
+    def memory_bytes(self, name: str) -> dict[str, float]:
+        """Bytes of all fields of a delivered image, the largest growth of the process with this candidate (its buffers, caches,
+        tables and threads), and the peak of the process."""
         counted = self.measurements[name]
-        return sum(measurement.bytes for measurement in counted) / sum(measurement.images for measurement in counted)
+        return {
+            "image": sum(one.bytes for one in counted) / sum(one.images for one in counted),
+            "added": max(max(0, one.used.rss_peak - one.rss_before) for one in counted),
+            "peak": max(one.used.rss_peak for one in counted),
+        }
 
     @property
     def others(self) -> float | None:
@@ -162,16 +181,15 @@ class Rounds:
         return f"other programs used {share:.0%} of the cores of this machine: compare ratios, not rates"
 
     def as_json(self) -> dict[str, Any]:
-        return {name: self._one_as_json(name) for name in self.measurements}
-
-    def _one_as_json(self, name: str) -> dict[str, Any]:
         measures = ("images_per_s", "bytes_per_s", "first_batch_s", "cpu_ms", "cores")
-        spreads = {measure: vars(getattr(self, measure)(name)) for measure in measures}
-        memory = {"image": self.image_bytes(name), "added": self.rss_added(name), "peak": self.rss_peak(name)}
-        return {"rounds": len(self.measurements[name]), **spreads, "memory_bytes": memory}
-
-    def _spread(self, name: str, of: Callable[[Measurement], float]) -> Spread:
-        return Spread.of([of(measurement) for measurement in self.measurements[name]])
+        return {
+            name: {
+                "rounds": len(counted),
+                **{measure: vars(self.of(name, measure)) for measure in measures},
+                "memory_bytes": self.memory_bytes(name),
+            }
+            for name, counted in self.measurements.items()
+        }
 
 
 def compare(
@@ -210,17 +228,22 @@ def measure(candidate: Candidate, budget: Budget) -> Measurement:
     A candidate that ends is opened again.
     """
     gc.collect()
-    before = rss()
-    started = time.perf_counter()
+    rss_before, started = rss(), time.perf_counter()
     batches = _Endless(candidate)
-    next(batches)
-    first_batch_s = time.perf_counter() - started
-    warm = time.perf_counter() + budget.warm_up_s
-    while time.perf_counter() < warm:
-        next(batches)
     try:
+        next(batches)
+        first_batch_s = time.perf_counter() - started
+        warm = time.perf_counter() + budget.warm_up_s
+        while time.perf_counter() < warm:
+            next(batches)
         settled = settle(batches)
-        return replace(_count(batches, budget, first_batch_s, before), settled=settled)
+        images = size = count = 0
+        with Meter() as meter:
+            end = time.perf_counter() + budget.seconds
+            while count < budget.least_batches or time.perf_counter() < end:
+                rows, nbytes = measured_size(next(batches))
+                images, size, count = images + rows, size + nbytes, count + 1
+        return Measurement(images, size, count, first_batch_s, meter.used, rss_before, settled)
     finally:
         batches.close()
 
@@ -245,16 +268,6 @@ def settle(batches: Iterator[Any]) -> bool:
 def _cache_bytes(batches: Iterator[Any]) -> float:
     cache_bytes: Callable[[], float] = getattr(batches, "cache_bytes", lambda: 0.0)
     return cache_bytes()
-
-
-def _count(batches: _Endless, budget: Budget, first_batch_s: float, rss_before: int) -> Measurement:
-    images = size = count = 0
-    with Meter() as meter:
-        end = time.perf_counter() + budget.seconds
-        while count < budget.least_batches or time.perf_counter() < end:
-            rows, nbytes = measured_size(next(batches))
-            images, size, count = images + rows, size + nbytes, count + 1
-    return Measurement(images, size, count, first_batch_s, meter.used, rss_before)
 
 
 class _Endless(Iterator[Any]):
@@ -312,3 +325,62 @@ def _nbytes(leaf: Any) -> int:
         return count or int(leaf.dtype.size) * int(leaf.shape.num_elements())
     except (AttributeError, TypeError):
         return 0
+
+
+# --- resources
+
+
+class Meter:
+    """Measures a block: `with Meter() as meter: ...`; `meter.used` is the result."""
+
+    def __init__(self) -> None:
+        self._stop = threading.Event()
+        self._memory: list[tuple[float, int]] = []
+        self.used = Used(0.0, 0.0, 0, None, ())
+
+    def __enter__(self) -> Meter:
+        self._started, self._cpu, self._system = time.perf_counter(), _cpu_s(), _busy_s()
+        self._thread = threading.Thread(target=self._sample, name="tfprep-meter", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        cpu, system = _cpu_s() - self._cpu, _busy_s() - self._system
+        seconds = time.perf_counter() - self._started
+        self._stop.set()
+        self._thread.join()
+        others = max(0.0, system - cpu) / (seconds * (os.cpu_count() or 1)) if seconds >= 0.5 else None
+        peak = max((nbytes for _, nbytes in self._memory), default=0)
+        self.used = Used(seconds, cpu, peak, others, tuple(self._memory))
+
+    def _sample(self) -> None:
+        while True:
+            self._memory.append((time.perf_counter() - self._started, rss()))
+            if self._stop.wait(SAMPLE_S):
+                return
+
+
+def rss() -> int:
+    """Resident memory of this process and its children, in bytes."""
+    process, total = psutil.Process(), 0
+    for one in (process, *process.children(recursive=True)):
+        with contextlib.suppress(psutil.Error):  # a child has ended
+            total += one.memory_info().rss
+    return total
+
+
+def _cpu_s() -> float:
+    """CPU seconds of this process and its children so far, those that have ended included."""
+    process = psutil.Process()
+    times = process.cpu_times()
+    total = float(times.user + times.system + times.children_user + times.children_system)
+    for child in process.children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            total += float(sum(child.cpu_times()[:2]))
+    return total
+
+
+def _busy_s() -> float:
+    """Busy seconds of all cores of the machine together."""
+    times = psutil.cpu_times()
+    return float(times.user + times.system + getattr(times, "nice", 0.0))

@@ -23,8 +23,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tfprep.bench.measure.loaders import loader_candidate, opened
-from tfprep.bench.measure.measure import Budget, Candidate, Spread, compare, measure
+from tfprep.bench.loaders import loader_candidate, opened
+from tfprep.bench.rounds import Budget, Candidate, Spread, compare, measure
 from tfprep.errors import DatasetError, LoaderError
 from tfprep.limits import usable_cpus
 from tfprep.load import Data
@@ -281,7 +281,7 @@ class _Search:
             "options": {**self._fixed, **({} if defaults else self.best)}, "allocator": allocator,
             "seconds": self._budget.seconds, "warm_up_s": self._budget.warm_up_s,
         }  # fmt: skip
-        command = [sys.executable, "-m", "tfprep.bench.advise.tune", json.dumps(work)]
+        command = [sys.executable, "-m", "tfprep.bench.tune", json.dumps(work)]
         ran = subprocess.run(command, capture_output=True, text=True, check=False)
         if ran.returncode:
             last = "".join(ran.stderr.strip().splitlines()[-1:])

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from tfprep.bench.advise.trial import Built, Sampling, Shards, makespan
+from tfprep.bench.trial import Built, Sampling, Shards, makespan
 from tfprep.builder import BuildEvent
 
 

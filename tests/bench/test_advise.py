@@ -13,11 +13,10 @@ import skimage.metrics
 from PIL import Image
 
 from tfprep import Recipe, augment, codecs, derive, sources
-from tfprep.bench.advise.advise import Goals, Prediction, advise, choose
-from tfprep.bench.advise.loss import losses
-from tfprep.bench.advise.strategies import strategies, written
-from tfprep.bench.advise.trial import work_of
-from tfprep.bench.measure.measure import Budget
+from tfprep.bench.advise import Goals, Prediction, advise, choose, losses
+from tfprep.bench.rounds import Budget
+from tfprep.bench.strategies import strategies, written
+from tfprep.bench.trial import work_of
 from tfprep.builder import BuildEvent, BuildOptions, build
 from tfprep.errors import RecipeError, SourceError, TfprepError
 

@@ -13,9 +13,6 @@ from pathlib import Path
 from tfprep.limits import memory_limit, usable_cpus
 from tfprep.load.tuning import file_system
 
-BUSY = 0.10
-"""Other programs that use more than this share of all cores make a figure doubtful."""
-
 
 @dataclass(frozen=True)
 class Machine:
@@ -84,10 +81,9 @@ def _resident(path: Path) -> tuple[int, int] | None:
     if not hasattr(libc, "mincore"):
         return None
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, flags=mmap.MAP_PRIVATE, prot=_READ_WRITE) as mapped:
-        address = ctypes.addressof(_Start.from_buffer(mapped))
+        address = ctypes.addressof(ctypes.c_ubyte.from_buffer(mapped))
         failed = libc.mincore(ctypes.c_void_p(address), ctypes.c_size_t(size), flags)
     return None if failed else (sum(flag & 1 for flag in flags), pages)
 
 
 _READ_WRITE = mmap.PROT_READ | mmap.PROT_WRITE  # ctypes takes the address of writable memory only; nothing is written
-_Start = ctypes.c_ubyte

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tfprep.bench.measure import machine
-from tfprep.bench.measure.usage import Meter
+from tfprep.bench import machine
+from tfprep.bench.rounds import Meter
 from tfprep.load.tuning import file_system
 
 

@@ -16,8 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from tfprep.bench.measure.measure import Candidate, settle
-from tfprep.bench.measure.usage import Meter, Used
+from tfprep.bench.rounds import Candidate, Meter, Used, settle
 
 SETTLE_STEPS = 5
 """Steps that do not count, during which the loader prefetches batches."""
@@ -94,29 +93,26 @@ class StepComparison:
 
     def words(self) -> str:
         spare = self.step_s / self.batch_s
+        if self.limit == "step" and spare < 1:
+            return (
+                f"the step limits, as it should: the loader alone was measured {1 / spare:.1f} times as slow as the step, but "
+                "batches were ready in time"
+            )
         if self.limit == "step":
-            return f"the step limits, as it should: {self._spare(spare)}"
+            return f"the step limits, as it should: the loader could feed a step {spare:.1f} times as fast"
         if self.limit == "prefetch":
             return (
                 f"too few prefetched batches: on average the loader is {spare:.1f} times as fast as the step, but it is uneven; "
                 f"prefetch={self.needed_prefetch} would cover its longest pause"
             )
-        if self.limit == "handover":
+        if self.limit == "loader":
             return (
-                f"batches are ready but late: the loader is {spare:.1f} times as fast as the step, but {self._late()}"
+                f"the loader limits: a batch takes {1000 * self.batch_s:.1f} ms, the step {1000 * self.step_s:.1f} ms"
             )
-        return f"the loader limits: a batch takes {1000 * self.batch_s:.1f} ms, the step {1000 * self.step_s:.1f} ms"
-
-    @staticmethod
-    def _spare(spare: float) -> str:
-        if spare < 1:
-            return f"the loader alone was measured {1 / spare:.1f} times as slow as the step, but batches were ready in time"
-        return f"the loader could feed a step {spare:.1f} times as fast"
-
-    def _late(self) -> str:
+        late = "the processor is busy with the step itself or with another program"
         if predicted_share(self.step_s, self.batch_s, self.handover_s) > min(self.tolerated, self.share / 2):
-            return f"the hand-over of a batch takes {1000 * self.handover_s:.1f} ms; larger batches need fewer of them"
-        return "the processor is busy with the step itself or with another program"
+            late = f"the hand-over of a batch takes {1000 * self.handover_s:.1f} ms; larger batches need fewer of them"
+        return f"batches are ready but late: the loader is {spare:.1f} times as fast as the step, but {late}"
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -182,35 +178,29 @@ def compare_with_step(
     """
     handover_s = handover(candidate, batch_s)
     iterator = candidate.open()
+    ready: Callable[[], Mapping[str, float]] = getattr(iterator, "ready", dict)
+    waits: list[float] = []
+    moments: list[ReadyBatches] = []
     try:
         next(iterator)
         settle(iterator)
         for _ in islice(iterator, SETTLE_STEPS):
             time.sleep(step_s)
-        waits, moments, used = _loop(iterator, step_s, seconds)
+        with Meter() as meter:
+            started = time.perf_counter()
+            while time.perf_counter() - started < seconds or len(waits) < 10:
+                asked = time.perf_counter()
+                moments.append(ReadyBatches(asked - started, dict(ready())))
+                next(iterator)
+                waits.append(time.perf_counter() - asked)
+                time.sleep(step_s)
     finally:
         _close(iterator)
     predicted = predicted_share(step_s, batch_s, handover_s)
-    return StepComparison(step_s, batch_s, predicted, tuple(waits), used, tuple(moments), handover_s, tolerated)
+    return StepComparison(step_s, batch_s, predicted, tuple(waits), meter.used, tuple(moments), handover_s, tolerated)
 
 
 def _close(iterator: Iterator[Any]) -> None:
     close = getattr(iterator, "close", None)
     if close is not None:
         close()
-
-
-def _loop(iterator: Iterator[Any], step_s: float, seconds: float) -> tuple[list[float], list[ReadyBatches], Used]:
-    waits: list[float] = []
-    moments: list[ReadyBatches] = []
-    ready: Callable[[], Mapping[str, float]] | None = getattr(iterator, "ready", None)
-    with Meter() as meter:
-        started = time.perf_counter()
-        while time.perf_counter() - started < seconds or len(waits) < 10:
-            asked = time.perf_counter()
-            if ready is not None:
-                moments.append(ReadyBatches(asked - started, dict(ready())))
-            next(iterator)
-            waits.append(time.perf_counter() - asked)
-            time.sleep(step_s)
-    return waits, moments, meter.used

@@ -12,15 +12,13 @@ from typing import Any
 
 import pytest
 
-from tfprep.bench.advise.forms import Cost, StorageForm, cost
-from tfprep.bench.measure.bottleneck import Change, _gain, _side_by_side, changes_of, explain
-from tfprep.bench.measure.loaders import loader_candidate
-from tfprep.bench.measure.measure import Budget, Candidate, Measurement, Rounds, Spread, compare, measure
-from tfprep.bench.measure.stage_costs import StageCost, StageCosts, stage_candidates, stage_costs
-from tfprep.bench.measure.step import ReadyBatches, StepComparison, compare_with_step, handover, predicted_share
-from tfprep.bench.measure.usage import Used
+from tfprep.bench.bottleneck import Change, Cost, StorageForm, _gain, _side_by_side, changes_of, cost, explain
+from tfprep.bench.loaders import loader_candidate
+from tfprep.bench.page import lines
+from tfprep.bench.rounds import Budget, Candidate, Measurement, Rounds, Spread, Used, compare, measure
 from tfprep.bench.run import Bench, BenchOptions, bench
-from tfprep.bench.text_report import lines
+from tfprep.bench.stages import StageCost, StageCosts, stage_candidates, stage_costs
+from tfprep.bench.step import ReadyBatches, StepComparison, compare_with_step, handover, predicted_share
 from tfprep.codecs import Png
 from tfprep.load import Data
 
@@ -347,8 +345,8 @@ def test_all_stages_count_the_same_records(raw_data: Data) -> None:
     candidates = stage_candidates(raw_data, "train", 4, None, threads=2)
     assert [candidate.name for candidate in candidates] == ["reading", "decoding", "batching", "tensorflow"]
     rounds = compare(candidates, Budget(1, 0.1, 0.0))
-    record = rounds.bytes_per_s("reading").median / rounds.images_per_s("reading").median
+    record = rounds.of("reading", "bytes_per_s").median / rounds.images_per_s("reading").median
     files = [file for files in raw_data.split("train").files for file in files]
     assert record == pytest.approx(sum(file.bytes for file in files) / sum(file.records for file in files), rel=0.02)
-    pixels = rounds.bytes_per_s("tensorflow").median / rounds.images_per_s("tensorflow").median
+    pixels = rounds.of("tensorflow", "bytes_per_s").median / rounds.images_per_s("tensorflow").median
     assert pixels == pytest.approx(16 * 16 * 3 + 8)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tfprep.bench.measure.measure import Candidate
+from tfprep.bench.rounds import Candidate
 from tfprep.errors import LoaderError, TfprepError
 from tfprep.load import Data
 from tfprep.load import open as open_data
@@ -48,25 +48,21 @@ def loader_candidate(
     """The loader in an eager loop, followed by the user's `Dataset.map`. Opening it imports TensorFlow."""
 
     def begin() -> Iteration:
+        import tensorflow as tf
+
         loader = data.loader(split, batch_size=batch_size, **{"training": True, **options})
         loader = loader.repeat() if loader.pipeline.training else loader
-        dataset = loader
-        if map_function is not None:
-            dataset = _mapped(dataset, map_function).prefetch(2)
-        return Iteration(loader, iter(dataset))
+        if map_function is None:
+            return Iteration(loader, iter(loader))
+        try:
+            mapped = loader.map(map_function, num_parallel_calls=tf.data.AUTOTUNE)
+        except Exception as error:  # whatever a user's function raises while it is traced
+            raise LoaderError(
+                f"--map: the function raised {last_line(error)}; its argument is {element_text(loader.element_spec)}"
+            ) from error
+        return Iteration(loader, iter(mapped.prefetch(2)))
 
     return Candidate(name, begin)
-
-
-def _mapped(dataset: Any, function: Map) -> Any:
-    import tensorflow as tf
-
-    try:
-        return dataset.map(function, num_parallel_calls=tf.data.AUTOTUNE)
-    except Exception as error:  # whatever a user's function raises while it is traced
-        raise LoaderError(
-            f"--map: the function raised {last_line(error)}; its argument is {element_text(dataset.element_spec)}"
-        ) from error
 
 
 def check_map(candidate: Candidate) -> None:

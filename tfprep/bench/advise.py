@@ -10,25 +10,31 @@ the rest (starting, listing, publishing) is fixed. The samples are then loaded i
 
 from __future__ import annotations
 
-import dataclasses
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
-from tfprep.bench.advise.loss import Loss, losses
-from tfprep.bench.advise.strategies import VARIANTS, Strategy, stored_as, strategies, written
-from tfprep.bench.advise.trial import Built, Sampling, Work, build_all, more_variants, work_of
-from tfprep.bench.measure.loaders import loader_candidate
-from tfprep.bench.measure.machine import cached_share, drop_cache
-from tfprep.bench.measure.measure import Budget, Candidate, Rounds, compare, measure
-from tfprep.bench.measure.read_decode import reading
-from tfprep.errors import DatasetError, LoaderError, RecipeError, SourceError
+import numpy as np
+
+from tfprep.bench.bottleneck import codec_name
+from tfprep.bench.loaders import loader_candidate
+from tfprep.bench.machine import cached_share, drop_cache
+from tfprep.bench.rounds import Budget, Candidate, Rounds, compare, measure
+from tfprep.bench.samples import RawSamples
+from tfprep.bench.stages import reading
+from tfprep.bench.strategies import stored_as, strategies, written
+from tfprep.bench.trial import Built, Sampling, Work, build_all, work_of
+from tfprep.codecs import Jpeg
+from tfprep.errors import DatasetError, LoaderError, RecipeError, SampleError, SourceError
 from tfprep.limits import memory_limit, usable_cpus
-from tfprep.load import Data
 from tfprep.recipe import Recipe
 
+VARIANTS = (1, 2, 4, 8, 16)
+"""Numbers of variants whose disk and build time are predicted."""
+LOSS_SAMPLES = 24
 IN_MEMORY = 0.6
 """A dataset below this share of the memory is assumed to stay in the page cache."""
 
@@ -63,6 +69,24 @@ class Prediction:
     disk_bytes: float
     build_s: float
     estimated: bool = False
+
+
+@dataclass(frozen=True)
+class Loss:
+    """The loss of one field: PSNR in dB between an image before encoding and the decoded one, over `samples` images."""
+
+    field: str
+    codec: str
+    median_db: float
+    least_db: float
+    samples: int
+
+    @property
+    def words(self) -> str:
+        return (
+            f"'{self.field}' as {self.codec} loses detail: PSNR {self.median_db:.1f} dB in the median of {self.samples} "
+            f"images, {self.least_db:.1f} dB at worst"
+        )
 
 
 @dataclass(frozen=True)
@@ -126,10 +150,16 @@ def advise(
     listing = recipe.source.scan(root)
     recipe.check_fields(listing)
     counts = Counter(entry.split for entry in listing.entries)
-    _check_split(root, split, counts)
+    if split not in counts:
+        there = f"available: {', '.join(sorted(counts))}" if counts else "the source finds no sample at all"
+        raise SourceError(f"{root}: split {split!r} has no sample; {there} (option --split)")
     sampling = Sampling(root, scratch, min(samples, counts.total()), counts, workers)
-    named = _named(strategies(recipe, {**listing.kinds, **recipe.derived_kinds()}), only)
-    built, left_out = build_all(named, sampling, tell)
+    found = strategies(recipe, {**listing.kinds, **recipe.derived_kinds()})
+    names = [strategy.name for strategy in found]
+    if unknown := [name for name in only if name not in names]:
+        raise RecipeError(f"there is no strategy {unknown[0]!r} for this recipe; available: {', '.join(names)}")
+    wanted = [strategy for strategy in found if not only or strategy.name in only]
+    built, left_out = build_all(wanted, sampling, tell)
     _check_some(built, left_out, RecipeError, "built")
     candidates, unreadable = _readable(built, split)
     _check_some(candidates, unreadable, LoaderError, "loaded")
@@ -151,19 +181,6 @@ def _check_some(usable: Sequence[Any], reasons: Mapping[str, str], error: type[E
         raise error(f"no strategy can be {what}: {'; '.join(f'{name}: {why}' for name, why in reasons.items())}")
 
 
-def _check_split(root: Path, split: str, there: Collection[str]) -> None:
-    if split not in there:
-        available = f"available: {', '.join(sorted(there))}" if there else "the source finds no sample at all"
-        raise SourceError(f"{root}: split {split!r} has no sample; {available} (option --split)")
-
-
-def _named(found: Sequence[Strategy], only: Sequence[str]) -> list[Strategy]:
-    names = [strategy.name for strategy in found]
-    if unknown := [name for name in only if name not in names]:
-        raise RecipeError(f"there is no strategy {unknown[0]!r} for this recipe; available: {', '.join(names)}")
-    return [strategy for strategy in found if not only or strategy.name in only]
-
-
 def choose(found: Sequence[Prediction], goals: Goals) -> tuple[Prediction, str]:
     """The smallest strategy that meets all goals or, without a goal for the rate, the fastest that meets the others.
 
@@ -183,16 +200,13 @@ def choose(found: Sequence[Prediction], goals: Goals) -> tuple[Prediction, str]:
 # --- loading the sample ---------------------------------------------------------------------------------------------
 
 
-def _candidate(item: Built, split: str) -> Candidate:
-    options: dict[str, Any] = {"cache": False, "tuning": False, "geometry": item.strategy.load_geometry}
-    return loader_candidate(item.data, split, 32, name=item.strategy.name, **options)
-
-
 def _readable(built: Sequence[Built], split: str) -> tuple[list[Candidate], dict[str, str]]:
     """The samples that yield a batch, and the errors of the others by strategy."""
     good: list[Candidate] = []
     bad: dict[str, str] = {}
-    for candidate in (_candidate(item, split) for item in built):
+    for item in built:
+        options: dict[str, Any] = {"cache": False, "tuning": False, "geometry": item.strategy.load_geometry}
+        candidate = loader_candidate(item.data, split, 32, name=item.strategy.name, **options)
         try:
             measure(candidate, Budget(1, 0.0, 0.0, 1))
             good.append(candidate)
@@ -204,7 +218,7 @@ def _readable(built: Sequence[Built], split: str) -> tuple[list[Candidate], dict
 def _predict(item: Built, rounds: Rounds, counts: Counter[str], work: Work) -> Prediction:
     name = item.strategy.name
     disk = sum(_sample_bytes(item, split) * count for split, count in counts.items())
-    record = item.bytes / _records(item.data)
+    record = item.bytes / sum(info.samples * info.variants for info in item.data.splits.values())
     seconds = max(1 / rounds.images_per_s(name).median + item.derive_s / usable_cpus(), _read_s(item, record, disk))
     return Prediction(name, stored_as(item.strategy), 1 / seconds, disk, item.build_s(work), item.derive_s > 0)
 
@@ -227,10 +241,6 @@ def _sample_bytes(item: Built, split: str) -> float:
     return info.bytes / info.samples if info is not None and info.samples else item.bytes / item.samples
 
 
-def _records(data: Data) -> int:
-    return sum(info.samples * info.variants for info in data.splits.values())
-
-
 # --- variants -------------------------------------------------------------------------------------------------------
 
 
@@ -243,8 +253,8 @@ def _variants(winner: Built, chosen: Prediction, split: str, sampling: Sampling)
     if winner.strategy.load_geometry:
         return []  # unchanged files have no variants
     other = have + 4
-    recipe = dataclasses.replace(winner.strategy.recipe, variants={**winner.strategy.recipe.variants, split: other})
-    more = more_variants(winner, recipe, sampling)
+    recipe = replace(winner.strategy.recipe, variants={**winner.strategy.recipe.variants, split: other})
+    more = sampling.build(replace(winner.strategy, recipe=recipe, computed=()), "variants")
     bytes_each = (_sample_bytes(more, split) - _sample_bytes(winner, split)) / (other - have)
     seconds_each = (
         max(0.0, more.sample_s.get(split, 0.0) - winner.sample_s.get(split, 0.0))
@@ -261,3 +271,35 @@ def _variants(winner: Built, chosen: Prediction, split: str, sampling: Sampling)
         )
         for count in VARIANTS
     ]
+
+
+# --- what JPEG loses
+
+
+def losses(recipe: Recipe, root: Path, split: str) -> tuple[Loss, ...]:
+    """Measure each field that the recipe stores as JPEG, on variant 0 of the first samples; empty where there is none."""
+    lossy = [name for name, codec in recipe.store.items() if isinstance(codec, Jpeg)]
+    if not lossy:
+        return ()
+    raw = RawSamples.of(recipe, root, split)
+    found: dict[str, list[float]] = {name: [] for name in lossy}
+    for number in range(min(LOSS_SAMPLES, len(raw))):
+        try:
+            sample = raw.made(number, 0)
+        except SampleError:  # a build rejects it, and says so
+            continue
+        for name in lossy:
+            codec = recipe.store[name]
+            decoded = codec.decode(codec.encode(sample[name])[""], raw.spec(name, sample[name]))
+            found[name].append(psnr_db(sample[name], decoded))
+    return tuple(
+        Loss(name, codec_name(recipe.store[name]), median(values), min(values), len(values))
+        for name, values in found.items()
+        if values
+    )
+
+
+def psnr_db(one: Any, other: Any) -> float:
+    """PSNR of two uint8 arrays: 10 log10(255² / mean squared error); infinite for equal ones."""
+    error = float(np.mean((np.asarray(one, np.float64) - np.asarray(other, np.float64)) ** 2))
+    return 10 * float(np.log10(255**2 / error)) if error else float("inf")

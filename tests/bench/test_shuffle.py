@@ -7,7 +7,7 @@ from itertools import combinations, permutations
 import numpy as np
 import pytest
 
-from tfprep.bench.measure import shuffle
+from tfprep.bench import shuffle
 from tfprep.errors import LoaderError
 from tfprep.load.order.epoch_order import EpochOrder
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
-from tfprep.bench.advise.samples import RawSamples
-from tfprep.bench.advise.strategies import Strategy
+from tfprep.bench.samples import RawSamples
+from tfprep.bench.strategies import Strategy
 from tfprep.builder import BuildEvent, BuildOptions, build, plan_build
 from tfprep.errors import BuildError, DatasetError, RecipeError
 from tfprep.limits import usable_cpus
@@ -148,11 +148,6 @@ def build_all(
         except (BuildError, RecipeError, DatasetError) as error:
             left_out[strategy.name] = str(error).splitlines()[0]
     return built, left_out
-
-
-def more_variants(winner: Built, recipe: Recipe, sampling: Sampling) -> Built:
-    """Build the strategy with another number of variants."""
-    return sampling.build(dataclasses.replace(winner.strategy, recipe=recipe, computed=()), "variants")
 
 
 def _derive_s(recipe: Recipe, root: Path, samples: int = 16) -> float:

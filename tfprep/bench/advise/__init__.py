@@ -1,1 +1,0 @@
-"""Advice from measurements: how to store a dataset, and the settings of its loader."""

@@ -1,0 +1,254 @@
+"""The stage that limits the loader, in words, and the predicted effect of other storage forms.
+
+Another form of a field is measured on a few of its values: bytes, and the time to decode and encode.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any, cast
+
+import cv2
+import numpy as np
+
+from tfprep.bench.stages import StageCost, StageCosts
+from tfprep.codecs import Codec, Jpeg, Png, Raw
+from tfprep.dataset import Dataset
+from tfprep.fields import RASTER_KINDS, Array, FieldSpec, Kind
+
+TAKEN = 0.25
+"""Share of the cores that other programs take from which on they are what limits."""
+MAP_SHARE = 0.5
+"""From this share of the time per image on, what comes behind the loader's cache limits."""
+SCARCE = 2
+"""With room for so few batches in advance, threads wait for the consumer."""
+WAITS_BELOW = 0.6
+"""Reading that keeps less than this share of the cores busy waits for the disk."""
+REPEATS = 3
+
+
+@dataclass(frozen=True)
+class Change:
+    """Another storage form of a field, with the predicted `speed` and `disk` as multiples of the current ones."""
+
+    field: str
+    now: str
+    then: str
+    speed: float
+    disk: float
+
+    @property
+    def words(self) -> str:
+        return f"store '{self.field}' as {self.then} instead of {self.now}: {times(self.speed)} the speed, " + (
+            f"{times(self.disk)} the disk"
+        )
+
+
+@dataclass(frozen=True)
+class Bottleneck:
+    """What limits the loader on this machine, an explanation, and helpful changes, the best first.
+
+    `stage` is a stage of loading, or "processors" (other programs take them), "memory" (no room to load ahead) or "copying" (from
+    the loader's cache).
+    """
+
+    stage: str
+    words: str
+    changes: tuple[Change, ...]
+
+    def lines(self) -> list[str]:
+        return [self.words, *(change.words for change in self.changes)]
+
+
+def times(ratio: float) -> str:
+    return f"{ratio:.1f} times" if ratio < 9.95 else f"{ratio:.0f} times"
+
+
+def explain(
+    stages: StageCosts,
+    cores: int,
+    changes: Sequence[Change] = (),
+    others: float = 0.0,
+    prefetch: int | None = None,
+    behind_cache: float | None = None,
+) -> Bottleneck:
+    """Explain the bottleneck.
+
+    Args:
+        stages: The measured cost of each stage.
+        cores: Usable cores of the machine.
+        changes: Other storage forms; those that help against this bottleneck are included.
+        others: Share of the cores (0 to 1) that other programs use.
+        prefetch: Batches that the loader's memory budget has room for in advance; None where something else decides.
+        behind_cache: The share of the time (0 to 1) that the user's `.map` adds where the loader's cache has all records decoded;
+            None where it has not.
+    """
+    if behind_cache is not None:
+        return _behind_cache(behind_cache, stages.limit)
+    stage, top, free = stages.limit, stages.top, cores * (1 - others)
+    waits, top_waits = stage.cores.median < WAITS_BELOW * free, top.cores.median < WAITS_BELOW * free
+    if others > TAKEN and others * cores > top.cores.median / 2 and not waits:
+        words = f"other programs take {others * cores:.1f} of {cores} cores, and the loader gets {top.cores.median:.1f}"
+        return Bottleneck(
+            "processors", f"processors: {words}; end them, and measure again for the loader's own limit", ()
+        )
+    if prefetch is not None and prefetch <= SCARCE and stage.name in ("decoding", "batching") and top_waits:
+        room = f"room for {prefetch} batch{'es' if prefetch > 1 else ''} in advance, {_at_work(top, cores)}"
+        return Bottleneck(
+            "memory", f"memory: the loader's memory_budget has {room}; raise it, or make batches smaller", ()
+        )
+    rate, busy = f"{stage.bytes_per_s.median / 1e6:,.0f} MB/s", _at_work(stage, cores)
+    words = {
+        "reading": f"reading: {rate}, {busy}: the disk limits; smaller records, order='block' or a faster disk help"
+        if waits
+        else f"reading: {rate}, {busy}: copying the bytes into memory limits; smaller records help",
+        "decoding": f"decoding: {busy}",
+        "batching": f"batching: {busy}; larger batches or a larger `prefetch` help",
+        "tensorflow": f"handing batches to TensorFlow: {busy}; larger batches help",
+        "map": f"your .map: it adds {stage.share:.0%} of the time per image, {busy}; move its work to the recipe, or use "
+        "TensorFlow ops on whole batches",
+    }[stage.name]
+    helping = [change for change in changes if change.speed > 1.1] if stage.name in ("reading", "decoding") else []
+    return Bottleneck(stage.name, words, tuple(sorted(helping, key=lambda change: -change.speed)[:3]))
+
+
+def _behind_cache(share: float, first: StageCost) -> Bottleneck:
+    words = f"in the first epoch '{first.words}' takes most of the time, and later epochs copy rows from the loader's full cache"
+    if share > MAP_SHARE:
+        advice = "move its work to the recipe, or use TensorFlow ops on whole batches"
+        return Bottleneck(
+            "map", f"your .map: {words}; the .map then adds {share:.0%} of the time per image: {advice}", ()
+        )
+    advice = "deliver uint8 and cast in the model, or drop fields that are not used"
+    return Bottleneck("copying", f"copying: {words}; to make these faster, {advice}", ())
+
+
+def _at_work(stage: StageCost, cores: int) -> str:
+    return f"{stage.cores.median:.1f} of {cores} cores busy"
+
+
+# --- other forms
+
+
+@dataclass(frozen=True)
+class StorageForm:
+    """A way to store a raster: its codec, and the factor by which it is scaled down before."""
+
+    codec: Codec
+    scale: float = 1.0
+
+    def name(self, size: tuple[int, int]) -> str:
+        """The name of the form, such as `JPEG 95 at 112 x 112`."""
+        codec = codec_name(self.codec)
+        height, width = (max(1, round(length * self.scale)) for length in size)
+        return codec if self.scale == 1 else f"{codec} at {width} x {height}"
+
+    def resized(self, value: Array) -> Array:
+        if self.scale == 1:
+            return value
+        height, width = (max(1, round(length * self.scale)) for length in value.shape[:2])
+        small = cv2.resize(value, (width, height), interpolation=cv2.INTER_AREA)
+        return small.reshape(height, width, *value.shape[2:])
+
+
+@dataclass(frozen=True)
+class Cost:
+    """The median cost of a value in one form: bytes, and CPU milliseconds to decode and to encode."""
+
+    bytes: float
+    decode_ms: float
+    encode_ms: float
+
+
+def codec_name(codec: Codec) -> str:
+    """The name of a codec, such as `JPEG 95`, `PNG` or `raw`."""
+    described = codec.describe()
+    name = str(described["codec"])
+    shown = name.upper() if name in ("jpeg", "png") else name
+    return f"{shown} {described['quality']}" if "quality" in described else shown
+
+
+def cost(form: StorageForm, kind: Kind, values: Sequence[Array]) -> Cost:
+    """Encode and decode every value `REPEATS` times on one core. Decoding a raw value is a copy."""
+    measured = [_cost_of_one(form.codec, kind, form.resized(value)) for value in values]
+    sizes, decode_s, encode_s = (median(column) for column in zip(*measured, strict=True))
+    return Cost(sizes, 1000 * decode_s, 1000 * encode_s)
+
+
+def alternatives(kind: Kind, spec: FieldSpec) -> list[StorageForm]:
+    """The other forms that a field of this kind and dtype can have."""
+    if kind == "image":
+        return [StorageForm(Raw()), StorageForm(Jpeg(95)), StorageForm(Jpeg(85)), StorageForm(Jpeg(95), 0.5)]
+    if kind in ("mask", "map") and spec.dtype in ("uint8", "uint16"):
+        return [StorageForm(Raw()), StorageForm(Png())]
+    return [StorageForm(Raw())]
+
+
+def _cost_of_one(codec: Codec, kind: Kind, value: Array) -> tuple[float, float, float]:
+    content = cast(bytes, codec.encode(value)[""])
+    spec = codec.spec(kind, value)
+    shape = tuple(int(n) for n in spec.shape if n is not None)
+    out = np.empty(shape, spec.dtype)
+    decode_into = getattr(codec, "decode_into", None)
+    decode: Callable[[], Any] = (
+        (lambda: decode_into(content, spec, out)) if decode_into else (lambda: codec.decode(content, spec, shape))
+    )
+    return float(len(content)), _seconds(decode), _seconds(lambda: codec.encode(value))
+
+
+def _seconds(work: Callable[[], Any]) -> float:
+    """CPU seconds of this thread, which do not depend on other programs."""
+    times = []
+    for _ in range(REPEATS):
+        started = time.thread_time()
+        work()
+        times.append(time.thread_time() - started)
+    return min(times)
+
+
+def changes_of(dataset: Dataset, split: str, stages: StageCosts, cores: float, samples: int = 24) -> list[Change]:
+    """The predicted effect of every other storage form of each raster field, from measurements on a few records."""
+    positions = range(min(samples, dataset.split(split).samples))
+    some = list(dataset.samples(split, 0, positions))
+    values = {
+        name: [np.asarray(sample[name]) for sample in some]
+        for name, spec in dataset.fields.items()
+        if spec.kind in RASTER_KINDS and dataset.manifest.fields[name].codec["codec"] != "original"
+    }
+    now = {name: cost(StorageForm(dataset.codecs[name]), dataset.fields[name].kind, of) for name, of in values.items()}
+    side = _side_by_side(stages, sum(one.decode_ms for one in now.values()))
+    found = []
+    for name, of_field in values.items():
+        spec, codec = dataset.fields[name], dataset.codecs[name]
+        size = of_field[0].shape[:2]
+        for form in alternatives(spec.kind, spec):
+            if codec_name(form.codec) == codec_name(codec) and form.scale == 1:
+                continue
+            speed, disk = _gain(stages, now[name], cost(form, spec.kind, of_field), side, cores)
+            found.append(Change(name, codec_name(codec), form.name((size[0], size[1])), speed, disk))
+    return found
+
+
+def _side_by_side(stages: StageCosts, alone_ms: float) -> float:
+    """The ratio of CPU time per image when all cores decode to when one does: cores share caches, memory and hardware threads."""
+    decoding = stages.stage("decoding").cpu_ms.median - stages.stage("reading").cpu_ms.median
+    return min(3.0, max(1.0, decoding / alone_ms)) if alone_ms else 1.0
+
+
+def _gain(stages: StageCosts, now: Cost, then: Cost, side: float, cores: float) -> tuple[float, float]:
+    """Speed and disk as multiples of the current ones."""
+    top, reading, record = stages.top, stages.stage("reading"), stages.record_bytes
+    waits_for_disk = reading.cores.median < WAITS_BELOW * cores
+    disk = reading.bytes_per_s.median if waits_for_disk else float("inf")
+
+    def least_s(cpu_ms: float, nbytes: float) -> float:
+        """The lower bound of seconds per image: all cores do only this work, and the disk is as fast as it was measured."""
+        return max(cpu_ms / 1000 / cores, nbytes / disk)
+
+    moved = max(record + then.bytes - now.bytes, 1.0)
+    cpu_ms = max(top.cpu_ms.median + side * (then.decode_ms - now.decode_ms), 0.02 * top.cpu_ms.median)
+    speed = least_s(top.cpu_ms.median, record) / least_s(cpu_ms, moved)
+    return min(speed, 99), moved / record

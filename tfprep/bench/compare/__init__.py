@@ -1,1 +1,0 @@
-"""Baselines: other ways to load the same images."""

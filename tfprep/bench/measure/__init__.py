@@ -1,1 +1,0 @@
-"""Rates, and what they are made of."""

@@ -1,0 +1,196 @@
+"""The result of a benchmark as text, and as one offline HTML page."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from tfprep.bench.rounds import Spread
+from tfprep.bench.run import LOADER, Bench
+from tfprep.bench.shuffle import comparison
+from tfprep.bench.step import StepComparison
+from tfprep.pages import render
+
+_MOST_RECORDS = 200_000
+"""Largest number of records for which a shuffle is simulated; larger datasets are treated as if they had this many."""
+_CHART = (720.0, 180.0)
+"""Width and height of a chart over time."""
+
+
+def lines(bench: Bench) -> list[str]:
+    """The result as lines of text."""
+    return [*_head(bench), *(f"  {line}" for line in _body(bench))]
+
+
+def _head(bench: Bench) -> Iterator[str]:
+    rounds, options = bench.rounds, bench.options
+    rate, first = rounds.images_per_s(LOADER), rounds.of(LOADER, "first_batch_s")
+    memory, cores = rounds.memory_bytes(LOADER), rounds.of(LOADER, "cores").median
+    medians = f"medians of {options.rounds} rounds" if options.rounds > 1 else "one round"
+    yield (
+        f"{bench.folder}, {bench.split}, batches of {options.batch_size}: {medians} of {options.seconds:g} s (least to greatest)"
+    )
+    yield f"  {_whole(rate)} images/s, {rounds.of(LOADER, 'bytes_per_s').median / 1e6:,.0f} MB/s into memory"
+    yield f"  first batch after {first.median:.2f} s ({first.least:.2f} to {first.greatest:.2f})"
+    yield (
+        f"  {rounds.of(LOADER, 'cpu_ms').median:.3g} ms of CPU and {memory['image'] / 1e3:,.0f} kB of memory per image; "
+        f"{cores:.1f} of {bench.machine.cores} cores busy"
+    )
+    yield (
+        f"  the loader adds {memory['added'] / 1e6:,.0f} MB to the memory of the process, which reaches "
+        f"{memory['peak'] / 1e6:,.0f} MB"
+    )
+    cache = bench.settings.get("cache", {})
+    if cache.get("kind", "none") != "none":
+        capacity, records = cache.get("capacity"), cache.get("of", 0)
+        share = "" if capacity is None else "all " if capacity >= records else f"{capacity / records:.0%} of the "
+        filling = "" if rounds.settled(LOADER) else "; the cache was still filling, so later epochs are faster"
+        yield (
+            f"  the loader keeps {share}records {cache['kind']} in memory; the stages below are those of the first epoch{filling}"
+        )
+
+
+def _body(bench: Bench) -> Iterator[str]:
+    rows = [
+        (
+            one.words,
+            f"{one.images_per_s.median:,.0f}",
+            f"{one.cpu_ms.median:.3g}",
+            f"{one.cores.median:.1f}",
+            f"{one.share:.0%}",
+        )
+        for one in bench.stages.costs
+    ]
+    yield from _table([("each stage adds", "images/s", "CPU ms", "cores", "of the time"), *rows])
+    first, *rest = bench.limit.lines()
+    yield f"limit: {first}"
+    yield from (f"  {line}" for line in rest)
+    if bench.baselines:
+        compared = []
+        for name in bench.baselines:
+            ratio, rate = bench.rounds.ratio(LOADER, name), bench.rounds.images_per_s(name).median
+            times = f"{ratio.median:.2f} times"
+            compared.append((name, f"{rate:,.0f}", times, f"({ratio.least:.2f} to {ratio.greatest:.2f})"))
+        yield from _table([("baseline", "images/s", "tfprep is faster by", ""), *compared])
+    if bench.against is not None:
+        yield from step_lines(bench.against)
+    share = "unknown" if bench.cached is None else f"{bench.cached:.0%} in the page cache at the start"
+    cache = "files dropped from the page cache before each measurement" if bench.options.cold else f"files: {share}"
+    yield f"on {bench.machine.words}; {cache}"
+    if bench.rounds.busy:
+        yield f"note: {bench.rounds.busy}"
+
+
+def step_lines(against: StepComparison) -> list[str]:
+    """The comparison with a step as lines of text."""
+    return [
+        f"compared with a step of {1000 * against.step_s:.1f} ms: the accelerator waits {against.share:.1%} of the time "
+        f"(predicted: {against.predicted:.1%})",
+        f"  wait for a batch: {1000 * against.p50_s:.2f} ms median, {1000 * against.p99_s:.2f} ms at the 99th percentile",
+        f"  {against.words()}",
+    ]
+
+
+def shuffle_json(bench: Bench) -> list[dict[str, Any]]:
+    """The shuffle quality for this split, with the seconds to fill a buffer at the measured rate."""
+    rate = bench.stages.stage("reading").images_per_s.median
+    size = min(bench.samples, _MOST_RECORDS)
+    found = comparison(size, bench.options.batch_size, bench.stages.record_bytes)
+    return [{**asdict(one), "fill_s": one.fill_s(rate)} for one in found]
+
+
+def shuffle_lines(bench: Bench) -> list[str]:
+    """The shuffle quality as lines of text."""
+    rows = [("shuffled by", "displacement", "neighbours", "memory", "to fill")]
+    for one in shuffle_json(bench):
+        memory = f"{one['memory_bytes'] / 1e6:,.1f} MB"
+        rows.append(
+            (one["name"], f"{one['displacement']:.3f}", f"{one['neighbours']:.3f}", memory, f"{one['fill_s']:.2f} s")
+        )
+    legend = (
+        "  0 is a uniform permutation, 1 no shuffle: how far records move, how often neighbours on disk share a batch"
+    )
+    return [legend, *(f"  {line}" for line in _table(rows))]
+
+
+def _whole(spread: Spread) -> str:
+    return f"{spread.median:,.0f} ({spread.least:,.0f} to {spread.greatest:,.0f})"
+
+
+def _table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows as aligned columns: the first one to the left, the others to the right."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return [
+        "  ".join(
+            cell.rjust(width) if column else cell.ljust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+
+
+# --- the page
+
+
+def write_report(bench: Bench, path: Path) -> list[Path]:
+    """Write the page to `path`, and the figures as JSON to a file of the same name. Returns both paths."""
+    figures = path.with_suffix(".json")
+    text = lines(bench)
+    stages = [(one.words, one.images_per_s, f"{one.share:.0%} of the time") for one in bench.stages.costs]
+    charts = [("Images per second up to each stage, and the share of the time that it adds", stages)]
+    if bench.baselines:
+        compared = [
+            (
+                name,
+                bench.rounds.images_per_s(name),
+                f"tfprep is {bench.rounds.ratio(LOADER, name).median:.2f} times as fast",
+            )
+            for name in bench.baselines
+        ]
+        charts.append(
+            ("Images per second beside baselines", [("tfprep", bench.rounds.images_per_s(LOADER), ""), *compared])
+        )
+    page = render(
+        "bench/report.html.j2",
+        name=f"{bench.folder.name}, {bench.split}",
+        verdict=[f"{_whole(bench.rounds.images_per_s(LOADER))} images/s", *bench.limit.lines()]
+        + (
+            [f"Beside a step of {1000 * bench.against.step_s:.1f} ms: {bench.against.words()}"] if bench.against else []
+        ),
+        bars=[
+            (
+                title,
+                [
+                    (name, rate, 100 * rate.median / max(r.greatest for _, r, _ in rows), note)
+                    for name, rate, note in rows
+                ],
+            )
+            for title, rows in charts
+        ],
+        series=list(_series(bench.against)) if bench.against else [],
+        size=_CHART,
+        text="\n".join(text),
+    )
+    path.write_text(page, encoding="utf-8")
+    figures.write_text(json.dumps(bench.as_json(), indent=1, default=str), encoding="utf-8")
+    return [path, figures]
+
+
+def _series(against: StepComparison) -> Iterator[tuple[str, str, str]]:
+    """Yield title, largest value and points of an SVG line for each quantity that was watched beside the step."""
+    moments = against.moments
+    watched = {
+        "Wait for each batch, ms": [
+            (one.seconds, 1000 * wait) for one, wait in zip(moments, against.waits, strict=True)
+        ],
+        "Batches ready in the reader": [(one.seconds, one.ready.get("ready", 0.0)) for one in moments],
+        "Memory of the process, MB": [(seconds, rss / 1e6) for seconds, rss in against.used.memory],
+    }
+    width, height = _CHART
+    for title, points in watched.items():
+        last, most = max(x for x, _ in points) or 1.0, max(y for _, y in points) or 1.0
+        line = " ".join(f"{width * x / last:.1f},{height - height * y / most:.1f}" for x, y in points)
+        yield title, f"{most:,.3g}, over {last:.3g} s", line
