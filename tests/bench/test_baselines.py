@@ -1,5 +1,5 @@
-"""Every baseline delivers batches of the requested size with the pixels of the dataset; the on-the-fly pipeline delivers those that a
-build stores, every sample once per epoch, with another variant in each epoch."""
+"""Every baseline delivers batches of the requested size with the pixels of the dataset. The on-the-fly pipeline delivers those
+that a build stores, every sample once per epoch, with another variant in each epoch."""
 
 from __future__ import annotations
 
