@@ -99,7 +99,7 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
 def shares(data: Any, rounds: int, seconds: float) -> dict[str, Any]:
     import keras
 
-    names = {"inputs": "image", "targets": "label", "cache": False, "tuning": False, "training": True}
+    names = {"inputs": "image", "targets": "label", "cache": False, "training": True}
     plain = data.numpy_loader("train", BATCH, **names).repeat()
     loader = data.keras_loader("train", BATCH, **names).repeat()
     opened: dict[str, Callable[[], Any]] = {
@@ -141,7 +141,7 @@ def transfers(data: Any, rounds: int, steps: int = 20, batch: int = 64) -> dict[
 
     from tfprep.load.jax_loader import AHEAD, transferred_ahead
 
-    options = {"fields": ["image"], "cache": "decoded", "training": True, "tuning": False}
+    options = {"fields": ["image"], "cache": "decoded", "training": True}
     loader = data.numpy_loader("train", batch, **options).repeat()
 
     def transfer(element: Any) -> Any:

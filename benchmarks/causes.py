@@ -158,7 +158,6 @@ def loader_options(cause: str) -> dict[str, Any]:
     batch_bytes = BATCH * 224 * 224 * 3 + 4096  # with labels, in whole pages
     return {
         "cache": False,
-        "tuning": False,
         **({"threads": 1} if cause == "decode" else {}),
         **({"memory_budget": 5 * batch_bytes, "threads": 4} if cause == "memory" else {}),
     }

@@ -214,30 +214,13 @@ def change_kind(folder: Path, draws: np.random.Generator) -> None:
         path.symlink_to("/dev/zero")
 
 
-def add_tuning(folder: Path, draws: np.random.Generator) -> None:
-    """Adds a `tuning.json` that is a FIFO, an endless file, deeply nested, or contains arbitrary values."""
-    path = folder / "tuning.json"
-    if path.exists() or path.is_symlink():
-        return
-    action = draws.integers(4)
-    if action == 0:
-        os.mkfifo(path)
-    elif action == 1:
-        path.write_text("[" * 100_000)
-    elif action == 2:
-        path.symlink_to("/dev/zero")
-    else:
-        value = VALUES[draws.integers(len(VALUES))]
-        path.write_text(json.dumps({"format_version": 1, "fingerprint": value, "machines": value}))
-
-
 def any_file(folder: Path, draws: np.random.Generator) -> Path:
     files = sorted(path for path in folder.iterdir() if path.is_file() and not path.is_symlink())
     return files[draws.integers(len(files))]
 
 
 MUTATIONS: tuple[Callable[[Path, np.random.Generator], None], ...] = (
-    change_manifest, change_manifest, change_index, change_index, change_bytes, change_record, change_kind, add_tuning,
+    change_manifest, change_manifest, change_index, change_index, change_bytes, change_record, change_kind,
 )  # fmt: skip
 
 

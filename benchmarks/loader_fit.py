@@ -36,7 +36,7 @@ class Clock(keras.callbacks.Callback):
 
 def fit(folder: Path, **options: Any) -> Candidate:
     """`fit` of a model that reads one pixel, so that the delivery of batches takes most of the time. A turn is an epoch."""
-    loader = tfprep.open(folder).loader("train", BATCH, inputs="image", targets="label", tuning=False, **options)
+    loader = tfprep.open(folder).loader("train", BATCH, inputs="image", targets="label", **options)
     return fitted(loader, len(loader))
 
 

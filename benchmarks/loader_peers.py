@@ -232,13 +232,7 @@ def _buffered(batches: Any) -> Any:
 
 def loader(folder: Path, **options: Any) -> Candidate:
     """tfprep's loader."""
-    return eager(
-        iter(
-            tfprep.open(folder)
-            .loader("train", BATCH, inputs="image", targets="label", tuning=False, **options)
-            .repeat()
-        )
-    )
+    return eager(iter(tfprep.open(folder).loader("train", BATCH, inputs="image", targets="label", **options).repeat()))
 
 
 def eager(batches: Iterator[Any]) -> Candidate:

@@ -61,9 +61,6 @@ def test_a_memory_budget_applies_to_the_measured_loader(jpeg_data: Data, capfd: 
         (["--step-ms", "0"], "0"),
         (["--fail-if-waiting", "lots", "--step-ms", "5"], "expected a share"),
         (["--fail-if-waiting", "200%", "--step-ms", "5"], "expected a share such as 1% or 0.01, not '200%'"),
-        (["--minutes", "5"], "--minutes limits --tune"),
-        (["--tune", "--step-ms", "5"], "run --step-ms in another command"),
-        (["--tune", "--threads", "2"], "run --threads in another command"),
         (["--batch-size", "0"], "'--batch-size': 0 is not in the range"),
     ],
 )

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tfprep.bench import machine
+from tfprep.bench.machine import file_system
 from tfprep.bench.rounds import Meter
-from tfprep.load.tuning import file_system
 
 
 def test_a_new_file_is_in_the_page_cache(tmp_path: Path) -> None:

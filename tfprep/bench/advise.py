@@ -205,7 +205,7 @@ def _readable(built: Sequence[Built], split: str) -> tuple[list[Candidate], dict
     good: list[Candidate] = []
     bad: dict[str, str] = {}
     for item in built:
-        options: dict[str, Any] = {"cache": False, "tuning": False, "geometry": item.strategy.load_geometry}
+        options: dict[str, Any] = {"cache": False, "geometry": item.strategy.load_geometry}
         candidate = loader_candidate(item.data, split, 32, name=item.strategy.name, **options)
         try:
             measure(candidate, Budget(1, 0.0, 0.0, 1))

@@ -10,8 +10,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 from tfprep.limits import memory_limit, usable_cpus
-from tfprep.load.tuning import file_system
+from tfprep.storage.urls import is_remote, scheme_of
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,19 @@ def _processor() -> str:
         return platform.processor() or platform.machine()
     names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.machine()
+
+
+def file_system(folder: Path) -> str:
+    """The type of the file system that `folder` lies on, as `ext4` or `nfs4`; "unknown" where the system does not say."""
+    if is_remote(folder):
+        return scheme_of(folder)
+    path = os.path.realpath(folder)
+    mounts = [part for part in psutil.disk_partitions(all=True) if _below(path, part.mountpoint)]
+    return str(max(mounts, key=lambda part: len(part.mountpoint)).fstype) if mounts else "unknown"
+
+
+def _below(path: str, mountpoint: str) -> bool:
+    return os.path.commonpath([path, mountpoint]) == mountpoint
 
 
 # --- the page cache -------------------------------------------------------------------------------------------------

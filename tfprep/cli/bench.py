@@ -18,14 +18,8 @@ if TYPE_CHECKING:
     from tfprep.bench.run import Bench, BenchOptions
 
 EXIT_WAITING = 4
-_NOT_WITH_TUNE = {
-    "--step-ms": "step_ms", "--images-per-second": "images_per_second", "--model": "model_name", "--map": "map_name",
-    "--report": "report", "--profile": "profile", "--shuffle": "shuffle", "--against": "against", "--cold": "cold",
-    "--threads": "threads", "--prefetch": "prefetch", "--order": "order", "--cache": "cache",
-}  # fmt: skip
-
 _NOT_AT_URL = {
-    "--tune": "tune", "--model": "model_name", "--map": "map_name", "--report": "report", "--profile": "profile",
+    "--model": "model_name", "--map": "map_name", "--report": "report", "--profile": "profile",
     "--shuffle": "shuffle", "--against": "against", "--cold": "cold",
 }  # fmt: skip
 
@@ -72,14 +66,6 @@ _NOT_AT_URL = {
     metavar="SHARE",
     help="Exit with status 4 if the input wait exceeds SHARE (for example 1%).",
 )
-@click.option(
-    "--tune", is_flag=True, help="Search for the fastest loader settings and write them to tuning.json in the dataset."
-)
-@click.option(
-    "--minutes",
-    type=click.FloatRange(0),
-    help="Time after which --tune begins no other setting; a last check follows. [default: all settings]",
-)
 @click.option("--memory-budget", help="Loader option memory_budget, for example 2GB.")
 @click.option(
     "--report",
@@ -125,8 +111,6 @@ def command(folder: Path, as_json: bool, fail_if_waiting: float | None, **given:
     from tfprep.cli.quiet import start_tensorflow
 
     start_tensorflow("tfprep bench")
-    if given["tune"]:
-        return _tune(folder, as_json, given)
     options = BenchOptions(
         split=given["split"],
         batch_size=given["batch_size"],
@@ -184,13 +168,6 @@ def _check_usage(given: dict[str, Any], fail_if_waiting: float | None) -> None:
     step = given["step_ms"] or given["images_per_second"] or given["model_name"]
     if fail_if_waiting is not None and not step:
         raise click.UsageError("--fail-if-waiting needs a step: --step-ms, --images-per-second or --model")
-    excluded = [option for option, name in _NOT_WITH_TUNE.items() if given[name]]
-    if given["tune"] and (excluded or fail_if_waiting is not None):
-        raise click.UsageError(
-            f"--tune only searches settings; run {(*excluded, '--fail-if-waiting')[0]} in another command"
-        )
-    if given["minutes"] is not None and not given["tune"]:
-        raise click.UsageError("--minutes limits --tune; --rounds and --seconds limit other measurements")
     if given["report"]:
         given["report"].parent.mkdir(parents=True, exist_ok=True)
 
@@ -286,28 +263,3 @@ def _write_report(result: Bench, path: Path) -> None:
 
     written = write_report(result, path)
     text.echo(f"wrote {', '.join(str(one) for one in written)}", err=True)
-
-
-def _tune(folder: Path, as_json: bool, given: dict[str, Any]) -> int:
-    from tfprep.bench.rounds import Budget
-    from tfprep.bench.tune import tune
-    from tfprep.dataset import open_dataset
-
-    split = given["split"] or next(iter(open_dataset(folder).splits))
-    budget = Budget(given["rounds"], given["seconds"], 0.5, 2)
-    if not as_json:
-        text.echo(f"{folder}, {split}, batches of {given['batch_size']}")
-    found = tune(
-        folder,
-        split,
-        given["batch_size"],
-        budget=budget,
-        memory_budget=given["memory_budget"],
-        minutes=given["minutes"],
-        on_trial=None if as_json else lambda trial: text.echo(trial.line()),
-    )
-    if as_json:
-        text.print_json(asdict(found))
-    else:
-        text.echo("\n".join(found.lines()))
-    return 0

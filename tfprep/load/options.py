@@ -87,8 +87,6 @@ class LoaderOptions:
         threads: Threads that read and decode, in all processes together; 0 for one a usable CPU.
         prefetch: Batches kept ready in host memory; None for as many as are of use within the budget. `prefetch_to_device`
             is another thing: it copies finished batches to the accelerator.
-        tuning: Whether `threads`, `prefetch` and `cache`, where they have their defaults, are taken from the dataset's
-            `tuning.json`, if `tfprep bench --tune` wrote it on a machine of this kind.
         timeout_s: Seconds without a batch after which StalledPipelineError is raised.
         path: "direct", "graph" (TensorFlow ops alone) or "auto". TensorFlow's loader only.
         prefetch_to_device: A device such as "/GPU:0"; on a CPU there is no transfer to overlap, which the log says. TensorFlow's
@@ -129,7 +127,6 @@ class LoaderOptions:
     workers: WorkersChoice = "auto"
     threads: int = 0
     prefetch: int | None = None
-    tuning: bool = True
     timeout_s: float = 300.0
     path: Path = "auto"
     prefetch_to_device: str | None = None
@@ -144,7 +141,7 @@ class LoaderOptions:
         object.__setattr__(self, "dtype", _dtype_name(self.dtype))
         if self.prefetch is not None:
             _whole(self, "prefetch", 1)
-        for name in ("training", "normalize", "tuning"):
+        for name in ("training", "normalize"):
             if not isinstance(getattr(self, name), bool) and not (name == "training" and self.training is None):
                 raise LoaderError(f"{name} is True or False, not {getattr(self, name)!r}")
         if isinstance(self.timeout_s, bool) or not isinstance(self.timeout_s, int | float) or not self.timeout_s > 0:
@@ -209,7 +206,6 @@ class LoaderKeywords(TypedDict, total=False):
     workers: WorkersChoice
     threads: int
     prefetch: int | None
-    tuning: bool
     timeout_s: float
     path: Path
     prefetch_to_device: str | None

@@ -52,7 +52,6 @@ from tfprep.load.reader.shared import SharedMemory
 from tfprep.load.reader.table import RecordTable
 from tfprep.load.reader.worker_pool import WorkerPool
 from tfprep.load.split_rows import SplitRows, check_class_names, common_specs, is_training, table_of, table_rows
-from tfprep.load.tuning import set_allocator, settings_for
 from tfprep.load.values import convert, warped_spec
 from tfprep.load.workers import WorkersPlan, make_pool, most_prefetch, plan_workers
 from tfprep.storage.cache import CachedObject, LocalCache
@@ -91,7 +90,6 @@ class Pipeline:
         self._process = os.getpid()
         self.dataset = sources[0].dataset
         self._identities = self._check_files()
-        self.settings = settings_for(options, [source.dataset for source in sources])
         self.specs = common_specs(sources)
         self.read_outputs = self._resolve_outputs()  # as records give them
         self.at_load = self._plan_at_load()
@@ -179,10 +177,8 @@ class Pipeline:
 
     def _reader(self, start: int, stride: int) -> Reader:
         self._belong_to_this_process()
-        if self.settings.allocator:
-            set_allocator()
         memory = BatchMemory(self._batch_outputs, self._batch_rows, self.memory.in_turn, self._shared, self._varying)
-        pace = Pace(self.memory.prefetch, self.settings.threads, self.options.timeout_s)
+        pace = Pace(self.memory.prefetch, self.options.threads, self.options.timeout_s)
         pool = None if self._pool is None or self._pool.failure else self._pool
         ahead = None
         if self.local is not None:
@@ -403,8 +399,8 @@ class Pipeline:
         return replace(schedule, remainder="drop") if drop else schedule
 
     def _plan_memory(self) -> MemoryPlan:
-        (batch, working), options, settings = self._needs, self.options, self.settings
-        most = settings.most_prefetch or max(PREFETCH, most_prefetch(self.workers, self._batch_rows))
+        (batch, working), options = self._needs, self.options
+        most = max(PREFETCH, most_prefetch(self.workers, self._batch_rows))
         rooms = 0 if self._varying is None else self._varying.units_of_row.nbytes
         plan = plan_memory(self._budget, batch, options.prefetch, most, working + self.workers.nbytes + rooms)
         return plan.with_fetching() if self.is_remote else plan
@@ -414,7 +410,7 @@ class Pipeline:
         rows = self.schedule.rows
         outputs = [*self.outputs.outputs, *(cast.stored for cast in self._casts)]
         batch = batch_bytes(outputs, self.specs, self.table, rows, self._batch_rows)
-        threads = (self.settings.threads or usable_cpus()) * (STAGED_ROWS if self.at_load else 1)
+        threads = (self.options.threads or usable_cpus()) * (STAGED_ROWS if self.at_load else 1)
         working = working_bytes(self.read_outputs.outputs, self.specs, self.table, rows, threads)
         # TensorFlow's ragged tensors are put together from the arrays of a batch.
         return batch, working + batch if self.outputs.ragged else working
@@ -429,9 +425,9 @@ class Pipeline:
         return any(is_remote(path) for path in self.table.files)
 
     def _plan_workers(self) -> WorkersPlan:
-        options, threads = self.options, self.settings.threads or usable_cpus()
+        options, threads = self.options, self.options.threads or usable_cpus()
         other = ""
-        if self.settings.cache == "encoded":
+        if self.options.cache == "encoded":
             other = "cache='encoded' lies in the memory of this process"
         if self.local is not None:
             other = "shards arrive in the folder `local` while it runs"
@@ -463,7 +459,7 @@ class Pipeline:
     @property
     def _records_of_each_epoch(self) -> int:
         """How many records this host reads in every epoch; 0 where all of them fit into the cache."""
-        choice = self.settings.cache
+        choice = self.options.cache
         row = sum(row_bytes(output) for output in self._kept_outputs() if output.name not in self.indexed)
         fits = (
             not self.read_outputs.ragged and self.table.records * row <= self._budget // 2
@@ -493,7 +489,7 @@ class Pipeline:
 
     def _plan_casts(self) -> list[Cast]:
         """The outputs that a decoded cache keeps in their stored form, because that is smaller."""
-        choice = self.settings.cache
+        choice = self.options.cache
         if choice in (False, "encoded") or self.read_outputs.ragged or not (self.training or choice == "decoded"):
             return []
         outputs = [output for output in self.read_outputs.outputs if output.name not in self.indexed]
@@ -501,7 +497,7 @@ class Pipeline:
 
     def _make_cache(self) -> DecodedCache | EncodedCache | None:
         """By default none that holds too little to be worth its memory."""
-        choice, left = self.settings.cache, self.memory.cache_bytes
+        choice, left = self.options.cache, self.memory.cache_bytes
         if choice is False or choice == "encoded":
             return EncodedCache(left) if choice else None
         if self.read_outputs.ragged:

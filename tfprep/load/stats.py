@@ -53,9 +53,8 @@ def report(pipeline: Pipeline) -> dict[str, Any]:
         "local": None
         if pipeline.local is None
         else pipeline.local.report(pipeline.first_needed, pipeline.shard_records),
-        "threads": pipeline.settings.threads or usable_cpus(),
+        "threads": pipeline.options.threads or usable_cpus(),
         "workers": pipeline.workers_report(),
-        "tuning": dict(pipeline.settings.report),
         "verify": options.verify,
         "on_bad": options.on_bad,
         "bad_records": pipeline.bad.report(),

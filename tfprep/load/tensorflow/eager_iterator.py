@@ -18,8 +18,8 @@ from tfprep.load.passes import Steps
 from tfprep.load.pipeline import Pipeline
 from tfprep.load.reader.batch import Batch
 from tfprep.load.state import start_step, state_at
+from tfprep.load.tensorflow.allocator import restore_allocator
 from tfprep.load.tensorflow.private import tensor_maker
-from tfprep.load.tuning import restore_allocator
 
 WAIT = "IteratorGetNext"
 """What a profile calls the wait for a batch: TensorBoard's input pipeline analyzer counts events of this name as input."""

@@ -24,8 +24,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import tensorflow as tf
 
+from tfprep.load.tensorflow.allocator import restore_allocator
 from tfprep.load.tensorflow.private import tensor_maker
-from tfprep.load.tuning import restore_allocator
 
 Arrays: TypeAlias = Sequence[Any]
 
