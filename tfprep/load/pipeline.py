@@ -446,7 +446,7 @@ class Pipeline:
         except LoaderError as error:
             if self.options.workers == "processes":
                 raise
-            self.workers = WorkersPlan(0, self.settings.threads or usable_cpus(), str(error))
+            self.workers = WorkersPlan(0, self.options.threads or usable_cpus(), str(error))
             return None
 
     @property
