@@ -32,7 +32,7 @@ RECIPE = Recipe(
         "distance": derive.Distance(mask="car", target=1, truncate_px=255),
         "signed": derive.SignedDistance(mask="car", target=1, void=OBJECT_VOID),
         "edges": derive.Boundaries(mask="mask", void=VOID),
-        "weights": derive.UNetWeights(mask="mask", instances=False),
+        "weights": derive.UNetWeights(mask="mask", instances=False, void=VOID),
         "onehot": derive.OneHot(mask="mask", classes=11, ignore=VOID),
         "sobel": derive.Sobel(),
     },

@@ -30,6 +30,14 @@ _LONGEST = 20_000
 """Characters of a message that are shown: enough for the stacks of all threads, too few for the bytes of an image."""
 
 
+def summary_of(error: BaseException) -> str:
+    """Return the type of an exception and its text, also of one whose own `__str__` fails."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception as fault:
+        return f"{type(error).__name__} (its text cannot be shown: {type(fault).__name__} in __str__)"
+
+
 class TfprepError(Exception):
     """The base of every error that tfprep raises on purpose."""
 
@@ -69,7 +77,7 @@ class SampleError(TfprepError):
 
     def __init__(self, reason: str, *, stage: str = "", field: str = "", path: str = "") -> None:
         super().__init__(reason)
-        self.reason = reason
+        self.reason = f"{reason}"  # a user's function may give something else
         self.stage = stage
         self.field = field
         self.path = path

@@ -71,6 +71,46 @@ def test_a_sample_that_crashes_is_rejected_by_name(full, tools, name):
     assert full.build().built_shards == 0
 
 
+UNUSUAL = """
+class Unprintable(Exception):
+    def __str__(self):
+        raise ValueError("no")
+
+class Own(BaseException):
+    pass
+
+"""
+RAISED = {
+    "raise Unprintable()": "Unprintable (its text cannot be shown: ValueError in __str__)",
+    "raise KeyboardInterrupt('mine')": "KeyboardInterrupt: mine",
+    "raise GeneratorExit('mine')": "GeneratorExit: mine",
+    "raise Own('mine')": "Own: mine",
+    "raise SystemExit(3)": "SystemExit: 3",
+    "from tfprep.errors import SampleError; raise SampleError(np.ones(2))": "[1. 1.]",
+}
+
+
+@pytest.mark.parametrize("body", RAISED)
+@pytest.mark.parametrize("workers", [0, 1])
+def test_whatever_a_users_function_raises_is_one_reject(full, tools, body, workers):
+    if not workers and "Keyboard" in body:
+        pytest.skip("in this process it is Ctrl-C, which ends the build")
+    poison(full, body)
+    full.change_recipe("TRACE = ", f"{UNUSUAL}TRACE = ")
+    assert full.build(workers=workers).rejects == 1
+    (reject,) = full.rejects()
+    assert (reject["key"], reject["stage"], reject["field"]) == ("train/cat/000.jpg", "derive", "poisoned")
+    assert reject["error"] == RAISED[body]
+    tools["check_whole"](full.out)
+
+
+@pytest.mark.parametrize("body", ["raise Unprintable()", "raise GeneratorExit", "raise Own('mine')"])
+def test_whatever_a_recipe_raises_is_an_error_with_its_line(full, body):
+    full.change_recipe("RECIPE = Recipe(", f"{UNUSUAL}{body}\nRECIPE = Recipe(")
+    with pytest.raises(RecipeError, match=rf"tiny\.py, line \d+: (Unprintable|GeneratorExit|Own).*\n +{body[:9]}"):
+        full.build()
+
+
 @pytest.mark.parametrize("name", ["native crash", "out of memory", "hang"])
 def test_a_sample_that_crashed_is_tried_again_by_the_next_build(full, tools, name):
     """It is tried once, alone; its shard is built again only if that succeeds."""

@@ -316,6 +316,16 @@ SMALL = {
         ("+ 1", "+ 2"),
     ),
     "masked array": ("P = np.ma.array([1, 2, 999999], mask=[0, 0, 1])\ndef FN(s, g): return P", ("0, 1]", "0, 0]")),
+    "__reduce__ that returns an array": (
+        "class R:\n    def __init__(self, n): self.n = n\n    def __reduce__(self): return np.ones(3)\n"
+        "P = R(1)\ndef FN(s, g): return P.n",
+        ("R(1)", "R(2)"),
+    ),
+    "__reduce__ whose argument is an array": (
+        "class R:\n    def __init__(self, n): self.n = n\n    def __reduce__(self): return R, (np.array([1, self.n]),)\n"
+        "P = R(1)\ndef FN(s, g): return P.n",
+        ("R(1)", "R(2)"),
+    ),
     "default of a dict": ("P = collections.defaultdict(lambda: 5)\ndef FN(s, g): return P['z']", (": 5", ": 6")),
     "tuple or list": ("P = [0, 1]\ndef FN(s, g): return s['image'][P]", ("[0, 1]", "(0, 1)")),
     "keywords of a call": ("def f(a=1, b=2): return a\ndef FN(s, g): return f(a=5)", ("f(a=5)", "f(b=5)")),

@@ -65,6 +65,17 @@ def test_every_recipe_of_the_project_makes_samples(name):
     assert all(set(recipe.store) <= set(sample) for sample in made)
 
 
+def test_void_has_no_weight_in_everything():
+    """A map of weights tells where the loss counts: nowhere in void, also where a rotation filled with it, and elsewhere."""
+    void = 0
+    for sample in samples("camvid_everything", 3):
+        weights, mask = sample["weights"], sample["mask"]
+        assert (weights[mask == VOID] == 0).all()
+        assert (weights[mask != VOID] > 0).all()
+        void += (mask == VOID).sum()
+    assert void > 1000
+
+
 def test_the_folder_contains_recipes():
     assert {"camvid", "camvid_clicks", "camvid_everything", "photos"} <= set(RECIPES)
 

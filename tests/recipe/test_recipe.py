@@ -80,6 +80,22 @@ def listing(**kinds) -> Listing:
         ({"geometry": [augment.Maybe(augment.OneOf([augment.Blur((1, 2))]))]}, "it belongs in colour="),
         ({"colour": [augment.RandAugment()]}, "it belongs in geometry="),
         ({"colour": [augment.Custom(np.copy)]}, "it belongs in geometry="),
+        *[
+            (
+                {"geometry": [augment.Flip(), op]},
+                r"geometry\[1\]: Custom is a function of a whole sample, which \w+ has not; put it",
+            )
+            for op in (
+                augment.Maybe(augment.Custom(np.copy)),
+                augment.OneOf([augment.Flip(), augment.Custom(np.copy)]),
+                augment.SomeOf([augment.Maybe(augment.Custom(np.copy))], 1),
+            )
+        ],
+        (
+            {"geometry": [augment.Maybe(augment.Flip)]},
+            r"geometry\[0\]: expected an op or a function, .* call it: Flip\(\)",
+        ),
+        ({"geometry": [augment.Maybe(3)]}, r"geometry\[0\]: expected an op or a function, not 3"),
         ({"border": "wrap"}, "'constant', 'reflect' or 'replicate', not 'wrap'"),
         (
             {"store": {"image": codecs.Original()}, "geometry": [augment.Flip()]},
@@ -115,6 +131,23 @@ def test_a_wrong_option_raises_with_rule_value_and_way_out(options, message):
 def test_fields_are_checked_against_the_source(options, message):
     with pytest.raises(RecipeError, match=message):
         recipe(**options).check_fields(listing())
+
+
+@pytest.mark.parametrize(
+    "derived", [derive.UNetWeights, derive.OneInstance, derive.InstanceCenters, derive.InstanceBoxes]
+)
+def test_void_of_a_mask_is_no_object(derived):
+    """`fill` declares the number that stands for void, and so does a source with an attribute `void`."""
+    masks = listing(image="image", mask="mask")
+    with pytest.raises(
+        RecipeError, match=rf"'mask' has 255 for void, and {derived.__name__} without void= .* write void=255"
+    ):
+        recipe(derive={"d": derived(mask="mask")}, fill={"mask": 255}).check_fields(masks)
+    with pytest.raises(RecipeError, match="write void=255"):
+        recipe(derive={"d": derived(mask="mask", void=254)}, fill={"mask": 255}).check_fields(masks)
+    recipe(derive={"d": derived(mask="mask", void=255)}, fill={"mask": 255}).check_fields(masks)
+    recipe(derive={"d": derived(mask="mask")}, fill={"mask": 0}).check_fields(masks)
+    recipe(derive={"d": derived(mask="mask")}).check_fields(masks)
 
 
 def pose(**options) -> None:
@@ -234,6 +267,19 @@ def test_a_fingerprint_is_the_same_for_the_same_recipe_and_per_split():
 def test_what_cannot_be_described_is_refused():
     with pytest.raises(RecipeError, match="cannot be described in JSON"):
         recipe(derive={"d": functools.partial(plus, threading.Lock())}).fingerprint()
+
+
+class Unshowable:
+    def __repr__(self):
+        raise ValueError("no")
+
+    def __reduce__(self):
+        return np.ones(3)
+
+
+def test_what_cannot_even_be_shown_is_refused():
+    with pytest.raises(RecipeError, match="a Unshowable whose __repr__ fails cannot be described in JSON"):
+        recipe(derive={"d": functools.partial(plus, Unshowable())}).fingerprint()
 
 
 # --- files ----------------------------------------------------------------------------------------------------------

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TextIO, TypeAlias
 
+from tfprep.errors import summary_of
+
 _LOG_BYTES = 10 << 20
 """A longer log is renamed to `build.log.1`, and a new one begins."""
 
@@ -132,7 +134,7 @@ def telling(log_path: Path, on_event: OnEvent | None) -> Iterator[Tell]:
         yield tell
     except BaseException as error:
         stopped = isinstance(error, KeyboardInterrupt)
-        text = "stopped; the same command continues" if stopped else f"{type(error).__name__}: {error}"
+        text = "stopped; the same command continues" if stopped else summary_of(error)
         tell("failed", text, error=type(error).__name__)
         raise
     finally:

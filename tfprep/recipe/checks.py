@@ -8,10 +8,18 @@ from collections.abc import Callable, Mapping, Sequence
 from math import isfinite
 from typing import Any, NoReturn
 
-from tfprep.augment import Flip
+from tfprep.augment import Custom, Flip
 from tfprep.codecs import Jpeg, Original
 from tfprep.dataset.names import check_name
-from tfprep.derive import Heatmaps
+from tfprep.derive import (
+    Heatmaps,
+    InstanceBoxes,
+    InstanceCenters,
+    InstanceClasses,
+    InstanceOffsets,
+    OneInstance,
+    UNetWeights,
+)
 from tfprep.errors import DatasetError, RecipeError
 from tfprep.fields import KINDS, RASTER_KINDS, Kind, field_name_fault
 
@@ -27,6 +35,10 @@ _INPUTS: Mapping[str, frozenset[str]] = {
 
 A user's function that gives no kind derives a map, whatever it returns.
 """
+
+
+_OBJECTS = InstanceBoxes, InstanceCenters, InstanceClasses, InstanceOffsets, OneInstance, UNetWeights
+"""Derived inputs for which each number of a mask but the background is an object."""
 
 
 def check_options(options: Mapping[str, Any]) -> None:
@@ -61,6 +73,7 @@ def check_kinds(options: Mapping[str, Any], source_kinds: Mapping[str, Kind]) ->
         if name in kinds:
             wrong(("derive", name), f"derive: the source already has a field '{name}'; choose another name")
         _check_inputs(name, derived, kinds, options["derive"])
+        _check_void(name, derived, options)
         kinds[name] = derived_kind(derived)
     kinds |= _stacks(options["stack"], kinds)
     for name, codec in options["store"].items():
@@ -115,18 +128,30 @@ def _check_ops(option: str, ops: Any) -> None:
     if isinstance(ops, str | Mapping) or not isinstance(ops, Sequence):
         wrong((option,), f"{option}: expected a list of ops, not {ops!r}")
     for number, op in enumerate(ops):
-        where = (option, str(number))
-        if not callable(op) or inspect.isclass(op):
-            wrong(where, f"{option}[{number}]: expected an op or a function, not {op!r}{_called(op)}")
+        where, place = (option, str(number)), f"{option}[{number}]"
+        for one in (op, *_inside(op)):
+            if not callable(one) or inspect.isclass(one):
+                wrong(where, f"{place}: expected an op or a function, not {one!r}{_called(one)}")
+            if isinstance(one, Custom) and one is not op:
+                wrong(
+                    where,
+                    f"{place}: Custom is a function of a whole sample, which {type(op).__name__} has not; put it into "
+                    "geometry=[...] by itself, and let the function draw from its generator whether it acts",
+                )
         if others := _sides(op) - {option}:
             what = "changes colours" if option == "geometry" else "moves pixels"
-            wrong(where, f"{option}[{number}]: {op!r} {what}; it belongs in {others.pop()}=[...]")
+            wrong(where, f"{place}: {op!r} {what}; it belongs in {others.pop()}=[...]")
+
+
+def _inside(op: Any) -> list[Any]:
+    """The ops inside a policy, and those inside them."""
+    direct = getattr(op, "ops", None) or ([op.op] if hasattr(op, "op") else [])
+    return [inner for one in direct for inner in (one, *_inside(one))]
 
 
 def _sides(op: Any) -> set[str]:
     """The options that an op of tfprep, and the ops inside it, belong in; nothing for functions of the user."""
-    inside = getattr(op, "ops", None) or ([op.op] if hasattr(op, "op") else [])
-    sides = {side for one in inside for side in _sides(one)}
+    sides = {side for one in _inside(op) for side in _sides(one)}
     call = type(op).__call__ if callable(op) else None
     if getattr(call, "__module__", "").startswith("tfprep.augment."):
         annotation = next(iter(getattr(call, "__annotations__", {}).values()), "")
@@ -151,6 +176,20 @@ def _check_inputs(name: str, derived: Any, kinds: Mapping[str, Kind], all_derive
                 ("derive", name),
                 f"{asks} needs a field of the kind {' or '.join(sorted(allowed))}; '{field}' is a {kinds[field]}",
             )
+
+
+def _check_void(name: str, derived: Any, options: Mapping[str, Any]) -> None:
+    """Where a mask has a number for void, a derived input that looks for objects does not take it for one."""
+    mask = getattr(derived, "mask", None)
+    fill = options["fill"].get(
+        mask, getattr(options["source"], "void", None) if mask not in options["derive"] else None
+    )
+    if isinstance(derived, _OBJECTS) and fill and fill not in (derived.void, getattr(derived, "background", 0)):
+        wrong(
+            ("derive", name),
+            f"derive['{name}']: '{mask}' has {fill} for void, and {type(derived).__name__} without void= takes it for an object; "
+            f"write void={fill}",
+        )
 
 
 def _stacks(stack: Mapping[str, Sequence[str]], kinds: Mapping[str, Kind]) -> dict[str, Kind]:
@@ -204,9 +243,8 @@ def _check_flip_indices(options: Mapping[str, Any], source_kinds: Mapping[str, K
 
 def _may_mirror(op: Any) -> bool:
     """Whether an op, or one inside it, may mirror: `Flip`, and functions of the user, of which nothing is known."""
-    inside = getattr(op, "ops", None) or ([op.op] if hasattr(op, "op") else [])
     foreign = not type(op).__module__.startswith("tfprep.augment.")
-    return foreign or isinstance(op, Flip) or any(map(_may_mirror, inside))
+    return foreign or isinstance(op, Flip) or any(map(_may_mirror, _inside(op)))
 
 
 def _rows_matter(name: str, options: Mapping[str, Any]) -> bool:

@@ -191,6 +191,8 @@ class Description:
             reduced = reducer(value) if reducer else value.__reduce_ex__(4)
         except Exception:
             return self._opaque(value)
+        if not isinstance(reduced, str) and not _is_reduced(reduced):
+            return self._opaque(value)
         name: Any = self.describe(kind) if is_users(kind) else public_name(kind)
         if isinstance(reduced, str):  # functools.cache and the like wrap what counts
             wrapped = (
@@ -201,7 +203,7 @@ class Description:
         described = {"type": name, **self._state(kind, state)}
         if made_by not in (copyreg.__newobj__, copyreg.__newobj_ex__):  # type: ignore[attr-defined]
             described["made by"] = self.describe(made_by)
-        if args != (kind,):
+        if not (len(args) == 1 and args[0] is kind):
             described["args"] = [self.describe(arg) for arg in args if arg is not kind]
         for part, content in (("items", items), ("pairs", pairs)):
             if content is not None:
@@ -222,10 +224,10 @@ class Description:
     def _opaque(self, value: Any) -> Any:
         if self._strict:
             raise RecipeError(
-                f"a recipe holds plain values, arrays, dataclasses and functions; {value!r} cannot be described in JSON"
+                f"a recipe holds plain values, arrays, dataclasses and functions; {_shown(value)} cannot be described in JSON"
             )
         self._opaque_count += 1
-        return {"opaque": public_name(type(value))}
+        return {"opaque": self.describe(type(value)) if is_users(type(value)) else public_name(type(value))}
 
     # --- code ---------------------------------------------------------------------------------------------------------
 
@@ -436,6 +438,23 @@ def _at(name: str, file: str) -> types.ModuleType:
     module = types.ModuleType(name)
     module.__file__ = file
     return module
+
+
+def _is_reduced(value: Any) -> bool:
+    """Whether a method `__reduce_ex__` returned what pickle takes: a function, its arguments, a state, items and pairs."""
+    if not isinstance(value, tuple) or not 2 <= len(value) <= 6:
+        return False
+    function, args, *rest = value
+    return (
+        callable(function) and isinstance(args, tuple) and all(p is None or isinstance(p, Iterator) for p in rest[1:3])
+    )
+
+
+def _shown(value: Any) -> str:
+    try:
+        return repr(value)
+    except Exception:
+        return f"a {type(value).__name__} whose __repr__ fails"
 
 
 def _reads_keywords(function: Any) -> bool:

@@ -14,7 +14,7 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from tfprep.errors import RecipeError
+from tfprep.errors import RecipeError, summary_of
 from tfprep.python_file import import_file
 from tfprep.recipe.recipe import Recipe
 from tfprep.storage.urls import folder_at, is_remote
@@ -46,7 +46,9 @@ def load_recipe(path: Path) -> Recipe:
         raise RecipeError(f"{path}: a recipe is a Python file, its name ends in .py")
     try:
         module = import_file(path, _module_name(path))
-    except (Exception, SystemExit) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # also SystemExit and what else a module raises
         raise _located(path, error) from error
     recipe = getattr(module, "RECIPE", None)
     if not isinstance(recipe, Recipe):
@@ -102,7 +104,7 @@ def _located(path: Path, error: BaseException) -> RecipeError:
         return _with_line(path, error.lineno or 0, f"not Python: {error.msg}")
     line = _line_of(path, error.where) if isinstance(error, RecipeError) else 0
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _same(frame.filename, path)]
-    what = str(error) if isinstance(error, RecipeError) else f"{type(error).__name__}: {error}{_suggestion(error)}"
+    what = str(error) if isinstance(error, RecipeError) else f"{summary_of(error)}{_suggestion(error)}"
     return _with_line(path, line or (frames[-1].lineno or 0 if frames else 0), what)
 
 
@@ -113,7 +115,9 @@ def _suggestion(error: BaseException) -> str:
         return f"; the file should begin with: from tfprep import Recipe, {', '.join(_PARTS)}"
     if isinstance(error, AttributeError) and getattr(error.obj, "__name__", "").startswith("tfprep."):
         return _nearest(name, getattr(error.obj, "__all__", ()))
-    unknown = re.match(r"(\w+)\.__init__\(\) got an unexpected keyword argument '(\w+)'", str(error))
+    unknown = re.match(
+        r"(\w+)\.__init__\(\) got an unexpected keyword argument '(\w+)'", summary_of(error).partition(": ")[2]
+    )
     if isinstance(error, TypeError) and unknown and (part := _public(unknown[1])):
         options = [one.name for one in fields(part) if one.init]
         return f"; its options are {', '.join(options)}{_nearest(unknown[2], options)}"

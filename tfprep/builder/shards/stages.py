@@ -5,10 +5,11 @@ They are classes because a sample passes some fifteen of them, and a context fro
 
 from __future__ import annotations
 
+import signal
 from time import perf_counter
 from types import TracebackType
 
-from tfprep.errors import BuildError, SampleError
+from tfprep.errors import BuildError, SampleError, summary_of
 
 
 class TimedStage:
@@ -30,8 +31,9 @@ class TimedStage:
 class SampleStage(TimedStage):
     """`TimedStage`, and what is raised inside becomes a SampleError that names the stage and the field.
 
-    A failed import ends the build as a BuildError: it is no fault of the sample, and another machine of the build may have what
-    is missing here.
+    That is any exception of a user's function, such as SystemExit and GeneratorExit; KeyboardInterrupt only where Ctrl-C is
+    ignored, as in worker processes. A failed import ends the build as a BuildError: it is no fault of the sample, and another
+    machine of the build may have what is missing here.
     """
 
     def __init__(self, seconds: dict[str, float], stage: str, field: str = "") -> None:
@@ -48,7 +50,7 @@ class SampleStage(TimedStage):
             raise error.located(stage=self.stage, field=self._field) from error
         if isinstance(error, ImportError):
             where = f"{self.stage} of '{self._field}'" if self._field else self.stage
-            raise BuildError(f"{where}: {type(error).__name__}: {error}") from error
-        if isinstance(error, Exception | SystemExit):  # A user's function may call sys.exit().
-            reason = f"{type(error).__name__}: {error}"
-            raise SampleError(reason, stage=self.stage, field=self._field) from error
+            raise BuildError(f"{where}: {summary_of(error)}") from error
+        from_keyboard = isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
+        if error is not None and not from_keyboard:
+            raise SampleError(summary_of(error), stage=self.stage, field=self._field) from error
