@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
+from contextvars import ContextVar
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
@@ -25,6 +26,8 @@ class _Uncached(SourceFileLoader):
 _FOLDERS = "TFPREP_FOLDERS"
 _added: set[str] = set()
 """Folders that `import_file` has added to `sys.path`, in this process or in its parent."""
+_importing: ContextVar[Path | None] = ContextVar("importing", default=None)
+"""The folder of the file that `import_file` runs; None outside."""
 
 
 def import_file(path: Path, name: str) -> ModuleType:
@@ -53,11 +56,18 @@ def import_file(path: Path, name: str) -> ModuleType:
         _added.add(folder)
     sys.modules[name] = module  # before it runs: dataclasses and pickle look up the module of a class there
     before, sys.dont_write_bytecode = sys.dont_write_bytecode, True  # also for modules of the user that it imports
+    token = _importing.set(Path(folder))
     try:
         loader.exec_module(module)
     finally:
+        _importing.reset(token)
         sys.dont_write_bytecode = before
     return module
+
+
+def running_folder() -> Path:
+    """Return the folder of the file that `import_file` runs now, and else the current folder."""
+    return _importing.get() or Path.cwd()
 
 
 def folders_for_child() -> dict[str, str]:

@@ -6,10 +6,12 @@ import json
 import shutil
 from pathlib import Path
 
+import google_crc32c
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import tensorflow as tf
 from PIL import Image
 
 import tfprep
@@ -17,6 +19,7 @@ from tfprep import Recipe, codecs, sources
 from tfprep.builder import BuildOptions, build
 from tfprep.cli import main
 from tfprep.dataset import open_dataset
+from tfprep.dataset.locations import row_type
 from tfprep.dataset.manifest import seal
 from tfprep.dataset.verify import verify
 from tfprep.errors import DatasetError, RecordError
@@ -146,6 +149,88 @@ def test_two_shards_of_equal_size_that_are_swapped_are_refused_when_they_are_rea
     with pytest.raises(RecordError, match="not the record that the index describes"):
         next(iter(tfprep.open(made.path).numpy_loader("train", 4)))
     assert {first.name, second.name} <= {fault.file for fault in verify(made.path) if fault.offset is not None}
+
+
+FIELDS = ("image", "mask", "clicks", "field", "label", "weight", "caption")
+
+
+def swapped(made, row, one, other):
+    """The columns in which the spans of two fields have changed places, as for a row that `change_index` takes."""
+    values = pq.read_table(made.path / "index.parquet").slice(row, 1).to_pylist()[0]
+    return {
+        f"{name}_{what}": values[f"{there}_{what}"]
+        for name, there in ((one, other), (other, one))
+        for what in ("offset", "size")
+    }
+
+
+def column_faults(made):
+    """The faults of the index and of the locations; the digests of the shards are none, and there is no `.idx`."""
+    return [fault for fault in verify(made.path) if fault.file in ("index.parquet", "locations.bin")]
+
+
+def moved(made, row, name, by):
+    (value,) = pq.read_table(made.path / "index.parquet", columns=[f"{name}_offset"]).slice(row, 1)[0].to_pylist()
+    return {f"{name}_offset": value + by}
+
+
+INDEX_FAULTS = {
+    "fields of one size": (
+        lambda made: swapped(made, 3, "image", "mask"),
+        ["'image' are those of 'mask'", "'mask' are those of"],
+    ),
+    "numbers": (
+        lambda made: swapped(made, 3, "label", "weight"),
+        ["'label' are those of 'weight'", "'weight' are those of 'label'"],
+    ),
+    "a byte too late": (lambda made: moved(made, 3, "clicks", 1), ["'clicks' are others"]),
+    "a size": (lambda _: {"caption_size": 3}, ["'caption' are others"]),
+    "a label": (lambda _: {"label": 7}, ["the label is 0, not 7"]),
+    "a height": (lambda _: {"height": 23}, [r"height and width are (24, 32) of 'image' and (24, 32) of 'mask'"]),
+    "no width": (lambda _: {"width": None}, ["not (24, None)"]),
+}
+
+
+@pytest.mark.parametrize("case", INDEX_FAULTS)
+def test_an_index_that_was_written_wrong_is_compared_with_the_records(make_dataset, case):
+    """All digests are those of the wrong index, and `locations.bin` follows from it: only the records show that it is wrong."""
+    made = make_dataset(samples={"train": 8}, fields=FIELDS, shards=2)
+    assert column_faults(made) == []
+    change, reasons = INDEX_FAULTS[case]
+    made.change_index(3, **change(made))
+    faults = column_faults(made)
+    assert {fault.file for fault in faults} == {"index.parquet"}
+    for fault, reason in zip(faults, reasons, strict=True):
+        assert reason in fault.reason
+        assert fault.reason.startswith("made-train.tfrecord-00000-of-00002, record 3: ")
+
+
+@pytest.mark.parametrize("name", ["offset", "payload_crc", "label", "mask_offset", "field_size"])
+def test_locations_that_are_not_those_of_the_index(make_dataset, name):
+    """The file has its own digest and its own checksums of rows; only the index shows that a number is another."""
+    made = make_dataset(samples={"train": 8}, fields=FIELDS, shards=2)
+    manifest = open_dataset(made.path).manifest
+    path, rows = made.path / "locations.bin", np.memmap(made.path / "locations.bin", row_type(manifest.fields), "c")
+    rows[name][5] -= 1
+    path.write_bytes(rows.tobytes())
+    crcs = [google_crc32c.value(part.tobytes()) for part in (rows[:4], rows[4:])]
+    made.seal(lambda document: document["splits"]["train"].update(rows_crc32c=[crcs]))
+    (fault,) = column_faults(made)
+    assert (fault.file, fault.offset) == ("locations.bin", None)
+    assert fault.reason == f"{name} of 1 records of train, variant 0, is not that of the index; the first is record 5"
+
+
+def test_the_spans_of_a_build_are_those_of_tensorflows_parser(copy):
+    """`verify` finds the bytes of fields by a parse of its own; here TensorFlow parses the record."""
+    data = open_dataset(copy)
+    index = data.index("train", 1).to_pylist()
+    for row, values in zip(index, data.samples("train", 1), strict=True):
+        content = (copy / data.file("train", 1, row["shard"]).name).read_bytes()[row["offset"] :][: row["size"]]
+        example = tf.train.Example.FromString(content[12:-4]).features.feature
+        start = row["image_offset"] - row["offset"]
+        assert content[start : start + row["image_size"]] == example["image"].bytes_list.value[0]
+        assert content[row["label_offset"] - row["offset"]] == example["label"].int64_list.value[0] == row["label"]
+        assert (row["height"], row["width"]) == values["image"].shape[:2]
 
 
 def test_a_manifest_that_was_edited_is_refused(copy):

@@ -352,6 +352,7 @@ class _Build:
         recipe = None if self._file else plan.recipe
         return {
             "recipe_file": str(self._file.absolute()) if self._file else None,
+            "recipe_files": {name: str(path) for name, path in plan.recipe.file_paths().items()},
             "recipe": recipe if recipe is None or worker_count(self._options) == 0 else _pickled(recipe),
             "fingerprint": plan.fingerprint,
             "out": str(self._layout.out if self._layout.at_store else self._layout.out.absolute()),

@@ -1,15 +1,20 @@
-"""Compare a dataset with what was built: every file with its size and SHA-256, every record with its checksums, its row of the
-index and its codecs."""
+"""Compare a dataset with what was built: every file with its size and SHA-256, every record with its checksums and its codecs.
+
+What the index says of a record (where its fields lie, its label, height and width) is compared with the record, parsed anew, and
+`locations.bin` with the index: a checksum says only that a file is as it was written, not that it was written right.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from tfprep.dataset.arrow import numpy_column
 from tfprep.dataset.dataset import Dataset, load_manifest
 from tfprep.dataset.digests import digest_of, sha256_of
 from tfprep.dataset.external.opened import ExternalIndex, read_external
@@ -18,11 +23,15 @@ from tfprep.dataset.index import read_index
 from tfprep.dataset.manifest import MANIFEST, NOT_SEALED, FileInfo, Manifest, is_sealed
 from tfprep.dataset.parse import parse_manifest
 from tfprep.errors import DatasetError, TfprepError
-from tfprep.records import Frame, check_frame, format_index
+from tfprep.fields import RASTER_KINDS
+from tfprep.records import Frame, check_frame, format_index, read_record
+from tfprep.records.find import BYTES, find_in_one
+from tfprep.records.framing import HEADER_BYTES
 from tfprep.storage.urls import PathOrUrl, file_size, folder_at, open_file
 
 _EXTERNAL_COLUMNS = ("shard", "number", "offset", "size", "payload_crc")
-_COLUMNS = ["shard", "offset", "size", "payload_crc"]
+_BATCH_ROWS = 8192
+_FRAME_COLUMNS = ("offset", "size", "payload_crc")
 
 
 @dataclass(frozen=True)
@@ -32,14 +41,6 @@ class Fault:
     file: str
     offset: int | None
     reason: str
-
-
-@dataclass(frozen=True)
-class _Row:
-    """A record as the index describes it."""
-
-    frame: Frame
-    payload_crc: int
 
 
 def verify(path: PathOrUrl, on_file: Callable[[FileInfo], None] | None = None) -> Iterator[Fault]:
@@ -72,7 +73,7 @@ def verify(path: PathOrUrl, on_file: Callable[[FileInfo], None] | None = None) -
         yield Fault(MANIFEST, None, f"it {NOT_SEALED}")
     faults = list(_digest_faults(folder, manifest))
     yield from faults
-    yield from _shard_faults(Dataset(folder, manifest), manifest.index in {fault.file for fault in faults}, on_file)
+    yield from _shard_faults(Dataset(folder, manifest), {fault.file for fault in faults}, on_file)
 
 
 def _digest_faults(folder: Path, manifest: Manifest) -> Iterator[Fault]:
@@ -92,29 +93,48 @@ def _why(error: DatasetError) -> str:
     return "the file is missing" if isinstance(error.__cause__, FileNotFoundError) else str(error)
 
 
-def _shard_faults(data: Dataset, no_index: bool, on_file: Callable[[FileInfo], None] | None) -> Iterator[Fault]:
+def _shard_faults(data: Dataset, damaged: set[str], on_file: Callable[[FileInfo], None] | None) -> Iterator[Fault]:
+    """Yield the faults of the shards. Where the index is damaged, they are compared with their own digests alone."""
+    check = _IndexCheck(data)
     for split, info in data.splits.items():
         for variant, files in enumerate(info.files):
             rows = None
-            if not no_index:
+            if data.manifest.index not in damaged:
                 try:
-                    rows = read_index(data.path, data.manifest, split, variant, _COLUMNS)
+                    rows = read_index(data.path, data.manifest, split, variant, check.columns)
                 except DatasetError as error:
                     yield Fault(data.manifest.index, None, str(error))
-            for shard, file in enumerate(files):
-                yield from _file_faults(data, file, None if rows is None else _rows_of(rows, shard))
+            if rows is not None and data.manifest.locations not in damaged:
+                yield from _location_faults(data, split, variant, rows)
+            first = 0
+            for file in files:
+                yield from _file_faults(data, file, None if rows is None else rows.slice(first, file.records), check)
+                first += file.records
                 if on_file:
                     on_file(file)
 
 
-def _rows_of(rows: pa.Table, shard: int) -> list[_Row]:
-    mask = rows["shard"].to_numpy() == shard
-    columns = (rows[name].to_numpy()[mask].tolist() for name in _COLUMNS[1:])
-    return [_Row(Frame(offset, size), crc) for offset, size, crc in zip(*columns, strict=True)]
+def _location_faults(data: Dataset, split: str, variant: int, index: pa.Table) -> Iterator[Fault]:
+    """Compare the rows of `locations.bin` with those of the index, column by column."""
+    try:
+        locations = data.locations(split, range(variant, variant + 1))
+        if locations is None:
+            return
+        rows = locations.take(np.arange(len(index)))
+    except DatasetError as error:
+        yield Fault(data.manifest.locations, None, str(error))
+        return
+    start = numpy_column(index["offset"])
+    for name in rows.dtype.names or ():
+        expected = numpy_column(index[name]) - (start if name.endswith("_offset") else 0)
+        different = np.flatnonzero(rows[name] != expected)
+        if len(different):
+            reason = f"{name} of {len(different)} records of {split}, variant {variant}, is not that of the index"
+            yield Fault(data.manifest.locations, None, f"{reason}; the first is record {different[0]}")
 
 
-def _file_faults(data: Dataset, file: FileInfo, rows: Sequence[_Row] | None) -> Iterator[Fault]:
-    """Yield the faults of a shard and its `.idx`. Records are not checked if there are no rows because the index is damaged."""
+def _file_faults(data: Dataset, file: FileInfo, rows: pa.Table | None, check: _IndexCheck) -> Iterator[Fault]:
+    """Yield the faults of a shard and its `.idx`; `rows` are those of the index, None if it is damaged."""
     path = data.path / file.name
     try:
         with open_file(path):
@@ -127,30 +147,88 @@ def _file_faults(data: Dataset, file: FileInfo, rows: Sequence[_Row] | None) -> 
     elif sha256_of(path) != file.sha256:
         yield Fault(file.name, None, "its SHA-256 is not that of the build")
     if rows is not None:
-        yield from _record_faults(data, path, rows)
+        yield from _record_faults(data, path, rows, check)
         yield from _text_index_faults(path.with_name(f"{path.name}.idx"), rows)
 
 
-def _text_index_faults(path: Path, rows: Sequence[_Row]) -> Iterator[Fault]:
+def _text_index_faults(path: Path, rows: pa.Table) -> Iterator[Fault]:
     """The `.idx` follows from the index, byte for byte."""
+    frames = zip(rows["offset"].to_pylist(), rows["size"].to_pylist(), strict=True)
     try:
         with open_file(path) as file:
-            expected = format_index(row.frame for row in rows).encode()
+            expected = format_index(Frame(offset, size) for offset, size in frames).encode()
             if file.read(len(expected) + 1) != expected:
                 yield Fault(path.name, None, "it lists other records than the index")
     except DatasetError as error:
         yield Fault(path.name, None, str(error))
 
 
-def _record_faults(data: Dataset, path: Path, rows: Sequence[_Row]) -> Iterator[Fault]:
+def _record_faults(data: Dataset, path: Path, rows: pa.Table, check: _IndexCheck) -> Iterator[Fault]:
     with open_file(path) as file:
-        for number, row in enumerate(rows):
-            file.seek(row.frame.offset)
+        for number, row in enumerate(_each(rows)):
+            frame = Frame(row["offset"], row["size"])
             try:
-                content = file.read(row.frame.size)
-                data.decode(check_frame(content, path, row.frame, number, payload_crc=row.payload_crc))
+                payload = read_record(file, path, frame, number, payload_crc=row["payload_crc"])
+                check.compare(number, row, payload, data.decode(payload))
             except TfprepError as error:
-                yield Fault(path.name, row.frame.offset, getattr(error, "reason", str(error)))
+                yield Fault(path.name, frame.offset, getattr(error, "reason", str(error)))
+    yield from check.faults(path.name)
+
+
+def _each(rows: pa.Table) -> Iterator[dict[str, Any]]:
+    for batch in rows.to_batches(_BATCH_ROWS):
+        yield from batch.to_pylist()
+
+
+class _IndexCheck:
+    """Compares what the index says of records with the records; of each shard and column one fault is told."""
+
+    def __init__(self, data: Dataset) -> None:
+        fields = data.manifest.fields
+        self._data = data
+        self._label = next((name for name, info in fields.items() if info.spec.kind == "label"), None)
+        self._rasters = [name for name, info in fields.items() if info.spec.kind in RASTER_KINDS]
+        self._found: dict[str, list[str]] = {}
+        self.columns = ["shard", *_FRAME_COLUMNS, "height", "width", *(["label"] if self._label else [])]
+        self.columns += [f"{name}_{what}" for name in fields for what in ("offset", "size")]
+
+    def compare(self, number: int, row: Mapping[str, Any], payload: bytes, values: Mapping[str, Any]) -> None:
+        """Compare a row of the index with the payload of its record, and with its decoded values."""
+        spans = self._spans(payload)
+        for name in self._data.manifest.fields:
+            at, size = row[f"{name}_offset"] - row["offset"] - HEADER_BYTES, row[f"{name}_size"]
+            if size != spans[name][1] or (size and at != spans[name][0]):
+                there = next((f"those of {other!r}" for other, span in spans.items() if span == (at, size)), "others")
+                self._add(f"{name}_offset", f"record {number}: the bytes that it gives for {name!r} are {there}")
+        if self._label and row["label"] != (label := np.asarray(values[self._label]).tolist()):
+            self._add("label", f"record {number}: the label is {label}, not {row['label']}")
+        size = (row["height"], row["width"])
+        fitting = [name for name in self._rasters if np.shape(values[name])[:2] == size]
+        if fitting:  # The rows hold the size of one and the same raster.
+            self._rasters = fitting
+        elif self._rasters or size != (None, None):
+            sizes = " and ".join(f"{np.shape(values[name])[:2]} of {name!r}" for name in self._rasters) or "none"
+            self._add("height", f"record {number}: height and width are {sizes}, not {size}")
+
+    def _spans(self, payload: bytes) -> dict[str, tuple[int, int]]:
+        """Return where the bytes of each field lie in a payload, by a parse of it: (offset, size)."""
+        spans = {}
+        for name, span in find_in_one(payload).items():
+            size = span.size
+            if span.kind == BYTES and span.items == 1:  # without its tag and its length
+                size -= next(head for head in range(2, 8) if size - head < 1 << 7 * (head - 1))
+            spans[name.decode()] = span.offset + span.size - size, size
+        return spans
+
+    def _add(self, column: str, reason: str) -> None:
+        self._found.setdefault(column, []).append(reason)
+
+    def faults(self, shard: str) -> Iterator[Fault]:
+        """Yield what was found since the last call."""
+        for reasons in self._found.values():
+            more = f", and {len(reasons) - 1} more" if len(reasons) > 1 else ""
+            yield Fault(self._data.manifest.index, None, f"{shard}, {reasons[0]}{more}")
+        self._found = {}
 
 
 # --- an index of TFRecords that tfprep did not write --------------------------------------------------------------------

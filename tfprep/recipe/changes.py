@@ -101,5 +101,5 @@ def _differ_inside(old: Any, new: Any) -> bool:
 
 
 def _below(path: str, name: str) -> str:
-    by_name = path in ("derive", "store", "variants", "fill", "row_fields", "flip_indices", "shards")
+    by_name = path in ("derive", "store", "variants", "fill", "row_fields", "flip_indices", "shards", "files")
     return f"{path}['{name}']" if by_name else f"{path}.{name}" if path else name

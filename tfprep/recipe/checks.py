@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import inspect
+import os
+import stat
 from collections.abc import Callable, Mapping, Sequence
 from math import isfinite
+from pathlib import Path
 from typing import Any, NoReturn
 
 from tfprep.augment import Custom, Flip
@@ -58,6 +62,8 @@ def check_options(options: Mapping[str, Any]) -> None:
             wrong(("derive", name), f"derive['{name}']: {rule}, not {derived_kind(derived)!r}")
     for option in ("geometry", "colour"):
         _check_ops(option, options[option])
+    if not _is_names(options["files"]):
+        wrong(("files",), f"files: expected a list of names of files, not {options['files']!r}")
     if not options["store"]:
         wrong(("store",), "store: nothing would be stored; name at least one field, such as {'image': codecs.Jpeg()}")
     _check_original(options)
@@ -90,6 +96,28 @@ def check_kinds(options: Mapping[str, Any], source_kinds: Mapping[str, Kind]) ->
     for name in options["fill"]:
         if kinds.get(name) not in RASTER_KINDS:
             wrong(("fill", name), f"fill: there is no image, mask or map named '{name}' to fill")
+
+
+_digested: dict[tuple[Any, ...], str] = {}
+"""SHA-256 by path, size, times and inode: a recipe is loaded several times, and its files may be models of gigabytes."""
+
+
+def file_digest(path: Path) -> str:
+    """Return the SHA-256 of one of `Recipe.files` in hexadecimal. Raises RecipeError if it cannot be read."""
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):  # opening a pipe would wait for ever
+            wrong(("files",), f"files: {path} is no regular file; name each file that the recipe reads")
+        with path.open("rb") as file:
+            status = os.fstat(file.fileno())
+            state = str(path), status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+            if state not in _digested:
+                _digested[state] = hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        wrong(
+            ("files",),
+            f"files: {path} cannot be read: {error.strerror}; a relative name is one below the recipe's folder",
+        )
+    return _digested[state]
 
 
 def derived_kind(derived: Any) -> Kind:

@@ -261,7 +261,9 @@ class Description:
         self._stored |= {(id(scope), name) for name in uses.stored}
         found = {}
         for chain in sorted(uses.names):
-            if chain[0] in scope:
+            if (
+                chain[0] in scope and chain[0] not in _OF_EVERY_MODULE
+            ):  # `__file__` is the place of the code, not a part of it
                 found[".".join(chain)] = self._global(scope, chain)
         for level, module, names in sorted(uses.imports):
             found[f"import {'.' * level}{module}"] = self._imported(scope, level, module, names)
@@ -283,7 +285,7 @@ class Description:
         if (name := self._names.get(key)) is None:
             self._scopes[key] = scope
             name, opaque = self._name(key, f"constant {variable}"), self._opaque_count
-            described = self.describe(value)
+            described = self.describe(_below_module(scope, value) if isinstance(value, PurePath) else value)
             if self._opaque_count > opaque:
                 described = {"value": described, **self._assigned(scope, variable)}
             self._entries[name] = described if len(_text(described)) < _LONG else {"sha256": _digest(_text(described))}
@@ -431,6 +433,12 @@ def _source(scope: Mapping[str, Any]) -> str | None:
         return Path(scope["__file__"]).read_text(encoding="utf-8")
     except (KeyError, OSError, UnicodeError):
         return None
+
+
+def _below_module(scope: Mapping[str, Any], path: PurePath) -> PurePath:
+    """Return a path below the folder of its module relative to that: the code may lie elsewhere, as on a node of a cluster."""
+    folder = PurePath(scope.get("__file__") or "/dev/null").parent
+    return path.relative_to(folder) if path.is_relative_to(folder) else path
 
 
 def _at(name: str, file: str) -> types.ModuleType:

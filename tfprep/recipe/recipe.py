@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any, Literal
 
 from tfprep.augment.transform import ColourOp, GeometryOp
@@ -17,7 +19,8 @@ from tfprep.augment.warp import Fill
 from tfprep.codecs import Codec
 from tfprep.derive.derived import Derived
 from tfprep.fields import Kind
-from tfprep.recipe.checks import check_kinds, check_options, derived_kind, wrong
+from tfprep.python_file import running_folder
+from tfprep.recipe.checks import check_kinds, check_options, derived_kind, file_digest, wrong
 from tfprep.recipe.describe import Description
 from tfprep.sources.source import Listing, Source
 
@@ -52,7 +55,10 @@ class Recipe:
             always decoded whole.
         seed: The seed of all randomness: shards, order inside a shard, augmentation and derived inputs.
         version: A number or text of your own. Changing it rebuilds everything. Use it after a change that tfprep cannot see, such
-            as the content of a data file that a function reads.
+            as the version of a library that a function uses.
+        files: Files that functions of the recipe read, such as `["teacher.onnx"]`, relative to `folder`. Their content belongs to
+            the recipe: a change rebuilds everything. It is read when the recipe is made, and a build ends if it changes later.
+        folder: The folder of `files`. By default that of the recipe's file, or the current folder where a recipe is no file.
 
     Raises:
         RecipeError: An option is wrong; the message gives the rule, the value and the way out.
@@ -75,9 +81,26 @@ class Recipe:
     dct_downscale: bool = True
     seed: int = 0
     version: int | str = 0
+    files: Sequence[str] = ()
+    folder: Path | None = field(default=None, compare=False)
+    _digests: Mapping[str, str] = field(init=False, repr=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         check_options(vars(self))
+        if self.files:
+            object.__setattr__(self, "folder", (self.folder or running_folder()).absolute())
+            object.__setattr__(self, "_digests", {name: file_digest(path) for name, path in self.file_paths().items()})
+
+    def file_paths(self) -> dict[str, Path]:
+        """Return where `files` are, by their path below `folder`; a file elsewhere by its absolute path."""
+        paths = [Path(os.path.normpath((self.folder or running_folder()) / name)) for name in self.files]
+        return {(os.path.relpath(p, self.folder) if p.is_relative_to(str(self.folder)) else str(p)): p for p in paths}
+
+    def check_files(self) -> None:
+        """Raise RecipeError if the content of `files` is no longer what it was when the recipe was made."""
+        for name, path in self.file_paths().items():
+            if file_digest(path) != self._digests[name]:
+                wrong(("files",), f"files: {path} is another file than when the recipe was made; make the recipe anew")
 
     def variants_of(self, split: str) -> int:
         """Return the number of variants of a split."""
@@ -126,9 +149,10 @@ class Recipe:
             RecipeError: An option holds something that cannot be described, such as a lock or an open file.
         """
         description = Description()
-        left_out = () if split is None else ("variants", "shards", "source")
+        left_out = ("files", "folder", "_digests", *(() if split is None else ("variants", "shards", "source")))
         options = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in left_out}
         described = {"type": "tfprep.recipe.Recipe", **{name: description.option(v) for name, v in options.items()}}
+        described |= {"files": dict(self._digests)} if self._digests else {}
         if split is not None:
             described["variants"] = self.variants_of(split)
             decoders: Mapping[str, Any] = getattr(self.source, "decoders", dict)()

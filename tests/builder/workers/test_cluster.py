@@ -35,7 +35,7 @@ import numpy as np
 from tfprep import Recipe, codecs, sources
 from neighbour.waiting import wait
 
-SCALE = json.loads(Path(__file__).with_name("scale.json").read_text())
+SCALE = json.loads(Path(__file__).with_name("scale.json").read_text()) * np.load(Path(__file__).with_name("one.npy"))
 
 def slow(sample, generator):
     wait()
@@ -47,7 +47,7 @@ def slow(sample, generator):
 
 RECIPE = Recipe(
     name="slow", source=sources.Folder(), derive={"slow": slow}, shards={"train": 12}, seed=3,
-    store={"image": codecs.Png(), "slow": codecs.Raw("float32"), "label": codecs.Scalar()},
+    files=["one.npy"], store={"image": codecs.Png(), "slow": codecs.Raw("float32"), "label": codecs.Scalar()},
 )
 """
 NEIGHBOUR = """
@@ -79,6 +79,7 @@ class Site:
         (package / "__init__.py").touch()
         (package / "waiting.py").write_text(NEIGHBOUR.replace("SECONDS", repr(str(self.folder / "seconds"))))
         (self.folder / "scale.json").write_text("2.5")
+        np.save(self.folder / "one.npy", np.float32(1))
         (self.folder / "slow.py").write_text(RECIPE)
         self.wait(0)
         for number in range(SAMPLES):

@@ -72,7 +72,7 @@ class Cluster:
 def argument(tmp_path) -> dict[str, Any]:
     Layout(tmp_path / "out").make()
     folders = {"out": str(tmp_path / "out"), "root": str(tmp_path), "scratch": None}
-    return {**folders, "recipe_file": None, "files": [], "values": [], "witnesses": []}
+    return {**folders, "recipe_file": None, "recipe_files": {}, "files": [], "values": [], "witnesses": []}
 
 
 def test_a_task_that_overtakes_others_is_a_suspect_as_well_when_its_node_is_lost(monkeypatch, argument):

@@ -116,6 +116,7 @@ def make_plan(recipe: Recipe, root: Path, layout: Layout, *, limit: int | None =
       RecipeError: The recipe names a field or a split that the source does not have.
       SourceError: The raw data is not laid out as the source expects, or there is none.
     """
+    recipe.check_files()
     listing = recipe.source.scan(root)
     recipe.check_fields(listing)
     scratch = layout.here if layout.here.is_dir() and os.access(layout.here, os.W_OK) else None

@@ -122,11 +122,13 @@ def open_work(argument: Json) -> Work:
 
 def _recipe(argument: Json) -> Recipe:
     """Load the recipe from its file, or unpickle it; within one process it comes as it is."""
-    recipe = argument["recipe"]
-    if isinstance(recipe, Recipe):
-        return recipe
     file = argument["recipe_file"]
-    recipe = load_recipe(Path(file)) if file else pickle.loads(base64.b64decode(recipe))
+    recipe: Recipe
+    if isinstance(argument["recipe"], Recipe):
+        recipe = argument["recipe"]
+    else:
+        recipe = load_recipe(Path(file)) if file else pickle.loads(base64.b64decode(argument["recipe"]))
+    recipe.check_files()
     if recipe.fingerprint() != argument["fingerprint"]:
         raise RecipeError(_why_another(file, on_cluster=bool(argument["mark"])))
     return recipe
@@ -206,6 +208,7 @@ def _build(context: BuildContext, task: ShardTask, mark: Mark) -> Receipt:
                 mark(position)
                 shard.add(position, *sample[:3])
         mark(NO_ITEM)
+        context.recipe.check_files()  # A function may have read them only now.
         files.sync()
         return _commit(context, task, shard, files)
 

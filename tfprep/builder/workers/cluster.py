@@ -73,7 +73,8 @@ class RayNodes:
             self._find_nodes()
 
     def open(self, argument: Json) -> None:
-        code = collected(Path(argument["recipe_file"]) if argument["recipe_file"] else None)
+        files = {name: Path(path) for name, path in argument["recipe_files"].items()}
+        code = collected(Path(argument["recipe_file"]), files) if argument["recipe_file"] else collected(None)
         self._opening = argument, code, self._folders.enter_context(shown(argument))
         self._last_node = time.monotonic()
         for node in self._nodes.values():

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from tfprep.errors import BuildError
 from tfprep.recipe.code import is_users
@@ -37,13 +38,19 @@ class UserCode:
     recipe: str
 
 
-def collected(recipe: Path | None) -> UserCode:
+def collected(recipe: Path | None, named: Mapping[str, Path] = MappingProxyType({})) -> UserCode:
     """Return the recipe's file and its neighbours, and all modules in memory that are neither installed nor built in.
+
+    Args:
+      recipe: The recipe's file; None if it has none.
+      named: The files that the recipe names (`Recipe.files`). Those below its folder are sent, whatever they are; others have to
+        be on each node.
 
     Raises:
       BuildError: A file cannot be read.
     """
     beside = {} if recipe is None else {**_neighbours(recipe.resolve().parent), recipe.name: recipe}
+    beside |= {name: path for name, path in named.items() if not os.path.isabs(name)}
     paths = {_BESIDE + name: path for name, path in beside.items()}
     paths |= {_ELSEWHERE + name: path for name, path in _loaded_modules() if path not in beside.values()}
     try:
