@@ -78,9 +78,7 @@ def write_index_only(folder: Path, source: Path, count: int) -> Path:
     size = max(file.bytes, count * records.framing.FRAME_BYTES)
     os.truncate(folder / file.name, size)  # `open` checks that the file can contain so many records; the end is sparse
     _write_manifest(
-        folder,
-        codecs.from_description(manifest.fields["image"].codec),
-        [FileInfo(file.name, count, size, file.sha256)],
+        folder, codecs.from_description(manifest.fields["image"].codec), [FileInfo(file.name, count, size, file.sha256)]
     )
     return folder
 

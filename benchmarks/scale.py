@@ -100,14 +100,7 @@ def waiting_loader(folder: Path, kind: str, workers: int) -> Any:
     data = tfprep.open(folder)
     data.codecs["image"] = Waiting(95)
     return data.numpy_loader(
-        "train",
-        BATCH,
-        workers=kind,
-        threads=workers,
-        cache=False,
-        verify="never",
-        inputs="image",
-        memory_budget="2GB",
+        "train", BATCH, workers=kind, threads=workers, cache=False, verify="never", inputs="image", memory_budget="2GB"
     ).repeat()
 
 

@@ -215,11 +215,7 @@ def table(result: Mapping[str, Any]) -> str:
     """The results as Markdown."""
     lines = []
     for form, of_form in result["forms"].items():
-        lines += [
-            f"### {form}",
-            "",
-            "| | load, images/s | tfprep / peer | CPU ms/image | memory MB | first batch s |",
-        ]
+        lines += [f"### {form}", "", "| | load, images/s | tfprep / peer | CPU ms/image | memory MB | first batch s |"]
         lines[-1] += " build, images/s | build CPU ms/image | kB/image |"
         lines += ["|---|---:|---:|---:|---:|---:|---:|---:|---:|"]
         ranked = sorted(of_form["summary"].items(), key=lambda pair: -pair[1]["load_images_per_s"])

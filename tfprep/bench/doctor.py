@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distributions, version
 from pathlib import Path
@@ -47,11 +47,9 @@ NETWORK_FILE_SYSTEMS = {
     "fuse.sshfs",
     "9p",
 }
-OPENCV = {
-    "opencv-python", "opencv-python-headless", "opencv-contrib-python", "opencv-contrib-python-headless",
-}  # fmt: skip
+OPENCV = {f"opencv-{kind}" for kind in ("python", "python-headless", "contrib-python", "contrib-python-headless")}
 """Distributions that install the same package `cv2`."""
-LOWEST = {"tensorflow": (2, 18), "cv2": (4, 10)}
+LOWEST_TENSORFLOW = (2, 18)
 PACKAGES = ("numpy", "pillow", "simplejpeg", "pyarrow", "keras", "torch", "jax", "obstore")
 
 _LIST_DEVICES = """
@@ -96,15 +94,17 @@ def examine(folder: str | os.PathLike[str] = ".", disk_bytes: int = DISK_TEST_BY
         DatasetError: If the folder does not exist or cannot be written.
     """
     path = Path(folder).expanduser()
-    yield _python()
+    yield Finding("Python", f"{platform.python_version()}, {platform.system()} {platform.machine()}")
     yield _opencv()
     yield _tensorflow()
-    yield from _packages()
-    yield _cpus(path)
-    yield _memory()
-    yield _descriptors()
+    yield Finding("Packages", ", ".join(f"{name} {found}" for name in PACKAGES if (found := _version(name))))
+    yield from _processor_and_memory(path)
     yield from _disk(path, disk_bytes)
-    yield _gpus()
+    driver = Path("/proc/driver/nvidia/version").exists() or shutil.which("nvidia-smi") is not None
+    if _version("tensorflow") is None:
+        yield Finding("GPU", "driver found" if driver else "none")
+    else:
+        yield _as_finding(_devices(), driver)
 
 
 def installed() -> dict[str, str]:
@@ -134,10 +134,6 @@ def _numbers(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split(".")[:2] if part.isdigit())
 
 
-def _python() -> Finding:
-    return Finding("Python", f"{platform.python_version()}, {platform.system()} {platform.machine()}")
-
-
 def _opencv() -> Finding:
     flavours = _opencv_flavours()
     if not flavours:
@@ -159,44 +155,28 @@ def _tensorflow() -> Finding:
     if found is None:
         advice = "Only numpy_loader and torch_loader work without it: pip install 'tfprep[tensorflow]'"
         return Finding("TensorFlow", "not installed", "note", advice)
-    if _numbers(found) < LOWEST["tensorflow"]:
+    if _numbers(found) < LOWEST_TENSORFLOW:
         return Finding("TensorFlow", found, "problem", "tfprep needs 2.18 or newer: pip install -U tensorflow")
     return Finding("TensorFlow", found)
 
 
-def _packages() -> Iterator[Finding]:
-    versions = {name: _version(name) for name in PACKAGES}
-    present = ", ".join(f"{name} {found}" for name, found in versions.items() if found)
-    yield Finding("Packages", present)
+def _processor_and_memory(folder: Path) -> Iterator[Finding]:
+    import resource  # Not at the top: the module does not exist on Windows.
 
-
-def _cpus(folder: Path) -> Finding:
     cores, all_cores = usable_cpus(), os.cpu_count() or 1
     value = f"{number(cores, 'core', 'cores')} of {all_cores} usable, {this_machine(folder).processor}"
-    if cores < all_cores:
-        advice = "An affinity mask or a control group sets the limit; builds and loaders start as many workers"
-        return Finding("Processor", value, "note", advice)
-    return Finding("Processor", value)
-
-
-def _memory() -> Finding:
+    advice = "An affinity mask or a control group sets the limit; builds and loaders start as many workers"
+    yield Finding("Processor", value, "note", advice) if cores < all_cores else Finding("Processor", value)
     free, limit = available_memory(), memory_limit()
     value = f"{size(free)} free of {size(limit)}"
     if limit < psutil.virtual_memory().total:
         value += " (limit of a control group)"
-    if free < MEMORY_BYTES:
-        return Finding("Memory", value, "problem", "TensorFlow and two workers need 2 GiB: end other programs")
-    return Finding("Memory", value)
-
-
-def _descriptors() -> Finding:
-    import resource  # Not at the top: the module does not exist on Windows.
-
+    advice = "TensorFlow and two workers need 2 GiB: end other programs"
+    yield Finding("Memory", value, "problem", advice) if free < MEMORY_BYTES else Finding("Memory", value)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < DESCRIPTORS:
-        advice = f"A dataset of many shards needs more: ulimit -n {min(hard, 4096) if hard > 0 else 4096}"
-        return Finding("Open files", f"at most {soft:,}", "problem", advice)
-    return Finding("Open files", f"at most {soft:,}")
+    advice = f"A dataset of many shards needs more: ulimit -n {min(hard, 4096) if hard > 0 else 4096}"
+    value = f"at most {soft:,}"
+    yield Finding("Open files", value, "problem", advice) if soft < DESCRIPTORS else Finding("Open files", value)
 
 
 def _disk(folder: Path, disk_bytes: int) -> Iterator[Finding]:
@@ -238,17 +218,10 @@ def _disk_rates(folder: Path, disk_bytes: int) -> tuple[float, float]:
         return disk_bytes / (middle - start), disk_bytes / (time.perf_counter() - begin)
 
 
-def _gpus() -> Finding:
-    driver = Path("/proc/driver/nvidia/version").exists() or shutil.which("nvidia-smi") is not None
-    if _version("tensorflow") is None:
-        return Finding("GPU", "driver found" if driver else "none", "ok")
-    return _as_finding(_devices(), driver)
-
-
-def _devices(run: Callable[..., Any] = subprocess.run) -> dict[str, Any] | str:
+def _devices() -> dict[str, Any] | str:
     """What TensorFlow lists in a process of its own, so that this one takes no GPU memory; or what went wrong."""
     try:
-        done = run(
+        done = subprocess.run(
             [sys.executable, "-c", _LIST_DEVICES],
             capture_output=True,
             text=True,

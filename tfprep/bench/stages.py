@@ -99,9 +99,7 @@ def stage_candidates(
         loader_candidate(data, split, batch_size, name="tensorflow", **options),
     ]
     if map_function is not None:
-        stages.append(
-            loader_candidate(data, split, batch_size, name="map", map_function=map_function, **options),
-        )
+        stages.append(loader_candidate(data, split, batch_size, name="map", map_function=map_function, **options))
     return stages
 
 

@@ -160,12 +160,7 @@ def handover(candidate: Candidate, batch_s: float, seconds: float = 1.5) -> floa
 
 
 def compare_with_step(
-    candidate: Candidate,
-    step_s: float,
-    batch_s: float,
-    *,
-    seconds: float = 5.0,
-    tolerated: float = TOLERATED,
+    candidate: Candidate, step_s: float, batch_s: float, *, seconds: float = 5.0, tolerated: float = TOLERATED
 ) -> StepComparison:
     """Run a training loop whose step sleeps.
 

@@ -90,10 +90,7 @@ if TYPE_CHECKING:
 )
 @click.option("--finish", is_flag=True, help="Publish what the parts built; missing shards are an error.")
 @click.option(
-    "--plan",
-    "new_plan",
-    is_flag=True,
-    help="Only store the plan that all parts follow, in the place of an older one.",
+    "--plan", "new_plan", is_flag=True, help="Only store the plan that all parts follow, in the place of an older one."
 )
 @click.option(
     "--dry-run",
@@ -103,10 +100,7 @@ if TYPE_CHECKING:
     help="Print which shards would be built, and what changed in the recipe, without building.",
 )
 @click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="Print the summary as JSON, and events as JSON lines on standard error.",
+    "--json", "as_json", is_flag=True, help="Print the summary as JSON, and events as JSON lines on standard error."
 )
 @click.option(
     "--scratch",

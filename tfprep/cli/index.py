@@ -21,10 +21,7 @@ if TYPE_CHECKING:
 @click.option(
     "--split", help="Split that the shards are of. [default: for a directory of TensorFlow Datasets, all of its splits]"
 )
-@click.option(
-    "--out",
-    help="Folder of the index; created if missing. [default: tfprep-index beside the shards]",
-)
+@click.option("--out", help="Folder of the index; created if missing. [default: tfprep-index beside the shards]")
 @click.option(
     "--features",
     type=click.Path(path_type=Path, dir_okay=False),
@@ -45,9 +42,7 @@ if TYPE_CHECKING:
 @click.option("--require", multiple=True, metavar="FEATURE", help="Leave out records without this feature; repeatable.")
 @click.option("--ignore", multiple=True, metavar="FEATURE", help="Make no field of this feature; repeatable.")
 @click.option(
-    "--workers",
-    type=click.IntRange(0),
-    help="Number of processes; 0 reads in this process. [default: one per core]",
+    "--workers", type=click.IntRange(0), help="Number of processes; 0 reads in this process. [default: one per core]"
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 @click.option("--quiet", is_flag=True, help="Show no progress.")

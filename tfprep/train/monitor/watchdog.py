@@ -18,16 +18,7 @@ from tfprep.errors import StalledPipelineError, TrainError
 from tfprep.train.backend import require_backend
 from tfprep.train.monitor.clock import TimedInput
 from tfprep.train.monitor.python_relay import PythonRelay, relay_of
-from tfprep.train.monitor.stages import (
-    Counters,
-    HasStats,
-    Stage,
-    checked,
-    counters,
-    loader_behind,
-    stages,
-    stopped,
-)
+from tfprep.train.monitor.stages import Counters, HasStats, Stage, checked, counters, loader_behind, stages, stopped
 from tfprep.train.steps import attach, detach
 
 _LOG = logging.getLogger("tfprep.train")
@@ -60,11 +51,7 @@ class Watchdog(keras.callbacks.Callback):  # type: ignore[misc]
     """
 
     def __init__(
-        self,
-        timeout_s: float,
-        *,
-        reader: HasStats | Callable[[], Counters] | None = None,
-        exit_code: int | None = None,
+        self, timeout_s: float, *, reader: HasStats | Callable[[], Counters] | None = None, exit_code: int | None = None
     ) -> None:
         super().__init__()
         require_backend("Watchdog", "tensorflow", "jax")
