@@ -153,15 +153,7 @@ def candidates(folder: Path, workers: list[int], only: tuple[str, ...]) -> list[
 
 
 def tfprep(recipe: str, folder: Path, workers: int) -> Callable[[Path], list[str]]:
-    command = [
-        sys.executable,
-        "-m",
-        "tfprep.cli",
-        "build",
-        str(folder / f"{recipe}.py"),
-        "--data",
-        str(folder / "data"),
-    ]
+    command = [sys.executable, "-m", "tfprep", "build", str(folder / f"{recipe}.py"), "--data", str(folder / "data")]
     return lambda out: [*command, "--workers", str(workers), "--out", str(out), "--quiet"]
 
 
@@ -299,33 +291,14 @@ def environment(folder: Path) -> dict[str, str]:
 
 def drop_cached(files: list[Path]) -> None:
     """Drops the files from the page cache; Python and its libraries stay in it."""
-    drop(files)
-    probes = files[:: max(1, len(files) // 20)]
-    still = sum(map(is_cached, probes))
-    if still > len(probes) // 2:
+    from tfprep.bench.machine import cached_share, drop_cache  # not in the processes that are measured
+
+    drop_cache(files)
+    still = cached_share(files)
+    if still is None or still > 0.5:
         sys.exit(
-            f"--cold: {still} of {len(probes)} tested files stayed in the page cache; this file system does not drop them"
+            f"--cold: a share of {still} of the files stayed in the page cache; this file system does not drop them"
         )
-    drop(probes)  # the test itself makes the system read the files ahead
-
-
-def drop(files: list[Path]) -> None:
-    for path in files:
-        descriptor = os.open(path, os.O_RDONLY)
-        os.fsync(descriptor)
-        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-        os.close(descriptor)
-
-
-def is_cached(path: Path) -> bool:
-    """Whether the file's first page is in the page cache: a read with RWF_NOWAIT, which never waits for the disk, succeeds."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        return os.preadv(descriptor, [bytearray(1)], 0, os.RWF_NOWAIT) == 1
-    except BlockingIOError:
-        return False
-    finally:
-        os.close(descriptor)
 
 
 class _First:

@@ -1,7 +1,7 @@
 """Images per second from an object store, by its latency, in the three orders and with the local cache, beside other pipelines.
 
 Run: python benchmarks/remote.py [--images 3000] [--side 224] [--latency 1 10 30 100] [--seconds 4] [--rounds 3]
-     [--only NAME ...] [--streaming PYTHON] [--gs] [--data FOLDER] [--json FILE]
+     [--only NAME ...] [--streaming PYTHON] [--data FOLDER] [--json FILE]
 
 A server in a process of its own (`store_server.py`) sends a dataset of photo-like JPEG images of `--side` pixels (14 kB each at
 224) in 8 shards, which every candidate decodes to batches of 64. In each round every candidate runs for some seconds, after
@@ -12,14 +12,10 @@ meanwhile: on a machine that does nothing else, all cores together are what limi
 - "sequential", "block" (of 256 records), "global": numpy_loader without a cache and with memory_budget="512MB".
 - "global apart": global order where hardly two records that are needed together lie side by side, as in a dataset of many GB. The
   dataset here is so small that "global" fetches all of it.
-- "one by one": a request a record in 16 threads, each made when the record is needed, as tfprep did before it fetched ahead.
 - "cache": global order, all shards in the local cache; "folder": the same from a local folder.
 - "tf.data", "tf.data records": see `remote_candidates.py`.
 - "fsspec": what s3fs takes for the same requests as "limit", where it is installed.
 - "streaming": MosaicML Streaming from MDS shards on the same server, by a Python that has mosaicml-streaming (`--streaming`).
-
-With --gs the server is Google Cloud Storage with TLS instead, with a certificate that openssl makes: "graph" and "direct" are the
-two paths of the loader in global order, "graph block" and "direct block" in block order, and "tf.data gs" is tf.data alone.
 """
 
 from __future__ import annotations
@@ -78,36 +74,19 @@ def prepare(folder: Path, count: int, side: int, streaming: str | None) -> float
 
 
 @contextmanager
-def server(folder: Path, latency_ms: float, certificate: Path | None) -> Iterator[int]:
+def server(folder: Path, latency_ms: float) -> Iterator[int]:
     """Run the server, with the environment variables that lead to it; the value is its process."""
     command = [sys.executable, str(HERE / "store_server.py"), str(folder), str(latency_ms)]
-    command += ["--certificate", str(certificate)] if certificate else []
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout
         url = f"http://127.0.0.1:{int(process.stdout.readline())}"
         keys = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REGION": "us-east-1"}
-        as_google = {"NO_GCE_CHECK": "true", "GOOGLE_AUTH_TOKEN_FOR_TESTING": "x", "GOOGLE_SKIP_SIGNATURE": "true"}
-        trusted = {name: str(certificate) for name in ("CURL_CA_BUNDLE", "SSL_CERT_FILE")}
-        os.environ.update(
-            {**as_google, **trusted, "HTTPS_PROXY": url} if certificate else {**keys, "AWS_ENDPOINT_URL": url}
-        )
+        os.environ.update({**keys, "AWS_ENDPOINT_URL": url})
         yield process.pid
     finally:
         process.kill()
         process.wait()
-
-
-def certificate_in(folder: Path) -> Path:
-    """Make a certificate of Google's host names that is its own authority."""
-    path = folder / "certificate.pem"
-    names = "subjectAltName=DNS:storage.googleapis.com,DNS:www.googleapis.com"
-    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=benchmark"]
-    command += ["-addext", "basicConstraints=critical,CA:FALSE"]  # Rust takes no authority as a server
-    command += ["-addext", names, "-keyout", str(path), "-out", str(folder / "public.pem")]
-    subprocess.run(command, check=True, capture_output=True)
-    path.write_bytes(path.read_bytes() + (folder / "public.pem").read_bytes())
-    return path
 
 
 # --- the candidates ----------------------------------------------------------------------------------------------------
@@ -121,7 +100,6 @@ def of_s3(folder: Path, image_bytes: float, scratch: Path, streaming: str | None
         "block": lambda: candidates.loader(place, order="block", block=256, window=4),
         "global": lambda: candidates.loader(place),
         "global apart": lambda: candidates.apart(place),
-        "one by one": lambda: candidates.one_by_one(place),
         "cache": lambda: candidates.with_local_cache(place, scratch / "cache"),
         "folder": lambda: candidates.loader(str(folder / "data")),
         "tf.data": lambda: candidates.tf_data(place),
@@ -132,19 +110,6 @@ def of_s3(folder: Path, image_bytes: float, scratch: Path, streaming: str | None
     if streaming:
         chosen["streaming"] = lambda: candidates.streaming(streaming, place, scratch / f"mds{next(number)}")
     return chosen
-
-
-def of_google(image_bytes: float) -> dict[str, Begin]:
-    place = "gs://bench/data"
-    blocks = {"order": "block", "block": 256, "window": 4}
-    return {
-        "limit": lambda: candidates.ranges(place, candidates.with_obstore(place), image_bytes),
-        "graph": lambda: candidates.tensors(place, path="graph"),
-        "direct": lambda: candidates.tensors(place, path="direct"),
-        "graph block": lambda: candidates.tensors(place, path="graph", **blocks),
-        "direct block": lambda: candidates.tensors(place, path="direct", **blocks),
-        "tf.data gs": lambda: candidates.tf_data_gs(place),
-    }
 
 
 # --- the measurement ---------------------------------------------------------------------------------------------------
@@ -190,7 +155,6 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="Rounds")
     parser.add_argument("--only", nargs="+", help="Names of the candidates to measure")
     parser.add_argument("--streaming", metavar="PYTHON", help="Python that has mosaicml-streaming and simplejpeg")
-    parser.add_argument("--gs", action="store_true", help="Compare the paths for gs://")
     parser.add_argument("--data", type=Path, metavar="FOLDER", help="Folder for the dataset; one that is there is used")
     parser.add_argument("--prepare", action="store_true", help="Write the dataset and measure nothing")
     parser.add_argument("--json", type=Path, metavar="FILE", help="File for the results")
@@ -201,12 +165,11 @@ def main() -> None:
         image_bytes = prepare(folder, options.images, options.side, options.streaming)
         if options.prepare:
             return
-        certificate = certificate_in(scratch) if options.gs else None
         result: dict[str, Any] = {}
         for latency in options.latency:
-            with server(folder, latency, certificate) as server_id:
+            with server(folder, latency) as server_id:
                 result[f"{latency:g} ms"] = _rounds(
-                    of_google(image_bytes) if options.gs else of_s3(folder, image_bytes, scratch, options.streaming),
+                    of_s3(folder, image_bytes, scratch, options.streaming),
                     options,
                     server_id,
                 )

@@ -3,7 +3,7 @@
 Of tf.data there are two forms. "tf.data" follows its performance guide as far as an object store lets it (TensorFlow 2.21 has no
 file system for s3://): ranges of 8 MB are fetched with obstore in a parallel interleave, the records of 16 of them are mixed and
 go through a shuffle buffer, and decoding is a parallel map. "tf.data records" has the exact global order, with a request a
-record, 64 at a time. On gs:// TensorFlow reads the shards by itself: "tf.data gs" is TFRecordDataset in a parallel interleave.
+record, 64 at a time.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -86,14 +86,6 @@ def with_local_cache(place: str, folder: Path) -> Iterator[int]:
     yield from loader(place, local=folder)
 
 
-def one_by_one(place: str) -> Iterator[int]:
-    """A request a record, made by the thread that needs it: the loader with nothing fetched ahead."""
-    from tfprep.load.reader import ahead
-
-    with _replaced(ahead.ReadAhead, start=lambda self: None):
-        yield from loader(place, threads=16)
-
-
 def apart(place: str) -> Iterator[int]:
     """Global order as in a dataset of many GB, where hardly two records that are needed together lie side by side."""
     from tfprep.load.reader import ahead
@@ -118,16 +110,6 @@ def _replaced(owner: Any, **values: Any) -> Iterator[None]:
     finally:
         for name, value in before.items():
             setattr(owner, name, value)
-
-
-def tensors(place: str, **options: Any) -> Iterator[int]:
-    """Batches of tensors, by the path that `options` ask for."""
-    import tfprep
-
-    options = {"cache": False, "memory_budget": "512MB", "seed": 1, **options}
-    with closing(tfprep.open(place).loader("train", BATCH, **options)) as loader:
-        for batch in loader.repeat():
-            yield int(batch["image"].shape[0])
 
 
 # --- tf.data ------------------------------------------------------------------------------------------------------------
@@ -178,23 +160,6 @@ def tf_data_records(place: str) -> Iterator[int]:
     yield from _decoded(
         numbers.map(lambda n: tf.numpy_function(fetch, [n], tf.string), num_parallel_calls=64, deterministic=False)
     )
-
-
-def tf_data_gs(place: str) -> Iterator[int]:
-    """Shards that TensorFlow reads from gs:// by itself."""
-    import tensorflow as tf
-
-    names, *_ = _images(place)
-    features = {"image": tf.io.FixedLenFeature([], tf.string)}
-    files = tf.data.Dataset.from_tensor_slices([f"{place}/{name}" for name in names]).shuffle(len(names)).repeat()
-    records = files.interleave(
-        lambda name: tf.data.TFRecordDataset(name, buffer_size=4 << 20),
-        cycle_length=THREADS,
-        block_length=8,
-        num_parallel_calls=THREADS,
-        deterministic=False,
-    )
-    yield from _decoded(records.shuffle(1000).map(lambda record: tf.io.parse_single_example(record, features)["image"]))
 
 
 def _images(place: str) -> tuple[list[str], Any, Any, Any]:

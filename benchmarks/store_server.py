@@ -1,11 +1,9 @@
-"""The server of `remote.py`: files of a folder as objects of S3 and of Google Cloud Storage, each answer after a latency.
+"""The server of `remote.py`: files of a folder as objects of S3, each answer after a latency.
 
-Run: python benchmarks/store_server.py FOLDER MS [--certificate FILE]
+Run: python benchmarks/store_server.py FOLDER MS
 
 One thread serves all connections with epoll and sendfile, so that it takes little of the processors that the clients need.
-It knows GET of ranges and HEAD, as S3 and Google's XML interface have them, and Google's JSON interface as far as TensorFlow asks
-it (metadata of an object). CONNECT ends in TLS with the certificate (a PEM file with its key): with HTTPS_PROXY set to it,
-clients that know only https://storage.googleapis.com reach it. It prints its port.
+It knows GET of ranges and HEAD. It prints its port.
 """
 
 from __future__ import annotations
@@ -13,12 +11,10 @@ from __future__ import annotations
 import argparse
 import heapq
 import itertools
-import json
 import os
 import re
 import select
 import socket
-import ssl
 import sys
 import time
 import urllib.parse
@@ -31,19 +27,14 @@ Step: TypeAlias = "Generator[float, None, Any]"
 _READ, _WRITE = -1.0, -2.0
 _EVENTS = {_READ: select.EPOLLIN, _WRITE: select.EPOLLOUT}
 _RANGE = re.compile(rb"\r\nrange: *bytes=(\d+)-(\d*)", re.IGNORECASE)
-_PIECE = 1 << 20
 
 
 class Server:
     """Serves the files of a folder, as objects of whatever bucket a request names."""
 
-    def __init__(self, folder: Path, latency_s: float, certificate: str | None) -> None:
+    def __init__(self, folder: Path, latency_s: float) -> None:
         self._folder, self._latency_s = folder, latency_s
         self._files: dict[str, tuple[int, int]] = {}
-        self._secure: ssl.SSLContext | None = None
-        if certificate:
-            self._secure = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            self._secure.load_cert_chain(certificate)
 
     def connection(self, client: socket.socket) -> Step:
         """Answer the requests of one connection, one after the other."""
@@ -56,24 +47,14 @@ class Server:
                 unread += piece
             request, _, unread = unread.partition(b"\r\n\r\n")
             method, target = request.decode("latin-1").split(" ", 2)[:2]
-            if method == "CONNECT":
-                assert self._secure, "give --certificate for clients that speak TLS"
-                yield from _send(client, b"HTTP/1.1 200 OK\r\n\r\n")
-                client = self._secure.wrap_socket(client, server_side=True, do_handshake_on_connect=False)
-                continue
             yield self._latency_s
             yield from self._answer(client, method, target, _RANGE.search(request))
 
     def _answer(self, client: socket.socket, method: str, target: str, span: re.Match[bytes] | None) -> Step:
         path = urllib.parse.unquote(target.partition("?")[0])
-        as_json = path.startswith("/storage/v1/b/")
-        name = path.partition("/o/")[2] if as_json else path.lstrip("/").partition("/")[2]
-        descriptor, size = self._file(name)
+        descriptor, size = self._file(path.lstrip("/").partition("/")[2])
         if descriptor < 0:
             yield from _send(client, b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
-            return
-        if as_json:
-            yield from _send(client, _metadata(name, size))
             return
         start, stop = 0, size
         if span:
@@ -96,43 +77,27 @@ def _head(start: int, stop: int, size: int, *, partial: bool) -> bytes:
     status = "206 Partial Content" if partial else "200 OK"
     return (
         f"HTTP/1.1 {status}\r\nContent-Length: {stop - start}\r\nContent-Range: bytes {start}-{stop - 1}/{size}\r\n"
-        f'ETag: "{size}"\r\nLast-Modified: Sun, 01 Jan 2023 00:00:00 GMT\r\nx-goog-generation: 1\r\n\r\n'
+        f'ETag: "{size}"\r\nLast-Modified: Sun, 01 Jan 2023 00:00:00 GMT\r\n\r\n'
     ).encode()
-
-
-def _metadata(name: str, size: int) -> bytes:
-    body = json.dumps(
-        {"name": name, "size": str(size), "generation": "1", "updated": "2023-01-01T00:00:00.000Z"}
-    ).encode()
-    head = f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-    return head.encode() + body
 
 
 def _received(client: socket.socket) -> Step:
     while True:
         try:
             return client.recv(1 << 16)
-        except (BlockingIOError, ssl.SSLWantReadError):
+        except BlockingIOError:
             yield _READ
-        except ssl.SSLWantWriteError:
-            yield _WRITE
 
 
 def _send(client: socket.socket, content: bytes) -> Step:
     while content:
         try:
             content = content[client.send(content) :]
-        except (BlockingIOError, ssl.SSLWantWriteError):
+        except BlockingIOError:
             yield _WRITE
-        except ssl.SSLWantReadError:
-            yield _READ
 
 
 def _send_file(client: socket.socket, descriptor: int, start: int, stop: int) -> Step:
-    if isinstance(client, ssl.SSLSocket):
-        for begin in range(start, stop, _PIECE):
-            yield from _send(client, os.pread(descriptor, min(_PIECE, stop - begin), begin))
-        return
     while start < stop:
         try:
             start += os.sendfile(client.fileno(), descriptor, start, stop - start)
@@ -179,7 +144,7 @@ def _accepted(listener: socket.socket, server: Server, steps: dict[int, Step]) -
     client, _ = listener.accept()
     client.setblocking(False)
     client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    number = os.dup(client.fileno())  # closed by the loop; TLS takes the other one over
+    number = os.dup(client.fileno())  # closed by the loop
     steps[number] = server.connection(client)
     return number
 
@@ -188,9 +153,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="Folder of the objects")
     parser.add_argument("latency", type=float, metavar="MS", help="Milliseconds before each answer")
-    parser.add_argument("--certificate", metavar="FILE", help="PEM file with a certificate and its key")
     options = parser.parse_args()
-    run(Server(options.folder, options.latency / 1e3, options.certificate))
+    run(Server(options.folder, options.latency / 1e3))
 
 
 if __name__ == "__main__":

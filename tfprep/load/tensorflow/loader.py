@@ -143,7 +143,7 @@ def _choose_path(pipeline: Pipeline) -> tuple[str, str]:
         return "direct", "asked for: batches are filled in place"
     if not remote:
         return "direct", "the files are local: batches are filled in place, TensorFlow takes them over without a copy"
-    # TensorFlow's gs:// reads at most half as fast, even in few large requests (benchmarks/remote.py --gs).
+    # TensorFlow's gs:// reads at most half as fast, even in few large requests.
     return "direct", f"records at {remote[0]}:// are fetched ahead by threads, in few requests"
 
 

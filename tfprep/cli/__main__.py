@@ -1,5 +1,0 @@
-"""Runs the console script as `python -m tfprep.cli`."""
-
-from tfprep.cli import main
-
-main()
