@@ -42,7 +42,11 @@ LAYOUTS = [
         Folder("pics/all/{label}/**", splits=BY_CLASS),
     ),
     ("split and class folders", ["train/cat/1.jpg", "train/dog/2.jpg", "val/cat/3.jpg"], Folder("{split}/{label}/**")),
-    ("the same in a folder", ["set/training/cat/1.jpg", "set/test/cat/3.jpg"], Folder("set/{split}/{label}/**")),
+    (
+        "the same in a folder",
+        ["set/training/cat/1.jpg", "set/training/dog/2.jpg", "set/test/cat/3.jpg"],
+        Folder("set/{split}/{label}/**"),
+    ),
     ("split folders", ["train/1.jpg", "train/2.jpg", "val/3.jpg"], Folder("{split}/**")),
     ("flat", ["1.jpg", "2.png"], Folder("**", splits=EIGHTY_TWENTY)),
     ("flat in a folder", ["images/1.jpg", "images/2.jpg"], Folder("images/**", splits=EIGHTY_TWENTY)),

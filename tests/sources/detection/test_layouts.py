@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import unicodedata
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from PIL import Image
 from tests.sources.building import write_picture
 from tfprep.errors import SourceError
 from tfprep.sources.detection.detect import Detected, detect
+from tfprep.sources.reference import parse_reference
 from tfprep.sources.source import read_files
 
 pytest.importorskip("yaml")
@@ -454,7 +456,69 @@ def classes_of_one_split_alone(root):
     return "val/ has the folders images, which are no classes of train/"
 
 
+def class_folders_in_a_zip(root):
+    return zipped(root, "", "cat", "dog")
+
+
+def splits_in_a_zip(root):
+    truth = zipped(root, "", "train/cat", "train/dog", "val/cat")
+    return {path: (path.split("/")[1], value) for path, (_, value) in truth.items()}
+
+
+def zipped(root: Path, prefix: str, *folders: str) -> Truth:
+    """A zip file of class folders. Its samples are named by the archive and the name inside."""
+    names = [name for folder in folders for name in numbered(f"{prefix}{folder}")]
+    with zipfile.ZipFile(root / "all.zip", "w") as archive:
+        for number, name in enumerate(names):
+            write_picture(root / "picture.jpg", number, HEIGHT, WIDTH)
+            archive.write(root / "picture.jpg", name)
+    (root / "picture.jpg").unlink()
+    return {f"all.zip/{name}": (ANY, name.split("/")[-2]) for name in names}
+
+
+def instance_masks_in_files(root):
+    for case in "ab":
+        pictures(root, f"stage1_train/{case}/images/{case}.png")
+        mask(root, f"stage1_train/{case}/masks/1.png", 0, 255)
+    return "images/ and masks/ are called like folders of images and masks, below what would be the classes"
+
+
+def folds(root):
+    class_folders(root, "fold1/a", "fold1/b", "fold2/a")
+    return "fold1/ is called like a part of the data, not like a class"
+
+
+def depth_beside_images(root):
+    pictures(root, *numbered("rgb", suffix=".png"))
+    pictures(root, *(f"depth/rgb{n:02}.png" for n in range(4)))
+    return "rgb/ and depth/ are called like folders of images and masks"
+
+
+def classes_with_folders_in_them(root):
+    truth = class_folders(root, "animals/cat", "animals/dog", "plants/rose")
+    return {path: (ANY, path.split("/")[0]) for path in truth}
+
+
+def one_folder_below_each_split(root):
+    truth = class_folders(root, "training/image_2", "testing/image_2", split_at=0)
+    write(
+        root,
+        "training/label_2/1.txt",
+        "Car 0.00 0 -1.58 587.01 173.33 614.12 200.12 1.65 1.67 3.64 -0.65 1.71 46.70 -1.59",
+    )
+    return {path: (split, None) for path, (split, _) in truth.items()}
+
+
+def boxes_and_trimaps(root):
+    paths = pictures(root, *numbered("images"))
+    for path in paths:
+        mask(root, f"annotations/trimaps/{Path(path).stem}.png", 1, 2, 3)
+        write(root, f"annotations/xmls/{Path(path).stem}.xml", voc_xml())
+    return objects(paths)
+
+
 READ = [
+    class_folders_in_a_zip, splits_in_a_zip, classes_with_folders_in_them, one_folder_below_each_split, boxes_and_trimaps,
     class_folders_of_splits, class_folders_in_a_wrapper, a_split_of_files_alone, split_folders_beside_another,
     images_folder_of_splits, coco_relative_to_the_root, coco_below_the_listed_folder, coco_with_text_ids,
     coco_with_backslashes, coco_in_latin_1, coco_with_one_name_twice, coco_of_roboflow, yolo_with_a_missing_val,
@@ -464,10 +528,14 @@ READ = [
     masks_of_mmsegmentation, masks_of_some_splits, table_of_kaggle, table_of_hugging_face, json_lines_of_hugging_face,
 ]  # fmt: skip
 REFUSED = [
+    instance_masks_in_files, folds, depth_beside_images,
     coco_that_is_cut_short, coco_of_other_images, yolo_without_names, yolo_with_two_equal_names, masks_in_jpeg,
     masks_of_other_names, masks_of_other_stems, cvat_xml, create_ml, tfrecords, mnist, cifar, hdf5, classes_of_one_split_alone,
 ]  # fmt: skip
 SAID = {
+    classes_with_folders_in_them: "the classes are animals, plants, and the folders in them (cat, dog, rose) are not",
+    one_folder_below_each_split: "the only folder below the splits is image_2, which is no class",
+    boxes_and_trimaps: "annotations/trimaps/ holds 4 .png files that this recipe does not read",
     a_split_of_files_alone: "test/ holds 2 .jpg files that this recipe does not read",
     split_folders_beside_another: "this recipe does not read extra/1.jpg",
     coco_in_latin_1: "read as Latin-1",
@@ -502,7 +570,7 @@ def found_in(found: Detected, root: Path) -> Truth:
                 else np.asarray(Image.open(root / entry.files[1]))
             )
             value = tuple(np.unique(pixels).tolist())
-        truth[entry.files[0]] = (entry.split, value)
+        truth[entry.files[0] if parse_reference(entry.files[0]).bytes is None else entry.key] = (entry.split, value)
     return truth
 
 
@@ -521,7 +589,7 @@ def test_a_layout_is_read_as_it_was_meant(tmp_path, layout):
     assert ("does not read" in said) == ("does not read" in SAID.get(layout, "")) or layout in PARTS
 
 
-PARTS = {masks_of_some_splits, yolo_of_label_studio, yolo_of_cvat, table_of_kaggle}
+PARTS = {one_folder_below_each_split, masks_of_some_splits, yolo_of_label_studio, yolo_of_cvat, table_of_kaggle}
 """Layouts with files that no recipe needs."""
 
 

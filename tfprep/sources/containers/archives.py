@@ -22,7 +22,7 @@ from tfprep.sources.containers.compressed import plain_archive
 from tfprep.sources.containers.members import ARCHIVE_SUFFIXES, Member, members
 from tfprep.sources.labels import check_classes
 from tfprep.sources.layout import UNSPLIT, Splits, check_splits
-from tfprep.sources.patterns import IMAGE_SUFFIXES, Pattern, compile_pattern
+from tfprep.sources.patterns import IMAGE_SUFFIXES, Holes, Pattern, compile_pattern
 from tfprep.sources.pixels import Pixels, check_pixels_option, pixel_decoders
 from tfprep.sources.raw import read_raw
 from tfprep.sources.reference import Reference
@@ -49,6 +49,8 @@ class Archives:
         archives: The pattern of the archives: `{split}/*.tar`, `shards/*.zip`.
         image: The endings of images, in order of preference; by default those of all image formats.
         label: The ending of the member with the class, a name or a number: "cls"; or "json:KEY" for a value in a JSON member.
+        members: The pattern of the images' names inside the archives, where folders there give classes or splits:
+            `{split}/{label}/**`. Images that do not fit are left out, and counted in the tally.
         fields: Further fields with kind and ending: `{"mask": ("mask", "seg.png"), "text": ("text", "txt"), "age": ("scalar",
             "json:age")}`.
         classes: The class names in the order of their numbers. By default the names that occur, sorted; if all are whole numbers,
@@ -63,6 +65,7 @@ class Archives:
     archives: str = "*.tar"
     image: tuple[str, ...] = tuple(suffix[1:] for suffix in IMAGE_SUFFIXES)
     label: str | None = None
+    members: str | None = None
     fields: Mapping[str, tuple[Kind, str]] = field(default_factory=dict)
     classes: tuple[str, ...] | None = None
     splits: Splits = None
@@ -70,6 +73,15 @@ class Archives:
 
     def __post_init__(self) -> None:
         pattern = self._pattern()
+        inside = frozenset() if self.members is None else compile_pattern(self.members, "Archives: members").holes
+        if self.label is not None and "label" in inside:
+            raise RecipeError(
+                f"Archives: the class is {self.label!r}, or {{label}} of {self.members!r}; give one of them"
+            )
+        if "split" in inside and "split" in pattern.holes:
+            raise RecipeError(
+                f"Archives: {{split}} is in {self.archives!r} and in {self.members!r}; leave one of them out"
+            )
         if pattern.suffix not in ARCHIVE_SUFFIXES:
             raise RecipeError(
                 f"Archives: expected archives to end in {' or '.join(ARCHIVE_SUFFIXES)}; got {self.archives!r}"
@@ -88,13 +100,14 @@ class Archives:
                 f"Archives: splits={self.splits!r}: stratify by 'label', and group by a regular expression"
             )
         stratify = self.splits.stratify if isinstance(self.splits, Fractions) else None
-        if stratify and self.label is None:
+        if stratify and "label" not in self.kinds():
             raise RecipeError("Archives: stratify='label' needs a label")
         plain = None if isinstance(self.splits, Fractions) else self.splits
-        object.__setattr__(self, "splits", self.splits if plain is None else check_splits(plain, pattern, "Archives"))
-        if isinstance(self.splits, Fractions) and "split" in pattern.holes:
+        by_split = compile_pattern(str(self.members), "Archives: members") if "split" in inside else pattern
+        object.__setattr__(self, "splits", self.splits if plain is None else check_splits(plain, by_split, "Archives"))
+        if isinstance(self.splits, Fractions) and "split" in by_split.holes:
             raise RecipeError(
-                f"Archives: {{split}} in {self.archives!r} already gives the splits; leave out {self.splits!r}"
+                f"Archives: {{split}} in {by_split.text!r} already gives the splits; leave out {self.splits!r}"
             )
         if self.classes is not None:
             object.__setattr__(self, "classes", check_classes(self.classes, "Archives: classes"))
@@ -102,7 +115,8 @@ class Archives:
 
     def kinds(self) -> dict[str, Kind]:
         """The kind of each field."""
-        label: dict[str, Kind] = {"label": "label"} if self.label else {}
+        of_folder = self.members is not None and "label" in compile_pattern(self.members, "Archives: members").holes
+        label: dict[str, Kind] = {"label": "label"} if self.label or of_folder else {}
         return {"image": "image", **label, **{name: kind for name, (kind, _) in self.fields.items()}}
 
     def decoders(self) -> dict[str, FieldDecoder]:
@@ -112,7 +126,7 @@ class Archives:
     def scan(self, root: Path) -> Listing:
         """List the samples of all archives below `root`; see `Source.scan`."""
         archives = self._archives(root)
-        classes = {} if self.label is None else {"label": self.classes or self._found_classes(root, archives)}
+        classes = {"label": self.classes or self._found_classes(root, archives)} if "label" in self.kinds() else {}
         files = ("image", *(name for name, (kind, _) in self.fields.items() if kind in FILE_KINDS))
         values = tuple(name for name in self.kinds() if name not in files)
         tally: Counter[str] = Counter()
@@ -129,7 +143,8 @@ class Archives:
         found = [
             (file.path, key_of(file.holes.get("split", UNSPLIT))) for file in walk(root, self._pattern(), Counter())
         ]
-        found = [(path, split) for path, split in found if not isinstance(self.splits, tuple) or split in self.splits]
+        if isinstance(self.splits, tuple) and "split" in self._pattern().holes:
+            found = [(path, split) for path, split in found if split in self.splits]
         if not found:
             raise SourceError(f"{root}: no archive fits {self.archives!r}")
         return [(path, check_split_name(split, str(root / path))) for path, split in found]
@@ -146,13 +161,38 @@ class Archives:
         }
         for path, split in archives:
             for sample in _samples(root, path, tally):
-                image = next((ending for ending in self.image if ending in sample.members), None)
+                image = self._image(sample)
                 if image is None:
                     tally["sample without an image"] += 1
                     continue
+                holes = self._holes(sample)
+                if holes is None or (isinstance(self.splits, tuple) and holes.get("split", split) not in self.splits):
+                    tally[
+                        f"image that does not fit {self.members!r}"
+                        if holes is None
+                        else f"in no split of {self.splits}"
+                    ] += 1
+                    continue
+                of_sample = check_split_name(key_of(holes["split"]), str(root / path)) if "split" in holes else split
                 refs = tuple(str(sample.reference(image if name == "image" else endings[name])) for name in files)
-                made = tuple(self._value(root, sample, name, endings[name], numbers) for name in values)
-                yield Entry(f"{key_of(path)}/{key_of(sample.key)}.{image}", split, refs, made), None
+                made = tuple(
+                    numbers[key_of(holes["label"])]
+                    if name == "label" and "label" in holes
+                    else self._value(root, sample, name, endings[name], numbers)
+                    for name in values
+                )
+                yield Entry(f"{key_of(path)}/{key_of(sample.key)}.{image}", of_sample, refs, made), None
+
+    def _image(self, sample: _Sample) -> str | None:
+        """The ending of the image among a sample's members."""
+        return next((ending for ending in self.image if ending in sample.members), None)
+
+    def _holes(self, sample: _Sample) -> Holes | None:
+        """What the placeholders of `members` stand for; None if the image's name does not fit."""
+        if self.members is None:
+            return {}
+        name = sample.members[self._image(sample) or ""].name.removeprefix("./")
+        return compile_pattern(self.members, "Archives: members").match_path(name)
 
     def _value(self, root: Path, sample: _Sample, name: str, ending: str, numbers: Mapping[str, int]) -> Any:
         """The value of a field that is no file, in the form that its kind has in a table."""
@@ -171,9 +211,15 @@ class Archives:
         found: set[str] = set()
         for path, _ in archives:
             for sample in _samples(root, path, Counter()):
-                cell = sample.cell(root, self.label or "")
+                if self.label is None:
+                    holes = self._holes(sample) if self._image(sample) else None
+                    found |= {key_of(holes["label"])} if holes else set()
+                    continue
+                cell = sample.cell(root, self.label)
                 cells = cell if isinstance(cell, list) else [] if cell is None else [cell]
                 found |= {str(one) for one in cells}
+        if self.label is None:
+            return tuple(sorted(found))
         if found and all(name.isdecimal() and int(name) < _MOST_CLASSES for name in found):
             return tuple(map(str, range(max(map(int, found)) + 1)))
         return sorted_classes(found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from tfprep.errors import SourceError
@@ -58,7 +59,7 @@ def folders(tree: Inventory) -> Found:
         yield from _of_splits(tree, prefix, below, splits, None if splits == heads else tuple(sorted(splits)))
     elif len(heads) > 1:
         layout = LayoutGuess("folders", Folder(image=f"{prefix}{{label}}/**", splits=BY_CLASS), "class folders")
-        yield _checked(tree, layout, heads)
+        yield _checked(tree, layout, heads, prefix)
     yield LayoutGuess("images", Folder(image=f"{prefix}**", splits=FRACTIONS), "images without classes")
 
 
@@ -72,7 +73,7 @@ def _of_splits(
             classes[head].add(rest.split("/")[0])
     found = set().union(*classes.values())
     training = next((split for split in sorted(splits) if split.lower().startswith("train")), None)
-    if found and not all(map(IMAGE_WORD.fullmatch, found)):
+    if len(found) > 1:
         source = Folder(image=f"{prefix}{{split}}/{{label}}/**", splits=taken)
         strange = {
             split: names - classes[training]
@@ -85,18 +86,50 @@ def _of_splits(
                 "folders", SourceError(f"{rule}; give every split the same class folders, or write the recipe by hand")
             )
         yield _checked(tree, LayoutGuess("folders", source, "class folders below split folders"), found)
-    yield LayoutGuess("images", Folder(image=f"{prefix}{{split}}/**", splits=taken), "split folders")
+    alone = (f"the only folder below the splits is {next(iter(found))}, which is no class",) if len(found) == 1 else ()
+    yield LayoutGuess("images", Folder(image=f"{prefix}{{split}}/**", splits=taken), "split folders", alone)
 
 
-def _checked(tree: Inventory, guess: LayoutGuess, names: set[str]) -> LayoutGuess | Refusal:
-    """Refuse class folders that are called like folders of images beside folders of masks."""
-    images = sorted(name for name in names if IMAGE_WORD.fullmatch(name))
-    masks = sorted(name for name in names if MASK_WORD.fullmatch(name))
-    if images and (masks or len(names) == len(images)):
-        said = " and ".join(f"{name}/" for name in (*images, *masks))
-        rule = f"{tree.root}: {said} are called like folders of images and masks, not like classes"
-        return Refusal("masks", SourceError(f"{rule}, but nothing says how they belong together"))
+def _checked(tree: Inventory, guess: LayoutGuess, names: set[str], prefix: str = "") -> LayoutGuess | Refusal:
+    """Refuse class folders whose names, or the names of folders in them, say that they are no classes; say what is doubtful."""
+    inside = {part for name in names for part in _inside(tree, prefix, name)}
+    for of_kind, what in ((names, "not like classes"), (inside, "below what would be the classes")):
+        images = sorted(name for name in of_kind if IMAGE_WORD.fullmatch(_last_word(name)))
+        masks = sorted(name for name in of_kind if _NO_IMAGE.fullmatch(_last_word(name)))
+        if images and (masks or len(of_kind) == len(images)):
+            said = " and ".join(f"{name}/" for name in (*images, *masks))
+            rule = f"{tree.root}: {said} are called like folders of images and masks, {what}"
+            return Refusal("masks", SourceError(f"{rule}, but nothing says how they belong together"))
+    if split := next((name for name in sorted(names) if _OF_SPLIT.fullmatch(name)), None):
+        rule = f"{tree.root}: {split}/ is called like a part of the data, not like a class"
+        return Refusal(
+            "folders",
+            SourceError(f"{rule}; write the recipe by hand, or rename the folders to train, val and the like"),
+        )
+    if inside:
+        few = ", ".join(sorted(inside)[:3])
+        doubt = f"the classes are {', '.join(sorted(names)[:3])}, and the folders in them ({few}) are not"
+        return guess._replace(doubts=(*guess.doubts, doubt))
     return guess
+
+
+_NO_IMAGE = re.compile(rf"{MASK_WORD.pattern}|depths?|disparit(?:y|ies)|normals?|flows?|alphas?|mattes?", re.IGNORECASE)
+"""Folders of what belongs to images, pixel by pixel."""
+_OF_SPLIT = re.compile(r"(?:train|test|val|valid)(?:[ _-]?[A-Z0-9])|(?:fold|split|part)[ _-]?\d+", re.IGNORECASE)
+"""Folders such as trainA, test_1 and fold3."""
+
+
+def _last_word(name: str) -> str:
+    """`GroundTruth` of `ISIC_GroundTruth`, `image` of `image_2`: folders of many data sets have their name in front."""
+    plain = re.sub(r"(?<=[a-z])[ _-]?\d+$", "", name)
+    whole = _NO_IMAGE.fullmatch(plain) or IMAGE_WORD.fullmatch(plain)
+    return plain if whole else re.split(r"[ _-]", plain)[-1]
+
+
+def _inside(tree: Inventory, prefix: str, name: str) -> set[str]:
+    """The names of the folders in a class folder that hold images."""
+    start = f"{prefix.replace('{{', '{').replace('}}', '}')}{name}/"
+    return {folder[len(start) :].split("/")[0] for folder in tree.images if folder.startswith(start)}
 
 
 def _unwrapped(folders: Sequence[str]) -> tuple[str, list[str]]:

@@ -16,7 +16,7 @@ SPLIT_NAMES = frozenset(
     ("train", "training", "trainval", "val", "valid", "validation", "dev", "test", "testing", "eval", "holdout")
 )
 _MASK_WORDS = (
-    r"(?:(?:masks?|ann(?:ot(?:ation)?)?s?|labels?|seg(?:mentation)?s?|gt|ground_?truth|targets?)(?:_?(?:dir|ids?|png))?"
+    r"(?:(?:masks?|trimaps?|ann(?:ot(?:ation)?)?s?|labels?|seg(?:mentation)?s?|gt|ground_?truth|targets?)(?:_?(?:dir|ids?|png))?"
     r"|segmentation_?(?:class|object)(?:png)?)"
 )
 MASK_WORD = re.compile(_MASK_WORDS, re.IGNORECASE)
@@ -58,8 +58,7 @@ def annotation_patterns(tree: Inventory, suffix: str) -> list[tuple[str, str]]:
     """
     found: dict[tuple[bool, int, int], list[tuple[str, str]]] = {}
     for folder, files in tree.others.items():
-        near = [one for one in tree.images if _near(one, folder)] or list(tree.images)[:_FOLDERS_TRIED]
-        for images in _with_images(tree, near, folder, files.get(suffix, ())):
+        for images in _with_images(tree, folder, files.get(suffix, ())):
             key = images == folder, images.count("/") + bool(images), folder.count("/") + bool(folder)
             found.setdefault(key, []).append((images, folder))
     patterns: dict[tuple[str, str], int] = {}
@@ -83,17 +82,19 @@ def _near(images: str, folder: str) -> bool:
     return len(long) == len(short) + 1 and any(long[:at] + long[at + 1 :] == short for at in range(len(long)))
 
 
-def _with_images(tree: Inventory, folders: Sequence[str], annotated: str, files: Sequence[str]) -> list[str]:
-    """The folders that hold the images of these files; none if there are images for less than half of them."""
+def _with_images(tree: Inventory, annotated: str, files: Sequence[str]) -> list[str]:
+    """The folders that hold the images of these files; none if there are images for less than half of them.
+
+    The folder of the files themselves comes first, then folders near it, then all others; folders of masks are no images.
+    """
     stems = [os.path.splitext(name)[0] for name in files]
-    hits = {
-        folder: _found(tree, folder, stems) for folder in dict.fromkeys((annotated, *folders)) if folder in tree.images
-    }
-    if not stems or sum(hits.values()) < 0.5 * len(stems):
-        return []
-    if hits.get(annotated, 0) >= 0.5 * len(stems):
-        return [annotated]
-    return [folder for folder, hit in hits.items() if hit]
+    tried = [one for one in tree.images if one == annotated or not MASK_WORD.fullmatch(one.rpartition("/")[2])]
+    near = [one for one in tried if _near(one, annotated)]
+    for folders in ([annotated], near, tried[:_FOLDERS_TRIED]) if stems else ():
+        hits = {folder: _found(tree, folder, stems) for folder in folders if folder in tree.images}
+        if sum(hits.values()) >= 0.5 * len(stems):
+            return [folder for folder, hit in hits.items() if hit]
+    return []
 
 
 def _found(tree: Inventory, folder: str, stems: Sequence[str]) -> int:
