@@ -304,7 +304,7 @@ def test_cutout_fills_squares_around_any_pixel():
 def test_erasing_draws_zhong_s_rectangles():
     image = np.full((60, 90, 3), 200, np.uint8)
     areas, aspects, tops, lefts = [], [], [], []
-    made = coloured(Erasing(0.6, (0.05, 0.2), (0.5, 2.0), level=0), image, 700)
+    made = coloured(Erasing(0.6, (0.05, 0.2), (0.5, 1.5), level=0), image, 700)
     check_share([(each != 200).any() for each in made], 0.6)
     for changed in (each[:, :, 0] == 0 for each in made if (each != 200).any()):
         ys, xs = np.flatnonzero(changed.any(1)), np.flatnonzero(changed.any(0))
@@ -314,7 +314,7 @@ def test_erasing_draws_zhong_s_rectangles():
         tops.append(ys[0] / (60 - len(ys)))
         lefts.append(xs[0] / (90 - len(xs)))
     check_uniform(np.clip(areas, 0.05, 0.2), 0.05, 0.2)
-    check_uniform(np.clip(aspects, -log(2), log(2)), -log(2), log(2))
+    check_uniform(np.clip(aspects, log(0.5), log(1.5)), log(0.5), log(1.5))
     check_uniform(tops, 0, 1)
     check_uniform(lefts, 0, 1)
     noise = coloured(Erasing(1, (0.3, 0.3), (1, 1)), image)[0]

@@ -334,6 +334,8 @@ def test_boundaries_are_scikit_images():
 def test_one_hot_is_numpys_eye():
     expected = np.where(NOT_VOID[:, :, None], np.eye(5)[np.where(NOT_VOID, MASK, 0)], 0)
     np.testing.assert_array_equal(derived(OneHot(5, ignore=VOID), mask=MASK)[0], expected)
+    plain = classes(void=False)
+    np.testing.assert_array_equal(derived(OneHot(5, ignore=3), mask=plain)[0], np.diag([1, 1, 1, 0, 1])[plain])
 
 
 @pytest.mark.covers("OneObject")

@@ -402,12 +402,12 @@ def test_crops_are_equally_likely_at_every_position():
 def test_random_resized_crops_have_szegedys_distribution():
     """Area uniform, aspect log-uniform, position uniform; all windows of this range fit, so that none is drawn again."""
     size = (600, 600)
-    dots = moved(RandomResizedCrop(100, 200, scale=(0.1, 0.5), ratio=(0.5, 2)), 600, size, [[0, 0], [600, 600]])
+    dots = moved(RandomResizedCrop(100, 200, scale=(0.1, 0.5), ratio=(0.5, 1.5)), 600, size, [[0, 0], [600, 600]])
     scale = (dots[:, 1] - dots[:, 0]) / 600
     width, height = (np.array([200, 100]) / scale).T
     left, top = (-dots[:, 0] / scale).T
     check_uniform(np.clip(width * height / 600**2, 0.1, 0.5), 0.1, 0.5)
-    check_uniform(np.clip(np.log(width / height), log(0.5), log(2)), log(0.5), log(2))
+    check_uniform(np.clip(np.log(width / height), log(0.5), log(1.5)), log(0.5), log(1.5))
     check_uniform(np.clip(left / (600 - width), 0, 1), 0, 1)
     check_uniform(np.clip(top / (600 - height), 0, 1), 0, 1)
     # Unaugmented: 'resize to 256, crop 224 from the centre'.
