@@ -1,4 +1,4 @@
-"""How well `tfprep check` finds planted leaks, how fast it compares hashes, and what the hashes cost a build.
+"""Leaks that `tfprep check` finds of those that are planted, the speed of its comparison, and the cost of the hashes.
 
     python benchmarks/leaks.py recall --data FOLDER [--json FILE]
     python benchmarks/leaks.py speed [--count 1000000] [--json FILE]

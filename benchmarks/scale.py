@@ -1,4 +1,4 @@
-"""How the loader scales with its workers, where decoding is replaced by a wait of 250 us outside the interpreter's lock.
+"""The loader by the number of its workers, where decoding is replaced by a wait of 250 us outside the interpreter's lock.
 
     python benchmarks/scale.py --workers 2 16 64 --json scale.json
 
@@ -128,7 +128,7 @@ def images_per_s(folder: Path, kind: str, workers: int, seconds: float) -> float
 
 
 def step_delay(folder: Path, kind: str, seconds: float) -> float:
-    """What the loop's own Python takes beside the loader, against alone. Waits for batches are not counted."""
+    """Measure what the loop's own Python takes beside the loader, against alone. Waits for batches are not counted."""
     alone = python_seconds(lambda: time.sleep(1e-3), seconds / 2)
     loader, batches = started(folder, kind, DELAY_WORKERS)
     beside = python_seconds(lambda: next(batches), seconds / 2)

@@ -1,4 +1,4 @@
-"""What the Ray engine costs, and what becomes of a build whose nodes are killed.
+"""The cost of the Ray engine, and builds whose nodes are killed.
 
     python benchmarks/scale_build.py --nodes 1 2 4 --tasks 10000 --json scale_build.json
     python benchmarks/scale_build.py --kills 20 --json kills.json

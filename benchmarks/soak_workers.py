@@ -36,7 +36,7 @@ from tfprep.load.reader.worker_handle import PROGRAM
 BATCH = 32
 STEPS = 40
 MOST_DESCRIPTORS = 4
-"""What Python itself may open meanwhile."""
+"""Descriptors that Python itself may open meanwhile."""
 OPTIONS: dict[str, dict[str, Any]] = {
     "jpeg": {"inputs": "image", "targets": "label"},
     "of different sizes": {"fields": ["image", "caption", "key"]},
@@ -98,7 +98,7 @@ def main() -> None:
 
 
 def left() -> dict[str, int]:
-    """What may not grow: open descriptors, and bytes of the anonymous files that are still open or mapped."""
+    """Count what may not grow: open descriptors, and bytes of the anonymous files that are still open or mapped."""
     maps = [part for part in psutil.Process().memory_maps() if "memfd:tfprep" in part.path]
     return {"descriptors": len(os.listdir("/proc/self/fd")), "shared bytes": sum(part.rss for part in maps)}
 
@@ -144,7 +144,7 @@ def loader_of(folder: Path, name: str, workers: str) -> Any:
 
 
 def train(folder: str, name: str) -> None:
-    """What the trainer does that is killed."""
+    """Train, as the process that is killed does."""
     loader = loader_of(Path(folder), name, "processes")
     for _ in loader.repeat():
         if loader.report()["workers"]["started"]:

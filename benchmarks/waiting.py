@@ -12,7 +12,7 @@ from tfprep import codecs
 from tfprep.fields import Array, FieldSpec
 
 WAIT_S = 250e-6
-"""What a JPEG of 224 x 224 takes to decode."""
+"""Seconds that a JPEG of 224 x 224 takes to decode."""
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Bottleneck:
-    """What limits the loader on this machine, an explanation, and helpful changes, the best first.
+    """The limit of the loader on this machine, an explanation, and helpful changes, the best first.
 
     `stage` is a stage of loading, or "processors" (other programs take them), "memory" (no room to load ahead) or "copying" (from
     the loader's cache).

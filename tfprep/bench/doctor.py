@@ -1,4 +1,4 @@
-"""What this machine offers to a build and to a trainer, and what to change: `tfprep doctor`."""
+"""`tfprep doctor`: the software, processors, memory, disk and GPUs of this machine, and what to change."""
 
 from __future__ import annotations
 
@@ -219,7 +219,7 @@ def _disk_rates(folder: Path, disk_bytes: int) -> tuple[float, float]:
 
 
 def _devices() -> dict[str, Any] | str:
-    """What TensorFlow lists in a process of its own, so that this one takes no GPU memory; or what went wrong."""
+    """List the GPUs as TensorFlow does in a process of its own, so that this one takes no GPU memory; or what went wrong."""
     try:
         done = subprocess.run(
             [sys.executable, "-c", _LIST_DEVICES],

@@ -18,7 +18,7 @@ from tfprep.storage.urls import is_remote, scheme_of
 
 @dataclass(frozen=True)
 class Machine:
-    """What a figure depends on: the processor, usable cores, usable memory and the dataset's file system."""
+    """The parts of a machine that a figure depends on: processor, usable cores and memory, the dataset's file system."""
 
     processor: str
     cores: int

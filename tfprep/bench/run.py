@@ -26,7 +26,7 @@ UNMAPPED = "unmapped"
 
 @dataclass(frozen=True)
 class BenchOptions:
-    """What a benchmark measures, and for how long.
+    """The work of a benchmark, and its time.
 
     Args:
         split: The split to load. None takes the first one.

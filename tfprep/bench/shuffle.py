@@ -101,7 +101,7 @@ def displacement(order: Numbers) -> float:
 
 
 def neighbours(order: Numbers, batch_size: int) -> float:
-    """How often neighbours on disk meet in one batch: 0 as often as by chance, 1 as often as without a shuffle."""
+    """Rate at which neighbours on disk meet in one batch: 0 as often as by chance, 1 as often as without a shuffle."""
     size = len(order)
     batch_of = np.empty(size, np.int64)
     batch_of[order] = np.arange(size) // batch_size

@@ -126,7 +126,7 @@ RING_BYTES = 32 << 20
 
 @dataclass(frozen=True)
 class RecordSpans:
-    """Where the records of a split are: by record its file and frame, and the bytes of each field."""
+    """The places of the records of a split: by record its file and frame, and the bytes of each field."""
 
     paths: tuple[Path, ...]
     file: Numbers

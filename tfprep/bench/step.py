@@ -62,7 +62,7 @@ class StepComparison:
 
     @property
     def limit(self) -> str:
-        """What the accelerator waits for.
+        """The cause of the accelerator's waits.
 
         - "step": nothing, or no longer than is tolerated.
         - "loader": the rate of the loader is too low.

@@ -85,7 +85,7 @@ class Shards:
 
 @dataclass(frozen=True)
 class Sampling:
-    """How samples are built: from `root` into folders of `scratch`, with `workers` processes (None: one per core).
+    """The way in which samples are built: from `root` into folders of `scratch`, with `workers` processes (None: one per core).
 
     `counts` is the number of samples of each split in the raw data.
     """

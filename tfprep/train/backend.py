@@ -26,19 +26,19 @@ def tensorflow_in_use() -> Any:
 
 
 def is_tensor_iterator(value: Any) -> bool:
-    """Whether this is a `tf.data.Iterator`."""
+    """Return True for a `tf.data.Iterator`."""
     tf = tensorflow_in_use()
     return tf is not None and isinstance(value, tf.data.Iterator)
 
 
 def ends_data(error: BaseException) -> bool:
-    """Whether an error says that the input has no more batches."""
+    """Return True for an error that says that the input has no more batches."""
     tf = tensorflow_in_use()
     return isinstance(error, StopIteration) or (tf is not None and isinstance(error, tf.errors.OutOfRangeError))
 
 
 def has_accelerator() -> bool:
-    """Whether Keras computes on a GPU or TPU."""
+    """Return True where Keras computes on a GPU or TPU."""
     backend = keras.backend.backend()
     if backend == "jax":
         import jax

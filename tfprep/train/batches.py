@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -58,7 +59,7 @@ class BatchComponent:
 
 @dataclass(frozen=True)
 class BatchReport:
-    """What `check_batches` saw.
+    """The result of `check_batches`.
 
     Attributes:
         batches: How many batches.
@@ -106,7 +107,12 @@ def check_batches(
         raise TrainError(f"batches is how many to look at, at least 1, got {batches!r}")
     if not hasattr(dataset, "__iter__"):
         raise TrainError(f"dataset is a tf.data.Dataset or an iterable of batches, got {type(dataset).__name__}")
-    seen = _collected(dataset, batches)
+    seen: dict[str, list[Array]] = {}
+    for element in itertools.islice(dataset, batches):
+        for name, value in _leaves("", element):
+            seen.setdefault(name, []).append(value)
+    if not seen:
+        raise TrainError("the dataset gave no batch: it is empty, or its filter lets nothing through")
     components = tuple(_component(name, arrays) for name, arrays in seen.items())
     problems = tuple(
         text for component in components for text in _problems(component, seen[component.name], num_classes)
@@ -119,18 +125,6 @@ def check_batches(
             f"the batches do not look right; check_batches(..., strict=False) returns this as a report:\n{report}"
         )
     return report
-
-
-def _collected(dataset: Any, batches: int) -> dict[str, list[Array]]:
-    seen: dict[str, list[Array]] = {}
-    for number, element in enumerate(dataset):
-        if number == batches:
-            break
-        for name, value in _leaves("", element):
-            seen.setdefault(name, []).append(value)
-    if not seen:
-        raise TrainError("the dataset gave no batch: it is empty, or its filter lets nothing through")
-    return seen
 
 
 def _leaves(path: str, value: Any) -> Iterator[tuple[str, Array]]:
@@ -164,52 +158,35 @@ def _component(name: str, arrays: list[Array]) -> BatchComponent:
         return BatchComponent(name, "string", shapes, 0.0, 0.0, 0.0, 0)
     numbers = flat.astype(np.float64)
     finite = numbers[np.isfinite(numbers)]
-    return BatchComponent(
-        name=name,
-        dtype=flat.dtype.name,
-        shapes=shapes,
-        low=float(finite.min()) if finite.size else 0.0,
-        high=float(finite.max()) if finite.size else 0.0,
-        mean=float(finite.mean()) if finite.size else 0.0,
-        not_finite=int(numbers.size - finite.size),
-        counts=_counts(arrays, flat),
-    )
-
-
-def _counts(arrays: list[Array], flat: Array) -> dict[int, int]:
-    if flat.dtype.kind not in "iub" or arrays[0].ndim > 3:
-        return {}
-    labels, counts = np.unique(flat, return_counts=True)
-    return dict(zip(map(int, labels), map(int, counts), strict=True)) if labels.size <= _MAX_LABELS else {}
+    low, high, mean = (float(of(finite)) for of in (np.min, np.max, np.mean)) if finite.size else (0.0, 0.0, 0.0)
+    counts: dict[int, int] = {}
+    if flat.dtype.kind in "iub" and arrays[0].ndim <= 3:
+        labels, found = np.unique(flat, return_counts=True)
+        if labels.size <= _MAX_LABELS:
+            counts = dict(zip(map(int, labels), map(int, found), strict=True))
+    return BatchComponent(name, flat.dtype.name, shapes, low, high, mean, int(numbers.size - finite.size), counts)
 
 
 def _problems(component: BatchComponent, arrays: list[Array], num_classes: int | None) -> Iterator[str]:
-    name = component.name
+    name, counts = component.name, component.counts
     if len({array.shape[1:] for array in arrays}) > 1:
         yield f"{name}: shapes differ, {component.shapes}; each new shape is a new trace. Resize or pad in the pipeline"
     elif len({array.shape for array in arrays[:-1]}) > 1:
         yield f"{name}: batch sizes differ before the last batch, {component.shapes}; batch after filtering"
     if component.not_finite:
         yield f"{name}: {component.not_finite} values are NaN or infinite; find the sample with check_batches on batches of 1"
-    if component.dtype == "string" or component.counts:
-        yield from _label_problems(component, num_classes)
-    elif component.low == component.high and arrays[0].size > 1:
+    outside = sorted(label for label in counts if num_classes is not None and not 0 <= label < num_classes)
+    if outside:
+        yield f"{name}: labels {outside[:10]} are outside of [0, {num_classes}); the loss is NaN or wrong for these"
+    if len(counts) == 1 and sum(counts.values()) > 1:
+        yield f"{name}: only the value {next(iter(counts))}; shuffle before batching, or look at the labels"
+    if not counts and component.dtype != "string" and component.low == component.high and arrays[0].size > 1:
         yield f"{name}: all values are {component.low:g}; is the right file read, and is it scaled before it is cast?"
     is_float = component.dtype.startswith(("float", "bfloat"))
     if _is_image(arrays[0]) and is_float and component.high > _UNSCALED:
         yield (
             f"{name}: float images up to {component.high:g}; divide by 255 (or keep uint8 and let the model's first layer do it)"
         )
-
-
-def _label_problems(component: BatchComponent, num_classes: int | None) -> Iterator[str]:
-    if not component.counts:
-        return
-    outside = sorted(label for label in component.counts if num_classes is not None and not 0 <= label < num_classes)
-    if outside:
-        yield f"{component.name}: labels {outside[:10]} are outside of [0, {num_classes}); the loss is NaN or wrong for these"
-    if len(component.counts) == 1 and sum(component.counts.values()) > 1:
-        yield f"{component.name}: only the value {next(iter(component.counts))}; shuffle before batching, or look at the labels"
 
 
 def _is_image(array: Array) -> bool:

@@ -69,13 +69,13 @@ class GpuOptions:
 
     @property
     def grows(self) -> bool:
-        """Whether memory is taken as it is needed: by the argument, by the kind of allocator, or by the environment."""
+        """True where memory is taken as it is needed: by the argument, by the kind of allocator, or by the environment."""
         return self.growth or self.pool == _ASYNC or os.environ.get(_GROWTH) == "true"
 
 
 @dataclass(frozen=True)
 class GpuSettings:
-    """What took effect.
+    """The settings that took effect.
 
     Attributes:
         gpus: Names of the visible GPUs, such as `GPU:0`.
@@ -139,11 +139,18 @@ def configure_gpu(
         gpus = _chosen(options.visible)
         if tf.config.list_physical_devices("GPU") and options != _Applied.options:
             _require_in_time()
-            _require_effect(options)
+            split = [cpu.name for cpu in tf.config.list_physical_devices("CPU") if _is_split(cpu)]
+            if growth and split:
+                raise TrainError(
+                    f"growth has no effect while {split[0]} is split into logical devices: TensorFlow ignores it; give a "
+                    f"memory_limit_mb, or start with {_GROWTH}=true in the environment"
+                )
         settings = GpuSettings(
             gpus=tuple(gpu.name.removeprefix("/physical_device:") for gpu in gpus),
             growth=options.grows and bool(gpus),
-            limits_mb=tuple(_limit_mb(gpu, options) for gpu in gpus),
+            limits_mb=tuple(
+                memory_limit_mb if fraction is None else max(1, int(fraction * _total_mb(gpu))) for gpu in gpus
+            ),
             allocator=options.pool if gpus else "none",
         )
         _apply(gpus, settings, growth=growth, choose=visible is not None)
@@ -191,16 +198,6 @@ def _require_in_time() -> None:
         ) from error
 
 
-def _require_effect(options: GpuOptions) -> None:
-    """TensorFlow silently ignores growth as soon as any device is split, a CPU too."""
-    split = [cpu.name for cpu in tf.config.list_physical_devices("CPU") if _is_split(cpu)]
-    if options.growth and split:
-        raise TrainError(
-            f"growth has no effect while {split[0]} is split into logical devices: TensorFlow ignores it; give a "
-            f"memory_limit_mb, or start with {_GROWTH}=true in the environment"
-        )
-
-
 def _is_split(device: Any) -> bool:
     return bool(tf.config.get_logical_device_configuration(device))
 
@@ -229,12 +226,6 @@ def _apply(gpus: list[Any], settings: GpuSettings, *, growth: bool, choose: bool
                 tf.config.experimental.set_memory_growth(gpu, True)
     except (RuntimeError, ValueError) as error:
         raise TrainError(f"this contradicts what was configured before: {error}; configure each GPU once") from error
-
-
-def _limit_mb(gpu: Any, options: GpuOptions) -> int | None:
-    if options.fraction is None:
-        return options.memory_limit_mb
-    return max(1, int(options.fraction * _total_mb(gpu)))
 
 
 def _total_mb(gpu: Any) -> int:

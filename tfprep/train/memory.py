@@ -98,12 +98,16 @@ def memory_report(model: Any, batch_size: int, *, data: Any = None) -> MemoryRep
         model.build(keras.tree.map_structure(lambda spec: spec.shape, inputs))
     if not model.optimizer.built:
         model.optimizer.build(model.trainable_variables)
+    batch = _bytes_of(keras.tree.flatten(inputs))
+    buffers = batch if data is None else 2 * batch
+    if is_tensor_iterator(data):
+        buffers = sum(stage.bytes for stage in stages(data)) or batch
     return MemoryReport(
         batch_size=batch_size,
-        parameters=_variable_bytes(model.weights),
-        gradients=_variable_bytes(model.trainable_variables),
-        optimizer=_variable_bytes(model.optimizer.variables),
-        input_buffers=_buffer_bytes(inputs, data),
+        parameters=_bytes_of(model.weights),
+        gradients=_bytes_of(model.trainable_variables),
+        optimizer=_bytes_of(model.optimizer.variables),
+        input_buffers=buffers,
         measured_peak=_measured_peak(model, inputs),
     )
 
@@ -124,21 +128,11 @@ def _spec(part: Any, batch_size: int) -> Any:
     return keras.KerasTensor((batch_size, *part.shape[1:]), dtype)
 
 
-def _array_bytes(value: Any) -> int:
-    dtype = keras.backend.standardize_dtype(value.dtype)
-    itemsize = 2 if dtype == "bfloat16" else np.dtype(dtype).itemsize
-    return int(np.prod(value.shape)) * itemsize
-
-
-def _variable_bytes(variables: Any) -> int:
-    return sum(map(_array_bytes, variables))
-
-
-def _buffer_bytes(inputs: Any, data: Any) -> int:
-    batch = sum(map(_array_bytes, keras.tree.flatten(inputs)))
-    if is_tensor_iterator(data):
-        return sum(stage.bytes for stage in stages(data)) or batch
-    return batch if data is None else 2 * batch
+def _bytes_of(values: Any) -> int:
+    """Bytes of variables or specs, also of bfloat16, which NumPy does not know."""
+    dtypes = [keras.backend.standardize_dtype(value.dtype) for value in values]
+    sizes = [2 if dtype == "bfloat16" else np.dtype(dtype).itemsize for dtype in dtypes]
+    return sum(int(np.prod(value.shape)) * size for value, size in zip(values, sizes, strict=True))
 
 
 def _measured_peak(model: Any, inputs: Any) -> int | None:
@@ -334,7 +328,7 @@ def _grow_memory() -> None:
 
 
 def _is_of_memory(error: Exception) -> bool:
-    """Whether memory was not enough: TensorFlow's ResourceExhaustedError, PyTorch's OutOfMemoryError, a status of JAX."""
+    """Return True where memory was not enough: ResourceExhaustedError of TensorFlow, OutOfMemoryError of PyTorch, a status of JAX."""
     name = type(error).__name__
     return (
         isinstance(error, MemoryError)

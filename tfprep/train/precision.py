@@ -88,24 +88,16 @@ def _fitting() -> tuple[str, str]:
         return "mixed_bfloat16", "a TPU computes in bfloat16"
     gpus = tf.config.list_physical_devices("GPU")
     if gpus:
-        return _for_gpus([tf.config.experimental.get_device_details(gpu).get("compute_capability") for gpu in gpus])
-    instructions = _CPU_BFLOAT16 & _cpu_flags()
+        details = [tf.config.experimental.get_device_details(gpu) for gpu in gpus]
+        least = min(one.get("compute_capability") or (0, 0) for one in details)
+        weakest = f"the weakest GPU has compute capability {least[0]}.{least[1]}"
+        if least >= _TENSOR_CORES:
+            return "mixed_bfloat16" if least >= _BFLOAT16_CORES else "mixed_float16", weakest
+        return "float32", f"{weakest}: below 7.0 half precision is not faster"
+    instructions = ", ".join(sorted(_CPU_BFLOAT16 & _cpu_flags()))
     if not instructions:
         return "float32", "no GPU, and the CPU has no instructions for bfloat16: half precision would be slower"
-    return _for_cpu(", ".join(sorted(instructions)), _cpu_speedups())
-
-
-def _for_gpus(capabilities: list[tuple[int, int] | None]) -> tuple[str, str]:
-    least = min((capability or (0, 0)) for capability in capabilities)
-    weakest = f"the weakest GPU has compute capability {least[0]}.{least[1]}"
-    if least >= _BFLOAT16_CORES:
-        return "mixed_bfloat16", weakest
-    if least >= _TENSOR_CORES:
-        return "mixed_float16", weakest
-    return "float32", f"{weakest}: below 7.0 half precision is not faster"
-
-
-def _for_cpu(instructions: str, speedups: dict[str, float]) -> tuple[str, str]:
+    speedups = _cpu_speedups()
     measured = ", ".join(f"{kind} {speedup:.2f}" for kind, speedup in speedups.items())
     why = f"no GPU; the CPU has {instructions}; speed in bfloat16 over float32: {measured}"
     # One kind of layer that is slower is enough: which of them a model spends its time in is not known here.
@@ -115,7 +107,7 @@ def _for_cpu(instructions: str, speedups: dict[str, float]) -> tuple[str, str]:
 
 
 def _cpu_speedups() -> dict[str, float]:
-    """How many times as fast two kinds of layers are in bfloat16 as in float32 on this CPU."""
+    """Measure the speed of two kinds of layers in bfloat16 on this CPU, as a multiple of that in float32."""
     import tensorflow as tf
 
     images = tf.zeros([8, 56, 56, 64])

@@ -225,24 +225,20 @@ def differences(before: Signature, now: Signature) -> list[str]:
 def _difference(path: str, before: Leaf | None, now: Leaf | None) -> str:
     if before is None or now is None:
         return f"{path}: {before or 'absent'} before, {now or 'absent'} now; always pass the same structure"
-    return f"{path}: {before} before, {now} now; {_way_out(before, now)}"
-
-
-def _way_out(before: Leaf, now: Leaf) -> str:
     if now.value or before.value:
-        return "each new Python value is a new trace, so pass it as a tensor (tf.constant)"
-    if before.dtype != now.dtype:
-        return "cast it in the dataset"
-    if _smaller_batch(before, now):
-        return "the partial last batch: use batch(..., drop_remainder=True)"
-    return "pad or resize to one shape, or give the function an input_signature with None for that axis"
+        way_out = "each new Python value is a new trace, so pass it as a tensor (tf.constant)"
+    elif before.dtype != now.dtype:
+        way_out = "cast it in the dataset"
+    elif before.shape and now.shape and _shrinks(before.shape, now.shape):
+        way_out = "the partial last batch: use batch(..., drop_remainder=True)"
+    else:
+        way_out = "pad or resize to one shape, or give the function an input_signature with None for that axis"
+    return f"{path}: {before} before, {now} now; {way_out}"
 
 
-def _smaller_batch(before: Leaf, now: Leaf) -> bool:
-    if not before.shape or not now.shape or before.shape[1:] != now.shape[1:]:
-        return False
-    size_before, size_now = before.shape[0], now.shape[0]
-    return size_before is not None and size_now is not None and size_now < size_before
+def _shrinks(before: tuple[int | None, ...], now: tuple[int | None, ...]) -> bool:
+    """Tell a call that differs in a smaller batch alone."""
+    return before[1:] == now[1:] and before[0] is not None and now[0] is not None and now[0] < before[0]
 
 
 def _leaves(path: str, value: Any) -> Iterator[tuple[str, Leaf]]:
@@ -261,12 +257,8 @@ def _leaves(path: str, value: Any) -> Iterator[tuple[str, Leaf]]:
 def _leaf(value: Any) -> Leaf:
     dtype, shape = getattr(value, "dtype", None), getattr(value, "shape", None)
     if isinstance(value, (bool, int, float, str, bytes, np.generic)) or dtype is None:
-        return Leaf(value=_short(value))
+        text = repr(value)
+        return Leaf(value=text if len(text) <= 60 else f"{text[:57]}...")
     if isinstance(shape, tf.TensorShape):
         shape = tuple(shape.as_list()) if shape.rank is not None else None
     return Leaf(dtype=tf.as_dtype(dtype).name, shape=shape)
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."

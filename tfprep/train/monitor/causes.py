@@ -1,4 +1,4 @@
-"""What limits a training: one cause with its evidence and advice, as the warning of a sample and as the summary of a run.
+"""The cause that limits a training, with its evidence and advice, as the warning of a sample and as the summary of a run.
 
 For a pipeline of TensorFlow ops the cause is the stage that its autotuner's model shows as the slowest. Behind tfprep's loader
 that model is off; there the reader's counters tell the causes apart: where batches were ready in the reader while the step
@@ -21,7 +21,7 @@ _STARVED = 0.5
 _OTHERS = 0.25
 """Share of the processors that other programs take."""
 _BEHIND = 0.5
-"""Where the reader kept its consumer waiting for less than this share of the step's wait, its batches were ready."""
+"""Share of the step's wait below which the reader kept its consumer waiting because its batches were ready."""
 _IDLE = 0.5
 """Share of the reading threads' time without work, although the step waited."""
 _CACHED = 0.99
@@ -31,7 +31,7 @@ _PYTHON = 0.25
 
 @dataclass(frozen=True)
 class Cause:
-    """What limits a training.
+    """A limit of a training.
 
     Attributes:
         kind: "stage", "behind the loader", "processors", "memory", "read", "decode", "copy", "unknown" (input); "python", "step".
@@ -164,7 +164,7 @@ def _stage(now: Sample, before: Sample | None) -> Cause | None:
 
 @dataclass(frozen=True)
 class Thresholds:
-    """When a sample is worth a warning.
+    """Limits from which on a sample is worth a warning.
 
     Attributes:
         wait_share: Share of the step spent waiting for input, from 0 to 1.

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 RING = 4096
-"""How many of the latest waits are kept one by one: enough for the steps of several seconds."""
+"""Number of the latest waits that are kept one by one: enough for the steps of several seconds."""
 
 Seconds = npt.NDArray[np.float64]
 
@@ -34,7 +34,7 @@ class ClockReading:
     ring: Seconds
 
     def pending_s(self, now: float) -> float:
-        """How long the consumer has been waiting at Unix time `now`, in seconds; 0 while it does not wait."""
+        """Seconds that the consumer has been waiting at Unix time `now`; 0 while it does not wait."""
         return max(0.0, now - self.asked_at) if self.asked_at else 0.0
 
     def waits_since(self, answered: int) -> Seconds:

@@ -120,7 +120,7 @@ class Relay:
 
     @property
     def error(self) -> Exception | None:
-        """What the source raised in the feeder's thread."""
+        """The error that the source raised in the feeder's thread."""
         return None if self._feeder is None else self._feeder.error
 
     def close(self) -> None:

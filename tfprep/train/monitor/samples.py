@@ -101,7 +101,7 @@ def _cpu_wait_s() -> float:
 
 @dataclass(frozen=True)
 class Sample:
-    """What happened between the last sample and this one.
+    """The time between the last sample and this one.
 
     Attributes:
         time: Unix time in seconds.

@@ -1,4 +1,4 @@
-"""What lies in the buffers of a pipeline, stage by stage: the queue graph of TensorFlow 1.
+"""The buffers of a pipeline, stage by stage: the queue graph of TensorFlow 1.
 
 For tf.data it is the model that its autotuner keeps (`tf.data.experimental.get_model_proto`); it can be
 read from another thread while the consumer waits, in about 40 µs. tfprep's loader, or another reader outside tf.data, reports
