@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tfprep.bench.baselines import Work, baseline
-from tfprep.bench.named import named
+from tfprep.cli.values import named
 from tfprep.bench.run import files_of
 from tfprep.cli import main
 from tfprep.errors import DatasetError, LoaderError

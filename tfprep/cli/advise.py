@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tfprep.cli import text
-from tfprep.cli.values import byte_count
+from tfprep.cli.values import PATH, POSITIVE, byte_count
 
 if TYPE_CHECKING:
     from tfprep.bench.advise import Advice, Prediction
 
 
 @click.command("advise")
-@click.argument("recipe", type=click.Path(path_type=Path))
+@click.argument("recipe", type=PATH)
 @click.option("--data", help="Folder of the recipe's raw files, or its URL. [default: as for build]")
-@click.option("--images-per-second", type=click.FloatRange(0, min_open=True), help="Rate that the loader should reach.")
+@click.option("--images-per-second", type=POSITIVE, help="Rate that the loader should reach.")
 @click.option("--disk", type=byte_count, metavar="BYTES", help="Largest size of the dataset, for example 200GB.")
-@click.option("--hours", type=click.FloatRange(0, min_open=True), help="Longest time of the build, in hours.")
+@click.option("--hours", type=POSITIVE, help="Longest time of the build, in hours.")
 @click.option(
     "--samples", type=click.IntRange(16), default=200, show_default=True, help="Number of samples to measure."
 )

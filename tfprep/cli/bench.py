@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tfprep.cli import text
-from tfprep.cli.values import share
+from tfprep.cli.values import FILE, FOLDER, PATH, POSITIVE, named, share
+from tfprep.errors import LoaderError
 
 if TYPE_CHECKING:
     from tfprep.bench.model import ModelComparison
@@ -42,16 +43,8 @@ _NOT_AT_URL = {
 @click.option("--cache", type=click.Choice(["auto", "decoded", "encoded", "none"]), help="Loader option cache.")
 @click.option("--local", type=click.Path(), help="Loader option local, for a dataset at a URL.")
 @click.option("--local-limit", help="Loader option local_limit, for example 500GB.")
-@click.option(
-    "--step-ms",
-    type=click.FloatRange(0, min_open=True),
-    help="Compare with a training step of this length, in milliseconds.",
-)
-@click.option(
-    "--images-per-second",
-    type=click.FloatRange(0, min_open=True),
-    help="Compare with a training step that takes images at this rate.",
-)
+@click.option("--step-ms", type=POSITIVE, help="Compare with a training step of this length, in milliseconds.")
+@click.option("--images-per-second", type=POSITIVE, help="Compare with a training step that takes images at this rate.")
 @click.option(
     "--model",
     "model_name",
@@ -68,15 +61,9 @@ _NOT_AT_URL = {
 )
 @click.option("--memory-budget", help="Loader option memory_budget, for example 2GB.")
 @click.option(
-    "--report",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Write an HTML report to this file, and PNG and JSON files with the same name.",
+    "--report", type=FILE, help="Write an HTML page to this file, and the figures as JSON to one of the same name."
 )
-@click.option(
-    "--profile",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Write a profile for TensorBoard to this folder.",
-)
+@click.option("--profile", type=FOLDER, help="Write a profile for TensorBoard to this folder.")
 @click.option("--shuffle", is_flag=True, help="Compare the shuffle quality and memory of orders and shuffle buffers.")
 @click.option(
     "--against",
@@ -84,10 +71,8 @@ _NOT_AT_URL = {
     metavar="NAME",
     help="Baseline to compare with; repeatable: on-the-fly, keras-directory, image-data-generator, tfds, tf-guide.",
 )
-@click.option("--recipe", type=click.Path(path_type=Path), help="Recipe of the dataset, for --against on-the-fly.")
-@click.option(
-    "--data", type=click.Path(path_type=Path), help="Folder of the recipe's raw files. [default: as for build]"
-)
+@click.option("--recipe", type=PATH, help="Recipe of the dataset, for --against on-the-fly.")
+@click.option("--data", type=PATH, help="Folder of the recipe's raw files. [default: as for build]")
 @click.option("--json", "as_json", is_flag=True, help="Print all figures as JSON.")
 def command(folder: Path, as_json: bool, fail_if_waiting: float | None, **given: Any) -> int:
     """Measure how fast the dataset in FOLDER loads, which stage limits the rate, and what would help.
@@ -104,18 +89,20 @@ def command(folder: Path, as_json: bool, fail_if_waiting: float | None, **given:
         return _at_url(folder, as_json, given, step_s, fail_if_waiting)
     if given["local"]:
         raise click.UsageError("--local keeps shards of a dataset at a URL on a disk of this machine")
-    from tfprep.bench.named import named_function
-    from tfprep.bench.page import lines, shuffle_json, shuffle_lines
-    from tfprep.bench.run import BenchOptions, bench
+    from tfprep.bench.page import lines, shuffle_json, shuffle_lines, write_report
+    from tfprep.bench.run import BenchOptions, bench, profile
     from tfprep.bench.step import TOLERATED
     from tfprep.cli.quiet import start_tensorflow
 
     start_tensorflow("tfprep bench")
+    function = named(given["map_name"]) if given["map_name"] else None
+    if function is not None and not callable(function):
+        raise LoaderError(f"{given['map_name']} is of type {type(function).__name__}, not a function")
     options = BenchOptions(
         split=given["split"],
         batch_size=given["batch_size"],
         loader=_loader_options(given),
-        map_function=named_function(given["map_name"]) if given["map_name"] else None,
+        map_function=function,
         rounds=given["rounds"],
         seconds=given["seconds"],
         cold=given["cold"],
@@ -123,23 +110,21 @@ def command(folder: Path, as_json: bool, fail_if_waiting: float | None, **given:
     )
     model = _ready_model(folder, given) if given["model_name"] else None
     with tempfile.TemporaryDirectory(prefix="tfprep-bench-") as scratch:
-        baselines = _baselines(folder, options, given, Path(scratch))
+        baselines = _baselines(folder, options, given, Path(scratch)) if given["against"] else []
         result = bench(folder, options, baselines=baselines, step_s=step_s)
     trained = _against_model(model, folder, result, given) if model is not None else None
     if given["profile"]:
-        _write_profile(result, given["profile"], step_s or 0.01)
+        place = (str(result.folder), result.split, given["batch_size"], given["profile"])
+        written = profile(*place, step_s=step_s or 0.01, **options.loader)
+        text.echo(f"wrote {written}; tensorboard --logdir {given['profile']} shows it", err=True)
     if given["report"]:
-        _write_report(result, given["report"])
+        text.echo(f"wrote {', '.join(map(str, write_report(result, given['report'])))}", err=True)
     if as_json:
         more = {"shuffle": shuffle_json(result)} if given["shuffle"] else {}
         text.print_json({**result.as_json(), **more, **({"model": asdict(trained)} if trained else {})})
     else:
-        output = [
-            *lines(result),
-            *(trained.lines() if trained else []),
-            *(shuffle_lines(result) if given["shuffle"] else []),
-        ]
-        text.echo("\n".join(output))
+        shuffles = shuffle_lines(result) if given["shuffle"] else []
+        text.echo("\n".join([*lines(result), *(trained.lines() if trained else []), *shuffles]))
     waited = max(result.against.share if result.against else 0.0, trained.share.median if trained else 0.0)
     return EXIT_WAITING if fail_if_waiting is not None and waited > fail_if_waiting else 0
 
@@ -194,8 +179,6 @@ def _place(folder: str) -> Path:
 
 
 def _baselines(folder: Path, options: BenchOptions, given: dict[str, Any], scratch: Path) -> list[Candidate]:
-    if not given["against"]:
-        return []
     from tfprep.bench.baselines import Work, baseline
     from tfprep.dataset import open_dataset
     from tfprep.recipe.file import data_root, load_recipe
@@ -214,7 +197,6 @@ def _baselines(folder: Path, options: BenchOptions, given: dict[str, Any], scrat
 
 def _ready_model(folder: Path, given: dict[str, Any]) -> Any:
     from tfprep.bench.model import ready_model
-    from tfprep.bench.named import named
     from tfprep.load import open as open_data
 
     data = open_data(folder)
@@ -247,19 +229,3 @@ def _model_options(given: dict[str, Any]) -> dict[str, Any]:
 
 def _fields(names: str | None) -> str | list[str] | None:
     return names.split(",") if names and "," in names else names
-
-
-def _write_profile(result: Bench, folder: Path, step_s: float) -> None:
-    from tfprep.bench.run import profile
-
-    path = profile(
-        str(result.folder), result.split, result.options.batch_size, folder, step_s=step_s, **result.options.loader
-    )
-    text.echo(f"wrote {path}; tensorboard --logdir {folder} shows it", err=True)
-
-
-def _write_report(result: Bench, path: Path) -> None:
-    from tfprep.bench.page import write_report
-
-    written = write_report(result, path)
-    text.echo(f"wrote {', '.join(str(one) for one in written)}", err=True)

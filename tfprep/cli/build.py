@@ -12,17 +12,20 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from tfprep.cli import text
-from tfprep.cli.progress import BuildBar
-from tfprep.cli.values import share
+from tfprep.cli.values import PATH, POSITIVE, share
 from tfprep.errors import BuildError
 
 if TYPE_CHECKING:
-    from tfprep.builder import BuildEvent, BuildSummary, NodeProgress, Part, PartSummary
+    from tfprep.builder import BuildEvent, BuildProgress, BuildSummary, NodeProgress, Part, PartSummary, WorkerProgress
     from tfprep.engines import Ray
+
+_PLAIN_S = 30.0
+_QUIET_S = 2.0
+"""Seconds between two lines without a terminal, and before the bar appears."""
 
 
 @click.command("build")
-@click.argument("recipe", type=click.Path(path_type=Path))
+@click.argument("recipe", type=PATH)
 @click.option(
     "--out",
     required=True,
@@ -55,7 +58,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--sample-timeout",
-    type=click.FloatRange(min=0, min_open=True),
+    type=POSITIVE,
     default=300.0,
     show_default=True,
     help="Longest time for one sample, in seconds; a slower sample is rejected.",
@@ -104,7 +107,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--scratch",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Local folder in which shards are made that go to a URL. [default: that of temporary files, TMPDIR]",
 )
 @click.option("--show-workers", is_flag=True, help="Show the current sample of each worker below the progress bar.")
@@ -262,3 +265,90 @@ def _dry_run(recipe: Path, out: str, data: str | None, options: dict[str, Any], 
         return
     samples = sum(state.samples for state in states if not state.up_to_date)
     text.echo(explain(states) + (f" ({text.number(samples, 'sample')} would be built)" if samples else ""))
+
+
+# --- progress on standard error: a bar in a terminal, otherwise a line every 30 seconds
+
+
+class BuildBar:
+    """A progress bar that appears two seconds after the start of a build."""
+
+    def __init__(self, quiet: bool, show_workers: bool = False) -> None:
+        self._quiet = quiet
+        self._show_workers = show_workers
+        self._lines: list[Any] = []
+        self._terminal = sys.stderr.isatty()
+        self._bar: Any = None
+        self._printed_s = 0.0
+
+    def __enter__(self) -> BuildBar:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        for bar in (*self._lines, *([self._bar] if self._bar is not None else [])):
+            bar.close()
+        self._bar, self._lines = None, []
+
+    def update(self, progress: BuildProgress) -> None:
+        if self._quiet:
+            return
+        if self._terminal:
+            self._draw(progress)
+        elif progress.seconds - self._printed_s >= _PLAIN_S:
+            self._printed_s = progress.seconds
+            text.echo(_line(progress), err=True)
+            for detail in self._details(progress):
+                text.echo(detail, err=True)
+
+    def _draw(self, progress: BuildProgress) -> None:
+        if self._bar is None:
+            if progress.seconds < _QUIET_S:
+                return
+            from tqdm import tqdm
+
+            self._bar = tqdm(total=progress.samples, unit=" images", dynamic_ncols=True, smoothing=0.1)
+        self._bar.set_postfix_str(
+            f"shard {progress.shards_done}/{progress.shards}, {progress.rejects} rejected", refresh=False
+        )
+        self._bar.update(progress.samples_done - self._bar.n)
+        self._draw_details(self._details(progress))
+
+    def _draw_details(self, details: list[str]) -> None:
+        from tqdm import tqdm
+
+        while len(self._lines) < len(details):
+            self._lines.append(tqdm(position=len(self._lines) + 1, bar_format="{desc}", leave=False))
+        for line, detail in zip(self._lines, details, strict=False):
+            line.set_description_str(detail)
+
+    def _details(self, progress: BuildProgress) -> list[str]:
+        """Return the lines below the bar: one for each node of a cluster, and for each worker if that is asked for."""
+        nodes = [_node(node, progress) for node in progress.nodes]
+        return nodes + (list(map(_worker, progress.workers)) if self._show_workers else [])
+
+
+def _node(node: NodeProgress, progress: BuildProgress) -> str:
+    busy = sum(worker.node == node.node and worker.shard is not None for worker in progress.workers)
+    rate = node.samples / progress.seconds if progress.seconds else 0.0
+    state = f"{busy} workers busy" if node.state == "joined" else node.state
+    return f"  {node.node}: {state}, {node.shards} shards, {node.samples:,} images, {rate:,.0f} images/s"
+
+
+def _worker(worker: WorkerProgress) -> str:
+    process = f"{worker.node} process {worker.process}" if worker.node else f"process {worker.process}"
+    if worker.shard is None:
+        return f"  {process}: idle"
+    item = f"{worker.key}, for {text.duration(worker.seconds)}" if worker.key is not None else "finishing"
+    return f"  {process}: {worker.split} {worker.shard}: {item}"
+
+
+def _line(progress: BuildProgress) -> str:
+    rate = progress.samples_done / progress.seconds
+    left = text.duration((progress.samples - progress.samples_done) / rate) if rate else "unknown time"
+    return (
+        f"{progress.samples_done:,} of {progress.samples:,} images, {rate:,.0f} images/s, {left} left, "
+        f"shard {progress.shards_done} of {progress.shards}, {progress.rejects} rejected"
+    )

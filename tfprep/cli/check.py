@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tfprep.cli import text
+from tfprep.cli.values import OLD_FOLDER, PATH
 
 if TYPE_CHECKING:
     from tfprep.inspect.groups import Suspicion
@@ -29,22 +30,18 @@ _PAIRS_SHOWN = 10
 )
 @click.option(
     "--exclude",
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="FILE",
     help="Write the samples whose removal leaves no pair across splits to FILE, for sources.Without in a recipe.",
 )
 @click.option(
     "--groups",
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="FILE",
     help="Write the groups of samples that are alike to FILE, for group_by=sources.GroupFile in a recipe.",
 )
-@click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="Write a page with pictures to FILE.")
-@click.option(
-    "--data",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="Folder of the raw files, to read camera and time from their EXIF data.",
-)
+@click.option("--html", type=PATH, metavar="FILE", help="Write a page with pictures to FILE.")
+@click.option("--data", type=OLD_FOLDER, help="Folder of the raw files, to read camera and time from their EXIF data.")
 @click.option("--pairs", type=click.IntRange(0), default=1000, show_default=True, help="Number of pairs to list.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def command(

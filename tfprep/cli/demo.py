@@ -12,6 +12,7 @@ import click
 
 from tfprep.cli import text
 from tfprep.cli.quiet import start_tensorflow
+from tfprep.cli.values import PATH
 from tfprep.optional import require_package
 
 if TYPE_CHECKING:
@@ -23,11 +24,7 @@ Say: TypeAlias = Callable[[str], Any]
 
 @click.command("demo")
 @click.option(
-    "--out",
-    type=click.Path(path_type=Path),
-    default="tfprep-demo",
-    show_default=True,
-    help="Folder for everything that the demo makes.",
+    "--out", type=PATH, default="tfprep-demo", show_default=True, help="Folder for everything that the demo makes."
 )
 @click.option(
     "--scenes", type=click.IntRange(20), default=240, show_default=True, help="Number of training images to make."

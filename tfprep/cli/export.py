@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tfprep.cli import text
+from tfprep.cli.values import PATH
 
 if TYPE_CHECKING:
     from tfprep.export.export import Format
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 @click.command("export")
 @click.argument("folder")
 @click.option("--to", required=True, type=click.Choice(["webdataset", "folder", "coco", "parquet"]), help="The format.")
-@click.option("--out", required=True, type=click.Path(path_type=Path), help="An empty or new folder.")
+@click.option("--out", required=True, type=PATH, help="An empty or new folder.")
 @click.option("--variant", type=click.IntRange(0), default=0, show_default=True, help="The variant to export.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def command(folder: str, to: Format, out: Path, variant: int, as_json: bool) -> None:

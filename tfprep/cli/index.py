@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tfprep.cli import text
+from tfprep.cli.values import FILE
 
 if TYPE_CHECKING:
     from tfprep.dataset.external.make import IndexReport
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 @click.option("--out", help="Folder of the index; created if missing. [default: tfprep-index beside the shards]")
 @click.option(
     "--features",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FILE,
     help="features.json of TensorFlow Datasets, or a JSON file with kind, dtype, shape and classes by feature. "
     "[default: features.json beside the shards, if there is one]",
 )

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from tfprep.cli import text
+from tfprep.cli.values import FILE, OLD_FOLDER
 from tfprep.errors import TfprepError
 from tfprep.sources.detection.guess import LAYOUTS, Layout
 
@@ -15,14 +16,8 @@ _SAMPLES_BUILT, _SAMPLES_DRAWN = 6, 3
 
 
 @click.command("init")
-@click.argument("folder", type=click.Path(path_type=Path, exists=True, file_okay=False))
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path, dir_okay=False),
-    default="recipe.py",
-    show_default=True,
-    help="Recipe file to write.",
-)
+@click.argument("folder", type=OLD_FOLDER)
+@click.option("--out", type=FILE, default="recipe.py", show_default=True, help="Recipe file to write.")
 @click.option(
     "--as", "layout", type=click.Choice(LAYOUTS), help="Layout to take, if FOLDER fits several or is refused."
 )

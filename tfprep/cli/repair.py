@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tfprep.cli import text
+from tfprep.cli.values import PATH
 
 if TYPE_CHECKING:
     from tfprep.builder.repair import RepairSummary
@@ -20,13 +21,11 @@ _KEYS_SHOWN = 10
 
 @click.command("repair")
 @click.argument("folder", callback=lambda _context, _parameter, folder: _local(folder))
-@click.argument("recipe", type=click.Path(path_type=Path), required=False)
-@click.option(
-    "--data", type=click.Path(path_type=Path), help="Folder of the raw files. [default: that of the last build]"
-)
+@click.argument("recipe", type=PATH, required=False)
+@click.option("--data", type=PATH, help="Folder of the raw files. [default: that of the last build]")
 @click.option(
     "--rest",
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="NEW",
     help="If shards stay damaged, save all samples whose records are intact in the folder NEW, as a smaller dataset.",
 )

@@ -7,13 +7,14 @@ from pathlib import Path
 import click
 
 from tfprep.cli import text
+from tfprep.cli.values import FILE
 
 
 @click.command("show")
 @click.argument("folder")
 @click.option(
     "--out",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FILE,
     help="Image file to write. [default: FOLDER-sheet.png next to the folder; for a URL, in the current folder]",
 )
 @click.option("--split", help="Split to draw. [default: the first]")

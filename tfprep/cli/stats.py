@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tfprep.cli import text
+from tfprep.cli.values import PATH
 
 if TYPE_CHECKING:
     from tfprep.inspect.stats import DatasetStats
@@ -26,9 +27,7 @@ _SHOWN, _CLASSES_SHOWN = 3, 20
     show_default=True,
     help="Number of samples of each split whose records are read.",
 )
-@click.option(
-    "--html", type=click.Path(path_type=Path), metavar="FILE", help="Write a page with charts and pictures to FILE."
-)
+@click.option("--html", type=PATH, metavar="FILE", help="Write a page with charts and pictures to FILE.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def command(folder: str, samples: int, html: Path | None, as_json: bool) -> None:
     """Print statistics of the dataset in FOLDER (a path or a URL): classes, sizes, brightness, objects, rejects, duplicates."""

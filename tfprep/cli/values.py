@@ -1,11 +1,23 @@
-"""Values of options with a unit. Functions, because click's own class of types differs between its versions."""
+"""Values of options: types, numbers with a unit, and the user's functions by their names on the command line."""
 
 from __future__ import annotations
 
+import importlib
 import math
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import click
 
+from tfprep.errors import LoaderError
+
+FILE = click.Path(path_type=Path, dir_okay=False)
+FOLDER = click.Path(path_type=Path, file_okay=False)
+OLD_FOLDER = click.Path(path_type=Path, exists=True, file_okay=False)
+PATH = click.Path(path_type=Path)
+POSITIVE = click.FloatRange(0, min_open=True)
 UNITS = {"": 1.0, "b": 1.0, "kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12}
 
 
@@ -31,3 +43,37 @@ def byte_count(value: str) -> float:
     if not 0 < number < math.inf:
         raise click.BadParameter(f"expected bytes such as 200GB, not {value!r}")
     return number
+
+
+def named(text: str) -> Any:
+    """Return the function or model that `text` names, as `module:name` or `file.py:name`; a module may stand in this folder.
+
+    Raises:
+        LoaderError: There is no such module or file, or it does not define the name.
+    """
+    home, _, name = text.rpartition(":")
+    if not home or not name:
+        raise LoaderError(f"expected module:name or file.py:name, not {text!r}")
+    module = _from_file(Path(home)) if home.endswith(".py") else _from_module(home)
+    if not hasattr(module, name):
+        raise LoaderError(f"{home} has no {name!r}")
+    return getattr(module, name)
+
+
+def _from_module(name: str) -> ModuleType:
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise LoaderError(
+            f"there is no module {name!r} ({error}); a file is named by its path, as step.py:f"
+        ) from error
+
+
+def _from_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise LoaderError(f"{path}: no such file")
+    from tfprep.python_file import import_file
+
+    return import_file(path, f"tfprep_named_{path.stem}")

@@ -328,7 +328,7 @@ def _grow_memory() -> None:
 
 
 def _is_of_memory(error: Exception) -> bool:
-    """Return True where memory was not enough: ResourceExhaustedError of TensorFlow, OutOfMemoryError of PyTorch, a status of JAX."""
+    """Return True for the errors of TensorFlow, PyTorch and JAX that say that memory was not enough."""
     name = type(error).__name__
     return (
         isinstance(error, MemoryError)
