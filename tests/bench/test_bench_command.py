@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from tfprep.bench.baselines import Work, baseline
-from tfprep.cli.values import named
 from tfprep.bench.run import files_of
 from tfprep.cli import main
+from tfprep.cli.values import named
 from tfprep.errors import DatasetError, LoaderError
 from tfprep.load import Data
 from tfprep.load.reader.fill import Filler
