@@ -94,7 +94,7 @@ def _driven(cluster: Cluster, tasks: int, wait_s: float) -> dict[str, Any]:
 
 
 def open_waiting(argument: dict[str, Any]) -> Callable[[dict[str, Any], Any], dict[str, Any]]:
-    """The work of the nodes' workers; see `tfprep.builder.workers.engine`."""
+    """The work of the nodes' workers; see `tfprep.child_process`."""
 
     def work(task: dict[str, Any], mark: Any) -> dict[str, Any]:
         mark(0)
@@ -164,7 +164,13 @@ def _argument(folder: Path) -> dict[str, Any]:
 
     fcntl.flock(lock, fcntl.LOCK_EX)
     _argument.lock = lock  # type: ignore[attr-defined]  # held until this process ends
-    nothing: dict[str, Any] = {"recipe_file": None, "run": "scale", "scratch": None, "witnesses": []}
+    nothing: dict[str, Any] = {
+        "recipe_file": None,
+        "recipe_files": {},
+        "run": "scale",
+        "scratch": None,
+        "witnesses": [],
+    }
     return {**nothing, "out": str(folder), "root": str(folder), "files": [], "values": []}
 
 

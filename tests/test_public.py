@@ -10,7 +10,7 @@ import tfprep
 from tfprep import errors
 
 PACKAGES = [
-    "augment", "builder", "builder.workers", "codecs", "dataset", "derive", "load", "recipe", "records", "sources", "train",
+    "augment", "builder", "codecs", "dataset", "derive", "load", "recipe", "records", "sources", "train",
 ]  # fmt: skip
 
 

@@ -39,11 +39,7 @@ def start(site, tools):
 
 def workers_of(process):
     try:
-        return [
-            child
-            for child in psutil.Process(process.pid).children()
-            if "tfprep.builder.workers.worker" in child.cmdline()
-        ]
+        return [child for child in psutil.Process(process.pid).children() if "tfprep.child_process" in child.cmdline()]
     except psutil.Error:
         return []
 

@@ -264,7 +264,7 @@ def test_a_worker_that_dies_between_samples_is_replaced(full, tools):
 
     def strike(event):
         if event.name in ("planned", "space") and len(killed) < 3:
-            workers = [c for c in psutil.Process().children() if "tfprep.builder.workers.worker" in c.cmdline()]
+            workers = [c for c in psutil.Process().children() if "tfprep.child_process" in c.cmdline()]
             killed.append(workers[0].pid)
             workers[0].kill()
 
@@ -281,7 +281,7 @@ def test_workers_that_cannot_start_are_an_error(full, monkeypatch):
 
 def test_a_recipe_that_fails_only_in_workers_raises(full):
     full.change_recipe(
-        "RECIPE = Recipe(", "import sys\nif 'worker' in sys.argv[0]:\n    raise ImportError('no GPU')\nRECIPE = Recipe("
+        "RECIPE = Recipe(", "import sys\nif 'child_process' in sys.argv[0]:\n    raise ImportError('no GPU')\nRECIPE = Recipe("
     )
     with pytest.raises(Exception, match=r"no GPU"):
         full.build(workers=1)
@@ -319,10 +319,10 @@ def test_a_file_that_hangs_when_its_content_is_compared(full, monkeypatch):
 
 
 def test_signals_have_names():
-    from tfprep.builder.workers.processes import _how
+    from tfprep.child_process import ending_of
 
-    assert _how(-signal.SIGBUS) == "killed by SIGBUS"
-    assert _how(3) == "ended with exit status 3"
+    assert ending_of(-signal.SIGBUS) == "killed by SIGBUS"
+    assert ending_of(3) == "ended with exit status 3"
 
 
 def test_warnings_of_native_decoders_go_to_the_log_by_sample(full, capfd):

@@ -59,6 +59,15 @@ class NodeProgress:
 
 
 @dataclass(frozen=True)
+class NodeNews:
+    """A node of a cluster joined the work, was lost, or was refused as it would make other bytes; or all wait for nodes."""
+
+    node: str
+    state: Literal["joined", "lost", "refused", "waiting"]
+    text: str
+
+
+@dataclass(frozen=True)
 class BuildProgress:
     """How far a build is.
 

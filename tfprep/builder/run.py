@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tfprep.builder.layout import Layout, forget_marks, locked, remember_origin
 from tfprep.builder.options import BuildOptions, BuildSummary, Part, PartSummary, worker_count
@@ -37,11 +38,9 @@ from tfprep.builder.publication.at_store import locked_at_store
 from tfprep.builder.publication.publish import Publication, check_rejects, publish
 from tfprep.builder.receipts import Receipt, read_receipts
 from tfprep.builder.report import foreign_profiles, preparing_report, write_report
-from tfprep.builder.schedule import PendingShard, ShardScheduler, SpaceCheck
+from tfprep.builder.schedule import Engine, PendingShard, ShardScheduler, SpaceCheck
 from tfprep.builder.scratch import placed
 from tfprep.builder.shards.forms import expected_of, most_common
-from tfprep.builder.workers import Engine
-from tfprep.builder.workers.engine import Json
 from tfprep.dataset import Manifest
 from tfprep.dataset.tfds import tfds_limits
 from tfprep.errors import BuildError, RecipeError, SourceError
@@ -347,7 +346,7 @@ class _Build:
             self._tell("differing", f"{len(pending)} shards hold records of another form; most: {forms}", forms=common)
         return pending
 
-    def _argument(self, plan: Plan) -> Json:
+    def _argument(self, plan: Plan) -> dict[str, Any]:
         """Return the argument of `open_work`. A recipe that came from a file is loaded from it again, others are pickled."""
         recipe = None if self._file else plan.recipe
         return {

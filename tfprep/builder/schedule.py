@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
-from typing import Any
+from typing import Any, Protocol
 
 from tfprep import units
 from tfprep.builder.layout import Layout
 from tfprep.builder.planning.plan import Plan
 from tfprep.builder.planning.state import ShardState
-from tfprep.builder.progress import BuildProgress, NodeProgress, OnProgress, Tell, WorkerProgress
+from tfprep.builder.progress import BuildProgress, NodeNews, NodeProgress, OnProgress, Tell, WorkerProgress
 from tfprep.builder.shards.task import ShardTask
-from tfprep.builder.workers import Engine, NodeNews, TaskCrashed, TaskDone, TaskProgress, WorkerOutput
+from tfprep.child_process import TaskCrashed, TaskDone, TaskProgress, WorkerEvent, WorkerOutput, WorkerState
 from tfprep.errors import BuildError
 from tfprep.storage.local import free_bytes
 
@@ -35,6 +35,24 @@ _MOST_OUTPUTS = 1000
 
 OnBuilt = Callable[[ShardTask, int], None]
 """A function that gets the task of each shard that was written, and the size of its files in bytes."""
+
+
+class Engine(Protocol):
+    """Runs submitted tasks somewhere, as `tfprep.child_process.Processes` does: `Inline`, `Processes` or `RayNodes`."""
+
+    def start(self) -> None: ...
+
+    def open(self, argument: Any) -> None: ...
+
+    def submit(self, number: int, task: Any, *, urgent: bool = False) -> None: ...
+
+    def events(self) -> Iterator[WorkerEvent | NodeNews]: ...
+
+    def workers(self) -> tuple[WorkerState, ...]: ...
+
+    def capacity(self) -> int: ...
+
+    def close(self) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -123,7 +141,7 @@ class ShardScheduler:
     def _submit(self, attempt: _Attempt, *, urgent: bool = False) -> None:
         number = next(self._numbers)
         self._running[number] = attempt
-        self._engine.submit(number, vars(attempt.task), urgent=urgent)
+        self._engine.submit(number, attempt.task, urgent=urgent)
 
     # --- what became of a task ---------------------------------------------------------------------------------------
 
@@ -162,7 +180,7 @@ class ShardScheduler:
         elif attempt.retry:
             self._blame_again(attempt, item, event.reason)
         else:
-            self._build_again(attempt, {str(item): event.reason})
+            self._build_again(attempt, {item: event.reason})
 
     def _crashed_between_samples(self, attempt: _Attempt, reason: str) -> None:
         attempt.in_shard[-1] += 1
@@ -175,7 +193,7 @@ class ShardScheduler:
 
     def _blame_again(self, attempt: _Attempt, item: int, reason: str) -> None:
         """A sample that an earlier build rejected failed again. If all of them did, the shard stays as it is."""
-        skip = {**attempt.task.skip, str(item): reason}
+        skip = {**attempt.task.skip, item: reason}
         attempt = replace(attempt, task=replace(attempt.task, skip=skip))
         rest = _from(attempt, item)[1:]
         if rest:
@@ -189,7 +207,7 @@ class ShardScheduler:
         task = replace(attempt.task, purpose="probe", positions=positions)
         self._submit(replace(attempt, task=task), urgent=True)
 
-    def _build_again(self, attempt: _Attempt, skip: Mapping[str, str] | None = None) -> None:
+    def _build_again(self, attempt: _Attempt, skip: Mapping[int, str] | None = None) -> None:
         """Build the rest of the shard, without the samples to skip: what is finished of it is kept."""
         task = replace(attempt.task, purpose="build", positions=(), skip={**attempt.task.skip, **(skip or {})})
         self._submit(_Attempt(task, attempt.in_shard, attempt.alone), urgent=True)
@@ -214,11 +232,11 @@ class ShardScheduler:
         self._tell("output", f"{key}: {text}{more}" if key else text + more, key=key, output=event.text)
 
     def _note_node(self, news: NodeNews) -> None:
-        if news.what != "waiting":
+        if news.state != "waiting":
             before = self.nodes.get(news.node, NodeProgress(news.node))
-            self.nodes[news.node] = replace(before, state=news.what)
+            self.nodes[news.node] = replace(before, state=news.state)
         # A node that takes no part any more costs time that nobody would notice otherwise.
-        self._tell("node" if news.what == "joined" else "warning", news.text, node=news.node, state=news.what)
+        self._tell("node" if news.state == "joined" else "warning", news.text, node=news.node, state=news.state)
 
     def _tell_progress(self) -> None:
         """Report the progress unless that was just done: it takes time for each worker, and a cluster has hundreds."""

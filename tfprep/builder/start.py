@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tfprep.builder.options import BuildOptions, BuildSummary, Part, PartSummary, worker_count
-from tfprep.builder.workers import Engine, Inline, Processes
-from tfprep.child_process import worker_environment
+from tfprep.child_process import Inline, Processes, worker_environment
 from tfprep.dataset.names import INDEX
 from tfprep.engines import Ray
 from tfprep.errors import BuildError
@@ -20,6 +19,7 @@ from tfprep.storage.urls import is_remote
 if TYPE_CHECKING:
     from tfprep.builder.progress import OnEvent, OnProgress
     from tfprep.builder.run import Job
+    from tfprep.builder.schedule import Engine
     from tfprep.recipe import Recipe
 
 ENTRY = "tfprep.builder.shards.shard:open_work"

@@ -10,13 +10,13 @@ import pytest
 
 from tfprep.builder.layout import Layout
 from tfprep.builder.planning.versions import building_versions
+from tfprep.builder.progress import NodeNews
 from tfprep.builder.schedule import ShardScheduler, _Attempt
 from tfprep.builder.shards.task import ShardTask
-from tfprep.builder.workers import Inline
 from tfprep.builder.workers.cluster import RayNodes
-from tfprep.builder.workers.connection import Connection
-from tfprep.builder.workers.engine import NodeNews, TaskCrashed, WorkerEvent
 from tfprep.builder.workers.node import Node, NodeReply, NodeTask
+from tfprep.builder.workers.remote_node import Connection
+from tfprep.child_process import Inline, TaskCrashed, WorkerEvent
 from tfprep.engines import Ray
 from tfprep.errors import BuildError, StorageError
 
@@ -99,7 +99,7 @@ def test_a_task_that_overtakes_others_is_a_suspect_as_well_when_its_node_is_lost
         (1, None),
         (3, None),
     ]
-    assert [event.what for event in seen if isinstance(event, NodeNews)] == ["joined", "lost"]
+    assert [event.state for event in seen if isinstance(event, NodeNews)] == ["joined", "lost"]
 
 
 def test_all_actors_are_ended_although_the_store_is_gone(monkeypatch, argument):
@@ -120,13 +120,13 @@ def test_all_actors_are_ended_although_the_store_is_gone(monkeypatch, argument):
 
 
 def test_a_mark_that_cannot_be_removed_hides_no_error(monkeypatch, argument):
-    from tfprep.builder.workers import sight
+    from tfprep.builder.workers import node
 
     def fail(path: object) -> None:
         raise StorageError("the store cannot be reached")
 
-    monkeypatch.setattr(sight, "remove_file", fail)
-    with pytest.raises(BuildError, match="the first error"), sight.shown(argument):
+    monkeypatch.setattr(node, "remove_file", fail)
+    with pytest.raises(BuildError, match="the first error"), node.shared_folder_check(argument):
         raise BuildError("the first error")
 
 

@@ -1,36 +1,30 @@
 """From entries of a listing to rows of one width and the texts beside them, a chunk at a time, here or in helper processes.
 
 Looking at files and hashing keys take most of the time of a plan, so large listings are written down by helpers while this
-process goes on to list. A helper is `python -m tfprep.builder.planning.listing ROOT SEED PARENT`; chunks and results are pickles,
-each after its length. What a helper makes of a chunk is what this process would make of it.
+process goes on to list. What a helper makes of a chunk is what this process would make of it.
 """
 
 from __future__ import annotations
 
-import fcntl
 import gc
+import itertools
 import json
 import os
-import pickle
-import struct
-import subprocess
-import sys
-from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from hashlib import blake2b
-from itertools import islice
+from math import inf
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from tfprep.child_process import end_with_parent, worker_environment
+from tfprep.child_process import Mark, Processes, TaskCrashed, TaskDone
 from tfprep.fields import Array
 from tfprep.limits import usable_cpus
 from tfprep.seeding import sample_hashes
 from tfprep.sources import Entry
-from tfprep.sources.raw import RawState, raw_states
+from tfprep.sources.raw import RawState, raw_root, raw_states
 from tfprep.sources.reference import parse_reference
 from tfprep.storage.urls import is_remote
 
@@ -57,9 +51,6 @@ ROW = np.dtype(
         ("split", "<i2"),
     ]
 )
-_LENGTH = struct.Struct("<q")
-_PIPE_BYTES = 1 << 20
-"""The most that Linux gives a pipe of a user without privileges: 16 times the default, and as many fewer turns of both ends."""
 
 
 class Written(NamedTuple):
@@ -92,29 +83,49 @@ def write_listing(entries: Iterable[Entry], root: Path, seed: int) -> Iterator[W
       root: The folder of the raw files, or a URL.
       seed: The recipe's seed.
     """
-    helpers: deque[_Helper] = deque()
-    try:
-        for number, chunk in enumerate(_chunks(entries)):
-            if number == _ALONE and _is_local(root, chunk) and usable_cpus() > 1:
-                helpers.extend(_Helper(root, seed) for _ in range(min(usable_cpus(), _MOST_HELPERS)))
-            if not helpers:
-                yield _written(chunk, root, seed)
-                continue
-            helper = helpers.popleft()
-            yield from helper.take()
-            helper.hand(chunk)
-            helpers.append(helper)
-        for helper in helpers:
-            yield from helper.take()
-    finally:
-        for helper in helpers:
-            helper.end()
-
-
-def _chunks(entries: Iterable[Entry]) -> Iterator[_Chunk]:
     entries = iter(entries)
-    while chunk := list(islice(entries, CHUNK)):
-        yield _columns(chunk)
+    chunks = (_columns(chunk) for chunk in iter(lambda: list(itertools.islice(entries, CHUNK)), []))
+    for number, chunk in enumerate(chunks):
+        if number == _ALONE and _is_local(root, chunk) and usable_cpus() > 1:
+            yield from _by_helpers(itertools.chain([chunk], chunks), root, seed)
+            return
+        yield _written(chunk, root, seed)
+
+
+def _by_helpers(chunks: Iterator[_Chunk], root: Path, seed: int) -> Iterator[Written]:
+    """Have each chunk written down by one of some processes, and yield the results in order; a chunk at which one dies, here."""
+    count = min(usable_cpus(), _MOST_HELPERS)
+    pending: dict[int, _Chunk] = {}
+    results: dict[int, Written] = {}
+    with closing(Processes(f"{__name__}:open_helper", workers=count, item_timeout_s=inf)) as helpers:
+        helpers.start()
+        helpers.open((os.fspath(root), seed))
+        events = helpers.events()
+        for due in itertools.count():
+            for number, chunk in zip(range(due + len(pending) + len(results), due + count), chunks, strict=False):
+                pending[number] = chunk
+                helpers.submit(number, tuple(chunk))
+            if not pending and not results:
+                return
+            while due not in results:
+                event = next(events)
+                if isinstance(event, TaskDone):
+                    results[event.task] = Written(*event.result)
+                elif isinstance(event, TaskCrashed):
+                    results[event.task] = _written(pending[event.task], root, seed)
+                pending = {number: chunk for number, chunk in pending.items() if number not in results}
+            yield results.pop(due)
+
+
+def open_helper(argument: tuple[str, int]) -> Callable[[Sequence[Any], Mark], tuple[Any, ...]]:
+    """Return the work of a helper process (`tfprep.child_process`)."""
+    root, seed = raw_root(argument[0]), argument[1]
+
+    def work(chunk: Sequence[Any], mark: Mark) -> tuple[Any, ...]:
+        gc.disable()  # A chunk holds no cycle; the collector would look at all of it several times, an eighth of the time.
+        return tuple(_written(_Chunk(*chunk), root, seed))
+
+    return work
 
 
 def _columns(chunk: Sequence[Entry]) -> _Chunk:
@@ -180,75 +191,3 @@ def _stat(states: Mapping[str, RawState], files: Sequence[str]) -> tuple[str, in
         if not reference.missing
     )
     return " ".join(state.text for state in of_files), sum(sizes), " ".join(state.identity for state in of_files)
-
-
-# --- helpers ----------------------------------------------------------------------------------------------------------
-
-
-class _Helper:
-    """A process that writes down one chunk at a time. A chunk of a helper that has died is written down here."""
-
-    def __init__(self, root: Path, seed: int) -> None:
-        self._root, self._seed = root, seed
-        self._chunk: _Chunk | None = None
-        command = [sys.executable, "-m", __name__, os.fspath(root), str(seed), str(os.getpid())]
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=worker_environment()
-        )
-        for pipe in (self._process.stdin, self._process.stdout):
-            _enlarge(pipe)
-
-    def hand(self, chunk: _Chunk) -> None:
-        """Give it a chunk; it must have none."""
-        self._chunk = chunk
-        with suppress(BrokenPipeError):
-            _send(self._process.stdin, tuple(chunk))
-
-    def take(self) -> Iterator[Written]:
-        """Wait for its chunk, and yield it; nothing if it has none."""
-        if self._chunk is not None:
-            answer = _receive(self._process.stdout)
-            yield _written(self._chunk, self._root, self._seed) if answer is None else Written(*answer)
-            self._chunk = None
-
-    def end(self) -> None:
-        """End the process, whatever it is doing."""
-        self._process.kill()
-        self._process.communicate()
-
-
-def _enlarge(pipe: BinaryIO | Any) -> None:
-    if hasattr(fcntl, "F_SETPIPE_SZ"):  # Linux has it
-        with suppress(OSError):  # The pipes of all processes of a user together have a limit.
-            fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
-
-
-def _send(pipe: BinaryIO | Any, message: Any) -> None:
-    content = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
-    pipe.write(_LENGTH.pack(len(content)))
-    pipe.write(content)
-    pipe.flush()
-
-
-def _receive(pipe: BinaryIO | Any) -> Any:
-    """Return the next message; None at the end, also in the middle of a message."""
-    head = pipe.read(_LENGTH.size)
-    if len(head) < _LENGTH.size:
-        return None
-    (size,) = _LENGTH.unpack(head)
-    content = pipe.read(size)
-    return pickle.loads(content) if len(content) == size else None
-
-
-def _help(root: Path, seed: int, parent: int) -> None:
-    end_with_parent(parent)
-    chunks, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what a library prints is no answer
-    gc.disable()  # a chunk holds no cycle; the collector would look at all of it several times, an eighth of the time
-    while (message := _receive(chunks)) is not None:
-        _send(answers, tuple(_written(_Chunk(*message), root, seed)))
-
-
-if __name__ == "__main__":
-    with suppress(BrokenPipeError, KeyboardInterrupt):
-        _help(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))

@@ -11,7 +11,7 @@ import hashlib
 import itertools
 import pickle
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -42,7 +42,7 @@ from tfprep.builder.shards.make_sample import SampleMaker, Stored
 from tfprep.builder.shards.stages import TimedStage
 from tfprep.builder.shards.task import ShardTask
 from tfprep.builder.shards.unfinished import DIGEST, KEY, SampleResult, UnfinishedShard
-from tfprep.builder.workers.engine import NO_ITEM, Json, Mark, Work
+from tfprep.child_process import NO_ITEM, Mark
 from tfprep.codecs import Original
 from tfprep.dataset.names import shard_name
 from tfprep.errors import BuildError, RecipeError, SampleError
@@ -99,7 +99,7 @@ class BuildContext:
         return self.maker.recipe
 
 
-def open_work(argument: Json) -> Work:
+def open_work(argument: Mapping[str, Any]) -> Callable[[ShardTask, Mark], dict[str, Any]]:
     """Return the function that runs the tasks of a worker. Raises RecipeError if the recipe is not the one of the plan."""
     cv2.setNumThreads(0)
     recipe, files = _recipe(argument), tuple(argument["files"])
@@ -117,10 +117,10 @@ def open_work(argument: Json) -> Work:
     )
     if context.layout.at_store:
         context.layout.make()  # The scratch folder of another machine is not there yet.
-    return lambda task, mark: run_task(context, ShardTask(**task), mark)
+    return lambda task, mark: run_task(context, task, mark)
 
 
-def _recipe(argument: Json) -> Recipe:
+def _recipe(argument: Mapping[str, Any]) -> Recipe:
     """Load the recipe from its file, or unpickle it; within one process it comes as it is."""
     file = argument["recipe_file"]
     recipe: Recipe
@@ -144,7 +144,7 @@ def _why_another(file: str | None, *, on_cluster: bool) -> str:
     return f"{changed} changed while the build was running; run the build again, with the recipe as it is now"
 
 
-def run_task(context: BuildContext, task: ShardTask, mark: Mark) -> Json:
+def run_task(context: BuildContext, task: ShardTask, mark: Mark) -> dict[str, Any]:
     """Build the shard, or find that it is up to date by the content of its sources; the result says which."""
     if task.purpose == "probe":
         _probe(context, task, mark)
@@ -337,8 +337,8 @@ class _Shard:
         try:
             with self._timed("read"):
                 raw = self._context.inputs.read(files, values, self.read)
-            if str(position) in self._task.skip:
-                raise SampleError(self._task.skip[str(position)], stage="process")
+            if position in self._task.skip:
+                raise SampleError(self._task.skip[position], stage="process")
             records, moments, counts = self._make(position, key, raw.parts)
             specs = of_variants(record.specs for record in records)
             check_expected(specs, self._task.expected)

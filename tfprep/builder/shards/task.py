@@ -17,7 +17,7 @@ class ShardTask:
       signature: Digest of `fingerprint` and of what the listing says about each sample.
       identity: As in `Receipt`.
       samples: (key, files, values, stat, identity) of each sample, in the order of the records.
-      skip: By position, why a sample is rejected without a try. The positions are strings, because tasks travel as JSON.
+      skip: By position, why a sample is rejected without a try.
       expected: By field, the form (`tfprep.builder.shards.forms`) that its value must have, where records of the dataset differ.
       purpose: "build" writes the shard. "probe" makes the samples at `positions` and writes nothing, to see whether one of
         them crashes.
@@ -31,7 +31,7 @@ class ShardTask:
     signature: str
     identity: str
     samples: Sequence[tuple[str, Sequence[str], Sequence[Any], str, int]]
-    skip: Mapping[str, str] = field(default_factory=dict)
+    skip: Mapping[int, str] = field(default_factory=dict)
     expected: Mapping[str, str] = field(default_factory=dict)
     purpose: Literal["build", "probe"] = "build"
     positions: Sequence[int] = ()

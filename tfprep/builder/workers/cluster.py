@@ -18,12 +18,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tfprep.builder.workers.connection import Connection
-from tfprep.builder.workers.engine import Json, NodeNews, NothingNew, TaskCrashed, TaskDone, WorkerEvent, WorkerState
-from tfprep.builder.workers.node import NodeTask
-from tfprep.builder.workers.remote_node import NodeLostError, NodeRefusedError, RemoteNode, differences
-from tfprep.builder.workers.sight import shown
+from tfprep.builder.progress import NodeNews
+from tfprep.builder.workers.node import Json, NodeTask, shared_folder_check
+from tfprep.builder.workers.remote_node import Connection, NodeLostError, NodeRefusedError, RemoteNode, differences
 from tfprep.builder.workers.user_code import collected
+from tfprep.child_process import NothingNew, TaskCrashed, TaskDone, WorkerEvent, WorkerState
 from tfprep.engines import Ray
 from tfprep.errors import BuildError
 from tfprep.optional import require_package
@@ -59,7 +58,7 @@ class RayNodes:
         self._nodes: dict[str, RemoteNode] = {}
         self._failures: Counter[str] = Counter()
         self._refusals: dict[str, str] = {}
-        self._news: deque[tuple[RemoteNode | None, WorkerEvent]] = deque()
+        self._news: deque[tuple[RemoteNode | None, WorkerEvent | NodeNews]] = deque()
         self._reporting: RemoteNode | None = None
         self._has_begun = self._told_to_wait = False
         self._next_look = 0.0
@@ -75,13 +74,13 @@ class RayNodes:
     def open(self, argument: Json) -> None:
         files = {name: Path(path) for name, path in argument["recipe_files"].items()}
         code = collected(Path(argument["recipe_file"]), files) if argument["recipe_file"] else collected(None)
-        self._opening = argument, code, self._folders.enter_context(shown(argument))
+        self._opening = argument, code, self._folders.enter_context(shared_folder_check(argument))
         self._last_node = time.monotonic()
         for node in self._nodes.values():
             if node.step == "is ready":
                 node.open(self._opening)
 
-    def submit(self, number: int, task: Json, *, urgent: bool = False) -> None:
+    def submit(self, number: int, task: Any, *, urgent: bool = False) -> None:
         """Queue a task. An urgent one that follows from a node's event goes to that node: it has what is finished of it."""
         new = NodeTask(number, task, urgent)
         if urgent and self._reporting is not None:
@@ -89,7 +88,7 @@ class RayNodes:
         else:
             (self._waiting.appendleft if urgent else self._waiting.append)(new)
 
-    def events(self) -> Iterator[WorkerEvent]:
+    def events(self) -> Iterator[WorkerEvent | NodeNews]:
         """See `Engine`. Raises BuildError if a node is refused before the first task, or if no node takes part for too long."""
         while self._waiting or self._news or any(node.tasks for node in self._nodes.values()):
             self._find_nodes()
@@ -262,10 +261,10 @@ class RayNodes:
                 if isinstance(event, TaskDone):
                     self._failures[node.identifier] = 0
 
-    def _add_news(self, event: WorkerEvent) -> None:
+    def _add_news(self, event: WorkerEvent | NodeNews) -> None:
         self._news.append((None, event))
 
-    def _tell(self) -> Iterator[WorkerEvent]:
+    def _tell(self) -> Iterator[WorkerEvent | NodeNews]:
         while self._news:
             self._reporting, event = self._news.popleft()
             yield event

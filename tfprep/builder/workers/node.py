@@ -2,24 +2,34 @@
 
 The driver calls `versions`, `open` and then `exchange`, again and again. Between the calls a thread keeps the workers busy with
 the tasks that wait here. That thread starts the workers, because a worker ends with the thread that started it.
+
+Before that, `SharedFolderCheck` compares the node's output folder, its lock and some raw files with those of the driver.
 """
 
 from __future__ import annotations
 
+import fcntl
 import queue
+import secrets
 import threading
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from tfprep.builder.layout import Layout
 from tfprep.builder.planning.versions import building_versions
 from tfprep.builder.scratch import scratch_folder
-from tfprep.builder.workers.engine import Json, NothingNew, TaskProgress, WorkerEvent, WorkerState
-from tfprep.builder.workers.processes import Processes
-from tfprep.builder.workers.sight import Sight
+from tfprep.builder.shards.inputs import Inputs
 from tfprep.builder.workers.user_code import UserCode, unpack
+from tfprep.child_process import NothingNew, Processes, TaskProgress, WorkerEvent, WorkerState
+from tfprep.errors import BuildError, DatasetError, StorageError
+from tfprep.sources.raw import raw_root
+from tfprep.storage.urls import folder_at, read_content, remove_file, write_content
+
+Json = dict[str, Any]
 
 _EXCHANGE_S = 0.5
 """Longest time that `exchange` waits: how old the driver's view of running tasks may be."""
@@ -30,7 +40,7 @@ class NodeTask:
     """A task for a node, as in `Engine.submit`."""
 
     number: int
-    body: Json
+    body: Any
     urgent: bool = False
 
 
@@ -65,19 +75,19 @@ class Node:
         """Return the versions of the software that decides what bytes are made."""
         return building_versions()
 
-    def open(self, argument: Json, code: UserCode, sight: Sight) -> None:
+    def open(self, argument: Json, code: UserCode, check: SharedFolderCheck) -> None:
         """Check the folders, unpack the user's code and start the workers.
 
         Raises:
           BuildError: The folders are not those of the driver.
         """
-        sight.look(argument)
+        check.compare(argument)
         own = self._folder.enter_context(scratch_folder(argument["scratch"] and Path(argument["scratch"]).parent))
         unpack(code, own / "code")
         # Another node may take over a shard while this one, which seemed dead, still writes to its files.
         changes = {
             "run": f"{argument['run']}-{self._name}",
-            "mark": sight.mark,
+            "mark": check.mark,
             "scratch": argument["scratch"] and str(own),
         }
         if code.recipe:
@@ -125,3 +135,82 @@ class Node:
 
     def _take(self, task: NodeTask) -> None:
         self._engine.submit(task.number, task.body, urgent=task.urgent)
+
+
+# --- the folders of a node -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SharedFolderCheck:
+    """What another machine has to see.
+
+    Attributes:
+      mark: The name and the content of a file below the output folder.
+      samples: Files, values and digest of some samples.
+    """
+
+    mark: str
+    samples: Sequence[tuple[Sequence[str], Sequence[Any], bytes]]
+
+    def compare(self, argument: Json) -> None:
+        """Compare the folders of this machine. Raises BuildError that says what differs."""
+        layout = Layout(folder_at(argument["out"]))
+        self._check_output(layout)
+        if not layout.at_store:
+            _check_lock(layout)
+        inputs = _raw_inputs(argument)
+        for files, values, digest in self.samples:
+            if inputs.digest(files, values) != digest:
+                names = ", ".join(files) or "a sample"
+                raise BuildError(
+                    f"{names} below {argument['root']} is missing or another file there; --data names a folder that all nodes "
+                    "see, or a copy on each node"
+                )
+
+    def _check_output(self, layout: Layout) -> None:
+        path = layout.marks / self.mark
+        own = path.with_name(f"{self.mark}-{secrets.token_hex(4)}")
+        try:
+            same = read_content(path).decode() == self.mark
+            write_content(own, self.mark)
+            remove_file(own)
+        except FileNotFoundError:
+            same = False
+        except (OSError, DatasetError, BuildError) as error:
+            raise BuildError(f"{layout.out} cannot be used there: {error}") from error
+        if not same:
+            raise BuildError(f"{layout.out} is not the driver's folder there; --out names a folder that all nodes see")
+
+
+def _check_lock(layout: Layout) -> None:
+    """Raise BuildError if the driver's lock is not seen: attempts at one shard rely on locks that all machines share."""
+    with layout.lock.open("a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return
+    raise BuildError(
+        f"{layout.lock} is locked by the driver and not locked there: the file system is mounted without shared locks "
+        "(the options nolock and local_lock of NFS, noflock of Lustre)"
+    )
+
+
+@contextmanager
+def shared_folder_check(argument: Json) -> Iterator[SharedFolderCheck]:
+    """Leave a mark in the output folder, and digest the samples of `argument["witnesses"]`."""
+    layout, mark = Layout(folder_at(argument["out"])), secrets.token_hex(8)
+    inputs = _raw_inputs(argument)
+    samples = [(files, values, inputs.digest(files, values)) for files, values in argument["witnesses"]]
+    path = layout.marks / mark
+    if not layout.at_store:
+        path.parent.mkdir(exist_ok=True)
+    write_content(path, mark)
+    try:
+        yield SharedFolderCheck(mark, samples)
+    finally:
+        with suppress(StorageError):  # The next build removes it.
+            remove_file(path)
+
+
+def _raw_inputs(argument: Json) -> Inputs:
+    return Inputs(raw_root(argument["root"]), tuple(argument["files"]), tuple(argument["values"]))

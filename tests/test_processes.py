@@ -1,4 +1,4 @@
-"""Engines run tasks and report their results. The work is a small module, without a build."""
+"""Tasks run in other processes, which report results, crashes and output. The work is a small module, without a build."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import time
 import psutil
 import pytest
 
-from tfprep.builder.workers import Inline, NothingNew, Processes, TaskCrashed, TaskDone, TaskProgress, WorkerOutput
+from tfprep.child_process import Inline, NothingNew, Processes, TaskCrashed, TaskDone, TaskProgress, WorkerOutput
 from tfprep.errors import BuildError, RecipeError
 
 WORK = """
@@ -170,7 +170,7 @@ def test_workers_do_not_import_from_the_current_folder_unless_the_parent_does(en
 def test_workers_end_when_their_parent_is_killed(entry, tmp_path):
     code = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
-        "from tfprep.builder.workers import Processes\n"
+        "from tfprep.child_process import Processes\n"
         "engine = Processes('its_work:open_work', workers=2, item_timeout_s=60)\n"
         "engine.start(); engine.open({})\n"
         "for number in range(2): engine.submit(number, {'items': 1000, 'sleep': 0.2})\n"

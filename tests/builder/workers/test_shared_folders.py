@@ -10,8 +10,7 @@ import pytest
 
 from tfprep.builder.layout import Layout, forget_marks
 from tfprep.builder.shards import shard
-from tfprep.builder.workers.engine import Json
-from tfprep.builder.workers.sight import shown
+from tfprep.builder.workers.node import Json, shared_folder_check
 from tfprep.builder.workers.user_code import collected, unpack
 from tfprep.errors import BuildError
 from tfprep.recipe.file import load_recipe
@@ -31,9 +30,9 @@ def test_a_node_that_sees_the_same_folders_takes_part(argument):
     layout = Layout(Path(argument["out"]))
     with layout.lock.open("a+") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        with shown(argument) as sight:
-            sight.look(argument)
-            assert [path.name for path in layout.marks.iterdir()] == [sight.mark]
+        with shared_folder_check(argument) as check:
+            check.compare(argument)
+            assert [path.name for path in layout.marks.iterdir()] == [check.mark]
     assert list(layout.marks.iterdir()) == []
 
 
@@ -53,14 +52,14 @@ def test_a_node_that_sees_the_same_folders_takes_part(argument):
     ],
 )
 def test_a_difference_is_named(argument, change, message):
-    with shown(argument) as sight, Layout(Path(argument["out"])).lock.open("a+") as lock:
+    with shared_folder_check(argument) as check, Layout(Path(argument["out"])).lock.open("a+") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if change is None:
             fcntl.flock(lock, fcntl.LOCK_UN)
         else:
             change(argument)
         with pytest.raises(BuildError, match=message):
-            sight.look(argument)
+            check.compare(argument)
 
 
 def test_the_recipe_and_its_neighbours_are_sent_and_large_data_and_installed_packages_are_not(tmp_path, monkeypatch):
