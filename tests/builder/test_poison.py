@@ -281,7 +281,8 @@ def test_workers_that_cannot_start_are_an_error(full, monkeypatch):
 
 def test_a_recipe_that_fails_only_in_workers_raises(full):
     full.change_recipe(
-        "RECIPE = Recipe(", "import sys\nif 'child_process' in sys.argv[0]:\n    raise ImportError('no GPU')\nRECIPE = Recipe("
+        "RECIPE = Recipe(",
+        "import sys\nif 'child_process' in sys.argv[0]:\n    raise ImportError('no GPU')\nRECIPE = Recipe(",
     )
     with pytest.raises(Exception, match=r"no GPU"):
         full.build(workers=1)
