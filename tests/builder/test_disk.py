@@ -24,7 +24,7 @@ from tfprep.dataset import open_dataset
 from tfprep.errors import BuildError, BuildLockedError, DatasetError, SourceError
 from tfprep.storage import local as files
 
-Usage = namedtuple("Usage", "f_bavail f_frsize")
+Usage = namedtuple("Usage", "f_bavail f_frsize f_fsid", defaults=[1])
 
 
 def limited(site, tools, limit, workers):
