@@ -320,7 +320,7 @@ def test_shards_that_are_built_twice_are_counted_once(full):
 
 def test_class_names_that_tensorflow_datasets_would_misread_are_a_warning(site, monkeypatch):
     """The sources of tfprep refuse such names; a user's source may give them."""
-    monkeypatch.setattr("tfprep.sources.layout.class_name_fault", lambda name: "")
+    monkeypatch.setattr("tfprep.sources.folder.class_name_fault", lambda name: "")
     site.add("train/cat/1", 1)
     site.add("train/dog /2", 2)
     site.add("val/cat/3", 3)

@@ -9,11 +9,9 @@ import pytest
 
 from tfprep.errors import SampleError, StorageError
 from tfprep.images import check_file_size
-from tfprep.sources import ahead as module
 from tfprep.sources import raw
-from tfprep.sources.ahead import files_ahead
-from tfprep.sources.raw import raw_root, read_raw
-from tfprep.sources.reference import Reference
+from tfprep.sources import raw as module
+from tfprep.sources.raw import Reference, files_ahead, raw_root, read_raw
 
 pytest.importorskip("obstore")
 CONTENTS = {f"{number:03d}.bin": bytes([number]) * (number + 1) for number in range(60)}
@@ -39,11 +37,11 @@ def test_a_bounded_number_is_ahead(url, s3):
     with files_ahead(raw_root(url), CONTENTS) as read:
         read(raw_root(url), "000.bin")
         end = time.monotonic() + 60
-        while len(s3.proxy.reads()) < module.FILES:
+        while len(s3.proxy.reads()) < module.FILES_AHEAD:
             assert time.monotonic() < end
             time.sleep(0.01)
         time.sleep(0.1)
-        assert len(s3.proxy.reads()) == module.FILES
+        assert len(s3.proxy.reads()) == module.FILES_AHEAD
 
 
 def test_what_cannot_be_read_ahead_is_read_when_its_turn_comes(url, s3, monkeypatch):

@@ -9,7 +9,7 @@ import pytest
 from tests.sources.building import built, write_picture
 from tfprep import sources
 from tfprep.errors import RecipeError
-from tfprep.sources.presets import CAMVID_CLASSES, CITYSCAPES_CLASSES
+from tfprep.sources.paired import CAMVID_CLASSES, CITYSCAPES_CLASSES
 
 SIZE = 40, 56
 COLOURS = {(128, 64, 128): 3, (0, 0, 0): 255, (64, 0, 128): 300}

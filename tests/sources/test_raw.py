@@ -23,8 +23,7 @@ from tfprep import Recipe, codecs, sources
 from tfprep.builder import BuildOptions, plan_build
 from tfprep.errors import BuildError, SampleError, SourceError, StorageError
 from tfprep.sources import raw
-from tfprep.sources.ahead import files_ahead
-from tfprep.sources.reference import Reference, parse_reference
+from tfprep.sources.raw import Reference, files_ahead, parse_reference
 from tfprep.storage.store import open_store
 
 pytest.importorskip("obstore")

@@ -13,7 +13,7 @@ from tfprep.errors import RecipeError, SampleError, SourceError
 from tfprep.fields import KINDS, RASTER_KINDS, FieldSpec, Kind, Size
 from tfprep.records import decode
 from tfprep.records.framing import FOOTER_BYTES, HEADER_BYTES, masked_crc
-from tfprep.sources.reference import Reference
+from tfprep.sources.raw import Reference
 from tfprep.sources.source import Entry, FieldDecoder, Listing
 from tfprep.storage.urls import is_remote
 

@@ -11,15 +11,15 @@ from tfprep.lazy import lazy_names
 
 if TYPE_CHECKING:
     from tfprep.sources.annotations import Coco, CocoPanoptic, LabelMe, Voc, Yolo
-    from tfprep.sources.containers import Archives, Video
+    from tfprep.sources.archives import Archives
     from tfprep.sources.folder import Folder
     from tfprep.sources.leaks import GroupFile, Without
-    from tfprep.sources.paired import Paired
+    from tfprep.sources.paired import Paired, ade20k, camvid, cityscapes
     from tfprep.sources.pixels import Pixels
-    from tfprep.sources.presets import ade20k, camvid, cityscapes
     from tfprep.sources.source import Entry, FieldDecoder, Listing, Source, read_files
     from tfprep.sources.splits import Fractions
     from tfprep.sources.table import Table
+    from tfprep.sources.video import Video
 
 __all__ = [
     "Archives", "Coco", "CocoPanoptic", "Entry", "FieldDecoder", "Folder", "Fractions", "GroupFile", "LabelMe", "Listing",
@@ -30,14 +30,14 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "annotations": ["Coco", "CocoPanoptic", "LabelMe", "Voc", "Yolo"],
-        "containers": ["Archives", "Video"],
+        "archives": ["Archives"],
         "folder": ["Folder"],
         "leaks": ["GroupFile", "Without"],
-        "paired": ["Paired"],
+        "paired": ["Paired", "ade20k", "camvid", "cityscapes"],
         "pixels": ["Pixels"],
-        "presets": ["ade20k", "camvid", "cityscapes"],
         "source": ["Entry", "FieldDecoder", "Listing", "Source", "read_files"],
         "splits": ["Fractions"],
         "table": ["Table"],
+        "video": ["Video"],
     },
 )

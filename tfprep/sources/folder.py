@@ -1,21 +1,34 @@
-"""Images in folders: one folder for each class, with or without a folder for each split above; or images without classes."""
+"""Images in folders: one folder for each class, with or without a folder for each split above; or images without classes.
+
+`listed_images` finds images that fit a pattern, each with its split and class, for other sources too.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
 
-from tfprep.errors import RecipeError
+from tfprep.errors import RecipeError, SampleError, SourceError
 from tfprep.fields import Kind
-from tfprep.sources.labels import check_classes
-from tfprep.sources.layout import Splits, check_splits, class_names, dicom_group, images, stratified_by
-from tfprep.sources.patterns import Pattern, compile_pattern
+from tfprep.images import header_text
+from tfprep.sources.patterns import IMAGE_SUFFIXES, Holes, Pattern, compile_pattern
 from tfprep.sources.pixels import Pixels, check_pixels_option, pixel_decoders
-from tfprep.sources.source import Entry, FieldDecoder, Listing, constructor_text, key_of
-from tfprep.sources.splits import Row, split_rows
+from tfprep.sources.raw import names_of, read_whole
+from tfprep.sources.source import (
+    Entry,
+    FieldDecoder,
+    Listing,
+    check_classes,
+    class_name_fault,
+    constructor_text,
+    key_of,
+)
+from tfprep.sources.splits import Fractions, Row, check_split_name, split_rows
+from tfprep.sources.walk import MatchedFile, walk
 
 
 @dataclass(frozen=True, repr=False)
@@ -64,7 +77,7 @@ class Folder:
         if "label" in pattern.holes:
             classes["label"] = self.classes or class_names(root, pattern)
         tally: Counter[str] = Counter()
-        rows = partial(_rows, root, pattern, self.splits, classes.get("label"))
+        rows = partial(_folder_rows, root, pattern, self.splits, classes.get("label"))
         entries = split_rows(rows, tally, self.splits, stratified_by(self.splits))
         return Listing(self.kinds(), ("image",), tuple(classes), entries, classes, tally)
 
@@ -74,9 +87,148 @@ class Folder:
     __repr__ = constructor_text
 
 
-def _rows(
+def _folder_rows(
     root: Path, pattern: Pattern, splits: Splits, classes: tuple[str, ...] | None, tally: Counter[str]
 ) -> Iterator[Row]:
-    for image in images(root, pattern, splits=splits, classes=classes, tally=tally):
+    for image in listed_images(root, pattern, splits=splits, classes=classes, tally=tally):
         path = image.file.path
         yield Entry(key_of(path), image.split, (path,), image.values), dicom_group(splits, root, path)
+
+
+Splits: TypeAlias = "Fractions | tuple[str, ...] | None"
+"""Fractions; or the names to take of the folders that `{split}` stands for; or None for all of them."""
+
+DICOM_GROUPS = ("PatientID", "StudyInstanceUID", "SeriesInstanceUID")
+"""Elements of DICOM's header that `Fractions(group_by=...)` takes: all images of one patient, study or series are in one
+split."""
+
+UNSPLIT = "train"
+"""The split of all samples if nothing splits them."""
+
+
+class ListedImage(NamedTuple):
+    """A file that fits the image pattern. `values` is its class number alone, or empty without classes."""
+
+    file: MatchedFile
+    split: str
+    values: tuple[int, ...]
+
+
+def check_splits(splits: Any, pattern: Pattern, where: str) -> Splits:
+    """`splits`, with a list of names made a tuple, where it agrees with the image pattern."""
+    by_folder = "split" in pattern.holes
+    if isinstance(splits, Fractions):
+        _check_fractions(splits, pattern, where)
+        if by_folder:
+            raise RecipeError(
+                f"{where}: {{split}} in {pattern.text!r} already gives the splits; leave out {splits!r} or {{split}}"
+            )
+        return splits
+    if splits is None:
+        return None
+    if not isinstance(splits, tuple | list) or not all(isinstance(name, str) for name in splits):
+        raise RecipeError(f"{where}: expected splits to be Fractions(...) or a tuple of names; got {splits!r}")
+    if not by_folder:
+        raise RecipeError(f"{where}: splits={tuple(splits)!r} names folders, but {pattern.text!r} has no {{split}}")
+    return tuple(splits)
+
+
+def stratified_by(splits: Splits) -> int | None:
+    """The index, among the values of an entry, of the field to stratify by: the label is the only value."""
+    return 0 if isinstance(splits, Fractions) and splits.stratify else None
+
+
+def dicom_group(splits: Splits, root: Path, path: str) -> str | None:
+    """The patient, study or series that a DICOM file belongs to; None if the splits do not ask for it.
+
+    A file that is no DICOM is a group by itself: it is rejected when it is read.
+    """
+    if not (isinstance(splits, Fractions) and splits.by_column):
+        return None
+    try:
+        value = header_text(read_whole(root / path), str(splits.group_by))
+    except (OSError, SampleError):
+        return path
+    return value or path
+
+
+def fitting(
+    root: Path,
+    pattern: Pattern,
+    rivals: Iterable[Pattern],
+    tally: Counter[str],
+    done: Callable[[Holes], bool] = lambda holes: False,
+) -> Iterator[MatchedFile]:
+    """The files of `pattern`. One that also fits a pattern of `rivals` with more literal text belongs to that one."""
+    stronger = [rival for rival in rivals if rival.literal_length > pattern.literal_length]
+    for found in walk(root, pattern, tally, done):
+        if all(rival.match_path(found.path) is None for rival in stronger):
+            yield found
+
+
+def class_names(root: Path, pattern: Pattern, rivals: Iterable[Pattern] = ()) -> tuple[str, ...]:
+    """The names that `{label}` stands for, sorted by code points: those with at least one image."""
+    in_folder = any("label" in part.holes for part in pattern.folders)
+    seen: set[str] = set()
+    done: Callable[[Holes], bool] = lambda holes: in_folder and holes.get("label") in seen  # noqa: E731
+    for found in fitting(root, pattern, rivals, Counter(), done):
+        seen.add(found.holes["label"])
+    names = tuple(sorted({key_of(name) for name in seen}))
+    if fault := next(filter(None, map(class_name_fault, names)), ""):
+        raise SourceError(f"{root}: {fault}; rename the folder or file")
+    return names
+
+
+def listed_images(
+    root: Path,
+    pattern: Pattern,
+    *,
+    splits: Splits,
+    classes: tuple[str, ...] | None,
+    tally: Counter[str],
+    rivals: Iterable[Pattern] = (),
+) -> Iterator[ListedImage]:
+    """Yield every image, in order. Raises SourceError at the end if there was none."""
+    numbers = None if classes is None else {name: number for number, name in enumerate(classes)}
+    found, checked = None, set[str]()
+    for found in fitting(root, pattern, rivals, tally):
+        split = key_of(found.holes.get("split", UNSPLIT))
+        if isinstance(splits, tuple) and split not in splits:
+            tally[f"in no split of {splits}"] += 1
+            continue
+        if split not in checked:
+            checked.add(check_split_name(split, str(root / found.path)))
+        yield ListedImage(found, split, () if numbers is None else (_number(root, found, numbers),))
+    if found is None:
+        raise SourceError(_nothing(root, pattern))
+
+
+def _number(root: Path, found: MatchedFile, numbers: dict[str, int]) -> int:
+    name = key_of(found.holes["label"])
+    number = numbers.get(name)
+    if number is None:
+        known = ", ".join(map(repr, list(numbers)[:20]))
+        raise SourceError(f"{root / found.path}: {name!r} is none of the {len(numbers)} classes: {known}")
+    return number
+
+
+def _check_fractions(fractions: Fractions, pattern: Pattern, where: str) -> None:
+    if fractions.by_column and fractions.group_by not in DICOM_GROUPS:
+        raise RecipeError(
+            f"{where}: group_by={fractions.group_by!r} would be a column, which only a Table has; give a regular "
+            f"expression with a group, such as r'^(.*)_', a function of the key, or for DICOM one of {', '.join(DICOM_GROUPS)}"
+        )
+    if fractions.stratify is not None and (fractions.stratify != "label" or "label" not in pattern.holes):
+        raise RecipeError(
+            f"{where}: stratify={fractions.stratify!r} names no label field; only stratify='label' with {{label}} in the "
+            f"pattern is one, and the pattern is {pattern.text!r}"
+        )
+
+
+def _nothing(root: Path, pattern: Pattern) -> str:
+    files, folders, _ = names_of(root)
+    there = sorted((*files, *(f"{name}/" for name in folders)))
+    listed = ", ".join(map(repr, there[:12])) + (", …" if len(there) > 12 else "") if there else "nothing"
+    suffixes = "" if pattern.suffix else f" (files ending in {', '.join(IMAGE_SUFFIXES)})"
+    way_out = "say where the files lie with --data, or change the pattern to fit"
+    return f"{root}: no file fits {pattern.text!r}{suffixes}; this folder holds {listed}: {way_out}"

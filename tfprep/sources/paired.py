@@ -7,18 +7,19 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from tfprep.errors import RecipeError, SourceError
-from tfprep.fields import Kind, field_name_fault
-from tfprep.sources.companions import Companions
-from tfprep.sources.labels import check_classes
-from tfprep.sources.layout import Splits, check_splits, class_names, dicom_group, fitting, images, stratified_by
-from tfprep.sources.mask_numbers import MappedMask, check_numbers
+import numpy as np
+
+from tfprep import images
+from tfprep.errors import RecipeError, SampleError, SourceError
+from tfprep.fields import Array, Kind, Size, field_name_fault
+from tfprep.sources.folder import Splits, check_splits, class_names, dicom_group, fitting, listed_images, stratified_by
 from tfprep.sources.patterns import Pattern, compile_pattern
 from tfprep.sources.pixels import Pixels, check_pixels_option, pixel_decoders
-from tfprep.sources.source import Entry, FieldDecoder, Listing, constructor_text, key_of
+from tfprep.sources.source import Entry, FieldDecoder, Listing, check_classes, constructor_text, key_of
 from tfprep.sources.splits import Row, split_rows
-from tfprep.sources.walk import walk
+from tfprep.sources.walk import Companions, walk
 
 FILE_KINDS: tuple[Kind, ...] = ("image", "mask", "map")
 """The kinds of field that are read from files."""
@@ -112,7 +113,9 @@ class Paired:
         pattern, others = compile_pattern(self.image, "Paired: image"), self._others()
         companions, with_field = Companions(root), Counter[str]()
         first = None
-        for image in images(root, pattern, splits=self.splits, classes=classes, tally=tally, rivals=others.values()):
+        for image in listed_images(
+            root, pattern, splits=self.splits, classes=classes, tally=tally, rivals=others.values()
+        ):
             first = first or image
             expected = {name: companions.find(other, image.file.holes) for name, other in others.items()}
             with_field.update(name for name, file in expected.items() if file.exists)
@@ -170,3 +173,156 @@ def _orphans(root: Path, other: Pattern, image: Pattern, companions: Companions)
         return 0
     files = fitting(root, other, [image], Counter())
     return sum(not companions.find(image, file.holes).exists for file in files)
+
+
+@dataclass(frozen=True)
+class MappedMask:
+    """Makes class numbers, uint8 or uint16 [H, W], of the numbers or of the colours in a mask's file.
+
+    Attributes:
+        field: The field.
+        numbers: Pairs of a number in the file and a class number; `None` in the place of a number stands for all others.
+        palette: Pairs of a colour (red, green, blue) and a class number, or a number in the file that `numbers` maps.
+    """
+
+    field: str
+    numbers: tuple[tuple[int | None, int], ...] = ()
+    palette: tuple[tuple[tuple[int, int, int], int], ...] = ()
+
+    def size(self, raw: Mapping[str, Any]) -> Size | None:
+        return images.image_size(raw[self.field])
+
+    def decode(self, raw: Mapping[str, Any], size: Size | None) -> Array:
+        stored = self._colours(raw[self.field]) if self.palette else images.decode_mask(raw[self.field])
+        return self._mapped(stored) if self.numbers else stored
+
+    def _colours(self, data: bytes) -> Array:
+        if images.is_jpeg(data):
+            raise SampleError("a mask of colours is stored without loss, this one is a JPEG: its colours are not exact")
+        codes = images.decode_image(data).astype(np.int64) @ _CODE
+        known = {int(np.array(colour) @ _CODE): number for colour, number in self.palette}
+        present, places = np.unique(codes, return_inverse=True)
+        strange = [code for code in present.tolist() if code not in known]
+        if strange:
+            colour = tuple(strange[0] >> shift & 255 for shift in (16, 8, 0))
+            raise SampleError(f"the colour {colour} is not in the palette of {len(known)} colours")
+        table = _narrow([known[code] for code in present.tolist()], known.values())
+        return np.asarray(table[places.reshape(codes.shape)])
+
+    def _mapped(self, stored: Array) -> Array:
+        table = dict(self.numbers)
+        present, places = np.unique(stored, return_inverse=True)
+        strange = [number for number in present.tolist() if number not in table and None not in table]
+        if strange:
+            raise SampleError(
+                f"the number {strange[0]} in the mask is not one of the {len(table)} numbers that have a class"
+            )
+        mapped = [table.get(number, table.get(None)) for number in present.tolist()]
+        return np.asarray(_narrow(mapped, table.values())[places.reshape(stored.shape)])
+
+
+_CODE = np.array([1 << 16, 1 << 8, 1])
+
+
+def _narrow(numbers: Any, possible: Any) -> Array:
+    """The numbers in the dtype that holds all possible ones, so that all masks of a dataset have one dtype."""
+    return np.array(numbers, np.uint8 if max(possible) <= 255 else np.uint16)
+
+
+def check_numbers(numbers: Any, palette: Any, where: str) -> None:
+    """Raise RecipeError unless these are mappings from numbers and from colours to class numbers."""
+    for option, value, fits in (("numbers", numbers, _is_number_or_none), ("palette", palette, _is_colour)):
+        if not isinstance(value, Mapping) or not all(fits(key) and _is_number(number) for key, number in value.items()):
+            example = "{0: 255, 1: 0}" if option == "numbers" else "{(128, 64, 128): 3}"
+            raise RecipeError(
+                f"{where}: expected {option} to map to class numbers, such as {example}; got {value!r:.200}"
+            )
+
+
+def _is_number_or_none(key: Any) -> bool:
+    return key is None or _is_number(key)
+
+
+def _is_colour(key: Any) -> bool:
+    return isinstance(key, tuple) and len(key) == 3 and all(_is_number(part, 255) for part in key)
+
+
+def _is_number(value: Any, most: int = 65535) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= most
+
+
+CITYSCAPES_CLASSES = (
+    "road", "sidewalk", "building", "wall", "fence", "pole", "traffic light", "traffic sign", "vegetation", "terrain", "sky",
+    "person", "rider", "car", "truck", "bus", "train", "motorcycle", "bicycle",
+)  # fmt: skip
+_CITYSCAPES_IDS = (7, 8, 11, 12, 13, 17, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 31, 32, 33)
+"""The `id` of each of these classes in `labelIds.png`
+(https://github.com/mcordts/cityscapesScripts/blob/master/cityscapesscripts/helpers/labels.py)."""
+
+CAMVID_CLASSES = (
+    "sky", "building", "pole", "road", "pavement", "tree", "sign", "fence", "car", "pedestrian", "bicyclist", "void",
+)  # fmt: skip
+_CAMVID_COLOURS: dict[str, tuple[tuple[int, int, int], ...]] = {
+    "sky": ((128, 128, 128),),
+    "building": ((128, 0, 0), (64, 192, 0), (0, 128, 64), (192, 0, 128), (64, 0, 64)),
+    "pole": ((192, 192, 128), (0, 0, 64)),
+    "road": ((128, 64, 128), (128, 0, 192), (192, 0, 64)),
+    "pavement": ((0, 0, 192), (64, 192, 128), (128, 128, 192)),
+    "tree": ((128, 128, 0), (192, 192, 0)),
+    "sign": ((192, 128, 128), (128, 128, 64), (0, 64, 64)),
+    "fence": ((64, 64, 128),),
+    "car": ((64, 0, 128), (64, 128, 192), (192, 128, 192), (192, 64, 128), (128, 64, 64)),
+    "pedestrian": ((64, 64, 0), (192, 128, 64), (64, 0, 192), (64, 128, 64)),
+    "bicyclist": ((0, 128, 192), (192, 0, 192)),
+    "void": ((0, 0, 0),),
+}
+"""The 32 colours of `label_colors.txt`, in the 11 classes of Sturgess et al., 'Combining Appearance and Structure from Motion
+Features for Road Scene Understanding', BMVC 2009, and void."""
+_IGNORED = 255
+
+
+def cityscapes(annotations: str = "gtFine", splits: Splits = ("train", "val")) -> Paired:
+    """Return the source of Cityscapes: 19 classes by their train ids, and 255 for what its benchmark ignores.
+
+    The root holds `leftImg8bit/{split}/{city}/*_leftImg8bit.png` and `gtFine/{split}/{city}/*_gtFine_labelIds.png`. Give the
+    recipe `fill={"mask": 255}`.
+
+    Args:
+        annotations: "gtFine" or "gtCoarse".
+        splits: The splits to take; the masks of "test" are not public.
+    """
+    numbers: dict[int | None, int] = {number: train_id for train_id, number in enumerate(_CITYSCAPES_IDS)}
+    return Paired(
+        image="leftImg8bit/{split}/{city}/*_leftImg8bit.png",
+        mask=f"{annotations}/{{split}}/{{city}}/*_{annotations}_labelIds.png",
+        classes=CITYSCAPES_CLASSES,
+        numbers={**numbers, None: _IGNORED},
+        splits=splits,
+    )
+
+
+def ade20k(splits: Splits = None) -> Paired:
+    """Return the source of ADE20K's scene parsing benchmark (`ADEChallengeData2016`): 150 classes from 0, and 255 for 0, all
+    others.
+
+    The root holds `images/{split}/*.jpg` and `annotations/{split}/*.png`, with the splits "training" and "validation". Give the
+    recipe `fill={"mask": 255}`.
+    """
+    numbers: dict[int | None, int] = {0: _IGNORED, **{number: number - 1 for number in range(1, 151)}}
+    return Paired(image="images/{split}/*.jpg", mask="annotations/{split}/*.png", numbers=numbers, splits=splits)
+
+
+def camvid(splits: Splits = None) -> Paired:
+    """Return the source of CamVid as it was published: 701 frames in one folder, masks of 32 colours, here 11 classes and void.
+
+    The root holds `701_StillsRaw_full/*.png` and `LabeledApproved_full/*_L.png`. The class numbers are those of the SegNet
+    tutorial's copy, whose masks hold numbers: `Paired(image="{split}/*.png", mask="{split}annot/*.png")` reads that one.
+    """
+    palette = {colour: CAMVID_CLASSES.index(name) for name, colours in _CAMVID_COLOURS.items() for colour in colours}
+    return Paired(
+        image="701_StillsRaw_full/*.png",
+        mask="LabeledApproved_full/*_L.png",
+        classes=CAMVID_CLASSES,
+        palette=palette,
+        splits=splits,
+    )

@@ -1,5 +1,10 @@
 """Raw files, in a folder of this machine or below a URL: their names, their states, and the bytes of a reference.
 
+A reference is text, as the entries of a listing hold it. `cat/1.jpg` is a file below the root, `s3://bucket/cat/1.jpg` one at a
+URL of its own. A part of a file has the first byte, the number of bytes (with `z` if they are deflated), and the name of the
+member, as in `shards/a.tar//1536+20480//cat/1.jpg`. Paths of sources never hold two slashes in a row, so that no file has such a
+name.
+
 A source gets its root from `raw_root`: a `Path`, or a `RawUrl`, which has those methods of a `Path` that sources use. What lies
 below a URL is listed once for each root, with one request for 1,000 objects, when a name is first needed.
 """
@@ -9,11 +14,15 @@ from __future__ import annotations
 import errno
 import functools
 import io
+import itertools
 import os
+import re
 import stat
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+import zlib
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -21,7 +30,6 @@ from typing import Any, BinaryIO, NamedTuple, TypeAlias
 
 from tfprep.errors import SampleError, SourceError, StorageError
 from tfprep.images import MAX_FILE_BYTES, check_file_size
-from tfprep.sources.reference import Reference, content_of, parse_reference
 from tfprep.storage.address import ObjectInfo, Url, parse_url
 from tfprep.storage.local import LOOK
 from tfprep.storage.store import open_store
@@ -393,3 +401,113 @@ def _read_object(url: Url, reference: Reference, check: Callable[[int], None]) -
         if isinstance(error.__cause__, FileNotFoundError):
             raise SampleError("cannot read the file: there is no such object") from error.__cause__
         raise
+
+
+_MARK = "//"
+_NOT_THERE = "missing"
+_SCHEME = re.compile(r"[a-z][a-z0-9]*://")
+
+
+class Reference(NamedTuple):
+    """Where raw bytes are.
+
+    Attributes:
+        file: The path of a file relative to the root, or its URL.
+        start: The first byte of the part.
+        bytes: The number of bytes of the part; None for the whole file.
+        deflated: Whether the part is deflated, as members of zip files are.
+        member: The name of the member of an archive; "" for a whole file.
+        missing: Whether the member is expected and not there: reading it rejects its sample.
+    """
+
+    file: str
+    start: int = 0
+    bytes: int | None = None
+    deflated: bool = False
+    member: str = ""
+    missing: bool = False
+
+    def __str__(self) -> str:
+        if self.missing:
+            return f"{self.file}{_MARK}{_NOT_THERE}{_MARK}{self.member}"
+        if self.bytes is None:
+            return self.file
+        return f"{self.file}{_MARK}{self.start}+{self.bytes}{'z' * self.deflated}{_MARK}{self.member}"
+
+
+def parse_reference(text: str) -> Reference:
+    """Return what the text of a reference says."""
+    scheme = _SCHEME.match(text)
+    first = scheme.end() if scheme else 0
+    end = text.find(_MARK, first)
+    if end < 0:
+        return Reference(text)
+    place, _, member = text[end + len(_MARK) :].partition(_MARK)
+    if place == _NOT_THERE:
+        return Reference(text[:end], member=member, missing=True)
+    start, _, size = place.removesuffix("z").partition("+")
+    return Reference(text[:end], int(start), int(size), place.endswith("z"), member)
+
+
+def content_of(reference: Reference, data: bytes, most_bytes: int = MAX_FILE_BYTES) -> bytes:
+    """Return the content of a part whose bytes in the file are `data`. Raises SampleError, also beyond `most_bytes`."""
+    if len(data) != reference.bytes:
+        raise SampleError(
+            f"the container ends {(reference.bytes or 0) - len(data)} bytes before the member does; it was cut short"
+        )
+    if not reference.deflated:
+        return data
+    inflate = zlib.decompressobj(-zlib.MAX_WBITS)
+    try:
+        content = inflate.decompress(data, most_bytes + 1)
+    except zlib.error as error:
+        raise SampleError(f"the member is damaged: {error}") from error
+    check_file_size(len(content), most_bytes)
+    if not inflate.eof:
+        raise SampleError("the member is damaged: its compressed data has no end")
+    return content
+
+
+FILES_AHEAD, MOST_BYTES = 16, 4 << 20
+"""Files ahead, and the largest of them, so that they take at most 64 MB of a worker. At 30 ms they are 500 files a second."""
+
+
+class FilesAhead:
+    """Files are read in the order in which they will be asked for. One that cannot be read ahead is read once more when it is."""
+
+    def __init__(self, root: Path, files: Iterator[str], pool: ThreadPoolExecutor) -> None:
+        self._root, self._files, self._pool = root, files, pool
+        self._ahead: deque[tuple[str, Future[bytes | None]]] = deque()
+
+    def read(self, root: Path, file: str) -> bytes:
+        """Return a file's content, as `tfprep.sources.raw.read_raw` does."""
+        for name in itertools.islice(self._files, FILES_AHEAD - len(self._ahead)):
+            self._ahead.append((name, self._pool.submit(_read_small, self._root, name)))
+        content = self._take(file) if any(name == file for name, _ in self._ahead) else None
+        return read_raw(root, file) if content is None else content
+
+    def _take(self, file: str) -> bytes | None:
+        while self._ahead[0][0] != file:  # files of a sample that was rejected before they were needed
+            self._ahead.popleft()[1].cancel()
+        return self._ahead.popleft()[1].result()
+
+
+@contextmanager
+def files_ahead(root: Path, files: Iterable[str]) -> Iterator[Read]:
+    """Begin to read these files, in their order. The value stands in for `read_raw`, and is that for files of this machine."""
+    files = list(files)
+    if not is_remote(root) and not any("://" in file for file in files):
+        yield read_raw
+        return
+    pool = ThreadPoolExecutor(FILES_AHEAD, "tfprep-raw")
+    try:
+        yield FilesAhead(root, iter(files), pool).read
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _read_small(root: Path, file: str) -> bytes | None:
+    """Return the content, None if it cannot be read. A larger file is read when its sample comes, whose memory it then takes."""
+    with suppress(SampleError, StorageError):
+        return read_raw(root, file, MOST_BYTES)
+    return None

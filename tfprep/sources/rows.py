@@ -4,6 +4,11 @@ CSV and TSV: UTF-8, with a byte order mark or without, a header, RFC 4180 quotin
 quotes allowed; every cell comes as text, so `007` and `NA` stay what they are. JSON lines: one object a line. Parquet: any
 layout. Rows are numbered from 1, the header not counted; in JSON lines a row's number is its line's.
 
+Hugging Face stores an image in Parquet as a struct of `bytes` and `path` (https://huggingface.co/docs/hub/datasets-image), and
+the types of the columns as JSON in the file's metadata, under the name `huggingface`. A page of a column is compressed as a
+whole, so that no image has a place in the file: a column of images is copied once (`tfprep.sources.staging`), one image behind
+the other.
+
 Arrow is imported where it reads: every recipe imports this module, and a build's workers read no table.
 """
 
@@ -12,13 +17,23 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from tfprep.errors import SourceError
-from tfprep.sources.parquet import class_names, parquet_batches, parquet_columns
-from tfprep.sources.raw import arrow_input, open_raw
+from tfprep.fields import Array
+from tfprep.sources.raw import Reference, arrow_input, open_raw
+from tfprep.sources.source import class_name_fault
+from tfprep.sources.staging import CheckedFile, staged
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
 
 BATCH_ROWS = 8192
 BLOCK_BYTES = 1 << 20
@@ -159,6 +174,259 @@ def _arrow_errors(path: Path) -> Iterator[None]:
         raise SourceError(f"{path}: there is no such table") from error
     except (pa.ArrowException, OSError) as error:
         raise SourceError(f"{path} cannot be read as {path.suffix}: {error}") from error
+
+
+# --- Parquet files, also as Hugging Face writes them --------------------------------------------------------------------
+
+_COPY_ROWS = 16
+"""Rows that are in memory while images are copied: photos of 100 MB each still fit."""
+_METADATA = b"huggingface"
+
+
+class RawCell(NamedTuple):
+    """A cell that holds the bytes of a file: the text of the reference to them."""
+
+    reference: str
+
+
+def parquet_columns(path: Path) -> list[str]:
+    """The names of the columns, and of the fields in structs: `objects.bbox`."""
+    with _opened(path) as file:
+        return [name for field in file.schema_arrow for name in _names(field)]
+
+
+def parquet_batches(path: Path, columns: Sequence[str], rows: int) -> Iterator[dict[str, Sequence[Any]]]:
+    """Yield the values of the columns, `rows` rows at a time: files in cells as `RawCell`, classes by name."""
+    with _opened(path) as file:
+        features = _features(path, file)
+        stored = {name: _StoredFiles(path, file, name) for name in columns if _holds_bytes(file, name)}
+        plain = [name for name in columns if name not in stored]
+        read = list(
+            dict.fromkeys(
+                [
+                    *(_read_as(file, name) for name in plain),
+                    *(one.path_column for one in stored.values() if one.path_column),
+                ]
+            )
+        )
+        if not read:  # a table of nothing but images
+            yield from _without_columns(file, stored, rows)
+            return
+        first = 0
+        for batch in file.iter_batches(rows, columns=read, use_threads=False):
+            cells: dict[str, Sequence[Any]] = {name: _values(batch, name, features, path, first) for name in plain}
+            for name, files in stored.items():
+                paths = _values(batch, files.path_column, {}, path, first) if files.path_column else None
+                cells[name] = files.cells(first, len(batch), paths)
+            yield cells
+            first += len(batch)
+
+
+def file_columns(path: Path) -> list[str]:
+    """The columns whose cells are files: bytes, or a struct of bytes and path."""
+    with _opened(path) as file:
+        return [name for name in file.schema_arrow.names if _holds_bytes(file, name)]
+
+
+def class_names(path: Path, column: str) -> tuple[str, ...] | None:
+    """The names of a column's classes, if the metadata gives them."""
+    with _opened(path) as file:
+        names = _classes(_features(path, file), column)
+    fault = next(filter(None, map(class_name_fault, names or ())), "")
+    if fault or len(set(names or ())) < len(names or ()):
+        raise SourceError(f"{path}: the class names of {column!r} in its metadata: {fault or 'two are the same'}")
+    return names
+
+
+def _without_columns(file: pq.ParquetFile, stored: dict[str, _StoredFiles], rows: int) -> Iterator[dict[str, Any]]:
+    total = file.metadata.num_rows
+    for first in range(0, total, rows):
+        count = min(rows, total - first)
+        yield {name: files.cells(first, count, None) for name, files in stored.items()}
+
+
+def _opened(path: Path) -> pq.ParquetFile:
+    import pyarrow.parquet
+
+    return pyarrow.parquet.ParquetFile(arrow_input(path))
+
+
+# --- values -----------------------------------------------------------------------------------------------------------
+
+
+def _names(field: pa.Field) -> Iterator[str]:
+    yield field.name
+    for inner in _inner_fields(field.type):
+        yield f"{field.name}.{inner}"
+
+
+def _inner_fields(kind: Any) -> list[str]:
+    """The names of the fields of a struct, or of a list of structs."""
+    import pyarrow as pa
+
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        kind = kind.value_type
+    return [kind.field(number).name for number in range(kind.num_fields)] if pa.types.is_struct(kind) else []
+
+
+def _read_as(file: pq.ParquetFile, name: str) -> str:
+    """What Parquet reads for a column: of a list of structs the whole list, which has longer names inside the file."""
+    import pyarrow as pa
+
+    top = name.partition(".")[0]
+    whole = name in file.schema_arrow.names or pa.types.is_struct(file.schema_arrow.field(top).type)
+    return name if whole else top
+
+
+def _values(batch: pa.RecordBatch, name: str, features: Any, path: Path, first: int) -> list[Any]:
+    top, _, inner = name.partition(".")
+    values = (
+        batch[name].to_pylist() if name in batch.schema.names else [_inside(v, inner) for v in batch[top].to_pylist()]
+    )
+    names = _classes(features, name)
+    return (
+        values
+        if names is None
+        else [_named(value, names, f"{path}: row {first + n + 1}, {name!r}") for n, value in enumerate(values)]
+    )
+
+
+def _inside(value: Any, name: str) -> Any:
+    if isinstance(value, list):
+        return [_inside(item, name) for item in value]
+    return None if value is None else value[name]
+
+
+def _named(value: Any, names: tuple[str, ...], where: str) -> Any:
+    """The name of a class, or of each of a list of them. -1 stands for no class, as in test splits without labels."""
+    if isinstance(value, list):
+        return [_named(item, names, where) for item in value]
+    if value is None or value == -1:
+        return None
+    if not isinstance(value, int) or not 0 <= value < len(names):
+        raise SourceError(f"{where}: the metadata names {len(names)} classes, and this is {value!r}")
+    return names[value]
+
+
+# --- metadata ---------------------------------------------------------------------------------------------------------
+
+
+def _features(path: Path, file: pq.ParquetFile) -> Any:
+    """The types of the columns as Hugging Face writes them; {} if there are none."""
+    text = (file.schema_arrow.metadata or {}).get(_METADATA)
+    if text is None:
+        return {}
+    try:
+        features = json.loads(text)["info"]["features"]
+        return dict(features)
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise SourceError(f"{path}: its metadata of Hugging Face cannot be read: {error!r}") from error
+
+
+def _classes(features: Any, column: str) -> tuple[str, ...] | None:
+    for name in column.split("."):
+        features = _plain(features)
+        features = features.get(name) if isinstance(features, dict) else None
+    feature = _plain(features)
+    if not (
+        isinstance(feature, dict) and feature.get("_type") == "ClassLabel" and isinstance(feature.get("names"), list)
+    ):
+        return None
+    return tuple(map(str, feature["names"]))
+
+
+def _plain(feature: Any) -> Any:
+    """What a list holds: `{"feature": ..., "_type": "Sequence"}`, and in older files a list of one."""
+    while True:
+        if isinstance(feature, list) and len(feature) == 1:
+            (feature,) = feature
+        elif isinstance(feature, dict) and feature.get("_type") in ("Sequence", "List", "LargeList"):
+            feature = feature.get("feature")
+        else:
+            return feature
+
+
+# --- files in cells ---------------------------------------------------------------------------------------------------
+
+
+def _holds_bytes(file: pq.ParquetFile, name: str) -> bool:
+    kind = _kind(file, name)
+    return kind is not None and (_is_binary(kind) or _bytes_of(kind) is not None)
+
+
+def _kind(file: pq.ParquetFile, name: str) -> Any:
+    return file.schema_arrow.field(name).type if name in file.schema_arrow.names else None
+
+
+def _is_binary(kind: Any) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+
+
+def _bytes_of(kind: Any) -> Any:
+    """The type of the field `bytes` of a struct."""
+    import pyarrow as pa
+
+    if not pa.types.is_struct(kind) or kind.get_field_index("bytes") < 0:
+        return None
+    inner = kind.field("bytes").type
+    return inner if _is_binary(inner) else None
+
+
+class _StoredFiles:
+    """The files in the cells of a column, and where their copies are."""
+
+    def __init__(self, path: Path, file: pq.ParquetFile, name: str) -> None:
+        kind = file.schema_arrow.field(name).type
+        struct = not _is_binary(kind)
+        self._path, self._name = path, name
+        self._column = f"{name}.bytes" if struct else name
+        self.path_column = f"{name}.path" if struct and kind.get_field_index("path") >= 0 else None
+        digest = f".{name}.bytes".replace("/", "_")
+        self._copy = staged(path, digest, partial(_copy_column, path, self._column))
+        self._edges = _edges(self._copy)
+
+    def cells(self, first: int, count: int, paths: Sequence[Any] | None) -> list[Any]:
+        return [self._cell(row, None if paths is None else paths[row - first]) for row in range(first, first + count)]
+
+    def _cell(self, row: int, path: str | None) -> Any:
+        start, stop = self._edges[row].tolist()
+        if stop >= start:
+            return RawCell(
+                str(Reference(str(self._copy), start, stop - start, member=f"{self._name} of row {row + 1}"))
+            )
+        if path:
+            return path
+        return RawCell(str(Reference(self._path.name, member=f"{self._name} of row {row + 1}", missing=True)))
+
+
+def _copy_column(path: Path, column: str, target: CheckedFile) -> None:
+    """Write the bytes of a column one behind the other, then the lengths as int64 (-1: null), then their number as int64."""
+    lengths: list[Array] = []
+    top, _, inner = column.partition(".")
+    with _opened(path) as file:
+        for batch in file.iter_batches(_COPY_ROWS, columns=[column], use_threads=False):
+            values = batch[top]
+            cells = [value if not inner else value and value.get(inner) for value in values.to_pylist()]
+            for cell in cells:
+                target.write(cell or b"")
+            lengths.append(np.array([-1 if cell is None else len(cell) for cell in cells], np.int64))
+    whole = np.concatenate([*lengths, np.zeros(0, np.int64)])
+    target.write(whole.tobytes())
+    target.write(np.int64(len(whole)).tobytes())
+
+
+def _edges(copy: Path) -> Array:
+    """int64 [rows, 2]: the first byte of each file, and the one behind its last; before the first where there is none."""
+    with copy.open("rb") as file:
+        file.seek(-8, 2)
+        (rows,) = np.frombuffer(file.read(8), np.int64)
+        file.seek(-8 * (int(rows) + 1), 2)
+        lengths = np.frombuffer(file.read(8 * int(rows)), np.int64)
+    stops = np.cumsum(np.maximum(lengths, 0))
+    starts = stops - np.maximum(lengths, 0)
+    return np.stack([starts, np.where(lengths < 0, starts - 1, stops)], axis=1)
 
 
 _FORMATS: dict[str, _Format] = {

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Protocol
 
-from tfprep.errors import SampleError
+from tfprep.errors import RecipeError, SampleError
 from tfprep.fields import Kind, Size
 from tfprep.sources.raw import Read, read_raw
 
@@ -22,7 +22,7 @@ class Entry:
     Attributes:
         key: Unique in the dataset; it stays the same when the data is moved (see `key_of`).
         split: The name of the split.
-        files: References (`tfprep.sources.reference`) in the order of `Listing.files`: paths relative to the root, spelled as the
+        files: References (`tfprep.sources.raw`) in the order of `Listing.files`: paths relative to the root, spelled as the
             file system spells them, URLs, and parts of files.
         values: Values that JSON can hold, in the order of `Listing.values`.
     """
@@ -141,3 +141,26 @@ def _read(root: Path, name: str, path: str, read: Read) -> bytes:
         return read(root, path)
     except SampleError as error:
         raise error.located(stage="read", field=name, path=path) from error.__cause__
+
+
+def check_classes(classes: Any, where: str) -> tuple[str, ...]:
+    """Return `classes` as a tuple; RecipeError unless it is a list of different names."""
+    if not isinstance(classes, tuple | list) or not all(isinstance(name, str) and name for name in classes):
+        raise RecipeError(f"{where}: expected a tuple of class names; got {classes!r}")
+    names = tuple(classes)
+    if fault := next(filter(None, map(class_name_fault, names)), ""):
+        raise RecipeError(f"{where}: {fault}")
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise RecipeError(f"{where}: expected each class once; {', '.join(map(repr, twice))} comes twice")
+    return names
+
+
+def class_name_fault(name: str) -> str:
+    """Say why this cannot be the name of a class; "" where it can be.
+
+    TensorFlow Datasets keeps class names in a text file, one on each line, and drops the spaces around them.
+    """
+    if name == name.strip() and name.isprintable():
+        return ""
+    return f"a class name has no spaces around it, no line breaks and no control characters; got {name!r}"

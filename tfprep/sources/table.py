@@ -16,15 +16,13 @@ from tfprep.boxes import BoxFormat, check_box_format
 from tfprep.errors import RecipeError, SourceError
 from tfprep.fields import KINDS, Array, Kind, field_name_fault
 from tfprep.seeding import sample_hash
-from tfprep.sources.annotations.box_rows import TableBoxes, warn_if_relative
-from tfprep.sources.cells import is_whole, name_cell, sorted_classes
-from tfprep.sources.columns import FILE_KINDS, Columns, PathCell
-from tfprep.sources.labels import check_classes
-from tfprep.sources.layout import UNSPLIT
+from tfprep.sources.annotations.objects import TableBoxes, warn_if_relative
+from tfprep.sources.cells import FILE_KINDS, Columns, PathCell, is_whole, name_cell, sorted_classes
+from tfprep.sources.folder import UNSPLIT
 from tfprep.sources.patterns import Pattern, compile_pattern
 from tfprep.sources.pixels import Pixels, check_pixels_option, pixel_decoders
 from tfprep.sources.rows import TABLE_SUFFIXES, RowBatch, batches, declared_classes
-from tfprep.sources.source import FieldDecoder, Listing, constructor_text, key_of
+from tfprep.sources.source import FieldDecoder, Listing, check_classes, constructor_text, key_of
 from tfprep.sources.splits import Fractions, Row, check_split_name, split_rows
 from tfprep.sources.walk import walk
 

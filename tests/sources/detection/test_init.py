@@ -21,7 +21,7 @@ import tfprep
 from tests.sources.annotations.test_labelme import labelme, shape
 from tests.sources.annotations.test_voc import xml
 from tests.sources.building import rejects_of, write_picture
-from tests.sources.containers.test_archives import content
+from tests.sources.test_archives import content
 from tests.sources.test_parquet import row
 from tests.sources.test_parquet import write as write_parquet
 from tfprep import Recipe, codecs, sources
@@ -191,7 +191,7 @@ def compressed(root):
 
 
 def videos(root):
-    from tests.sources.containers.test_video import write
+    from tests.sources.test_video import write
 
     for n, name in enumerate(NAMES):
         write(root / f"{'ab'[n % 2]}/{name}.mkv", [n] * 5)

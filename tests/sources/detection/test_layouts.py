@@ -16,7 +16,7 @@ from PIL import Image
 from tests.sources.building import write_picture
 from tfprep.errors import SourceError
 from tfprep.sources.detection.detect import Detected, detect
-from tfprep.sources.reference import parse_reference
+from tfprep.sources.raw import parse_reference
 from tfprep.sources.source import read_files
 
 pytest.importorskip("yaml")

@@ -24,8 +24,7 @@ from tfprep.fields import Array
 from tfprep.limits import usable_cpus
 from tfprep.seeding import sample_hashes
 from tfprep.sources import Entry
-from tfprep.sources.raw import RawState, raw_root, raw_states
-from tfprep.sources.reference import parse_reference
+from tfprep.sources.raw import RawState, parse_reference, raw_root, raw_states
 from tfprep.storage.urls import is_remote
 
 CHUNK = 1 << 14

@@ -52,8 +52,7 @@ from tfprep.recipe import Recipe
 from tfprep.recipe.file import load_recipe
 from tfprep.records import encode
 from tfprep.records.framing import HEADER_BYTES
-from tfprep.sources.ahead import files_ahead
-from tfprep.sources.raw import Read, raw_root, read_raw
+from tfprep.sources.raw import Read, files_ahead, raw_root, read_raw
 from tfprep.storage.local import sync_folder
 from tfprep.storage.urls import folder_at
 

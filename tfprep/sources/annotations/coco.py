@@ -1,16 +1,25 @@
-"""COCO: instances, key points and captions (https://cocodataset.org/#format-data)."""
+"""COCO: instances, key points and captions (https://cocodataset.org/#format-data).
+
+The text of an annotation file is in memory, its objects are not: a file of a million annotations takes gigabytes as Python
+objects. `JsonText` reads one element of an array at a time.
+"""
 
 from __future__ import annotations
 
+import json
+import re
+from array import array
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
-from tfprep.errors import RecipeError
-from tfprep.sources.annotations.coco_file import UNKNOWN_IMAGE, CocoCategories, CocoFile, image_file_name
+import numpy as np
+
+from tfprep.errors import RecipeError, SourceError
+from tfprep.fields import Array
 from tfprep.sources.annotations.listing import (
     OTHER_CLASS,
     UNANNOTATED,
@@ -30,11 +39,11 @@ from tfprep.sources.annotations.objects import (
     check_drawing,
     check_object_fields,
 )
-from tfprep.sources.labels import check_classes
-from tfprep.sources.layout import Splits
+from tfprep.sources.folder import Splits
 from tfprep.sources.patterns import compile_pattern
 from tfprep.sources.pixels import Pixels, check_pixels_option
-from tfprep.sources.source import Entry, Listing, constructor_text
+from tfprep.sources.raw import read_whole
+from tfprep.sources.source import Entry, Listing, check_classes, class_name_fault, constructor_text
 from tfprep.sources.splits import Row
 
 Crowds = Literal["void", "skip", "keep"]
@@ -197,3 +206,230 @@ def _numbers(values: Any) -> bool:
     return isinstance(values, list) and all(
         isinstance(value, int | float) and not isinstance(value, bool) for value in values
     )
+
+
+UNKNOWN_IMAGE = "annotation of an image that the file does not list"
+
+
+@dataclass(frozen=True)
+class CocoFile:
+    """An annotation file: its text, and where the images and the annotations of each begin in it."""
+
+    path: Path
+    text: JsonText
+    image_starts: Array
+    annotation_starts: Array
+    """In the order of the images, then of the file."""
+    edges: Array
+    """int64 [images, 2]: the annotations of each image."""
+    unlisted: int
+    found_categories: tuple[Any, ...]
+
+    @staticmethod
+    def read(path: Path) -> CocoFile:
+        """Read the file. SourceError if it is no JSON, or not as COCO's format says."""
+        text = JsonText(path)
+        starts: dict[str, tuple[Array, Array]] = {}
+        categories: tuple[Any, ...] = ()
+        named: dict[str, int] = {}
+        for name, start in text.members():
+            if name in ("images", "annotations"):
+                starts[name] = _starts(text, start, "id" if name == "images" else "image_id", path, name, named)
+            if name == "categories":
+                categories = tuple(element.value for element in text.elements(start))
+        if missing := {"images", "annotations"} - set(starts):
+            raise SourceError(f"{path}: no {' and no '.join(sorted(missing))}; is this a COCO file?")
+        (ids, images), (of_image, annotations) = starts["images"], starts["annotations"]
+        if len(np.unique(ids)) < len(ids):
+            raise SourceError(f"{path}: two images have one id; give each its own")
+        order = np.argsort(of_image, kind="stable")
+        ordered = of_image[order]
+        edges = np.stack([np.searchsorted(ordered, ids, side) for side in ("left", "right")], axis=1)
+        return CocoFile(path, text, images, annotations[order], edges, int((~np.isin(of_image, ids)).sum()), categories)
+
+    def images(self) -> Iterator[tuple[dict[str, Any], list[Any]]]:
+        """Yield each image with its annotations."""
+        for at, (first, last) in zip(self.image_starts.tolist(), self.edges.tolist(), strict=True):
+            yield self.text.value(at), [self.text.value(start) for start in self.annotation_starts[first:last].tolist()]
+
+    def categories(self) -> Iterator[tuple[int | str, tuple[str | None, int, bool]]]:
+        """Yield the id of each category, its name (None if it has none), its number of key points, and whether it is a thing."""
+        for one in self.found_categories:
+            if not isinstance(one, dict) or not isinstance(one.get("id"), int | str):
+                raise SourceError(f"{self.path}: a category is an object with an id and a name; got {one!r:.80}")
+            name = one.get("name")
+            known = name if isinstance(name, str) and not class_name_fault(name) and name else None
+            yield one["id"], (known, len(one.get("keypoints") or ()), bool(one.get("isthing", 1)))
+
+
+def image_file_name(value: Any) -> Any:
+    """Return the `file_name` of an image with slashes: tools on Windows write backslashes."""
+    return value.replace("\\", "/") if isinstance(value, str) else value
+
+
+def _starts(text: JsonText, start: int, key: str, path: Path, name: str, named: dict[str, int]) -> tuple[Array, Array]:
+    """int64 [N] twice: the id of each element, and the character at which it begins.
+
+    An id that is text gets a number above all that tools give, which `named` keeps.
+    """
+    ids, starts = array("q"), array("q")
+    for element in text.elements(start):
+        number = element.value.get(key) if isinstance(element.value, dict) else None
+        if isinstance(number, str) and number:
+            number = named.setdefault(number, (1 << 62) + len(named))
+        elif not isinstance(number, int):
+            raise SourceError(
+                f"{path}: {name}[{len(ids)}] has no {key!r}, a whole number or text; got {element.value!r:.80}"
+            )
+        ids.append(number)
+        starts.append(element.start)
+    return np.array(ids, np.int64), np.array(starts, np.int64)
+
+
+@dataclass(frozen=True)
+class CocoCategories:
+    """The categories of all files: class names in the order of their numbers, and what each id stands for."""
+
+    names: tuple[str, ...]
+    by_id: Mapping[int | str, tuple[str | None, int, bool]]
+    """Name (None if the category has none), number of key points, and whether it is a thing, by id."""
+    all_of_them: bool
+    merged: Mapping[str, str]
+    """The names that several categories have, which are one class, and the ids of these categories in words."""
+
+    @staticmethod
+    def of(files: Sequence[CocoFile], taken: tuple[str, ...] | None) -> CocoCategories:
+        by_id: dict[int | str, tuple[str | None, int, bool]] = {}
+        for file in files:
+            for number, new in file.categories():
+                if by_id.setdefault(number, new) != new:
+                    raise SourceError(
+                        f"{file.path}: category {number} is {new[0]!r} here and {by_id[number][0]!r} in another file"
+                    )
+        ids: dict[str, list[str]] = {}
+        for number, (name, *_) in sorted(by_id.items(), key=lambda item: (isinstance(item[0], str), item[0])):
+            if name:
+                ids.setdefault(name, []).append(str(number))
+        names = tuple(ids)
+        merged = {name: ", ".join(of_name) for name, of_name in ids.items() if len(of_name) > 1}
+        for name in taken or ():
+            if name not in names:
+                raise SourceError(
+                    f"{files[0].path}: there is no category {name!r}; there are {', '.join(map(repr, names[:20]))}"
+                )
+        return CocoCategories(taken or names, by_id, taken is None, merged)
+
+    def number(self, category: Any, annotation: str) -> int | None:
+        """The class number of a category; None if its objects are left out."""
+        if not isinstance(category, int | str) or category not in self.by_id:
+            raise WrongAnnotation(f"{annotation}: there is no category {category!r}")
+        name = self.by_id[category][0]
+        if name is None:
+            raise WrongAnnotation(f"{annotation}: category {category} has no name")
+        return self.names.index(name) if self.all_of_them or name in self.names else None
+
+    def is_thing(self, category: Any) -> bool:
+        return self.by_id[category][2]
+
+    def points(self, category: int | str) -> int:
+        return self.by_id[category][1]
+
+
+_DECODER = json.JSONDecoder()
+_SPACE = re.compile(r"[ \t\r\n]*")
+
+
+class Element(NamedTuple):
+    """An element of an array: its value and the character at which it begins."""
+
+    value: Any
+    start: int
+
+
+class JsonText:
+    """The text of a JSON file whose outermost value is an object.
+
+    Raises:
+        SourceError: The file cannot be read, or is not JSON; the message names file, line and column.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.note = ""
+        """What is unusual about the file, as the end of a sentence."""
+        try:
+            data = read_whole(path)
+        except OSError as error:
+            raise SourceError(f"{path}: cannot read the annotations: {error.strerror}") from error
+        try:
+            self._text = data.decode("utf-8-sig")
+        except UnicodeDecodeError:
+            self._text, self.note = data.decode("latin-1"), "is not UTF-8, and was read as Latin-1"
+        self._ends: dict[int, int] = {}
+        """Where the array that was read last ends, so that it is not read again to find the next name."""
+
+    def value(self, start: int) -> Any:
+        """Return the value that begins at a character."""
+        return self._decoded(start)[0]
+
+    def members(self) -> Iterator[tuple[str, int]]:
+        """Yield each name of the outermost object and the character at which its value begins. A caller reads the values that it
+        needs with `value` or `elements`; all others are read over."""
+        at = self._expect(0, "{")
+        if self._text[at : at + 1] == "}":
+            return
+        while True:
+            name, at = self._decoded(at)
+            if not isinstance(name, str):
+                raise self._error("expected a name", at)
+            start = self._expect(at, ":")
+            yield name, start
+            at = self._skip(self._past(start))
+            if self._text[at : at + 1] == "}":
+                return
+            at = self._expect(at, ",")
+
+    def elements(self, start: int) -> Iterator[Element]:
+        """Yield the elements of the array that begins at a character."""
+        at = self._expect(start, "[")
+        if self._text[at : at + 1] == "]":
+            self._ends = {start: at + 1}
+            return
+        while True:
+            value, end = self._decoded(at)
+            yield Element(value, at)
+            at = self._skip(end)
+            if self._text[at : at + 1] == "]":
+                self._ends = {start: at + 1}
+                return
+            at = self._expect(at, ",")
+
+    def _past(self, start: int) -> int:
+        if self._text[start : start + 1] != "[":
+            return self._decoded(start)[1]
+        if start not in self._ends:
+            for _ in self.elements(start):  # an array that the caller does not need is not held as a whole either
+                pass
+        return self._ends[start]
+
+    def _decoded(self, at: int) -> tuple[Any, int]:
+        try:
+            return _DECODER.raw_decode(self._text, at)
+        except json.JSONDecodeError as error:
+            raise self._error(error.msg, error.pos) from error
+        except RecursionError as error:
+            raise self._error("brackets are nested too deeply", at) from error
+
+    def _skip(self, at: int) -> int:
+        found = _SPACE.match(self._text, at)
+        return found.end() if found else at
+
+    def _expect(self, at: int, character: str) -> int:
+        at = self._skip(at)
+        if self._text[at : at + 1] != character:
+            raise self._error(f"expected {character!r}", at)
+        return self._skip(at + 1)
+
+    def _error(self, what: str, at: int) -> SourceError:
+        line, column = self._text.count("\n", 0, at) + 1, at - self._text.rfind("\n", 0, at)
+        return SourceError(f"{self._path}, line {line}, column {column}: the annotations are not whole JSON: {what}")

@@ -32,14 +32,12 @@ from tfprep.sources.annotations.objects import (
     check_object_fields,
 )
 from tfprep.sources.cells import sorted_classes
-from tfprep.sources.companions import Companions
-from tfprep.sources.labels import check_classes, class_name_fault
-from tfprep.sources.layout import Splits, images
+from tfprep.sources.folder import Splits, listed_images
 from tfprep.sources.patterns import compile_pattern
 from tfprep.sources.pixels import Pixels, check_pixels_option
-from tfprep.sources.source import Listing, constructor_text, key_of
+from tfprep.sources.source import Listing, check_classes, class_name_fault, constructor_text, key_of
 from tfprep.sources.splits import Row
-from tfprep.sources.walk import walk
+from tfprep.sources.walk import Companions, walk
 
 _FIELDS = ("boxes", "box_labels", "box_numbers", "instances", "mask")
 _CIRCLE_CORNERS = 64
@@ -123,7 +121,7 @@ class LabelMe(ObjectFields):
 
     def _images(self, root: Path, companions: Companions, tally: Counter[str]) -> Iterator[AnnotatedImage]:
         annotations = compile_pattern(self.annotations, "LabelMe: annotations")
-        for one in images(
+        for one in listed_images(
             root, compile_pattern(self.images, "LabelMe: images"), splits=self.splits, classes=None, tally=tally
         ):
             yield AnnotatedImage(one.file.path, one.split, companions.find(annotations, one.file.holes).path)

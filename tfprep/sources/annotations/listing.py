@@ -13,13 +13,12 @@ from tfprep.errors import RecipeError, SampleError, SourceError
 from tfprep.fields import Kind
 from tfprep.sources.annotations.objects import OBJECT_KINDS, Outside, decoders_of, rows_of
 from tfprep.sources.cells import path_cell
-from tfprep.sources.companions import Companions
-from tfprep.sources.layout import UNSPLIT, Splits, check_splits
+from tfprep.sources.folder import UNSPLIT, Splits, check_splits
 from tfprep.sources.patterns import Pattern, compile_pattern
 from tfprep.sources.pixels import Pixels, pixel_decoders
 from tfprep.sources.source import Entry, FieldDecoder, Listing, key_of, read_files
 from tfprep.sources.splits import Fractions, Row, check_split_name, split_rows
-from tfprep.sources.walk import walk
+from tfprep.sources.walk import Companions, walk
 
 Unannotated: TypeAlias = Literal["keep", "skip", "reject"]
 UNANNOTATED = "image without annotations"

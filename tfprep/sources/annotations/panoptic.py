@@ -18,8 +18,15 @@ import numpy as np
 from tfprep import images
 from tfprep.errors import SampleError
 from tfprep.fields import Array, Size
-from tfprep.sources.annotations.coco import Crowds, box_corners, image_size_of
-from tfprep.sources.annotations.coco_file import UNKNOWN_IMAGE, CocoCategories, CocoFile, image_file_name
+from tfprep.sources.annotations.coco import (
+    UNKNOWN_IMAGE,
+    CocoCategories,
+    CocoFile,
+    Crowds,
+    box_corners,
+    image_file_name,
+    image_size_of,
+)
 from tfprep.sources.annotations.listing import (
     UNANNOTATED,
     ImagePath,
@@ -32,7 +39,7 @@ from tfprep.sources.annotations.listing import (
     object_listing,
 )
 from tfprep.sources.annotations.objects import Outside, check_object_fields, decoders_of
-from tfprep.sources.layout import Splits
+from tfprep.sources.folder import Splits
 from tfprep.sources.patterns import compile_pattern
 from tfprep.sources.pixels import Pixels, check_pixels_option, pixel_decoders
 from tfprep.sources.source import Entry, FieldDecoder, Listing, constructor_text

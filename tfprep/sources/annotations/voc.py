@@ -30,34 +30,18 @@ from tfprep.sources.annotations.listing import (
 )
 from tfprep.sources.annotations.objects import Outside, check_object_fields, decoders_of
 from tfprep.sources.cells import sorted_classes
-from tfprep.sources.companions import Companions
-from tfprep.sources.labels import check_classes, class_name_fault
-from tfprep.sources.layout import Splits, images
+from tfprep.sources.folder import Splits, listed_images
 from tfprep.sources.patterns import Holes, compile_pattern
 from tfprep.sources.pixels import Pixels, check_pixels_option, pixel_decoders
 from tfprep.sources.raw import read_whole
-from tfprep.sources.source import FieldDecoder, Listing, constructor_text
+from tfprep.sources.source import FieldDecoder, Listing, check_classes, class_name_fault, constructor_text
 from tfprep.sources.splits import Row
-from tfprep.sources.walk import walk
+from tfprep.sources.walk import Companions, walk
 
 VOC_CLASSES = (
-    *(
-        "aeroplane",
-        "bicycle",
-        "bird",
-        "boat",
-        "bottle",
-        "bus",
-        "car",
-        "cat",
-        "chair",
-        "cow",
-        "diningtable",
-        "dog",
-        "horse",
-    ),
-    *("motorbike", "person", "pottedplant", "sheep", "sofa", "train", "tvmonitor"),
-)
+    "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow", "diningtable", "dog", "horse",
+    "motorbike", "person", "pottedplant", "sheep", "sofa", "train", "tvmonitor",
+)  # fmt: skip
 """The 20 classes in the order of the numbers in `SegmentationClass`, which begin with 1."""
 _FIELDS = ("boxes", "box_labels", "box_numbers", "difficult", "instances", "mask")
 _MASKS = {"mask": "masks", "instances": "instance_masks"}
@@ -176,7 +160,7 @@ class Voc(ObjectFields):
         """Path, split and placeholders of each image."""
         image = compile_pattern(self.images, "Voc: images")
         if self.sets is None:
-            for one in images(root, image, splits=self.splits, classes=None, tally=tally):
+            for one in listed_images(root, image, splits=self.splits, classes=None, tally=tally):
                 yield one.file.path, one.split, one.file.holes
             return
         for path, placeholders in annotation_files(root, self.sets, self.splits, "Voc: sets"):

@@ -34,15 +34,13 @@ from tfprep.sources.annotations.objects import (
     check_object_fields,
 )
 from tfprep.sources.cells import path_cell
-from tfprep.sources.companions import Companions, spelled
-from tfprep.sources.labels import class_name_fault
-from tfprep.sources.layout import Splits, images
+from tfprep.sources.folder import Splits, listed_images
 from tfprep.sources.patterns import IMAGE_SUFFIXES, compile_pattern, literal
 from tfprep.sources.pixels import Pixels, check_pixels_option
 from tfprep.sources.raw import read_whole
-from tfprep.sources.source import Listing, constructor_text
+from tfprep.sources.source import Listing, class_name_fault, constructor_text
 from tfprep.sources.splits import Row
-from tfprep.sources.walk import image_suffix, walk
+from tfprep.sources.walk import Companions, image_suffix, spelled, walk
 
 _FIELDS = ("boxes", "box_labels", "box_numbers", "instances", "mask", "points")
 _SPLITS = ("train", "val", "test")
@@ -128,7 +126,7 @@ class Yolo(ObjectFields):
     def _rows_of_pattern(self, root: Path, data: DataYaml, tally: Counter[str]) -> Iterator[Row]:
         image, labels = (compile_pattern(str(text), "Yolo") for text in (self.images, self.labels))
         companions = Companions(root)
-        found = images(root, image, splits=self.splits, classes=None, tally=tally)
+        found = listed_images(root, image, splits=self.splits, classes=None, tally=tally)
         listed = (
             AnnotatedImage(one.file.path, one.split, companions.find(labels, one.file.holes).path) for one in found
         )

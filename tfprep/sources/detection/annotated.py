@@ -16,8 +16,8 @@ from tfprep.sources.annotations.yolo import DataYaml
 from tfprep.sources.detection.guess import FRACTIONS, LayoutGuess, Refusal
 from tfprep.sources.detection.inventory import NAMES_KEPT, Inventory
 from tfprep.sources.detection.pairs import SPLIT_NAMES, annotation_patterns
+from tfprep.sources.paired import ade20k, camvid, cityscapes
 from tfprep.sources.patterns import compile_pattern
-from tfprep.sources.presets import ade20k, camvid, cityscapes
 from tfprep.sources.raw import open_raw
 
 Found = Iterator[LayoutGuess | Refusal]

@@ -9,9 +9,7 @@ from pathlib import Path
 
 from tfprep.errors import SourceError
 from tfprep.fields import Kind
-from tfprep.sources.containers.archives import Archives, split_name
-from tfprep.sources.containers.compressed import plain_archive
-from tfprep.sources.containers.members import members
+from tfprep.sources.archives import Archives, members, plain_archive, split_name
 from tfprep.sources.detection.folders import folders
 from tfprep.sources.detection.guess import BY_CLASS, FRACTIONS, LayoutGuess, Refusal
 from tfprep.sources.detection.inventory import Inventory, suffix_of

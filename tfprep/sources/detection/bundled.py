@@ -7,12 +7,12 @@ from pathlib import Path
 
 from tfprep.boxes import BoxFormat
 from tfprep.fields import Kind
-from tfprep.sources.containers.video import VIDEO_SUFFIXES, Video
 from tfprep.sources.detection.guess import BY_CLASS, FRACTIONS, LayoutGuess
 from tfprep.sources.detection.pairs import SPLIT_NAMES
-from tfprep.sources.parquet import class_names, file_columns, parquet_columns
 from tfprep.sources.patterns import compile_pattern
+from tfprep.sources.rows import class_names, file_columns, parquet_columns
 from tfprep.sources.table import Table
+from tfprep.sources.video import VIDEO_SUFFIXES, Video
 from tfprep.sources.walk import walk
 
 _LABELS = ("label", "labels", "fine_label", "class", "category")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tfprep.errors import SourceError
 from tfprep.sources.annotations import Coco, CocoPanoptic
-from tfprep.sources.annotations.coco_file import CocoFile, image_file_name
+from tfprep.sources.annotations.coco import CocoFile, image_file_name
 from tfprep.sources.detection.guess import FRACTIONS, LayoutGuess, Refusal
 from tfprep.sources.detection.inventory import NAMES_KEPT, Inventory, below
 from tfprep.sources.detection.pairs import SPLIT_NAMES

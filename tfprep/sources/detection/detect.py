@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from tfprep.errors import SourceError
 from tfprep.sources.annotations import Coco, CocoPanoptic, LabelMe, Voc, Yolo
-from tfprep.sources.containers import Archives
+from tfprep.sources.archives import Archives
 from tfprep.sources.detection.annotated import labelme, presets, voc, yolo
 from tfprep.sources.detection.archived import archives
 from tfprep.sources.detection.bundled import parquet_images, videos

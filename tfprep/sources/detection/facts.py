@@ -19,7 +19,7 @@ from tfprep.images import decode_mask, decode_pixels, image_size, is_dicom, is_j
 from tfprep.seeding import sample_hash
 from tfprep.sources.detection.inventory import path_hash
 from tfprep.sources.patterns import IMAGE_SUFFIXES
-from tfprep.sources.reference import parse_reference
+from tfprep.sources.raw import parse_reference
 from tfprep.sources.source import Entry, FieldDecoder, Listing, Source, read_files
 
 PLAIN = ("uint8 [H, W, 3]", "uint8 [H, W, 1]", "uint8 [H, W, 4]", "uint8 [H, W, 2]")

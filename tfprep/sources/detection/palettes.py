@@ -9,8 +9,7 @@ import numpy as np
 
 from tfprep.errors import SampleError
 from tfprep.images import decode_image
-from tfprep.sources.paired import Paired
-from tfprep.sources.presets import CAMVID_CLASSES, camvid
+from tfprep.sources.paired import CAMVID_CLASSES, Paired, camvid
 from tfprep.sources.source import read_files
 
 MOST_COLOURS = 64

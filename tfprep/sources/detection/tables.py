@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tfprep.errors import SourceError
 from tfprep.fields import Kind
-from tfprep.sources.columns import PathCell
+from tfprep.sources.cells import PathCell
 from tfprep.sources.detection.guess import BY_CLASS, FRACTIONS, LayoutGuess, Refusal
 from tfprep.sources.detection.inventory import NAMES_KEPT, Inventory, below
 from tfprep.sources.detection.pairs import SPLIT_NAMES

@@ -1,33 +1,38 @@
 """Tar and zip files in the convention of WebDataset: members that share a key are one sample.
 
-https://github.com/webdataset/webdataset: the key of `cat/0001.seg.png` is `cat/0001`, its ending is `seg.png`.
+https://github.com/webdataset/webdataset: the key of `cat/0001.seg.png` is `cat/0001`, its ending is `seg.png`. Headers are read
+for the place of each member, contents are not. In a tar that is compressed as a whole no member has a place of its own, so that
+a plain copy is made once.
 """
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import json
+import lzma
+import struct
+import tarfile
+import zipfile
+import zlib
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from tfprep.errors import RecipeError, SampleError, SourceError
 from tfprep.fields import KINDS, Kind, field_name_fault
-from tfprep.sources.cells import label_cell, list_cell, number_cell, path_cell, sorted_classes, text_cell
-from tfprep.sources.columns import FILE_KINDS
-from tfprep.sources.containers.compressed import plain_archive
-from tfprep.sources.containers.members import ARCHIVE_SUFFIXES, Member, members
-from tfprep.sources.labels import check_classes
-from tfprep.sources.layout import UNSPLIT, Splits, check_splits
+from tfprep.sources.cells import FILE_KINDS, label_cell, list_cell, number_cell, path_cell, sorted_classes, text_cell
+from tfprep.sources.folder import UNSPLIT, Splits, check_splits
 from tfprep.sources.patterns import IMAGE_SUFFIXES, Holes, Pattern, compile_pattern
 from tfprep.sources.pixels import Pixels, check_pixels_option, pixel_decoders
-from tfprep.sources.raw import read_raw
-from tfprep.sources.reference import Reference
-from tfprep.sources.source import Entry, FieldDecoder, Listing, constructor_text, key_of
+from tfprep.sources.raw import Reference, open_raw, read_raw
+from tfprep.sources.source import Entry, FieldDecoder, Listing, check_classes, constructor_text, key_of
 from tfprep.sources.splits import Fractions, Row, check_split_name, split_rows
+from tfprep.sources.staging import CheckedFile, staged
 from tfprep.sources.walk import walk
 
 _MOST_CLASSES = 100_000
@@ -287,3 +292,110 @@ def _checked_field(name: str, value: Any) -> tuple[Kind, str]:
     if name in ("image", "label"):
         raise RecipeError(f"Archives: {name!r} is an option of its own: {name}={value[1]!r}")
     return value[0], value[1].lstrip(".")
+
+
+COMPRESSED_SUFFIXES = (".gz", ".tgz", ".bz2", ".tbz2", ".xz", ".txz", ".zst")
+_PIECE_BYTES = 4 << 20
+_BOMB_BYTES, _BOMB_RATIO = 1 << 30, 100
+"""A file that grows a hundredfold, to more than 1 GiB, is no archive of images: those are compressed already."""
+
+
+def _zstandard(file: BinaryIO) -> BinaryIO:
+    import pyarrow as pa
+
+    return pa.CompressedInputStream(file, "zstd")  # type: ignore[no-any-return]
+
+
+_OPENERS: Mapping[bytes, Callable[[Any], Any]] = {
+    b"\x1f\x8b": gzip.open,
+    b"BZh": bz2.open,
+    b"\xfd7zXZ": lzma.open,
+    b"\x28\xb5\x2f\xfd": _zstandard,
+}
+"""How compressed files begin, and what reads them."""
+
+
+def plain_archive(path: Path) -> Path:
+    """Return the archive itself, or if it is compressed as a whole, its plain copy.
+
+    Raises:
+        SourceError: The archive cannot be read, is cut short, or its copy would fill the disk.
+    """
+    try:
+        with open_raw(path) as file:
+            start = file.read(8)
+        opener = next((opener for mark, opener in _OPENERS.items() if start.startswith(mark)), None)
+        return path if opener is None else staged(path, ".tar", lambda target: _copy_plain(path, opener, target))
+    except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
+        raise SourceError(f"{path} is not a whole archive: {error}") from error
+    except OSError as error:
+        raise SourceError(f"{path}: cannot read the archive: {error.strerror or error}") from error
+
+
+def _copy_plain(path: Path, opener: Callable[[Any], Any], target: CheckedFile) -> None:
+    with open_raw(path) as file, opener(file) as content:
+        while piece := content.read(_PIECE_BYTES):
+            target.write(piece)
+            if target.size > _BOMB_BYTES and target.size > _BOMB_RATIO * file.tell():
+                raise SourceError(
+                    f"{path} grows more than {_BOMB_RATIO} times when it is unpacked, as no archive of images does. If it is "
+                    "one all the same, unpack it by hand and name the plain archive"
+                )
+
+
+ARCHIVE_SUFFIXES = (".tar", ".zip", *COMPRESSED_SUFFIXES)
+_LOCAL_HEADER = struct.Struct("<4s22xHH")
+"""The fields of a zip member's own header (APPNOTE.TXT 4.3.7) that say where its data begins: the mark, and the lengths of name
+and extra field."""
+_ENCRYPTED = 1
+
+
+class Member(NamedTuple):
+    """A file in an archive: its name, where its bytes are, and whether they are deflated."""
+
+    name: str
+    start: int
+    bytes: int
+    deflated: bool
+
+
+def members(path: Path, tally: Counter[str]) -> Iterator[Member]:
+    """Yield the files in an archive, in its order. SourceError if it cannot be read, or its members have no place of their
+    own."""
+    try:
+        with open_raw(path) as file:
+            is_zip = zipfile.is_zipfile(file)
+        yield from _zip_members(path, tally) if is_zip else _tar_members(path, tally)
+    except (tarfile.TarError, zipfile.BadZipFile, struct.error, EOFError, NotImplementedError) as error:
+        raise SourceError(f"{path} is not a whole archive: {error}") from error
+    except OSError as error:
+        raise SourceError(f"{path}: cannot read the archive: {error.strerror or error}") from error
+
+
+def _tar_members(path: Path, tally: Counter[str]) -> Iterator[Member]:
+    with open_raw(path) as file, tarfile.open(fileobj=file, mode="r:") as archive:
+        for info in archive:
+            archive.members = []  # type: ignore[attr-defined]  # a tar of a million members would hold a million headers
+            if info.isreg() and not info.issparse():
+                yield Member(info.name, info.offset_data, info.size, False)
+            elif not info.isdir():
+                tally["member that is a link, a device or sparse"] += 1
+        file.seek(archive.offset)
+        if len(file.read(tarfile.BLOCKSIZE)) < tarfile.BLOCKSIZE:
+            raise tarfile.ReadError("the mark of its end is missing: it was cut short, or its writer was not closed")
+
+
+def _zip_members(path: Path, tally: Counter[str]) -> Iterator[Member]:
+    with open_raw(path) as file, zipfile.ZipFile(file) as archive:
+        for info in archive.infolist():
+            if info.is_dir():
+                continue
+            if info.flag_bits & _ENCRYPTED or info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+                tally["member that is encrypted, or compressed in another way than deflate"] += 1
+                continue
+            file.seek(info.header_offset)
+            mark, name, extra = _LOCAL_HEADER.unpack(file.read(_LOCAL_HEADER.size))
+            if mark != b"PK\x03\x04":
+                raise zipfile.BadZipFile(f"{info.filename!r} has no header of its own")
+            start = info.header_offset + _LOCAL_HEADER.size + name + extra
+            yield Member(info.filename, start, info.compress_size, info.compress_type == zipfile.ZIP_DEFLATED)

@@ -17,7 +17,7 @@ from PIL import Image
 from tests.sources.building import built, picture
 from tfprep import sources
 from tfprep.errors import RecipeError, SourceError
-from tfprep.sources.containers import compressed
+from tfprep.sources import archives as compressed
 
 NAMES = ("cat", "dog")
 

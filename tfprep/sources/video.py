@@ -22,11 +22,10 @@ from tfprep.errors import RecipeError, SampleError
 from tfprep.fields import Array, Kind
 from tfprep.images.limits import check_pixels
 from tfprep.optional import require_package
-from tfprep.sources.labels import check_classes
-from tfprep.sources.layout import ListedImage, Splits, check_splits, class_names, images, stratified_by
+from tfprep.sources.folder import ListedImage, Splits, check_splits, class_names, listed_images, stratified_by
 from tfprep.sources.patterns import Pattern, compile_pattern
-from tfprep.sources.reference import Reference
-from tfprep.sources.source import Entry, Listing, constructor_text, key_of
+from tfprep.sources.raw import Reference
+from tfprep.sources.source import Entry, Listing, check_classes, constructor_text, key_of
 from tfprep.sources.splits import Fractions, Row, split_rows
 from tfprep.sources.staging import CheckedFile, staged
 
@@ -112,7 +111,7 @@ class Video:
         return compile_pattern(self.videos, "Video: videos")
 
     def _rows(self, root: Path, classes: tuple[str, ...] | None, tally: Counter[str]) -> Iterator[Row]:
-        for video in images(root, self._pattern(), splits=self.splits, classes=classes, tally=tally):
+        for video in listed_images(root, self._pattern(), splits=self.splits, classes=classes, tally=tally):
             yield from self._frames(root, video)
 
     def _frames(self, root: Path, video: ListedImage) -> Iterator[Row]:
