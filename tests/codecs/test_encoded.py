@@ -54,13 +54,6 @@ def test_pngs_are_those_of_tensorflow(image, channels):
     check(content, channels, tf.io.decode_png(content, channels=channels).numpy())
 
 
-@pytest.mark.parametrize("channels", [1, 3])
-@pytest.mark.parametrize("mode", ["RGB", "L"])
-def test_jpegs_are_those_of_tensorflow(mode, channels):
-    content = written(COLOUR.convert(mode), "JPEG")
-    check(content, channels, tf.io.decode_jpeg(content, channels=channels, dct_method="INTEGER_ACCURATE").numpy())
-
-
 def test_gray_with_alpha_keeps_its_two_channels():
     check(written(GRAY_ALPHA, "PNG"), 2, np.asarray(GRAY_ALPHA))
 
@@ -91,17 +84,6 @@ def test_what_is_no_image():
     bomb[29:33] = zlib.crc32(bomb[12:29]).to_bytes(4, "big")
     with pytest.raises(SampleError, match="pixels"):
         Encoded().decode(bytes(bomb), FieldSpec("image", (None, None, 3), "uint8"))
-
-
-@pytest.mark.parametrize("values", [[], ["a"], ["", "", "b"], ["ü" * 100, "x" * 20_000]])
-def test_lists_of_strings(values):
-    content = tf.train.BytesList(value=[value.encode() for value in values]).SerializeToString()
-    assert Texts().decode(content, FieldSpec("text", (None,), "string")) == values
-    with pytest.raises(SampleError, match="strings, expected"):
-        Texts().decode(content, FieldSpec("text", (len(values) + 1,), "string"))
-    if content:
-        with pytest.raises(SampleError, match="strings"):
-            Texts().decode(content[:-1], FieldSpec("text", (len(values) + 1,), "string"))
 
 
 def test_they_are_for_reading():

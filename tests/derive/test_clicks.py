@@ -36,14 +36,6 @@ def at(array, clicks):
 # --- maps -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("count", [1, 2, 7])
-def test_a_map_is_the_minimum_over_the_clicks(count):
-    clicks = np.random.default_rng(count).integers(0, [90, 300], (count, 2))
-    rows, columns = np.indices((90, 300))
-    expected = np.min([np.hypot(rows - r, columns - c) for r, c in clicks], axis=0)
-    np.testing.assert_allclose(click_map((90, 300), clicks, 255), np.minimum(expected, 255), atol=1e-4)
-
-
 def test_a_map_without_clicks_has_the_truncation_everywhere():
     assert (click_map((4, 5), np.zeros((0, 2), np.int64), 255) == 255).all()
 
@@ -64,16 +56,6 @@ def test_both_maps_belong_to_the_same_clicks(dtype, truncate_px):
 
 
 # --- positive clicks ------------------------------------------------------------------------------------------------
-
-
-def test_positive_clicks_keep_their_distances():
-    depth = distance_transform_edt(MASK == 8)
-    counts = set()
-    for positive, _ in draws():
-        assert (at(depth, positive) >= 5).all()
-        assert (gaps(positive) >= 10).all()
-        counts.add(len(positive))
-    assert counts == {1, 2, 3, 4, 5}
 
 
 def test_positive_clicks_follow_the_distance_options():
@@ -132,19 +114,6 @@ def test_an_absent_target_has_no_positive_clicks_and_no_band():
 # --- negative clicks ------------------------------------------------------------------------------------------------
 
 
-def test_strategy_1_samples_the_band_around_the_object():
-    distance = distance_transform_edt(MASK != 8)
-    counts = set()
-    for _, negative in draws(strategies=(1,)):
-        away = at(distance, negative)
-        assert (away >= 5).all()
-        assert (away < 40).all()
-        assert (gaps(negative) >= 10).all()
-        assert (at(MASK, negative) != 255).all()
-        counts.add(len(negative))
-    assert counts == set(range(11))
-
-
 def test_strategy_1_follows_its_options():
     distance = distance_transform_edt(MASK != 8)
     for _, negative in draws(strategies=(1,), band_px=15, n_neg1=(4, 4), margin_px=0, step_px=3):
@@ -152,35 +121,9 @@ def test_strategy_1_follows_its_options():
         assert (at(distance, negative) < 15).all()
 
 
-def test_strategy_2_clicks_on_every_other_object():
-    seen = {3: set(), 5: set()}
-    for _, negative in draws(strategies=(2,)):
-        assert set(at(MASK, negative)) <= {3, 5}
-        assert (gaps(negative) >= 10).all()
-        for other, counts in seen.items():
-            assert (at(distance_transform_edt(other == MASK), negative[at(MASK, negative) == other]) >= 5).all()
-            counts.add(int((at(MASK, negative) == other).sum()))
-    assert seen == {3: set(range(6)), 5: set(range(6))}
-
-
 def test_strategy_2_can_treat_the_background_as_an_object():
     classes = {int(c) for _, negative in draws(strategies=(2,), background=None) for c in at(MASK, negative)}
     assert classes == {0, 3, 5}
-
-
-def test_strategy_3_takes_the_farthest_point_each_time():
-    to_object = distance_transform_edt(MASK != 8)
-    band = (MASK != 8) & (to_object < 40) & (MASK != 255)
-    fixed = (MASK == 8) | (to_object >= 40)
-    for _, negative in list(draws(strategies=(3,)))[:8]:
-        assert len(negative) == 10
-        taken = fixed.copy()
-        for number, (row, column) in enumerate(negative):
-            assert band[row, column]
-            distance = distance_transform_edt(~taken)
-            if number:
-                assert distance[row, column] == pytest.approx(distance[band].max(), abs=1e-6)
-            taken[row, column] = True
 
 
 def test_strategy_3_stops_where_the_band_is_used_up():
@@ -188,19 +131,6 @@ def test_strategy_3_stops_where_the_band_is_used_up():
     mask[0, 1] = mask[0, 3] = 0
     _, negative = Clicks(target=8, strategies=(3,)).draw(mask, np.random.default_rng(0))
     assert sorted(negative[:, 1].tolist()) == [1, 3]
-
-
-def test_the_strategies_are_drawn_equally_often():
-    """The result identifies the strategy: the third always has ten clicks in the band, the second clicks only on objects."""
-    op = Clicks(target=8, n_neg1=(1, 1), n_neg2=(2, 2), n_neg3=7, void=255)
-    lengths = [len(op.draw(MASK, np.random.default_rng(seed))[1]) for seed in range(600)]
-    counts = np.bincount(lengths, minlength=8)[[1, 4, 7]]
-    assert counts.sum() == 600
-    assert counts.min() > 155  # Expected 200 each, standard deviation 12.
-
-
-def test_without_strategies_there_are_no_negative_clicks():
-    assert all(len(negative) == 0 for _, negative in draws(strategies=()))
 
 
 def test_equal_generators_draw_equal_clicks():
@@ -232,21 +162,6 @@ def test_wrong_options_raise_with_the_rule(options, message):
 
 
 # --- as coordinates -------------------------------------------------------------------------------------------------
-
-
-def test_click_points_and_their_maps_equal_clicks():
-    options = {"target": 8, "void": 255, "sets": 3}
-    points = ClickPoints(**options)({"mask": MASK}, np.random.default_rng(4))
-    assert points.dtype == np.float32
-    assert set(points[:, 3]) == {0, 1, 2}
-    rows, columns = np.floor(points[:, 1]).astype(int), np.floor(points[:, 0]).astype(int)
-    assert ((MASK[rows, columns] == 8) == (points[:, 2] == 1)).all()
-    maps = Clicks(**options)({"mask": MASK}, np.random.default_rng(4))
-    again = ClickMaps(sets=3)({"mask": MASK, "clicks": points}, np.random.default_rng(9))
-    assert maps.shape == (120, 160, 6)
-    np.testing.assert_array_equal(again, maps)
-    for row, column, positive, number in zip(rows, columns, points[:, 2], points[:, 3], strict=True):
-        assert maps[row, column, int(2 * number + 1 - positive)] == 0
 
 
 def test_clicks_of_an_annotator_may_be_outside_the_image():

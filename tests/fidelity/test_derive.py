@@ -359,58 +359,56 @@ def test_one_object_is_any_of_scipys_components():
 
 # --- instances ----------------------------------------------------------------------------------------------------------
 
-INSTANCES = MASK
-NUMBERS = [1, 2, 3, 4]
+INSTANCES = MASK.astype(np.uint16)
+for _class, _number in ((1, 3), (2, 7), (3, 900), (4, 2)):
+    INSTANCES[_class == MASK] = _number
+NUMBERS = [2, 3, 7, 900]
 CENTRES = {
     number: (y + 0.5, x + 0.5)
-    for number, (y, x) in zip(NUMBERS, ndimage.center_of_mass(np.ones(SHAPE), MASK, NUMBERS), strict=True)
+    for number, (y, x) in zip(NUMBERS, ndimage.center_of_mass(np.ones(SHAPE), INSTANCES, NUMBERS), strict=True)
 }
+PIXELS = {number: int((number == INSTANCES).sum()) for number in NUMBERS}
+LEAST = sorted(PIXELS.values())[1]
+LARGE = [number for number in NUMBERS if PIXELS[number] >= LEAST]
 
 
 @pytest.mark.covers("InstanceCenters", "InstanceOffsets")
 def test_centres_and_offsets_are_scipys_centres_of_mass():
     heat = np.max([gaussian(x, y, 5) for y, x in CENTRES.values()], axis=0)
-    np.testing.assert_allclose(derived(InstanceCenters(sigma_px=5, void=VOID), mask=MASK)[0], heat, atol=1e-5)
+    np.testing.assert_allclose(derived(InstanceCenters(sigma_px=5, void=VOID), mask=INSTANCES)[0], heat, atol=1e-5)
     expected = np.zeros((*SHAPE, 2))
     for number, (y, x) in CENTRES.items():
-        rows, columns = np.nonzero(number == MASK)
+        rows, columns = np.nonzero(number == INSTANCES)
         expected[rows, columns] = np.stack([y - rows - 0.5, x - columns - 0.5], 1)
-    np.testing.assert_allclose(derived(InstanceOffsets(void=VOID), mask=MASK)[0], expected, atol=1e-3)
+    np.testing.assert_allclose(derived(InstanceOffsets(void=VOID), mask=INSTANCES)[0], expected, atol=1e-3)
 
 
 @pytest.mark.covers("InstanceBoxes", "InstanceClasses")
 def test_boxes_and_classes_of_instances():
-    found = ndimage.find_objects(np.where(NOT_VOID, MASK, 0))
-    boxes = np.array([(s[1].start, s[0].start, s[1].stop, s[0].stop) for s in found])
-    np.testing.assert_array_equal(derived(InstanceBoxes(void=VOID), mask=MASK)[0], boxes)
-    pixels = np.bincount(MASK.ravel())
-    least = int(sorted(pixels[1:5])[1])
-    kept = [number for number in NUMBERS if pixels[number] >= least]
-    np.testing.assert_array_equal(
-        derived(InstanceBoxes(min_px=least, void=VOID), mask=MASK)[0], boxes[np.array(kept) - 1]
-    )
     labels = (PHOTO[:, :, 0] // 64).astype(np.uint8)
-    majority = [np.bincount(labels[number == MASK]).argmax() for number in NUMBERS]
-    assert len(set(majority)) > 1
-    np.testing.assert_array_equal(derived(InstanceClasses(void=VOID), mask=MASK, classes=labels)[0], majority)
+    for least, numbers in ((1, NUMBERS), (LEAST, LARGE)):
+        found = [ndimage.find_objects((number == INSTANCES).astype(int))[0] for number in numbers]
+        boxes = [(s[1].start, s[0].start, s[1].stop, s[0].stop) for s in found]
+        options = {"min_px": least, "void": VOID}
+        np.testing.assert_array_equal(derived(InstanceBoxes(**options), mask=INSTANCES)[0], boxes)
+        majority = [np.bincount(labels[number == INSTANCES]).argmax() for number in numbers]
+        assert len(set(majority)) > 1
+        np.testing.assert_array_equal(derived(InstanceClasses(**options), mask=INSTANCES, classes=labels)[0], majority)
 
 
 @pytest.mark.covers("OneInstance")
 def test_one_instance_is_any_of_the_numbers():
-    pixels = np.bincount(MASK.ravel())
-    least = int(sorted(pixels[1:5])[1])
-    kept = [number for number in NUMBERS if pixels[number] >= least]
     drawn = Counter()
-    for made in derived(OneInstance("mask", min_px=least, void=VOID), 150, mask=MASK):
-        number = int(MASK[made == 1][0])
-        expected = np.select([number == MASK, MASK == VOID, MASK == 0], [1, VOID, 0], 2)
+    for made in derived(OneInstance("mask", min_px=LEAST, void=VOID), 150, mask=INSTANCES):
+        number = int(INSTANCES[made == 1][0])
+        expected = np.select([number == INSTANCES, INSTANCES == VOID, INSTANCES == 0], [1, VOID, 0], 2)
         np.testing.assert_array_equal(made, expected)
         drawn[number] += 1
-    check_counts([drawn[number] for number in kept])
-    assert set(drawn) == set(kept)
-    labels = np.where((MASK == 2) | (MASK == 4), 7, 3).astype(np.uint8)
-    only = derived(OneInstance("mask", classes="classes", target=7, void=VOID), 60, mask=MASK, classes=labels)
-    assert {int(MASK[made == 1][0]) for made in only} == {2, 4}
+    check_counts([drawn[number] for number in LARGE])
+    assert set(drawn) == set(LARGE)
+    labels = np.where((INSTANCES == 2) | (INSTANCES == 900), 7, 3).astype(np.uint8)
+    only = derived(OneInstance("mask", classes="classes", target=7, void=VOID), 60, mask=INSTANCES, classes=labels)
+    assert {int(INSTANCES[made == 1][0]) for made in only} == {2, 900}
 
 
 @pytest.mark.covers("UNetWeights")
