@@ -341,7 +341,6 @@ def test_folds_of_groups(photos, group):
         ({"verify": "sometimes"}, "'always', 'first_epoch', 'never', not 'sometimes'"),
         ({"on_bad": "ignore"}, "'raise', 'skip', not 'ignore'"),
         ({"cache": True}, "not True"),
-        ({"path": "fast"}, "'auto', 'direct', 'graph', not 'fast'"),
         ({"training": False, "remainder": "wrap"}, "'keep' or 'drop'"),
         ({"hosts": 3}, "hosts is \\(index, count\\)"),
         ({"hosts": (2, 2)}, "0 <= index < count"),

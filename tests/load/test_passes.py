@@ -13,7 +13,6 @@ import pytest
 
 import tfprep
 from tfprep.errors import LoaderError
-from tfprep.load.passes import LOOK
 
 tf = pytest.importorskip("tensorflow")
 keras = pytest.importorskip("keras")
@@ -38,7 +37,6 @@ def expected(data):
 KINDS = {
     "numpy": lambda data, **options: data.numpy_loader("train", 8, seed=3, fields=["key"], **options),
     "direct": lambda data, **options: data.loader("train", 8, seed=3, fields=["key"], **options),
-    "graph": lambda data, **options: data.loader("train", 8, seed=3, fields=["key"], path="graph", **options),
 }
 
 
@@ -70,22 +68,34 @@ def test_each_pass_is_the_next_epoch(train, expected):
         assert keys(train) == epoch(expected, number)
 
 
-def test_a_look_changes_nothing(train, expected):
-    iter(train)
-    for count in (1, LOOK):
-        assert keys(itertools.islice(train, count)) == expected[:count]
-    assert keys(train) == epoch(expected, 0)
+def test_each_iterator_that_is_read_is_the_next_epoch(train, expected):
+    iter(train)  # never read
+    for number, count in enumerate((1, 3, STEPS - 1, STEPS)):
+        assert keys(itertools.islice(train, count)) == epoch(expected, number)[:count]
+    one, other = zip(*zip(train, train, strict=True), strict=True)
+    assert [keys(one), keys(other)] == [epoch(expected, 4), epoch(expected, 5)]
 
 
-def test_a_pass_that_is_left_in_the_middle_is_over(train, expected):
-    assert keys(itertools.islice(train, LOOK + 1)) == expected[: LOOK + 1]
-    assert keys(train) == epoch(expected, 1)
+def test_an_epoch_by_its_number(train, expected):
+    for number in (5, 0, 2):
+        assert keys(train.at_epoch(number)) == epoch(expected, number)
+    assert keys(train) == epoch(expected, 3)
+    assert train.at_epoch(7).next_step == 7 * STEPS
+    for number in (-1, 1.5, True, "2", 2**40):
+        with pytest.raises(LoaderError, match="epochs are numbered from 0 to 4,294,967,295"):
+            train.at_epoch(number)
 
 
-def test_two_iterators_that_begin_together_deliver_the_same_epoch(train, expected):
-    for number in range(2):
-        one, other = zip(*zip(train, train, strict=True), strict=True)
-        assert keys(one) == keys(other) == epoch(expected, number)
+def test_evaluation_has_no_epochs(data, kind):
+    with pytest.raises(LoaderError, match=r"at_epoch\(\) is for training"):
+        KINDS[kind](data, training=False).at_epoch(1)
+
+
+def test_a_stream_that_is_left_in_the_middle_of_an_epoch(data, kind, expected):
+    stream = KINDS[kind](data).repeat()
+    assert keys(itertools.islice(stream, STEPS + 2)) == expected[: STEPS + 2]
+    assert stream.next_step == 2 * STEPS
+    assert keys(itertools.islice(stream, 2)) == epoch(expected, 2)[:2]
 
 
 def test_an_iterator_that_is_read_later_delivers_the_next_epoch(train, expected):
@@ -110,21 +120,6 @@ def test_passes_from_a_start_step_on(data, kind, expected, start):
     train = KINDS[kind](data, start_step=start)
     assert len(train) == STEPS
     assert [*keys(train), *keys(train)] == expected[start : start + 2 * STEPS]
-
-
-def test_the_graph_path(data, expected):
-    """Its ops are compiled for seconds, so one test has all of it."""
-    train = KINDS["graph"](data)
-    assert len(train) == STEPS
-    assert keys(itertools.islice(train, LOOK)) == expected[:LOOK]
-    assert keys(train) == epoch(expected, 0)
-    assert keys(itertools.islice(train, LOOK + 1)) == epoch(expected, 1)[: LOOK + 1]
-    assert keys(train) == epoch(expected, 2)
-    assert train.next_step == 3 * STEPS
-    short = data.loader("train", 32, seed=3, fields=["key"], path="graph", remainder="keep")
-    passes = [keys(itertools.islice(short, 2)) for _ in range(2)]  # as Keras, which does not ask for the end
-    assert passes[0] != passes[1]
-    assert short.next_step == 4
 
 
 def test_evaluation_reads_the_same_in_each_pass(data, kind):

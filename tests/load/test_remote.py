@@ -1,6 +1,4 @@
-"""Loaders over datasets at URLs deliver the same batches as from a folder. `ram://` is a file system of TensorFlow, read like
-`gs://`; here tfprep keeps its objects in memory.
-"""
+"""Loaders over datasets at URLs deliver the same batches as from a folder."""
 
 from __future__ import annotations
 
@@ -10,9 +8,7 @@ import numpy as np
 import pytest
 
 import tfprep
-from tfprep.errors import LoaderError, RecordError, StorageError
-from tfprep.storage import address, objects
-from tfprep.storage.address import Url
+from tfprep.errors import RecordError, StorageError
 from tfprep.storage.store import open_store
 
 pytest.importorskip("obstore")
@@ -22,24 +18,11 @@ tf = pytest.importorskip("tensorflow")
 OPTIONS = {"seed": 5, "fields": ["image", "lossless", "label", "key"], "variants": "rotate"}
 
 
-@pytest.fixture(autouse=True)
-def _ram(monkeypatch):
-    """Let tfprep open `ram://`, with the objects of `memory://`."""
-    client = objects._client
-    monkeypatch.setattr(address, "SCHEMES", (*address.SCHEMES, "ram"))
-    monkeypatch.setattr(
-        objects, "_client", lambda url: client(Url("memory", url.bucket, "") if url.scheme == "ram" else url)
-    )
-
-
-def copied(photos, scheme):
-    folder = f"{scheme}://{uuid.uuid4().hex}"
+def copied(photos):
+    folder = f"memory://{uuid.uuid4().hex}"
     store = open_store(folder)
     for path in photos.path.iterdir():
         store.write(path.name, path)
-        if scheme == "ram":
-            with tf.io.gfile.GFile(f"{folder}/{path.name}", "wb") as file:
-                file.write(path.read_bytes())
     return folder
 
 
@@ -48,30 +31,11 @@ def assert_same(one, other, count):
         tf.nest.map_structure(lambda x, y: np.testing.assert_array_equal(x.numpy(), y.numpy()), a, b)
 
 
-@pytest.mark.parametrize("path", ["auto", "graph"])
-def test_a_url_that_tensorflow_reads(photos, path):
-    there = tfprep.open(copied(photos, "ram")).loader("train", 8, path=path, **OPTIONS)
-    reasons = {
-        "auto": "records at ram:// are fetched ahead by threads, in few requests",
-        "graph": "asked for: TensorFlow ops alone",
-    }
-    assert there.info == {"path": "graph" if path == "graph" else "direct", "reason": reasons[path]}
-    here = tfprep.open(photos.path).loader("train", 8, **OPTIONS)
-    assert here.info["path"] == "direct"
-    assert_same(there, here, 3 * here.steps_per_epoch)
-
-
 @pytest.mark.parametrize("cache", ["auto", "encoded", False])
 def test_a_url_that_tensorflow_does_not_read(photos, cache):
-    there = tfprep.open(copied(photos, "memory")).loader("train", 8, cache=cache, **OPTIONS)
-    assert there.info["path"] == "direct"
+    there = tfprep.open(copied(photos)).loader("train", 8, cache=cache, **OPTIONS)
     here = tfprep.open(photos.path).loader("train", 8, **OPTIONS)
     assert_same(there, here, 3 * here.steps_per_epoch)
-
-
-def test_the_graph_path_refuses_urls_that_tensorflow_cannot_read(photos):
-    with pytest.raises(LoaderError, match="TensorFlow does not read memory://; use path='direct'"):
-        tfprep.open(copied(photos, "memory")).loader("train", 8, path="graph")
 
 
 def test_a_request_that_fails_is_no_bad_record(photos, s3):
@@ -85,7 +49,7 @@ def test_a_request_that_fails_is_no_bad_record(photos, s3):
 
 
 def test_a_truncated_file(photos):
-    folder = copied(photos, "memory")
+    folder = copied(photos)
     data, store = tfprep.open(folder), open_store(folder)
     shard = data.file("train", 0, 0).name
     loader = data.numpy_loader("train", 8, training=False)  # it compares the sizes

@@ -78,7 +78,6 @@ def test_a_state_of_another_run_is_refused(data, name, first, other):
         {"hosts": (1, 2)},
         {"threads": 1, "prefetch": 2, "cache": False, "memory_budget": "100MB", "timeout_s": 9.0},
         {"verify": "never", "on_bad": "skip"},
-        {"path": "graph"},
         {"start_step": 3},
         {"fields": ["key"]},
         {"at_load": ()},

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self
 
-from tfprep.load.pipeline import Pipeline
+import numpy as np
+
+from tfprep.errors import LoaderError
+from tfprep.load.pipeline import MOST_EPOCHS, Pipeline
 from tfprep.load.state import start_step, state_at
 from tfprep.load.stats import report, snapshot
 
@@ -36,6 +39,28 @@ class PipelineAccessors:
     def next_step(self) -> int:
         """The step that the next pass begins with."""
         return self.pipeline.passes.next_step
+
+    def at_epoch(self, number: int) -> Self:
+        """Let the next pass be this epoch of the run, and those behind it the epochs that follow.
+
+            for images, labels in train.at_epoch(3):
+                ...
+
+        Args:
+            number: The number of the epoch, from 0.
+
+        Returns:
+            This loader.
+
+        Raises:
+            LoaderError: It is no whole number from 0, or this loader is for evaluation, which has no epochs.
+        """
+        if not self.pipeline.training:
+            raise LoaderError("at_epoch() is for training; with training=False every pass reads the same samples once")
+        if isinstance(number, bool) or not isinstance(number, int | np.integer) or not 0 <= number < MOST_EPOCHS:
+            raise LoaderError(f"epochs are numbered from 0 to {MOST_EPOCHS - 1:,}, not {number!r}")
+        self.pipeline.passes.move_to(int(number) * self.steps_per_epoch)
+        return self
 
     @property
     def stats(self) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -13,16 +13,18 @@ from tfprep.codecs import Scalar, Text
 from tfprep.dataset import Dataset
 from tfprep.dataset.dataset import read_dataset
 from tfprep.errors import LoaderError
-from tfprep.load.options import LoaderKeywords, LoaderOptions, loader_options
+from tfprep.load.options import LoaderKeywords, LoaderOptions, ShuffleBuffer, loader_options
 from tfprep.load.order.folds import fold_of
-from tfprep.load.outputs import names_of
+from tfprep.load.order.variants import VariantChoice
+from tfprep.load.outputs import FieldChoice, names_of
 from tfprep.load.pipeline import Pipeline
-from tfprep.load.split_rows import SplitRows
+from tfprep.load.split_rows import SplitRows, is_training
 from tfprep.load.values import mean_and_std
 from tfprep.optional import require_package
 from tfprep.storage.urls import PathOrUrl, folder_at
 
 if TYPE_CHECKING:
+    import tensorflow as tf
     from typing_extensions import Unpack
 
     from tfprep.load.jax_loader import JaxLoader
@@ -234,6 +236,70 @@ class Data(SplitLoaders, Dataset):
             (self._subset(split, fold != at, training=True), self._subset(split, fold == at, training=False))
             for at in range(count)
         ]
+
+    def tf_dataset(
+        self,
+        split: str = "train",
+        batch_size: int = 32,
+        *,
+        shuffle_buffer: ShuffleBuffer = "auto",
+        training: bool | None = None,
+        seed: int = 0,
+        fields: Sequence[str] | None = None,
+        inputs: FieldChoice | None = None,
+        targets: FieldChoice | None = None,
+        sample_weight: str | None = None,
+        variants: VariantChoice | None = None,
+        remainder: Literal["drop", "keep"] | None = None,
+        memory_budget: int | str | None = None,
+    ) -> tf.data.Dataset:
+        """A plain `tf.data` pipeline of public ops, for the tf.data service and for what must be serialised. Imports TensorFlow.
+
+            train = data.tf_dataset("train", 32, inputs="image", targets="label")
+            train = train.apply(tf.data.experimental.service.distribute("parallel_epochs", "grpc://host:5000"))
+
+        Each iteration reads every sample once, in training in another order: that of a shuffle buffer over interleaved shards,
+        which is neither exact nor resumed at a step. `loader` is faster, and has the exact order.
+
+        Args:
+            split: The split's name.
+            batch_size: Samples of a batch.
+            shuffle_buffer: Records that the buffer holds; "auto" for as many as take half of `memory_budget`, None for no buffer.
+            training: As for `loader`: whether samples are shuffled, and the last, smaller batch is left out.
+            seed: The seed of the shuffling and of the variants.
+            fields: As for `loader`, and so `inputs`, `targets` and `sample_weight`.
+            inputs: See `fields`.
+            targets: See `fields`.
+            sample_weight: See `fields`.
+            variants: "random" (the default in training: one for each shard, drawn anew in each iteration), "all", or a number;
+                0 by default in evaluation.
+            remainder: "drop" or "keep" the last, smaller batch; None for "drop" in training and "keep" otherwise.
+            memory_budget: Bytes, or text such as "2GB"; None for a quarter of the free memory.
+
+        Returns:
+            A `tf.data.Dataset` with the elements of `loader`, which knows no length.
+
+        Raises:
+            LoaderError: Options that exclude each other, or a URL that TensorFlow does not read.
+            DatasetError: There is no such split, or a shard is missing.
+        """
+        require_package("tensorflow", "tf_dataset()", "numpy_loader() works without it")
+        from tfprep.load.tensorflow.plain import plain_dataset
+
+        if training is None:
+            training = is_training(self.subset(split).sources)
+        options = LoaderOptions(
+            batch_size, training, seed, fields, inputs, targets, sample_weight, variants=variants, remainder=remainder,
+            memory_budget=memory_budget,
+        )  # fmt: skip
+        number = isinstance(shuffle_buffer, int) and not isinstance(shuffle_buffer, bool) and shuffle_buffer > 0
+        if not number and shuffle_buffer not in ("auto", None):
+            raise LoaderError(f"shuffle_buffer is a number of records from 1, 'auto' or None, not {shuffle_buffer!r}")
+        if variants == "rotate" or remainder not in ("drop", "keep", None):
+            raise LoaderError(
+                "tf_dataset() takes variants='random', 'all' or a number, and remainder='drop' or 'keep'; loader() takes more"
+            )
+        return plain_dataset(self, split, options, shuffle_buffer)
 
     def normalization(self, inputs: str | Sequence[str] = "image") -> Any:
         """A `keras.layers.Normalization` for these fields. Imports Keras.

@@ -96,21 +96,13 @@ class JaxLoader(NumpyLoader):
 
 
 class _TransferredAhead(Iterator[Any]):
-    """Delivers the first batch at once, since a look at one batch uses no epoch, and each other when `ahead` more are taken.
-
-    Not a generator: that would end with Ctrl-C, and the data with it.
-    """
+    """Delivers each batch when `ahead` more are taken. Not a generator: that would end with Ctrl-C, and the data with it."""
 
     def __init__(self, batches: Iterator[Any], ahead: int) -> None:
         self._batches, self._ahead = batches, ahead
         self._queue: deque[Any] = deque()
-        self._begun = False
 
     def __next__(self) -> Any:
-        if not self._begun:
-            batch = next(self._batches)
-            self._begun = True
-            return batch
         while len(self._queue) <= self._ahead:
             try:
                 self._queue.append(next(self._batches))

@@ -36,9 +36,6 @@ class KerasLoader(NumpyLoader, DataAdapter):  # type: ignore[misc] # Keras is un
     The order, the passes, the length and the state are those of `numpy_loader`, which also a plain `for` gets. On JAX with
     several processes, and on PyTorch with `torch.distributed`, each process gets its part of every batch.
 
-    On JAX with an accelerator, `fit` takes two batches to build a model that has no `keras.Input`, and trains from the next epoch
-    on; elsewhere it takes one, which uses no epoch.
-
     Attributes:
         clock: Notes the waits of the trainer while it is set.
     """

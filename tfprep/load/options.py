@@ -24,7 +24,7 @@ from tfprep.load.values import FloatType, check_geometry
 
 Verify: TypeAlias = Literal["always", "first_epoch", "never"]
 CacheChoice: TypeAlias = Literal["auto", "encoded", "decoded", False]
-Path: TypeAlias = Literal["auto", "direct", "graph"]
+ShuffleBuffer: TypeAlias = int | Literal["auto"] | None
 WorkersChoice: TypeAlias = Literal["auto", "threads", "processes"]
 
 MOST_BATCH, MOST_STEPS = 1 << 24, 1 << 36
@@ -88,7 +88,6 @@ class LoaderOptions:
         prefetch: Batches kept ready in host memory; None for as many as are of use within the budget. `prefetch_to_device`
             is another thing: it copies finished batches to the accelerator.
         timeout_s: Seconds without a batch after which StalledPipelineError is raised.
-        path: "direct", "graph" (TensorFlow ops alone) or "auto". TensorFlow's loader only.
         prefetch_to_device: A device such as "/GPU:0"; on a CPU there is no transfer to overlap, which the log says. TensorFlow's
             loader only; `jax_loader` transfers batches ahead by itself.
 
@@ -128,7 +127,6 @@ class LoaderOptions:
     threads: int = 0
     prefetch: int | None = None
     timeout_s: float = 300.0
-    path: Path = "auto"
     prefetch_to_device: str | None = None
 
     def __post_init__(self) -> None:
@@ -150,7 +148,6 @@ class LoaderOptions:
             ("verify", Verify),
             ("on_bad", OnBad),
             ("cache", CacheChoice),
-            ("path", Path),
             ("workers", WorkersChoice),
         ):
             _one_of(self, name, get_args(allowed))
@@ -207,7 +204,6 @@ class LoaderKeywords(TypedDict, total=False):
     threads: int
     prefetch: int | None
     timeout_s: float
-    path: Path
     prefetch_to_device: str | None
 
 

@@ -1,9 +1,8 @@
 """Passes over a loader: each iterator delivers one epoch, and the next iterator the next epoch.
 
-A pass begins with its first batch, and takes the first epoch that is not used yet. An epoch is used as soon as more than `LOOK`
-batches of it have been taken, or its last one. So an iterator that is never read changes nothing, nor does a look at a few
-batches: Keras opens a dataset twice an epoch and reads one iterator only, and builds a model from a first batch. A pass that is
-left in the middle is over; the next one is the next epoch.
+A pass begins with its first batch, so that an iterator that is never read changes nothing: Keras opens a dataset twice an epoch
+and reads one iterator only. The batches that Keras takes to build a model use no epoch. A pass that is left in the middle is
+over.
 
 In training the reader of a pass goes on with the next epoch, so that no pass waits for threads and first batches.
 """
@@ -11,8 +10,10 @@ In training the reader of a pass goes on with the next epoch, so that no pass wa
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import NamedTuple, TypeVar
 
 from tfprep.load.order.schedule import BatchSchedule
@@ -21,16 +22,16 @@ from tfprep.load.reader.reader import Batches, Reader
 
 T = TypeVar("T")
 
-LOOK = 4
-"""Batches that may be taken without using their epoch. Where Keras builds a model under a `tf.distribute` strategy it takes one,
-and TensorFlow two more in advance for the devices."""
+BUILDS = ("_symbolic_build", "_maybe_symbolic_build")
+"""Functions of Keras in which `fit` takes batches to build a model, before its first epoch (Keras 3.0 to 3.15)."""
 
 
 class Steps(NamedTuple):
-    """The steps [first, stop) of a pass; `stop` is None where it has no end."""
+    """The steps [first, stop) of a pass; `stop` is None where it has no end. A look uses no epoch."""
 
     first: int
     stop: int | None
+    is_look: bool = False
 
 
 class _Stream(NamedTuple):
@@ -76,10 +77,12 @@ class Passes:
         return None if epochs is None else epochs * self.length
 
     def begin(self, epochs: int | None) -> Steps:
-        """The steps of a new pass."""
+        """The steps of a new pass, whose first epoch is used with that."""
         with self._lock:
-            steps = self.steps(epochs)
-            self.latest = Steps(self._next, None if steps is None else self._next + steps)
+            steps, is_look = self.steps(epochs), keras_builds_a_model()
+            self.latest = Steps(self._next, None if steps is None else self._next + steps, is_look)
+            if not is_look:
+                self._use(self._next)
             return self.latest
 
     def begin_at(self, step: int, epochs: int | None) -> Steps:
@@ -87,21 +90,29 @@ class Passes:
         with self._lock:
             if self._end is not None:
                 return Steps(step, self._end)
-            self._next = step - self._inside(step)
-            self.latest = Steps(step, None if epochs is None else self._next + epochs * self.length)
+            first = self._next = step - self._inside(step)
+            self.latest = Steps(step, None if epochs is None else first + epochs * self.length)
+            self._use(first)
             return self.latest
+
+    def move_to(self, step: int) -> None:
+        """Let the next pass begin with this step."""
+        with self._lock:
+            self._next = self._next if self._end is not None else step
 
     def skip_to(self, step: int) -> None:
         """Let the next pass begin with this step, if it would begin with an earlier one."""
-        with self._lock:
-            self._next = self._next if self._end is not None else max(self._next, step)
+        self.move_to(max(self._next, step))
 
     def take(self, step: int) -> None:
-        """Note that a pass took a batch. The epoch is used if more than `LOOK` batches of it were taken, or its last one."""
-        inside = self._inside(step)
-        if self._end is None and (inside >= LOOK or inside == self.length - 1):
+        """Note that a pass took the batch of this step, whose epoch is used with that."""
+        if step >= self._next:
             with self._lock:
-                self._next = max(self._next, step - inside + self.length)
+                self._use(step)
+
+    def _use(self, step: int) -> None:
+        if self._end is None:
+            self._next = max(self._next, step - self._inside(step) + self.length)
 
     def _inside(self, step: int) -> int:
         return (step - self._start) % self.length
@@ -177,7 +188,8 @@ class PassBatches(Iterator[T]):
         step = self._step
         try:
             element = self._convert(next(self._stream or self._open_stream()))
-            self._passes.take(step)
+            if not steps.is_look:
+                self._passes.take(step)
             self._step += self._stride
             if steps.stop is not None and self._step >= steps.stop:
                 self._leave(steps.stop)
@@ -228,6 +240,17 @@ class PassBatches(Iterator[T]):
         if self._step == stop + self._offset:  # the next pass begins where the reader stands
             self._passes.keep(self._stream, self._reader, self._step, self._stride)
         self._stream = self._reader = None
+
+
+def keras_builds_a_model() -> bool:
+    """Return whether Keras takes a batch at this moment to build a model, in this thread or in one that waits for it."""
+    for frame in sys._current_frames().values() if "keras" in sys.modules else ():
+        caller: FrameType | None = frame
+        while caller is not None:
+            if caller.f_code.co_name in BUILDS and caller.f_globals.get("__name__", "").startswith("keras."):
+                return True
+            caller = caller.f_back
+    return False
 
 
 def _same(batch: Batch) -> Batch:

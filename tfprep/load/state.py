@@ -3,7 +3,7 @@
 A run that resumes from a state delivers the same samples in the same steps, with the same values. So the state holds, and
 `start_step` compares, the dataset's files, the options that decide the order and the selection, and those that change values:
 `geometry`, `at_load`, `dtype` and `normalize`, `inputs` and `targets`. It leaves out `fields`, because a dict of other fields
-shows the same samples, and the options that change only how batches are made, such as hosts, threads, cache and path.
+shows the same samples, and the options that change only how batches are made, such as hosts, threads and cache.
 """
 
 from __future__ import annotations

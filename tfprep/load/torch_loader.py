@@ -77,6 +77,12 @@ class TorchLoader(PipelineAccessors, IterableDataset[Any]):  # type: ignore[misc
         """
         return TorchLoader(self.pipeline, repeated(self.pipeline, count), self._passes)
 
+    def at_epoch(self, number: int) -> TorchLoader:
+        """See `PipelineAccessors.at_epoch`. Persistent workers of a `DataLoader` go on with the epochs that they have begun."""
+        super().at_epoch(number)
+        self._passes = TorchPasses()
+        return self
+
     @property
     def next_step(self) -> int:
         """The step that the next iteration begins with."""

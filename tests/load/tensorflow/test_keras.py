@@ -48,9 +48,8 @@ def arrays(data, steps, **options):
     return [np.concatenate(column) for column in zip(*batches, strict=True)]
 
 
-@pytest.mark.parametrize("path", ["direct", "graph"])
-def test_sample_weight(data, path):
-    train = data.loader("train", 10, seed=3, sample_weight="weight", path=path, **XY)
+def test_sample_weight(data):
+    train = data.loader("train", 10, seed=3, sample_weight="weight", **XY)
     _, found = weights_after(model_of(data), train)
     x, y, w = arrays(data, 5, sample_weight="weight", **XY)
     _, expected = weights_after(model_of(data), x, y, sample_weight=w, batch_size=10)

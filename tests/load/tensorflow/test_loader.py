@@ -82,8 +82,8 @@ def test_before_map_and_other_datasets(data):
     ):
         assert np.allclose(x.numpy(), image / np.float32(255))
         assert y.numpy().argmax(1).tolist() == label.tolist()
-    for one, other in tf.data.Dataset.zip((train, train)).take(2):
-        assert np.array_equal(one[0], other[0])
+    for one, other in tf.data.Dataset.zip((train, train)).take(2):  # two epochs
+        assert not np.array_equal(one[0], other[0])
 
 
 def test_inside_a_function(data):
@@ -170,8 +170,7 @@ def test_tensors_take_over_the_memory(make_dataset):
     assert len(places) <= 12
 
 
-@pytest.mark.parametrize("path", ["direct", "graph"])
-def test_images_of_different_sizes_are_ragged(make_dataset, path):
+def test_images_of_different_sizes_are_ragged(make_dataset):
     from tfprep import codecs
 
     def make(rng, number):
@@ -188,7 +187,7 @@ def test_images_of_different_sizes_are_ragged(make_dataset, path):
     }
     made = make_dataset(samples={"train": 7}, fields=("image", "boxes"), make=make, **options)
     row = 0
-    for batch in tfprep.open(made.path).loader("train", 3, training=False, path=path):
+    for batch in tfprep.open(made.path).loader("train", 3, training=False):
         assert isinstance(batch["image"], tf.RaggedTensor)
         for at in range(batch["image"].shape[0]):
             expected = made.values["train"][0][row]
@@ -199,15 +198,11 @@ def test_images_of_different_sizes_are_ragged(make_dataset, path):
     assert row == 7
 
 
-def test_info_report_state(data):
+def test_report_and_state(data):
     train = data.loader("train", 8, seed=1, start_step=5)
-    assert train.info["path"] == "direct"
-    assert "local" in train.info["reason"]
-    assert train.report()["path"] == "direct"
     assert train.step_of(train.state_at(9)) == 9
     assert train.start_step == 5
     assert data.numpy_loader("train", 8, seed=1).step_of(train.state_at(9)) == 9
-    assert data.loader("train", 8, path="graph").info["path"] == "graph"
 
 
 def test_errors_are_those_of_tfprep(make_dataset):
@@ -326,7 +321,6 @@ def test_an_iterator_can_be_handed_to_a_function(data):
 def test_a_pickled_loader_delivers_the_same(photos):
     loader = tfprep.open(photos.path).loader("train", 8, seed=5, start_step=3, fields=["image", "key"])
     copy = pickle.loads(pickle.dumps(loader))
-    assert copy.info == loader.info
     for one, other in zip(loader.take(3), copy.take(3), strict=True):
         assert np.array_equal(one["key"], other["key"])
         assert np.array_equal(one["image"], other["image"])

@@ -40,9 +40,7 @@ _iterators: dict[int, Iterator[Arrays]] = {}
 """The Python iterators of TensorFlow's iterators, by number."""
 
 
-def dataset_of(
-    begin: Callable[[], Iterator[Arrays]], spec: Any, finish: Callable[[Any], Any] | None = None
-) -> tf.data.Dataset:
+def dataset_of(begin: Callable[[], Iterator[Arrays]], spec: Any) -> tf.data.Dataset:
     """A dataset of the arrays of a Python iterator.
 
     Args:
@@ -50,8 +48,6 @@ def dataset_of(
             of `tf.nest.flatten`, of exactly these dtypes. TensorFlow takes over the memory of aligned arrays. An iterator that is
             no longer used is dropped, in any thread, so its finaliser must not wait.
         spec: The structure of elements, with a `tf.TensorSpec` for each array.
-        finish: Makes the dataset of one iterator of the dataset of its arrays. It may read them in several parts, one after
-            another: each continues where the one before it ended.
 
     Returns:
         The dataset. `begin` is kept as long as TensorFlow has the dataset, or one that is made of it.
@@ -59,7 +55,7 @@ def dataset_of(
     leaves = tuple(tf.nest.flatten(spec))
 
     def arrays_of(number: Any) -> tf.data.Dataset:
-        arrays = tf.data.experimental.from_variant(
+        return tf.data.experimental.from_variant(
             tf.raw_ops.MapDataset(
                 input_dataset=tf.data.experimental.to_variant(tf.data.Dataset.range(np.iinfo(np.int64).max)),
                 other_arguments=[number],
@@ -71,7 +67,6 @@ def dataset_of(
             ),
             spec,
         )
-        return arrays if finish is None else finish(arrays)
 
     return _iterator_numbers(begin).flat_map(arrays_of)
 

@@ -1,14 +1,13 @@
 """TensorFlow's loader: a `tf.data.Dataset` of batches.
 
-There are two paths. On the direct path threads or worker processes fill batches, and TensorFlow takes over their memory without a
-copy. On the graph path TensorFlow's own ops read and decode (see `tfprep.load.graph`). Both deliver the same elements.
+Threads or worker processes fill batches, and TensorFlow takes over their memory without a copy.
 """
 
 from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -16,10 +15,9 @@ import tensorflow as tf
 
 from tfprep.errors import LoaderError
 from tfprep.load.accessors import PipelineAccessors
-from tfprep.load.graph.dataset import graph_dataset
 from tfprep.load.jax_hosts import check_distribution
 from tfprep.load.outputs import Output
-from tfprep.load.passes import LOOK, Steps
+from tfprep.load.passes import Steps
 from tfprep.load.pipeline import Pipeline, repeated
 from tfprep.load.reader.batch import Batch
 from tfprep.load.stats import summary
@@ -27,7 +25,6 @@ from tfprep.load.tensorflow.eager_iterator import EagerBatches, is_possible
 from tfprep.load.tensorflow.handover import dataset_of
 from tfprep.load.tensorflow.interrupt import end_waits_on_interrupt
 from tfprep.load.tensorflow.private import DatasetOver, silence_advice_to_shuffle, with_source
-from tfprep.storage.urls import scheme_of
 
 Begin: TypeAlias = Callable[[Callable[[Batch], tuple[Any, ...]]], Iterator[tuple[Any, ...]]]
 """Begins a pass whose batches are converted by the argument."""
@@ -46,11 +43,9 @@ class Loader(PipelineAccessors, DatasetOver):
     another process makes a loader of its own.
     """
 
-    def __init__(
-        self, pipeline: Pipeline, dataset: tf.data.Dataset, info: Mapping[str, str], epochs: int | None, *, eager: bool
-    ) -> None:
+    def __init__(self, pipeline: Pipeline, dataset: tf.data.Dataset, epochs: int | None, *, eager: bool) -> None:
         """`eager`: whether custom training loops take batches from the reader itself (see `EagerBatches`)."""
-        self.pipeline, self._info, self._epochs, self._eager = pipeline, dict(info), epochs, eager
+        self.pipeline, self._epochs, self._eager = pipeline, epochs, eager
         end_waits_on_interrupt(pipeline)
         silence_advice_to_shuffle()
         super().__init__(dataset)
@@ -61,9 +56,9 @@ class Loader(PipelineAccessors, DatasetOver):
     def __iter__(self) -> Any:
         """An iterator over a pass: in training the next epoch, otherwise all samples."""
         iterator = super().__iter__()
-        if not tf.executing_eagerly() or self._info["path"] == "graph":
+        if not tf.executing_eagerly():
             return iterator
-        dataset_from = functools.partial(_direct_dataset, self.pipeline, self._epochs)
+        dataset_from = functools.partial(_dataset, self.pipeline, self._epochs)
         active = self._eager and is_possible(self.pipeline)
         return with_source(iterator, EagerBatches(self.pipeline, self._epochs, dataset_from, active=active))
 
@@ -92,15 +87,6 @@ class Loader(PipelineAccessors, DatasetOver):
             return super().repeat(count, name)
         return make_loader(self.pipeline, repeated(self.pipeline, count))
 
-    @property
-    def info(self) -> dict[str, str]:
-        """The path that was chosen ("direct" or "graph") and the reason."""
-        return dict(self._info)
-
-    def report(self) -> dict[str, Any]:
-        """What the loader chose and found: path, memory, cache, bad records, and its `stats`."""
-        return {**self._info, **super().report()}
-
 
 def make_loader(pipeline: Pipeline, epochs: int | None = 1) -> Loader:
     """The pipeline as a dataset, on the path that its options ask for.
@@ -113,38 +99,17 @@ def make_loader(pipeline: Pipeline, epochs: int | None = 1) -> Loader:
         The loader. Nothing is read before its first iterator is used, except the index.
 
     Raises:
-        LoaderError: TensorFlow has no device `prefetch_to_device`, or `path="graph"` is not possible with these options.
+        LoaderError: TensorFlow has no device `prefetch_to_device`.
     """
     if pipeline.options.hosts is not None:
         check_distribution("loader()", pipeline.options)
     device = pipeline.options.prefetch_to_device
     _check_device(device)
-    path, reason = _choose_path(pipeline)
     pipeline.table.read_ahead()
-    direct = path == "direct"
-    dataset = _direct_dataset(pipeline, epochs) if direct else _graph_dataset(pipeline, epochs)
+    dataset = _dataset(pipeline, epochs)
     if device is not None:
         dataset = dataset.apply(tf.data.experimental.prefetch_to_device(device))
-    return Loader(pipeline, dataset, {"path": path, "reason": reason}, epochs, eager=direct and device is None)
-
-
-def _choose_path(pipeline: Pipeline) -> tuple[str, str]:
-    """The path, "direct" or "graph", and the reason for it."""
-    path = pipeline.options.path
-    remote = sorted({scheme_of(source.dataset.shards_folder) for source in pipeline.sources} - {""})
-    unread = [scheme for scheme in remote if scheme not in tf.io.gfile.get_registered_schemes()]
-    if path == "graph":
-        if unread:
-            raise LoaderError(
-                f"TensorFlow does not read {unread[0]}://; use path='direct', which reads through obstore"
-            )
-        return "graph", "asked for: TensorFlow ops alone"
-    if path == "direct":
-        return "direct", "asked for: batches are filled in place"
-    if not remote:
-        return "direct", "the files are local: batches are filled in place, TensorFlow takes them over without a copy"
-    # TensorFlow's gs:// reads at most half as fast, even in few large requests.
-    return "direct", f"records at {remote[0]}:// are fetched ahead by threads, in few requests"
+    return Loader(pipeline, dataset, epochs, eager=device is None)
 
 
 def _check_device(name: str | None) -> None:
@@ -170,43 +135,7 @@ def _check_device(name: str | None) -> None:
         )
 
 
-# --- the graph path -----------------------------------------------------------------------------------------------------
-
-
-def _graph_dataset(pipeline: Pipeline, epochs: int | None) -> tf.data.Dataset:
-    """The batches of the next epochs, whose first step Python says when an iterator begins.
-
-    A stream without an end, and evaluation, is TensorFlow ops alone, for other processes. Their cardinality is not asserted: a
-    worker of the tf.data service may deliver a part of the batches.
-    """
-    passes, between = pipeline.passes, graph_dataset(pipeline)
-    steps = passes.steps(epochs)
-    if steps is None or passes.ends:
-        stop = np.iinfo(np.int64).max if steps is None else passes.next_step + steps
-        return _with_options(between(passes.next_step, stop).prefetch(PREFETCH))
-
-    look = min(LOOK, steps - 1)
-
-    def begin() -> Iterator[tuple[Any]]:
-        """The first steps of a look and of the rest. The rest is asked for by who takes more, and uses the epochs."""
-        first = passes.begin(epochs).first
-        if look:
-            yield (np.int64(first),)
-        passes.take(first + steps - 1)
-        yield (np.int64(first + look),)
-
-    def parts(begun: tf.data.Dataset) -> tf.data.Dataset:
-        first = begun.take(min(look, 1)).flat_map(lambda step: between(step, step + look))
-        rest = begun.take(1).flat_map(lambda step: between(step, step + (steps - look)))
-        return first.concatenate(rest.prefetch(PREFETCH))
-
-    return _with_options(_counted(dataset_of(begin, tf.TensorSpec((), tf.int64), parts), steps))
-
-
-# --- the direct path ----------------------------------------------------------------------------------------------------
-
-
-def _direct_dataset(pipeline: Pipeline, epochs: int | None, steps: Steps | None = None) -> tf.data.Dataset:
+def _dataset(pipeline: Pipeline, epochs: int | None, steps: Steps | None = None) -> tf.data.Dataset:
     """The batches of the next `epochs` epochs, or of these steps."""
 
     def batches(convert: Callable[[Batch], tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
@@ -232,11 +161,6 @@ def _with_options(dataset: tf.data.Dataset) -> tf.data.Dataset:
     return dataset.with_options(options)
 
 
-def _prefetched(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """The dataset, prefetched behind the first batches: who looks at those takes no more, which would use the epoch."""
-    return dataset.take(LOOK).concatenate(dataset.prefetch(PREFETCH))
-
-
 def _elements(pipeline: Pipeline, batches: Begin, rows: int | None) -> tf.data.Dataset:
     outputs, pack = pipeline.outputs.outputs, pipeline.outputs.pack
     names = tf.nest.flatten(pack({output.name: output.name for output in outputs}))
@@ -245,7 +169,7 @@ def _elements(pipeline: Pipeline, batches: Begin, rows: int | None) -> tf.data.D
         return batches(lambda batch: tuple(batch.values[name] for name in names))
 
     spec = pack({output.name: _signature(output, rows)[0] for output in outputs})
-    return dataset_of(begin, spec, _prefetched)
+    return dataset_of(begin, spec).prefetch(PREFETCH)
 
 
 def _ragged_elements(pipeline: Pipeline, batches: Begin, rows: int | None) -> tf.data.Dataset:
@@ -258,10 +182,9 @@ def _ragged_elements(pipeline: Pipeline, batches: Begin, rows: int | None) -> tf
     def begin() -> Iterator[tuple[Any, ...]]:
         return batches(arrays)
 
-    def finish(dataset: tf.data.Dataset) -> tf.data.Dataset:
-        return _prefetched(dataset.map(lambda *tensors: pack(_tensors(outputs, list(tensors)))))
-
-    return dataset_of(begin, tuple(spec for output in outputs for spec in _signature(output, rows)), finish)
+    arrays_spec = tuple(spec for output in outputs for spec in _signature(output, rows))
+    dataset = dataset_of(begin, arrays_spec).map(lambda *tensors: pack(_tensors(outputs, list(tensors))))
+    return dataset.prefetch(PREFETCH)
 
 
 def _static_rows(pipeline: Pipeline) -> int | None:

@@ -1,0 +1,160 @@
+"""`tf_dataset`: the samples of the dataset through public TensorFlow ops alone."""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+
+import numpy as np
+import pytest
+
+import tfprep
+from tfprep.errors import DatasetError, LoaderError
+from tfprep.storage import address, objects
+from tfprep.storage.address import Url
+from tfprep.storage.store import open_store
+
+tf = pytest.importorskip("tensorflow")
+
+
+@pytest.fixture
+def data(photos):
+    return tfprep.open(photos.path)
+
+
+def numbers(batches):
+    """The number of each sample, and that of its variant: see `photo_fields`."""
+    clicks = np.concatenate([batch["clicks"].numpy()[:, 0, 0].astype(int) for batch in batches])
+    values = (clicks[:, 0] + 256 * clicks[:, 1]).tolist()
+    return [value % 1000 for value in values], [value // 1000 for value in values]
+
+
+def test_evaluation_delivers_each_field_of_each_sample_in_the_order_on_disk(data):
+    """JPEG, PNG of 8 and 16 bits, raw bytes and floats, numbers and text: those of the loader, bit for bit."""
+    dataset = data.tf_dataset("val", 4)
+    loader = data.loader("val", 4)
+    assert dataset.element_spec.keys() == loader.element_spec.keys()
+    for one, other in zip(dataset, loader, strict=True):
+        for name, value in other.items():
+            assert one[name].dtype == value.dtype
+            np.testing.assert_array_equal(one[name].numpy(), value.numpy(), name)
+
+
+def test_each_iteration_of_training_has_each_sample_once_in_another_order_and_variant(data):
+    train = data.tf_dataset("train", 8, seed=3, fields=["clicks"], remainder="keep")
+    epochs = [numbers(train) for _ in range(6)]
+    assert all(sorted(samples) == list(range(50)) for samples, _ in epochs)
+    assert len({tuple(samples) for samples, _ in epochs}) == 6
+    assert set(Counter(v for _, variants in epochs for v in variants)) == {0, 1, 2}
+    again = data.tf_dataset("train", 8, seed=3, fields=["clicks"], remainder="keep")
+    assert [numbers(again) for _ in range(2)] == epochs[:2]
+
+
+@pytest.mark.parametrize(
+    ("options", "samples", "variants"),
+    [
+        ({"variants": 2}, 48, {2}),
+        ({"variants": "all"}, 144, {0, 1, 2}),
+        ({"variants": 1, "remainder": "keep"}, 50, {1}),
+        ({"training": False}, 50, {0}),
+    ],
+)
+def test_variants_and_remainders(data, options, samples, variants):
+    dataset = data.tf_dataset("train", 8, fields=["clicks"], **options)
+    seen, of = numbers(dataset)
+    assert (len(seen), set(of)) == (samples, variants)
+
+
+def test_without_a_buffer_the_shards_alone_are_shuffled(data):
+    none, one, many = (
+        numbers(data.tf_dataset("train", 8, fields=["clicks"], shuffle_buffer=buffer, variants=0))[0]
+        for buffer in (None, 1, 20)
+    )
+    assert none == one != many
+
+
+def test_the_buffer_is_as_large_as_the_memory_budget_allows(data):
+    from tfprep.load.options import LoaderOptions
+    from tfprep.load.tensorflow.plain import _buffer
+
+    info = data.split("train")
+    files = [file for files in info.files for file in files]
+    mean = sum(file.bytes for file in files) / 150
+    assert _buffer(info, "auto", LoaderOptions(2, memory_budget=int(20 * mean))) == pytest.approx(10, abs=1)
+    assert _buffer(info, "auto", LoaderOptions(2, memory_budget="1GB")) == 150
+    assert _buffer(info, "auto", LoaderOptions(32, memory_budget=1)) == 32
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"inputs": ["image", "clicks", "mask"], "targets": "label"},
+        {"inputs": {"a": "image", "b": "field"}, "targets": {"m": "mask", "t": "caption"}},
+        {"inputs": "image", "targets": "label", "sample_weight": "weight"},
+    ],
+)
+def test_structures(data, options):
+    for one, other in zip(data.tf_dataset("val", 4, **options), data.loader("val", 4, **options), strict=True):
+        tf.nest.map_structure(lambda a, b: np.testing.assert_array_equal(a.numpy(), b.numpy()), one, other)
+
+
+def test_images_of_different_sizes(make_dataset):
+    def make(rng, number):
+        return {"image": np.full((3 + number % 4, 5, 3), number, np.uint8), "label": number}
+
+    codec = {"image": tfprep.codecs.Png(), "label": tfprep.codecs.Scalar()}
+    data = tfprep.open(make_dataset(samples={"val": 9}, fields=("image", "label"), make=make, codec=codec).path)
+    for one, other in zip(data.tf_dataset("val", 4), data.loader("val", 4), strict=True):
+        assert one["image"].to_list() == other["image"].to_list()
+
+
+def test_it_can_be_serialised_and_trains(data):
+    train = data.tf_dataset("train", 8, inputs="clicks", targets="label")
+    policy = tf.data.experimental.ExternalStatePolicy.FAIL
+    assert b"PyFunc" not in train._as_serialized_graph(external_state_policy=policy).numpy()
+    model = tf.keras.Sequential([tf.keras.Input((24, 32, 2)), tf.keras.layers.Flatten(), tf.keras.layers.Dense(3)])
+    model.compile("sgd", tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    assert np.isfinite(
+        model.fit(train.repeat(), steps_per_epoch=6, epochs=2, verbose=0, shuffle=False).history["loss"]
+    ).all()
+
+
+def test_urls(photos, data, monkeypatch):
+    """TensorFlow has a file system `ram://`, and none for `memory://`."""
+    client = objects._client
+    monkeypatch.setattr(address, "SCHEMES", (*address.SCHEMES, "ram"))
+    monkeypatch.setattr(
+        objects, "_client", lambda url: client(Url("memory", url.bucket, "") if url.scheme == "ram" else url)
+    )
+    bucket = uuid.uuid4().hex
+    store = open_store(f"ram://{bucket}")
+    for path in photos.path.iterdir():
+        store.write(path.name, path)
+        with tf.io.gfile.GFile(f"ram://{bucket}/{path.name}", "wb") as file:
+            file.write(path.read_bytes())
+    there = tfprep.open(f"ram://{bucket}").tf_dataset("train", 8, seed=1, fields=["clicks"])
+    assert numbers(there) == numbers(data.tf_dataset("train", 8, seed=1, fields=["clicks"]))
+    with pytest.raises(LoaderError, match=r"TensorFlow does not read memory://; loader\(\) does"):
+        tfprep.open(f"memory://{bucket}").tf_dataset("train", 8)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"split": "tests"}, DatasetError, "has no split 'tests'"),
+        (
+            {"fields": ["key"]},
+            LoaderError,
+            r"'key' is in the index, which tf_dataset\(\) does not read; use loader\(\)",
+        ),
+        ({"fields": ["photo"]}, LoaderError, "has no field 'photo'"),
+        ({"variants": "rotate"}, LoaderError, "takes variants='random', 'all' or a number"),
+        ({"variants": 7}, LoaderError, "there is no variant 7"),
+        ({"remainder": "wrap"}, LoaderError, "remainder='drop' or 'keep'"),
+        ({"shuffle_buffer": 0}, LoaderError, "shuffle_buffer is a number of records from 1, 'auto' or None, not 0"),
+        ({"batch_size": 0}, LoaderError, "batch_size is a whole number from 1, not 0"),
+    ],
+)
+def test_wrong_options(data, options, error, message):
+    with pytest.raises(error, match=message):
+        data.tf_dataset(**options)

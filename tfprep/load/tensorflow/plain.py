@@ -1,0 +1,115 @@
+"""A plain `tf.data` pipeline over the shards of a split, of public TensorFlow ops alone.
+
+shards -> interleaved records -> shuffle buffer -> parse and decode -> batch -> prefetch
+
+It can be serialised, so that it runs in the tf.data service, and it reads whatever TensorFlow has a file system for, such as
+`gs://`. Its order is that of a shuffle buffer: not exact, and not resumed at a step as that of `Data.loader` is.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfprep.codecs import Raw
+from tfprep.dataset import Dataset, SplitInfo
+from tfprep.errors import LoaderError
+from tfprep.load.memory import budget_bytes
+from tfprep.load.options import LoaderOptions, ShuffleBuffer
+from tfprep.load.order.variants import Variants
+from tfprep.load.outputs import EXTRA, Output, Outputs, resolve
+from tfprep.storage.urls import scheme_of
+
+READS, BLOCK = 16, 16
+"""Shards that are read at the same time, and records that are taken from each in turn."""
+BUFFER_SHARE = 0.5
+"""The share of the memory budget that the shuffle buffer takes: of encoded records, before they are decoded."""
+
+
+def plain_dataset(data: Dataset, split: str, options: LoaderOptions, shuffle_buffer: ShuffleBuffer) -> tf.data.Dataset:
+    """The dataset of `Data.tf_dataset`; `options.training` is decided.
+
+    Raises:
+        LoaderError: TensorFlow does not read such URLs, there is no such field, or a field cannot be parsed by TensorFlow's ops.
+        DatasetError: A shard is missing or has another size.
+    """
+    scheme = scheme_of(data.shards_folder)
+    if scheme and scheme not in tf.io.gfile.get_registered_schemes():
+        raise LoaderError(f"TensorFlow does not read {scheme}://; loader() does, through obstore")
+    info = data.split(split)
+    variants = Variants(("random" if options.training else 0) if options.variants is None else options.variants)
+    used = variants.used(info.variants)
+    data.check_files(split, used)
+    outputs = resolve(data.fields, options.fields, options.inputs, options.targets, options.sample_weight)
+    records = _records(data, info, used, options, each_once=variants.choice != "all")
+    if options.training and (buffer := _buffer(info, shuffle_buffer, options)) > 1:
+        records = records.shuffle(buffer, seed=options.seed, reshuffle_each_iteration=True)
+    samples = records.map(_parser(data, outputs), num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+    join = samples.ragged_batch if outputs.ragged else samples.batch
+    full = info.samples >= options.batch_size and bool(options.training)
+    drop = full if options.remainder is None else options.remainder == "drop"
+    return join(options.batch_size, drop_remainder=drop).prefetch(tf.data.AUTOTUNE)
+
+
+def _buffer(info: SplitInfo, shuffle_buffer: ShuffleBuffer, options: LoaderOptions) -> int:
+    if shuffle_buffer != "auto":
+        return int(shuffle_buffer or 0)
+    files = [file for files in info.files for file in files]
+    record_bytes = sum(file.bytes for file in files) / max(sum(file.records for file in files), 1)
+    fits = budget_bytes(options.memory_budget) * BUFFER_SHARE / max(record_bytes, 1)
+    return int(min(info.samples * info.variants, max(fits, options.batch_size)))
+
+
+def _records(
+    data: Dataset, info: SplitInfo, used: tuple[int, ...], options: LoaderOptions, *, each_once: bool
+) -> tf.data.Dataset:
+    """The records of the shards: of `used` variants all, or with `each_once` in each iteration one of each shard, drawn anew."""
+    paths = tf.constant([[str(data.shard_path(file)) for file in info.files[variant]] for variant in used])
+    shards = tf.data.Dataset.range(info.shards)
+    if options.training:
+        shards = shards.shuffle(max(info.shards, 1), seed=options.seed, reshuffle_each_iteration=True)
+    if each_once:
+        draws = tf.data.Dataset.random(options.seed, rerandomize_each_iteration=True)
+        files = tf.data.Dataset.zip((shards, draws)).map(lambda shard, draw: paths[draw % len(used), shard])
+    else:
+        files = shards.flat_map(lambda shard: tf.data.Dataset.from_tensor_slices(paths[:, shard]))
+    return files.interleave(
+        tf.data.TFRecordDataset,
+        cycle_length=min(READS, max(info.shards, 1)),
+        block_length=BLOCK,
+        num_parallel_calls=tf.data.AUTOTUNE,
+        deterministic=True,
+    )
+
+
+def _parser(data: Dataset, outputs: Outputs) -> Any:
+    """A function from an Example's bytes to an element."""
+    names = {name: name if data.external is None else data.external.feature(name) for name in outputs.fields}
+    for name in outputs.fields:
+        if name not in data.fields and name in EXTRA:
+            raise LoaderError(f"{name!r} is in the index, which tf_dataset() does not read; use loader()")
+        if data.external is not None and isinstance(data.codecs[name], Raw):
+            raise LoaderError(f"{name!r} holds bytes whose shape is declared by hand; use loader()")
+    features = {
+        feature: kind
+        for name in outputs.fields
+        for feature, kind in data.codecs[name].tf_features(names[name], data.fields[name]).items()
+    }
+
+    def parse(record: Any) -> Any:
+        parsed = tf.io.parse_single_example(record, features)
+        values = {name: data.codecs[name].tf_decode(parsed, names[name], data.fields[name]) for name in outputs.fields}
+        return outputs.pack({output.name: _joined(output, values, data) for output in outputs.outputs})
+
+    return parse
+
+
+def _joined(output: Output, values: dict[str, Any], data: Dataset) -> Any:
+    """A field, or rasters stacked along the channels in their common dtype."""
+    if not output.stacked:
+        return values[output.fields[0]]
+    dtype = np.result_type(*(data.fields[name].dtype for name in output.fields)).name
+    rasters = [tf.cast(values[name], dtype) for name in output.fields]
+    return tf.concat([raster[..., None] if len(raster.shape) == 2 else raster for raster in rasters], -1)
