@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import sys
 import uuid
 from contextlib import closing
@@ -90,6 +91,36 @@ def test_an_error_of_the_storage_is_reported(s3, photos):
     s3.proxy.always = "403"
     with pytest.raises(StorageError, match=r"tfprep.json cannot be read: the store refuses these credentials"):
         open_dataset(url)
+
+
+def test_a_store_that_stops_answering_is_no_other_build(s3, photos):
+    data = open_dataset(s3.copy(photos.path))
+    samples = data.samples("train")
+    next(samples)
+    s3.proxy.always = "403"
+    for read in (lambda: next(samples), lambda: data.index("val")):
+        with pytest.raises(StorageError, match="the store refuses these credentials"):
+            read()
+
+
+def test_a_forked_process_fails_at_once(s3, photos):
+    """It has no threads of the client, so that it would wait for an answer without an end."""
+    data, fork = open_dataset(s3.copy(photos.path)), multiprocessing.get_context("fork")
+    loader = tfprep.open(data.path).numpy_loader("train", 4)
+    for read in (lambda: next(data.samples("train")), lambda: next(iter(loader)), lambda: tfprep.open(data.path)):
+        receive, send = fork.Pipe(False)
+        process = fork.Process(target=lambda: send.send(error_of(read)), daemon=True)  # noqa: B023
+        process.start()
+        assert receive.poll(30)
+        assert "forked from one that has used URLs; start processes with the method 'spawn'" in receive.recv()
+        process.join()
+    loader.close()
+
+
+def error_of(function):
+    with pytest.raises(StorageError) as error:
+        function()
+    return str(error.value)
 
 
 def test_a_shard_of_another_size_is_refused_before_the_first_batch(photos, url):

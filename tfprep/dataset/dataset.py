@@ -22,7 +22,7 @@ from tfprep.dataset.locations import Locations
 from tfprep.dataset.manifest import MANIFEST, FieldInfo, FileInfo, Manifest, SplitInfo
 from tfprep.dataset.names import PRIVATE
 from tfprep.dataset.parse import MOST_BYTES, parse_manifest
-from tfprep.errors import DatasetError, DatasetReplacedError, RecordError, SampleError
+from tfprep.errors import DatasetError, DatasetReplacedError, RecordError, SampleError, StorageError
 from tfprep.fields import FieldSpec
 from tfprep.records import Frame, decode, read_record
 from tfprep.storage.local import FileIdentity, identity_of, regular_identities, regular_identity
@@ -292,6 +292,10 @@ class Dataset:
     def _describes_another_build(self) -> bool:
         try:
             return _read_dataset(self.path)[1] != self.manifest
+        except StorageError as error:
+            return isinstance(
+                error.__cause__, FileNotFoundError
+            )  # a store that does not answer says nothing about builds
         except DatasetError:
             return True
 

@@ -202,6 +202,7 @@ class ObjectStore:
             StorageError: It was refused, or failed after all repetitions. Its cause is a FileNotFoundError for a missing object.
             ObjectChangedError: The condition of a write does not hold.
         """
+        self._check_process()
         end, backoff = time.monotonic() + RETRY_S, FIRST_BACKOFF_S
         for left in range(RETRIES, -1, -1):
             try:
@@ -214,6 +215,14 @@ class ObjectStore:
             time.sleep(random.uniform(backoff / 2, backoff))
             backoff = min(2 * backoff, LONGEST_BACKOFF_S)
         raise AssertionError("the last repetition returns or raises")
+
+    def _check_process(self) -> None:
+        """Raise StorageError in a fork of a process that made requests: obstore's threads are not in it, and no answer comes."""
+        if self._url.scheme != "memory" and _asking_process.setdefault("pid", os.getpid()) != os.getpid():
+            raise StorageError(
+                f"{self._url} cannot be reached from a process that was forked from one that has used URLs; start processes with "
+                "the method 'spawn' (multiprocessing_context='spawn' of a DataLoader), or use URLs in the forked processes alone"
+            )
 
     def _key(self, name: str) -> str:
         key = (self._url / name).key if name else self._url.key
@@ -271,6 +280,8 @@ def _conditions(version: str) -> dict[str, str]:
     return {"e_tag": tag, "version": number} if number else {"e_tag": tag}
 
 
+_asking_process: dict[str, int] = {}
+"""The process that made the first request, for which obstore started its threads."""
 _memory: dict[str, Any] = {}
 _lock = threading.Lock()
 _with_conditions: set[Any] = set()
