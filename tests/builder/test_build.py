@@ -168,7 +168,7 @@ def test_a_build_and_its_workers_import_no_tensorflow(full, run_python):
     full.change_recipe("RECIPE = Recipe(", "def loaded(sample, generator):\n"
                        "    import sys\n"
                        "    assert not {'tensorflow', 'keras', 'torch'} & set(sys.modules), 'a framework'\n"
-                       "    assert os.path.basename(sys.argv[0]) == 'worker.py', sys.argv\n"
+                       "    assert os.path.basename(sys.argv[0]) == 'child_process.py', sys.argv\n"
                        "    return sample['mask']\n\nRECIPE = Recipe(")  # fmt: skip
     full.change_recipe("derive={", 'derive={"loaded": loaded, ')
     done = run_python(code, str(full.recipe), str(full.out), str(full.data))

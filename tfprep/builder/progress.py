@@ -120,7 +120,7 @@ Tell: TypeAlias = Callable[..., None]
 
 
 @contextmanager
-def telling(log_path: Path, on_event: OnEvent | None) -> Iterator[Tell]:
+def logged_events(log_path: Path, on_event: OnEvent | None) -> Iterator[Tell]:
     """Yield a function that sends events to `on_event` and to a log. A build that fails ends with `failed`.
 
     A warning that no `on_event` receives becomes a Python warning.

@@ -197,6 +197,12 @@ def read_contents(layout: Layout, receipt: Receipt) -> Contents:
         raise BuildError(f"{path} is damaged ({error}); run the build again, it builds this shard again") from error
 
 
+def read_rows(path: Path) -> Sequence[Sequence[Any]]:
+    """Return the rows of the index, for variant 0, that the contents of a receipt hold. Raises ValueError if it is damaged."""
+    rows: Sequence[Sequence[Any]] = _without_digest(path.read_bytes())["rows"][0]
+    return rows
+
+
 def contents_path(layout: Layout, receipt: Receipt) -> Path:
     """Return where the contents of a receipt are.
 

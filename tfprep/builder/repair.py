@@ -8,6 +8,7 @@ own, and take the place of the damaged ones only if their SHA-256 is the one in 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -20,10 +21,12 @@ import pyarrow as pa
 
 from tfprep.builder.layout import Layout, locked, noted_origin
 from tfprep.builder.options import BuildOptions
+from tfprep.builder.planning.versions import recorded_versions
 from tfprep.builder.publication.publish import other_files, write_index_file
-from tfprep.builder.receipts import read_receipt
+from tfprep.builder.receipts import read_receipt, read_rows
 from tfprep.builder.salvage import mended_frames, save_rest
-from tfprep.builder.start import build
+from tfprep.builder.shards.unfinished import DIGEST, KEY
+from tfprep.builder.start import build, build_shards
 from tfprep.dataset import Dataset, FileInfo, Manifest, open_dataset
 from tfprep.dataset.digests import digest_of, sha256_of
 from tfprep.dataset.locations import write_locations
@@ -32,12 +35,8 @@ from tfprep.dataset.names import PRIVATE
 from tfprep.dataset.parse import parse_manifest
 from tfprep.dataset.verify import Fault, verify
 from tfprep.errors import DatasetError, TfprepError
-from tfprep.recipe import Recipe
 from tfprep.recipe.changes import what_changed
-from tfprep.recipe.file import load_recipe
 from tfprep.records import Frame, format_index
-from tfprep.seeding import sample_hash
-from tfprep.sources import Entry, Listing, Source
 from tfprep.storage.local import sync_folder, temporary_path, write_whole
 
 _MOST_KEYS = 5
@@ -169,8 +168,8 @@ class _Repair:
                     f"{self._out / MANIFEST} is damaged, and so is its copy ({error}); {_needs_raw('the rest')}{_INDEX_HINT}"
                 ) from error
             self._tell(f"building everything again to make {MANIFEST}")
-            with self._built(None) as scratch:
-                content = (scratch / MANIFEST).read_bytes()
+            with self._built() as scratch:
+                content = (scratch.out / MANIFEST).read_bytes()
         write_whole(self._out / MANIFEST, content.decode("utf-8", "surrogateescape"))
 
     def _mend_index(self, manifest: Manifest) -> None:
@@ -191,8 +190,8 @@ class _Repair:
         if self._origin is None:
             self._lost[name] = f"the receipts of the build do not give it; {_needs_raw('it')}"
             return
-        with self._built(None) as scratch:
-            self._take(scratch / name, self._out / name, expected.sha256, "the index")
+        with self._built() as scratch:
+            self._take(scratch, scratch.out / name, self._out / name, expected.sha256, "the index")
 
     def _mend_locations(self, manifest: Manifest) -> None:
         """Write the locations of the records from the index."""
@@ -224,8 +223,8 @@ class _Repair:
             if _sha256_of_text(texts[name]) == manifest.files[name].sha256:
                 write_whole(self._out / name, texts[name])
             elif self._origin:
-                with self._built(None) as scratch:
-                    self._take(scratch / name, self._out / name, manifest.files[name].sha256, name)
+                with self._built() as scratch:
+                    self._take(scratch, scratch.out / name, self._out / name, manifest.files[name].sha256, name)
             else:
                 self._lost[name] = f"what the build noted does not give it; {_needs_raw('it')}"
 
@@ -278,55 +277,61 @@ class _Repair:
             for shard, file in enumerate(of_variant)
             if file in files
         }
-        self._tell(f"building {len(places)} of {sum(info.shards for info in manifest.splits.values())} shards again")
-        with self._built((manifest, places)) as scratch:
+        counts = {split: info.shards for split, info in manifest.splits.items()}
+        self._tell(f"building {len(places)} of {sum(counts.values())} shards again")
+        with self._scratch(self._origin) as (scratch, origin):
+            build_shards(origin.recipe, scratch.out, origin.data, counts, places, self._workers)
             for file in files:
-                self._take(scratch / file.name, self._out / file.name, file.sha256, "the shard")
+                self._take(scratch, scratch.staged / file.name, self._out / file.name, file.sha256, "the shard")
 
     @contextmanager
-    def _built(self, part: tuple[Manifest, set[tuple[str, int]]] | None) -> Iterator[Path]:
-        """Build the whole dataset, or some of its shards, into a folder that is removed again."""
-        assert self._origin is not None
-        scratch = self._layout.private / "repair"
-        shutil.rmtree(scratch, ignore_errors=True)
-        scratch.mkdir(parents=True)
-        try:
-            recipe = self._origin.recipe
-            if part is not None:
-                recipe = _partial_recipe(scratch, recipe, *part)
-            build(recipe, scratch / "out", self._origin.data, options=BuildOptions(workers=self._workers))
-            yield scratch / "out"
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
+    def _built(self) -> Iterator[Layout]:
+        """Build the whole dataset into a folder that is removed again."""
+        with self._scratch(self._origin) as (scratch, origin):
+            build(origin.recipe, scratch.out, origin.data, options=BuildOptions(workers=self._workers))
+            yield scratch
 
-    def _take(self, made: Path, place: Path, sha256: str, what: str) -> None:
+    @contextmanager
+    def _scratch(self, origin: _Origin | None) -> Iterator[tuple[Layout, _Origin]]:
+        assert origin is not None
+        folder = self._layout.private / "repair"
+        shutil.rmtree(folder, ignore_errors=True)
+        try:
+            yield Layout(folder), origin
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _take(self, scratch: Layout, made: Path, place: Path, sha256: str, what: str) -> None:
         if made.exists() and sha256_of(made) == sha256:
             made.replace(place)
         else:
-            self._lost[place.name] = f"{what} was built again with other bytes: {self._why_other(made.parent)}"
+            self._lost[place.name] = f"{what} was built again with other bytes: {self._why_other(scratch)}"
 
-    def _why_other(self, scratch: Path) -> str:
-        """Return what differs between the dataset and what was built for its repair."""
-        published, made = open_dataset(self._out).manifest, open_dataset(scratch).manifest
-        described, again = (
-            {**one.recipe, "source": None, "shards": None, "variants": None} for one in (published, made)
-        )
-        if changes := what_changed(described, again):
+    def _why_other(self, scratch: Layout) -> str:
+        """Return what differs between the dataset and what was built for its repair, by its receipts."""
+        published = open_dataset(self._out).manifest
+        recipes = [json.loads(path.read_bytes())["recipe"] for path in scratch.recipes.iterdir()]
+        by_split = dict.fromkeys(("source", "shards", "variants", "decoders"))  # a split's recipe has not the dataset's
+        if changes := what_changed({**published.recipe, **by_split}, {**recipes[0], **by_split}):
             return f"the recipe is another one: {', '.join(changes[:_MOST_KEYS])}"
+        now = recorded_versions()
         versions = [
-            f"{name} {number} -> {made.versions.get(name)}"
-            for name, number in published.versions.items()
-            if made.versions.get(name) != number
+            f"{name} {old} -> {now.get(name)}" for name, old in published.versions.items() if now.get(name) != old
         ]
         changed = f"; built with other versions: {', '.join(versions)}" if versions else ""
         return f"the raw files have changed since the build{self._changed_samples(scratch)}{changed}"
 
-    def _changed_samples(self, scratch: Path) -> str:
+    def _changed_samples(self, scratch: Layout) -> str:
+        data = open_dataset(self._out)
+        before: dict[str, bytes] = {}
         try:
-            digests = [dict(_source_digests(open_dataset(folder))) for folder in (self._out, scratch)]
+            for split in data.splits:
+                rows = data.index(split, 0, ["key", "source_digest"])
+                before |= zip(rows["key"].to_pylist(), rows["source_digest"].to_pylist(), strict=True)
         except DatasetError:
             return ""
-        keys = [key for key, digest in digests[1].items() if digests[0].get(key) != digest]
+        after = [row for path in scratch.receipts.glob("*.contents.json") for row in read_rows(path)]
+        keys = [row[KEY] for row in after if before.get(row[KEY]) != bytes.fromhex(row[DIGEST])]
         return f" ({', '.join(keys[:_MOST_KEYS])}{', ...' if len(keys) > _MOST_KEYS else ''})" if keys else ""
 
     def _lost_samples(self, manifest: Manifest, faults: list[Fault]) -> Iterator[str]:
@@ -364,12 +369,6 @@ def _files(manifest: Manifest) -> Iterator[FileInfo]:
             yield from files
 
 
-def _source_digests(data: Dataset) -> Iterator[tuple[str, bytes]]:
-    for split in data.splits:
-        rows = data.index(split, 0, ["key", "source_digest"])
-        yield from zip(rows["key"].to_pylist(), rows["source_digest"].to_pylist(), strict=True)
-
-
 def _write_if_other(path: Path, text: str) -> bool:
     """Write a file unless it has this content; return whether it was written."""
     same = path.is_file() and path.read_bytes() == text.encode()
@@ -380,62 +379,3 @@ def _write_if_other(path: Path, text: str) -> bool:
 
 def _sha256_of_text(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
-
-
-# --- a part of a recipe ------------------------------------------------------------------------------------------------
-
-
-def _partial_recipe(folder: Path, recipe: Path, manifest: Manifest, places: set[tuple[str, int]]) -> Path:
-    """Write a recipe file of some shards. Workers load it as they load any other."""
-    shards = {split: info.shards for split, info in manifest.splits.items()}
-    chosen = sorted(places)
-    path = folder / "part.py"
-    path.write_text(
-        "from tfprep.builder.repair import part_of\n"
-        f"RECIPE = part_of({str(recipe.absolute())!r}, shards={shards!r}, places={chosen!r})\n"
-    )
-    return path
-
-
-def part_of(recipe: str, *, shards: Mapping[str, int], places: list[tuple[str, int]]) -> Recipe:
-    """Return the recipe of a file, restricted to some shards of a dataset: its records are those of the whole.
-
-    Args:
-      recipe: The recipe's file.
-      shards: Number of shards by split.
-      places: Split and number of the shards to build.
-    """
-    whole = load_recipe(Path(recipe))
-    splits = {split for split, _ in places}
-    return replace(
-        whole,
-        source=_SomeShards(whole.source, whole.seed, tuple(shards.items()), tuple(places)),
-        shards={split: shards[split] for split in splits},
-        variants={split: count for split, count in whole.variants.items() if split in splits},
-    )
-
-
-@dataclass(frozen=True)
-class _SomeShards:
-    """Another source, and of its samples those of some shards."""
-
-    source: Source
-    seed: int
-    shards: tuple[tuple[str, int], ...]
-    places: tuple[tuple[str, int], ...]
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return getattr(self.source, name)
-
-    def scan(self, root: Path) -> Listing:
-        listing = self.source.scan(root)
-        return replace(listing, entries=self._chosen(listing.entries))
-
-    def _chosen(self, entries: Iterator[Entry]) -> Iterator[Entry]:
-        shards, places = dict(self.shards), set(self.places)
-        for entry in entries:
-            count = shards.get(entry.split)
-            if count and (entry.split, sample_hash(self.seed, entry.key) % count) in places:
-                yield entry

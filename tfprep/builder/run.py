@@ -7,9 +7,9 @@ import os
 import pickle
 import secrets
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ from tfprep.builder.planning.plan import (
 )
 from tfprep.builder.planning.state import ShardState, check_replacement, explain, shard_states
 from tfprep.builder.planning.versions import maker_versions, warning_of_opencv
-from tfprep.builder.progress import NodeProgress, OnEvent, OnProgress, Tell, telling
+from tfprep.builder.progress import NodeProgress, OnEvent, OnProgress, Tell, logged_events
 from tfprep.builder.publication.at_store import locked_at_store
 from tfprep.builder.publication.publish import Publication, check_rejects, publish
 from tfprep.builder.receipts import Receipt, read_receipts
@@ -56,73 +56,6 @@ _MOST_ROUNDS = 4
 
 _WITNESSES = 4
 """Number of samples that the nodes of a cluster read to see whether they have the same raw files."""
-
-
-@dataclass(frozen=True)
-class Job:
-    """What a build works on, how, and whom it tells.
-
-    Attributes:
-      recipe, out, data, options, on_progress, on_event: As in `tfprep.build`.
-      engine: Where the tasks run.
-      started: `time.monotonic()` at the beginning.
-    """
-
-    recipe: Recipe | str | os.PathLike[str]
-    out: str | os.PathLike[str]
-    data: str | os.PathLike[str]
-    options: BuildOptions
-    engine: Engine
-    on_progress: OnProgress | None
-    on_event: OnEvent | None
-    started: float
-
-
-def run_build(job: Job) -> BuildSummary:
-    """Run `tfprep.build`."""
-    with _started(job) as build:
-        return build.run()
-
-
-def run_part(job: Job, part: Part) -> PartSummary:
-    """Run `build_part`."""
-    with _started(job, part) as build:
-        return build.run_part(part)
-
-
-def run_finish(job: Job) -> BuildSummary:
-    """Run `finish_build`."""
-    with _started(job) as build:
-        return build.finish()
-
-
-def run_store_plan(job: Job) -> int:
-    """Run `store_plan`."""
-    with _started(job) as build:
-        return build.store_plan()
-
-
-@contextmanager
-def _started(job: Job, part: Part | None = None) -> Iterator[_Build]:
-    root, shared = raw_root(job.data), part is not None
-    recipe, file = _loaded(job.recipe)
-    with placed(job.out, job.options.scratch) as layout:
-        _check_folders(root, layout.out)
-        with _locked(layout, shared) as publication:
-            log = layout.log if part is None else layout.part_log(part.number, part.parts)
-            with telling(log, job.on_event) as tell:
-                yield _Build(job, layout, root, recipe, file, tell, publication)
-
-
-@contextmanager
-def _locked(layout: Layout, shared: bool) -> Iterator[Publication]:
-    """Hold the lock of the dataset, and yield what publishes there."""
-    if layout.at_store:
-        with locked_at_store(layout, shared=shared) as publication:
-            yield publication
-    else:
-        with locked(layout, shared=shared):
-            yield publish
 
 
 def plan_build(
@@ -164,25 +97,66 @@ def plan_build(
         return list(shard_states(plan, layout, part.shards(plan) if part else None))
 
 
-class _Build:
-    """One build, and what its steps share."""
+@contextmanager
+def opened(
+    recipe: Recipe | str | os.PathLike[str], out: str | os.PathLike[str], data: str | os.PathLike[str], options: BuildOptions,
+    engine: Engine, on_progress: OnProgress | None, on_event: OnEvent | None, started: float, part: Part | None = None,
+) -> Iterator[Build]:  # fmt: skip
+    """Load the recipe, lock the dataset and open the log of a build.
 
-    def __init__(
-        self, job: Job, layout: Layout, root: Path, recipe: Recipe, file: Path | None, tell: Tell, publication: Publication
-    ) -> None:  # fmt: skip
-        self._job, self._layout, self._root, self._recipe = job, layout, root, recipe
-        self._file, self._tell, self._publication = file, tell, publication
-        self._options, self._engine = job.options, job.engine
-        self._run = secrets.token_hex(6)
-        self._is_open = False
-        self._nodes: tuple[NodeProgress, ...] = ()
+    Args:
+      recipe, out, data, options, on_progress, on_event: As in `tfprep.build`.
+      engine: Where the tasks run.
+      started: `time.monotonic()` at the beginning.
+      part: The part to build; parts share the lock with each other.
+    """
+    root = raw_root(data)
+    loaded, file = _loaded(recipe)
+    with ExitStack() as stack:
+        layout = stack.enter_context(placed(out, options.scratch))
+        _check_folders(root, layout.out)
+        publication: Publication = publish
+        if layout.at_store:
+            publication = stack.enter_context(locked_at_store(layout, shared=part is not None))
+        else:
+            stack.enter_context(locked(layout, shared=part is not None))
+        log = layout.log if part is None else layout.part_log(part.number, part.parts)
+        tell = stack.enter_context(logged_events(log, on_event))
+        yield Build(loaded, file, layout, root, options, engine, on_progress, tell, publication, started)
 
-    def run(self) -> BuildSummary:
+
+@dataclass
+class Build:
+    """One build, and what its steps share.
+
+    Attributes:
+      recipe, file: The recipe, and its file if it came from one.
+      layout, root: The folders of the build and of the raw files.
+      options, engine, on_progress, started: As in `opened`.
+      tell: Reports an event.
+      publication: Makes the built shards the dataset.
+    """
+
+    recipe: Recipe
+    file: Path | None
+    layout: Layout
+    root: Path
+    options: BuildOptions
+    engine: Engine
+    on_progress: OnProgress | None
+    tell: Tell
+    publication: Publication
+    started: float
+    _run: str = field(default_factory=lambda: secrets.token_hex(6))
+    _is_open: bool = False
+    _nodes: tuple[NodeProgress, ...] = ()
+
+    def build(self) -> BuildSummary:
         """Build what is due, and publish."""
-        remove_leftovers(self._layout.staged)
-        forget_marks(self._layout)
+        remove_leftovers(self.layout.staged)
+        forget_marks(self.layout)
         plan = self._plan()
-        forget_common_plan(self._layout)
+        forget_common_plan(self.layout)
         states = self._states(plan)
         self._remember(plan)
         due = [state for state in states if self._is_due(state)]
@@ -190,39 +164,48 @@ class _Build:
             built, receipts = self._build_all(plan, due)
         return self._publish(plan, built, receipts)
 
-    def run_part(self, part: Part) -> PartSummary:
+    def build_part(self, part: Part) -> PartSummary:
         """Build what is due of a part."""
         plan = self._plan()
         shards = part.shards(plan)
         states = self._states(plan, shards)
         due = [state for state in states if self._is_due(state)]
         # A part that is started once more after the publication stores no plan that would bind later builds.
-        if due or size_of(self._layout.part_plan) is not None:
-            agree(plan, self._layout, part, self._options)
+        if due or size_of(self.layout.part_plan) is not None:
+            agree(plan, self.layout, part, self.options)
         self._remember(plan)
         scheduler = self._scheduler(plan, due)
-        self._build(plan, scheduler, [PendingShard(state) for state in due])
+        self._run_tasks(plan, scheduler, [PendingShard(state) for state in due])
         built = list(scheduler.built.values())
-        receipts = _receipts(plan, self._layout, shards)
-        seconds = time.monotonic() - self._job.started
-        summary = _part_summary(self._layout, part, receipts, built, seconds)
+        receipts = _receipts(plan, self.layout, shards)
+        seconds = time.monotonic() - self.started
+        summary = _part_summary(self.layout, part, receipts, built, seconds)
         text = f"part {part}: {summary.shards} shards of {summary.samples} samples, {summary.rejects} rejected"
-        self._tell("part", text, part=part.number, parts=part.parts, rejects=summary.rejects)
+        self.tell("part", text, part=part.number, parts=part.parts, rejects=summary.rejects)
         return summary
+
+    def build_shards(self, counts: Mapping[str, int], places: Iterable[tuple[str, int]]) -> list[Receipt]:
+        """Build these shards of a plan with so many shards by split."""
+        plan = make_plan(self.recipe, self.root, self.layout, counts=counts)
+        shards = [place for place in plan.starts if place in set(places)]
+        due = list(shard_states(plan, self.layout, shards))
+        self._remember(plan)
+        self._run_tasks(plan, self._scheduler(plan, due), [PendingShard(state) for state in due])
+        return _receipts(plan, self.layout, shards)
 
     def finish(self) -> BuildSummary:
         """Publish what the parts built."""
         plan = self._plan()
-        stored = read_common_plan(self._layout)
+        stored = read_common_plan(self.layout)
         if stored is not None:
-            check_common_plan(plan, self._layout, stored, self._options)
+            check_common_plan(plan, self.layout, stored, self.options)
         # Parts may have had copies of the raw files, which have other inodes.
         states = self._states(plan, identities=False)
-        check_complete(plan, states, self._layout, stored)
-        remove_leftovers(self._layout.staged)
+        check_complete(plan, states, self.layout, stored)
+        remove_leftovers(self.layout.staged)
         built, receipts = self._build_all(plan, [])
         summary = self._publish(plan, built, receipts, report=stored is not None)
-        forget_common_plan(self._layout)
+        forget_common_plan(self.layout)
         return summary
 
     def store_plan(self) -> int:
@@ -230,63 +213,63 @@ class _Build:
         plan = self._plan()
         self._states(plan)
         self._remember(plan)
-        forget_common_plan(self._layout)
-        store_common_plan(plan, self._layout, self._options)
+        forget_common_plan(self.layout)
+        store_common_plan(plan, self.layout, self.options)
         return len(plan.starts)
 
     def _plan(self) -> Plan:
-        plan = _plan(self._recipe, self._file, self._root, self._layout, self._options.limit, self._options.reshard)
-        if not self._options.replace:
-            check_replacement(plan, self._layout, self._options.limit)
+        plan = _plan(self.recipe, self.file, self.root, self.layout, self.options.limit, self.options.reshard)
+        if not self.options.replace:
+            check_replacement(plan, self.layout, self.options.limit)
         return plan
 
     def _states(
         self, plan: Plan, shards: Sequence[tuple[str, int]] | None = None, *, identities: bool = True
     ) -> list[ShardState]:
-        states = list(shard_states(plan, self._layout, shards, identities=identities))
+        states = list(shard_states(plan, self.layout, shards, identities=identities))
         samples = sum(state.samples for state in states)
-        self._tell("planned", explain(states), samples=samples, shards=len(states))
+        self.tell("planned", explain(states), samples=samples, shards=len(states))
         if plan.recipe.geometry and (warning := warning_of_opencv()):
-            self._tell("warning", warning)
+            self.tell("warning", warning)
         if few := too_few_shards(plan):
-            self._tell("warning", few)
+            self.tell("warning", few)
         return states
 
     def _remember(self, plan: Plan) -> None:
-        if self._options.limit is None:
-            remember_shards(plan, self._layout)
-        remember_recipes(plan, self._layout)
+        if self.options.limit is None:
+            remember_shards(plan, self.layout)
+        remember_recipes(plan, self.layout)
 
     def _publish(
         self, plan: Plan, built: Sequence[ShardState], receipts: Sequence[Receipt], *, report: bool = False
     ) -> BuildSummary:
         """Make the shards the dataset. `report`: write the report even if this run built nothing."""
-        if not self._layout.at_store:  # There, a repair has no folder of the build's own.
-            remember_origin(self._layout, self._file, self._root)
-        check_rejects(self._layout, receipts, len(plan), self._options.max_bad)
-        manifest = self._publication(plan, self._layout, receipts, most_common(one.forms for one in receipts))
-        forget_recipes(plan, self._layout)
-        if built or report or size_of(self._layout.report) is None:
+        if not self.layout.at_store:  # There, a repair has no folder of the build's own.
+            remember_origin(self.layout, self.file, self.root)
+        check_rejects(self.layout, receipts, len(plan), self.options.max_bad)
+        manifest = self.publication(plan, self.layout, receipts, most_common(one.forms for one in receipts))
+        forget_recipes(plan, self.layout)
+        if built or report or size_of(self.layout.report) is None:
             self._report(plan, manifest, receipts, built)
         if built or report:
             self._warn_of_tfds(manifest)
-        summary = _summary(manifest, self._layout, built, time.monotonic() - self._job.started, self._nodes)
+        summary = _summary(manifest, self.layout, built, time.monotonic() - self.started, self._nodes)
         text = f"{summary.records} records of {summary.samples} samples, {summary.rejects} rejected"
-        self._tell("published", text, records=summary.records, samples=summary.samples, rejects=summary.rejects)
+        self.tell("published", text, records=summary.records, samples=summary.samples, rejects=summary.rejects)
         return summary
 
     def _warn_of_tfds(self, manifest: Manifest) -> None:
-        for field, sentence in tfds_limits(manifest).items():
-            self._tell("warning", sentence, field=field)
+        for name, sentence in tfds_limits(manifest).items():
+            self.tell("warning", sentence, field=name)
 
     def _is_due(self, state: ShardState) -> bool:
         """A sample that crashed is not tried again in this process, which it would take down."""
-        in_this_process = worker_count(self._options) == 0
+        in_this_process = worker_count(self.options) == 0
         return not state.up_to_date and not (state.retry and in_this_process)
 
     def _scheduler(self, plan: Plan, waiting: Sequence[ShardState]) -> ShardScheduler:
-        space = SpaceCheck(self._layout, waiting, self._tell)
-        return ShardScheduler(plan, self._engine, self._tell, self._job.on_progress, space.finished, self._job.started)
+        space = SpaceCheck(self.layout, waiting, self.tell)
+        return ShardScheduler(plan, self.engine, self.tell, self.on_progress, space.finished, self.started)
 
     def _build_all(self, plan: Plan, waiting: Sequence[ShardState]) -> tuple[list[ShardState], list[Receipt]]:
         """Build the shards that wait, then those in which a field has another form than in most records.
@@ -297,8 +280,8 @@ class _Build:
         scheduler = self._scheduler(plan, waiting)
         pending = [PendingShard(state) for state in waiting]
         for _ in range(_MOST_ROUNDS):
-            self._build(plan, scheduler, pending)
-            receipts = _receipts(plan, self._layout)
+            self._run_tasks(plan, scheduler, pending)
+            receipts = _receipts(plan, self.layout)
             pending = self._differing(plan, receipts)
             if not pending:
                 self._nodes = tuple(scheduler.nodes.values())
@@ -306,30 +289,30 @@ class _Build:
             receipts.clear()  # before the next round reads as many
         raise BuildError("fields keep changing their form while they are built; are the raw files being rewritten?")
 
-    def _build(self, plan: Plan, scheduler: ShardScheduler, pending: Sequence[PendingShard]) -> None:
+    def _run_tasks(self, plan: Plan, scheduler: ShardScheduler, pending: Sequence[PendingShard]) -> None:
         if not pending:
             return
         if not self._is_open:
-            self._engine.start()
-            self._engine.open(self._argument(plan))
+            self.engine.start()
+            self.engine.open(self._argument(plan))
             self._is_open = True
         try:
             scheduler.run(pending)
         finally:
-            remove_leftovers(self._layout.staged, f"{self._run}*")
+            remove_leftovers(self.layout.staged, f"{self._run}*")
 
     def _report(self, plan: Plan, manifest: Manifest, receipts: Sequence[Receipt], built: Sequence[ShardState]) -> None:
         samples = sum(state.samples for state in built)
-        seconds = time.monotonic() - self._job.started
+        seconds = time.monotonic() - self.started
         if profiles := foreign_profiles(receipts):
             named = ", ".join(f"{name} {count}" for name, count in list(profiles.items())[:4])
-            self._tell(
+            self.tell(
                 "warning",
                 f"{sum(profiles.values())} images have a colour profile that is not sRGB ({named}) and are stored as they are; "
                 "sources.Pixels(srgb=True) converts them",
             )
-        if fault := write_report(self._layout, manifest, receipts, seconds, samples, plan.tally):
-            self._tell("report", fault)
+        if fault := write_report(self.layout, manifest, receipts, seconds, samples, plan.tally):
+            self.tell("report", fault)
 
     def _differing(self, plan: Plan, receipts: Sequence[Receipt]) -> list[PendingShard]:
         """Return the shards in which a field has another form than in most records."""
@@ -343,20 +326,20 @@ class _Build:
                 pending.append(PendingShard(state, expected))
         if pending:
             forms = ", ".join(f"{name} is {form}" for name, form in common.items())
-            self._tell("differing", f"{len(pending)} shards hold records of another form; most: {forms}", forms=common)
+            self.tell("differing", f"{len(pending)} shards hold records of another form; most: {forms}", forms=common)
         return pending
 
     def _argument(self, plan: Plan) -> dict[str, Any]:
         """Return the argument of `open_work`. A recipe that came from a file is loaded from it again, others are pickled."""
-        recipe = None if self._file else plan.recipe
+        recipe = None if self.file else plan.recipe
         return {
-            "recipe_file": str(self._file.absolute()) if self._file else None,
+            "recipe_file": str(self.file.absolute()) if self.file else None,
             "recipe_files": {name: str(path) for name, path in plan.recipe.file_paths().items()},
-            "recipe": recipe if recipe is None or worker_count(self._options) == 0 else _pickled(recipe),
+            "recipe": recipe if recipe is None or worker_count(self.options) == 0 else _pickled(recipe),
             "fingerprint": plan.fingerprint,
-            "out": str(self._layout.out if self._layout.at_store else self._layout.out.absolute()),
-            "scratch": str(self._layout.scratch) if self._layout.scratch else None,
-            "root": str(self._root.absolute()),
+            "out": str(self.layout.out if self.layout.at_store else self.layout.out.absolute()),
+            "scratch": str(self.layout.scratch) if self.layout.scratch else None,
+            "root": str(self.root.absolute()),
             "kinds": dict(plan.kinds),
             "files": list(plan.files),
             "values": list(plan.values),
@@ -365,8 +348,8 @@ class _Build:
             "train": plan.splits[0],
             "run": self._run,
             "mark": "",
-            "stop_at_reject": self._options.on_bad == "fail",
-            "hash": self._options.hash,
+            "stop_at_reject": self.options.on_bad == "fail",
+            "hash": self.options.hash,
             "witnesses": [(files, values) for _, files, values, *_ in plan.samples.first(_WITNESSES)],
         }
 

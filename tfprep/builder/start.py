@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,7 +18,8 @@ from tfprep.storage.urls import is_remote
 
 if TYPE_CHECKING:
     from tfprep.builder.progress import OnEvent, OnProgress
-    from tfprep.builder.run import Job
+    from tfprep.builder.receipts import Receipt
+    from tfprep.builder.run import Build
     from tfprep.builder.schedule import Engine
     from tfprep.recipe import Recipe
 
@@ -63,9 +64,7 @@ def build(
       >>> print(summary.samples, "samples,", summary.rejects, "rejected")
     """
     with _job(recipe, out, data, options, on_progress, on_event, workers=not is_built(out), cluster=engine) as job:
-        from tfprep.builder.run import run_build
-
-        return run_build(job)
+        return job.build()
 
 
 def build_part(
@@ -100,10 +99,8 @@ def build_part(
       >>> summary = tfprep.builder.build_part("photos.py", "out/photos", "data/photos", part=3, parts=16)
     """
     chosen = Part(part, parts)
-    with _job(recipe, out, data, options, on_progress, on_event, workers=not is_built(out)) as job:
-        from tfprep.builder.run import run_part
-
-        return run_part(job, chosen)
+    with _job(recipe, out, data, options, on_progress, on_event, workers=not is_built(out), part=chosen) as job:
+        return job.build_part(chosen)
 
 
 def finish_build(
@@ -130,9 +127,7 @@ def finish_build(
         no longer those that the parts agreed on. Also all errors of `build`.
     """
     with _job(recipe, out, data, options, on_progress, on_event, workers=False) as job:
-        from tfprep.builder.run import run_finish
-
-        return run_finish(job)
+        return job.finish()
 
 
 def store_plan(
@@ -158,9 +153,23 @@ def store_plan(
       BuildError: As in `build`; for example a part is running.
     """
     with _job(recipe, out, data, options, None, on_event, workers=False) as job:
-        from tfprep.builder.run import run_store_plan
+        return job.store_plan()
 
-        return run_store_plan(job)
+
+def build_shards(
+    recipe: Recipe | str | os.PathLike[str], out: str | os.PathLike[str], data: str | os.PathLike[str],
+    counts: Mapping[str, int], places: Iterable[tuple[str, int]], workers: int | None = None,
+) -> list[Receipt]:  # fmt: skip
+    """Build some shards into the private folder of `out`, a new folder, without publishing them; return their receipts.
+
+    Args:
+      recipe, out, data: As in `build`.
+      counts: Number of shards by split.
+      places: Split and number of the shards.
+      workers: As in `BuildOptions`.
+    """
+    with _job(recipe, out, data, BuildOptions(workers=workers), None, None, workers=True) as job:
+        return job.build_shards(counts, places)
 
 
 def is_built(out: str | os.PathLike[str]) -> bool:
@@ -172,8 +181,8 @@ def is_built(out: str | os.PathLike[str]) -> bool:
 def _job(
     recipe: Recipe | str | os.PathLike[str], out: str | os.PathLike[str], data: str | os.PathLike[str] | None,
     options: BuildOptions | None, on_progress: OnProgress | None, on_event: OnEvent | None, *, workers: bool,
-    cluster: Ray | None = None,
-) -> Iterator[Job]:  # fmt: skip
+    cluster: Ray | None = None, part: Part | None = None,
+) -> Iterator[Build]:  # fmt: skip
     """Make the engine, start its workers at once if they are needed and run on this machine, and close it in the end."""
     started = time.monotonic()
     options = options or BuildOptions()
@@ -184,9 +193,12 @@ def _job(
         # NumPy, OpenCV and Arrow are imported here, the first two by the recipe, while the workers do the same.
         root = _root(recipe, data)
         _check_memory((root,), options, cluster)
-        from tfprep.builder.run import Job
+        from tfprep.builder.run import opened
 
-        yield Job(recipe, os.path.expanduser(out), root, options, engine, on_progress, on_event, started)
+        with opened(
+            recipe, os.path.expanduser(out), root, options, engine, on_progress, on_event, started, part
+        ) as build:
+            yield build
 
 
 def _is_there(recipe: Recipe | str | os.PathLike[str]) -> bool:

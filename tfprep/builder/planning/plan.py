@@ -107,10 +107,13 @@ class Plan:
         return f"{self.file_system}/{hashlib.sha256(rows['identity'].tobytes()).hexdigest()}"
 
 
-def make_plan(recipe: Recipe, root: Path, layout: Layout, *, limit: int | None = None, reshard: bool = False) -> Plan:
+def make_plan(
+    recipe: Recipe, root: Path, layout: Layout, *, limit: int | None = None, reshard: bool = False,
+    counts: Mapping[str, int] | None = None,
+) -> Plan:  # fmt: skip
     """List the source and lay out the shards; nothing is written.
 
-    `limit` and `reshard` are those of `BuildOptions`.
+    `limit` and `reshard` are those of `BuildOptions`. `counts` are numbers of shards by split that come before the recipe's.
 
     Raises:
       RecipeError: The recipe names a field or a split that the source does not have.
@@ -127,6 +130,7 @@ def make_plan(recipe: Recipe, root: Path, layout: Layout, *, limit: int | None =
     samples = limit_samples(samples, limit)
     fresh_shards = _shards(recipe, samples, {})
     shards = fresh_shards if limit or reshard else _shards(recipe, samples, _remembered(layout))
+    shards |= {split: count for split, count in (counts or {}).items() if split in shards}
     described = {split: _described(recipe, listing, split, samples.names[0]) for split in samples.names}
     fingerprints = {split: _fingerprint(recipe, split, described[split]) for split in samples.names}
     return Plan(
