@@ -20,7 +20,7 @@ from tfprep.augment import (
     Shear,
     Translate,
 )
-from tfprep.augment.affine import homography
+from tfprep.augment.geometry import homography
 from tfprep.augment.transform import Transform, identity
 from tfprep.augment.warp import warp_sample
 from tfprep.errors import RecipeError

@@ -33,8 +33,8 @@ from tfprep.augment import (
     ToneCurve,
     TrivialAugment,
 )
-from tfprep.augment.automatic import NARROW, WIDE
 from tfprep.augment.chain import apply_colours, apply_geometry
+from tfprep.augment.policies import NARROW, WIDE
 from tfprep.augment.transform import identity
 from tfprep.augment.warp import warp_sample
 from tfprep.errors import RecipeError, SampleError

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tfprep.augment.free import singular_values
 from tfprep.augment.transform import Transform
+from tfprep.augment.warp import singular_values
 
 
 @pytest.mark.parametrize("seed", range(20))

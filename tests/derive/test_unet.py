@@ -7,7 +7,7 @@ import pytest
 from scipy import ndimage
 
 from tfprep.derive import UNetWeights
-from tfprep.derive.unet import two_nearest
+from tfprep.derive.distance import two_nearest
 from tfprep.errors import RecipeError
 
 

@@ -16,7 +16,7 @@ from PIL import Image, ImageOps, features
 
 from tfprep import images
 from tfprep.errors import SampleError
-from tfprep.images.limits import check_pixels
+from tfprep.images.pillow import check_pixels
 
 RNG = np.random.default_rng(7)
 RGB = cv2.GaussianBlur(RNG.integers(0, 256, (30, 44, 3)).astype(np.float32), (0, 0), 1.5).astype(np.uint8)

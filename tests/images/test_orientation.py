@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from tfprep.images import exif_orientation
-from tfprep.images.orientation import orientation_of
+from tfprep.images.jpeg import orientation_of
 
 PIXELS = Image.fromarray(np.zeros((8, 8, 3), np.uint8))
 

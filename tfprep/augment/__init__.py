@@ -13,76 +13,85 @@ from typing import TYPE_CHECKING
 from tfprep.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from tfprep.augment.affine import Flip, Perspective, Rotate, Rotate90, Scale, Shear, Translate
-    from tfprep.augment.automatic import AugMix, RandAugment, TrivialAugment
     from tfprep.augment.chain import Custom
-    from tfprep.augment.colour import Brightness, ChannelShuffle, Contrast, Grayscale, Hue, Saturation
+    from tfprep.augment.colour import (
+        AutoContrast,
+        Brightness,
+        ChannelShuffle,
+        Clahe,
+        Contrast,
+        Equalize,
+        Gamma,
+        Grayscale,
+        Hue,
+        Invert,
+        Posterize,
+        Saturation,
+        Solarize,
+        ToneCurve,
+    )
     from tfprep.augment.dense import Elastic, GridDistortion
-    from tfprep.augment.geometry import CenterCrop, Crop, RandomResizedCrop, Resize
+    from tfprep.augment.geometry import (
+        CenterCrop,
+        Crop,
+        Flip,
+        Perspective,
+        RandomResizedCrop,
+        Resize,
+        Rotate,
+        Rotate90,
+        Scale,
+        Shear,
+        Translate,
+    )
     from tfprep.augment.optics import Blur, Cutout, Erasing, JpegArtefacts, MotionBlur, Noise, Sharpness
-    from tfprep.augment.policies import Maybe, OneOf, SomeOf
-    from tfprep.augment.tone import AutoContrast, Clahe, Equalize, Gamma, Invert, Posterize, Solarize, ToneCurve
+    from tfprep.augment.policies import AugMix, Maybe, OneOf, RandAugment, SomeOf, TrivialAugment
     from tfprep.augment.transform import ColourOp, GeometryOp, Transform
 
 __all__ = [
-    "AugMix",
-    "AutoContrast",
-    "Blur",
-    "Brightness",
-    "CenterCrop",
-    "ChannelShuffle",
-    "Clahe",
-    "ColourOp",
-    "Contrast",
-    "Crop",
-    "Custom",
-    "Cutout",
-    "Elastic",
-    "Equalize",
-    "Erasing",
-    "Flip",
-    "Gamma",
-    "GeometryOp",
-    "Grayscale",
-    "GridDistortion",
-    "Hue",
-    "Invert",
-    "JpegArtefacts",
-    "Maybe",
-    "MotionBlur",
-    "Noise",
-    "OneOf",
-    "Perspective",
-    "Posterize",
-    "RandAugment",
-    "RandomResizedCrop",
-    "Resize",
-    "Rotate",
-    "Rotate90",
-    "Saturation",
-    "Scale",
-    "Sharpness",
-    "Shear",
-    "Solarize",
-    "SomeOf",
-    "ToneCurve",
-    "Transform",
-    "Translate",
-    "TrivialAugment",
-]
+    "AugMix", "AutoContrast", "Blur", "Brightness", "CenterCrop", "ChannelShuffle", "Clahe", "ColourOp", "Contrast",
+    "Crop", "Custom", "Cutout", "Elastic", "Equalize", "Erasing", "Flip", "Gamma", "GeometryOp", "Grayscale",
+    "GridDistortion", "Hue", "Invert", "JpegArtefacts", "Maybe", "MotionBlur", "Noise", "OneOf", "Perspective",
+    "Posterize", "RandAugment", "RandomResizedCrop", "Resize", "Rotate", "Rotate90", "Saturation", "Scale", "Sharpness",
+    "Shear", "Solarize", "SomeOf", "ToneCurve", "Transform", "Translate", "TrivialAugment",
+]  # fmt: skip
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "affine": ["Flip", "Perspective", "Rotate", "Rotate90", "Scale", "Shear", "Translate"],
-        "automatic": ["AugMix", "RandAugment", "TrivialAugment"],
         "chain": ["Custom"],
-        "colour": ["Brightness", "ChannelShuffle", "Contrast", "Grayscale", "Hue", "Saturation"],
+        "colour": [
+            "AutoContrast",
+            "Brightness",
+            "ChannelShuffle",
+            "Clahe",
+            "Contrast",
+            "Equalize",
+            "Gamma",
+            "Grayscale",
+            "Hue",
+            "Invert",
+            "Posterize",
+            "Saturation",
+            "Solarize",
+            "ToneCurve",
+        ],
         "dense": ["Elastic", "GridDistortion"],
-        "geometry": ["CenterCrop", "Crop", "RandomResizedCrop", "Resize"],
+        "geometry": [
+            "CenterCrop",
+            "Crop",
+            "Flip",
+            "Perspective",
+            "RandomResizedCrop",
+            "Resize",
+            "Rotate",
+            "Rotate90",
+            "Scale",
+            "Shear",
+            "Translate",
+        ],
         "optics": ["Blur", "Cutout", "Erasing", "JpegArtefacts", "MotionBlur", "Noise", "Sharpness"],
-        "policies": ["Maybe", "OneOf", "SomeOf"],
-        "tone": ["AutoContrast", "Clahe", "Equalize", "Gamma", "Invert", "Posterize", "Solarize", "ToneCurve"],
+        "policies": ["AugMix", "Maybe", "OneOf", "RandAugment", "SomeOf", "TrivialAugment"],
         "transform": ["ColourOp", "GeometryOp", "Transform"],
     },
 )

@@ -2,18 +2,42 @@
 
 Each op inside draws from its own generator, so that the draws of one op do not change those of another. The colour ops of a
 geometry policy inside (RandAugment, TrivialAugment) are applied too, after the derived inputs.
+
+RandAugment, TrivialAugment and AugMix are as their papers define them. RandAugment (Cubuk et al., NeurIPS 2020) applies n ops
+drawn uniformly, all with one magnitude m; TrivialAugment (Müller and Hutter, ICCV 2021) one op with a magnitude drawn uniformly.
+Both take 14 ops. `Magnitudes` is the table of how strong each is at the highest magnitude; the sign of signed ops is drawn.
+
+| op               | RandAugment (AutoAugment's ranges)     | TrivialAugment "wide"     | at the lowest   |
+|------------------|----------------------------------------|---------------------------|-----------------|
+| ShearX, ShearY   | ± 0.3 (tangent of the angle)           | ± 0.99                    | 0               |
+| TranslateX, Y    | ± 150/331 of the width, height         | ± 32 pixels               | 0               |
+| Rotate           | ± 30°                                  | ± 135°                    | 0               |
+| Brightness, Color, Contrast, Sharpness | factor 1 ± 0.9   | 1 ± 0.99                  | 1               |
+| Posterize        | 4 bits                                 | 2 bits                    | 8 bits          |
+| Solarize         | threshold 0                            | threshold 0               | 255             |
+| AutoContrast, Equalize, Identity | no magnitude           | no magnitude              |                 |
+
+Turns and shears are about the centre, shifts by whole pixels. In a recipe both stand among the *geometry* ops: masks, boxes
+and points follow. The geometric ops drawn join the chain's one resampling, the colour ops drawn come after it, in their
+order, before the recipe's own (`colour_ops`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from math import atan, degrees
+from typing import Any, Literal
 
 import numpy as np
 
+from tfprep.augment.colour import AutoContrast, Brightness, Contrast, Equalize, Posterize, Saturation, Solarize
+from tfprep.augment.geometry import Rotate, Shear, Translate
+from tfprep.augment.optics import Sharpness
 from tfprep.augment.transform import ColourOp, Transform, identity
-from tfprep.checks import require, require_probability
+from tfprep.augment.warp import warp_sample
+from tfprep.checks import require, require_positive, require_probability
+from tfprep.fields import ImageArray, Size
 
 
 @dataclass(frozen=True)
@@ -147,3 +171,197 @@ def _require_ops(name: str, ops: Sequence[Any], weights: Sequence[float] | None)
     if weights is not None:
         fits = len(weights) == len(ops) and all(weight >= 0 for weight in weights) and sum(weights) > 0
         require(fits, f"{name}.weights has one number, at least 0, for each op", weights, "leave it out for equal ones")
+
+
+MAGNITUDES = 31
+"""Magnitudes are whole numbers from 0 to 30."""
+GEOMETRIC = ("ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate")
+TONAL = ("Brightness", "Color", "Contrast", "Sharpness", "Posterize", "Solarize", "AutoContrast", "Equalize")
+OPS = ("Identity", *GEOMETRIC, *TONAL)
+
+
+@dataclass(frozen=True)
+class Magnitudes:
+    """How strong each op is at magnitude 30; `translate_px` stands for `translate` (a share) where it is given."""
+
+    shear: float = 0.3
+    translate: float = 150 / 331
+    translate_px: float | None = None
+    rotate: float = 30.0
+    factor: float = 0.9
+    posterize: int = 4
+
+    def geometry(self, name: str, magnitude: float, sign: int, size: Size) -> Any:
+        share = sign * magnitude / (MAGNITUDES - 1)
+        if name == "Rotate":
+            return Rotate((self.rotate * share,) * 2)
+        if name.startswith("Shear"):
+            angle, still = (degrees(atan(self.shear * share)),) * 2, (0.0, 0.0)
+            return Shear(angle, still) if name == "ShearX" else Shear(still, angle)
+        length = size[1] if name == "TranslateX" else size[0]
+        most = self.translate if self.translate_px is None else min(1.0, self.translate_px / length)
+        shift, still = (most * share,) * 2, (0.0, 0.0)
+        return Translate(shift, still) if name == "TranslateX" else Translate(still, shift)
+
+    def colour(self, name: str, magnitude: float, sign: int) -> Any:
+        share = magnitude / (MAGNITUDES - 1)
+        if name in _FACTORS:
+            return _FACTORS[name]((1 + sign * self.factor * share,) * 2)
+        if name == "Posterize":
+            return Posterize((8 - round((8 - self.posterize) * share),) * 2)
+        if name == "Solarize":
+            return Solarize((255 * (MAGNITUDES - 1 - magnitude) / (MAGNITUDES - 1),) * 2)
+        return AutoContrast() if name == "AutoContrast" else Equalize()
+
+
+_FACTORS: dict[str, Any] = {
+    "Brightness": Brightness,
+    "Color": Saturation,
+    "Contrast": Contrast,
+    "Sharpness": Sharpness,
+}
+NARROW = Magnitudes()
+WIDE = Magnitudes(shear=0.99, translate_px=32, rotate=135.0, factor=0.99, posterize=2)
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """One op of a policy: its name, its magnitude from 0 to 30, and its sign, 1 or -1."""
+
+    name: str
+    magnitude: int
+    sign: int
+
+
+@dataclass(frozen=True)
+class RandAugment:
+    """Applies `n` ops of magnitude `m` (Cubuk et al., NeurIPS 2020).
+
+    Attributes:
+        n: the number of ops; 2 is the paper's best for ImageNet and ResNet-50.
+        m: the magnitude of all of them, 0 to 30; the paper's best is 9.
+        magnitudes: how strong each op is at magnitude 30.
+    """
+
+    n: int = 2
+    m: int = 9
+    magnitudes: Magnitudes = NARROW
+
+    def __post_init__(self) -> None:
+        require(isinstance(self.n, int) and self.n >= 0, "RandAugment.n is a count", self.n, "for example 2")
+        whole = isinstance(self.m, int) and 0 <= self.m < MAGNITUDES
+        require(whole, f"RandAugment.m is a whole number from 0 to {MAGNITUDES - 1}", self.m, "for example 9")
+
+    def draw(self, generator: np.random.Generator) -> tuple[Drawn, ...]:
+        numbers, signs = generator.integers(len(OPS), size=self.n), generator.integers(2, size=self.n)
+        return tuple(Drawn(OPS[one], self.m, 1 - 2 * int(sign)) for one, sign in zip(numbers, signs, strict=True))
+
+    def __call__(self, size: Size, generator: np.random.Generator | None, /) -> Transform:
+        return identity(size) if generator is None else _geometry(self.draw(generator), self.magnitudes, size)
+
+    def colour_ops(self, generator: np.random.Generator) -> tuple[ColourOp, ...]:
+        """The colour ops of the draws that `__call__` makes with an equal generator in its initial state."""
+        return _colours(self.draw(generator), self.magnitudes)
+
+
+@dataclass(frozen=True)
+class TrivialAugment:
+    """Applies one op with a magnitude drawn from 0 to 30 (Müller and Hutter, ICCV 2021).
+
+    Attributes:
+        magnitudes: how strong each op is at magnitude 30; the paper's wide ones.
+    """
+
+    magnitudes: Magnitudes = WIDE
+
+    def draw(self, generator: np.random.Generator) -> tuple[Drawn, ...]:
+        number, magnitude, sign = (int(generator.integers(high)) for high in (len(OPS), MAGNITUDES, 2))
+        return (Drawn(OPS[number], magnitude, 1 - 2 * sign),)
+
+    def __call__(self, size: Size, generator: np.random.Generator | None, /) -> Transform:
+        return identity(size) if generator is None else _geometry(self.draw(generator), self.magnitudes, size)
+
+    def colour_ops(self, generator: np.random.Generator) -> tuple[ColourOp, ...]:
+        """The colour ops of the draws that `__call__` makes with an equal generator in its initial state."""
+        return _colours(self.draw(generator), self.magnitudes)
+
+
+@dataclass(frozen=True)
+class AugMix:
+    """Hendrycks et al., ICLR 2020: `width` chains of one to `depth` ops each, mixed with weights of a Dirichlet distribution, and
+    the mixture blended with the image by a share of a Beta distribution, both of parameter `alpha`; `severity` is from 1 to 10.
+
+    A *colour* op, for classification: its chains move the image by themselves, masks and boxes do not follow. Their ops are
+    the nine of the paper, which leaves out contrast, colour, brightness and sharpness, as its test corruptions have them:
+    AutoContrast, Equalize, Posterize, Rotate, Solarize, ShearX, ShearY, TranslateX, TranslateY. An op's strength is drawn
+    uniformly up to severity / 10 of the greatest: 30°, shear 0.3, a third of the side, solarized from threshold 0 on; 4 to 1 bits
+    are left. Borders are black. Rounded to whole levels after each op, and of the mixture once, at the end.
+    """
+
+    severity: float = 3
+    width: int = 3
+    depth: int | Literal["random"] = "random"
+    alpha: float = 1.0
+
+    def __post_init__(self) -> None:
+        require(1 <= self.severity <= 10, "AugMix.severity is from 1 to 10", self.severity, "for example 3")
+        require(
+            isinstance(self.width, int) and self.width >= 1, "AugMix.width is at least 1", self.width, "for example 3"
+        )
+        known = self.depth == "random" or (isinstance(self.depth, int) and self.depth >= 1)
+        require(known, "AugMix.depth is 'random' (1 to 3) or a count", self.depth, "for example 'random'")
+        require_positive("AugMix.alpha", self.alpha, 1)
+
+    def __call__(self, image: ImageArray, generator: np.random.Generator, /) -> ImageArray:
+        weights = generator.dirichlet([self.alpha] * self.width).astype(np.float32)
+        share = np.float32(generator.beta(self.alpha, self.alpha))
+        mixture = np.zeros(image.shape, np.float32)
+        for weight, inner in zip(weights, children(generator, self.width), strict=True):
+            mixture += weight * self._chain(image, inner)
+        return np.asarray(np.rint((1 - share) * image + share * mixture).astype(np.uint8))
+
+    def _chain(self, image: ImageArray, generator: np.random.Generator) -> ImageArray:
+        depth = int(generator.integers(1, 4)) if self.depth == "random" else self.depth
+        for _ in range(depth):
+            image = _augmix_op(image, self.severity, generator)
+        return image
+
+
+_AUGMIX_OPS = (
+    "AutoContrast",
+    "Equalize",
+    "Posterize",
+    "Rotate",
+    "Solarize",
+    "ShearX",
+    "ShearY",
+    "TranslateX",
+    "TranslateY",
+)
+_AUGMIX = Magnitudes(translate=1 / 3)
+
+
+def _augmix_op(image: ImageArray, severity: float, generator: np.random.Generator) -> ImageArray:
+    """One op of the paper's code: its level is uniform from 0.1 to the severity, of 10."""
+    name = _AUGMIX_OPS[generator.integers(len(_AUGMIX_OPS))]
+    level, sign = generator.uniform(0.1, severity) / 10, 1 - 2 * int(generator.integers(2))
+    if name in GEOMETRIC:
+        op = _AUGMIX.geometry(name, level * (MAGNITUDES - 1), sign, image.shape[:2])
+        return np.asarray(warp_sample({"": image}, {"": "image"}, op(image.shape[:2], generator))[""])
+    if name == "Posterize":
+        return Posterize((max(1, 4 - int(level * 4)),) * 2)(image, generator)
+    if name == "Solarize":
+        return Solarize((256 - int(level * 256),) * 2)(image, generator)
+    return np.asarray(_AUGMIX.colour(name, 0, sign)(image, generator))
+
+
+def _geometry(drawn: Sequence[Drawn], magnitudes: Magnitudes, size: Size) -> Transform:
+    still = np.random.Generator(np.random.Philox(key=0))  # the ops' ranges are single values: nothing is left to draw
+    ops = [magnitudes.geometry(one.name, one.magnitude, one.sign, size) for one in drawn if one.name in GEOMETRIC]
+    whole = apply_each(size, [(op, still) for op in ops])
+    assert isinstance(whole, Transform)
+    return whole
+
+
+def _colours(drawn: Sequence[Drawn], magnitudes: Magnitudes) -> tuple[ColourOp, ...]:
+    return tuple(magnitudes.colour(one.name, one.magnitude, one.sign) for one in drawn if one.name in TONAL)

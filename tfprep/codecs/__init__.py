@@ -1,4 +1,4 @@
-"""Codecs: how a stored field becomes features of an Example and comes back. One file a codec."""
+"""Codecs: how a stored field becomes features of an Example and comes back."""
 
 from __future__ import annotations
 
@@ -6,29 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from tfprep.codecs.codec import Codec, Feature, InPlace
-from tfprep.codecs.encoded import Encoded
-from tfprep.codecs.jpeg import Jpeg
-from tfprep.codecs.original import Original
-from tfprep.codecs.png import Png
-from tfprep.codecs.raw import Raw
-from tfprep.codecs.scalar import Scalar, Text
-from tfprep.codecs.texts import Texts
+from tfprep.codecs.encoded import Encoded, Jpeg, Original, Png
+from tfprep.codecs.raw import Raw, Scalar, Text, Texts
 from tfprep.errors import DatasetError
 
 __all__ = [
-    "Codec",
-    "Encoded",
-    "Feature",
-    "InPlace",
-    "Jpeg",
-    "Original",
-    "Png",
-    "Raw",
-    "Scalar",
-    "Text",
-    "Texts",
-    "from_description",
-]
+    "Codec", "Encoded", "Feature", "InPlace", "Jpeg", "Original", "Png", "Raw", "Scalar", "Text", "Texts", "from_description",
+]  # fmt: skip
 
 _BY_NAME = {
     "jpeg": Jpeg,

@@ -1,4 +1,6 @@
-"""Raw: the array's own bytes. Large on disk, nothing to decode."""
+"""Codecs of arrays, numbers and text: Raw, the array's own bytes, large on disk with nothing to decode; Scalar and Text, an
+Example's own lists; Texts, lists of strings in TFRecords that another tool wrote, for reading only.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tfprep.codecs.codec import Feature, cast_float, require_kind, tensor_feature
+from tfprep.codecs.codec import Feature, cast_float, class_label_feature, require_kind, tensor_feature
 from tfprep.errors import RecipeError, SampleError
 from tfprep.fields import Array, FieldSpec, Kind
 
@@ -119,3 +121,152 @@ def _shape(spec: FieldSpec, size: int) -> tuple[int, ...]:
         raise ValueError(f"a shape of {spec.shape} needs the record's own FIELD/shape")
     known = prod(n for n in spec.shape if n is not None)
     return tuple(size // max(known, 1) if n is None else n for n in spec.shape)
+
+
+@dataclass(frozen=True)
+class Scalar:
+    """A number, or an array of them, as int64 or float32 (an Example has no other): labels, scalars, boxes, points.
+
+    Floats are stored as float32, rounded; a float64 beyond its range is a SampleError. `Raw()` keeps float64.
+    """
+
+    def check(self, field: str, kind: Kind) -> None:
+        require_kind(self, field, kind, ("label", "scalar", "boxes", "points"), "use Png() or Raw() for pixels")
+
+    def encode(self, value: Any) -> Mapping[str, Feature]:
+        array = np.asarray(value)
+        if array.dtype.kind not in "biuf":
+            raise SampleError(f"expected a number, found {value!r}")
+        if array.dtype.kind == "u" and array.size and array.max() > np.iinfo(np.int64).max:
+            raise SampleError(f"{array.max()} does not fit into int64")
+        flat = array.reshape(-1)
+        return {"": cast_float(flat, np.float32) if array.dtype.kind == "f" else flat.astype(np.int64)}
+
+    def spec(self, kind: Kind, value: Any) -> FieldSpec:
+        array = np.asarray(value)
+        return FieldSpec(kind, array.shape, "float32" if array.dtype.kind == "f" else "int64")
+
+    def decode(self, feature: Any, spec: FieldSpec, shape: tuple[int, ...] | None = None) -> Array:
+        return np.asarray(feature, spec.dtype).reshape([-1 if n is None else n for n in spec.shape])
+
+    def tf_features(self, name: str, spec: FieldSpec) -> Mapping[str, Any]:
+        import tensorflow as tf
+
+        dtype = tf.dtypes.as_dtype(spec.dtype)
+        if None in spec.shape:
+            return {name: tf.io.FixedLenSequenceFeature([], dtype, allow_missing=True)}
+        return {name: tf.io.FixedLenFeature(spec.shape, dtype)}
+
+    def tf_decode(self, features: Mapping[str, Any], name: str, spec: FieldSpec) -> Any:
+        import tensorflow as tf
+
+        if None not in spec.shape:
+            return features[name]
+        shape = [-1 if n is None else n for n in spec.shape]
+        return tf.ensure_shape(tf.reshape(features[name], shape), spec.shape)
+
+    def tfds_feature(self, name: str, spec: FieldSpec, num_classes: int | None) -> Mapping[str, Any]:
+        if spec.kind == "label" and spec.shape == () and num_classes:
+            return {name: class_label_feature(num_classes)}
+        return {name: tensor_feature(spec.shape, spec.dtype, "none")}
+
+    def describe(self) -> dict[str, Any]:
+        return {"codec": "scalar"}
+
+
+@dataclass(frozen=True)
+class Text:
+    """A string as UTF-8."""
+
+    def check(self, field: str, kind: Kind) -> None:
+        require_kind(self, field, kind, ("text",), "use Scalar()")
+
+    def encode(self, value: Any) -> Mapping[str, Feature]:
+        if not isinstance(value, str):
+            raise SampleError(f"expected text, found {value!r}")
+        return {"": value.encode("utf-8", "surrogateescape")}
+
+    def spec(self, kind: Kind, value: Any) -> FieldSpec:
+        return FieldSpec(kind, (), "string")
+
+    def decode(self, feature: Any, spec: FieldSpec, shape: tuple[int, ...] | None = None) -> str:
+        return bytes(feature).decode("utf-8", "surrogateescape")
+
+    def tf_features(self, name: str, spec: FieldSpec) -> Mapping[str, Any]:
+        import tensorflow as tf
+
+        return {name: tf.io.FixedLenFeature([], tf.string)}
+
+    def tf_decode(self, features: Mapping[str, Any], name: str, spec: FieldSpec) -> Any:
+        return features[name]
+
+    def tfds_feature(self, name: str, spec: FieldSpec, num_classes: int | None) -> Mapping[str, Any]:
+        return {name: {"pythonClassName": "tensorflow_datasets.core.features.text_feature.Text", "text": {}}}
+
+    def describe(self) -> dict[str, Any]:
+        return {"codec": "text"}
+
+
+_ITEM = 0x0A
+
+
+@dataclass(frozen=True)
+class Texts:
+    """A list of strings, of one length or of different lengths; a feature that a record does not have is an empty list."""
+
+    def check(self, field: str, kind: Kind) -> None:
+        require_kind(self, field, kind, ("text",), "it holds strings")
+
+    def encode(self, value: Any) -> Mapping[str, Feature]:
+        raise RecipeError("Texts() reads TFRecords of other tools; a recipe stores one string a field, as Text()")
+
+    def spec(self, kind: Kind, value: Any) -> FieldSpec:
+        return FieldSpec(kind, (len(value),), "string")
+
+    def decode(self, feature: Any, spec: FieldSpec, shape: tuple[int, ...] | None = None) -> list[str]:
+        """The strings; `feature` is the content of a `BytesList`, or the list of its items."""
+        items = feature if isinstance(feature, list) else self.items(bytes(feature), spec).tolist()
+        return [bytes(item).decode("utf-8", "surrogateescape") for item in items]
+
+    def items(self, content: bytes, spec: FieldSpec) -> Array:
+        """The items of a `BytesList`'s content, each as bytes: object [N]. SampleError where it is none, or of another length."""
+        items, at = [], 0
+        while at < len(content):
+            size, start = _length(content, at)
+            at = start + size
+            items.append(content[start:at])
+        expected = spec.shape[0]
+        if at > len(content) or (expected is not None and len(items) != expected):
+            raise SampleError(f"a list of {len(items)} strings, expected {expected or 'whole ones'}")
+        array = np.empty(len(items), object)
+        array[:] = items
+        return array
+
+    def tf_features(self, name: str, spec: FieldSpec) -> Mapping[str, Any]:
+        import tensorflow as tf
+
+        if None in spec.shape:
+            return {name: tf.io.FixedLenSequenceFeature([], tf.string, allow_missing=True)}
+        return {name: tf.io.FixedLenFeature(spec.shape, tf.string)}
+
+    def tf_decode(self, features: Mapping[str, Any], name: str, spec: FieldSpec) -> Any:
+        return features[name]
+
+    def tfds_feature(self, name: str, spec: FieldSpec, num_classes: int | None) -> Mapping[str, Any]:
+        return {name: tensor_feature(spec.shape, "string", "none")}
+
+    def describe(self) -> dict[str, Any]:
+        return {"codec": "texts"}
+
+
+def _length(content: bytes, at: int) -> tuple[int, int]:
+    """The length of the item whose tag stands at a position, and where its bytes begin."""
+    if content[at] != _ITEM:
+        raise SampleError("its bytes are no list of strings")
+    size = shift = 0
+    for position in range(at + 1, min(at + 6, len(content))):
+        size |= (content[position] & 0x7F) << shift
+        if content[position] < 0x80:
+            return size, position + 1
+        shift += 7
+    raise SampleError("its bytes are no list of strings")

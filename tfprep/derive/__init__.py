@@ -14,50 +14,46 @@ from tfprep.lazy import lazy_names
 
 if TYPE_CHECKING:
     from tfprep.derive.clicks import ClickMaps, ClickPoints, Clicks
-    from tfprep.derive.derived import Derived
-    from tfprep.derive.distance import Distance, SignedDistance
+    from tfprep.derive.distance import Distance, SignedDistance, UNetWeights
     from tfprep.derive.filters import Canny, ChannelStatistics, Sobel
     from tfprep.derive.geodesic import GeodesicDistance
     from tfprep.derive.heatmaps import ExtremePoints, Heatmaps
-    from tfprep.derive.instances import InstanceBoxes, InstanceCenters, InstanceClasses, InstanceOffsets, OneInstance
-    from tfprep.derive.labels import Boundaries, OneHot, OneObject
-    from tfprep.derive.unet import UNetWeights
+    from tfprep.derive.inputs import Derived
+    from tfprep.derive.labels import (
+        Boundaries,
+        InstanceBoxes,
+        InstanceCenters,
+        InstanceClasses,
+        InstanceOffsets,
+        OneHot,
+        OneInstance,
+        OneObject,
+    )
 
 __all__ = [
-    "Boundaries",
-    "Canny",
-    "ChannelStatistics",
-    "ClickMaps",
-    "ClickPoints",
-    "Clicks",
-    "Derived",
-    "Distance",
-    "ExtremePoints",
-    "GeodesicDistance",
-    "Heatmaps",
-    "InstanceBoxes",
-    "InstanceCenters",
-    "InstanceClasses",
-    "InstanceOffsets",
-    "OneHot",
-    "OneInstance",
-    "OneObject",
-    "SignedDistance",
-    "Sobel",
-    "UNetWeights",
-]
+    "Boundaries", "Canny", "ChannelStatistics", "ClickMaps", "ClickPoints", "Clicks", "Derived", "Distance",
+    "ExtremePoints", "GeodesicDistance", "Heatmaps", "InstanceBoxes", "InstanceCenters", "InstanceClasses",
+    "InstanceOffsets", "OneHot", "OneInstance", "OneObject", "SignedDistance", "Sobel", "UNetWeights",
+]  # fmt: skip
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "clicks": ["ClickMaps", "ClickPoints", "Clicks"],
-        "derived": ["Derived"],
-        "distance": ["Distance", "SignedDistance"],
+        "distance": ["Distance", "SignedDistance", "UNetWeights"],
         "filters": ["Canny", "ChannelStatistics", "Sobel"],
         "geodesic": ["GeodesicDistance"],
         "heatmaps": ["ExtremePoints", "Heatmaps"],
-        "instances": ["InstanceBoxes", "InstanceCenters", "InstanceClasses", "InstanceOffsets", "OneInstance"],
-        "labels": ["Boundaries", "OneHot", "OneObject"],
-        "unet": ["UNetWeights"],
+        "inputs": ["Derived"],
+        "labels": [
+            "Boundaries",
+            "InstanceBoxes",
+            "InstanceCenters",
+            "InstanceClasses",
+            "InstanceOffsets",
+            "OneHot",
+            "OneInstance",
+            "OneObject",
+        ],
     },
 )

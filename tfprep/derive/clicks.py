@@ -26,7 +26,7 @@ import cv2
 import numpy as np
 
 from tfprep.checks import require, require_class, require_count, require_distance, require_positive
-from tfprep.derive.edt import ERROR_PX, Box, box_of, depth_in, distance_to
+from tfprep.derive.distance import ERROR_PX, Box, box_of, depth_in, distance_to
 from tfprep.derive.inputs import classes_of, mask_of, points_of, size_of
 from tfprep.fields import Array, Kind, Sample
 

@@ -1,20 +1,30 @@
-"""Distance maps of a mask's classes.
+"""Distance maps of a mask's classes, and the weight map of U-Net.
 
-All distances are Euclidean, in pixels, between pixel centres, and exact (`tfprep.derive.edt`). The pixels of a class need
-not be connected. Several classes give one channel each.
+All distances are Euclidean, in pixels, between pixel centres, and exact. The pixels of a class need not be connected. Several
+classes give one channel each.
+
+`cv2.distanceTransform(DIST_L2, DIST_MASK_PRECISE)` (Felzenszwalb and Huttenlocher, 'Distance Transforms of Sampled Functions',
+2012) is exact to a few 1e-6 pixels, but its last bits depend on the address of its output. Squared distances are whole numbers,
+so rounding them and taking the root again gives the float32 nearest to the true distance; above 1,024 pixels float32 no longer
+tells neighbouring distances apart, and the last bit stays open. OpenCV returns garbage for an array without a zero, so it is
+never called with one.
+
+The weights are those of Ronneberger, Fischer and Brox, MICCAI 2015, equation 2:
+w(x) = w_c(x) + w₀ · exp(-(d₁(x) + d₂(x))² / 2σ²), with d₁, d₂ the distances from x to the nearest and to the second nearest
+cell. They make a network learn the narrow gaps between touching cells.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import hypot
+from math import ceil, hypot
 from typing import ClassVar, Literal, TypeAlias, get_args
 
+import cv2
 import numpy as np
 
-from tfprep.checks import require, require_class, require_positive
-from tfprep.derive.edt import depth_in, distance_to, inner_boundary
+from tfprep.checks import require, require_class, require_not_negative, require_positive
 from tfprep.derive.inputs import mask_of
 from tfprep.fields import Array, Kind, Sample
 
@@ -198,3 +208,177 @@ def _void(mask: Array, void: int | None) -> Array | None:
 
 def _as(distance: Array, dtype: DistanceDtype) -> Array:
     return distance.astype(dtype) if dtype.startswith("float") else np.rint(distance).astype(dtype)
+
+
+Box: TypeAlias = tuple[slice, slice]
+"""Rows and columns of a window."""
+ERROR_PX = 1e-4
+"""More than the error of a distance and less than the gap between two different ones: for comparing with a threshold."""
+
+
+def distance_to(region: Array, absent_px: float | None = None, *, within_px: float | None = None) -> Array:
+    """float32 [H, W]: from each pixel to the nearest pixel of the bool [H, W] `region`, 0 inside it.
+
+    With `within_px` longer distances are cut to it, and only the surroundings of the region are computed. Where the region is
+    empty, every pixel is at `absent_px`, by default `within_px`, or the image's diagonal.
+    """
+    box = box_of(region, ceil(max(region.shape) if within_px is None else within_px))
+    if box is None:
+        far = within_px if absent_px is None else absent_px
+        return np.full(region.shape, hypot(*region.shape) if far is None else far, np.float32)
+    distance = _transform(region[box])
+    if within_px is not None:
+        np.minimum(distance, np.float32(within_px), out=distance)
+    if distance.shape == region.shape:
+        return distance
+    whole = np.full(region.shape, within_px, np.float32)
+    whole[box] = distance
+    return whole
+
+
+def depth_in(region: Array, absent_px: float | None = None) -> Array:
+    """float32 [H, W]: from each pixel of the bool [H, W] `region` to the nearest pixel outside it, 0 outside.
+
+    Where there is no pixel outside, every one is at `absent_px`, by default the image's diagonal.
+    """
+    depth = np.zeros(region.shape, np.float32)
+    box = box_of(region, 1)
+    if box is not None:
+        far = hypot(*region.shape) if absent_px is None else absent_px
+        # One pixel around the region holds the nearest outside of every pixel in it; at the image's edge there is none.
+        depth[box] = distance_to(np.logical_not(region[box]), far)
+    return depth
+
+
+def box_of(region: Array, widened: int = 0) -> Box | None:
+    """The smallest window that holds all of a bool [H, W], widened by `widened` pixels; None where it is empty."""
+    left, top, width, height = cv2.boundingRect(region.view(np.uint8))
+    if not width:
+        return None
+    rows = slice(max(0, top - widened), min(region.shape[0], top + height + widened))
+    return rows, slice(max(0, left - widened), min(region.shape[1], left + width + widened))
+
+
+def _transform(region: Array) -> Array:
+    others = np.logical_not(region).view(np.uint8)
+    distance = np.asarray(cv2.distanceTransform(others, cv2.DIST_L2, cv2.DIST_MASK_PRECISE))
+    np.multiply(distance, distance, out=distance)
+    np.rint(distance, out=distance)
+    return np.sqrt(distance, out=distance)
+
+
+def inner_boundary(region: Array) -> Array:
+    """bool [H, W]: the pixels of `region` with one of their 4 neighbours outside it. The image's edge is no boundary."""
+    inside = region.view(np.uint8)
+    eroded = cv2.erode(inside, _CROSS, borderType=cv2.BORDER_CONSTANT, borderValue=1)
+    return np.asarray(inside != eroded)
+
+
+_CROSS = cv2.getStructuringElement(cv2.MORPH_CROSS, (3, 3))
+
+
+_REACH = 6.0
+"""Beyond d₁ + d₂ = 6σ the second term is below w₀ · 2e-8 and counts as 0, so that each cell needs only its surroundings."""
+
+
+@dataclass(frozen=True)
+class UNetWeights:
+    """Computes the weight of each pixel: float32 [H, W].
+
+    Distances are between pixel centres, 0 inside a cell. With fewer than two cells the second term is 0.
+
+    Attributes:
+        mask: the field that numbers the cells 1, 2, … on a background of 0.
+        w0: w₀; the paper's is 10.
+        sigma_px: σ; the paper's is about 5 pixels.
+        balance: w_c balances background and cells: each pixel weighs total / (2 · pixels of its side), so that both sides sum to
+            the same, or 1 where one side is empty. False makes w_c 1.
+        instances: False takes all that is not 0 for foreground, and its 8-connected parts for the cells.
+        inside: draw the second term everywhere. False draws it on the background alone, as published code does.
+        void: the number of regions that are neither cell nor background, such as 255 in Pascal VOC: their pixels weigh 0.
+    """
+
+    kind: ClassVar[Kind] = "map"
+
+    mask: str = "mask"
+    w0: float = 10.0
+    sigma_px: float = 5.0
+    balance: bool = True
+    instances: bool = True
+    inside: bool = False
+    void: int | None = None
+
+    def __post_init__(self) -> None:
+        require_not_negative("UNetWeights.w0", self.w0)
+        require_positive("UNetWeights.sigma_px", self.sigma_px)
+
+    def __call__(self, sample: Sample, generator: np.random.Generator, /) -> Array:
+        mask = mask_of(sample, self.mask)
+        void = np.zeros(mask.shape, bool) if self.void is None else mask == self.void
+        mask = np.where(void, 0, mask).astype(mask.dtype) if void.any() else mask
+        cells = mask if self.instances else components(mask > 0)
+        nearest, second = two_nearest(cells, _REACH * self.sigma_px)
+        with np.errstate(over="ignore"):
+            gaps = np.exp(np.square(nearest + second) / np.float32(-2 * self.sigma_px**2))
+        weights = np.float32(self.w0) * np.asarray(gaps)
+        if not self.inside:
+            weights[cells > 0] = 0
+        weights += _balance(cells > 0, ~void) if self.balance else np.float32(1)
+        weights[void] = 0
+        return np.asarray(weights)
+
+
+def two_nearest(cells: Array, reach_px: float) -> tuple[Array, Array]:
+    """float32 [H, W] twice: the distances to the nearest and to the second nearest cell, infinite beyond `reach_px`.
+
+    Each cell is transformed inside its bounding box widened by the reach: the work grows with the cells' surroundings, not
+    with their number times the image.
+    """
+    nearest = np.full(cells.shape, np.inf, np.float32)
+    second = nearest.copy()
+    for number, box in _boxes(cells):
+        window = _widened(box, ceil(reach_px), cells.shape)
+        distance = distance_to(cells[window] == number)
+        distance[distance > reach_px] = np.inf
+        first, other = nearest[window], second[window]
+        np.minimum(other, np.maximum(first, distance), out=other)
+        np.minimum(first, distance, out=first)
+    return nearest, second
+
+
+def components(region: Array) -> Array:
+    """int32 [H, W]: the 8-connected parts of a bool [H, W] numbered from 1."""
+    return np.asarray(cv2.connectedComponents(region.astype(np.uint8), connectivity=8)[1])
+
+
+def _boxes(cells: Array) -> list[tuple[int, tuple[slice, slice]]]:
+    """Each cell's number and bounding box."""
+    rows, columns = np.nonzero(cells)
+    if not len(rows):
+        return []
+    numbers, index = np.unique(cells[rows, columns], return_inverse=True)
+    low = np.full((len(numbers), 2), np.iinfo(np.intp).max)
+    high = np.zeros((len(numbers), 2), np.intp)
+    for axis, positions in enumerate((rows, columns)):
+        np.minimum.at(low[:, axis], index, positions)
+        np.maximum.at(high[:, axis], index, positions + 1)
+    return [
+        (int(number), (slice(int(a[0]), int(b[0])), slice(int(a[1]), int(b[1]))))
+        for number, a, b in zip(numbers, low, high, strict=True)
+    ]
+
+
+def _widened(box: tuple[slice, slice], by: int, shape: tuple[int, ...]) -> tuple[slice, slice]:
+    rows, columns = (
+        slice(max(0, side.start - by), min(length, side.stop + by)) for side, length in zip(box, shape, strict=True)
+    )
+    return rows, columns
+
+
+def _balance(foreground: Array, counted: Array) -> Array:
+    inside, total = int(foreground.sum()), int(counted.sum())
+    outside = total - inside
+    if not inside or not outside:
+        return np.ones(foreground.shape, np.float32)
+    shares = np.array([total / (2 * outside), total / (2 * inside)], np.float32)
+    return np.asarray(shares[foreground.view(np.uint8)])

@@ -1,6 +1,8 @@
-"""The fields that derived inputs read: each is taken from a sample and checked."""
+"""The protocol of derived inputs, and the fields that they read: each is taken from a sample and checked."""
 
 from __future__ import annotations
+
+from typing import Protocol
 
 import numpy as np
 
@@ -55,3 +57,14 @@ def field_of(sample: Sample, name: str) -> Array:
             f"a derived input asks for the field {name!r}, the sample has {sorted(sample)}; name one of them"
         )
     return np.asarray(sample[name])
+
+
+class Derived(Protocol):
+    """A frozen dataclass of options, or any function with this signature.
+
+    Given the warped sample (rasters of one size) and a generator of its own, it returns the new field's array. Its
+    attribute `kind`, where it has one, is the kind of the new field; without one it is a `map`. The sample must not be
+    changed. Raises SampleError where this sample cannot have the derived input.
+    """
+
+    def __call__(self, sample: Sample, generator: np.random.Generator, /) -> Array: ...

@@ -27,12 +27,11 @@ from tfprep.images.decode import (
     keeps_original,
     stored_size,
 )
-from tfprep.images.deep_decode import decode_numbers, decode_pixels, pixels_size
 from tfprep.images.dicom import Numbers, header_text, is_dicom
 from tfprep.images.jpeg import certain_to_decode, decode_stored_jpeg, encode_jpeg, exif_orientation
-from tfprep.images.limits import MAX_BYTES, MAX_FILE_BYTES, MAX_PIXELS, check_file_size
+from tfprep.images.numbers import decode_numbers, decode_pixels, pixels_size
 from tfprep.images.phash import HASH_BITS, perceptual_hash
-from tfprep.images.pillow import is_jpeg
+from tfprep.images.pillow import MAX_BYTES, MAX_FILE_BYTES, MAX_PIXELS, check_file_size, is_jpeg
 from tfprep.images.png import decode_png, encode_png
 from tfprep.images.profile import foreign_profile
 

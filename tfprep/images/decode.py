@@ -10,16 +10,14 @@ from PIL import Image
 
 from tfprep.errors import SampleError
 from tfprep.fields import Array, ImageArray, Size
-from tfprep.images.deep import deep_pixels
-from tfprep.images.jpeg import decode_jpeg, exif_orientation, jpeg_header
-from tfprep.images.limits import check_pixels
-from tfprep.images.orientation import upright
+from tfprep.images.jpeg import decode_jpeg, exif_orientation, jpeg_header, upright
 from tfprep.images.pillow import (
     PNG_START,
     WHITE,
     Colour,
     as_class_numbers,
     bits_per_channel,
+    check_pixels,
     is_jpeg,
     opened,
     pillow_orientation,
@@ -27,7 +25,7 @@ from tfprep.images.pillow import (
     upright_size,
     white_level,
 )
-from tfprep.images.png import has_right_checksums
+from tfprep.images.png import deep_pixels, has_right_checksums
 from tfprep.images.profile import foreign_profile, in_srgb
 
 _NPY_START = b"\x93NUMPY"

@@ -17,7 +17,7 @@ import numpy as np
 
 from tfprep.errors import MissingDependencyError, SampleError
 from tfprep.fields import Array, Size
-from tfprep.images.limits import check_pixels
+from tfprep.images.pillow import check_pixels
 from tfprep.optional import require_package
 
 _PREAMBLE, _MARK = 128, b"DICM"

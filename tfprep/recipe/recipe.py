@@ -17,7 +17,7 @@ from typing import Any, Literal
 from tfprep.augment.transform import ColourOp, GeometryOp
 from tfprep.augment.warp import Fill
 from tfprep.codecs import Codec
-from tfprep.derive.derived import Derived
+from tfprep.derive.inputs import Derived
 from tfprep.fields import Kind
 from tfprep.python_file import running_folder
 from tfprep.recipe.checks import check_kinds, check_options, derived_kind, file_digest, wrong

@@ -20,7 +20,7 @@ from PIL import Image
 
 from tfprep.errors import RecipeError, SampleError
 from tfprep.fields import Array, Kind
-from tfprep.images.limits import check_pixels
+from tfprep.images.pillow import check_pixels
 from tfprep.optional import require_package
 from tfprep.sources.folder import ListedImage, Splits, check_splits, class_names, listed_images, stratified_by
 from tfprep.sources.patterns import Pattern, compile_pattern

@@ -19,7 +19,7 @@ from tfprep.dataset.external.blocks import Block, ReadInto, blocks
 from tfprep.dataset.external.summary import LONGEST_VALUE, START_BYTES, FeatureSummary, merge
 from tfprep.fields import Array
 from tfprep.images.headers import JPEG, NO_IMAGE, Headers, read_headers
-from tfprep.images.limits import MAX_PIXELS
+from tfprep.images.pillow import MAX_PIXELS
 from tfprep.records.find import BYTES, FLOAT, INT64, NO_LIST, Feature, find_features, gather
 from tfprep.records.framing import FRAME_BYTES, HEADER_BYTES, masked
 
