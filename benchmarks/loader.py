@@ -2,8 +2,7 @@
 
 Run: python benchmarks/loader.py [--images 10000] [--rounds 28] [--ffcv PYTHON] [--json FILE] [--data FOLDER] [--parts rates ...]
 
-The parts are `rates` (JPEG and raw images, see below), `stacked` (benchmarks/stacked.py), `scale` (benchmarks/scale.py), `first`
-(seconds to the first batch of 10,000 and of a million records) and `memory` (resident memory over 200 epochs). FFCV takes part
+The parts are `rates` (JPEG and raw images, see below), `scale` (benchmarks/scale.py), `first` (seconds to the first batch of 10,000 and of a million records) and `memory` (resident memory over 200 epochs). FFCV takes part
 where `--ffcv` names an interpreter that has it (benchmarks/peers/requirements.txt).
 
 The datasets have 10,000 images or more of 224 × 224 pixels; batches of 64 are delivered as uint8, in global order. In every round
@@ -62,18 +61,8 @@ TURN = 0.25
 """Share of an epoch that a candidate delivers in its turn."""
 
 LONGER = dict.fromkeys(
-    (
-        "pread",
-        "memory map",
-        "raw: tfprep",
-        "raw: tfprep, read",
-        "jpeg: tfprep, fit",
-        "jpeg: tfprep, threads, fit",
-        "raw: tfprep, fit",
-        "raw: tfprep, threads, read",
-        "raw: FFCV",
-        "fit, nothing to read",
-    ),
+    ("pread", "memory map", "raw: tfprep", "raw: tfprep, read", "jpeg: tfprep, fit", "jpeg: tfprep, threads, fit")
+    + ("raw: tfprep, fit", "raw: tfprep, threads, read", "raw: FFCV", "fit, nothing to read"),
     4,
 )
 """Multiple of `TURN` for the fastest candidates, whose turns would otherwise be too short to measure, and for tfprep's in `fit`,
@@ -92,9 +81,8 @@ TARGETS = {
     "raw_vs_tfdata": 3.0,
     "raw_fit_vs_tfdata": 5.0,
     "raw_vs_ffcv": 1.0,
-    "stacked_vs_plain": 0.8,
 }
-PARTS = ("rates", "stacked", "scale", "first", "memory")
+PARTS = ("rates", "scale", "first", "memory")
 
 
 def main() -> None:
@@ -120,10 +108,11 @@ def measured(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         raw = loader_data.write(folder / f"raw-{options.images}", codecs.Raw(), options.images)
         result |= {"images": options.images, "rounds": options.rounds, "batch_size": BATCH}
         result |= throughput(jpeg, raw, options)
-    if "stacked" in options.parts:
-        result |= by_script("stacked")
     if "scale" in options.parts:
-        result |= by_script("scale", "--data", str(folder))
+        out = folder / "scale.json"
+        script = str(Path(__file__).with_name("scale.py"))
+        subprocess.run([sys.executable, script, "--json", str(out), "--data", str(folder)], check=True)
+        result["scale"] = json.loads(out.read_text())
     if "first" in options.parts:
         seconds = [first_batch(folder, jpeg, count) for count in (10_000, 1_000_000)]
         result |= {"first_batch_s": seconds[0], "first_batch_of_a_million_s": seconds[1]}
@@ -132,16 +121,6 @@ def measured(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         result |= memory_over_epochs(jpeg)
         print("RSS growth over 200 epochs:", result["rss_growth"])
     return result
-
-
-def by_script(name: str, *arguments: str) -> dict[str, Any]:
-    """The results of another benchmark, which runs in a process of its own, under its name; its targets by their own names."""
-    with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "out.json"
-        command = [sys.executable, str(Path(__file__).parent / f"{name}.py"), "--json", str(out), *arguments]
-        subprocess.run(command, check=True)
-        content = json.loads(out.read_text())
-    return {name: content, **{key: value for key, value in content.items() if key in TARGETS}}
 
 
 def machine() -> str:

@@ -169,9 +169,7 @@ def main() -> None:
         for latency in options.latency:
             with server(folder, latency) as server_id:
                 result[f"{latency:g} ms"] = _rounds(
-                    of_s3(folder, image_bytes, scratch, options.streaming),
-                    options,
-                    server_id,
+                    of_s3(folder, image_bytes, scratch, options.streaming), options, server_id
                 )
             shown = "  ".join(f"{n} {v['images_per_s']:,.0f}" for n, v in result[f"{latency:g} ms"].items())
             print(f"{latency:g} ms: {shown} images/s", flush=True)
