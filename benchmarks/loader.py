@@ -2,8 +2,9 @@
 
 Run: python benchmarks/loader.py [--images 10000] [--rounds 28] [--ffcv PYTHON] [--json FILE] [--data FOLDER] [--parts rates ...]
 
-The parts are `rates` (JPEG and raw images, see below), `scale` (benchmarks/scale.py), `first` (seconds to the first batch of 10,000 and of a million records) and `memory` (resident memory over 200 epochs). FFCV takes part
-where `--ffcv` names an interpreter that has it (benchmarks/peers/requirements.txt).
+The parts are `rates` (JPEG and raw images, see below), `scale` (benchmarks/scale.py), `first` (seconds to the first batch of 10,000
+and of a million records) and `memory` (resident memory over 200 epochs). FFCV takes part where `--ffcv` names an interpreter that
+has it (benchmarks/peers/requirements.txt).
 
 The datasets have 10,000 images or more of 224 × 224 pixels; batches of 64 are delivered as uint8, in global order. In every round
 each candidate delivers a quarter of the images (the fastest ones all of them), in changing order and from an iterator that has
@@ -60,11 +61,11 @@ from tfprep import codecs
 TURN = 0.25
 """Share of an epoch that a candidate delivers in its turn."""
 
-LONGER = dict.fromkeys(
-    ("pread", "memory map", "raw: tfprep", "raw: tfprep, read", "jpeg: tfprep, fit", "jpeg: tfprep, threads, fit")
-    + ("raw: tfprep, fit", "raw: tfprep, threads, read", "raw: FFCV", "fit, nothing to read"),
-    4,
-)
+FASTEST = (
+    "pread", "memory map", "raw: tfprep", "raw: tfprep, read", "raw: tfprep, threads, read", "raw: FFCV", "fit, nothing to read",
+    "raw: tfprep, fit", "jpeg: tfprep, fit", "jpeg: tfprep, threads, fit",
+)  # fmt: skip
+LONGER = dict.fromkeys(FASTEST, 4)
 """Multiple of `TURN` for the fastest candidates, whose turns would otherwise be too short to measure, and for tfprep's in `fit`,
 whose turn is an epoch."""
 
