@@ -1,10 +1,8 @@
 """The loader compared with the limit of the hardware, with tf.data and with FFCV.
 
-Run: python benchmarks/loader.py [--images 10000] [--rounds 28] [--ffcv PYTHON] [--json FILE] [--data FOLDER] [--parts rates ...]
+Run: python benchmarks/loader.py [--images 10000] [--rounds 28] [--ffcv PYTHON] [--json FILE] [--data FOLDER]
 
-The parts are `rates` (JPEG and raw images, see below), `scale` (benchmarks/scale.py), `first` (seconds to the first batch of 10,000
-and of a million records) and `memory` (resident memory over 200 epochs). FFCV takes part where `--ffcv` names an interpreter that
-has it (benchmarks/peers/requirements.txt).
+FFCV takes part where `--ffcv` names an interpreter that has it (benchmarks/peers/requirements.txt).
 
 The datasets have 10,000 images or more of 224 × 224 pixels; batches of 64 are delivered as uint8, in global order. In every round
 each candidate delivers a quarter of the images (the fastest ones all of them), in changing order and from an iterator that has
@@ -29,8 +27,6 @@ import json
 import os
 import platform
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -83,45 +79,24 @@ TARGETS = {
     "raw_fit_vs_tfdata": 5.0,
     "raw_vs_ffcv": 1.0,
 }
-PARTS = ("rates", "scale", "first", "memory")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--images", type=int, default=10_000, help="Images per dataset")
     parser.add_argument("--rounds", type=int, default=28, help="Measured rounds")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="File for the results; those of other parts are kept")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="File for the results")
     parser.add_argument("--data", type=Path, help="Folder of the datasets, which are generated if they do not exist")
     parser.add_argument("--ffcv", type=Path, metavar="PYTHON", help="Interpreter that has FFCV")
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="Parts to measure")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        result = measured(options, options.data or Path(folder))
-    if options.json:
-        before = json.loads(options.json.read_text()) if options.json.exists() else {}
-        options.json.write_text(json.dumps({**before, **result}, indent=1))
-
-
-def measured(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    jpeg = loader_data.write(folder / f"jpeg-{options.images}", codecs.Jpeg(95), options.images)
-    result: dict[str, Any] = {"machine": machine()}
-    if "rates" in options.parts:
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = options.data or Path(temporary)
+        jpeg = loader_data.write(folder / f"jpeg-{options.images}", codecs.Jpeg(95), options.images)
         raw = loader_data.write(folder / f"raw-{options.images}", codecs.Raw(), options.images)
-        result |= {"images": options.images, "rounds": options.rounds, "batch_size": BATCH}
+        result = {"images": options.images, "rounds": options.rounds, "batch_size": BATCH, "machine": machine()}
         result |= throughput(jpeg, raw, options)
-    if "scale" in options.parts:
-        out = folder / "scale.json"
-        script = str(Path(__file__).with_name("scale.py"))
-        subprocess.run([sys.executable, script, "--json", str(out), "--data", str(folder)], check=True)
-        result["scale"] = json.loads(out.read_text())
-    if "first" in options.parts:
-        seconds = [first_batch(folder, jpeg, count) for count in (10_000, 1_000_000)]
-        result |= {"first_batch_s": seconds[0], "first_batch_of_a_million_s": seconds[1]}
-        print("first batch, 10,000 and 1,000,000 records:", seconds)
-    if "memory" in options.parts:
-        result |= memory_over_epochs(jpeg)
-        print("RSS growth over 200 epochs:", result["rss_growth"])
-    return result
+    if options.json:
+        options.json.write_text(json.dumps(result, indent=1))
 
 
 def machine() -> str:
@@ -251,42 +226,6 @@ def ratio(seconds: dict[str, list[float]], ours: str, *peers: str) -> float:
     """The speed of `ours` as a multiple of that of the fastest peer: the median over the rounds."""
     best = min((seconds[peer] for peer in peers), key=statistics.median)
     return statistics.median(b / a for a, b in zip(seconds[ours], best, strict=True))
-
-
-# --- time and memory ----------------------------------------------------------------------------------------------------
-
-FIRST = """
-import time
-import tensorflow as tf
-import tfprep.load.tensorflow.loader
-tf.constant(0) + 1
-started = time.perf_counter()
-next(iter(tfprep.open({folder!r}).loader("train", 64, seed=1, inputs="image", targets="label")))
-print(time.perf_counter() - started)
-"""
-
-
-def first_batch(folder: Path, jpeg: Path, count: int) -> float:
-    """Seconds from opening the dataset to its first batch as a tensor, after TensorFlow's import: the median of five runs."""
-    dataset = loader_data.write_index_only(folder / f"index-{count}", jpeg, count)
-    code = FIRST.format(folder=str(dataset))
-    runs = [subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True) for _ in range(5)]
-    return statistics.median(float(run.stdout.split()[-1]) for run in runs)
-
-
-def memory_over_epochs(jpeg: Path, epochs: int = 200, images: int = 640) -> dict[str, Any]:
-    """Resident memory of a loader over some of the images: after epoch 20, after epoch 200, and after it is closed."""
-    import tfprep
-
-    where = f"key < '{images:08d}'"
-    train = tfprep.open(jpeg).loader("train", BATCH, where=where, inputs="image", targets="label")
-    process, rss = psutil.Process(), []
-    for step, _ in enumerate(train.repeat(epochs)):
-        if step % train.steps_per_epoch == 0:
-            rss.append(process.memory_info().rss)
-    settled, last = rss[20], max(rss[-5:])
-    train.close()
-    return {"rss_growth": last / settled - 1, "rss_mb": [settled / 1e6, last / 1e6, process.memory_info().rss / 1e6]}
 
 
 if __name__ == "__main__":
