@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from contextlib import closing
 
@@ -11,6 +10,7 @@ import pytest
 
 import tfprep
 from tests.builder.test_at_store import content
+from tests.waiting import wait_until
 from tfprep.builder import BuildOptions, build
 from tfprep.dataset import open_dataset
 from tfprep.load.reader import ahead
@@ -58,7 +58,7 @@ def _check_loading(url, folder, s3, order, local):
                 for name in a:
                     np.testing.assert_array_equal(a[name], b[name], name)
             if cached and not warm:
-                _wait_for(lambda there=there: there.report()["local"]["hits"] == 1.0)
+                wait_until(lambda there=there: there.report()["local"]["hits"] == 1.0)
         spans = [request.span for request in s3.proxy.reads(".tfrecord-")]
         if not cached:  # in training, the next epoch is fetched ahead
             assert sum(stop - start for start, stop in spans) == size
@@ -67,10 +67,3 @@ def _check_loading(url, folder, s3, order, local):
 
 def _files(url):
     return [file for files in open_dataset(url).splits["train"].files for file in files]
-
-
-def _wait_for(condition):
-    end = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)

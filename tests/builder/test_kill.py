@@ -14,6 +14,7 @@ from dataclasses import replace
 import psutil
 import pytest
 
+from tests.waiting import wait_until
 from tfprep.builder import BuildOptions, build
 from tfprep.dataset import open_dataset
 from tfprep.dataset.verify import verify
@@ -278,9 +279,10 @@ def test_kill_by_ctrl_c_leaves_no_process_and_continues(full, tools):
     slowed(full).fill(train=60, val=12)
     expected = full.from_nothing()
     process = start(full, tools)
-    while len(found := workers_of(process)) < 2 or not list(full.out.glob(".tfprep/receipts/*-0000[0-9].json")):
-        time.sleep(0.01)
-        assert process.poll() is None
+    wait_until(
+        lambda: len(workers_of(process)) >= 2 and list(full.out.glob(".tfprep/receipts/*-0000[0-9].json")), process
+    )
+    found = workers_of(process)
     os.killpg(process.pid, signal.SIGINT)
     assert process.wait(20) != 0
     assert "KeyboardInterrupt" in full.out.with_name("said").read_text()

@@ -17,6 +17,7 @@ import psutil
 import pytest
 from PIL import Image
 
+from tests.waiting import wait_until
 from tfprep.builder import explain, plan_build
 from tfprep.dataset import open_dataset
 from tfprep.errors import BuildError, RecipeError, TooManyRejectsError
@@ -167,9 +168,7 @@ def test_nothing_is_left_in_the_temporary_folder_after_a_kill(full, tools, tmp_p
     environment = {**os.environ, "TMPDIR": str(folder)}
     process = subprocess.Popen(tools["driver"](full, workers=1), env=environment, stderr=subprocess.DEVNULL)
     trace = full.out.with_name("trace")
-    while not trace.exists():
-        assert process.poll() is None
-        time.sleep(0.02)
+    wait_until(trace.exists, process)
     process.kill()
     process.wait()
     assert list(folder.iterdir()) == []

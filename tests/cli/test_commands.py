@@ -7,13 +7,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from tests.waiting import wait_until
 from tfprep.cli import COMMANDS, text
 
 PIPELINES = Path(__file__).parents[2] / "pipelines"
@@ -227,9 +227,7 @@ def test_ctrl_c_says_how_to_continue_and_the_same_command_continues(photos, tmp_
         "1",
     ]
     with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
-        deadline = time.monotonic() + 60
-        while not list((tmp_path / "out").glob(".tfprep/**/*.tmp")) and time.monotonic() < deadline:
-            time.sleep(0.05)
+        wait_until(lambda: list((tmp_path / "out").glob(".tfprep/**/*.tmp")), process)
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=60)
     assert process.returncode == 130

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import closing, suppress
 
 import numpy as np
@@ -10,6 +9,7 @@ import pytest
 
 import tfprep
 from tests.conftest import write_dataset
+from tests.waiting import wait_until
 from tfprep.dataset.digests import sha256_of
 from tfprep.dataset.external.make import index_tfrecords
 from tfprep.errors import LoaderError, RecordError
@@ -49,13 +49,6 @@ def whole(folder):
     return {path.name for path in folder.glob("*.whole")}
 
 
-def wait_for(condition, seconds=60):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
-
-
 def check_equal(there, here, steps=15):
     for number, (a, b) in enumerate(zip(there.repeat(), here.repeat(), strict=False)):
         for name in b:
@@ -81,7 +74,7 @@ def test_batches_are_those_of_the_folder_whatever_the_cache_holds(made, url, s3,
         ):
             check_equal(there, here)
             expected = there.report()["local"]
-            wait_for(lambda there=there: there.report()["local"]["bytes_to_fetch"] == 0)
+            wait_until(lambda there=there: there.report()["local"]["bytes_to_fetch"] == 0)
             check_equal(there, here)
             report = there.report()["local"]
         assert report["used_bytes"] == sum(path.stat().st_size for path in (tmp_path / "cache").glob("*.whole"))
@@ -95,7 +88,7 @@ def test_batches_are_those_of_the_folder_whatever_the_cache_holds(made, url, s3,
 def test_a_warm_cache_makes_no_request_for_records(made, url, s3, tmp_path):
     with closing(loader_of(url, tmp_path)) as loader:
         next(iter(loader))
-        wait_for(lambda: loader.report()["local"]["hits"] == 1.0)
+        wait_until(lambda: loader.report()["local"]["hits"] == 1.0)
     s3.proxy.reset()
     with (
         closing(loader_of(url, tmp_path)) as there,
@@ -110,7 +103,7 @@ def test_a_warm_cache_makes_no_request_for_records(made, url, s3, tmp_path):
 def test_a_damaged_copy_is_read_from_the_store_and_removed(made, url, s3, tmp_path):
     with closing(loader_of(url, tmp_path)) as loader:
         next(iter(loader))
-        wait_for(lambda: loader.report()["local"]["hits"] == 1.0)
+        wait_until(lambda: loader.report()["local"]["hits"] == 1.0)
     damaged = sorted((tmp_path / "cache").glob("*.whole"))[0]
     content = bytearray(damaged.read_bytes())
     content[len(content) // 2] ^= 1
@@ -136,7 +129,7 @@ def test_a_record_damaged_at_the_store_is_a_bad_record(made, s3, tmp_path):
     s3.put(f"{url}/{shard.name}", bytes(content))
     with closing(loader_of(url, tmp_path, training=False, on_bad="skip")) as loader:
         assert sum(len(batch["label"]) for batch in loader) == 49
-        wait_for(lambda: loader.report()["local"]["errors"])
+        wait_until(lambda: loader.report()["local"]["errors"])
         assert "its SHA-256 is not that of the build" in loader.report()["local"]["errors"][0]
         assert len(loader.report()["bad_records"]) == 1
     with closing(loader_of(url, tmp_path, training=False)) as loader, pytest.raises(RecordError, match="checksum"):
@@ -149,7 +142,7 @@ def test_two_loaders_share_a_cache(made, url, s3, tmp_path, monkeypatch):
         s3.proxy.requests.clear()
         for _, _, _ in zip(one, two, range(10), strict=False):
             pass
-        wait_for(lambda: one.report()["local"]["hits"] == two.report()["local"]["hits"] == 1.0)
+        wait_until(lambda: one.report()["local"]["hits"] == two.report()["local"]["hits"] == 1.0)
     assert len(whole(tmp_path / "cache")) == 10
 
 

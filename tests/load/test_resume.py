@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 from unittest.mock import MagicMock
 
@@ -18,6 +17,7 @@ import numpy as np
 import pytest
 
 import tfprep
+from tests.waiting import wait_until
 from tfprep.errors import LoaderError
 
 keras = pytest.importorskip("keras")
@@ -114,11 +114,9 @@ def test_killed_and_started_again(photos, trainer, tmp_path):
     through, killed = tmp_path / "through", tmp_path / "killed"
     finish(start(trainer, photos.path, through))
     process = start(trainer, photos.path, killed, slow=0.2)
-    progress, end = killed / "progress", time.monotonic() + 120
-    while not (progress.exists() and int(progress.read_text() or 0) >= 10):  # Step 10 is in the second epoch.
-        assert process.poll() is None, process.communicate()[1]
-        assert time.monotonic() < end
-        time.sleep(0.02)
+    progress = killed / "progress"
+    # Step 10 is in the second epoch.
+    wait_until(lambda: progress.exists() and int(progress.read_text() or 0) >= 10, process, seconds=120)
     process.send_signal(signal.SIGKILL)
     process.communicate()
     assert process.returncode == -signal.SIGKILL

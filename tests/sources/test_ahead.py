@@ -7,6 +7,7 @@ import zipfile
 
 import pytest
 
+from tests.waiting import wait_until
 from tfprep.errors import SampleError, StorageError
 from tfprep.images import check_file_size
 from tfprep.sources import raw
@@ -36,10 +37,7 @@ def test_every_file_is_one_request(url, s3):
 def test_a_bounded_number_is_ahead(url, s3):
     with files_ahead(raw_root(url), CONTENTS) as read:
         read(raw_root(url), "000.bin")
-        end = time.monotonic() + 60
-        while len(s3.proxy.reads()) < module.FILES_AHEAD:
-            assert time.monotonic() < end
-            time.sleep(0.01)
+        wait_until(lambda: len(s3.proxy.reads()) >= module.FILES_AHEAD)
         time.sleep(0.1)
         assert len(s3.proxy.reads()) == module.FILES_AHEAD
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import itertools
 import socket
@@ -16,6 +17,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+
+from tests.waiting import wait_until
 
 STARTED_S = 60.0
 _numbers = itertools.count()
@@ -210,7 +213,7 @@ def s3_server() -> Iterator[S3]:
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     proxy = None
     try:
-        _wait_for(port, process)
+        wait_until(lambda: _answers(port), process, STARTED_S)
         proxy = Proxy(port)
         threading.Thread(target=proxy.serve_forever, daemon=True).start()
         server = S3(proxy)
@@ -225,13 +228,8 @@ def s3_server() -> Iterator[S3]:
         process.wait()
 
 
-def _wait_for(port: int, process: subprocess.Popen) -> None:
-    end = time.monotonic() + STARTED_S
-    while time.monotonic() < end:
-        assert process.poll() is None, "moto's server ended at once; is moto[server] installed?"
-        try:
-            socket.create_connection(("127.0.0.1", port), 1).close()
-            return
-        except OSError:
-            time.sleep(0.05)
-    raise TimeoutError(f"moto's server did not start in {STARTED_S} s")
+def _answers(port: int) -> bool:
+    with contextlib.suppress(OSError):
+        socket.create_connection(("127.0.0.1", port), 1).close()
+        return True
+    return False

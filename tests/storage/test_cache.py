@@ -8,11 +8,11 @@ import multiprocessing
 import os
 import signal
 import threading
-import time
 import uuid
 
 import pytest
 
+from tests.waiting import wait_until
 from tfprep.errors import StorageError
 from tfprep.storage import cache as module
 from tfprep.storage.address import parse_url
@@ -170,9 +170,7 @@ def test_what_a_killed_process_left_is_removed_and_its_room_given_out(tmp_path, 
         target=_fetch_for_ever, args=(tmp_path, item, s3.environment)
     )
     process.start()
-    end = time.monotonic() + 60
-    while len(s3.proxy.reads()) < 3 and time.monotonic() < end:
-        time.sleep(0.01)
+    wait_until(lambda: len(s3.proxy.reads()) >= 3)
     cache = LocalCache(tmp_path, 10_000)
     assert names(tmp_path) == [f"{item.sha256}.part"]
     assert (cache.find(item), cache.used_bytes, cache.fetch(item)) == (None, 10_000, None)  # the other process is at it

@@ -11,7 +11,6 @@ import json
 import re
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ import pytest
 from PIL import Image
 
 from benchmarks.ray_cluster import ADDRESS, CLIENT_ADDRESS, Cluster, why_not
+from tests.waiting import wait_until
 from tfprep.storage.local import write_whole
 
 pytest.importorskip("ray")
@@ -131,9 +131,7 @@ class Driver:
 
     def wait_for(self, name: str, count: int = 1) -> None:
         """Wait until that many such events were printed."""
-        while len(self.events(name)) < count:
-            assert self.process.poll() is None, self._log.read_text()
-            time.sleep(0.02)
+        wait_until(lambda: len(self.events(name)) >= count, self.process)
 
     def end(self) -> dict[str, Any]:
         """Return the summary of a build that succeeds."""

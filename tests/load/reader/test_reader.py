@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import tfprep
+from tests.waiting import wait_until
 from tfprep.errors import LoaderError, StalledPipelineError
 from tfprep.load.reader import rows
 from tfprep.load.reader.reader import PREFETCH_FROM_MEMORY
@@ -19,10 +20,7 @@ from tfprep.load.reader.reader import PREFETCH_FROM_MEMORY
 
 def wait_for_the_end_of(reading_threads):
     gc.collect()
-    end = time.monotonic() + 60
-    while reading_threads() and time.monotonic() < end:
-        time.sleep(0.01)
-    assert not reading_threads()
+    wait_until(lambda: not reading_threads())
 
 
 @pytest.fixture(autouse=True)
@@ -93,10 +91,7 @@ def test_prefetch_is_shorter_once_all_rows_are_in_memory(data):
         next(batches)
         time.sleep(0.01)
         assert loader.stats["batches_ready"] + loader.stats["batches_in_flight"] <= PREFETCH_FROM_MEMORY
-    end = time.monotonic() + 20
-    while loader.stats["batches_ready"] < PREFETCH_FROM_MEMORY and time.monotonic() < end:
-        time.sleep(0.01)
-    assert loader.stats["batches_ready"] == PREFETCH_FROM_MEMORY
+    wait_until(lambda: loader.stats["batches_ready"] == PREFETCH_FROM_MEMORY)
     batches.close()
 
 

@@ -20,6 +20,7 @@ import psutil
 import pytest
 
 import tfprep
+from tests.waiting import wait_until
 from tfprep import augment, codecs
 from tfprep.errors import LoaderError, RecordError, StalledPipelineError
 from tfprep.load import CutMix, MixUp, RandomCrop, RandomFlip
@@ -42,13 +43,6 @@ def workers_of(parent=None):
     return [child for child in children if child.status() != psutil.STATUS_ZOMBIE and PROGRAM in child.cmdline()]
 
 
-def wait(condition, seconds=60):
-    end = time.monotonic() + seconds
-    while not condition() and time.monotonic() < end:
-        time.sleep(0.01)
-    assert condition()
-
-
 def descriptors():
     return len(os.listdir("/proc/self/fd"))
 
@@ -59,8 +53,8 @@ def nothing_is_left():
     before = descriptors()
     yield
     gc.collect()
-    wait(lambda: not workers_of())
-    wait(lambda: gc.collect() >= 0 and descriptors() <= before + 4)
+    wait_until(lambda: not workers_of())
+    wait_until(lambda: gc.collect() >= 0 and descriptors() <= before + 4)
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +80,7 @@ def started(loader):
     """An iterator whose first batch came, and whose processes have started."""
     batches = iter(loader)
     first = next(batches)
-    wait(lambda: loader.pipeline._pool.ready)
+    wait_until(lambda: loader.pipeline._pool.ready)
     return first, batches
 
 
@@ -390,14 +384,14 @@ def test_a_killed_worker_is_replaced(data):
     killed = set()
     for number in range(60):
         if number % 12 == 0:
-            wait(workers_of)
+            wait_until(workers_of)
             for worker in workers_of()[: 2 if number == 36 else 1]:
                 worker.kill()
                 killed.add(worker.pid)
         assert_same(next(batches), next(threads))
     assert len(killed) >= 5
     deaths = lambda: loader.report()["workers"]["deaths"]  # noqa: E731
-    wait(lambda: len(deaths()) == len(killed))
+    wait_until(lambda: len(deaths()) == len(killed))
     for pid in killed:
         assert any(f"(pid {pid}) died of SIGKILL" in death for death in deaths())
     loader.close()
@@ -481,7 +475,7 @@ def test_closing_ends_processes_that_read_nothing(data, monkeypatch):
     loader = data.numpy_loader("train", 8, cache=False, fields=["image"], prefetch=1, **PROCESSES).repeat()
     _, batches = started(loader)
     pool, blocked = loader.pipeline._pool, threading.Event()
-    wait(lambda: loader.pipeline.readers[0].ready)  # until the next batch is taken, there is no work
+    wait_until(lambda: loader.pipeline.readers[0].ready)  # until the next batch is taken, there is no work
     for worker in workers_of():
         worker.suspend()
     message = pool._message
@@ -605,7 +599,7 @@ def test_nothing_is_left_of_a_trainer_that_ends(made, number):
         assert len(workers) == 2
         trainer.send_signal(number)
         _, errors = trainer.communicate(timeout=60)
-    wait(lambda: not any(worker.is_running() for worker in workers))
+    wait_until(lambda: not any(worker.is_running() for worker in workers))
     assert "worker" not in errors  # Ctrl-C is not for them
     assert "KeyboardInterrupt" in errors or number == signal.SIGKILL
 
@@ -796,7 +790,7 @@ def test_the_memory_of_dropped_batches_goes_back_to_the_system(data):
     blocks = os.fstat(loader.pipeline._shared.fd).st_blocks
     assert blocks * 512 >= sum(batch["field"].nbytes for batch in kept)
     del kept, first
-    wait(lambda: os.fstat(loader.pipeline._shared.fd).st_blocks < blocks // 8)
+    wait_until(lambda: os.fstat(loader.pipeline._shared.fd).st_blocks < blocks // 8)
     loader.close()
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import tfprep
+from tests.waiting import wait_until
 from tfprep import codecs
 from tfprep.errors import LoaderError
 from tfprep.load.reader.fill import Filler
@@ -91,10 +92,7 @@ def test_an_iterator_that_goes_on_in_a_graph(data, options):
 
 def wait_for_threads(reading_threads, count):
     """Threads are asked to end, not waited for: they end a moment later."""
-    end = time.monotonic() + 60
-    while len(reading_threads()) != count:
-        assert time.monotonic() < end, reading_threads()
-        time.sleep(0.02)
+    wait_until(lambda: len(reading_threads()) == count)
 
 
 def test_the_threads_of_the_loop_end_when_a_graph_goes_on(data, reading_threads):
