@@ -15,6 +15,7 @@ from typing import Any
 
 from tfprep.errors import DatasetError, SourceError
 from tfprep.fields import Kind
+from tfprep.sources.patterns import Template
 from tfprep.sources.raw import parse_reference
 from tfprep.sources.rows import RawCell
 from tfprep.sources.source import Entry, class_name_fault, key_of
@@ -134,40 +135,18 @@ def _class_number(name: str, numbers: Mapping[str, int]) -> int:
 FILE_KINDS = ("image", "mask", "map")
 """The kinds of field that are read from files."""
 
-_BRACES = re.compile(r"(?<!\{)\{([^{}]+)\}(?!\})")
 Cells = Mapping[str, Sequence[Any]]
 
 
-@dataclass(frozen=True)
-class PathCell:
-    """A path from the cells of a row: one column, or literal text and columns (`images/{id}.jpg`); `{{` and `}}` are braces."""
+def path_template(text: str) -> Template:
+    """Return what makes a path of a row's cells: one column, or literal text and columns in braces (`images/{id}.jpg`)."""
+    template = Template.parse(text)
+    return template if template.holes else Template(((True, text),))
 
-    parts: tuple[str, ...]
-    """Literal text at even positions, columns at odd ones."""
-    by_file: bool = False
-    """Whether `{split}` stands for what it stands for in the path of the table, and is no column."""
 
-    @staticmethod
-    def parse(text: str, by_file: bool = False) -> PathCell:
-        if not _BRACES.search(text):
-            return PathCell(("", text, ""))
-        parts = _BRACES.split(text)
-        plain = (re.sub(r"([{}])\1", r"\1", part) if not n % 2 else part for n, part in enumerate(parts))
-        return PathCell(tuple(plain), by_file)
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        return tuple(name for name in self.parts[1::2] if not (self.by_file and name == "split"))
-
-    def path(self, cells: Cells, row: int, split: str) -> str:
-        cell = cells[self.columns[0]][row] if self.parts[::2] == ("", "") else None
-        if isinstance(cell, RawCell):
-            return cell.reference
-        text = list(self.parts)
-        for place in range(1, len(text), 2):
-            of_file = self.by_file and text[place] == "split"
-            text[place] = split if of_file else _path_part(cells[text[place]][row])
-        return path_cell("".join(text))
+def path_columns(template: Template, by_file: bool) -> list[str]:
+    """Return the columns that a path is made of; `by_file` as in `Columns`."""
+    return [name for name in template.holes if not (by_file and name == "split")]
 
 
 @dataclass(frozen=True)
@@ -175,20 +154,22 @@ class Columns:
     """What each column gives.
 
     `files` are the fields with a file, `values` the others with kind and column; `numbers` the class numbers by label
-    field, `whole` the scalar fields of whole numbers; `key`, `split` and `group` are columns.
+    field, `whole` the scalar fields of whole numbers; `key`, `split` and `group` are columns. With `by_file`, `{split}` in a path
+    is what it stands for in the path of the table, and no column.
     """
 
-    files: Mapping[str, PathCell]
+    files: Mapping[str, Template]
     values: Mapping[str, tuple[Kind, str]]
     numbers: Mapping[str, Mapping[str, int]]
     whole: frozenset[str]
     key: str | None
     split: str | None
     group: str | None
+    by_file: bool = False
 
     def needed(self) -> list[str]:
         """Every column that is read."""
-        of_files = [column for cell in self.files.values() for column in cell.columns]
+        of_files = [column for path in self.files.values() for column in path_columns(path, self.by_file)]
         of_values = [column for _, column in self.values.values()]
         return [*of_files, *of_values, *filter(None, (self.key, self.split, self.group))]
 
@@ -198,7 +179,7 @@ class Columns:
         Raises:
             SourceError: A cell is not what it should be; the message names the column, or the field of a file.
         """
-        files = tuple(_file_path(name, path, cells, row, split) for name, path in self.files.items())
+        files = tuple(self._path(name, path, cells, row, split) for name, path in self.files.items())
         values = tuple(
             _read_cell(partial(self._value, name, kind), column, cells, row)
             for name, (kind, column) in self.values.items()
@@ -213,6 +194,16 @@ class Columns:
         group = None if self.group is None else _read_cell(name_cell, self.group, cells, row)
         return Entry(key, split, files, values), group
 
+    def _path(self, name: str, path: Template, cells: Cells, row: int, split: str) -> str:
+        columns = path_columns(path, self.by_file)
+        alone = cells[columns[0]][row] if columns and len(path.tokens) == 1 else None
+        if isinstance(alone, RawCell):
+            return alone.reference
+        try:
+            return path_cell(path.fill(lambda part: _path_part(cells[part][row]) if part in columns else split))
+        except SourceError as error:
+            raise SourceError(f"{name!r}: {error}") from error
+
     def _value(self, name: str, kind: Kind, cell: Any) -> Any:
         if kind == "label":
             return label_cell(cell, self.numbers[name])
@@ -226,13 +217,6 @@ def _read_cell(convert: Callable[[Any], Any], column: str, cells: Cells, row: in
         return convert(cells[column][row])
     except SourceError as error:
         raise SourceError(f"{column!r}: {error}") from error
-
-
-def _file_path(name: str, path: PathCell, cells: Cells, row: int, split: str) -> str:
-    try:
-        return path.path(cells, row, split)
-    except SourceError as error:
-        raise SourceError(f"{name!r}: {error}") from error
 
 
 def _path_part(cell: Any) -> str:

@@ -13,8 +13,9 @@ placeholder takes as much as it can: `{a}_{b}` divides `x_y_z` into `x_y` and `z
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeAlias
@@ -30,21 +31,36 @@ IMAGE_SUFFIXES: tuple[str, ...] = (
 Holes: TypeAlias = Mapping[str, str]
 """What each placeholder stands for; `*` and `**` go by `_1`, `_2`, … and `__`."""
 
-_TOKEN = re.compile(r"\{([A-Za-z][A-Za-z0-9_]*)\}|(\*\*)|(\*)")
-_BRACES = {"{{": "\0", "}}": "\1"}
-"""What stands for braces while placeholders are looked for: no file name holds NUL, and few hold its neighbour."""
+_BRACES = re.compile(r"\{\{|\}\}|\{([^{}]+)\}|[^{}]+|[{}]")
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+_STARS = re.compile(r"(\*\*|\*)")
 _DEEP = "__"
 
 
 @dataclass(frozen=True)
-class PatternPart:
-    """One folder of a pattern, or its file name without suffix: literal text and placeholders."""
+class Template:
+    """Text with placeholders: one folder of a pattern or its file name without suffix, or a whole path (`images/{id}.jpg`)."""
 
     tokens: tuple[tuple[bool, str], ...]
     """(is a placeholder, its name or the literal text)"""
 
+    @staticmethod
+    def parse(text: str) -> Template:
+        """Divide text at its placeholders in braces; `{{` and `}}` stand for braces, and so do braces without a partner."""
+        tokens: list[tuple[bool, str]] = []
+        for found in _BRACES.finditer(text):
+            if found[1] is not None:
+                tokens.append((True, found[1]))
+                continue
+            piece = found[0][0] if found[0] in ("{{", "}}") else found[0]
+            if tokens and not tokens[-1][0]:
+                piece = tokens.pop()[1] + piece
+            tokens.append((False, piece))
+        return Template(tuple(tokens))
+
     @cached_property
     def holes(self) -> list[str]:
+        """The names of the placeholders."""
         return [text for hole, text in self.tokens if hole]
 
     @cached_property
@@ -55,6 +71,10 @@ class PatternPart:
     def regex(self) -> re.Pattern[str]:
         seen: set[str] = set()
         return re.compile("".join(_regex(hole, text, seen) for hole, text in self.tokens), re.DOTALL)
+
+    def fill(self, value: Callable[[str], str]) -> str:
+        """Return the text with the value of each placeholder in its place."""
+        return "".join([value(text) if hole else text for hole, text in self.tokens])
 
     def match(self, name: str, known: Holes) -> Holes | None:
         """Return `known` with what `name` adds to it; None if it does not fit."""
@@ -74,8 +94,8 @@ class Pattern:
     """A checked pattern: the folders in order, the file's name, and its suffix in lower case (None: any image)."""
 
     text: str
-    folders: tuple[PatternPart, ...]
-    stem: PatternPart
+    folders: tuple[Template, ...]
+    stem: Template
     suffix: str | None
 
     @cached_property
@@ -117,7 +137,7 @@ class Pattern:
 
     def fill(self, holes: Holes) -> str:
         """The path without its suffix."""
-        return "".join([holes[text] if hole else text for hole, text in self._tokens])
+        return self._whole.fill(holes.__getitem__)
 
     @cached_property
     def _deep_at(self) -> int | None:
@@ -125,22 +145,20 @@ class Pattern:
         return next((i for i, part in enumerate(self.folders) if part.any_depth), None)
 
     @cached_property
-    def _fixed_folders(self) -> tuple[PatternPart, ...]:
+    def _fixed_folders(self) -> tuple[Template, ...]:
         return tuple(part for part in self.folders if not part.any_depth)
 
     @cached_property
-    def _tokens(self) -> tuple[tuple[bool, str], ...]:
+    def _whole(self) -> Template:
         slash = ((False, "/"),)  # what `**` stands for ends in its own
         folders = (token for part in self.folders for token in (*part.tokens, *(() if part.any_depth else slash)))
-        return (*folders, *self.stem.tokens)
+        return Template((*folders, *self.stem.tokens))
 
 
 def compile_pattern(text: str, rule: str) -> Pattern:
     """Parse a pattern. `rule` names the option in the RecipeError that a mistake raises."""
     names = text.split("/") if isinstance(text, str) else []
-    if isinstance(text, str) and set(text) & set(_BRACES.values()):
-        raise RecipeError(f"{rule}: expected a path without control characters; got {text!r}")
-    if not names or text.startswith("/") or "\\" in text or not text or {"", ".", ".."} & set(names):
+    if not names or text.startswith("/") or "\\" in text or "\0" in text or {"", ".", ".."} & set(names):
         raise RecipeError(
             f"{rule}: expected a path relative to the data's root with single slashes, such as "
             f"'{{split}}/{{label}}/**' or 'images/*.png'; got {text!r}"
@@ -151,11 +169,10 @@ def compile_pattern(text: str, rule: str) -> Pattern:
         raise RecipeError(
             f"{rule}: expected at most one '**', since two can divide one path in several ways; got {text!r}"
         )
-    names = [_hidden(name) for name in names]
-    stem, suffix = _split_suffix(names[-1])
-    stars = iter(range(1, len(text) + 1))
-    folders = tuple(PatternPart(_tokens(name, stars, text, rule)) for name in names[:-1])
-    return Pattern(text, folders, PatternPart(_tokens(stem, stars, text, rule)), suffix)
+    stars = itertools.count(1)
+    *folders, last = (_part(name, stars, text, rule) for name in names)
+    stem, suffix = _split_suffix(last)
+    return Pattern(text, tuple(folders), stem, suffix)
 
 
 def literal(name: str) -> str:
@@ -163,47 +180,36 @@ def literal(name: str) -> str:
     return name.replace("{", "{{").replace("}", "}}")
 
 
-def _hidden(name: str) -> str:
-    for doubled, stand_in in _BRACES.items():
-        name = name.replace(doubled, stand_in)
-    return name
-
-
-def _shown(text: str) -> str:
-    for doubled, stand_in in _BRACES.items():
-        text = text.replace(stand_in, doubled[0])
-    return text
-
-
 _IMAGE_ENDINGS = frozenset(IMAGE_SUFFIXES)
 
 
-def _split_suffix(name: str) -> tuple[str, str | None]:
-    stem, dot, suffix = name.rpartition(".")
-    if not dot or not stem or not suffix or _TOKEN.search(suffix):
+def _split_suffix(name: Template) -> tuple[Template, str | None]:
+    """Take the suffix off a file's name, if it is literal."""
+    *before, (hole, text) = name.tokens
+    stem, dot, suffix = text.rpartition(".")
+    if hole or not dot or not suffix or not (stem or before):
         return name, None
-    return stem, f".{suffix.lower()}"
+    return Template((*before, *(((False, stem),) if stem else ()))), f".{suffix.lower()}"
 
 
-def _tokens(name: str, stars: object, text: str, rule: str) -> tuple[tuple[bool, str], ...]:
+def _part(name: str, stars: Iterator[int], text: str, rule: str) -> Template:
+    """One name of a pattern, in which stars are placeholders too."""
     if name == "**":
-        return ((True, _DEEP),)
-    tokens: list[tuple[bool, str]] = []
-    end = 0
-    for found in _TOKEN.finditer(name):
-        if found.start() > end:
-            tokens.append((False, name[end : found.start()]))
-        elif tokens:
-            raise RecipeError(f"{rule}: expected some text between two placeholders of one name; got {text!r}")
-        if found[2]:
-            raise RecipeError(f"{rule}: expected '**' to be a folder of its own ('a/**/b.png'); got {text!r}")
-        tokens.append((True, found[1] or f"_{next(stars)}"))  # type: ignore[call-overload]
-        end = found.end()
-    if end < len(name):
-        tokens.append((False, name[end:]))
-    if any(not hole and set(literal) & set("{}") for hole, literal in tokens):
+        return Template(((True, _DEEP),))
+    template = Template.parse(name)
+    unpaired = any(found[0] in ("{", "}") for found in _BRACES.finditer(name))
+    if unpaired or not all(map(_NAME.fullmatch, template.holes)):
         raise RecipeError(f"{rule}: expected placeholders like '{{split}}': letters, digits and _; got {text!r}")
-    return tuple((hole, part if hole else _shown(part)) for hole, part in tokens)
+    tokens: list[tuple[bool, str]] = []
+    for hole, piece in template.tokens:
+        for one in [piece] if hole else filter(None, _STARS.split(piece)):
+            if one == "**" and not hole:
+                raise RecipeError(f"{rule}: expected '**' to be a folder of its own ('a/**/b.png'); got {text!r}")
+            star = one == "*" and not hole
+            if (star or hole) and tokens and tokens[-1][0]:
+                raise RecipeError(f"{rule}: expected some text between two placeholders of one name; got {text!r}")
+            tokens.append((True, f"_{next(stars)}") if star else (hole, one))
+    return Template(tuple(tokens))
 
 
 def _regex(hole: bool, text: str, seen: set[str]) -> str:

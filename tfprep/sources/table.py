@@ -17,7 +17,7 @@ from tfprep.errors import RecipeError, SourceError
 from tfprep.fields import KINDS, Array, Kind, field_name_fault
 from tfprep.seeding import sample_hash
 from tfprep.sources.annotations.objects import TableBoxes, warn_if_relative
-from tfprep.sources.cells import FILE_KINDS, Columns, PathCell, is_whole, name_cell, sorted_classes
+from tfprep.sources.cells import FILE_KINDS, Columns, is_whole, name_cell, path_columns, path_template, sorted_classes
 from tfprep.sources.folder import UNSPLIT
 from tfprep.sources.patterns import Pattern, compile_pattern
 from tfprep.sources.pixels import Pixels, check_pixels_option, pixel_decoders
@@ -107,7 +107,7 @@ class Table:
 
     def image_columns(self) -> tuple[str, ...]:
         """Return the columns that the images' paths are made of."""
-        return PathCell.parse(self.image, self._by_file()).columns
+        return tuple(path_columns(path_template(self.image), self._by_file()))
 
     def _pattern(self) -> Pattern:
         return compile_pattern(self.table, "Table: table")
@@ -141,13 +141,14 @@ class Table:
     def _columns(self, survey: _Survey, classes: Mapping[str, tuple[str, ...]]) -> Columns:
         sources = self._sources().items()
         return Columns(
-            files={name: PathCell.parse(text, self._by_file()) for name, (kind, text) in sources if kind in FILE_KINDS},
+            files={name: path_template(text) for name, (kind, text) in sources if kind in FILE_KINDS},
             values={name: (kind, column) for name, (kind, column) in sources if kind not in FILE_KINDS},
             numbers={name: {c: n for n, c in enumerate(names)} for name, names in classes.items()},
             whole=survey.whole,
             key=self.key,
             split=self.splits if isinstance(self.splits, str) else None,
             group=str(self.splits.group_by) if isinstance(self.splits, Fractions) and self.splits.by_column else None,
+            by_file=self._by_file(),
         )
 
     def _tables(self, root: Path) -> list[tuple[str, str]]:

@@ -23,27 +23,26 @@ from tfprep.fields import Array
 from tfprep.sources.annotations.listing import (
     OTHER_CLASS,
     UNANNOTATED,
-    ImagePath,
-    ObjectFields,
+    AnnotatedSource,
     Unannotated,
     WrongAnnotation,
     annotation_files,
     check_choice,
-    check_common,
     checked_size,
+    image_path,
+    image_template,
     object_listing,
 )
 from tfprep.sources.annotations.objects import (
     DRAWN,
     Outside,
     check_drawing,
-    check_object_fields,
 )
 from tfprep.sources.folder import Splits
-from tfprep.sources.patterns import compile_pattern
-from tfprep.sources.pixels import Pixels, check_pixels_option
+from tfprep.sources.patterns import Template, compile_pattern
+from tfprep.sources.pixels import Pixels
 from tfprep.sources.raw import read_whole
-from tfprep.sources.source import Entry, Listing, check_classes, class_name_fault, constructor_text
+from tfprep.sources.source import Entry, Listing, class_name_fault, constructor_text, key_of
 from tfprep.sources.splits import Row
 
 Crowds = Literal["void", "skip", "keep"]
@@ -51,7 +50,7 @@ _FIELDS = ("boxes", "box_labels", "box_numbers", "instances", "mask", "points", 
 
 
 @dataclass(frozen=True, repr=False)
-class Coco(ObjectFields):
+class Coco(AnnotatedSource):
     """Images with the annotations of a COCO file. Fields: `image`, and those of `fields`.
 
     Classes are the categories in the order of their ids, numbered from 0 (`box_labels`); in `mask` 0 is background. Boxes leave
@@ -94,40 +93,24 @@ class Coco(ObjectFields):
 
     def __post_init__(self) -> None:
         pattern = compile_pattern(self.annotations, "Coco: annotations")
-        object.__setattr__(self, "fields", check_object_fields(self.fields, _FIELDS, "Coco"))
-        object.__setattr__(self, "splits", check_common(self, pattern, ".json"))
-        object.__setattr__(self, "pixels", check_pixels_option(self.pixels, self.kinds(), "Coco"))
+        self.check_options(_FIELDS, pattern, ".json")
         check_choice("Coco: crowds", self.crowds, ("void", "skip", "keep"))
-        if self.classes is not None:
-            object.__setattr__(self, "classes", check_classes(self.classes, "Coco: classes"))
         if "text" in self.fields and len(self.fields) > 1:
             raise RecipeError("Coco: captions are in a file of their own; fields=('text',) alone reads one")
-        ImagePath.parse(self.images, {"file_name"} | pattern.holes, "Coco: images")
+        image_template(self.images, {"file_name"} | pattern.holes, "Coco: images")
 
     def scan(self, root: Path) -> Listing:
         """List the images of all annotation files below `root`; see `Source.scan`."""
-        found = annotation_files(root, self.annotations, self.splits, "Coco: annotations")
-        files = [(CocoFile.read(root / path), holes) for path, holes in found]
-        categories = CocoCategories.of([file for file, _ in files], self.classes)
-        check_drawing(self.fields, len(categories.names), self.void, "Coco")
-        return object_listing(self, categories.names, partial(self._rows, files, categories))
+        files = CocoFiles.read(self, root, self.annotations, self.classes)
+        check_drawing(self.fields, len(files.categories.names), self.void, "Coco")
+        return object_listing(self, files.categories.names, partial(self._rows, files))
 
-    def _rows(
-        self, files: list[tuple[CocoFile, dict[str, str]]], categories: CocoCategories, tally: Counter[str]
-    ) -> Iterator[Row]:
-        path = ImagePath.parse(self.images, None, "Coco: images")
-        for name, ids in categories.merged.items():
-            tally[f"class {name!r} is that of several categories: {ids}"] += 1
-        for file, holes in files:
-            tally.update({UNKNOWN_IMAGE: file.unlisted} if file.unlisted else {})
-            tally.update({f"{file.path.name} {file.text.note}": 1} if file.text.note else {})
-            for image, found in file.images():
-                if not found and self.unannotated == "skip":
-                    tally[UNANNOTATED] += 1
-                    continue
-                of_image = path.fill({**holes, "file_name": image_file_name(image.get("file_name"))}, str(file.path))
-                part = self._objects(image, found, categories, tally)
-                yield Entry(of_image.key, holes["split"], (of_image.path,), (part,)), None
+    def _rows(self, files: CocoFiles, tally: Counter[str]) -> Iterator[Row]:
+        template = Template.parse(self.images)
+        for image, found, holes, file in files.images(self.unannotated, tally):
+            path = image_path(template, {**holes, "file_name": image_file_name(image.get("file_name"))}, file)
+            part = self._objects(image, found, files.categories, tally)
+            yield Entry(key_of(path), holes["split"], (path,), (part,)), None
 
     def _objects(
         self, image: Mapping[str, Any], annotations: list[Any], categories: CocoCategories, tally: Counter[str]
@@ -260,6 +243,36 @@ class CocoFile:
             name = one.get("name")
             known = name if isinstance(name, str) and not class_name_fault(name) and name else None
             yield one["id"], (known, len(one.get("keypoints") or ()), bool(one.get("isthing", 1)))
+
+
+@dataclass(frozen=True)
+class CocoFiles:
+    """All annotation files of a source, with their placeholders, and their categories."""
+
+    files: list[tuple[CocoFile, dict[str, str]]]
+    categories: CocoCategories
+
+    @staticmethod
+    def read(source: AnnotatedSource, root: Path, annotations: str, classes: tuple[str, ...] | None) -> CocoFiles:
+        """Read the files of a pattern. SourceError if there is none, or one is no COCO file."""
+        found = annotation_files(root, annotations, source.splits, f"{type(source).__name__}: annotations")
+        files = [(CocoFile.read(root / path), holes) for path, holes in found]
+        return CocoFiles(files, CocoCategories.of([file for file, _ in files], classes))
+
+    def images(
+        self, unannotated: Unannotated, tally: Counter[str]
+    ) -> Iterator[tuple[dict[str, Any], list[Any], dict[str, str], Path]]:
+        """Yield each image with its annotations, the placeholders of its file and the file."""
+        for name, ids in self.categories.merged.items():
+            tally[f"class {name!r} is that of several categories: {ids}"] += 1
+        for file, holes in self.files:
+            tally.update({UNKNOWN_IMAGE: file.unlisted} if file.unlisted else {})
+            tally.update({f"{file.path.name} {file.text.note}": 1} if file.text.note else {})
+            for image, found in file.images():
+                if not found and unannotated == "skip":
+                    tally[UNANNOTATED] += 1
+                else:
+                    yield image, found, holes, file.path
 
 
 def image_file_name(value: Any) -> Any:

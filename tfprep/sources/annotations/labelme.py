@@ -15,29 +15,25 @@ from typing import Any
 from tfprep.errors import RecipeError
 from tfprep.sources.annotations.listing import (
     OTHER_CLASS,
-    AnnotatedImage,
-    ObjectFields,
+    AnnotatedSource,
     Unannotated,
     WrongAnnotation,
-    check_common,
+    annotated_images,
     checked_size,
-    count_orphans,
+    names_in_files,
     object_listing,
     object_rows,
-    read_annotations,
 )
 from tfprep.sources.annotations.objects import (
     Outside,
     check_drawing,
-    check_object_fields,
 )
 from tfprep.sources.cells import sorted_classes
-from tfprep.sources.folder import Splits, listed_images
-from tfprep.sources.patterns import compile_pattern
-from tfprep.sources.pixels import Pixels, check_pixels_option
-from tfprep.sources.source import Listing, check_classes, class_name_fault, constructor_text, key_of
+from tfprep.sources.folder import Splits
+from tfprep.sources.patterns import Pattern, compile_pattern
+from tfprep.sources.pixels import Pixels
+from tfprep.sources.source import Listing, constructor_text, key_of
 from tfprep.sources.splits import Row
-from tfprep.sources.walk import Companions, walk
 
 _FIELDS = ("boxes", "box_labels", "box_numbers", "instances", "mask")
 _CIRCLE_CORNERS = 64
@@ -45,7 +41,7 @@ _CIRCLE_CORNERS = 64
 
 
 @dataclass(frozen=True, repr=False)
-class LabelMe(ObjectFields):
+class LabelMe(AnnotatedSource):
     """Images with LabelMe's JSON files beside them. Fields: `image`, and those of `fields`.
 
     Polygons, rectangles and circles are objects; shapes of one `group_id` and one label are one object. Points, lines and masks
@@ -82,49 +78,25 @@ class LabelMe(ObjectFields):
     def __post_init__(self) -> None:
         image = compile_pattern(self.images, "LabelMe: images")
         annotations = compile_pattern(self.annotations, "LabelMe: annotations")
-        object.__setattr__(self, "fields", check_object_fields(self.fields, _FIELDS, "LabelMe"))
-        object.__setattr__(self, "splits", check_common(self, image, None))
-        object.__setattr__(self, "pixels", check_pixels_option(self.pixels, self.kinds(), "LabelMe"))
+        self.check_options(_FIELDS, image)
         if annotations.suffix != ".json" or annotations.holes - image.holes:
             raise RecipeError(
                 f"LabelMe: expected annotations to end in .json, with the placeholders of images={self.images!r}; "
                 f"got {self.annotations!r}"
             )
-        if self.classes is not None:
-            object.__setattr__(self, "classes", check_classes(self.classes, "LabelMe: classes"))
 
     def scan(self, root: Path) -> Listing:
         """List the images below `root`; see `Source.scan`."""
-        classes = self.classes or self._found_classes(root)
-        check_drawing(self.fields, len(classes), self.void, "LabelMe")
-        return object_listing(self, classes, partial(self._rows, root, classes))
-
-    def _found_classes(self, root: Path) -> tuple[str, ...]:
-        names: set[str] = set()
-        for found in walk(root, compile_pattern(self.annotations, "LabelMe: annotations"), Counter()):
-            try:
-                content = _content(read_annotations(root, found.path) or b"", found.path)
-            except WrongAnnotation:
-                continue  # the image is rejected when it is listed
-            labels = (shape.get("label") for shape in content["shapes"] if _corners_of(shape) is not None)
-            names |= {label for label in labels if isinstance(label, str) and label and not class_name_fault(label)}
-        return sorted_classes(names)
-
-    def _rows(self, root: Path, classes: tuple[str, ...], tally: Counter[str]) -> Iterator[Row]:
-        companions = Companions(root)
-        numbers = {name: number for number, name in enumerate(classes)}
-        yield from object_rows(
-            self, root, self._images(root, companions, tally), partial(_objects, numbers=numbers, tally=tally), tally
-        )
-        annotations, image = (compile_pattern(text, "LabelMe") for text in (self.annotations, self.images))
-        count_orphans(root, annotations, image, companions, tally)
-
-    def _images(self, root: Path, companions: Companions, tally: Counter[str]) -> Iterator[AnnotatedImage]:
         annotations = compile_pattern(self.annotations, "LabelMe: annotations")
-        for one in listed_images(
-            root, compile_pattern(self.images, "LabelMe: images"), splits=self.splits, classes=None, tally=tally
-        ):
-            yield AnnotatedImage(one.file.path, one.split, companions.find(annotations, one.file.holes).path)
+        classes = self.classes or sorted_classes(names_in_files(root, annotations, _labels))
+        check_drawing(self.fields, len(classes), self.void, "LabelMe")
+        return object_listing(self, classes, partial(self._rows, root, annotations, classes))
+
+    def _rows(self, root: Path, annotations: Pattern, classes: tuple[str, ...], tally: Counter[str]) -> Iterator[Row]:
+        numbers = {name: number for number, name in enumerate(classes)}
+        image = compile_pattern(self.images, "LabelMe: images")
+        images = (one for one, _ in annotated_images(self, root, image, annotations, tally))
+        return object_rows(self, root, images, partial(_objects, numbers=numbers, tally=tally), tally)
 
     __repr__ = constructor_text
 
@@ -138,6 +110,10 @@ def _content(data: bytes, path: str) -> dict[str, Any]:
     if not isinstance(shapes, list) or not all(isinstance(shape, dict) for shape in shapes):
         raise WrongAnnotation(f"{path}: no list of shapes; is this a file of LabelMe?")
     return content
+
+
+def _labels(data: bytes, path: str) -> Iterator[Any]:
+    return (shape.get("label") for shape in _content(data, path)["shapes"] if _corners_of(shape) is not None)
 
 
 def _objects(data: bytes, path: str, numbers: dict[str, int], tally: Counter[str]) -> dict[str, Any]:

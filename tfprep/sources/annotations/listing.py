@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from tfprep.errors import RecipeError, SampleError, SourceError
 from tfprep.fields import Kind
-from tfprep.sources.annotations.objects import OBJECT_KINDS, Outside, decoders_of, rows_of
+from tfprep.sources.annotations.objects import OBJECT_KINDS, Outside, check_object_fields, decoders_of, rows_of
 from tfprep.sources.cells import path_cell
-from tfprep.sources.folder import UNSPLIT, Splits, check_splits
-from tfprep.sources.patterns import Pattern, compile_pattern
-from tfprep.sources.pixels import Pixels, pixel_decoders
-from tfprep.sources.source import Entry, FieldDecoder, Listing, key_of, read_files
+from tfprep.sources.folder import UNSPLIT, Splits, check_splits, listed_images
+from tfprep.sources.patterns import Holes, Pattern, Template, compile_pattern
+from tfprep.sources.pixels import Pixels, check_pixels_option, pixel_decoders
+from tfprep.sources.source import Entry, FieldDecoder, Listing, check_classes, class_name_fault, key_of, read_files
 from tfprep.sources.splits import Fractions, Row, check_split_name, split_rows
 from tfprep.sources.walk import Companions, walk
 
@@ -24,53 +23,55 @@ Unannotated: TypeAlias = Literal["keep", "skip", "reject"]
 UNANNOTATED = "image without annotations"
 ORPHAN = "annotations without their image"
 OTHER_CLASS = "object of a class that is not among the classes"
-_HOLE = re.compile(r"(?<!\{)\{([A-Za-z][A-Za-z0-9_]*)\}(?!\})")
 
 
-class ObjectSource(Protocol):
-    """The options that all sources of annotations have."""
+class AnnotatedSource:
+    """The options that all sources of annotations have, and what follows from them in the same way. A dataclass declares them."""
+
+    fields: tuple[str, ...]
+    unannotated: Unannotated
+    outside: Outside
+    splits: Splits
+    pixels: Mapping[str, Pixels]
 
     @property
-    def fields(self) -> tuple[str, ...]: ...
-    @property
-    def unannotated(self) -> Unannotated: ...
-    @property
-    def outside(self) -> Outside: ...
-    @property
-    def void(self) -> int: ...
-    @property
-    def splits(self) -> Splits: ...
-    @property
-    def pixels(self) -> Mapping[str, Pixels]: ...
-    def kinds(self) -> dict[str, Kind]: ...
+    def void(self) -> int:
+        """The number of void regions in masks."""
+        return 255
 
+    def check_options(self, allowed: Sequence[str], pattern: Pattern, suffix: str | None = None) -> None:
+        """Check these options, and `classes` where the source has it; lists become tuples. Raises RecipeError.
 
-class ObjectFields:
-    """What follows from those options in the same way."""
+        Args:
+            allowed: The fields that the format has.
+            pattern: The pattern that may give the splits.
+            suffix: The suffix that this pattern must have.
+        """
+        where = type(self).__name__
+        object.__setattr__(self, "fields", check_object_fields(self.fields, allowed, where))
+        if suffix is not None and pattern.suffix != suffix:
+            raise RecipeError(f"{where}: expected a pattern that ends in {suffix}; got {pattern.text!r}")
+        check_choice(f"{where}: unannotated", self.unannotated, ("keep", "skip", "reject"))
+        check_choice(f"{where}: outside", self.outside, ("reject", "cut"))
+        if isinstance(self.splits, Fractions) and self.splits.stratify is not None:
+            raise RecipeError(f"{where}: stratify needs one class a sample; leave it out")
+        object.__setattr__(self, "splits", check_splits(self.splits, pattern, where))
+        object.__setattr__(self, "pixels", check_pixels_option(self.pixels, self.kinds(), where))
+        classes = getattr(self, "classes", None)
+        if classes is not None:
+            object.__setattr__(self, "classes", check_classes(classes, f"{where}: classes"))
 
-    def kinds(self: ObjectSource) -> dict[str, Kind]:
+    def kinds(self) -> dict[str, Kind]:
         """The kind of each field."""
         return {"image": "image", **{name: OBJECT_KINDS[name] for name in self.fields}}
 
-    def decoders(self: ObjectSource) -> dict[str, FieldDecoder]:
+    def decoders(self) -> dict[str, FieldDecoder]:
         """How the fields are made of the objects, and images become pixels, if not as 8-bit RGB."""
         return decoders_of(self.fields, self.void, self.outside) | pixel_decoders(self.pixels)
 
-    def rows(self: ObjectSource) -> dict[str, tuple[str, ...]]:
+    def rows(self) -> dict[str, tuple[str, ...]]:
         """The fields with rows for each box."""
         return rows_of(self.fields)
-
-
-def check_common(options: ObjectSource, pattern: Pattern, suffix: str | None) -> Splits:
-    """Check the options that all sources of annotations have, and return the splits. Raises RecipeError."""
-    where = type(options).__name__
-    if suffix is not None and pattern.suffix != suffix:
-        raise RecipeError(f"{where}: expected a pattern that ends in {suffix}; got {pattern.text!r}")
-    check_choice(f"{where}: unannotated", options.unannotated, ("keep", "skip", "reject"))
-    check_choice(f"{where}: outside", options.outside, ("reject", "cut"))
-    if isinstance(options.splits, Fractions) and options.splits.stratify is not None:
-        raise RecipeError(f"{where}: stratify needs one class a sample; leave it out")
-    return check_splits(options.splits, pattern, where)
 
 
 def check_choice(where: str, value: Any, choices: Sequence[str]) -> None:
@@ -98,44 +99,31 @@ def annotation_files(root: Path, text: str, splits: Splits, where: str) -> list[
     return files
 
 
-class _File(NamedTuple):
-    path: str
-    key: str
+def image_template(text: Any, known: set[str], where: str) -> Template:
+    """Return what makes the path of an image: `{split}/{file_name}`. RecipeError unless its placeholders are known."""
+    if not isinstance(text, str) or not text:
+        raise RecipeError(f"{where}: expected a path such as '{{split}}/{{file_name}}'; got {text!r}")
+    template = Template.parse(text)
+    if unknown := set(template.holes) - known - {"split"}:
+        raise RecipeError(
+            f"{where}: {{{sorted(unknown)[0]}}} in {text!r} stands for nothing; there are {sorted(known)}"
+        )
+    return template
 
 
-@dataclass(frozen=True)
-class ImagePath:
-    """A path with placeholders in braces: `{split}/{file_name}`; `{{` and `}}` are braces."""
+def image_path(template: Template, values: Mapping[str, Any], where: object) -> str:
+    """Return the path of an image. SourceError if it leads out of the root, or a value is no text."""
 
-    parts: tuple[str, ...]
-    """Literal text at even positions, names of placeholders at odd ones."""
+    def value_of(name: str) -> str:
+        value = values[name]
+        if not isinstance(value, str) or not value:
+            raise SourceError(f"expected the {name} of an image as text; got {value!r}")
+        return value
 
-    @staticmethod
-    def parse(text: Any, known: set[str] | frozenset[str] | None, where: str) -> ImagePath:
-        if not isinstance(text, str) or not text:
-            raise RecipeError(f"{where}: expected a path such as '{{split}}/{{file_name}}'; got {text!r}")
-        parts = tuple(_HOLE.split(text))
-        unknown = set(parts[1::2]) - known - {"split"} if known is not None else set()
-        if unknown:
-            raise RecipeError(
-                f"{where}: {{{sorted(unknown)[0]}}} in {text!r} stands for nothing; there are {sorted(known or ())}"
-            )
-        return ImagePath(parts)
-
-    def fill(self, values: Mapping[str, Any], where: str) -> _File:
-        """Return the path and the key. SourceError if the path leads out of the root, or a value is no text."""
-        text = list(self.parts)
-        for place in range(1, len(text), 2):
-            value = values[text[place]]
-            if not isinstance(value, str) or not value:
-                raise SourceError(f"{where}: expected the {text[place]} of an image as text; got {value!r}")
-            text[place] = value
-        text[::2] = [re.sub(r"([{}])\1", r"\1", part) for part in text[::2]]
-        try:
-            path = path_cell("".join(text))
-        except SourceError as error:
-            raise SourceError(f"{where}: {error}") from error
-        return _File(path, key_of(path))
+    try:
+        return path_cell(template.fill(value_of))
+    except SourceError as error:
+        raise SourceError(f"{where}: {error}") from error
 
 
 class AnnotatedImage(NamedTuple):
@@ -162,7 +150,7 @@ def read_annotations(root: Path, path: str) -> bytes | None:
 
 
 def object_rows(
-    source: ObjectSource,
+    source: AnnotatedSource,
     root: Path,
     images: Iterator[AnnotatedImage],
     parse: Callable[[bytes, str], dict[str, Any]],
@@ -179,7 +167,7 @@ def object_rows(
 
 
 def _part(
-    source: ObjectSource, root: Path, image: AnnotatedImage, parse: Callable[[bytes, str], dict[str, Any]]
+    source: AnnotatedSource, root: Path, image: AnnotatedImage, parse: Callable[[bytes, str], dict[str, Any]]
 ) -> dict[str, Any] | None:
     """The part `objects` of an image; None if it is left out."""
     try:
@@ -192,18 +180,32 @@ def _part(
     return None if source.unannotated == "skip" else {**part, "fault": f"no annotations in {image.annotations}"}
 
 
-def count_orphans(
-    root: Path, annotations: Pattern, image: Pattern, companions: Companions, tally: Counter[str]
-) -> None:
-    """Add the files of annotations that have no image, if their placeholders say which image that would be."""
-    if image.holes <= annotations.holes:
+def annotated_images(
+    source: AnnotatedSource, root: Path, image: Pattern, annotations: Pattern, tally: Counter[str]
+) -> Iterator[tuple[AnnotatedImage, Holes]]:
+    """Yield the images of a pattern, each with the file of its annotations and its placeholders."""
+    companions = Companions(root)
+    for one in listed_images(root, image, splits=source.splits, classes=None, tally=tally):
+        path = companions.find(annotations, one.file.holes).path
+        yield AnnotatedImage(one.file.path, one.split, path), one.file.holes
+    if image.holes <= annotations.holes:  # a file of annotations says which image would be its own
         files = walk(root, annotations, Counter())
         orphans = sum(not companions.find(image, file.holes).exists for file in files)
         tally.update({ORPHAN: orphans} if orphans else {})
 
 
+def names_in_files(root: Path, annotations: Pattern, names: Callable[[bytes, str], Iterator[Any]]) -> set[str]:
+    """Return the names of classes that occur in files of annotations. One that is wrong rejects its image when that is listed."""
+    found: set[str] = set()
+    for file in walk(root, annotations, Counter()):
+        with suppress(WrongAnnotation):
+            of_file = names(read_annotations(root, file.path) or b"", file.path)
+            found |= {name for name in of_file if isinstance(name, str) and name and not class_name_fault(name)}
+    return found
+
+
 def object_listing(
-    source: ObjectSource,
+    source: AnnotatedSource,
     names: tuple[str, ...],
     rows: Callable[[Counter[str]], Iterator[Row]],
     files: tuple[str, ...] = ("image",),

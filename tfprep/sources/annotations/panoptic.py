@@ -19,30 +19,27 @@ from tfprep import images
 from tfprep.errors import SampleError
 from tfprep.fields import Array, Size
 from tfprep.sources.annotations.coco import (
-    UNKNOWN_IMAGE,
     CocoCategories,
-    CocoFile,
+    CocoFiles,
     Crowds,
     box_corners,
     image_file_name,
     image_size_of,
 )
 from tfprep.sources.annotations.listing import (
-    UNANNOTATED,
-    ImagePath,
-    ObjectFields,
+    AnnotatedSource,
     Unannotated,
     WrongAnnotation,
-    annotation_files,
     check_choice,
-    check_common,
+    image_path,
+    image_template,
     object_listing,
 )
-from tfprep.sources.annotations.objects import Outside, check_object_fields, decoders_of
+from tfprep.sources.annotations.objects import Outside, decoders_of
 from tfprep.sources.folder import Splits
-from tfprep.sources.patterns import compile_pattern
-from tfprep.sources.pixels import Pixels, check_pixels_option, pixel_decoders
-from tfprep.sources.source import Entry, FieldDecoder, Listing, constructor_text
+from tfprep.sources.patterns import Template, compile_pattern
+from tfprep.sources.pixels import Pixels, pixel_decoders
+from tfprep.sources.source import Entry, FieldDecoder, Listing, constructor_text, key_of
 from tfprep.sources.splits import Row
 
 _FIELDS = ("mask", "instances", "boxes", "box_labels", "box_numbers")
@@ -50,7 +47,7 @@ _DRAWN = ("mask", "instances")
 
 
 @dataclass(frozen=True, repr=False)
-class CocoPanoptic(ObjectFields):
+class CocoPanoptic(AnnotatedSource):
     """Images with COCO's panoptic segmentation. Fields: `image`, and those of `fields`.
 
     `mask` is 0 where nothing is labelled, and c + 1 for class c, which are the categories in the order of their ids.
@@ -88,12 +85,10 @@ class CocoPanoptic(ObjectFields):
 
     def __post_init__(self) -> None:
         pattern = compile_pattern(self.annotations, "CocoPanoptic: annotations")
-        object.__setattr__(self, "fields", check_object_fields(self.fields, _FIELDS, "CocoPanoptic"))
-        object.__setattr__(self, "splits", check_common(self, pattern, ".json"))
-        object.__setattr__(self, "pixels", check_pixels_option(self.pixels, self.kinds(), "CocoPanoptic"))
+        self.check_options(_FIELDS, pattern, ".json")
         check_choice("CocoPanoptic: crowds", self.crowds, ("void", "skip", "keep"))
         for option in ("images", "segments"):
-            ImagePath.parse(getattr(self, option), {"file_name"} | pattern.holes, f"CocoPanoptic: {option}")
+            image_template(getattr(self, option), {"file_name"} | pattern.holes, f"CocoPanoptic: {option}")
 
     def decoders(self) -> dict[str, FieldDecoder]:
         """How the fields are made of segments and objects, and images become pixels, if not as 8-bit RGB."""
@@ -103,26 +98,17 @@ class CocoPanoptic(ObjectFields):
 
     def scan(self, root: Path) -> Listing:
         """List the images of all annotation files below `root`; see `Source.scan`."""
-        found = annotation_files(root, self.annotations, self.splits, "CocoPanoptic: annotations")
-        files = [(CocoFile.read(root / path), holes) for path, holes in found]
-        categories = CocoCategories.of([file for file, _ in files], None)
-        return object_listing(self, categories.names, partial(self._rows, files, categories), ("image", "segments"))
+        files = CocoFiles.read(self, root, self.annotations, None)
+        return object_listing(self, files.categories.names, partial(self._rows, files), ("image", "segments"))
 
-    def _rows(
-        self, files: list[tuple[CocoFile, dict[str, str]]], categories: CocoCategories, tally: Counter[str]
-    ) -> Iterator[Row]:
-        image_path, png_path = (ImagePath.parse(text, None, "CocoPanoptic") for text in (self.images, self.segments))
-        for file, holes in files:
-            tally.update({UNKNOWN_IMAGE: file.unlisted} if file.unlisted else {})
-            for image, found in file.images():
-                if not found and self.unannotated == "skip":
-                    tally[UNANNOTATED] += 1
-                    continue
-                path = image_path.fill({**holes, "file_name": image_file_name(image.get("file_name"))}, str(file.path))
-                name = found[0].get("file_name") if found else path.path.rpartition("/")[2].rpartition(".")[0] + ".png"
-                png = png_path.fill({**holes, "file_name": name}, str(file.path))
-                part = self._objects(image, found, categories)
-                yield Entry(path.key, holes["split"], (path.path, png.path), (part,)), None
+    def _rows(self, files: CocoFiles, tally: Counter[str]) -> Iterator[Row]:
+        template, segments = Template.parse(self.images), Template.parse(self.segments)
+        for image, found, holes, file in files.images(self.unannotated, tally):
+            path = image_path(template, {**holes, "file_name": image_file_name(image.get("file_name"))}, file)
+            name = found[0].get("file_name") if found else path.rpartition("/")[2].rpartition(".")[0] + ".png"
+            png = image_path(segments, {**holes, "file_name": name}, file)
+            part = self._objects(image, found, files.categories)
+            yield Entry(key_of(path), holes["split"], (path, png), (part,)), None
 
     def _objects(self, image: Mapping[str, Any], annotations: list[Any], categories: CocoCategories) -> dict[str, Any]:
         part: dict[str, Any] = {"size": image_size_of(image), "objects": [], "stuff": []}

@@ -18,25 +18,24 @@ from tfprep.errors import RecipeError, SourceError
 from tfprep.sources.annotations.listing import (
     OTHER_CLASS,
     AnnotatedImage,
-    ObjectFields,
+    AnnotatedSource,
     Unannotated,
     WrongAnnotation,
+    annotated_images,
     annotation_files,
-    check_common,
-    count_orphans,
+    names_in_files,
     object_listing,
     object_rows,
-    read_annotations,
 )
-from tfprep.sources.annotations.objects import Outside, check_object_fields, decoders_of
+from tfprep.sources.annotations.objects import Outside, decoders_of
 from tfprep.sources.cells import sorted_classes
-from tfprep.sources.folder import Splits, listed_images
-from tfprep.sources.patterns import Holes, compile_pattern
-from tfprep.sources.pixels import Pixels, check_pixels_option, pixel_decoders
+from tfprep.sources.folder import Splits
+from tfprep.sources.patterns import Holes, Pattern, compile_pattern
+from tfprep.sources.pixels import Pixels, pixel_decoders
 from tfprep.sources.raw import read_whole
-from tfprep.sources.source import FieldDecoder, Listing, check_classes, class_name_fault, constructor_text
+from tfprep.sources.source import FieldDecoder, Listing, constructor_text
 from tfprep.sources.splits import Row
-from tfprep.sources.walk import Companions, walk
+from tfprep.sources.walk import Companions
 
 VOC_CLASSES = (
     "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow", "diningtable", "dog", "horse",
@@ -49,7 +48,7 @@ _MASKS = {"mask": "masks", "instances": "instance_masks"}
 
 
 @dataclass(frozen=True, repr=False)
-class Voc(ObjectFields):
+class Voc(AnnotatedSource):
     """Images with Pascal VOC's annotations. Fields: `image`, and those of `fields`.
 
     Boxes leave as x0, y0, x1, y1 in continuous pixels: VOC counts pixels from 1 and includes the last one, so 1 is taken from
@@ -94,10 +93,8 @@ class Voc(ObjectFields):
 
     def __post_init__(self) -> None:
         image = compile_pattern(self.images, "Voc: images")
-        object.__setattr__(self, "fields", check_object_fields(self.fields, _FIELDS, "Voc"))
         by_split = image if self.sets is None else compile_pattern(self.sets, "Voc: sets")
-        object.__setattr__(self, "splits", check_common(self, by_split, None if self.sets is None else ".txt"))
-        object.__setattr__(self, "pixels", check_pixels_option(self.pixels, self.kinds(), "Voc"))
+        self.check_options(_FIELDS, by_split, None if self.sets is None else ".txt")
         if self.sets is not None and "_1" not in image.holes:
             raise RecipeError(f"Voc: sets name images, which stand for '*' in images={self.images!r}")
         if self.first_pixel not in (0, 1):
@@ -108,13 +105,6 @@ class Voc(ObjectFields):
                 raise RecipeError(
                     f"Voc: {name}={getattr(self, name)!r} has placeholders that images={self.images!r} has not"
                 )
-        if self.classes is not None:
-            object.__setattr__(self, "classes", check_classes(self.classes, "Voc: classes"))
-
-    @property
-    def void(self) -> int:
-        """The number of the border of objects in masks."""
-        return 255
 
     def decoders(self) -> dict[str, FieldDecoder]:
         """How the fields are made of the objects, and images become pixels, if not as 8-bit RGB."""
@@ -130,46 +120,37 @@ class Voc(ObjectFields):
         return tuple(name for name in self.fields if name in _MASKS)
 
     def _found_classes(self, root: Path) -> tuple[str, ...]:
-        names: set[str] = set()
-        for found in walk(root, compile_pattern(self.annotations, "Voc: annotations"), Counter()):
-            try:
-                tree = _tree(read_annotations(root, found.path) or b"", found.path)
-            except WrongAnnotation:
-                continue  # the image is rejected when it is listed
-            names |= {
-                name for one in tree.iter("object") if (name := _text(one, "name")) and not class_name_fault(name)
-            }
+        names = names_in_files(root, compile_pattern(self.annotations, "Voc: annotations"), _class_names)
         return VOC_CLASSES if names <= set(VOC_CLASSES) else sorted_classes(names)
 
     def _rows(self, root: Path, classes: tuple[str, ...], tally: Counter[str]) -> Iterator[Row]:
         parse = partial(self._objects, numbers={name: number for number, name in enumerate(classes)}, tally=tally)
-        companions = Companions(root)
-        yield from object_rows(self, root, self._images(root, companions, tally), parse, tally)
-        if self.sets is None:
-            annotations, image = (compile_pattern(text, "Voc") for text in (self.annotations, self.images))
-            count_orphans(root, annotations, image, companions, tally)
+        return object_rows(self, root, self._images(root, tally), parse, tally)
 
-    def _images(self, root: Path, companions: Companions, tally: Counter[str]) -> Iterator[AnnotatedImage]:
-        annotations = compile_pattern(self.annotations, "Voc: annotations")
+    def _images(self, root: Path, tally: Counter[str]) -> Iterator[AnnotatedImage]:
+        image, annotations = (compile_pattern(text, "Voc") for text in (self.images, self.annotations))
         masks = [compile_pattern(getattr(self, _MASKS[name]), name) for name in self._mask_fields()]
-        for path, split, holes in self._placed(root, companions, tally):
-            others = tuple(companions.find(mask, holes).path for mask in masks)
-            yield AnnotatedImage(path, split, companions.find(annotations, holes).path, others)
-
-    def _placed(self, root: Path, companions: Companions, tally: Counter[str]) -> Iterator[tuple[str, str, Holes]]:
-        """Path, split and placeholders of each image."""
-        image = compile_pattern(self.images, "Voc: images")
+        companions = Companions(root)
         if self.sets is None:
-            for one in listed_images(root, image, splits=self.splits, classes=None, tally=tally):
-                yield one.file.path, one.split, one.file.holes
-            return
-        for path, placeholders in annotation_files(root, self.sets, self.splits, "Voc: sets"):
+            found = annotated_images(self, root, image, annotations, tally)
+        else:
+            found = self._listed(root, image, annotations, companions)
+        for one, holes in found:
+            yield one._replace(others=tuple(companions.find(mask, holes).path for mask in masks))
+
+    def _listed(
+        self, root: Path, image: Pattern, annotations: Pattern, companions: Companions
+    ) -> Iterator[tuple[AnnotatedImage, Holes]]:
+        """The images that the lists name."""
+        for path, placeholders in annotation_files(root, self.sets or "", self.splits, "Voc: sets"):
             for line in _lines(root, path):
                 # Lists of one class have 1, 0 or -1 behind each name; other names may end like that too.
                 names = (line, re.sub(r"\s+(?:-1|0|1)$", "", line))
                 found = [companions.find(image, {**placeholders, "_1": name}) for name in names]
                 place = 0 if found[0].exists else 1
-                yield found[place].path, placeholders["split"], {**placeholders, "_1": names[place]}
+                holes = {**placeholders, "_1": names[place]}
+                own = companions.find(annotations, holes).path
+                yield AnnotatedImage(found[place].path, placeholders["split"], own), holes
 
     def _objects(self, data: bytes, path: str, numbers: dict[str, int], tally: Counter[str]) -> dict[str, Any]:
         tree = _tree(data, path)
@@ -204,6 +185,10 @@ def _tree(data: bytes, path: str) -> ElementTree.Element:
         return ElementTree.fromstring(data)
     except (ElementTree.ParseError, ValueError, LookupError) as error:
         raise WrongAnnotation(f"{path} is not whole XML: {error}") from error
+
+
+def _class_names(data: bytes, path: str) -> Iterator[str]:
+    return (_text(one, "name") for one in _tree(data, path).iter("object"))
 
 
 def _text(element: ElementTree.Element | None, name: str) -> str:

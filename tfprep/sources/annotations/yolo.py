@@ -20,10 +20,9 @@ from tfprep.optional import require_package
 from tfprep.sources.annotations.listing import (
     ORPHAN,
     AnnotatedImage,
-    ObjectFields,
+    AnnotatedSource,
     Unannotated,
     WrongAnnotation,
-    check_common,
     object_listing,
     object_rows,
 )
@@ -31,12 +30,11 @@ from tfprep.sources.annotations.objects import (
     DRAWN,
     Outside,
     check_drawing,
-    check_object_fields,
 )
 from tfprep.sources.cells import path_cell
 from tfprep.sources.folder import Splits, listed_images
 from tfprep.sources.patterns import IMAGE_SUFFIXES, compile_pattern, literal
-from tfprep.sources.pixels import Pixels, check_pixels_option
+from tfprep.sources.pixels import Pixels
 from tfprep.sources.raw import read_whole
 from tfprep.sources.source import Listing, class_name_fault, constructor_text
 from tfprep.sources.splits import Row
@@ -50,7 +48,7 @@ _MOST_CLASSES = 100_000
 
 
 @dataclass(frozen=True, repr=False)
-class Yolo(ObjectFields):
+class Yolo(AnnotatedSource):
     """Images with YOLO's labels, as `data.yaml` describes them. Fields: `image`, and those of `fields`.
 
     The labels of `images/train/a.jpg` are in `labels/train/a.txt`. An image without that file, or with an empty one, has no
@@ -86,7 +84,6 @@ class Yolo(ObjectFields):
     pixels: Mapping[str, Pixels] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "fields", check_object_fields(self.fields, _FIELDS, "Yolo"))
         if (self.images is None) != (self.labels is None):
             raise RecipeError("Yolo: images and labels are given together, or neither of them")
         endings = (".yaml", ".yml") if self.images is None else (".txt", ".names")
@@ -98,8 +95,7 @@ class Yolo(ObjectFields):
         by_split = compile_pattern("{split}.txt" if self.images is None else self.images, "Yolo: images")
         if self.labels is not None and compile_pattern(self.labels, "Yolo: labels").holes - by_split.holes:
             raise RecipeError(f"Yolo: labels={self.labels!r} has placeholders that images={self.images!r} has not")
-        object.__setattr__(self, "splits", check_common(self, by_split, None))
-        object.__setattr__(self, "pixels", check_pixels_option(self.pixels, self.kinds(), "Yolo"))
+        self.check_options(_FIELDS, by_split)
 
     def scan(self, root: Path) -> Listing:
         """List the images below `root`; see `Source.scan`."""

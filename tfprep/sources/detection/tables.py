@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tfprep.errors import SourceError
 from tfprep.fields import Kind
-from tfprep.sources.cells import PathCell
+from tfprep.sources.cells import path_columns, path_template
 from tfprep.sources.detection.guess import BY_CLASS, FRACTIONS, LayoutGuess, Refusal
 from tfprep.sources.detection.inventory import NAMES_KEPT, Inventory, below
 from tfprep.sources.detection.pairs import SPLIT_NAMES
@@ -80,7 +80,7 @@ def _guess(tree: Inventory, pattern: str, paths: Sequence[str]) -> LayoutGuess |
     if pattern.split("{split}")[1].startswith("/"):
         holes = compiled.match_path(path) or {}
         image = "/".join("{split}" if part == holes.get("split") else part for part in image.split("/"))
-    needed = {*PathCell.parse(image, True).columns, *([label] if label else []), *texts}
+    needed = {*path_columns(path_template(image), by_file=True), *([label] if label else []), *texts}
     taken = [one for one in paths if one == path or needed <= set(column_names(tree.root / one))]
     names = tuple((compiled.match_path(one) or {})["split"] for one in taken)
     others = [one for one in tree.files(compiled.suffix or "") if compiled.match_path(one) and one not in taken]
