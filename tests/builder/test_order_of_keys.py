@@ -129,6 +129,23 @@ def test_a_source_that_exchanges_the_names_of_its_columns_builds_anew(raw, tmp_p
         assert all(np.array_equal(sample[name], expected[name]) for name in expected)
 
 
+@dataclass(frozen=True)
+class Header(Numbered):
+    """Lists its kinds in the order that a file says, as the columns of a table are listed."""
+
+    def scan(self, root):
+        listing = super().scan(root)
+        return replace(listing, kinds={name: listing.kinds[name] for name in (root / "order").read_text().split()})
+
+
+def test_another_order_of_the_kinds_is_named(raw, tmp_path):
+    made = replace(recipe("image one"), source=Header())
+    (raw / "order").write_text("image other one two")
+    tfprep.build(made, tmp_path / "out", raw, options=INLINE)
+    (raw / "order").write_text("one image other two")
+    assert explain(plan_build(made, tmp_path / "out", raw)).endswith("the recipe changed: the kinds of the source")
+
+
 def test_other_mappings_of_a_recipe_have_no_order(raw, tmp_path):
     """`fill`, `stack` and `variants` go by name: another order gives the same bytes, and nothing is built."""
     more = {

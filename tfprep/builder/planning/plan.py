@@ -200,7 +200,11 @@ def _fingerprint(recipe: Recipe, split: str, described: Mapping[str, Any]) -> st
 
 def differing_listings(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """Return what differs in `Plan.described` of a split beside the recipe, as texts."""
-    parts = [f"the {name} of the source" for name in ("kinds", "files", "values", "classes") if old[name] != new[name]]
+    parts = [
+        f"the {name} of the source"
+        for name in ("kinds", "files", "values", "classes")
+        if json.dumps(old[name]) != json.dumps(new[name])  # the order of names counts
+    ]
     if parts or old["indexed"] == new["indexed"]:
         return parts
     firsts = [f"the first {what} of store" for what in old["indexed"] if old["indexed"][what] != new["indexed"][what]]
