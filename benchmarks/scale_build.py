@@ -113,7 +113,7 @@ class WaitingPlan:
         self._samples = [(key, [key], [], f"{len(key)} 1700000000", 0) for key in keys]
 
     def task(self, split: str, shard: int) -> Any:
-        from tfprep.builder.shards.task import ShardTask
+        from tfprep.builder.receipts import ShardTask
 
         return ShardTask(split, shard, self._shards, "fingerprint", "signature", "", self._samples)
 

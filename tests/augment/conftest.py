@@ -5,7 +5,7 @@ from __future__ import annotations
 import cv2
 import pytest
 
-from tfprep.builder.planning.versions import PRECISE_OPENCV
+from tfprep.builder.planning.plan import PRECISE_OPENCV
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -364,14 +364,14 @@ def test_a_full_scratch_disk(full, tools, s3, tmp_path):
 def test_scratch_folders_of_killed_builds_are_removed(tmp_path):
     code = f"""
 import os, pathlib
-from tfprep.builder.scratch import scratch_folder
+from tfprep.builder.layout import scratch_folder
 with scratch_folder(pathlib.Path({str(tmp_path)!r})) as own:
     (own / "shard").write_bytes(b"x")
     os._exit(9)
 """
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 9
     (abandoned,) = tmp_path.iterdir()
-    from tfprep.builder.scratch import scratch_folder
+    from tfprep.builder.layout import scratch_folder
 
     with scratch_folder(tmp_path) as own, scratch_folder(tmp_path) as other:
         assert sorted(tmp_path.iterdir()) == sorted([own, other])

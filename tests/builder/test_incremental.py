@@ -341,9 +341,9 @@ def test_a_limited_build_grows_into_the_whole_dataset(full, tools):
 def test_other_library_versions_build_everything_again(full, tools, monkeypatch):
     full.build()
     from tfprep.builder import run
-    from tfprep.builder.planning import plan, state, versions
+    from tfprep.builder.planning import plan, state
 
-    installed = versions.maker_versions()
+    installed = plan.maker_versions()
     newer = {**installed, "pillow": "99.1"}
     for module in (plan, state, run):
         monkeypatch.setattr(module, "maker_versions", lambda: newer)

@@ -20,7 +20,7 @@ from PIL import Image
 from tfprep.builder import build_part, finish_build, options, plan_build, store_plan
 from tfprep.builder.layout import Layout, name_locked
 from tfprep.builder.options import BuildOptions, parse_part
-from tfprep.builder.planning import versions
+from tfprep.builder.planning import plan
 from tfprep.cli.build import command
 from tfprep.errors import BuildError, BuildLockedError
 
@@ -151,11 +151,11 @@ def one_less(site, monkeypatch):
 
 def other_opencv(site, monkeypatch):
     monkeypatch.setattr(cv2, "__version__", "4.0.0")
-    versions.maker_versions.cache_clear()
+    plan.maker_versions.cache_clear()
 
 
 def other_python(site, monkeypatch):
-    monkeypatch.setattr("tfprep.builder.planning.versions.python_version", lambda: "3.9.1")
+    monkeypatch.setattr("tfprep.builder.planning.plan.python_version", lambda: "3.9.1")
 
 
 DIFFERENT = {
@@ -187,7 +187,7 @@ def test_a_part_that_plans_differently_refuses_and_says_why(full, tools, monkeyp
         assert content(full.out) == before, "nothing was built"
         assert store_plan(full.recipe, full.out, full.data) == 6
         assert run_part(full, 1, 2).built_shards == 3
-    versions.maker_versions.cache_clear()
+    plan.maker_versions.cache_clear()
 
 
 def content(out):

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from tfprep import sources
 from tfprep.builder import run
-from tfprep.builder.planning import listing, versions
+from tfprep.builder.planning import plan, samples
 from tfprep.builder.planning.plan import SHARD_BYTES, _default_shards
 from tfprep.builder.planning.samples import arrange, collect_samples, limit_samples
-from tfprep.builder.shards.accumulate import class_counts, image_moments
 from tfprep.builder.shards.shard import sampled_originals
+from tfprep.builder.shards.sums import class_counts, image_moments
 from tfprep.seeding import sample_hash
 from tfprep.sources import Entry, Listing
 
@@ -119,12 +119,12 @@ def test_helpers_write_a_listing_as_this_process_does(tmp_path, monkeypatch, ref
 
     if refuses:
         monkeypatch.setattr(fcntl, "fcntl", refuse)
-    monkeypatch.setattr(listing, "CHUNK", 2)
+    monkeypatch.setattr(samples, "CHUNK", 2)
     entries = list(Numbered([(f"{number}.png", "train", number) for number in range(31)]).scan(tmp_path).entries)
     parts = {}
     for cpus in (1, 3):
-        monkeypatch.setattr(listing, "usable_cpus", lambda cpus=cpus: cpus)
-        parts[cpus] = list(listing.write_listing(entries, tmp_path, 3))
+        monkeypatch.setattr(samples, "usable_cpus", lambda cpus=cpus: cpus)
+        parts[cpus] = list(samples.write_listing(entries, tmp_path, 3))
     assert len(parts[3]) == 16
     assert parts[3] == parts[1]
 
@@ -145,8 +145,8 @@ def test_one_huge_file_does_not_make_thousands_of_shards(tmp_path):
 )
 def test_an_opencv_that_rounds_warps_is_named(monkeypatch, number, warns):
     """Version 4 of OpenCV has 32 fractions of a pixel (INTER_BITS = 5 in imgproc.hpp)."""
-    monkeypatch.setattr(versions.cv2, "__version__", number)
-    assert versions.warning_of_opencv().startswith(f"OpenCV {number} rounds warps to 1/32 pixel") is warns
+    monkeypatch.setattr(plan.cv2, "__version__", number)
+    assert plan.warning_of_opencv().startswith(f"OpenCV {number} rounds warps to 1/32 pixel") is warns
 
 
 def test_a_build_with_such_an_opencv_warns_once(monkeypatch, site):

@@ -10,9 +10,19 @@ from typing import TYPE_CHECKING
 from tfprep.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from tfprep.builder.options import BuildOptions, BuildSummary, Part, PartSummary
+    from tfprep.builder.options import (
+        BuildEvent,
+        BuildOptions,
+        BuildProgress,
+        BuildSummary,
+        NodeProgress,
+        OnEvent,
+        OnProgress,
+        Part,
+        PartSummary,
+        WorkerProgress,
+    )
     from tfprep.builder.planning.state import ShardState, explain
-    from tfprep.builder.progress import BuildEvent, BuildProgress, NodeProgress, OnEvent, OnProgress, WorkerProgress
     from tfprep.builder.run import plan_build
     from tfprep.builder.start import build, build_part, finish_build, store_plan
 
@@ -40,8 +50,10 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "start": ["build", "build_part", "finish_build", "store_plan"],
-        "options": ["BuildOptions", "BuildSummary", "Part", "PartSummary"],
-        "progress": ["BuildEvent", "BuildProgress", "NodeProgress", "OnEvent", "OnProgress", "WorkerProgress"],
+        "options": [
+            *("BuildOptions", "BuildSummary", "Part", "PartSummary", "BuildEvent", "BuildProgress", "NodeProgress"),
+            *("OnEvent", "OnProgress", "WorkerProgress"),
+        ],
         "run": ["plan_build"],
         "planning.state": ["ShardState", "explain"],
     },

@@ -7,6 +7,7 @@ of its content, so it is compared without reading a file. If it is equal, the sh
 covers inodes and the times at which those changed. It is compared only within one file system, because copies differ.
 
 Both files of a shard end with a line that holds the SHA-256 of the line before. Damage costs that the shard is built again.
+
 """
 
 from __future__ import annotations
@@ -15,14 +16,13 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from hashlib import blake2b, sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from tfprep.builder.layout import Layout
-from tfprep.builder.shards.forms import FieldForm, FieldForms
-from tfprep.builder.shards.task import ShardTask
+from tfprep.builder.shards.sums import FieldForm, FieldForms, Moments
 from tfprep.dataset.manifest import FileInfo
 from tfprep.dataset.names import PRIVATE
 from tfprep.errors import BuildError
@@ -30,25 +30,39 @@ from tfprep.fields import FieldSpec
 from tfprep.storage.local import sync_folder
 from tfprep.storage.urls import read_content, remove_file, size_of, write_content
 
-_READ_AT_ONCE = 32
-"""Receipts that are requested from a store at a time."""
-
 
 @dataclass(frozen=True)
-class Moments:
-    """Sums over the pixels of an image field, by channel. Those of whole numbers are exact, so the order of adding does not
-    matter; those of floats are added in the order of samples and shards, which is always the same."""
+class ShardTask:
+    """One shard to build, or some of its samples to try.
 
-    pixels: int = 0
-    sums: tuple[float, ...] = ()
-    squares: tuple[float, ...] = ()
+    Attributes:
+      split, shard, shards: Which shard of how many.
+      fingerprint: Digest of everything that decides how a sample becomes bytes, except the sample itself.
+      signature: Digest of `fingerprint` and of what the listing says about each sample.
+      identity: As in `Receipt`.
+      samples: (key, files, values, stat, identity) of each sample, in the order of the records.
+      skip: By position, why a sample is rejected without a try.
+      expected: By field, the form (`tfprep.builder.shards.sums`) that its value must have, where records of the dataset differ.
+      purpose: "build" writes the shard. "probe" makes the samples at `positions` and writes nothing, to see whether one of
+        them crashes.
+      positions: The samples that a probe makes.
+    """
 
-    def plus(self, other: Moments) -> Moments:
-        if not self.pixels or not other.pixels:
-            return self if self.pixels else other
-        sums = tuple(a + b for a, b in zip(self.sums, other.sums, strict=True))
-        squares = tuple(a + b for a, b in zip(self.squares, other.squares, strict=True))
-        return Moments(self.pixels + other.pixels, sums, squares)
+    split: str
+    shard: int
+    shards: int
+    fingerprint: str
+    signature: str
+    identity: str
+    samples: Sequence[tuple[str, Sequence[str], Sequence[Any], str, int]]
+    skip: Mapping[int, str] = field(default_factory=dict)
+    expected: Mapping[str, str] = field(default_factory=dict)
+    purpose: Literal["build", "probe"] = "build"
+    positions: Sequence[int] = ()
+
+
+_READ_AT_ONCE = 32
+"""Receipts that are requested from a store at a time."""
 
 
 @dataclass(frozen=True)

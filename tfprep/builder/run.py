@@ -13,8 +13,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tfprep.builder.layout import Layout, forget_marks, locked, remember_origin
-from tfprep.builder.options import BuildOptions, BuildSummary, Part, PartSummary, worker_count
+from tfprep.builder.layout import Layout, forget_marks, locked, placed, remember_origin
+from tfprep.builder.options import (
+    BuildOptions,
+    BuildSummary,
+    NodeProgress,
+    OnEvent,
+    OnProgress,
+    Part,
+    PartSummary,
+    Tell,
+    logged_events,
+    worker_count,
+)
 from tfprep.builder.planning.parts import (
     agree,
     check_common_plan,
@@ -27,20 +38,19 @@ from tfprep.builder.planning.plan import (
     Plan,
     forget_recipes,
     make_plan,
+    maker_versions,
     remember_recipes,
     remember_shards,
     too_few_shards,
+    warning_of_opencv,
 )
 from tfprep.builder.planning.state import ShardState, check_replacement, explain, shard_states
-from tfprep.builder.planning.versions import maker_versions, warning_of_opencv
-from tfprep.builder.progress import NodeProgress, OnEvent, OnProgress, Tell, logged_events
 from tfprep.builder.publication.at_store import locked_at_store
 from tfprep.builder.publication.publish import Publication, check_rejects, publish
 from tfprep.builder.receipts import Receipt, read_receipts
 from tfprep.builder.report import foreign_profiles, preparing_report, write_report
 from tfprep.builder.schedule import Engine, PendingShard, ShardScheduler, SpaceCheck
-from tfprep.builder.scratch import placed
-from tfprep.builder.shards.forms import expected_of, most_common
+from tfprep.builder.shards.sums import expected_of, most_common
 from tfprep.dataset import Manifest
 from tfprep.dataset.tfds import tfds_limits
 from tfprep.errors import BuildError, RecipeError, SourceError

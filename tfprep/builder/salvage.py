@@ -20,9 +20,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from tfprep.builder.publication.metadata import mean_and_std
-from tfprep.builder.receipts import Moments
-from tfprep.builder.shards.accumulate import class_counts, image_moments
+from tfprep.builder.publication.contents import mean_and_std
+from tfprep.builder.shards.sums import Moments, class_counts, image_moments
 from tfprep.dataset import Dataset, FileInfo, Manifest, SplitInfo, Statistics
 from tfprep.dataset.croissant import CROISSANT, croissant_text
 from tfprep.dataset.digests import digest_of, sha256_of

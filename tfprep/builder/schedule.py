@@ -16,10 +16,10 @@ from typing import Any, Protocol
 
 from tfprep import units
 from tfprep.builder.layout import Layout
+from tfprep.builder.options import BuildProgress, NodeNews, NodeProgress, OnProgress, Tell, WorkerProgress
 from tfprep.builder.planning.plan import Plan
 from tfprep.builder.planning.state import ShardState
-from tfprep.builder.progress import BuildProgress, NodeNews, NodeProgress, OnProgress, Tell, WorkerProgress
-from tfprep.builder.shards.task import ShardTask
+from tfprep.builder.receipts import ShardTask
 from tfprep.child_process import TaskCrashed, TaskDone, TaskProgress, WorkerEvent, WorkerOutput, WorkerState
 from tfprep.errors import BuildError
 from tfprep.storage.local import free_bytes

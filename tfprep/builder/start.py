@@ -17,7 +17,7 @@ from tfprep.errors import BuildError
 from tfprep.storage.urls import is_remote
 
 if TYPE_CHECKING:
-    from tfprep.builder.progress import OnEvent, OnProgress
+    from tfprep.builder.options import OnEvent, OnProgress
     from tfprep.builder.receipts import Receipt
     from tfprep.builder.run import Build
     from tfprep.builder.schedule import Engine

@@ -8,7 +8,7 @@ import sys
 import pyarrow as pa
 import pytest
 
-from tfprep.builder.publication.index_rows import _ends, array_of
+from tfprep.builder.publication.contents import _ends, array_of
 
 CASES = {
     "numbers": ([1, 2**62, -3], pa.int64()),
@@ -75,7 +75,7 @@ def test_more_items_than_offsets_can_count():
 @pytest.mark.skipif(int(pa.__version__.split(".")[0]) < 18, reason="pyarrow 17 imports pandas for other arrays too")
 def test_pandas_is_not_imported():
     pytest.importorskip("pandas")
-    code = "import sys, pyarrow as pa; from tfprep.builder.publication.index_rows import array_of as a; a([1, None], pa.int32())"
+    code = "import sys, pyarrow as pa; from tfprep.builder.publication.contents import array_of as a; a([1, None], pa.int32())"
     command = [sys.executable, "-c", f"{code}; print('pandas' in sys.modules)"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

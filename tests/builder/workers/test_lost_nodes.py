@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from tfprep.builder.layout import Layout
-from tfprep.builder.planning.versions import building_versions
-from tfprep.builder.progress import NodeNews
+from tfprep.builder.options import NodeNews
+from tfprep.builder.planning.plan import building_versions
+from tfprep.builder.receipts import ShardTask
 from tfprep.builder.schedule import ShardScheduler, _Attempt
-from tfprep.builder.shards.task import ShardTask
 from tfprep.builder.workers.cluster import RayNodes
 from tfprep.builder.workers.node import Node, NodeReply, NodeTask
 from tfprep.builder.workers.remote_node import Connection

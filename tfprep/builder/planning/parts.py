@@ -21,9 +21,8 @@ import numpy as np
 
 from tfprep.builder.layout import Layout
 from tfprep.builder.options import BuildOptions, Part
-from tfprep.builder.planning.plan import Plan, differing_listings
+from tfprep.builder.planning.plan import Plan, building_versions, differing_listings
 from tfprep.builder.planning.state import CRASHED, UNREAD, ShardState, explain
-from tfprep.builder.planning.versions import building_versions
 from tfprep.errors import BuildError, ObjectChangedError
 from tfprep.fields import Array
 from tfprep.recipe.changes import what_changed

@@ -11,13 +11,20 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from platform import python_version
 from typing import Any
 
+import cv2
+import numpy as np
+import PIL
+import simplejpeg
+
+from tfprep import __version__
 from tfprep.builder.layout import Layout
 from tfprep.builder.planning.samples import ArrangedSamples, SampleTable, arrange, collect_samples, limit_samples
-from tfprep.builder.planning.versions import maker_versions
-from tfprep.builder.shards.task import ShardTask
+from tfprep.builder.receipts import ShardTask
 from tfprep.errors import SourceError
 from tfprep.fields import Kind
 from tfprep.recipe import Recipe
@@ -236,3 +243,46 @@ def _default_shards(samples: int, raw_bytes: int) -> int:
     if by_size > _EVEN_SHARDS:
         return -(-by_size // _EVEN_SHARDS) * _EVEN_SHARDS
     return max(1, by_size, min(_EVEN_SHARDS, samples // _LEAST_SAMPLES))
+
+
+# --- versions ----------------------------------------------------------------------------------------------------------
+
+
+MAKER = 3
+"""Raised whenever tfprep itself makes other bytes of the same recipe and inputs, so that older shards are built again."""
+
+PRECISE_OPENCV = 5
+"""The first version whose `warpAffine` interpolates at exact coordinates instead of a table of 32 x 32 fractions."""
+
+
+@cache
+def maker_versions() -> dict[str, str]:
+    """Return the versions of the libraries that turn files into pixels and back; a shard's fingerprint covers them."""
+    return {
+        "maker": str(MAKER),
+        "numpy": np.__version__,
+        "opencv": cv2.__version__,
+        "pillow": PIL.__version__,
+        "simplejpeg": simplejpeg.__version__,
+    }
+
+
+def building_versions() -> dict[str, str]:
+    """Return the versions that all machines of one build share: of the libraries, of tfprep, and of Python."""
+    return {"python": python_version(), "tfprep": __version__, **maker_versions()}
+
+
+def warning_of_opencv() -> str:
+    """Return what an old OpenCV costs; empty for a version that warps with full precision."""
+    if int(cv2.__version__.partition(".")[0]) >= PRECISE_OPENCV:
+        return ""
+    return f"OpenCV {cv2.__version__} rounds warps to 1/32 pixel; version {PRECISE_OPENCV} does not"
+
+
+@cache
+def recorded_versions() -> dict[str, str]:
+    """Return the versions that `tfprep.json` names."""
+    import pyarrow as pa  # Not at the top: worker processes import this module and need no Arrow.
+
+    libraries = {name: number for name, number in maker_versions().items() if name != "maker"}
+    return {"tfprep": __version__, "python": python_version(), **libraries, "pyarrow": pa.__version__}

@@ -10,10 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from tfprep.builder.layout import Layout
-from tfprep.builder.planning.plan import Plan, differing_listings
-from tfprep.builder.planning.versions import maker_versions
-from tfprep.builder.receipts import Receipt, changed_samples, read_contents, read_receipts, same_files
-from tfprep.builder.shards.task import ShardTask
+from tfprep.builder.planning.plan import Plan, differing_listings, maker_versions
+from tfprep.builder.receipts import Receipt, ShardTask, changed_samples, read_contents, read_receipts, same_files
 from tfprep.dataset import Dataset, open_dataset
 from tfprep.dataset.index import read_keys
 from tfprep.errors import BuildError, DatasetError, StorageError

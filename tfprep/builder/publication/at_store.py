@@ -24,7 +24,7 @@ import google_crc32c
 
 from tfprep.builder.layout import Layout
 from tfprep.builder.planning.plan import Plan
-from tfprep.builder.publication.metadata import manifest_of
+from tfprep.builder.publication.contents import manifest_of
 from tfprep.builder.publication.publish import (
     Publication,
     other_files,

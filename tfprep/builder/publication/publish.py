@@ -26,8 +26,7 @@ from typing import TypeAlias
 
 from tfprep.builder.layout import Layout
 from tfprep.builder.planning.plan import Plan
-from tfprep.builder.publication.index_rows import index_tables
-from tfprep.builder.publication.metadata import manifest_of
+from tfprep.builder.publication.contents import index_tables, manifest_of
 from tfprep.builder.receipts import Receipt
 from tfprep.dataset import FileInfo, Manifest, read_manifest
 from tfprep.dataset.croissant import CROISSANT, croissant_text
@@ -55,7 +54,7 @@ def publish(plan: Plan, layout: Layout, receipts: Sequence[Receipt], common: Map
       plan: The plan of the build.
       layout: The folders of the build.
       receipts: The receipts of all shards, by split and shard.
-      common: The form of each field (`tfprep.builder.shards.forms`).
+      common: The form of each field (`tfprep.builder.shards.sums`).
     """
     manifest = manifest_of(plan, receipts, common)
     published = find_published(layout, manifest)

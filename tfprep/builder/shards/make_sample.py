@@ -7,11 +7,13 @@ names the stage and the field, so that the sample is rejected and the build goes
 from __future__ import annotations
 
 import dataclasses
+import signal
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from types import MappingProxyType
+from time import perf_counter
+from types import MappingProxyType, TracebackType
 from typing import Any, Protocol, TypeGuard, TypeVar
 
 import numpy as np
@@ -20,9 +22,8 @@ from tfprep import images
 from tfprep.augment.chain import Custom, apply_colours, apply_geometry
 from tfprep.augment.transform import ColourOp, Transform, identity
 from tfprep.augment.warp import Fill, reduction_for, warp_sample
-from tfprep.builder.shards.stages import SampleStage
 from tfprep.codecs import Feature, Original
-from tfprep.errors import SampleError
+from tfprep.errors import BuildError, SampleError, summary_of
 from tfprep.fields import RASTER_KINDS, Array, FieldSpec, ImageArray, Kind, Sample, Size, raster_size
 from tfprep.recipe import Recipe
 from tfprep.recipe.checks import derived_kind
@@ -415,3 +416,50 @@ def _steps(stage: str, ops: Sequence[T]) -> Iterator[tuple[str, T]]:
         name = getattr(op, "__name__", type(op).__name__)
         yield f"{stage}/{name}/{seen[name]}", op
         seen[name] += 1
+
+
+# --- stages ------------------------------------------------------------------------------------------------------------
+
+
+class TimedStage:
+    """A context that adds its duration to `seconds[stage]`."""
+
+    def __init__(self, seconds: dict[str, float], stage: str) -> None:
+        self._seconds, self.stage = seconds, stage
+        self._started = 0.0
+
+    def __enter__(self) -> None:
+        self._started = perf_counter()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._seconds[self.stage] = self._seconds.get(self.stage, 0.0) + perf_counter() - self._started
+
+
+class SampleStage(TimedStage):
+    """`TimedStage`, and what is raised inside becomes a SampleError that names the stage and the field.
+
+    That is any exception of a user's function, such as SystemExit and GeneratorExit; KeyboardInterrupt only where Ctrl-C is
+    ignored, as in worker processes. A failed import ends the build as a BuildError: it is no fault of the sample, and another
+    machine of the build may have what is missing here.
+    """
+
+    def __init__(self, seconds: dict[str, float], stage: str, field: str = "") -> None:
+        super().__init__(seconds, stage)
+        self._field = field
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        super().__exit__(kind, error, trace)
+        if isinstance(error, BuildError):  # a stage inside this one has named itself
+            return
+        if isinstance(error, SampleError):
+            raise error.located(stage=self.stage, field=self._field) from error
+        if isinstance(error, ImportError):
+            where = f"{self.stage} of '{self._field}'" if self._field else self.stage
+            raise BuildError(f"{where}: {summary_of(error)}") from error
+        from_keyboard = isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
+        if error is not None and not from_keyboard:
+            raise SampleError(summary_of(error), stage=self.stage, field=self._field) from error

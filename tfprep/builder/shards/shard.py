@@ -24,9 +24,9 @@ import numpy as np
 from tfprep.builder.layout import Layout, check_mark, name_locked
 from tfprep.builder.receipts import (
     Contents,
-    Moments,
     Receipt,
     Reject,
+    ShardTask,
     changed_samples,
     read_contents,
     read_receipt,
@@ -35,12 +35,17 @@ from tfprep.builder.receipts import (
     withdraw_receipt,
     write_receipt,
 )
-from tfprep.builder.shards.accumulate import class_counts, image_moments
-from tfprep.builder.shards.forms import FieldForm, check_expected, counted, of_variants
 from tfprep.builder.shards.inputs import Inputs, RawSample, thumbnail
-from tfprep.builder.shards.make_sample import SampleMaker, Stored
-from tfprep.builder.shards.stages import TimedStage
-from tfprep.builder.shards.task import ShardTask
+from tfprep.builder.shards.make_sample import SampleMaker, Stored, TimedStage
+from tfprep.builder.shards.sums import (
+    FieldForm,
+    Moments,
+    check_expected,
+    class_counts,
+    counted,
+    image_moments,
+    of_variants,
+)
 from tfprep.builder.shards.unfinished import DIGEST, KEY, SampleResult, UnfinishedShard
 from tfprep.child_process import NO_ITEM, Mark
 from tfprep.codecs import Original

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from tfprep.builder.receipts import Moments, Reject
+from tfprep.builder.receipts import Reject
+from tfprep.builder.shards.sums import Moments
 from tfprep.dataset.manifest import FileInfo
 from tfprep.dataset.names import stored_name
 from tfprep.errors import RecordError

@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tfprep.builder.progress import NodeNews
+from tfprep.builder.options import NodeNews
 from tfprep.builder.workers.node import Json, NodeTask, shared_folder_check
 from tfprep.builder.workers.remote_node import Connection, NodeLostError, NodeRefusedError, RemoteNode, differences
 from tfprep.builder.workers.user_code import collected

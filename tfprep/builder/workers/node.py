@@ -19,9 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tfprep.builder.layout import Layout
-from tfprep.builder.planning.versions import building_versions
-from tfprep.builder.scratch import scratch_folder
+from tfprep.builder.layout import Layout, scratch_folder
+from tfprep.builder.planning.plan import building_versions
 from tfprep.builder.shards.inputs import Inputs
 from tfprep.builder.workers.user_code import UserCode, unpack
 from tfprep.child_process import NothingNew, Processes, TaskProgress, WorkerEvent, WorkerState

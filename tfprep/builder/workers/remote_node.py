@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
-from tfprep.builder.planning.versions import building_versions
+from tfprep.builder.planning.plan import building_versions
 from tfprep.builder.workers.node import Json, Node, NodeReply, NodeTask
 from tfprep.child_process import TaskCrashed, TaskDone, TaskProgress, WorkerEvent, WorkerState, rebuilt_error
 from tfprep.engines import Ray

@@ -8,13 +8,16 @@ and the shards that hold another one are built again without those samples.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TypeAlias
+from typing import Any, TypeAlias
+
+import cv2
+import numpy as np
 
 from tfprep.errors import SampleError
-from tfprep.fields import FieldSpec
+from tfprep.fields import Array, FieldSpec
 
 
 @dataclass(frozen=True)
@@ -91,3 +94,59 @@ def most_common(shards: Iterable[FieldForms]) -> dict[str, str]:
 def expected_of(forms: FieldForms, common: Mapping[str, str]) -> dict[str, str]:
     """Return what a shard with these forms must expect: the common form of each field in which it holds another."""
     return {name: common[name] for name, of_field in forms.items() if set(of_field) != {common[name]}}
+
+
+# --- pixels and classes ------------------------------------------------------------------------------------------------
+
+
+_CV_CHANNELS = 4
+"""Number of channels that OpenCV's statistics take at once."""
+_FEW = 64
+"""Numbers that are counted one by one: for a label among a thousand classes, `bincount` would make a thousand zeros a sample."""
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Sums over the pixels of an image field, by channel. Those of whole numbers are exact, so the order of adding does not
+    matter; those of floats are added in the order of samples and shards, which is always the same."""
+
+    pixels: int = 0
+    sums: tuple[float, ...] = ()
+    squares: tuple[float, ...] = ()
+
+    def plus(self, other: Moments) -> Moments:
+        if not self.pixels or not other.pixels:
+            return self if self.pixels else other
+        sums = tuple(a + b for a, b in zip(self.sums, other.sums, strict=True))
+        squares = tuple(a + b for a, b in zip(self.squares, other.squares, strict=True))
+        return Moments(self.pixels + other.pixels, sums, squares)
+
+
+def image_moments(image: Array) -> Moments:
+    """Return the sums of an image [H, W, C]: exact for uint8, to within rounding of float64 for other dtypes.
+
+    OpenCV adds whole numbers and divides them at the end; multiplied back and rounded, they are exact.
+    """
+    groups = [
+        cv2.meanStdDev(image[:, :, first : first + _CV_CHANNELS]) for first in range(0, image.shape[2], _CV_CHANNELS)
+    ]
+    pixels = image.shape[0] * image.shape[1]
+    means, deviations = ([value for group in groups for value in group[part].ravel().tolist()] for part in (0, 1))
+    sums = [m * pixels for m in means]
+    squares = [(s * s + m * m) * pixels for m, s in zip(means, deviations, strict=True)]
+    if image.dtype.kind == "f":
+        return Moments(pixels, tuple(sums), tuple(squares))
+    return Moments(pixels, tuple(map(round, sums)), tuple(map(round, squares)))
+
+
+def class_counts(value: Any, classes: int) -> Counter[int]:
+    """Count how often each class occurs in a label (or several), or in the pixels of a mask; other numbers are left out."""
+    numbers = np.asarray(value).reshape(-1)
+    if numbers.size <= _FEW:
+        return Counter(number for number in numbers.tolist() if 0 <= number < classes)
+    counts = np.bincount(numbers.astype(np.int64), minlength=classes)[:classes]
+    return Counter({number: int(counts[number]) for number in np.flatnonzero(counts).tolist()})
+
+
+def add_counts(before: Sequence[int], after: Sequence[int]) -> tuple[int, ...]:
+    return tuple(a + b for a, b in zip(before, after, strict=True)) if before else tuple(after)
