@@ -24,10 +24,10 @@ import numpy as np
 from tfprep.bench.rounds import Candidate
 from tfprep.bench.samples import RawSamples
 from tfprep.codecs import Png
-from tfprep.dataset import Dataset
 from tfprep.errors import LoaderError
 from tfprep.export.stored import stored_samples
 from tfprep.fields import FieldSpec
+from tfprep.load import Data
 from tfprep.optional import require_package
 from tfprep.recipe import Recipe
 
@@ -42,7 +42,7 @@ class Work:
     Images are written as files to the folder `scratch`.
     """
 
-    dataset: Dataset
+    dataset: Data
     split: str
     batch_size: int
     scratch: Path
@@ -125,37 +125,8 @@ def _specs(samples: RawSamples) -> Mapping[str, FieldSpec]:
 
 def _tf_guide(work: Work) -> Callable[[], Iterator[Any]]:
     """https://www.tensorflow.org/guide/data_performance"""
-
-    def begin() -> Iterator[Any]:
-        import tensorflow as tf
-
-        files = tf.data.Dataset.from_tensor_slices(_paths(work)).shuffle(len(_paths(work)))
-        records = files.interleave(tf.data.TFRecordDataset, num_parallel_calls=tf.data.AUTOTUNE).repeat()
-        made = records.shuffle(SHUFFLE).map(parser(work.dataset), num_parallel_calls=tf.data.AUTOTUNE)
-        return iter(made.batch(work.batch_size, drop_remainder=True).prefetch(tf.data.AUTOTUNE))
-
-    return begin
-
-
-def parser(dataset: Dataset) -> Callable[[Any], Mapping[str, Any]]:
-    """A function from a record to its fields, with `tf.io.parse_single_example` and TensorFlow's decoders."""
-    import tensorflow as tf
-
-    features: dict[str, Any] = {}
-    for name, spec in dataset.fields.items():
-        features |= dataset.codecs[name].tf_features(name, spec)
-
-    def parse(record: Any) -> dict[str, Any]:
-        parsed = tf.io.parse_single_example(record, features)
-        return {name: dataset.codecs[name].tf_decode(parsed, name, spec) for name, spec in dataset.fields.items()}
-
-    function: Callable[[Any], Mapping[str, Any]] = tf.autograph.experimental.do_not_convert(parse)
-    return function
-
-
-def _paths(work: Work) -> list[str]:
-    files = work.dataset.split(work.split).files
-    return [str(work.dataset.shard_path(file)) for variant in files for file in variant]
+    options: dict[str, Any] = {"training": True, "shuffle_buffer": SHUFFLE, "variants": "all"}
+    return lambda: iter(work.dataset.tf_dataset(work.split, work.batch_size, **options).repeat())
 
 
 def _tfds(work: Work) -> Callable[[], Iterator[Any]]:

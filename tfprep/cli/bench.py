@@ -180,10 +180,10 @@ def _place(folder: str) -> Path:
 
 def _baselines(folder: Path, options: BenchOptions, given: dict[str, Any], scratch: Path) -> list[Candidate]:
     from tfprep.bench.baselines import Work, baseline
-    from tfprep.dataset import open_dataset
+    from tfprep.load import open as open_data
     from tfprep.recipe.file import data_root, load_recipe
 
-    dataset, path = open_dataset(folder), given["recipe"]
+    dataset, path = open_data(folder), given["recipe"]
     work = Work(
         dataset,
         options.split or next(iter(dataset.splits)),
