@@ -34,7 +34,9 @@ def summary_of(error: BaseException) -> str:
     """Return the type of an exception and its text, also of one whose own `__str__` fails."""
     try:
         return f"{type(error).__name__}: {error}"
-    except Exception as fault:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as fault:  # such as SystemExit
         return f"{type(error).__name__} (its text cannot be shown: {type(fault).__name__} in __str__)"
 
 

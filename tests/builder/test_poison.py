@@ -77,6 +77,10 @@ class Unprintable(Exception):
     def __str__(self):
         raise ValueError("no")
 
+class Leaving(Exception):
+    def __str__(self):
+        raise SystemExit
+
 class Own(BaseException):
     pass
 
@@ -87,6 +91,8 @@ RAISED = {
     "raise GeneratorExit('mine')": "GeneratorExit: mine",
     "raise Own('mine')": "Own: mine",
     "raise SystemExit(3)": "SystemExit: 3",
+    "raise Leaving()": "Leaving (its text cannot be shown: SystemExit in __str__)",
+    "raise ValueError('half a pair: ' + chr(0xD800))": r"ValueError: half a pair: \xed\xa0\x80",
     "from tfprep.errors import SampleError; raise SampleError(np.ones(2))": "[1. 1.]",
 }
 

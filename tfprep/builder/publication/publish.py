@@ -294,4 +294,8 @@ def _reject_lines(receipts: Sequence[Receipt]) -> Iterator[str]:
 
 def _printable(text: str) -> str:
     """Show bytes of a file name that are not UTF-8 as `\\xff`, as a sample's key does."""
-    return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    try:
+        data = text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:  # half of a UTF-16 pair, as JSON and messages of exceptions may hold
+        data = text.encode("utf-8", "surrogatepass")
+    return data.decode("utf-8", "backslashreplace")
