@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from tests.warm_python import run_python
+
 ROOT = Path(__file__).parents[1]
 BLOCKS = [
     block
@@ -54,10 +56,14 @@ def run(block: str, folder: Path, dataset: Path, killed_at: int, environment: di
     folder.mkdir(exist_ok=True)
     script = folder / "trainer.py"
     script.write_text(_SCRIPT.replace("#BLOCK", block))
-    command = [sys.executable, str(script), str(dataset), str(killed_at)]
-    done = subprocess.run(
-        command, check=False, cwd=folder, env=environment, capture_output=True, text=True, timeout=280
-    )
+    arguments = [str(script), str(dataset), str(killed_at)]
+    if environment is None:
+        done = run_python(arguments, cwd=folder)
+    else:  # another backend of Keras, which is chosen when Keras is imported
+        command = [sys.executable, *arguments]
+        done = subprocess.run(
+            command, check=False, cwd=folder, env=environment, capture_output=True, text=True, timeout=280
+        )
     assert done.returncode == (-signal.SIGKILL if killed_at else 0), done.stderr[-3000:]
 
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import subprocess
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
 
-def wait_until(condition: Callable[[], T], process: subprocess.Popen[str] | None = None, seconds: float = 60) -> T:
+def wait_until(condition: Callable[[], T], process: Any = None, seconds: float = 60) -> T:
     """Return the first value of `condition()` that is true.
 
-    AssertionError after that many seconds, or as soon as the process that should make it true has ended.
+    AssertionError after that many seconds, or as soon as the process (of `subprocess.Popen`) that should make it true has ended.
     """
     end = time.monotonic() + seconds
     while not (value := condition()):

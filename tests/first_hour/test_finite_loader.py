@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
+from tests.warm_python import run_python
 
 SCRIPT = """
 import warnings
@@ -33,9 +31,7 @@ print(sum(1 for _ in train), sum(1 for _ in val))
 
 def test_a_first_script(photos, tmp_path):
     """50 samples are 6 full batches, 11 are 2."""
-    command = [sys.executable, "-c", SCRIPT, str(photos.path), str(tmp_path / "saved")]
-    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
-    done = subprocess.run(command, env=environment, check=False, capture_output=True, text=True, timeout=280)
+    done = run_python(["-c", SCRIPT, str(photos.path), str(tmp_path / "saved")])
     assert done.returncode == 0, done.stderr[-2000:]
     dataset, train, val, *rest = done.stdout.splitlines()
     assert len(dataset) < 400

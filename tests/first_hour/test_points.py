@@ -14,6 +14,7 @@ import pytest
 from PIL import Image
 
 import tfprep
+from tests.warm_python import run_python
 from tfprep.cli import main
 
 ENVIRONMENT = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": str(Path(__file__).parents[2])}
@@ -74,9 +75,9 @@ print(train.next_step, int(model.optimizer.iterations))
 
 def test_a_killed_run_continues_at_its_best_checkpoint(photos, tmp_path):
     """Epochs of 6 steps: the checkpoint of step 12 is followed by step 12, and not by that of the kill."""
-    killed = run("-c", BEST, str(photos.path), cwd=tmp_path)
+    killed = run_python(["-c", BEST, str(photos.path)], cwd=tmp_path)
     assert killed.returncode == -signal.SIGKILL, killed.stderr[-2000:]
-    again = run("-c", BEST, str(photos.path), cwd=tmp_path)
+    again = run_python(["-c", BEST, str(photos.path)], cwd=tmp_path)
     assert again.returncode == 0, again.stderr[-2000:]
     assert again.stdout.split("\n")[:2] == ["12 12", "24 24"]
 

@@ -5,9 +5,7 @@ break.
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
 import sys
 import textwrap
 from pathlib import Path
@@ -18,6 +16,7 @@ import pytest
 
 import tfprep
 from tests.waiting import wait_until
+from tests.warm_python import WarmPython
 from tfprep.errors import LoaderError
 
 keras = pytest.importorskip("keras")
@@ -93,14 +92,12 @@ def trainer(tmp_path):
     return path
 
 
-def start(trainer: Path, dataset: Path, run: Path, slow: float = 0.0) -> subprocess.Popen[str]:
+def start(trainer: Path, dataset: Path, run: Path, slow: float = 0.0) -> WarmPython:
     run.mkdir(exist_ok=True)
-    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
-    command = [sys.executable, str(trainer), str(dataset), str(run), str(slow)]
-    return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+    return WarmPython([str(trainer), str(dataset), str(run), str(slow)])
 
 
-def finish(process: subprocess.Popen[str]) -> None:
+def finish(process: WarmPython) -> None:
     _, errors = process.communicate(timeout=200)
     assert process.returncode == 0, errors
 

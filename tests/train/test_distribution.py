@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.warm_python import run_python
+
 WORKER = Path(__file__).parents[1] / "first_hour" / "two_hosts_tensorflow.py"
 
 MIRRORED = """
@@ -61,16 +63,15 @@ def _flat(parts: Iterable[list[int]]) -> list[int]:
 
 def test_mirrored_strategy_on_two_devices(photos: Any, tmp_path: Path) -> None:
     """Runs in a new process, since devices are created before anything else, and collectives are counted from the start."""
-    result = _run([sys.executable, "-c", MIRRORED, str(photos.path), str(tmp_path)])
+    result = _run(["-c", MIRRORED, str(photos.path), str(tmp_path)])
     assert all(shares == [5, 5] for shares in result["shares"])
     assert sorted(number % 1000 for number in result["seen"]) == list(range(50))
     assert result["step"] == 10
     assert result["waits"] is None  # It is not measured here, and a message says so.
 
 
-def _run(command: list[str]) -> Any:
-    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=150, check=False)
+def _run(arguments: list[str]) -> Any:
+    done = run_python(arguments)
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout.splitlines()[-1])
 
