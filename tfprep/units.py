@@ -1,4 +1,4 @@
-"""How amounts and names appear in text for people: on the command line, in messages and in reports."""
+"""Amounts and names in text for people: on the command line, in messages and in reports."""
 
 from __future__ import annotations
 

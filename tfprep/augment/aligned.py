@@ -99,7 +99,7 @@ class Aligned:
         return any(axis.shrinks or axis.grows for axis in (self.rows, self.columns))
 
     def mirrors_right(self, border: Border) -> bool:
-        """Whether padding what is seen equals padding the image: a mirror deeper than the window would show too little."""
+        """Tells if padding what is seen equals padding the image: a mirror deeper than the window would show too little."""
         if border != "reflect":
             return True
         return all(max(axis.padding) <= axis.out_to - axis.out_from for axis in (self.rows, self.columns))

@@ -20,7 +20,7 @@ from tfprep.errors import RecipeError
 from tfprep.fields import Array, Size
 
 _ATTEMPTS = 10
-"""How often torchvision's RandomResizedCrop tries before it falls back to a central crop."""
+"""Tries of torchvision's RandomResizedCrop before it falls back to a central crop."""
 
 
 @dataclass(frozen=True)
@@ -183,12 +183,12 @@ def _fit(size: Size, box: Size) -> Size:
 
 
 def _centre(length: int, window: int) -> int:
-    """Where a central window begins, rounded as torchvision rounds; negative where it is longer than the image."""
+    """The beginning of a central window, rounded as torchvision rounds; negative where it is longer than the image."""
     return round((length - window) / 2) if length >= window else -((window - length) // 2)
 
 
 def _window_start(length: int, window: int, draw: float) -> int:
-    """Where a window begins for a `draw` from [0, 1): every start is equally likely. It is central where it does not fit."""
+    """The beginning of a window for a `draw` from [0, 1): every start is equally likely. It is central where it does not fit."""
     return int(draw * (length - window + 1)) if length >= window else _centre(length, window)
 
 

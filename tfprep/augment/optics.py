@@ -1,4 +1,4 @@
-"""What lenses, sensors and files do to an image: sharpness, blur, noise, JPEG artefacts, parts missing.
+"""Effects of lenses, sensors and files on an image: sharpness, blur, noise, JPEG artefacts, parts missing.
 
 Images are uint8 [H, W, 3] RGB and stay so.
 """

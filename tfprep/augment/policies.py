@@ -182,7 +182,7 @@ OPS = ("Identity", *GEOMETRIC, *TONAL)
 
 @dataclass(frozen=True)
 class Magnitudes:
-    """How strong each op is at magnitude 30; `translate_px` stands for `translate` (a share) where it is given."""
+    """The strength of each op at magnitude 30; `translate_px` stands for `translate` (a share) where it is given."""
 
     shear: float = 0.3
     translate: float = 150 / 331

@@ -24,11 +24,11 @@ class Bend(Protocol):
     """
 
     def pull(self, x: Array, y: Array, /) -> tuple[Array, Array]:
-        """Where output points come from. This is the definition, as a picture is drawn with it."""
+        """Return where output points come from. This is the definition, as a picture is drawn with it."""
         ...
 
     def push(self, x: Array, y: Array, /) -> tuple[Array, Array]:
-        """Where input points go to: the inverse of `pull`, to a hundredth of a pixel."""
+        """Return where input points go to: the inverse of `pull`, to a hundredth of a pixel."""
         ...
 
 
@@ -53,7 +53,7 @@ class Transform:
 
     @property
     def mirrors(self) -> bool:
-        """Whether the output is a mirror image: what turns to the left in the input turns to the right."""
+        """Tells if the output is a mirror image: what turns to the left in the input turns to the right."""
         matrices = (self.matrix, *(matrix for matrix, _ in self.bends))
         # The Jacobian's determinant is det(M) / depth³, and nothing with a depth of 0 or less is seen.
         return sum(bool(np.linalg.det(matrix) < 0) for matrix in matrices) % 2 == 1
@@ -159,7 +159,7 @@ def exchange_rows(points: Array, flip_indices: Sequence[int]) -> Array:
 
 
 def inside(xy: Array, transform: Transform) -> Array:
-    """Whether output points [N, 2] lie on the output's pixels: bool [N]."""
+    """Tells which output points [N, 2] lie on the output's pixels: bool [N]."""
     height, width = transform.size
     return np.asarray((xy[:, 0] >= 0) & (xy[:, 0] < width) & (xy[:, 1] >= 0) & (xy[:, 1] < height))
 

@@ -121,17 +121,17 @@ def reduction_for(transform: Transform) -> int:
 
 @dataclass(frozen=True, eq=False)
 class _View:
-    """How rasters of one `size` are drawn: from their own coordinates, by `plan` where the axes stay parallel."""
+    """The way to draw rasters of one `size`: from their own coordinates, by `plan` where the axes stay parallel."""
 
     size: Size
     transform: Transform
     plan: Aligned | None
     reduced: int = 1
-    """How many pixels of the picture, in which the plan counts, each pixel of the raster shows a side."""
+    """Pixels of the picture, in which the plan counts, that each pixel of the raster shows a side."""
 
     @cached_property
     def oversampling(self) -> int:
-        """How many times larger images and maps are drawn before they are averaged."""
+        """The factor by which images and maps are drawn larger before they are averaged."""
         smallest = float(singular_values(self.transform)[1].min(initial=1))
         if smallest >= _PLAIN_SCALE:
             return 1
@@ -362,7 +362,7 @@ _NOWHERE_PX = -1e4
 
 
 def _looks_back(transform: Transform) -> bool:
-    """Whether part of the output lies behind the eye of a perspective, where OpenCV would draw the image upside down."""
+    """Tells if part of the output lies behind the eye of a perspective, where OpenCV would draw the image upside down."""
     if is_affine(transform.matrix):
         return False
     height, width = transform.size

@@ -49,7 +49,7 @@ class Codec(Protocol):
 
 
 class InPlace(Protocol):
-    """What the codecs of rasters can also do: decode into existing memory."""
+    """Codecs of rasters, which can also decode into existing memory."""
 
     def decode_into(self, feature: Any, spec: FieldSpec, out: Array) -> None:
         """The same values as `decode`, into `out`: C-contiguous, of the right shape and dtype. SampleError where they are not."""

@@ -85,7 +85,7 @@ def _channels(spec: FieldSpec) -> int:
 
 
 def _checked_jpeg(data: bytes) -> bool:
-    """Whether it is a JPEG; SampleError where its header, or a PNG's, gives more pixels than are decoded."""
+    """Tells if it is a JPEG; SampleError where its header, or a PNG's, gives more pixels than are decoded."""
     if not images.is_jpeg(data) and not data.startswith(_PNG_START):
         raise SampleError(f"neither a JPEG nor a PNG: {len(data)} bytes that begin with {data[:8]!r}")
     images.stored_size(data)

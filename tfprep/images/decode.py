@@ -113,7 +113,7 @@ def decode_map(data: bytes) -> Array:
 
 
 def keeps_original(data: bytes) -> bool:
-    """Whether these bytes, untouched, decode to the same pixels everywhere: an upright JPEG of gray or YCbCr, or a PNG of
+    """Tells if these bytes, untouched, decode to the same pixels everywhere: an upright JPEG of gray or YCbCr, or a PNG of
     8-bit gray or RGB without transparency. TensorFlow reads no other format as `decode_image` does."""
     if is_jpeg(data):
         header = jpeg_header(data)

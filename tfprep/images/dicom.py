@@ -23,7 +23,7 @@ from tfprep.optional import require_package
 _PREAMBLE, _MARK = 128, b"DICM"
 _GRAY = ("MONOCHROME1", "MONOCHROME2")
 _ALREADY_RGB = ("RGB", "YBR_FULL", "YBR_FULL_422", "YBR_ICT", "YBR_RCT")
-"""What `pixel_array` returns as RGB; the last two are undone by decoders of JPEG 2000."""
+"""Colour spaces that `pixel_array` returns as RGB; the last two are undone by decoders of JPEG 2000."""
 _OF_FRAMES = ("PixelValueTransformationSequence", "FrameVOILUTSequence")
 """The functional groups that say how numbers are shown."""
 _WIDE_LUT_BITS = 16

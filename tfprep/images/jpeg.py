@@ -77,7 +77,7 @@ def decode_jpeg(data: bytes, size: Size, reduced: int) -> ImageArray:
 
 
 def certain_to_decode(data: bytes) -> bool:
-    """Whether a file is certain to decode, found at a tenth of the cost of decoding it; False where that is not known.
+    """Tells if a file is certain to decode, at a tenth of the cost of decoding it; False where that is not known.
 
     Damage inside the data of a scan changes pixels, but is no error to libjpeg; damage to what surrounds the scan is. So the
     segments of a sequential JPEG are decoded without the scan's data. Other JPEGs and other formats give False.
@@ -246,6 +246,6 @@ def _entries(tiff: bytes, order: str) -> list[tuple[int, int, int, int]] | None:
 
 
 def _is_whole(kind: int, count: int, offset: int, end: int) -> bool:
-    """Whether a value is of a known type and lies inside, in its entry or where that points to."""
+    """Tells if a value is of a known type and lies inside, in its entry or where that points to."""
     size = _TYPE_BYTES.get(kind)
     return size is not None and (size * count <= 4 or offset + size * count <= end)

@@ -152,7 +152,7 @@ def _seek(image: Image.Image, page: int | None) -> None:
 
 
 _STARTS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
-"""How TIFF and BigTIFF begin, in either byte order."""
+"""First bytes of TIFF and BigTIFF, in either byte order."""
 _ORIENTATION, _NODATA = 274, 42113
 """Tags: orientation (TIFF 6.0, page 36), and GDAL's number for pixels without data
 (https://gdal.org/en/stable/drivers/raster/gtiff.html)."""

@@ -47,7 +47,7 @@ _STRIP_PIXELS = 1 << 20
 
 
 def is_jpeg(data: bytes) -> bool:
-    """Whether the bytes begin as a JPEG does."""
+    """Tells if the bytes begin as a JPEG does."""
     return data[:3] == JPEG_START
 
 

@@ -50,7 +50,7 @@ def decode_png(data: bytes) -> Array:
 
 
 def has_right_checksums(data: bytes) -> bool:
-    """Whether each chunk of a PNG, up to its last one, is followed by the CRC-32 of its type and content."""
+    """Tells if each chunk of a PNG, up to its last one, is followed by the CRC-32 of its type and content."""
     view, at = memoryview(data), 8
     while at + 12 <= len(data):  # length, type and checksum have four bytes each
         end = at + 8 + int.from_bytes(data[at : at + 4], "big")
@@ -112,7 +112,7 @@ def deep_pixels(image: Image.Image, data: bytes) -> ImageArray:
 
 
 def _alpha(image: Image.Image) -> int:
-    """What a fourth channel is. Raises SampleError for the layouts that OpenCV misreads."""
+    """The meaning of a fourth channel. Raises SampleError for the layouts that OpenCV misreads."""
     tags = getattr(image, "tag_v2", {})
     if tags.get(_TIFF_PLANAR, 1) == _SEPARATE_PLANES:
         # OpenCV 5.0 returns uninitialised memory for these.

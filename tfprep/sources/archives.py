@@ -125,7 +125,7 @@ class Archives:
         return {"image": "image", **label, **{name: kind for name, (kind, _) in self.fields.items()}}
 
     def decoders(self) -> dict[str, FieldDecoder]:
-        """How images become pixels, if not as 8-bit RGB."""
+        """The decoders of images that do not become 8-bit RGB."""
         return pixel_decoders(self.pixels)
 
     def scan(self, root: Path) -> Listing:
@@ -193,7 +193,7 @@ class Archives:
         return next((ending for ending in self.image if ending in sample.members), None)
 
     def _holes(self, sample: _Sample) -> Holes | None:
-        """What the placeholders of `members` stand for; None if the image's name does not fit."""
+        """The values of the placeholders of `members`; None if the image's name does not fit."""
         if self.members is None:
             return {}
         name = sample.members[self._image(sample) or ""].name.removeprefix("./")
@@ -312,7 +312,7 @@ _OPENERS: Mapping[bytes, Callable[[Any], Any]] = {
     b"\xfd7zXZ": lzma.open,
     b"\x28\xb5\x2f\xfd": _zstandard,
 }
-"""How compressed files begin, and what reads them."""
+"""First bytes of compressed files, and the functions that read them."""
 
 
 def plain_archive(path: Path) -> Path:

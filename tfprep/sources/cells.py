@@ -151,7 +151,7 @@ def path_columns(template: Template, by_file: bool) -> list[str]:
 
 @dataclass(frozen=True)
 class Columns:
-    """What each column gives.
+    """The meaning of each column.
 
     `files` are the fields with a file, `values` the others with kind and column; `numbers` the class numbers by label
     field, `whole` the scalar fields of whole numbers; `key`, `split` and `group` are columns. With `by_file`, `{split}` in a path

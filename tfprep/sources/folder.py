@@ -67,7 +67,7 @@ class Folder:
         return {"image": "image", **label}
 
     def decoders(self) -> dict[str, FieldDecoder]:
-        """How images become pixels, if not as 8-bit RGB."""
+        """The decoders of images that do not become 8-bit RGB."""
         return pixel_decoders(self.pixels)
 
     def scan(self, root: Path) -> Listing:

@@ -1,4 +1,4 @@
-"""What `tfprep check` wrote, taken over by a recipe: samples to leave out, and samples that belong into one split."""
+"""Results of `tfprep check` in a recipe: samples to leave out, and samples that belong into one split."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Without:
         return getattr(self.source, "kinds", None)
 
     def decoders(self) -> dict[str, FieldDecoder]:
-        """How the other source's fields are made."""
+        """The other source's decoders."""
         decoders: dict[str, FieldDecoder] = getattr(self.source, "decoders", dict)()
         return decoders
 

@@ -85,7 +85,7 @@ class Paired:
         return kinds | ({"label": "label"} if "label" in compile_pattern(self.image, "Paired: image").holes else {})
 
     def decoders(self) -> dict[str, FieldDecoder]:
-        """How masks of other numbers or colours become class numbers, and images become pixels, if not as 8-bit RGB."""
+        """The decoders of masks with other numbers or colours, and of images that do not become 8-bit RGB."""
         decoders = pixel_decoders(self.pixels)
         if self.numbers or self.palette:
             decoders["mask"] = MappedMask("mask", tuple(self.numbers.items()), tuple(self.palette.items()))

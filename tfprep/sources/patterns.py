@@ -29,7 +29,7 @@ IMAGE_SUFFIXES: tuple[str, ...] = (
 """The suffixes of images, in lower case, for a pattern that names no suffix."""
 
 Holes: TypeAlias = Mapping[str, str]
-"""What each placeholder stands for; `*` and `**` go by `_1`, `_2`, … and `__`."""
+"""Values of placeholders; `*` and `**` go by `_1`, `_2`, … and `__`."""
 
 _BRACES = re.compile(r"\{\{|\}\}|\{([^{}]+)\}|[^{}]+|[{}]")
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
@@ -141,7 +141,7 @@ class Pattern:
 
     @cached_property
     def _deep_at(self) -> int | None:
-        """Which of the folders is `**`."""
+        """The place of `**` among the folders."""
         return next((i for i, part in enumerate(self.folders) if part.any_depth), None)
 
     @cached_property

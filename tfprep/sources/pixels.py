@@ -1,4 +1,4 @@
-"""How the files of a field of images become pixels, where 8-bit RGB would lose something."""
+"""Pixels of images for which 8-bit RGB would lose something."""
 
 from __future__ import annotations
 

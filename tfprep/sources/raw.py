@@ -36,12 +36,12 @@ from tfprep.storage.store import open_store
 from tfprep.storage.urls import PathOrUrl, folder_at, is_remote, open_file, scheme_of
 
 Read: TypeAlias = Callable[[Path, str], bytes]
-"""What reads a reference below a root: `read_raw`, or what stands in for it."""
+"""Reads a reference below a root: `read_raw`, or a stand-in for it."""
 _REQUESTS = 32
 """Requests in flight where every file must be asked for by itself; obstore waits in Rust, so that a thread costs little."""
 _HTTP = ("http", "https")
 _NO_RANGES = "Range request not supported"
-"""What obstore says of a server that sends files only whole."""
+"""obstore's message about a server that sends files only whole."""
 
 
 class Names(NamedTuple):
@@ -53,7 +53,7 @@ class Names(NamedTuple):
 
 
 class RawState(NamedTuple):
-    """What tells whether a file has changed: size and time of change, or at a URL the store's entity tag; and its size.
+    """Identity of a file's content: size and time of change, or at a URL the store's entity tag; and its size.
 
     The text of a file that cannot be looked at is the name of an error. `identity` is empty at a URL; on this machine it also
     differs where another file of the same size and time took the place, but is no property of a copy on another machine.
@@ -409,7 +409,7 @@ _SCHEME = re.compile(r"[a-z][a-z0-9]*://")
 
 
 class Reference(NamedTuple):
-    """Where raw bytes are.
+    """A place of raw bytes.
 
     Attributes:
         file: The path of a file relative to the root, or its URL.

@@ -270,7 +270,7 @@ def _inner_fields(kind: Any) -> list[str]:
 
 
 def _read_as(file: pq.ParquetFile, name: str) -> str:
-    """What Parquet reads for a column: of a list of structs the whole list, which has longer names inside the file."""
+    """The column that Parquet reads: of a list of structs the whole list, which has longer names inside the file."""
     import pyarrow as pa
 
     top = name.partition(".")[0]
@@ -336,7 +336,7 @@ def _classes(features: Any, column: str) -> tuple[str, ...] | None:
 
 
 def _plain(feature: Any) -> Any:
-    """What a list holds: `{"feature": ..., "_type": "Sequence"}`, and in older files a list of one."""
+    """The type of a list's elements: `{"feature": ..., "_type": "Sequence"}`, and in older files a list of one."""
     while True:
         if isinstance(feature, list) and len(feature) == 1:
             (feature,) = feature

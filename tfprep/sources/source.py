@@ -56,7 +56,7 @@ class Listing:
 
 
 class FieldDecoder(Protocol):
-    """How a field is made of a sample's raw parts, where that is not the way of its kind. A frozen dataclass of options.
+    """Makes a field of a sample's raw parts, where that is not the way of its kind. A frozen dataclass of options.
 
     `raw` holds the bytes of files and the values of the entry, by the names of `Listing.files` and `Listing.values`.
     """

@@ -77,7 +77,7 @@ class Fractions:
 
     @property
     def by_column(self) -> bool:
-        """Whether `group_by` names a column of a table: a string that is no regular expression with a group."""
+        """Tells if `group_by` names a column of a table: a string that is no regular expression with a group."""
         return isinstance(self.group_by, str) and "(" not in self.group_by
 
     def shares(self) -> dict[str, float]:

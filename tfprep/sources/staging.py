@@ -19,7 +19,7 @@ from tfprep.storage.local import free_bytes, whole_file, writing
 
 VARIABLE = "TFPREP_STAGING"
 _LEAST_FREE_BYTES = 1 << 30
-"""What a copy leaves of the disk: the dataset is written too."""
+"""Bytes of the disk that a copy leaves free: the dataset is written too."""
 _CHECK_BYTES = 64 << 20
 
 

@@ -125,7 +125,7 @@ class Table:
         return {name: kind for name, (kind, _) in self._sources().items()}
 
     def decoders(self) -> dict[str, FieldDecoder]:
-        """How boxes become x0, y0, x1, y1 in pixels, and images become pixels, if not as 8-bit RGB."""
+        """The decoders of boxes, and of images that do not become 8-bit RGB."""
         boxes = [name for name, kind in self.kinds().items() if kind == "boxes"]
         read: dict[str, FieldDecoder] = {name: TableBoxes(name, self.box_format, self.outside) for name in boxes}
         return read | pixel_decoders(self.pixels)

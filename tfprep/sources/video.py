@@ -40,7 +40,7 @@ VIDEO_SUFFIXES = tuple(_FORMATS)
 _ROUNDING_S = 5e-7
 """Times are whole multiples of a video's time base, as floats."""
 _LAST_FRAME_S = 0.5
-"""How long the last frame may be shown: 2 frames a second are the slowest video that is usual."""
+"""The longest time that the last frame may be shown: 2 frames a second are the slowest video that is usual."""
 _COMPRESSION = 1
 """Of PNG: a frame is written and read once or a few times, and is larger by a fifth than with the default."""
 

@@ -369,7 +369,7 @@ class JsonText:
     def __init__(self, path: Path) -> None:
         self._path = path
         self.note = ""
-        """What is unusual about the file, as the end of a sentence."""
+        """A remark about the file, as the end of a sentence."""
         try:
             data = read_whole(path)
         except OSError as error:
@@ -379,7 +379,7 @@ class JsonText:
         except UnicodeDecodeError:
             self._text, self.note = data.decode("latin-1"), "is not UTF-8, and was read as Latin-1"
         self._ends: dict[int, int] = {}
-        """Where the array that was read last ends, so that it is not read again to find the next name."""
+        """The end of the array that was read last, so that it is not read again to find the next name."""
 
     def value(self, start: int) -> Any:
         """Return the value that begins at a character."""

@@ -1,4 +1,4 @@
-"""What the sources of annotations share: their files by split, the paths of images, and the listing."""
+"""Options, annotation files, paths of images and listings, which all sources of annotations share."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class AnnotatedSource:
         return {"image": "image", **{name: OBJECT_KINDS[name] for name in self.fields}}
 
     def decoders(self) -> dict[str, FieldDecoder]:
-        """How the fields are made of the objects, and images become pixels, if not as 8-bit RGB."""
+        """The decoders of fields that are made of objects, and of images that do not become 8-bit RGB."""
         return decoders_of(self.fields, self.void, self.outside) | pixel_decoders(self.pixels)
 
     def rows(self) -> dict[str, tuple[str, ...]]:
@@ -136,7 +136,7 @@ class AnnotatedImage(NamedTuple):
 
 
 class WrongAnnotation(Exception):
-    """Why an image is rejected; the message names what is wrong with its annotations."""
+    """An image is rejected; the message names the fault in its annotations."""
 
 
 def read_annotations(root: Path, path: str) -> bytes | None:

@@ -294,7 +294,7 @@ _FIELDS: Mapping[str, Callable[[Sequence[Objects], Size, ObjectField], Any]] = {
 
 
 TOLERANCE_PX = 1.0
-"""How far a box may reach outside its image by rounding, in pixels; what reaches outside is cut off. Pascal VOC counts pixels
+"""Pixels by which a box may reach outside its image by rounding; what reaches outside is cut off. Pascal VOC counts pixels
 from 1 and some tools from 0, which is one pixel."""
 
 

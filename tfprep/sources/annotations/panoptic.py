@@ -91,7 +91,7 @@ class CocoPanoptic(AnnotatedSource):
             image_template(getattr(self, option), {"file_name"} | pattern.holes, f"CocoPanoptic: {option}")
 
     def decoders(self) -> dict[str, FieldDecoder]:
-        """How the fields are made of segments and objects, and images become pixels, if not as 8-bit RGB."""
+        """The decoders of fields that are made of segments and objects, and of images that do not become 8-bit RGB."""
         drawn: dict[str, FieldDecoder] = {n: Segments(n, self.void) for n in self.fields if n in _DRAWN}
         named = [name for name in self.fields if name not in _DRAWN]
         return decoders_of(named, self.void, self.outside) | drawn | pixel_decoders(self.pixels)

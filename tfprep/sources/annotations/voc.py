@@ -107,7 +107,7 @@ class Voc(AnnotatedSource):
                 )
 
     def decoders(self) -> dict[str, FieldDecoder]:
-        """How the fields are made of the objects, and images become pixels, if not as 8-bit RGB."""
+        """The decoders of fields that are made of objects, and of images that do not become 8-bit RGB."""
         named = [name for name in self.fields if name not in _MASKS]
         return decoders_of(named, self.void, self.outside) | pixel_decoders(self.pixels)
 

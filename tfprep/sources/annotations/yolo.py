@@ -345,7 +345,7 @@ def _images(root: Path, place: str, tally: Counter[str]) -> list[str]:
 
 
 def label_path(image: str) -> str:
-    """Where the labels of an image are: `labels` instead of the last folder `images`, and `.txt`."""
+    """The path of an image's labels: `labels` instead of the last folder `images`, and `.txt`."""
     folder, _, name = image.rpartition("/")
     parts = folder.split("/")
     if "images" in parts:
