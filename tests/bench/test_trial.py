@@ -7,22 +7,16 @@ from typing import Any, cast
 
 import pytest
 
-from tfprep.bench.trial import Built, Sampling, Shards, makespan
-from tfprep.builder import BuildEvent
-
-
-def event(split: str, samples: int, seconds: float) -> BuildEvent:
-    return BuildEvent("shard", "", 0.0, {"split": split, "samples": samples, "shard_seconds": seconds})
+from tfprep.bench.trial import Built, Sampling, makespan, sample_seconds
 
 
 def test_seconds_of_a_sample_by_split() -> None:
-    shards = Shards()
-    for one in (event("train", 10, 5.0), event("val", 4, 0.4), event("train", 30, 7.0), event("val", 0, 0.1)):
-        shards(one)
-    shards(BuildEvent("published", "", 9.0, {}))
-    assert shards.sample_s() == pytest.approx({"train": 0.3, "val": 0.1})
-    assert shards.makespan(1) == pytest.approx(12.4)
-    assert shards.makespan(2) == pytest.approx(7.4)  # 5 | 0.4 + 7: the second worker also takes the last shard.
+    shards = [("train", 10, 5.0), ("val", 4, 0.4), ("train", 30, 7.0)]
+    assert sample_seconds(shards) == pytest.approx({"train": 0.3, "val": 0.1})
+    assert makespan([5.0, 0.4, 7.0], 1) == pytest.approx(12.4)
+    assert makespan([5.0, 0.4, 7.0], 2) == pytest.approx(
+        7.4
+    )  # 5 | 0.4 + 7: the second worker also takes the last shard.
 
 
 def by_hand(seconds: list[float], workers: int) -> float:

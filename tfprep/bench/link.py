@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -83,11 +82,13 @@ class LinkBench:
         if not self.link_limits:
             times = self.link_images_per_s / self.loader_images_per_s
             return f"  This machine limits, not the link, which allows {times:.1f} times as much"
-        if self.fetching["requests_per_sample"] > 0.5:
-            return (
-                "  The link limits: order='block' joins records to fewer requests, local= keeps shards on a disk here"
-            )
-        return "  The link limits: local= keeps shards on a disk here, smaller images or fewer fields take less of it"
+        joined = self.fetching["requests_per_sample"] <= 0.5
+        smaller = (
+            "smaller images or fewer fields take less of it"
+            if joined
+            else "order='block' joins records to fewer requests"
+        )
+        return f"  The link limits: local= keeps shards on a disk here, {smaller}"
 
 
 def bench_link(
@@ -150,15 +151,11 @@ def _loader_rate(data: Data, split: str, batch_size: int, seconds: float, option
     """Return images per second, after half of the time to fill the buffers."""
     with closing(data.numpy_loader(split, batch_size, **options).repeat()) as batches:
         steps = iter(batches)
-        _count(steps, seconds / 2)
-        begin = time.perf_counter()
-        return _count(steps, seconds) * batch_size / (time.perf_counter() - begin)
-
-
-def _count(steps: Iterator[Any], seconds: float) -> int:
-    end = time.perf_counter() + seconds
-    for number in itertools.count(1):
-        next(steps)
-        if time.perf_counter() >= end:
-            return number
-    raise AssertionError
+        end = time.perf_counter() + seconds / 2
+        while time.perf_counter() < end:
+            next(steps)
+        count, begin = 0, time.perf_counter()
+        while count == 0 or time.perf_counter() < begin + seconds:
+            next(steps)
+            count += 1
+        return count * batch_size / (time.perf_counter() - begin)

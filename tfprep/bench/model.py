@@ -17,6 +17,7 @@ import numpy as np
 
 from tfprep.bench.loaders import element_text
 from tfprep.bench.rounds import Spread
+from tfprep.bench.run import LOADER, Bench
 from tfprep.errors import LoaderError
 from tfprep.load import Data
 
@@ -73,46 +74,30 @@ def ready_model(make_model: Callable[[], Any], data: Data, split: str, batch_siz
     return model
 
 
-def compare_with_model(
-    model: Any,
-    data: Data,
-    split: str,
-    batch_size: int,
-    *,
-    batch_s: float,
-    batch_cpu_s: float,
-    cores: int,
-    rounds: int = 3,
-    seconds: float = 3.0,
-    **options: Any,
-) -> ModelComparison:
+def compare_with_model(model: Any, data: Data, result: Bench, **options: Any) -> ModelComparison:
     """Train a compiled Keras model on one batch in memory and on the loader, in turns.
 
     Args:
         model: A compiled Keras model.
         data: The dataset.
-        split: The split to train on.
-        batch_size: Samples per batch.
-        batch_s: The loader's own time for a batch, in seconds, for the prediction.
-        batch_cpu_s: The loader's CPU time for a batch, in seconds, for the prediction.
-        cores: Usable cores.
-        rounds: Number of rounds.
-        seconds: Seconds of training per run.
+        result: The benchmark of its loader, whose split, batch size, rounds and seconds count here too.
         **options: Options of the loader.
 
     Raises:
         LoaderError: If the model does not accept the loader's elements.
     """
-    loader = data.loader(split, batch_size=batch_size, **{"training": True, **options}).repeat()
+    size, rounds = result.options.batch_size, result.options.rounds
+    loader = data.loader(result.split, batch_size=size, **{"training": True, **options}).repeat()
     try:
         kept = loader.take(1).cache().repeat()
         _fit(model, kept, 3)
         _fit(model, loader, 3)
-        steps = max(5, int(seconds / _fit(model, kept, 10).step_s))
+        steps = max(5, int(result.options.seconds / _fit(model, kept, 10).step_s))
         pairs = [(_fit(model, kept, steps), _fit(model, loader, steps)) for _ in range(rounds)]
     finally:
         loader.close()
-    return compared(pairs, batch_s, batch_cpu_s, cores)
+    batch_cpu_s = result.rounds.of(LOADER, "cpu_ms").median / 1000 * size
+    return compared(pairs, result.batch_s, batch_cpu_s, result.machine.cores)
 
 
 def compiled(make_model: Callable[[], Any]) -> Any:

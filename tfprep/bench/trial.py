@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import heapq
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
@@ -60,27 +59,12 @@ def makespan(seconds: Sequence[float], workers: int) -> float:
     return max(free)
 
 
-@dataclass
-class Shards:
-    """The split, samples and seconds of each shard that a build reports, in the order of completion."""
-
-    done: list[tuple[str, int, float]] = field(default_factory=list)
-
-    def __call__(self, event: BuildEvent) -> None:
-        if event.name == "shard" and event.facts["samples"]:
-            of = event.facts
-            self.done.append((str(of["split"]), int(of["samples"]), float(of["shard_seconds"])))
-
-    def sample_s(self) -> dict[str, float]:
-        """Seconds of one worker per sample, by split."""
-        samples, seconds = Counter[str](), dict.fromkeys((split for split, _, _ in self.done), 0.0)
-        for split, count, took in self.done:
-            samples[split] += count
-            seconds[split] += took
-        return {split: seconds[split] / samples[split] for split in seconds}
-
-    def makespan(self, workers: int) -> float:
-        return makespan([took for _, _, took in self.done], workers)
+def sample_seconds(shards: Sequence[tuple[str, int, float]]) -> dict[str, float]:
+    """Seconds of one worker per sample by split, of shards given as (split, samples, seconds)."""
+    return {
+        split: sum(took for of, _, took in shards if of == split) / sum(count for of, count, _ in shards if of == split)
+        for split in dict.fromkeys(of for of, _, _ in shards)
+    }
 
 
 @dataclass(frozen=True)
@@ -107,21 +91,21 @@ class Sampling:
 
     def _build(self, strategy: Strategy, folder: str) -> Built:
         """Use as few shards as keep all workers busy, since every shard has a cost of its own."""
-        recipe, shards = strategy.recipe, Shards()
-        sharded = dataclasses.replace(recipe, shards={split: self._shards(split) for split in self.counts})
+        shards: list[tuple[str, int, float]] = []
+
+        def on_event(event: BuildEvent) -> None:
+            if event.name == "shard" and event.facts["samples"]:
+                of = event.facts
+                shards.append((str(of["split"]), int(of["samples"]), float(of["shard_seconds"])))
+
+        recipe = dataclasses.replace(strategy.recipe, shards={split: self._shards(split) for split in self.counts})
         options = BuildOptions(self.workers, limit=self.samples)
-        made = build(sharded, self.scratch / folder, self.root, options=options, on_event=shards)
+        made = build(recipe, self.scratch / folder, self.root, options=options, on_event=on_event)
         workers = usable_cpus() if self.workers is None else self.workers
-        return Built(
-            strategy,
-            open_data(made.out),
-            made.samples,
-            made.bytes,
-            workers,
-            max(0.0, made.seconds - shards.makespan(workers)),
-            shards.sample_s(),
-            _derive_s(strategy.whole, self.root) if strategy.computed else 0.0,
-        )
+        fixed_s = max(0.0, made.seconds - makespan([took for _, _, took in shards], workers))
+        derive_s = _derive_s(strategy.whole, self.root) if strategy.computed else 0.0
+        data = open_data(made.out)
+        return Built(strategy, data, made.samples, made.bytes, workers, fixed_s, sample_seconds(shards), derive_s)
 
     def _shards(self, split: str) -> int:
         """The number of shards of a split, with at least 16 samples each."""

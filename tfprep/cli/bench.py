@@ -14,9 +14,8 @@ from tfprep.cli.values import FILE, FOLDER, PATH, POSITIVE, named, share
 from tfprep.errors import LoaderError
 
 if TYPE_CHECKING:
-    from tfprep.bench.model import ModelComparison
     from tfprep.bench.rounds import Candidate
-    from tfprep.bench.run import Bench, BenchOptions
+    from tfprep.bench.run import BenchOptions
 
 EXIT_WAITING = 4
 _NOT_AT_URL = {
@@ -89,10 +88,12 @@ def command(folder: Path, as_json: bool, fail_if_waiting: float | None, **given:
         return _at_url(folder, as_json, given, step_s, fail_if_waiting)
     if given["local"]:
         raise click.UsageError("--local keeps shards of a dataset at a URL on a disk of this machine")
+    from tfprep.bench.model import compare_with_model
     from tfprep.bench.page import lines, shuffle_json, shuffle_lines, write_report
     from tfprep.bench.run import BenchOptions, bench, profile
     from tfprep.bench.step import TOLERATED
     from tfprep.cli.quiet import start_tensorflow
+    from tfprep.load import open as open_data
 
     start_tensorflow("tfprep bench")
     function = named(given["map_name"]) if given["map_name"] else None
@@ -112,7 +113,9 @@ def command(folder: Path, as_json: bool, fail_if_waiting: float | None, **given:
     with tempfile.TemporaryDirectory(prefix="tfprep-bench-") as scratch:
         baselines = _baselines(folder, options, given, Path(scratch)) if given["against"] else []
         result = bench(folder, options, baselines=baselines, step_s=step_s)
-    trained = _against_model(model, folder, result, given) if model is not None else None
+    trained = None
+    if model is not None:
+        trained = compare_with_model(model, open_data(folder), result, **_model_options(given))
     if given["profile"]:
         place = (str(result.folder), result.split, given["batch_size"], given["profile"])
         written = profile(*place, step_s=step_s or 0.01, **options.loader)
@@ -202,25 +205,6 @@ def _ready_model(folder: Path, given: dict[str, Any]) -> Any:
     data = open_data(folder)
     split = given["split"] or next(iter(data.splits))
     return ready_model(named(given["model_name"]), data, split, given["batch_size"], **_model_options(given))
-
-
-def _against_model(model: Any, folder: Path, result: Bench, given: dict[str, Any]) -> ModelComparison:
-    from tfprep.bench.model import compare_with_model
-    from tfprep.bench.run import LOADER
-    from tfprep.load import open as open_data
-
-    return compare_with_model(
-        model,
-        open_data(folder),
-        result.split,
-        given["batch_size"],
-        batch_s=result.batch_s,
-        batch_cpu_s=result.rounds.of(LOADER, "cpu_ms").median / 1000 * given["batch_size"],
-        cores=result.machine.cores,
-        rounds=given["rounds"],
-        seconds=given["seconds"],
-        **_model_options(given),
-    )
 
 
 def _model_options(given: dict[str, Any]) -> dict[str, Any]:

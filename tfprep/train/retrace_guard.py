@@ -185,13 +185,7 @@ def _warn_of_open_batch(element_spec: Any) -> None:
 
 @dataclass(frozen=True)
 class Leaf:
-    """One value of a call.
-
-    Attributes:
-        dtype: Of tensors and arrays.
-        shape: Of tensors and arrays; None for an unknown axis or rank.
-        value: Of Python values, of which each new one is a new trace.
-    """
+    """One value of a call: dtype and shape of a tensor or array (None for an unknown axis or rank), or a Python `value`."""
 
     dtype: str = ""
     shape: tuple[int | None, ...] | None = None
