@@ -26,7 +26,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from tfprep.bench.machine import BUSY, this_machine
+from tfprep.bench.machine import this_machine
+from tfprep.bench.rounds import BUSY
 
 HERE = Path(__file__).parent
 TENSORFLOW = ("tfprep", "tfprep_processes", "tf_guide", "tfds", "keras_directory", "image_data_generator")
