@@ -39,7 +39,7 @@ def slow_reads(monkeypatch: pytest.MonkeyPatch, sleep_s: float, every: int = 1) 
 
 
 def test_a_slow_disk_is_named(raw_data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
-    slow_reads(monkeypatch, 0.05)
+    slow_reads(monkeypatch, 0.03)
     result = bench(raw_data, SHORT)
     assert result.limit.stage == "reading"
     assert "the disk limits" in result.limit.words
@@ -50,7 +50,7 @@ def test_a_slow_decoder_is_named(png_data: Data, monkeypatch: pytest.MonkeyPatch
     decode = Png.decode_into
 
     def slow(*arguments: Any) -> None:
-        time.sleep(0.1)
+        time.sleep(0.05)
         decode(*arguments)
 
     monkeypatch.setattr(Png, "decode_into", slow)
@@ -102,7 +102,7 @@ def test_a_slow_map_is_named(raw_data: Data) -> None:
     import tensorflow as tf
 
     def slow(batch: Any) -> Any:
-        label = tf.py_function(lambda label: time.sleep(0.2) or label, [batch["label"]], tf.int64)
+        label = tf.py_function(lambda label: time.sleep(0.1) or label, [batch["label"]], tf.int64)
         return {**batch, "label": label}
 
     result = bench(
@@ -129,7 +129,7 @@ def test_a_slow_step_is_named(raw_data: Data) -> None:
 
 def test_a_slow_loader_waits_as_predicted(raw_data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
     """One thread, 4 records per batch, 50 ms each: 200 ms per batch with a step of 50 ms."""
-    slow_reads(monkeypatch, 0.05)
+    slow_reads(monkeypatch, 0.03)
     loader = loader_candidate(raw_data, "train", 4, threads=1, cache=False)
     batch_s = 4 / measure(loader, Budget(1, 1.5, 0.3)).images_per_s
     against = compare_with_step(loader, 0.05, batch_s, seconds=3.0)

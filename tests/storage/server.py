@@ -105,6 +105,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     do_PUT = do_POST = do_DELETE = do_HEAD = do_GET
 
+    def do_PROPFIND(self) -> None:
+        """How obstore lists a folder of a web server; most do not know the verb."""
+        self.server.requests.append(Request(self.command, self.path, None, "501"))
+        self.send_error(501)
+
     def forward(self) -> None:
         proxy = self.server
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))

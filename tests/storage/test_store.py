@@ -296,8 +296,10 @@ def test_http_reads_and_does_not_list(s3):
     store = open_store(f"{s3.endpoint}/{folder.removeprefix('s3://')}")
     assert bytes(store.read("x", 2, 5)) == b"234"
     assert store.info("x").bytes == 10
+    s3.proxy.reset()
     with pytest.raises(StorageError, match="cannot be listed"):
         store.list()
+    assert len(s3.proxy.requests) == 1, "what a server does not know it will not know a moment later"
     s3.proxy.reset()
     assert listed_sizes(parse_url(f"{s3.endpoint}/{folder.removeprefix('s3://')}")) == {}
     assert not s3.proxy.requests, "a loader need not wait for an answer that no web server gives"

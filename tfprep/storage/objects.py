@@ -34,8 +34,12 @@ MULTIPART_BYTES, PART_BYTES = 128 << 20, 16 << 20
 """Larger objects are written in parts of this size. A process that is killed meanwhile leaves parts at the store, which nobody
 lists and everybody pays for, so what is smaller is one request."""
 _LONGEST_REASON = 240
-_TRANSIENT = re.compile(r"non-2xx status code: (?:408|409|429|5(?!01))|HTTP error: (?!builder)|NoSuchUpload")
-"""Errors that a repetition may not meet again. An upload is unknown (NoSuchUpload) where the answer to its end was lost."""
+_TRANSIENT = re.compile(
+    r"non-2xx status code: (?:408|409|429|5(?!01))|HTTP error: (?!builder|Error performing)|NoSuchUpload"
+)
+"""Errors that a repetition may not meet again. An upload is unknown (NoSuchUpload) where the answer to its end was lost.
+
+'HTTP error: Error performing' is how obstore names the kind of store, a web server, before what happened there."""
 _NO_CONDITIONS = (
     "a build at a URL needs a server that compares If-None-Match and If-Match when it writes, as Amazon S3, Google Cloud Storage "
     "and Azure do. Update the server, or build into a local folder and copy that"
