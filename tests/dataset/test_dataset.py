@@ -261,7 +261,7 @@ def test_a_folder_without_a_dataset(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda m: m.update(format_version=3), "format version 3, this tfprep reads 1 to 2; upgrade tfprep"),
+        (lambda m: m.update(format_version=3), "format version 3, this tfprep reads 2; upgrade tfprep"),
         (lambda m: m.pop("fields"), "fields is missing"),
         (lambda m: m["fields"]["image"]["spec"].update(kind="sound"), "unknown kind of field 'sound'"),
         (lambda m: m["fields"]["image"]["codec"].update(codec="zip"), "unknown codec 'zip'"),

@@ -45,7 +45,7 @@ def test_a_wrong_row(made, case):
 
 @pytest.mark.parametrize("first", [0, 1, 4, 5, 10, 11])
 def test_the_first_rows(made, first):
-    """Those of several row groups, which in format version 1 are the shards."""
+    """Those of several row groups."""
     table = pq.read_table(made.path / INDEX)
     write_index(made.path / INDEX, table.schema, [table.slice(0, 4), table.slice(4, 1), table.slice(5)])
     made.seal()

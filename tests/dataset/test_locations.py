@@ -1,16 +1,13 @@
-"""`locations.bin` against the columns of the index, read as docs/format.md says; damage, and datasets of format version 1."""
+"""`locations.bin` against the columns of the index, read as docs/format.md says; and damage."""
 
 from __future__ import annotations
-
-from dataclasses import replace
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
 import tfprep
-from tfprep.dataset import open_dataset, read_manifest
-from tfprep.dataset.locations import without_crcs
+from tfprep.dataset import open_dataset
 from tfprep.dataset.names import INDEX, LOCATIONS
 from tfprep.dataset.verify import verify
 from tfprep.errors import DatasetError, DatasetReplacedError
@@ -26,14 +23,6 @@ ROW = np.dtype([
 def made(make_dataset):
     """Two splits, three variants, and more shards than samples in one of them."""
     return make_dataset(samples={"val": 5, "train": 20}, variants=3, shards=7, fields=FIELDS)
-
-
-def of_version_1(path):
-    """Makes a dataset what an earlier tfprep wrote."""
-    manifest = without_crcs(read_manifest(path))
-    files = {name: digest for name, digest in manifest.files.items() if name != LOCATIONS}
-    (path / "tfprep.json").write_text(replace(manifest, files=files, format_version=1).to_json())
-    (path / LOCATIONS).unlink()
 
 
 def damaged(path, row):
@@ -56,23 +45,6 @@ def test_rows_say_what_the_index_says(made):
 def test_rows_are_a_multiple_of_8_bytes(make_dataset, fields):
     path = make_dataset(samples={"train": 3}, fields=fields).path
     assert (path / LOCATIONS).stat().st_size == 3 * (24 if fields == ["image"] else 32)
-
-
-@pytest.mark.parametrize("variants", [0, 2, "rotate", "all"])
-def test_loaders_read_the_same_without_it(made, variants):
-    """Also two parts of one table, as those of a mix are."""
-
-    def batches():
-        data = tfprep.open(made.path)
-        mixed = tfprep.mix({data: 1, tfprep.open(made.path): 1}).subset("train")
-        for source in (data.subset("train"), mixed)[: 1 if variants == "all" else 2]:
-            loader = source.numpy_loader(6, fields=[*FIELDS, "key"], seed=3, variants=variants)
-            yield from ({name: np.asarray(value).tolist() for name, value in batch.items()} for batch in loader)
-            loader.close()
-
-    mapped = list(batches())
-    of_version_1(made.path)
-    assert mapped == list(batches())
 
 
 def test_a_shard_is_checked_when_it_is_first_used(made):
@@ -128,8 +100,8 @@ def test_a_dataset_that_was_replaced_says_so(made, make_dataset):
             lambda m: m["splits"]["val"].update(rows_crc32c=[]),
             "splits.val.rows_crc32c has not one number for each shard",
         ),
-        (lambda m: m["splits"]["val"].pop("rows_crc32c"), "splits.val.rows_crc32c has not one number for each shard"),
-        (lambda m: m.update(format_version=0), "format version 0, this tfprep reads 1 to 2; build it again"),
+        (lambda m: m["splits"]["val"].pop("rows_crc32c"), "splits.val.rows_crc32c is missing"),
+        (lambda m: m.update(format_version=1), "format version 1, this tfprep reads 2; build it again"),
         (lambda m: m.update(format_version=True), "format version True"),
     ],
 )

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import tfprep
-from tests.dataset.external.conftest import image_bytes, serialized, write
+from tests.dataset.imported.conftest import image_bytes, serialized, write
 from tests.sources.building import built, picture, rejects_of, write_picture
 from tfprep import Recipe, augment, codecs, sources
 from tfprep.builder import BuildOptions

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import tfprep
-from tests.dataset.external.conftest import image_bytes, serialized, write
+from tests.dataset.imported.conftest import image_bytes, serialized, write
 from tfprep.cli import main
 
 PAGE = (Path(__file__).parents[2] / "docs" / "existing-tfrecords.md").read_text()

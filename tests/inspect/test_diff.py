@@ -117,8 +117,8 @@ def test_the_command(before, tmp_path, build_folder, capsys):
     assert capsys.readouterr().out == "Both hold the same samples and records.\n"
 
 
-def test_indexes_of_other_tfrecords_are_compared_by_their_records(before, tmp_path):
-    first = shutil.copytree(GOLDEN / "v1" / "indexed", tmp_path / "first")
+def test_imported_tfrecords_are_compared_by_their_records(before, tmp_path):
+    first = shutil.copytree(GOLDEN / "v2" / "indexed", tmp_path / "first")
     second = shutil.copytree(first, tmp_path / "second")
     with tf.io.TFRecordWriter(str(second / "train-00000.tfrecord")) as writer:
         records = [record.numpy() for record in tf.data.TFRecordDataset(str(first / "train-00000.tfrecord"))]
@@ -130,5 +130,5 @@ def test_indexes_of_other_tfrecords_are_compared_by_their_records(before, tmp_pa
     assert difference.removed.keys == ("train-00000.tfrecord#3",)
     assert difference.raw_changed.keys == ("train-00000.tfrecord#1",)
     assert compare(open_dataset(first), open_dataset(first)).equal
-    with pytest.raises(DatasetError, match="Two indexes can be compared, and so can two datasets that were built"):
+    with pytest.raises(DatasetError, match="Two imported datasets can be compared, and so can two that were built"):
         compare(open_dataset(first), open_dataset(before / "out"))

@@ -11,7 +11,7 @@ import tfprep
 from tests.conftest import write_dataset
 from tests.waiting import wait_until
 from tfprep.dataset.digests import sha256_of
-from tfprep.dataset.external.make import index_tfrecords
+from tfprep.dataset.imported.make import index_tfrecords
 from tfprep.errors import LoaderError, RecordError
 from tfprep.load import local as module
 from tfprep.load.local import first_needed

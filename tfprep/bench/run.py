@@ -162,7 +162,7 @@ def bench(
     if keeps_all and rounds.settled(LOADER):
         behind_cache = max(0.0, 1 - rounds.ratio(LOADER, UNMAPPED).median) if UNMAPPED in rounds.measurements else 0.0
     # No recipe stores what an index refers to in another form.
-    rebuilt = options.changes and data.external is None and behind_cache is None
+    rebuilt = options.changes and data.manifest.imported is None and behind_cache is None
     changes = changes_of(data, split, stages, machine.cores * (1 - others)) if rebuilt else []
     prefetch = settings.get("memory", {}).get("prefetch") if options.loader.get("prefetch") is None else None
     limit = explain(stages, machine.cores, changes, others, prefetch, behind_cache)

@@ -12,7 +12,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,14 +27,14 @@ from tfprep.builder.receipts import read_receipt, read_rows
 from tfprep.builder.salvage import mended_frames, save_rest
 from tfprep.builder.shards.unfinished import DIGEST, KEY
 from tfprep.builder.start import build, build_shards
-from tfprep.dataset import Dataset, FileInfo, Manifest, open_dataset
+from tfprep.dataset import Dataset, FileInfo, Manifest, open_dataset, read_manifest
 from tfprep.dataset.digests import digest_of, sha256_of
 from tfprep.dataset.locations import write_locations
 from tfprep.dataset.manifest import MANIFEST
 from tfprep.dataset.names import PRIVATE
 from tfprep.dataset.parse import parse_manifest
 from tfprep.dataset.verify import Fault, verify
-from tfprep.errors import DatasetError, TfprepError
+from tfprep.errors import BuildError, DatasetError, TfprepError
 from tfprep.recipe.changes import what_changed
 from tfprep.records import Frame, format_index
 from tfprep.storage.local import sync_folder, temporary_path, write_whole
@@ -93,6 +93,12 @@ def repair(
     folder = Path(out)
     if not (folder / MANIFEST).exists() and not (folder / PRIVATE).exists() and recipe is None:
         raise DatasetError(f"{folder} holds no dataset that tfprep built; {_needs_raw('a repair')}{_INDEX_HINT}")
+    if (folder / MANIFEST).exists():
+        with suppress(DatasetError):  # what is wrong with it is a fault
+            if read_manifest(folder).imported is not None:
+                raise BuildError(
+                    f"{folder} is an index of TFRecords of another tool; run tfprep index again, it is made anew"
+                )
     faults = tuple(verify(folder)) if (folder / MANIFEST).exists() else (Fault(MANIFEST, None, "the file is missing"),)
     if not faults:
         return RepairSummary((), (), {}, ())

@@ -27,7 +27,7 @@ from tfprep.dataset.croissant import CROISSANT, croissant_text
 from tfprep.dataset.digests import digest_of, sha256_of
 from tfprep.dataset.index import label_type, schema, write_index
 from tfprep.dataset.locations import write_locations
-from tfprep.dataset.manifest import FORMAT_VERSION, MANIFEST
+from tfprep.dataset.manifest import MANIFEST
 from tfprep.dataset.names import INDEX, LOCATIONS, REJECTS
 from tfprep.dataset.tfds import tfds_files
 from tfprep.errors import DatasetError
@@ -98,7 +98,7 @@ class _Rest:
         splits = {split: _split(of_split) for split, of_split in shards.items()}
         if not any(info.samples for info in splits.values()):
             raise DatasetError(f"{self._data.path}: no sample is intact in all variants; nothing is left to save")
-        manifest = replace(self._data.manifest, splits=splits, files={}, format_version=FORMAT_VERSION)
+        manifest = replace(self._data.manifest, splits=splits, files={})
         columns = schema(list(manifest.fields), label_type(manifest.fields))
         write_index(self._out / INDEX, columns, self._tables(shards))
         manifest = write_locations(self._out / LOCATIONS, self._out / INDEX, manifest)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +14,8 @@ from tfprep.cli import text
 from tfprep.cli.values import FILE
 
 if TYPE_CHECKING:
-    from tfprep.dataset.external.make import IndexReport
-    from tfprep.dataset.external.opened import ExternalIndex
+    from tfprep.dataset.imported.make import IndexReport
+    from tfprep.dataset.manifest import Manifest
 
 
 @click.command("index")
@@ -58,7 +59,7 @@ def command(
     """
     from tqdm import tqdm
 
-    from tfprep.dataset.external.make import IndexOptions, index_tfrecords
+    from tfprep.dataset.imported.make import IndexOptions, index_tfrecords
 
     options = IndexOptions(verify, on_bad, key, require, ignore, workers)
     began = time.perf_counter()
@@ -77,20 +78,22 @@ def command(
 
 
 def _plain(report: IndexReport, seconds: float) -> dict[str, Any]:
-    index = report.index
-    splits = index.manifest.splits.items()
+    manifest, left_out = report.manifest, _left_out(report.manifest)
     return {
         "out": str(report.out),
-        "splits": {name: {"samples": s.samples, "shards": s.shards, "bytes": s.bytes} for name, s in splits},
+        "splits": {
+            name: {"samples": info.samples, "shards": info.shards, "bytes": info.bytes}
+            for name, info in manifest.splits.items()
+        },
         "fields": [
             {
                 "name": field.name, "feature": field.feature, "kind": field.spec.kind, "shape": field.spec.shape,
                 "dtype": field.spec.dtype, "column": field.column, "classes": len(field.classes), "note": field.note,
             }
-            for field in index.fields
+            for field in report.fields
         ],
-        "left_out": [{"feature": item.feature, "reason": item.reason} for item in index.left_out],
-        "rejects": index.manifest.rejects,
+        "left_out": [{"feature": feature, "reason": reason} for feature, reason in left_out.items()],
+        "rejects": manifest.rejects,
         "scanned": list(report.scanned),
         "scanned_bytes": report.bytes,
         "changed": list(report.changed),
@@ -99,29 +102,31 @@ def _plain(report: IndexReport, seconds: float) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _left_out(manifest: Manifest) -> Mapping[str, str]:
+    return manifest.imported.left_out if manifest.imported else {}
+
+
 def _summary(report: IndexReport, seconds: float) -> str:
-    index = report.index
-    parts = [f"{report.out}: an index of {_place(index)}", _splits(index), _fields(index)]
-    if index.left_out:
-        rows = [("left out", "because"), *((item.feature, item.reason) for item in index.left_out)]
-        parts.append(text.table(rows))
-    parts += [f"Note on {field.name}: {field.note}." for field in index.fields if field.note]
+    from tfprep.dataset.imported.shards import root_of
+
+    manifest, left_out = report.manifest, _left_out(report.manifest)
+    root = root_of(report.out, manifest)
+    place = os.path.normpath(root) if isinstance(root, Path) else str(root)
+    parts = [f"{report.out}: a dataset of the TFRecords in {place}", _splits(manifest), _fields(report)]
+    if left_out:
+        parts.append(text.table([("left out", "because"), *left_out.items()]))
+    parts += [f"Note on {field.name}: {field.note}." for field in report.fields if field.note]
     parts += [f"Changed: {change}." for change in report.changed]
     if report.missing:
         names = ", ".join(report.missing[:3]) + (", ..." if len(report.missing) > 3 else "")
         count = text.number(len(report.missing), "shard is", "shards are")
         parts.append(f"{count} missing, by the names of the others: {names}. Their records are not in the index.")
-    if index.manifest.rejects:
-        count = text.number(index.manifest.rejects, "record was", "records were")
+    if manifest.rejects:
+        count = text.number(manifest.rejects, "record was", "records were")
         parts.append(f"{count} left out; see {report.out / 'rejects.jsonl'}")
     parts.append(_read(report, seconds))
     parts.append(f'Open it with tfprep.open("{report.out}").')
     return "\n".join(parts)
-
-
-def _place(index: ExternalIndex) -> str:
-    root = index.root_folder
-    return os.path.normpath(root) if isinstance(root, Path) else str(root)
 
 
 def _read(report: IndexReport, seconds: float) -> str:
@@ -131,16 +136,14 @@ def _read(report: IndexReport, seconds: float) -> str:
     return f"Read {text.number(len(report.scanned), 'shard')}, {text.size(report.bytes)}, in {text.duration(seconds)}{rate}."
 
 
-def _splits(index: ExternalIndex) -> str:
+def _splits(manifest: Manifest) -> str:
     rows = [("split", "samples", "shards", "size")]
-    return text.table(
-        [*rows, *((n, s.samples, s.shards, text.size(s.bytes)) for n, s in index.manifest.splits.items())]
-    )
+    return text.table([*rows, *((n, s.samples, s.shards, text.size(s.bytes)) for n, s in manifest.splits.items())])
 
 
-def _fields(index: ExternalIndex) -> str:
+def _fields(report: IndexReport) -> str:
     rows = [("field", "feature", "kind", "shape", "dtype", "where, balance")]
-    for field in index.fields:
+    for field in report.fields:
         shape = " x ".join("?" if n is None else str(n) for n in field.spec.shape) or "-"
         rows.append(
             (field.name, field.feature, field.spec.kind, shape, field.spec.dtype, "yes" if field.column else "-")

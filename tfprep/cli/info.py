@@ -29,10 +29,9 @@ def command(folder: str, as_json: bool) -> None:
         return
     parts = [part(manifest) for part in (_splits, _fields, _classes, _statistics, _versions)]
     text.echo("\n".join([f"{manifest.name} in {folder}", *filter(None, parts)]))
-    if data.external is not None and data.external.left_out:
-        text.echo(
-            text.table([("left out", "because"), *((item.feature, item.reason) for item in data.external.left_out)])
-        )
+    imported = manifest.imported
+    if imported is not None and imported.left_out:
+        text.echo(text.table([("left out", "because"), *imported.left_out.items()]))
     if manifest.rejects:
         rejected = text.number(manifest.rejects, "input was", "inputs were")
         text.echo(f"{rejected} rejected; see {data.path / 'rejects.jsonl'}")

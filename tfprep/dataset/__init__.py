@@ -11,7 +11,7 @@ from tfprep.lazy import lazy_names
 
 if TYPE_CHECKING:
     from tfprep.dataset.dataset import Dataset, open_dataset, read_manifest
-    from tfprep.dataset.external.make import IndexOptions, IndexReport, index_tfrecords
+    from tfprep.dataset.imported.make import IndexOptions, IndexReport, index_tfrecords
     from tfprep.dataset.manifest import FieldInfo, FileInfo, Manifest, SplitInfo, Statistics
     from tfprep.dataset.records_source import Records
 
@@ -33,7 +33,7 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "external.make": ["IndexOptions", "IndexReport", "index_tfrecords"],
+        "imported.make": ["IndexOptions", "IndexReport", "index_tfrecords"],
         "dataset": ["Dataset", "open_dataset", "read_manifest"],
         "records_source": ["Records"],
         "manifest": ["FieldInfo", "FileInfo", "Manifest", "SplitInfo", "Statistics"],

@@ -14,12 +14,11 @@ import numpy as np
 import pyarrow as pa
 
 from tfprep.codecs import Codec, Scalar, Texts, from_description
-from tfprep.dataset.arrow import numpy_column
 from tfprep.dataset.digests import crc32c_of
-from tfprep.dataset.external.opened import ExternalIndex, read_external
+from tfprep.dataset.imported.shards import check_shards, path_below, root_of
 from tfprep.dataset.index import read_index
 from tfprep.dataset.locations import Locations
-from tfprep.dataset.manifest import MANIFEST, FieldInfo, FileInfo, Manifest, SplitInfo
+from tfprep.dataset.manifest import BESIDE, MANIFEST, FieldInfo, FileInfo, Manifest, SplitInfo
 from tfprep.dataset.names import PRIVATE
 from tfprep.dataset.parse import MOST_BYTES, parse_manifest
 from tfprep.errors import DatasetError, DatasetReplacedError, RecordError, SampleError, StorageError
@@ -27,11 +26,13 @@ from tfprep.fields import FieldSpec
 from tfprep.records import Frame, decode, read_record
 from tfprep.storage.local import FileIdentity, identity_of, regular_identities, regular_identity
 from tfprep.storage.store import open_store
-from tfprep.storage.urls import PathOrUrl, file_size, file_state, folder_at, is_remote, listed_sizes, open_file
+from tfprep.storage.urls import PathOrUrl, file_size, file_state, folder_at, is_remote, listed_sizes, open_file, size_of
 
 PUBLICATION_S, PAUSE_S = 2.0, 0.02
 """How long opening waits for the end of a publication, and between two looks. It takes less for most datasets; a build that was
 killed meanwhile leaves a dataset that can be read as it is."""
+_ROWS = 8192
+"""Rows of `locations.bin` that are looked up at a time."""
 
 
 @dataclass(frozen=True)
@@ -41,13 +42,11 @@ class Dataset:
     Attributes:
         path: The folder, or a `Url`.
         manifest: What `tfprep.json` says.
-        external: What more there is to say of an index of TFRecords that tfprep did not write; None for a built dataset.
-        opened: The identity of `tfprep.json` when it was read; None at a URL, for an index, and in another process.
+        opened: The identity of `tfprep.json` when it was read; None at a URL, and in another process.
     """
 
     path: Path
     manifest: Manifest
-    external: ExternalIndex | None = None
     opened: FileIdentity | None = field(default=None, repr=False, compare=False)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -89,12 +88,16 @@ class Dataset:
 
     @property
     def shards_folder(self) -> Path:
-        """The folder or URL of the shards: the dataset's own, or the one that an index refers to."""
-        return self.path if self.external is None else self.external.root_folder
+        """The folder or URL of the shards: the dataset's own, or the one that an imported dataset refers to."""
+        return self.path if self.manifest.imported is None else root_of(self.path, self.manifest)
 
     def shard_path(self, file: FileInfo) -> Path:
-        """Return the path of a shard, which an index may refer to in another folder."""
-        return self.path / file.name if self.external is None else self.external.path_of(file.name)
+        """Return the path of a shard, which lies elsewhere if the dataset is an imported one."""
+        return self.path / file.name if self.manifest.imported is None else path_below(self.shards_folder, file.name)
+
+    def feature(self, field: str) -> str:
+        """Return the name that a field has in the Examples."""
+        return field if self.manifest.imported is None else self.manifest.imported.features[field]
 
     def file(self, split: str, variant: int, shard: int) -> FileInfo:
         """Return what the manifest says about one shard file."""
@@ -121,8 +124,8 @@ class Dataset:
             DatasetReplacedError: Another build replaced the dataset since it was opened.
         """
         files = [file for variant in variants for file in self.split(split).files[variant]]
-        if self.external is not None:
-            self.external.check_files(split, sizes=sizes)
+        if self.manifest.imported is not None:
+            check_shards(self.path, self.manifest, split, lambda: self.locations(split, range(1)), sizes=sizes)
             paths = [self.shard_path(file) for file in files]
             return [regular_identity(path) for path in paths if not is_remote(path)] or [None] * len(paths)
         with self._watch_for_another_build():
@@ -171,21 +174,17 @@ class Dataset:
         if not 0 <= variant < info.variants:
             raise DatasetError(f"split {split!r} has {info.variants} variants, numbered from 0; there is no {variant}")
         with self._watch_for_another_build():
-            if self.external is not None:
-                return self.external.index(split, columns).slice(0, first)
             self._check_index()
             rows = read_index(self.path, self.manifest, split, variant, columns, first)
             self._check_index()  # It may have been replaced after it was compared.
         return rows
 
-    def locations(self, split: str, variants: range) -> Locations | None:
-        """Return where the records of these variants lie; None where only the index says so (format version 1, other tools).
+    def locations(self, split: str, variants: range) -> Locations:
+        """Return where the records of these variants lie.
 
         Raises:
             DatasetError: `locations.bin` is missing or damaged.
         """
-        if self.external is not None or self.manifest.format_version == 1:
-            return None
         path = self.path / self.manifest.locations
         return Locations(path, self.manifest, split, variants, self._watch_for_another_build)
 
@@ -220,18 +219,13 @@ class Dataset:
         self, split: str, variant: int, positions: Sequence[int] | None
     ) -> Iterator[tuple[int, int, Frame, int]]:
         """Yield the position of each record, its shard, where it lies in it, and the checksum of its payload."""
-        if positions is not None and (locations := self.locations(split, range(variant, variant + 1))) is not None:
-            for position in positions:
-                number = np.array([position])
-                (row,), (shard,) = locations.take(number), locations.shards(number).tolist()
+        locations = self.locations(split, range(variant, variant + 1))
+        numbers = np.arange(len(locations)) if positions is None else np.array(positions, np.int64)
+        for first in range(0, len(numbers), _ROWS):
+            some = numbers[first : first + _ROWS]
+            shards = locations.shards(some).tolist()
+            for position, shard, row in zip(some.tolist(), shards, locations.take(some), strict=True):
                 yield position, shard, Frame(int(row["offset"]), int(row["size"])), int(row["payload_crc"])
-            return
-        columns = ("shard", "offset", "size", "payload_crc")
-        rows = self.index(split, variant, columns)
-        shards, offsets, sizes, crcs = (numpy_column(rows.column(name)) for name in columns)
-        for position in range(len(rows)) if positions is None else positions:
-            frame = Frame(int(offsets[position]), int(sizes[position]))
-            yield position, int(shards[position]), frame, int(crcs[position])
 
     def decode(self, payload: bytes, fields: Sequence[str] | None = None) -> dict[str, Any]:
         """Decode one record's payload to NumPy values by field; SampleError if it is no Example of these fields.
@@ -251,23 +245,16 @@ class Dataset:
             raise SampleError(str(error)) from error
 
     def _decode_field(self, name: str, info: FieldInfo, features: Mapping[str, Any]) -> Any:
-        if self.external is not None:
-            return self._decode_feature(self.external.feature(name), name, info, features)
-        if name not in features:
+        feature, codec = self.feature(name), self.codecs[name]
+        if feature not in features and self.manifest.imported is None:
             raise SampleError(f"the record has no field {name!r}, which {MANIFEST} names")
-        value = features[name]
-        shape = features.get(f"{name}/shape")
-        content = value[0] if isinstance(value, list) and value else value
-        return self.codecs[name].decode(content, info.spec, None if shape is None else tuple(map(int, shape)))
-
-    def _decode_feature(self, feature: str, name: str, info: FieldInfo, features: Mapping[str, Any]) -> Any:
-        """Decode a feature that another tool wrote; where a record may be without it, it is an empty list then."""
-        value, codec = features.get(feature, []), self.codecs[name]
-        if isinstance(codec, Scalar | Texts):
-            return codec.decode(value, info.spec)
-        if len(value) != 1:
-            raise SampleError(f"the record has {len(value)} values of {feature!r}, expected one")
-        return codec.decode(value[0], info.spec)
+        value = features.get(feature, [])  # other tools leave a feature out where it has no values
+        if not isinstance(codec, Scalar | Texts):
+            if len(value) != 1:
+                raise SampleError(f"the record has {len(value)} values of {feature!r}, expected one")
+            value = value[0]
+        shape = features.get(f"{feature}/shape")
+        return codec.decode(value, info.spec, None if shape is None else tuple(map(int, shape)))
 
     @contextmanager
     def _watch_for_another_build(self) -> Iterator[None]:
@@ -291,7 +278,7 @@ class Dataset:
 
     def _describes_another_build(self) -> bool:
         try:
-            return _read_dataset(self.path)[1] != self.manifest
+            return read_manifest(self.path) != self.manifest
         except StorageError as error:
             return isinstance(
                 error.__cause__, FileNotFoundError
@@ -310,14 +297,14 @@ class Dataset:
             state = file_state(path)
         except DatasetError as error:
             if isinstance(error.__cause__, FileNotFoundError):
-                raise DatasetError(f"{path} is missing; run the build again, it writes it anew") from None
+                raise DatasetError(f"{path} is missing; {self.manifest.way_out}") from None
             raise
         if state == self._checked_index.get("state"):
             return
         if (crc32c_of(path), file_size(path)) != (expected.crc32c, expected.bytes):
             raise DatasetError(
                 f"{path} is not the index that {MANIFEST} was written with: it is damaged, or comes from another build; "
-                "copy the whole dataset again, or run the build again"
+                f"copy the whole dataset again, or {self.manifest.way_out}"
             )
         self._checked_index["state"] = state
 
@@ -336,38 +323,41 @@ def open_dataset(path: PathOrUrl) -> Dataset:
     return Dataset(*read_dataset(folder_at(path)))
 
 
-def read_dataset(folder: Path) -> tuple[Path, Manifest, ExternalIndex | None, FileIdentity | None]:
-    """Read what makes a `Dataset`: the manifest of a built dataset, or of an index in the folder or beside the shards in it.
+def read_dataset(folder: Path) -> tuple[Path, Manifest, FileIdentity | None]:
+    """Read what makes a `Dataset`: its folder, which may lie beside imported shards, its manifest, and that file's identity.
 
     What a publication changes meanwhile is read again: a dataset whose files still have the hidden names of one loses them soon.
 
     Raises:
-        DatasetError: There is neither, or something is wrong with it; the message says what to do.
+        DatasetError: There is none, or something is wrong with it; the message says what to do.
     """
+    if isinstance(folder, Path) and folder.is_file():
+        raise DatasetError(f"{folder} is a file; open the dataset's folder, {folder.parent}")
+    if not is_remote(folder):  # where each look is a request
+        folder = manifest_folder(folder)
     end = time.monotonic() + PUBLICATION_S
     while True:
         before = _identity(folder)
         try:
-            found = _read_dataset(folder)
-        except DatasetError:
+            manifest = read_manifest(folder)
+        except DatasetError as error:
+            is_missing = is_remote(folder) and isinstance(error.__cause__, FileNotFoundError)
+            if is_missing and (beside := manifest_folder(folder)) != folder:
+                return read_dataset(beside)
             if time.monotonic() > end or before == _identity(folder):
                 raise
         else:
-            still = before == _identity(folder) and not found[1].index.startswith(".")
+            still = before == _identity(folder) and not manifest.index.startswith(".")
             if still or time.monotonic() > end:
-                return *found, before
+                return folder, manifest, before
         time.sleep(PAUSE_S)
 
 
-def _read_dataset(folder: Path) -> tuple[Path, Manifest, ExternalIndex | None]:
-    if isinstance(folder, Path) and folder.is_file():
-        raise DatasetError(f"{folder} is a file; open the dataset's folder, {folder.parent}")
-    try:
-        return folder, read_manifest(folder), None
-    except DatasetError as error:
-        if isinstance(error.__cause__, FileNotFoundError) and (external := read_external(folder)) is not None:
-            return external.folder, external.manifest, external
-        raise
+def manifest_folder(folder: Path) -> Path:
+    """Return the folder of a dataset's `tfprep.json`: this one, or for imported shards the one that lies beside them."""
+    if size_of(folder / MANIFEST) is None and size_of(folder / BESIDE / MANIFEST) is not None:
+        return folder / BESIDE
+    return folder
 
 
 def _identity(folder: Path) -> FileIdentity | None:

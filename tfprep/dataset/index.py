@@ -7,7 +7,8 @@ there is none), `source_digest` 16 bytes, `image_digest` 16 bytes and `image_has
 in rows of variant 0; null where there is none), and for each stored field `FIELD_offset` int64 and `FIELD_size` int32: where in
 the file that field's own bytes begin and how many there are. Offsets count from the start of the file.
 
-An index of an earlier version has no columns `image_digest` and `image_hash`; they are then left out of what is read.
+An index of records that other tools wrote (`tfprep.dataset.imported`) has no digests and no hashes, and a column of values for
+each field that is a number or a short string.
 
 Each (split, variant) begins a new row group, so a reader that wants one variant reads no row of another.
 """
@@ -35,8 +36,16 @@ OPTIONAL = ("image_digest", "image_hash")
 _NULLABLE = ("height", "width", *OPTIONAL)
 
 
-def schema(fields: Sequence[str], label: pa.DataType | None) -> pa.Schema:
-    """Return the index's schema for these stored fields; `label` is the label's type, None if there is no label."""
+def schema(
+    fields: Sequence[str], label: pa.DataType | None, values: Mapping[str, pa.DataType] | None = None
+) -> pa.Schema:
+    """Return the index's schema.
+
+    Args:
+        fields: The stored fields.
+        label: The type of the column `label`; None if there is no label.
+        values: For imported records, the types of the columns of fields' values; None for a built dataset.
+    """
     columns = [
         pa.field("key", pa.string()),
         pa.field("split", pa.string()),
@@ -48,12 +57,13 @@ def schema(fields: Sequence[str], label: pa.DataType | None) -> pa.Schema:
         *([pa.field("label", label)] if label is not None else []),
         pa.field("height", pa.int32()),
         pa.field("width", pa.int32()),
-        pa.field("source_digest", pa.binary(16)),
-        pa.field("image_digest", pa.binary(16)),
-        pa.field("image_hash", pa.uint64()),
     ]
+    if values is None:
+        digests = [("source_digest", pa.binary(16)), ("image_digest", pa.binary(16)), ("image_hash", pa.uint64())]
+        columns += [pa.field(name, dtype) for name, dtype in digests]
     for name in fields:
         columns += [pa.field(f"{name}_offset", pa.int64()), pa.field(f"{name}_size", pa.int32())]
+    columns += [pa.field(name, dtype) for name, dtype in (values or {}).items() if name != "label" or label is None]
     return pa.schema(columns)
 
 
@@ -70,10 +80,23 @@ def write_index(path: Path, columns: pa.Schema, tables: Iterable[pa.Table]) -> N
 
     Numbers stay uncompressed: a loader reads them before its first batch, a million rows in 10 ms instead of 50.
     """
-    compression = {name: "zstd" if name == "key" or "digest" in name else "none" for name in columns.names}
+    texts = [column.name for column in columns if pa.types.is_string(column.type) and column.name != "split"]
+    compression = {name: "zstd" if name in texts or "digest" in name else "none" for name in columns.names}
     with pq.ParquetWriter(path, columns, compression=compression, use_dictionary=_REPETITIVE) as writer:
         for table in tables:
             writer.write_table(table.select(columns.names).cast(columns), row_group_size=ROW_GROUP)
+
+
+def joined_tables(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """Join tables that follow each other to row groups: a large dataset has too many shards for a row group each."""
+    waiting: list[pa.Table] = []
+    for table in tables:
+        if waiting and sum(map(len, waiting)) + len(table) > ROW_GROUP:
+            yield pa.concat_tables(waiting)
+            waiting = []
+        waiting.append(table)
+    if waiting:
+        yield pa.concat_tables(waiting)
 
 
 MOST_INSPECTED = 1_000_000
@@ -114,19 +137,20 @@ def read_index(
             if rows != manifest.splits[split].samples:
                 raise DatasetError(
                     f"{path} lists {rows} records of split {split!r}, variant {variant}; tfprep.json says "
-                    f"{manifest.splits[split].samples}. Run the build again, it writes both anew"
+                    f"{manifest.splits[split].samples}; {manifest.way_out}"
                 )
             if first is not None:
                 groups = groups[: np.searchsorted(np.cumsum(counts), first) + 1]
             table = file.read_row_groups(groups, columns=columns).slice(0, first)
     except FileNotFoundError:
-        raise DatasetError(f"{path} is missing; run the build again, it writes it anew") from None
+        raise DatasetError(f"{path} is missing; {manifest.way_out}") from None
     except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
-        raise DatasetError(f"{path} is damaged ({error}); run the build again, it writes it anew") from error
-    expected = schema(list(manifest.fields), label_type(manifest.fields))
+        raise DatasetError(f"{path} is damaged ({error}); {manifest.way_out}") from error
+    values = None if manifest.imported is None else dict[str, pa.DataType]()
+    expected = schema(list(manifest.fields), label_type(manifest.fields), values)
     try:
         _check_columns(table, expected, columns)
-        _check_numbers(table, files, list(manifest.fields))
+        _check_numbers(table, files, list(manifest.fields), is_whole=first is None)
     except DatasetError as error:
         raise DatasetError(f"{path}, split {split!r}, variant {variant}: {error}") from None
     return table
@@ -184,17 +208,18 @@ def _check_columns(table: pa.Table, expected: pa.Schema, columns: Sequence[str] 
             raise DatasetError(f"the column {field.name} has {missing} values missing")
 
 
-def _check_numbers(table: pa.Table, files: Sequence[FileInfo], fields: Sequence[str]) -> None:
-    """Check that every record is inside its shard and every field inside its record, for the columns that were read."""
+def _check_numbers(table: pa.Table, files: Sequence[FileInfo], fields: Sequence[str], *, is_whole: bool) -> None:
+    """Check that every record is inside its shard and every field inside its record, for the columns that were read.
+
+    `is_whole`: the table has all rows, so that each shard has as many as it has records.
+    """
     if not {"shard", "offset", "size"} <= set(table.column_names) or not len(table):
         return
     shard, offset, size = (numpy_column(table.column(name)) for name in ("shard", "offset", "size"))
     if shard.min() < 0 or shard.max() >= len(files):
         raise DatasetError(f"shards are numbered from 0 to {len(files) - 1}, not {shard.min()} to {shard.max()}")
-    if (
-        np.bincount(shard, minlength=len(files)).tolist() != [file.records for file in files]
-        or (np.diff(shard) < 0).any()
-    ):
+    counts = np.bincount(shard, minlength=len(files)).tolist()
+    if (is_whole and counts != [file.records for file in files]) or (np.diff(shard) < 0).any():
         raise DatasetError("the rows are not in the order of the shards, or a shard has another number of records")
     ends = np.array([file.bytes for file in files])[shard]
     if offset.min() < 0 or size.min() < FRAME_BYTES or (size > ends - offset).any():

@@ -138,7 +138,7 @@ class Locations:
         """
         info = manifest.splits[split]
         files = [file for variant in variants for file in info.files[variant]]
-        self._path, self._watch = path, watch
+        self._path, self._watch, self._way_out = path, watch, _way_out(manifest)
         self._ends = np.cumsum([file.records for file in files])
         self._file_bytes = [file.bytes for file in files]
         self._crcs = [crc for variant in variants for crc in info.rows_crc32c[variant]]
@@ -181,10 +181,14 @@ class Locations:
         if google_crc32c.value(rows.tobytes()) != self._crcs[shard]:
             raise DatasetError(
                 f"{self._path} is damaged, or of another build: the locations of a shard are not those that were built; "
-                "`tfprep repair` writes them anew"
+                f"{self._way_out}"
             )
         if not _lie_inside(rows, self._file_bytes[shard], self._fields):
             raise DatasetError(f"{self._path}: a record lies outside its shard, or a field outside its record")
+
+
+def _way_out(manifest: Manifest) -> str:
+    return manifest.way_out if manifest.imported else "`tfprep repair` writes it anew"
 
 
 def _first_row(manifest: Manifest, split: str, variant: int) -> int:
@@ -201,7 +205,7 @@ def _mapped(path: Path, manifest: Manifest, row: RowType, first: int, info: Spli
     count = info.samples * variants
     expected = row.itemsize * sum(one.samples * one.variants for one in manifest.splits.values())
     if (size := file_size(path)) != expected:
-        raise DatasetError(f"{path} holds {size} bytes, {expected} were written; `tfprep repair` writes it anew")
+        raise DatasetError(f"{path} holds {size} bytes, {expected} were written; {_way_out(manifest)}")
     if not count:
         return np.empty(0, row)
     with open_file(path) as file:

@@ -18,17 +18,22 @@ from tfprep.plain_json import indented
 
 FORMAT_VERSION = 2
 MANIFEST = "tfprep.json"
+BESIDE = "tfprep-index"
+"""The folder of an imported dataset that lies beside its shards."""
 NOT_SEALED = "was changed after it was written: its own checksum is wrong"
 
 
 @dataclass(frozen=True)
 class FileInfo:
-    """One shard of one variant: its name, how many records and bytes it holds, and their SHA-256 in hexadecimal."""
+    """One shard of one variant: its name, how many records and bytes it holds, and their SHA-256 in hexadecimal.
+
+    The SHA-256 of imported shards is not known: "".
+    """
 
     name: str
     records: int
     bytes: int
-    sha256: str
+    sha256: str = ""
 
     def __post_init__(self) -> None:
         check_file_name(self.name)
@@ -40,7 +45,7 @@ class FileInfo:
 class SplitInfo:
     """One split: how many samples, and its files by variant and shard (`files[variant][shard]`).
 
-    `rows_crc32c[variant][shard]` is the CRC-32C of the shard's rows in `locations.bin`; it is empty without that file.
+    `rows_crc32c[variant][shard]` is the CRC-32C of the shard's rows in `locations.bin`; it is empty until that file is written.
     """
 
     samples: int
@@ -86,12 +91,31 @@ class Statistics:
 
 
 @dataclass(frozen=True)
+class Imported:
+    """More of a dataset of TFRecords that other tools wrote, which `tfprep index` made.
+
+    Attributes:
+        root: The folder that all shards are in or below: relative to that of `tfprep.json`, absolute, or a URL.
+        features: The name that each field has in the Examples.
+        left_out: The features that are no fields, and why.
+        versions: By split, for each shard a text that changes when the file is written.
+        commands: By split, the command that indexes it.
+    """
+
+    root: str
+    features: Mapping[str, str]
+    left_out: Mapping[str, str]
+    versions: Mapping[str, tuple[str, ...]]
+    commands: Mapping[str, str]
+
+
+@dataclass(frozen=True)
 class Manifest:
     """All that `tfprep.json` holds.
 
     `classes` and `class_counts` are by field; counts are of variant 0, by split. `files` holds the digests of the published files
     that are no shards, by name: the index (its name is `index`), `locations.bin`, the files for TensorFlow Datasets, the rejects.
-    A dataset of format version 1 has no `locations.bin`.
+    `imported` is None for a built dataset; where it is not, there is no recipe.
     """
 
     name: str
@@ -105,7 +129,7 @@ class Manifest:
     versions: Mapping[str, str] = field(default_factory=dict)
     rejects: int = 0
     files: Mapping[str, FileDigest] = field(default_factory=dict)
-    format_version: int = FORMAT_VERSION
+    imported: Imported | None = None
 
     @property
     def index(self) -> str:
@@ -120,10 +144,27 @@ class Manifest:
     def _named(self, ending: str) -> str:
         return next((name for name in self.files if name.endswith(ending)), ending)
 
+    @property
+    def way_out(self) -> str:
+        """The command that mends what is wrong with the dataset's files, for messages."""
+        return "run tfprep index again" if self.imported else "run the build again, it writes it anew"
+
     def to_json(self) -> str:
         """The text of `tfprep.json`, with its own checksum at the end."""
         own = {one.name: getattr(self, one.name) for one in fields(self)}
-        return seal({"format_version": self.format_version, **own})
+        if self.imported is None:
+            del own["imported"]
+        else:
+            own["splits"] = {name: _without_sha256(split) for name, split in self.splits.items()}
+        return seal({"format_version": FORMAT_VERSION, **own})
+
+
+def _without_sha256(split: SplitInfo) -> dict[str, Any]:
+    files = [
+        [{"name": file.name, "records": file.records, "bytes": file.bytes} for file in of_variant]
+        for of_variant in split.files
+    ]
+    return {"samples": split.samples, "files": files, "rows_crc32c": split.rows_crc32c}
 
 
 def seal(document: Mapping[str, Any]) -> str:

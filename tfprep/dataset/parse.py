@@ -25,6 +25,7 @@ from tfprep.dataset.manifest import (
     NOT_SEALED,
     FieldInfo,
     FileInfo,
+    Imported,
     Manifest,
     SplitInfo,
     Statistics,
@@ -62,48 +63,30 @@ def parse_manifest(content: bytes, path: Path, *, sealed: bool = True) -> Manife
     Raises:
         DatasetError: It is damaged, was written by another version, or breaks a rule of the format.
     """
-    raw = parse_json(content, path, MOST_BYTES)
-    version = _version(raw, path)
-    if sealed and not is_sealed(content):
-        raise DatasetError(f"{path} {NOT_SEALED}; run the build again, it writes it anew")
+    if len(content) > MOST_BYTES:
+        raise DatasetError(f"{path} has {len(content)} bytes; a manifest has at most {MOST_BYTES}")
     try:
-        manifest = replace(checked_manifest(raw), format_version=version)
-        for name in (manifest.index, manifest.locations)[:version]:
-            if name not in manifest.files:
-                raise DatasetError(f"files does not name {name}")
-        if version > 1:
-            _check_rows_crcs(manifest)
-        return manifest
-    except DatasetError as error:
-        raise DatasetError(
-            f"{path} is damaged: {printable(str(error))[:_MOST_REASON]}; run the build again, it writes it anew"
-        ) from error
-
-
-def checked_manifest(raw: Any) -> Manifest:
-    """Check a manifest that stands in another document, and return what it says; DatasetError where it breaks a rule."""
-    return _manifest(_Entry(raw, ""))
-
-
-def parse_json(content: bytes, path: Path, most_bytes: int) -> Any:
-    """Parse a JSON document of at most `most_bytes` bytes; DatasetError where it is none."""
-    if len(content) > most_bytes:
-        raise DatasetError(f"{path} has {len(content)} bytes; a manifest has at most {most_bytes}")
-    try:
-        return json.loads(content)
+        raw = json.loads(content)
     except (ValueError, RecursionError) as error:
         raise DatasetError(f"{path} is damaged ({error}); run the build again, it writes it anew") from error
+    is_object = isinstance(raw, dict)
+    _check_version(raw.get("format_version") if is_object else None, path)
+    way_out = "run the build again, it writes it anew"
+    if is_object and "imported" in raw:
+        way_out = "delete it, then run tfprep index again"
+    if sealed and not is_sealed(content):
+        raise DatasetError(f"{path} {NOT_SEALED}; {way_out}")
+    try:
+        return _manifest(_Entry(raw, ""))
+    except DatasetError as error:
+        raise DatasetError(f"{path} is damaged: {printable(str(error))[:_MOST_REASON]}; {way_out}") from error
 
 
-def _version(raw: Any, path: Path) -> int:
-    version = raw.get("format_version") if isinstance(raw, dict) else None
-    if not isinstance(version, int) or isinstance(version, bool) or not 1 <= version <= FORMAT_VERSION:
+def _check_version(version: Any, path: Path) -> None:
+    if not isinstance(version, int) or isinstance(version, bool) or version != FORMAT_VERSION:
         newer = isinstance(version, int) and version > FORMAT_VERSION
         advice = "upgrade tfprep" if newer else "build it again with this version"
-        raise DatasetError(
-            f"{path}: format version {_shown(version)}, this tfprep reads 1 to {FORMAT_VERSION}; {advice}"
-        )
-    return version
+        raise DatasetError(f"{path}: format version {_shown(version)}, this tfprep reads {FORMAT_VERSION}; {advice}")
 
 
 # --- entries --------------------------------------------------------------------------------------------------------
@@ -220,18 +203,20 @@ def _manifest(raw: _Entry) -> Manifest:
     fields = {name: _field(name, entry) for name, entry in raw["fields"].items()}
     if not fields or not raw["splits"].value:
         raise DatasetError("there is at least one field and one split")
+    imported = _imported(raw["imported"]) if "imported" in raw.value else None
     manifest = Manifest(
         name=name,
         fingerprint=raw["fingerprint"].text(),
         recipe=_recipe(raw["recipe"]),
         fields=fields,
-        splits={name: _split(name, entry) for name, entry in raw["splits"].items()},
+        splits={name: _split(name, entry, imported) for name, entry in raw["splits"].items()},
         classes=raw["classes"].entries(lambda names: names.list(_Entry.text)),
         class_counts=raw["class_counts"].entries(lambda splits: splits.entries(_Entry.counts)),
         statistics=raw["statistics"].entries(_statistics),
         versions=raw["versions"].entries(_Entry.text),
         rejects=raw["rejects"].count(),
         files=raw["files"].entries(_file_digest),
+        imported=imported,
     )
     _check_together(manifest)
     return manifest
@@ -283,13 +268,29 @@ def _check_array(raw: _Entry, shape: tuple[int | None, ...], dtype: str) -> None
         raise DatasetError(f"{raw.way}.shape is that of a value of more than {_MOST_VALUE_BYTES} bytes")
 
 
-def _split(name: str, raw: _Entry) -> SplitInfo:
+def _imported(raw: _Entry) -> Imported:
+    return Imported(
+        root=raw["root"].text(),
+        features=raw["features"].entries(_Entry.text),
+        left_out=raw["left_out"].entries(_Entry.text),
+        versions=raw["versions"].entries(lambda versions: versions.list(_Entry.text)),
+        commands=raw["commands"].entries(_Entry.text),
+    )
+
+
+def _split(name: str, raw: _Entry, imported: Imported | None) -> SplitInfo:
     check_name("the name of a split", name)
-    files = raw["files"].list(_shards)
+    files = raw["files"].list(_shards if imported is None else lambda shards: shards.list(_imported_shard))
     if not files or not files[0]:
         raise DatasetError(f"{raw.way}.files names no shard")
-    crcs = raw["rows_crc32c"].list(_Entry.counts) if "rows_crc32c" in raw.value else ()
-    return SplitInfo(raw["samples"].count(), files, crcs)
+    split = SplitInfo(raw["samples"].count(), files, raw["rows_crc32c"].list(_Entry.counts))
+    if [len(crcs) for crcs in split.rows_crc32c] != [len(shards) for shards in files]:
+        raise DatasetError(f"{raw.way}.rows_crc32c has not one number for each shard of each variant")
+    if imported is not None and [len(imported.versions.get(name, ()))] != [len(shards) for shards in files]:
+        raise DatasetError(f"imported.versions has not one text for each shard of {name}, which has one variant")
+    if imported is not None and name not in imported.commands:
+        raise DatasetError(f"imported.commands.{name} is missing")
+    return split
 
 
 def _shards(raw: _Entry) -> tuple[FileInfo, ...]:
@@ -310,7 +311,11 @@ def _is_shard(value: Any) -> bool:
 
 
 def _shard(raw: _Entry) -> FileInfo:
-    info = FileInfo(raw["name"].text(), raw["records"].count(), raw["bytes"].count(), raw["sha256"].digest())
+    return replace(_imported_shard(raw), sha256=raw["sha256"].digest())
+
+
+def _imported_shard(raw: _Entry) -> FileInfo:
+    info = FileInfo(raw["name"].text(), raw["records"].count(), raw["bytes"].count())
     if info.bytes < info.records * FRAME_BYTES:
         raise DatasetError(f"{raw.way}: {info.records} records do not fit into {info.bytes} bytes")
     return info
@@ -327,14 +332,13 @@ def _statistics(raw: _Entry) -> Statistics:
     return Statistics(mean, std)
 
 
-def _check_rows_crcs(manifest: Manifest) -> None:
-    for name, split in manifest.splits.items():
-        if [len(crcs) for crcs in split.rows_crc32c] != [len(files) for files in split.files]:
-            raise DatasetError(f"splits.{name}.rows_crc32c has not one number for each shard of each variant")
-
-
 def _check_together(manifest: Manifest) -> None:
     """The rules between entries."""
+    for name in (manifest.index, manifest.locations):
+        if name not in manifest.files:
+            raise DatasetError(f"files does not name {name}")
+    if manifest.imported is not None and manifest.imported.features.keys() != manifest.fields.keys():
+        raise DatasetError("imported.features has not one name for each field")
     for name in manifest.files:
         check_file_name(name)
     names = [file.name for split in manifest.splits.values() for files in split.files for file in files]

@@ -96,15 +96,14 @@ class Records:
 
 def _described(data: Dataset, name: str, info: FieldInfo) -> list[Any]:
     """What a decoder must know of a field, as JSON holds it: codec, kind, shape, dtype, and the feature's name."""
-    feature = name if data.external is None else data.external.feature(name)
-    return [dict(info.codec), info.spec.kind, list(info.spec.shape), info.spec.dtype, feature]
+    return [dict(info.codec), info.spec.kind, list(info.spec.shape), info.spec.dtype, data.feature(name)]
 
 
 def _file_of(data: Dataset, split: str, shard: int) -> str:
     """The reference's file of a shard: below the dataset's folder, or where an index says."""
     file = data.file(split, 0, shard)
     path = data.shard_path(file)
-    if data.external is None:
+    if data.manifest.imported is None:
         return file.name
     return str(path if is_remote(path) else path.absolute())
 

@@ -29,7 +29,10 @@ def tfds_files(manifest: Manifest) -> dict[str, str]:
 
 
 def tfds_limits(manifest: Manifest) -> dict[str, str]:
-    """Return what TensorFlow Datasets cannot be told, as a sentence for each field that it concerns."""
+    """Return what TensorFlow Datasets cannot be told, as a sentence for each field that it concerns.
+
+    Arrays of which two sizes differ are none of it: their bytes and shapes are what it gets, as docs/format.md says.
+    """
     limits = {}
     for name, info in manifest.fields.items():
         if _is_label(manifest, name) and not _survive(manifest.classes.get(name, ())):
@@ -37,10 +40,10 @@ def tfds_limits(manifest: Manifest) -> dict[str, str]:
                 f"{name}.labels.txt was not written: TensorFlow Datasets would misread the class names of {name!r}, of which "
                 "one is empty, occurs twice, holds a line break, or begins or ends with a space. It shows numbers instead"
             )
-        elif f"{name}/shape" in from_description(info.codec).tfds_feature(name, info.spec, None):
+        elif info.codec["codec"] == "raw" and info.spec.dtype == "uint32":
             limits[name] = (
-                f"TensorFlow Datasets delivers {name!r} as bytes, with its shape as '{name}/shape': it decodes no "
-                f"{info.spec.dtype} of the shape {list(info.spec.shape)}. np.frombuffer(value, '{info.spec.dtype}') does"
+                f"TensorFlow Datasets delivers {name!r} as bytes, with its shape as '{name}/shape': it decodes no uint32. "
+                "np.frombuffer(value, '<u4') does"
             )
     return limits
 

@@ -14,22 +14,20 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from tfprep.codecs import Scalar, Texts
 from tfprep.dataset.arrow import numpy_column
-from tfprep.dataset.dataset import Dataset, load_manifest
+from tfprep.dataset.dataset import Dataset, load_manifest, manifest_folder
 from tfprep.dataset.digests import digest_of, sha256_of
-from tfprep.dataset.external.opened import ExternalIndex, read_external
-from tfprep.dataset.external.shards import OpenShard, current
 from tfprep.dataset.index import read_index
 from tfprep.dataset.manifest import MANIFEST, NOT_SEALED, FileInfo, Manifest, is_sealed
 from tfprep.dataset.parse import parse_manifest
 from tfprep.errors import DatasetError, TfprepError
 from tfprep.fields import RASTER_KINDS
-from tfprep.records import Frame, check_frame, format_index, read_record
-from tfprep.records.find import BYTES, find_in_one
+from tfprep.records import Frame, format_index, read_record
+from tfprep.records.find import find_in_one
 from tfprep.records.framing import HEADER_BYTES
 from tfprep.storage.urls import PathOrUrl, file_size, folder_at, open_file
 
-_EXTERNAL_COLUMNS = ("shard", "number", "offset", "size", "payload_crc")
 _BATCH_ROWS = 8192
 _FRAME_COLUMNS = ("offset", "size", "payload_crc")
 
@@ -56,14 +54,8 @@ def verify(path: PathOrUrl, on_file: Callable[[FileInfo], None] | None = None) -
     Raises:
         DatasetError: There is no `tfprep.json` that could be read.
     """
-    folder = folder_at(path)
-    try:
-        content = load_manifest(folder)
-    except DatasetError as error:
-        if not isinstance(error.__cause__, FileNotFoundError) or (external := read_external(folder)) is None:
-            raise
-        yield from _external_faults(Dataset(external.folder, external.manifest, external), external, on_file)
-        return
+    folder = manifest_folder(folder_at(path))
+    content = load_manifest(folder)
     try:
         manifest = parse_manifest(content, folder / MANIFEST, sealed=False)
     except DatasetError as error:
@@ -117,10 +109,7 @@ def _shard_faults(data: Dataset, damaged: set[str], on_file: Callable[[FileInfo]
 def _location_faults(data: Dataset, split: str, variant: int, index: pa.Table) -> Iterator[Fault]:
     """Compare the rows of `locations.bin` with those of the index, column by column."""
     try:
-        locations = data.locations(split, range(variant, variant + 1))
-        if locations is None:
-            return
-        rows = locations.take(np.arange(len(index)))
+        rows = data.locations(split, range(variant, variant + 1)).take(np.arange(len(index)))
     except DatasetError as error:
         yield Fault(data.manifest.locations, None, str(error))
         return
@@ -135,7 +124,7 @@ def _location_faults(data: Dataset, split: str, variant: int, index: pa.Table) -
 
 def _file_faults(data: Dataset, file: FileInfo, rows: pa.Table | None, check: _IndexCheck) -> Iterator[Fault]:
     """Yield the faults of a shard and its `.idx`; `rows` are those of the index, None if it is damaged."""
-    path = data.path / file.name
+    path, imported = data.shard_path(file), data.manifest.imported is not None
     try:
         with open_file(path):
             size = file_size(path)
@@ -143,12 +132,13 @@ def _file_faults(data: Dataset, file: FileInfo, rows: pa.Table | None, check: _I
         yield Fault(file.name, None, _why(error))
         return
     if size != file.bytes:
-        yield Fault(file.name, None, f"{size} bytes, {file.bytes} were written")
-    elif sha256_of(path) != file.sha256:
+        yield Fault(file.name, None, f"{size} bytes, {file.bytes} were {'indexed' if imported else 'written'}")
+    elif not imported and sha256_of(path) != file.sha256:
         yield Fault(file.name, None, "its SHA-256 is not that of the build")
     if rows is not None:
-        yield from _record_faults(data, path, rows, check)
-        yield from _text_index_faults(path.with_name(f"{path.name}.idx"), rows)
+        yield from _record_faults(data, file, rows, check)
+        if not imported:
+            yield from _text_index_faults(path.with_name(f"{path.name}.idx"), rows)
 
 
 def _text_index_faults(path: Path, rows: pa.Table) -> Iterator[Fault]:
@@ -163,7 +153,8 @@ def _text_index_faults(path: Path, rows: pa.Table) -> Iterator[Fault]:
         yield Fault(path.name, None, str(error))
 
 
-def _record_faults(data: Dataset, path: Path, rows: pa.Table, check: _IndexCheck) -> Iterator[Fault]:
+def _record_faults(data: Dataset, shard: FileInfo, rows: pa.Table, check: _IndexCheck) -> Iterator[Fault]:
+    path = data.shard_path(shard)
     with open_file(path) as file:
         for number, row in enumerate(_each(rows)):
             frame = Frame(row["offset"], row["size"])
@@ -171,8 +162,8 @@ def _record_faults(data: Dataset, path: Path, rows: pa.Table, check: _IndexCheck
                 payload = read_record(file, path, frame, number, payload_crc=row["payload_crc"])
                 check.compare(number, row, payload, data.decode(payload))
             except TfprepError as error:
-                yield Fault(path.name, frame.offset, getattr(error, "reason", str(error)))
-    yield from check.faults(path.name)
+                yield Fault(shard.name, frame.offset, getattr(error, "reason", str(error)))
+    yield from check.faults(shard.name)
 
 
 def _each(rows: pa.Table) -> Iterator[dict[str, Any]]:
@@ -187,10 +178,14 @@ class _IndexCheck:
         fields = data.manifest.fields
         self._data = data
         self._label = next((name for name, info in fields.items() if info.spec.kind == "label"), None)
-        self._rasters = [name for name, info in fields.items() if info.spec.kind in RASTER_KINDS]
+        imported = data.manifest.imported is not None  # its rasters without a header, which are `Raw`, do not count
+        rasters = [name for name, info in fields.items() if info.spec.kind in RASTER_KINDS]
+        self._rasters = [name for name in rasters if not imported or fields[name].codec["codec"] == "encoded"]
+        self._values = list(fields) if imported else []
         self._found: dict[str, list[str]] = {}
         self.columns = ["shard", *_FRAME_COLUMNS, "height", "width", *(["label"] if self._label else [])]
         self.columns += [f"{name}_{what}" for name in fields for what in ("offset", "size")]
+        self.columns += [name for name in self._values if name != "label"]
 
     def compare(self, number: int, row: Mapping[str, Any], payload: bytes, values: Mapping[str, Any]) -> None:
         """Compare a row of the index with the payload of its record, and with its decoded values."""
@@ -202,6 +197,9 @@ class _IndexCheck:
                 self._add(f"{name}_offset", f"record {number}: the bytes that it gives for {name!r} are {there}")
         if self._label and row["label"] != (label := np.asarray(values[self._label]).tolist()):
             self._add("label", f"record {number}: the label is {label}, not {row['label']}")
+        for name in self._values:
+            if name in row and row[name] != (value := _single(values[name])):
+                self._add(name, f"record {number}: {name!r} is {value!r}, not {row[name]!r}")
         size = (row["height"], row["width"])
         fitting = [name for name in self._rasters if np.shape(values[name])[:2] == size]
         if fitting:  # The rows hold the size of one and the same raster.
@@ -212,12 +210,13 @@ class _IndexCheck:
 
     def _spans(self, payload: bytes) -> dict[str, tuple[int, int]]:
         """Return where the bytes of each field lie in a payload, by a parse of it: (offset, size)."""
-        spans = {}
-        for name, span in find_in_one(payload).items():
-            size = span.size
-            if span.kind == BYTES and span.items == 1:  # without its tag and its length
+        found, spans = find_in_one(payload), {}
+        for name, codec in self._data.codecs.items():
+            span = found.get(self._data.feature(name).encode("utf-8", "surrogateescape"))
+            size = 0 if span is None else span.size
+            if size and not isinstance(codec, Scalar | Texts):  # one string, without its tag and its length
                 size -= next(head for head in range(2, 8) if size - head < 1 << 7 * (head - 1))
-            spans[name.decode()] = span.offset + span.size - size, size
+            spans[name] = (span.offset + span.size - size if span else 0), size
         return spans
 
     def _add(self, column: str, reason: str) -> None:
@@ -231,41 +230,7 @@ class _IndexCheck:
         self._found = {}
 
 
-# --- an index of TFRecords that tfprep did not write --------------------------------------------------------------------
-
-
-def _external_faults(
-    data: Dataset, index: ExternalIndex, on_file: Callable[[FileInfo], None] | None
-) -> Iterator[Fault]:
-    """Yield what differs from what was indexed, shard by shard, with one record in memory at a time."""
-    for split, info in data.splits.items():
-        try:
-            table = index.index(split, _EXTERNAL_COLUMNS)
-        except DatasetError as error:
-            yield Fault(index.splits[split].columns, None, str(error))
-            continue
-        shards, numbers, offsets, sizes, crcs = (table.column(name).to_numpy() for name in _EXTERNAL_COLUMNS)
-        for number, file in enumerate(info.files[0]):
-            first, last = np.searchsorted(shards, [number, number + 1])
-            rows = zip(*(column[first:last].tolist() for column in (numbers, offsets, sizes, crcs)), strict=True)
-            yield from _referred_faults(data, index, file, list(rows))
-            if on_file:
-                on_file(file)
-
-
-def _referred_faults(
-    data: Dataset, index: ExternalIndex, file: FileInfo, rows: list[tuple[int, int, int, int]]
-) -> Iterator[Fault]:
-    path = index.path_of(file.name)
-    try:
-        if (size := current(path).bytes) != file.bytes:
-            yield Fault(file.name, None, f"{size} bytes, {file.bytes} were indexed")
-        with OpenShard(path) as opened:
-            for number, offset, length, crc in rows:
-                try:
-                    frame = Frame(offset, length)
-                    data.decode(check_frame(opened.bytes(offset, length), path, frame, number, payload_crc=crc))
-                except TfprepError as error:
-                    yield Fault(file.name, offset, getattr(error, "reason", str(error)))
-    except (DatasetError, OSError) as error:
-        yield Fault(file.name, None, str(error))
+def _single(value: Any) -> Any:
+    """Return a single number or text as plain Python has it; None for an empty list, as where a record has no value."""
+    plain = value if isinstance(value, str) else np.asarray(value).tolist()
+    return (plain[0] if plain else None) if isinstance(plain, list) else plain

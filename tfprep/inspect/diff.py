@@ -80,13 +80,13 @@ def compare(old: Dataset, new: Dataset, most_keys: int = 1000) -> Difference:
         most_keys: The number of keys to list of each kind; counts cover all.
 
     Raises:
-        DatasetError: An index cannot be read, or one dataset is built and the other an index of TFRecords of another tool.
+        DatasetError: An index cannot be read, or one dataset is built and the other imported.
     """
-    if (old.external is None) != (new.external is None):
-        index, built = (old, new) if old.external else (new, old)
+    if (old.manifest.imported is None) != (new.manifest.imported is None):
+        imported, built = (old, new) if old.manifest.imported else (new, old)
         raise DatasetError(
-            f"{index.path} is an index of TFRecords of another tool, and {built.path} was built by tfprep: their records are "
-            "never equal. Two indexes can be compared, and so can two datasets that were built"
+            f"{imported.path} refers to TFRecords of another tool, and {built.path} was built by tfprep: their records are "
+            "never equal. Two imported datasets can be compared, and so can two that were built"
         )
     a, b = _Samples(old), _Samples(new)
     place = _positions(b.keys, a.keys)  # the row of `a` with the key of each row of `b`; -1 if there is none
@@ -131,7 +131,7 @@ class _Samples:
         nulls = pa.chunked_array([pa.nulls(len(table), pa.binary(16))])
         self.images = table["image_digest"] if "image_digest" in table.column_names else nulls
         self.record = np.concatenate([_records(data, split) for split in data.splits])
-        self.sources = table["source_digest"] if data.external is None else pa.chunked_array([self.record])
+        self.sources = table["source_digest"] if data.manifest.imported is None else pa.chunked_array([self.record])
 
 
 def _records(data: Dataset, split: str) -> Array:

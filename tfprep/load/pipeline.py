@@ -280,7 +280,7 @@ class Pipeline:
         outputs = pad_outputs(outputs, specs, options.pad)
         check_class_names(self.sources, outputs.fields)
         statistics = self.dataset.manifest.statistics
-        if options.normalize and self.dataset.external is not None and not statistics:
+        if options.normalize and self.dataset.manifest.imported is not None and not statistics:
             raise LoaderError(
                 "normalize=True subtracts the mean of the training split, which an index does not know; use dtype='float32' and "
                 "normalise in the model: keras.layers.Rescaling(1 / 255), or a Normalization layer that is adapted"
@@ -324,7 +324,7 @@ class Pipeline:
             raise LoaderError(
                 f"local= keeps shards of datasets at URLs; {here[0].parent} is a folder, which is read as it is"
             )
-        if any(source.dataset.external is not None for source in self.sources):
+        if any(source.dataset.manifest.imported is not None for source in self.sources):
             rule = "local= compares shards with their SHA-256, which an index of other tools' TFRecords does not hold"
             raise LoaderError(f"{rule}; build a dataset with tfprep, or copy the shards to this machine")
         cache = LocalCache(Path(folder), None if limit is None else parse_bytes(limit, "local_limit"))

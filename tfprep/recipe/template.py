@@ -37,7 +37,7 @@ def recognised(folder: Path, layout: Layout | None = None) -> Detected:
     except DatasetError:
         return detect(folder, layout)
     kinds = {name: spec.kind for name, spec in data.fields.items()}
-    what = "TFRecords with an index" if data.external else "a dataset that tfprep built"
+    what = "imported TFRecords" if data.manifest.imported else "a dataset that tfprep built"
     return looked(LayoutGuess("dataset", Records(kinds), what), Inventory(folder, {}, {}, {}))
 
 

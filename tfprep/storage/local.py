@@ -8,6 +8,7 @@ ever, and a link may lead to any file of the user's.
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import secrets
 import shutil
@@ -172,6 +173,34 @@ def _way_out(path: Path, error: OSError) -> str:
     if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ESTALE, errno.EIO):
         return "; the output folder was taken away or its disk fails. Run the same command again: it continues from what is left"
     return ""
+
+
+@contextmanager
+def locked(path: Path, busy: Exception | None = None, *, shared: bool = False) -> Iterator[BinaryIO]:
+    """Hold a lock of the operating system on a file, which is made if it is missing, or on a folder.
+
+    The lock ends with its process, however that ends.
+
+    Args:
+        path: The file or folder.
+        busy: What is raised if another process holds it; None waits for it.
+        shared: Whether others may hold it with this process, who ask for a shared one too.
+
+    Yields:
+        The file, opened for reading and writing; a folder's cannot be written to.
+    """
+    if path.is_dir():
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    else:
+        with writing(path):
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    with os.fdopen(descriptor, "rb" if path.is_dir() else "r+b", closefd=True) as file:
+        try:
+            fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (fcntl.LOCK_NB if busy else 0))
+        except BlockingIOError:
+            assert busy is not None
+            raise busy from None
+        yield file
 
 
 def write_whole(path: Path, text: str) -> None:

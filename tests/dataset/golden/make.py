@@ -203,7 +203,7 @@ def main() -> None:
     with contextlib.chdir(out / "indexed"):  # the index notes its command
         for split in SAMPLES:
             index_tfrecords(f"{split}-*.tfrecord", split, options=IndexOptions(workers=0))
-    (out / "indexed/tfprep-index/.lock").unlink()
+    shutil.rmtree(out / "indexed/tfprep-index/.tfprep")
     expected["indexed"] = {split: list(contents([out / "indexed" / f"{split}-00000.tfrecord"])) for split in SAMPLES}
     text = json.dumps(expected, ensure_ascii=False)
     (out / "expected.json").write_text(text.replace('{"key"', '\n{"key"') + "\n", encoding="utf-8")

@@ -14,7 +14,7 @@ from tfprep.builder.planning.plan import Plan, recorded_versions
 from tfprep.builder.receipts import Receipt, read_contents
 from tfprep.builder.shards.sums import Moments, add_counts, merge
 from tfprep.dataset import FieldInfo, Manifest, SplitInfo, Statistics
-from tfprep.dataset.index import OPTIONAL, ROW_GROUP
+from tfprep.dataset.index import OPTIONAL, joined_tables
 from tfprep.fields import FieldSpec
 
 
@@ -82,14 +82,10 @@ _MOST_ITEMS = 2**31 - 1
 def index_tables(
     layout: Layout, manifest: Manifest, receipts: Sequence[Receipt], columns: pa.Schema
 ) -> Iterator[pa.Table]:
-    """Yield the rows of the index as row groups; each is of one variant of one split.
-
-    In format version 1 each shard is a row group. Large datasets have so many of them that a reader would take seconds.
-    """
-    rows = ROW_GROUP if manifest.format_version > 1 else 0
+    """Yield the rows of the index as row groups; each is of one variant of one split."""
     for split, info in manifest.splits.items():
         for variant in range(info.variants):
-            yield from _merged(_shard_tables(layout, manifest, split, variant, receipts, columns), rows)
+            yield from joined_tables(_shard_tables(layout, manifest, split, variant, receipts, columns))
 
 
 def _shard_tables(
@@ -98,18 +94,6 @@ def _shard_tables(
     for receipt in (r for r in receipts if r.split == split and r.records):
         contents = read_contents(layout, receipt)
         yield _table(contents.rows[variant], split, variant, receipt.shard, contents.fields, columns)
-
-
-def _merged(tables: Iterable[pa.Table], rows: int) -> Iterator[pa.Table]:
-    """Join tables that follow each other, as long as they have at most `rows` rows together."""
-    waiting: list[pa.Table] = []
-    for table in tables:
-        if waiting and sum(map(len, waiting)) + len(table) > rows:
-            yield pa.concat_tables(waiting)
-            waiting = []
-        waiting.append(table)
-    if waiting:
-        yield pa.concat_tables(waiting)
 
 
 def _table(

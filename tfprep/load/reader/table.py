@@ -65,33 +65,9 @@ class _MappedRecords:
         return columns | {"offset": offset}
 
 
-class _IndexedRecords:
-    """Records of some variants of a split, in columns of the index: of format version 1, and of TFRecords of other tools."""
-
-    def __init__(self, part: TableSplit, names: Sequence[str]) -> None:
-        columns: dict[str, list[Array]] = {name: [] for name in names}
-        for variant in part.variants:
-            index = part.dataset.index(part.split, variant, ["shard", *names])  # with its shard, a record is checked
-            _check(part, variant, len(index))
-            for name, values in columns.items():
-                values.append(index.column(name).to_numpy())
-        self._columns = {name: _joined(values) for name, values in columns.items()}
-        self.records = part.records
-        self.nbytes = sum(column.nbytes for column in self._columns.values())
-
-    def take(self, numbers: Numbers, names: Sequence[str]) -> Columns:
-        """Return these columns of these records."""
-        return {name: self._columns[name][numbers] for name in names}
-
-
-def _joined(values: list[Array]) -> Array:
-    return values[0] if len(values) == 1 else np.concatenate(values)
-
-
-def _records(part: TableSplit, names: Sequence[str]) -> _MappedRecords | _IndexedRecords:
+def _records(part: TableSplit) -> _MappedRecords:
     """Return the records of a part, in their order."""
-    locations = part.dataset.locations(part.split, range(part.variants[0], part.variants[-1] + 1))
-    return _IndexedRecords(part, names) if locations is None else _MappedRecords(locations)
+    return _MappedRecords(part.dataset.locations(part.split, range(part.variants[0], part.variants[-1] + 1)))
 
 
 class RecordTable:
@@ -107,7 +83,7 @@ class RecordTable:
         self.first_row = np.cumsum([0] + [part.samples for part in parts])
         self._first_record = np.cumsum([0] + [part.records for part in parts])
         self._lock = threading.Lock()
-        self._sources: list[_MappedRecords | _IndexedRecords] | None = None
+        self._sources: list[_MappedRecords] | None = None
         self._columns: dict[str, pa.ChunkedArray] = {}
         self.files: list[Path] = [
             part.dataset.shard_path(file)
@@ -157,15 +133,11 @@ class RecordTable:
         back = np.argsort(order, kind="stable")
         return {name: np.concatenate([columns[name] for columns in taken])[back] for name in names}
 
-    def _all_sources(self) -> list[_MappedRecords | _IndexedRecords]:
+    def _all_sources(self) -> list[_MappedRecords]:
         with self._lock:
             if self._sources is None:
-                self._sources = [_records(part, self._names()) for part in self.parts]
+                self._sources = [_records(part) for part in self.parts]
             return self._sources
-
-    def _names(self) -> list[str]:
-        spans = [f"{name}_{what}" for name in self.fields for what in ("offset", "size")]
-        return ["offset", "size", "payload_crc", *spans, *(["label"] if self._label else [])]
 
     def read_ahead(self) -> None:
         """Begin to read the index: of a million records that takes as long as TensorFlow takes to make a graph."""
@@ -212,10 +184,6 @@ class RecordTable:
 
     def number_in_file(self, record: int) -> int:
         """A record's number in its file, from 0."""
-        part = int(np.searchsorted(self._first_record, record, "right")) - 1
-        if (external := self.parts[part].dataset.external) is not None:  # records that were left out count too
-            numbers = external.index(self.parts[part].split, ["number"]).column("number")
-            return int(numbers[record - int(self._first_record[part])].as_py())
         file = int(self.file_of(record))
         return record - (int(self.file_ends[file - 1]) if file else 0)
 
@@ -235,19 +203,8 @@ def _column(part: TableSplit, name: str) -> pa.ChunkedArray:
 
 
 def _no_column(part: TableSplit, name: str) -> LoaderError:
-    external = part.dataset.external
-    columns = (
-        part.dataset.index(part.split, 0, list(_TOLD)).column_names if external is None else external.column_names()
-    )
-    known = [column for column in _TOLD if column in columns] if external is None else columns
+    columns = part.dataset.index(part.split, 0, None, first=0).column_names
+    known = [column for column in columns if column in (*_TOLD, *part.dataset.fields)]
     near = difflib.get_close_matches(name, known, 1)
     meant = f"; did you mean {near[0]!r}?" if near else ""
     return LoaderError(f"the index of {part.dataset.path} has no column {name!r}; it has {', '.join(known)}{meant}")
-
-
-def _check(part: TableSplit, variant: int, rows: int) -> None:
-    if rows != part.samples:
-        raise LoaderError(
-            f"{part.dataset.path}: the index lists {rows} records of {part.split!r}, variant {variant}; tfprep.json says "
-            f"{part.samples}. Run the build again, it writes both anew"
-        )

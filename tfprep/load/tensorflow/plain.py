@@ -86,11 +86,11 @@ def _records(
 
 def _parser(data: Dataset, outputs: Outputs) -> Any:
     """A function from an Example's bytes to an element."""
-    names = {name: name if data.external is None else data.external.feature(name) for name in outputs.fields}
+    names = {name: data.feature(name) for name in outputs.fields}
     for name in outputs.fields:
         if name not in data.fields and name in EXTRA:
             raise LoaderError(f"{name!r} is in the index, which tf_dataset() does not read; use loader()")
-        if data.external is not None and isinstance(data.codecs[name], Raw):
+        if data.manifest.imported is not None and isinstance(data.codecs[name], Raw):
             raise LoaderError(f"{name!r} holds bytes whose shape is declared by hand; use loader()")
     features = {
         feature: kind

@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 import tfprep
-from tests.dataset.external.conftest import image_bytes, serialized, write
+from tests.dataset.imported.conftest import image_bytes, serialized, write
 from tfprep import augment
 from tfprep.dataset import IndexOptions, index_tfrecords
 from tfprep.errors import DatasetError, LoaderError, RecordError
@@ -83,9 +83,8 @@ def test_every_record_once_an_epoch_with_the_values_of_tensorflow(data, expected
     assert len(set(names)) == 60
 
 
-@pytest.mark.parametrize("path", ["direct", "graph"])
-def test_tensorflow_loader(data, expected, path):
-    loader = data.loader("train", 7, fields=FIELDS, training=False, path=path)
+def test_tensorflow_loader(data, expected):
+    loader = data.loader("train", 7, fields=FIELDS, training=False)
     names = [check(batch, row, expected) for batch in loader for row in range(int(batch["image_height"].shape[0]))]
     assert names == list(expected)
 

@@ -6,6 +6,8 @@ import fcntl
 import io
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -14,13 +16,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
+from PIL import Image
 
 import tfprep
-from tests.dataset.external.conftest import image_bytes, serialized, write
+from tests.dataset.imported.conftest import image_bytes, serialized, write
+from tfprep import Recipe, codecs, sources
+from tfprep.builder import BuildOptions, build
+from tfprep.builder.repair import repair
 from tfprep.cli import main
 from tfprep.dataset import IndexOptions, IndexReport, index_tfrecords
-from tfprep.dataset.external import blocks, scanning
-from tfprep.dataset.external.opened import DOCUMENT
+from tfprep.dataset.imported import scan, scanning
 from tfprep.dataset.manifest import seal
 from tfprep.dataset.verify import verify
 from tfprep.errors import BuildError, BuildLockedError, DatasetError
@@ -36,11 +41,11 @@ def index(folder: Path, *payloads: list[bytes], pattern: str = "*.tfrecord", **o
 
 
 def field(report: IndexReport, name: str):
-    return next(item for item in report.index.fields if item.name == name)
+    return next(item for item in report.fields if item.name == name)
 
 
 def reason(report: IndexReport, feature: str) -> str:
-    return next(item.reason for item in report.index.left_out if item.feature == feature)
+    return report.manifest.imported.left_out[feature]
 
 
 def read_all(folder: Path, **options) -> list[dict]:
@@ -66,9 +71,7 @@ def test_shapes(tmp_path):
         for n in range(12)
     ]  # fmt: skip
     report = index(tmp_path, [serialized(e) for e in examples[:5]], [serialized(e) for e in examples[5:]])
-    shapes = {
-        item.name: (item.spec.kind, item.spec.shape, item.spec.dtype, item.column) for item in report.index.fields
-    }
+    shapes = {item.name: (item.spec.kind, item.spec.shape, item.spec.dtype, item.column) for item in report.fields}
     assert shapes == {
         "one": ("scalar", (), "int64", True),
         "three": ("scalar", (3,), "int64", False),
@@ -94,7 +97,7 @@ def test_names(tmp_path):
     report = index(
         tmp_path, [serialized({"a/b": 1, "a_b": 2, "9x": 3, "key": b"k", "size": 4, "a_b_size": 5, "größe": 6})]
     )
-    names = {item.feature: item.name for item in report.index.fields}
+    names = {item.feature: item.name for item in report.fields}
     assert len(set(names.values())) == 7
     assert names["key"] == "key_"
     assert names["9x"] == "_9x"
@@ -189,14 +192,16 @@ def test_an_image_that_some_records_lack_is_decided_by_the_user(tmp_path):
     examples = [serialized({"n": n} | ({"image": image_bytes(RNG, (6, 7))} if n != 3 else {})) for n in range(8)]
     with pytest.raises(DatasetError, match=r"1 of 8 records have no 'image'.*--ignore image.*--require image"):
         index(tmp_path, examples)
-    assert not (tmp_path / "tfprep-index" / DOCUMENT).exists()
+    assert not (tmp_path / "tfprep-index" / "tfprep.json").exists()
     report = index(tmp_path, require=("image",))
     assert [sample["n"] for sample in read_all(tmp_path)] == [0, 1, 2, 4, 5, 6, 7]
     path = tmp_path / "0.tfrecord"
     content, modified = path.read_bytes(), path.stat().st_mtime_ns
     path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     os.utime(path, ns=(modified, modified))
-    with pytest.raises(DatasetError, match="record 7 at byte"):  # of those in the file, not of those in the index
+    with pytest.raises(
+        DatasetError, match=r"record 6 at byte.*0\.tfrecord#7"
+    ):  # the key counts all records of the file
         list(tfprep.open(tmp_path).numpy_loader("train", 4, training=False, on_bad="raise", fields=["n"]))
     path.write_bytes(content)
     (line,) = map(json.loads, (report.out / "rejects.jsonl").read_text().splitlines())
@@ -307,10 +312,10 @@ def test_appending_reads_only_new_shards(tmp_path):
     (tmp_path / "0.tfrecord").unlink()
     index(tmp_path)
     assert [sample["n"] for sample in read_all(tmp_path)] == [*range(30, 40), *range(20, 30)]
-    assert len(list((tmp_path / "tfprep-index").glob("*.arrow"))) == 1
-    fresh = index_tfrecords(str(tmp_path / "*.tfrecord"), "train", tmp_path / "fresh").index
-    table = tfprep.open(tmp_path).index("train")
-    assert table.equals(fresh.index("train", None))
+    assert len(list((tmp_path / "tfprep-index" / ".tfprep").glob("*.part"))) == 2
+    index_tfrecords(str(tmp_path / "*.tfrecord"), "train", tmp_path / "fresh")
+    for name in ("index.parquet", "locations.bin"):
+        assert (tmp_path / "tfprep-index" / name).read_bytes() == (tmp_path / "fresh" / name).read_bytes()
 
 
 def test_shards_that_the_names_of_others_speak_of_are_named(tmp_path, capsys):
@@ -407,18 +412,20 @@ def test_links_and_folders(tmp_path):
 
 
 def test_processes_find_what_this_process_finds(tmp_path, monkeypatch):
-    monkeypatch.setattr(blocks, "BLOCK_BYTES", 1000)  # of this process: every block has some records, some are larger
+    monkeypatch.setattr(scan, "BLOCK_BYTES", 1000)  # of this process: every block has some records, some are larger
     examples = [serialized({"n": n, "image": image_bytes(RNG, (9, 9)), "text": [b"t"] * (n % 70)}) for n in range(30)]
-    alone = index(tmp_path, examples[:10], examples[10:25], examples[25:], workers=0).index
+    alone = index(tmp_path, examples[:10], examples[10:25], examples[25:], workers=0)
     out = tmp_path / "other"
-    several = index_tfrecords(str(tmp_path / "*.tfrecord"), "train", out, options=IndexOptions(workers=2)).index
-    assert several.index("train", None).equals(alone.index("train", None))
+    several = index_tfrecords(str(tmp_path / "*.tfrecord"), "train", out, options=IndexOptions(workers=2))
+    assert tfprep.open(out).index("train").equals(tfprep.open(tmp_path).index("train"))
     assert several.fields == alone.fields
-    assert not (out / ".tfprep-index").exists()
 
 
 KILLED = """
 import os, signal, sys
+from tfprep import Recipe, codecs, sources
+from tfprep.builder import BuildOptions, build
+from tfprep.builder.repair import repair
 from tfprep.cli import main
 from tfprep.dataset import IndexOptions, index_tfrecords
 read = []
@@ -445,7 +452,7 @@ def test_a_command_that_was_killed_continues_and_the_old_index_stays_until_then(
 
 def test_one_process_at_a_time(tmp_path):
     report = index(tmp_path, [serialized({"n": 0})])
-    with (report.out / ".lock").open("wb") as file:
+    with (report.out / ".tfprep" / "lock").open("wb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         with pytest.raises(BuildLockedError, match="another process indexes into"):
             index(tmp_path)
@@ -470,8 +477,8 @@ def test_a_folder_that_cannot_be_written_to(tmp_path):
 
 
 def change(folder: Path, edit) -> None:
-    """Change `tfprep-index.json`, with a right checksum."""
-    path = folder / "tfprep-index" / DOCUMENT
+    """Change `tfprep.json`, with a right checksum."""
+    path = folder / "tfprep-index" / "tfprep.json"
     raw = json.loads(path.read_text())
     del raw["sha256"]
     edit(raw)
@@ -481,43 +488,87 @@ def change(folder: Path, edit) -> None:
 @pytest.mark.parametrize(
     "edit",
     [
-        lambda raw: raw.update(manifest=[]),
-        lambda raw: raw["manifest"]["splits"]["train"].update(samples=7),
-        lambda raw: raw["splits"]["train"].update(columns="../../etc/passwd"),
-        lambda raw: raw["splits"]["train"].update(shards=[]),
-        lambda raw: raw["splits"]["train"]["shards"][0].update(features={"n": {"records": "x"}}),
-        lambda raw: raw["features"][0].update(name="other"),
-        lambda raw: raw.update(key="nothing"),
-        lambda raw: raw.pop("splits"),
-        lambda raw: raw["manifest"]["fields"]["n"].update(codec={"codec": "pickle"}),
+        lambda raw: raw.update(imported=[]),
+        lambda raw: raw["splits"]["train"].update(samples=7),
+        lambda raw: raw["imported"].update(versions={"train": []}),
+        lambda raw: raw["imported"].update(versions={}),
+        lambda raw: raw["imported"].update(commands={}),
+        lambda raw: raw["imported"].update(features={"other": "n"}),
+        lambda raw: raw["imported"].pop("root"),
+        lambda raw: raw["imported"].update(left_out=[]),
+        lambda raw: raw["fields"]["n"].update(codec={"codec": "pickle"}),
     ],
 )
 def test_a_hostile_document_is_refused(tmp_path, edit):
     index(tmp_path, [serialized({"n": n}) for n in range(5)])
     change(tmp_path, edit)
-    with pytest.raises(DatasetError, match=r"tfprep-index\.json is damaged.*run tfprep index again"):
+    with pytest.raises(DatasetError, match=r"tfprep\.json is damaged.*delete it, then run tfprep index again"):
         tfprep.open(tmp_path)
 
 
-def test_a_damaged_document_or_column_is_an_error(tmp_path):
+@pytest.mark.parametrize("name", ["index.parquet", "locations.bin"])
+def test_a_damaged_file_is_an_error(tmp_path, name):
     report = index(tmp_path, [serialized({"n": n, "text": b"t"}) for n in range(50)])
-    (columns,) = report.out.glob("*.arrow")
-    content = columns.read_bytes()
+    path = report.out / name
+    content = path.read_bytes()
     for position in range(0, len(content), 97):
         damaged = bytearray(content)
         damaged[position] ^= 0xFF
-        columns.write_bytes(damaged)
-        try:
-            assert [sample["n"] for sample in read_all(tmp_path)] == list(range(50))
-        except DatasetError as error:
-            assert str(columns) in str(error)  # noqa: PT017 # either is right: padding has no meaning
-    columns.unlink()
-    with pytest.raises(DatasetError, match="is missing; run tfprep index again"):
-        read_all(tmp_path)
-    path = report.out / DOCUMENT
-    path.write_text(path.read_text().replace("train", "trail", 1))
-    with pytest.raises(DatasetError, match="was changed after it was written"):
-        tfprep.open(tmp_path)
-    path.write_text(json.dumps({"index_version": 99}))
-    with pytest.raises(DatasetError, match="index version 99, this tfprep reads 1; upgrade"):
-        tfprep.open(tmp_path)
+        path.write_bytes(damaged)
+        with pytest.raises(DatasetError, match=re.escape(str(path))):
+            read_all(tmp_path, where="n >= 0")
+    path.unlink()
+    with pytest.raises(DatasetError, match=re.escape(str(path))):
+        read_all(tmp_path, where="n >= 0")
+
+
+def test_what_is_lost_beside_the_index_is_made_anew(tmp_path):
+    """Without receipts all shards are read again; a part that is cut short, or a receipt of another shard, counts for nothing."""
+    report = index(tmp_path, [serialized({"n": n}) for n in range(5)], [serialized({"n": 5})])
+    shutil.rmtree(report.out / ".tfprep")
+    assert index(tmp_path).scanned == ("0.tfrecord", "1.tfrecord")
+    (report.out / "tfprep.json").unlink()
+    assert index(tmp_path).scanned == ()
+    assert [sample["n"] for sample in read_all(tmp_path)] == list(range(6))
+
+
+def test_a_field_named_label_is_the_column_of_labels(tmp_path):
+    """Whatever other labels there are; a text of that name gets another one beside a label."""
+    index(tmp_path / "a", [serialized({"a/label": 9, "label": n}) for n in range(5)])
+    data = tfprep.open(tmp_path / "a")
+    assert next(iter(data.fields)) == "label"
+    assert data.index("train")["label"].to_pylist() == list(range(5))
+    index(tmp_path / "b", [serialized({"a/label": 9, "label": b"text"}) for _ in range(5)])
+    data = tfprep.open(tmp_path / "b")
+    assert list(data.fields) == ["a_label", "label_"]
+    assert data.index("train")["label"].to_pylist() == [9] * 5
+    index(tmp_path / "c", [serialized({"label": b"text"}) for _ in range(5)])
+    data = tfprep.open(tmp_path / "c")
+    assert data.index("train")["label"].to_pylist() == ["text"] * 5
+    for name in "abc":
+        assert list(verify(tmp_path / name)) == []
+        assert len(read_all(tmp_path / name, where=None if name == "c" else "label >= 0")) == 5
+
+
+def test_a_build_in_the_folder_of_an_index_leaves_the_shards_alone(tmp_path):
+    """It takes the place of the index, whose shards may lie in the same folder."""
+    shard = write(tmp_path / "r-train.tfrecord-00000-of-00002", [serialized({"n": n}) for n in range(5)])
+    content = shard.read_bytes()
+    index_tfrecords(str(shard), "train", tmp_path)
+    (tmp_path / "raw" / "a").mkdir(parents=True)
+    Image.fromarray(np.zeros((4, 4, 3), np.uint8)).save(tmp_path / "raw" / "a" / "a.png")
+    recipe = Recipe(name="r", source=sources.Folder(), store={"image": codecs.Png()}, shards={"train": 1})
+    with pytest.raises(BuildError, match="holds the finished dataset"):
+        build(recipe, tmp_path, tmp_path / "raw", options=BuildOptions(workers=0))
+    build(recipe, tmp_path, tmp_path / "raw", options=BuildOptions(workers=0, replace=True))
+    assert list(tfprep.open(tmp_path).fields) == ["image"]
+    assert shard.read_bytes() == content
+
+
+def test_an_index_is_not_repaired_but_made_anew(tmp_path):
+    report = index(tmp_path, [serialized({"n": n}) for n in range(5)])
+    (report.out / "locations.bin").write_bytes(b"")
+    with pytest.raises(BuildError, match="run tfprep index again"):
+        repair(report.out)
+    index(tmp_path)
+    assert list(verify(tmp_path)) == []

@@ -1,11 +1,11 @@
-"""The shards that an index is of: which they are, and whether they are still as they were."""
+"""The shards of an imported dataset: which they are, and whether they are still as they were."""
 
 from __future__ import annotations
 
 import fnmatch
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,11 @@ from urllib.parse import quote, unquote
 
 import numpy as np
 
-from tfprep.dataset.external.blocks import ReadInto, read_local
+from tfprep.dataset.locations import Locations
+from tfprep.dataset.manifest import Manifest
 from tfprep.errors import DatasetError
 from tfprep.fields import Array
+from tfprep.records.framing import FOOTER_BYTES, FRAME_BYTES, HEADER_BYTES, footer_crc
 from tfprep.storage.address import Url
 from tfprep.storage.local import regular_descriptor
 from tfprep.storage.store import open_store
@@ -24,6 +26,10 @@ from tfprep.storage.urls import folder_at, is_remote
 _WILDCARD = re.compile(r"[*?\[]")
 Place = Any
 """A `Path`, or a `Url`."""
+ReadInto = Callable[[int, Array], int]
+"""(offset in the file, memory to fill) to the number of bytes read; fewer than asked for at the end of the file alone."""
+_SAMPLED = 16
+"""Records that are compared in a shard whose time of modification differs: it may have been copied."""
 
 
 @dataclass(frozen=True)
@@ -141,13 +147,89 @@ def name_below(root: Place, path: Place) -> str:
 
 
 def path_below(root: Place, name: str) -> Place:
-    """The path of a file by its name in the manifest, links resolved: the index refers to it wherever it lies."""
+    """The path of a file by its name in the manifest, links resolved: the manifest refers to it wherever it lies."""
     if is_remote(root):
         return root / unquote(name)
     return Path(os.path.realpath(root / unquote(name)))
 
 
+def root_of(folder: Place, manifest: Manifest) -> Place:
+    """The folder that the shards of an imported dataset are in or below; `folder` is that of its manifest."""
+    assert manifest.imported is not None
+    root = manifest.imported.root
+    if "://" in root:
+        return folder_at(root)
+    return folder / root if is_remote(folder) else Path(os.path.join(folder, root))
+
+
+# --- whether they are as they were --------------------------------------------------------------------------------------
+
+
+def check_shards(
+    folder: Place, manifest: Manifest, split: str, locations: Callable[[], Locations], *, sizes: bool
+) -> None:
+    """Check that the shards of a split are there and are those that were indexed.
+
+    A shard of another time of modification is compared by the checksums of some of its records: it may have been copied.
+
+    Args:
+        folder: The folder of the manifest.
+        manifest: What the dataset is.
+        split: The split.
+        locations: Returns where the records of the split lie.
+        sizes: Whether a shard that changed is an error.
+
+    Raises:
+        DatasetError: A shard is missing or has changed; the message names it and the command.
+    """
+    assert manifest.imported is not None
+    root, first = root_of(folder, manifest), 0
+    for file, version in zip(manifest.splits[split].files[0], manifest.imported.versions[split], strict=True):
+        now = current(path_below(root, file.name))
+        if sizes and (now.bytes, now.version) != (file.bytes, version):
+            changed = _differs(now, file.bytes, locations(), range(first, first + file.records))
+            if changed:
+                command = manifest.imported.commands[split]
+                raise DatasetError(
+                    f"{now.path} has changed since it was indexed: {changed}. Index it again, which reads only what changed: "
+                    f"{command}"
+                )
+        first += file.records
+
+
+def _differs(shard: Shard, nbytes: int, locations: Locations, records: range) -> str:
+    """Say in what a shard differs from what was indexed, by its size and some of its records; "" if in nothing."""
+    if shard.bytes != nbytes:
+        return f"it holds {shard.bytes:,} bytes, then it held {nbytes:,}"
+    if not records:
+        return ""
+    some = np.unique(np.linspace(records.start, records.stop - 1, _SAMPLED).astype(np.int64))
+    with OpenShard(shard.path) as opened:
+        for row in locations.take(some):
+            offset, size = int(row["offset"]), int(row["size"])
+            length = opened.bytes(offset, HEADER_BYTES)[:8]
+            footer = opened.bytes(offset + size - FOOTER_BYTES, FOOTER_BYTES)
+            if length != (size - FRAME_BYTES).to_bytes(8, "little") or footer_crc(footer) != row["payload_crc"]:
+                return f"the record at byte {offset:,} is another one"
+    return ""
+
+
 # --- reading ------------------------------------------------------------------------------------------------------------
+
+
+def read_local(descriptor: int) -> ReadInto:
+    """Read from an open file."""
+
+    def read(offset: int, target: Array) -> int:
+        done = 0
+        while done < len(target):
+            more = os.preadv(descriptor, (target[done:],), offset + done)  # type: ignore[arg-type] # NumPy's stubs
+            if not more:
+                break
+            done += more
+        return done
+
+    return read
 
 
 class OpenShard:

@@ -14,24 +14,23 @@ import queue
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from tfprep.child_process import end_with_parent, worker_environment
-from tfprep.dataset.external.blocks import compression_of
-from tfprep.dataset.external.scan import LostRecord, scan
-from tfprep.dataset.external.shards import OpenShard, Shard, current
-from tfprep.dataset.external.summary import FeatureSummary, summary_from
+from tfprep.dataset.imported.scan import LostRecord, compression_of, scan
+from tfprep.dataset.imported.schema import FeatureSummary, summary_from
+from tfprep.dataset.imported.shards import OpenShard, Shard, current
 from tfprep.errors import DatasetError, TfprepError
 from tfprep.limits import usable_cpus
 from tfprep.storage.local import whole_file, write_whole
-from tfprep.storage.urls import folder_at
+from tfprep.storage.urls import folder_at, is_remote
 
 FEW_BYTES = 64 << 20
 """Less than this is scanned sooner than another process has started, which takes half a second."""
-_PROGRAM = "from tfprep.dataset.external.scanning import serve; serve({parent})"
+_PROGRAM = "from tfprep.dataset.imported.scanning import serve; serve({parent})"
 _VERSION = 1
 OnBytes = Callable[[int], None]
 
@@ -64,8 +63,8 @@ def scan_shards(
     verify: bool,
     workers: int | None = None,
     on_bytes: OnBytes = lambda _: None,
-) -> list[Scanned]:
-    """Scan shards; those that have a receipt in `folder` are not read again.
+) -> None:
+    """Scan shards, so that each has a part and a receipt.
 
     Args:
         shards: The shards.
@@ -77,16 +76,12 @@ def scan_shards(
     Raises:
         DatasetError: A shard cannot be read, is compressed as a whole, or was written to meanwhile.
     """
-    waiting = [shard for shard in shards if _read_receipt(shard, folder, verify) is None]
-    on_bytes(sum(shard.bytes for shard in shards) - sum(shard.bytes for shard in waiting))
-    count = min(usable_cpus() if workers is None else workers, len(waiting))
-    if count <= 1 or (workers is None and sum(shard.bytes for shard in waiting) < FEW_BYTES):
-        for shard in waiting:
+    count = min(usable_cpus() if workers is None else workers, len(shards))
+    if count <= 1 or (workers is None and sum(shard.bytes for shard in shards) < FEW_BYTES):
+        for shard in shards:
             scan_one(shard, folder, verify=verify, on_bytes=on_bytes)
     else:
-        _in_processes(waiting, folder, verify, count, on_bytes)
-    scanned = [_read_receipt(shard, folder, verify) for shard in shards]
-    return [one for one in scanned if one is not None]
+        _in_processes(shards, folder, verify, count, on_bytes)
 
 
 def scan_one(shard: Shard, folder: Path, *, verify: bool, on_bytes: OnBytes) -> None:
@@ -105,7 +100,7 @@ def scan_one(shard: Shard, folder: Path, *, verify: bool, on_bytes: OnBytes) -> 
             f"{shard.path} was written to while it was indexed; run the command again when it is complete"
         )
     content = {
-        **_identity(shard, verify),
+        **_identity(shard, folder, verify),
         "records": found.records - len(found.bad),
         "bad": [asdict(bad) for bad in found.bad],
         "fault": found.fault,
@@ -130,26 +125,38 @@ _UNPACK_ZLIB = "import sys, zlib; sys.stdout.buffer.write(zlib.decompress(sys.st
 # --- receipts ---------------------------------------------------------------------------------------------------------
 
 
-def _identity(shard: Shard, verify: bool) -> dict[str, Any]:
-    return {"form": _VERSION, "path": str(shard.path), "bytes": shard.bytes, "version": shard.version, "verify": verify}
+def find_receipt(shard: Shard, folder: Path, *, verify: bool) -> Scanned | None:
+    """Return what was found in a shard as it is now; None if it was not scanned, or `verify` asks for more than was compared."""
+    for verified in (True, False)[: 1 if verify else 2]:
+        part, receipt = _paths(shard, folder, verified)
+        try:
+            raw = json.loads(receipt.read_text())
+        except (FileNotFoundError, ValueError):
+            continue
+        if part.is_file() and all(raw.get(name) == value for name, value in _identity(shard, folder, verified).items()):
+            bad = tuple(LostRecord(**entry) for entry in raw["bad"])
+            summaries = {name: summary_from(entry) for name, entry in raw["features"].items()}
+            return Scanned(part, raw["records"], bad, raw["fault"], raw["end"], summaries)
+    return None
+
+
+def remove_receipts(folder: Path, kept: Collection[Path]) -> None:
+    """Remove the parts that are not among `kept`, with their receipts: shards that changed, or belong to no split any more."""
+    for part in folder.glob("*.part"):
+        if part not in kept:
+            part.with_suffix(".json").unlink(missing_ok=True)
+            part.unlink(missing_ok=True)
+
+
+def _identity(shard: Shard, folder: Path, verify: bool) -> dict[str, Any]:
+    """Return what tells one scan of a shard from another. A local path is relative, so that all can be moved together."""
+    path = str(shard.path) if is_remote(shard.path) else os.path.relpath(shard.path, folder)
+    return {"form": _VERSION, "path": path, "bytes": shard.bytes, "version": shard.version, "verify": verify}
 
 
 def _paths(shard: Shard, folder: Path, verify: bool) -> tuple[Path, Path]:
-    digest = hashlib.sha256(json.dumps(_identity(shard, verify)).encode()).hexdigest()[:24]
+    digest = hashlib.sha256(json.dumps(_identity(shard, folder, verify)).encode()).hexdigest()[:24]
     return folder / f"{digest}.part", folder / f"{digest}.json"
-
-
-def _read_receipt(shard: Shard, folder: Path, verify: bool) -> Scanned | None:
-    part, receipt = _paths(shard, folder, verify)
-    try:
-        raw = json.loads(receipt.read_text())
-    except (FileNotFoundError, ValueError):
-        return None
-    if not part.is_file() or any(raw.get(name) != value for name, value in _identity(shard, verify).items()):
-        return None
-    bad = tuple(LostRecord(**entry) for entry in raw["bad"])
-    summaries = {name: summary_from(entry) for name, entry in raw["features"].items()}
-    return Scanned(part, raw["records"], bad, raw["fault"], raw["end"], summaries)
 
 
 # --- processes --------------------------------------------------------------------------------------------------------

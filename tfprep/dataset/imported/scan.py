@@ -1,4 +1,4 @@
-"""One shard, read once: where its records and their features lie, the values that the index keeps, and a summary.
+"""One shard, read once in blocks of whole records: where they and their features lie, the values that the index keeps, a summary.
 
 What is found is written block by block to a part file, a sequence of Arrow streams of one batch each, so that a shard of any
 size takes the memory of one block.
@@ -9,20 +9,25 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import google_crc32c
 import numpy as np
 import pyarrow as pa
 
-from tfprep.dataset.external.blocks import Block, ReadInto, blocks
-from tfprep.dataset.external.summary import LONGEST_VALUE, START_BYTES, FeatureSummary, merge
+from tfprep.dataset.imported.schema import LONGEST_VALUE, START_BYTES, FeatureSummary, merge
+from tfprep.dataset.imported.shards import ReadInto
 from tfprep.fields import Array
 from tfprep.images.headers import JPEG, NO_IMAGE, Headers, read_headers
 from tfprep.images.pillow import MAX_PIXELS
-from tfprep.records.find import BYTES, FLOAT, INT64, NO_LIST, Feature, find_features, gather
+from tfprep.records.find import BYTES, FLOAT, INT64, NO_LIST, PADDING, Feature, find_features, gather
 from tfprep.records.framing import FRAME_BYTES, HEADER_BYTES, masked
+from tfprep.records.walk import Walk, walk
 
+BLOCK_BYTES = 16 << 20
+"""Large enough that the cost of an operation of NumPy is spread over many records, small enough for a few processes at once."""
+
+_GZIP, _ZLIB = b"\x1f\x8b", (b"\x78\x01", b"\x78\x5e", b"\x78\x9c", b"\x78\xda")
 MISSING = -1
 """The kind of a feature in a record that does not have it."""
 _LOOKED_AT = 64
@@ -128,7 +133,7 @@ def _wrong_checksums(buffer: Array, start: Array, stop: Array, crc: Array) -> di
 def _write(out: BinaryIO, columns: dict[str, Any], names: list[str]) -> None:
     batch = pa.RecordBatch.from_pydict(columns)
     schema = batch.schema.with_metadata({FEATURES: json.dumps(names).encode()})
-    with pa.ipc.new_stream(out, schema) as stream:
+    with pa.ipc.new_stream(out, schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as stream:
         stream.write_batch(batch.replace_schema_metadata(schema.metadata))
 
 
@@ -336,3 +341,54 @@ def _decodes(piece: bytes) -> bool:
     except UnicodeDecodeError:
         return False
     return True
+
+
+# --- blocks -------------------------------------------------------------------------------------------------------------
+
+
+class Block(NamedTuple):
+    """Whole records of a file.
+
+    Attributes:
+        offset: Where the block begins in the file.
+        bytes: Its bytes, uint8 [N], with `PADDING` behind them; valid until the next block is asked for.
+        walk: Where the records lie in it, and why no record follows.
+    """
+
+    offset: int
+    bytes: Array
+    walk: Walk
+
+
+def blocks(read: ReadInto, size: int) -> Iterator[Block]:
+    """Read a file of `size` bytes block by block. The last block has a fault if the file does not end with a record."""
+    buffer = np.zeros(min(BLOCK_BYTES, max(size, HEADER_BYTES)) + PADDING, np.uint8)
+    offset = filled = 0
+    while True:
+        room = len(buffer) - PADDING - filled
+        filled += read(offset + filled, buffer[filled : filled + min(room, size - offset - filled)])
+        at_end = offset + filled >= size or (room > 0 and filled < len(buffer) - PADDING)
+        found = walk(buffer[:filled])
+        if at_end and not found.fault and found.end < filled:
+            there = f"{filled - found.end} of {found.needed} bytes of the record are there"
+            found = found._replace(fault=f"cut short: {there}")
+        yield Block(offset, buffer, found)
+        if at_end or found.fault:
+            return
+        filled -= found.end
+        rest = buffer[found.end : found.end + filled].copy()
+        if found.needed + PADDING > len(buffer):
+            buffer = np.zeros(found.needed + PADDING, np.uint8)
+        buffer[:filled] = rest
+        offset += found.end
+
+
+def compression_of(start: bytes) -> str:
+    """GZIP or ZLIB if a file that begins with these bytes is compressed as a whole, as `TFRecordOptions` asks for; else ""."""
+    if start.startswith(_GZIP):
+        return "GZIP"
+    return (
+        "ZLIB"
+        if start.startswith(_ZLIB) and len(start) >= HEADER_BYTES and walk(np.frombuffer(start, np.uint8)).fault
+        else ""
+    )

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import tfprep
-from tests.dataset.external.conftest import detection, serialized, write
+from tests.dataset.imported.conftest import detection, serialized, write
 from tfprep.dataset import index_tfrecords
 from tfprep.dataset.verify import verify
 from tfprep.errors import DatasetError

@@ -87,7 +87,7 @@ def folder(tmp_path_factory) -> Path:
 
 def test_values_names_shapes_and_classes(folder):
     report = index_tfrecords(folder)
-    left_out = {item.feature: item.reason for item in report.index.left_out}
+    left_out = report.manifest.imported.left_out
     assert left_out == {
         "video": "a Video of TensorFlow Datasets",
         "zlib": "a tensor in TensorFlow Datasets' encoding 'zlib'",
@@ -137,7 +137,7 @@ def test_a_split_or_a_record_that_is_not_there(folder, tmp_path):
     with pytest.raises(DatasetError, match="has no split 'validation'; it has train, test"):
         index_tfrecords(folder, "validation", tmp_path)
     only = index_tfrecords(folder, "test", tmp_path / "only")
-    assert list(only.index.manifest.splits) == ["test"]
+    assert list(only.manifest.splits) == ["test"]
     copy = tmp_path / "copy"
     copy.mkdir()
     for path in folder.iterdir():

@@ -1,0 +1,281 @@
+"""From the part files of shards to the files of a dataset: `index.parquet`, `locations.bin`, `rejects.jsonl` and `tfprep.json`.
+
+They are those of a built dataset. The index has the values of single numbers and short strings besides, each in a column of the
+field's own name, and no digests of sources, which nobody knows. Readers use the old files until all new ones are there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tfprep._version import __version__
+from tfprep.dataset.digests import digest_of
+from tfprep.dataset.imported.scan import FEATURES, MISSING, LostRecord, head_bytes, read_part
+from tfprep.dataset.imported.scanning import Scanned
+from tfprep.dataset.imported.schema import IndexedField
+from tfprep.dataset.imported.shards import Place, Shard, common_root, name_below
+from tfprep.dataset.index import joined_tables, label_type, schema, write_index
+from tfprep.dataset.locations import write_locations
+from tfprep.dataset.manifest import MANIFEST, FieldInfo, FileInfo, Imported, Manifest, SplitInfo
+from tfprep.dataset.names import INDEX, LOCATIONS, PRIVATE, REJECTS, hidden_name
+from tfprep.errors import DatasetError
+from tfprep.fields import Array
+from tfprep.records.framing import HEADER_BYTES
+from tfprep.storage.local import sync_folder, write_whole, writing
+from tfprep.storage.urls import is_remote
+
+Groups = Mapping[str, Sequence[tuple[Shard, Scanned]]]
+"""The shards of each split, with what was found in them."""
+
+
+@dataclass(frozen=True)
+class Content:
+    """What is written.
+
+    Attributes:
+        name: The dataset's name.
+        groups: The shards by split.
+        fields: The fields.
+        left_out: The features that are no fields, and why.
+        commands: The command that indexes each split.
+        raster: The feature whose height and width are the index's; None if there is none.
+        key: The field that is the key; None for the shard's name and the record's number in it.
+    """
+
+    name: str
+    groups: Groups
+    fields: Sequence[IndexedField]
+    left_out: Mapping[str, str]
+    commands: Mapping[str, str]
+    raster: str | None
+    key: str | None
+
+    @property
+    def root(self) -> Place:
+        """The folder that all shards lie in or below."""
+        return common_root([shard.path for group in self.groups.values() for shard, _ in group])
+
+
+def write_imported(folder: Path, content: Content) -> Manifest:
+    """Write the dataset into a folder, in place of an older one.
+
+    Raises:
+        DatasetError: No record of a split can be read.
+        BuildError: The folder cannot be written to.
+    """
+    work, rows = folder / PRIVATE, _Rows(content)
+    with writing(folder):
+        for name in (INDEX, LOCATIONS, REJECTS):
+            (work / name).unlink(
+                missing_ok=True
+            )  # of a command that was killed; it may be a second name of a published file
+        write_index(work / INDEX, rows.schema, rows.tables())
+    write_whole(work / REJECTS, "".join(json.dumps(line) + "\n" for line in rows.rejects))
+    manifest = write_locations(work / LOCATIONS, work / INDEX, _manifest(folder, content, rows))
+    files = {name: digest_of(work / name) for name in (INDEX, LOCATIONS, REJECTS)}
+    names = [[file.name, file.bytes] for info in manifest.splits.values() for file in info.files[0]]
+    identity = json.dumps([files[LOCATIONS].sha256, names])
+    manifest = replace(manifest, files=files, fingerprint=hashlib.sha256(identity.encode()).hexdigest())
+    _publish(folder, manifest)
+    return manifest
+
+
+def _manifest(folder: Path, content: Content, rows: _Rows) -> Manifest:
+    root, fields = content.root, content.fields
+    splits = {}
+    for split, group in content.groups.items():
+        pairs = zip(group, rows.records[split], strict=True)
+        files = tuple(FileInfo(name_below(root, shard.path), records, shard.bytes) for (shard, _), records in pairs)
+        splits[split] = SplitInfo(sum(rows.records[split]), (files,))
+    is_inside = not is_remote(root) and folder.is_relative_to(root)  # both can then be moved together
+    return Manifest(
+        name=content.name,
+        fingerprint="",
+        recipe={},
+        fields={field.name: FieldInfo(field.spec, dict(field.codec)) for field in fields},
+        splits=splits,
+        classes={field.name: field.classes for field in fields if field.classes},
+        class_counts=rows.class_counts,
+        versions={"tfprep": __version__},
+        rejects=len(rows.rejects),
+        imported=Imported(
+            root=os.path.relpath(root, folder) if is_inside else str(root),
+            features={field.name: field.feature for field in fields},
+            left_out=dict(content.left_out),
+            versions={split: tuple(shard.version for shard, _ in group) for split, group in content.groups.items()},
+            commands=dict(content.commands),
+        ),
+    )
+
+
+def _publish(folder: Path, manifest: Manifest) -> None:
+    """Put the files in the place of older ones, in the steps of a build: readers find the old dataset or the new one."""
+    with writing(folder):
+        aliases = {name: hidden_name(name, digest.sha256) for name, digest in manifest.files.items()}
+        if (folder / MANIFEST).is_file():
+            for name, alias in aliases.items():
+                _link(folder / PRIVATE / name, folder / alias)
+            hidden = {aliases[name]: digest for name, digest in manifest.files.items()}
+            write_whole(folder / MANIFEST, replace(manifest, files=hidden).to_json())
+        for name in aliases:
+            os.replace(folder / PRIVATE / name, folder / name)
+        write_whole(folder / MANIFEST, manifest.to_json())
+        for path in folder.glob(f".{'[0-9a-f]' * 16}.*"):
+            path.unlink(missing_ok=True)
+    sync_folder(folder)
+
+
+def _link(path: Path, alias: Path) -> None:
+    """Give a file a second name; a file system without hard links gets a copy."""
+    alias.unlink(missing_ok=True)
+    try:
+        os.link(path, alias)
+    except OSError:
+        shutil.copyfile(path, alias)
+
+
+class _Rows:
+    """The rows of the index, and what is counted on the way: records of each shard, rejects, classes."""
+
+    def __init__(self, content: Content) -> None:
+        self._content, self._root = content, content.root
+        columns = {
+            field.name: pa.string() if field.spec.dtype == "string" else pa.from_numpy_dtype(field.spec.dtype)
+            for field in content.fields
+            if field.column
+        }
+        infos = {field.name: FieldInfo(field.spec, field.codec) for field in content.fields}
+        self._label = next((field.name for field in content.fields if field.spec.kind == "label"), None)
+        self.schema = schema(list(infos), label_type(infos), columns)
+        self.records: dict[str, list[int]] = {split: [] for split in content.groups}
+        self.rejects: list[dict[str, Any]] = []
+        self._counts: dict[str, dict[str, Array]] = {
+            field.name: {split: np.zeros(len(field.classes), np.int64) for split in content.groups}
+            for field in content.fields
+            if field.classes and field.column and field.spec.shape == ()
+        }
+
+    @property
+    def class_counts(self) -> dict[str, dict[str, tuple[int, ...]]]:
+        """How many records of a split have each class, by label; numbers of no class are not counted."""
+        return {
+            name: {split: tuple(counts.tolist()) for split, counts in splits.items()}
+            for name, splits in self._counts.items()
+        }
+
+    def tables(self) -> Iterator[pa.Table]:
+        """Yield the rows of all splits."""
+        for split, group in self._content.groups.items():
+            yield from joined_tables(self._tables(split, group))
+            if not sum(self.records[split]):
+                reason = next((line["reason"] for line in self.rejects if line["split"] == split), "there is none")
+                raise DatasetError(f"no record of the split {split!r} can be read: {reason}")
+
+    def _tables(self, split: str, group: Sequence[tuple[Shard, Scanned]]) -> Iterator[pa.Table]:
+        for number, (shard, scanned) in enumerate(group):
+            shard_name, records = name_below(self._root, shard.path), 0
+            self._reject(split, shard_name, scanned.bad)
+            if scanned.fault:
+                rest = LostRecord(
+                    scanned.records + len(scanned.bad), scanned.end, f"{scanned.fault}; what follows is left out"
+                )
+                self._reject(split, shard_name, [rest])
+            with scanned.part.open("rb") as file:
+                for batch in read_part(file):
+                    table = self._table(batch, split, number, shard_name)
+                    records += len(table)
+                    yield table
+            self.records[split].append(records)
+
+    def _reject(self, split: str, shard: str, records: Sequence[LostRecord]) -> None:
+        for item in records:
+            row = asdict(item)
+            self.rejects.append({"split": split, "shard": shard, "record": row.pop("number"), **row})
+
+    def _table(self, batch: pa.RecordBatch, split: str, shard: int, shard_name: str) -> pa.Table:
+        """Return the rows of one batch of a part file; records that miss a required feature are left out."""
+        numbers = {feature: number for number, feature in enumerate(json.loads(batch.schema.metadata[FEATURES]))}
+        kept = self._complete(batch, numbers, split, shard_name)
+        rows = np.flatnonzero(kept)
+        offset = batch.column("offset").to_numpy()[rows]
+        columns: dict[str, Any] = {
+            "split": pa.repeat(split, len(rows)),
+            "variant": np.zeros(len(rows), np.int16),
+            "shard": np.full(len(rows), shard, np.int32),
+            "offset": offset,
+            "size": batch.column("size").to_numpy()[rows],
+            "payload_crc": batch.column("payload_crc").to_numpy()[rows],
+        }
+        for field in self._content.fields:
+            columns |= self._field(field, batch, numbers.get(field.feature), rows, offset)
+        for side in ("height", "width"):
+            columns[side] = _side(batch, f"{numbers.get(self._content.raster or '')}.{side}", rows)
+        if self._content.key is None:
+            record = pa.array(batch.column("number").to_numpy()[rows]).cast(pa.string())
+            columns["key"] = pc.binary_join_element_wise(pa.scalar(shard_name), record, pa.scalar("#"))
+        else:
+            columns["key"] = columns[self._content.key]
+        if "label" in self.schema.names and self._label is not None:
+            columns["label"] = columns[self._label]
+        for name, of_splits in self._counts.items():
+            values, counts = columns[name].to_numpy(), of_splits[split]
+            counts += np.bincount(values[(values >= 0) & (values < len(counts))], minlength=len(counts))
+        return pa.table(
+            {column.name: _cast(columns[column.name], column.type) for column in self.schema}, schema=self.schema
+        )
+
+    def _complete(self, batch: pa.RecordBatch, numbers: Mapping[str, int], split: str, shard: str) -> Array:
+        """Return which records have all required features: bool [N]; the others are rejects."""
+        kept = np.ones(batch.num_rows, bool)
+        for field in self._content.fields:
+            if not field.required:
+                continue
+            here = np.zeros(batch.num_rows, bool)
+            if (number := numbers.get(field.feature)) is not None:
+                here = batch.column(f"{number}.size").to_numpy() > 0  # an empty string has a tag and a length
+            for row in np.flatnonzero(kept & ~here).tolist():
+                record, offset = batch.column("number")[row].as_py(), batch.column("offset")[row].as_py()
+                self._reject(split, shard, [LostRecord(record, offset, f"it has no {field.feature!r}")])
+            kept &= here
+        return kept
+
+    def _field(
+        self, field: IndexedField, batch: pa.RecordBatch, number: int | None, rows: Array, record: Array
+    ) -> dict[str, Any]:
+        """Return where the field lies; a missing or empty one lies at the beginning of its record and has no bytes."""
+        first, size = record + HEADER_BYTES, np.zeros(len(rows), np.int64)
+        values: Any = pa.nulls(len(rows))
+        if number is not None:
+            kind = batch.column(f"{number}.kind").to_numpy()[rows]
+            size = np.where(kind > MISSING, batch.column(f"{number}.size").to_numpy()[rows], 0)
+            offset = batch.column(f"{number}.offset").to_numpy()[rows]
+            if field.codec["codec"] in ("encoded", "text", "raw"):  # one string, without its tag and length
+                head = np.where(size > 0, head_bytes(size), 0)
+                offset, size = offset + head, size - head
+            first = np.where(size > 0, offset, first)
+            if field.column and f"{number}.value" in batch.schema.names:
+                values = batch.column(f"{number}.value").take(pa.array(rows))
+        return {f"{field.name}_offset": first, f"{field.name}_size": size, field.name: values}
+
+
+def _side(batch: pa.RecordBatch, name: str, rows: Array) -> pa.Array:
+    if name not in batch.schema.names:
+        return pa.nulls(len(rows), pa.int32())
+    values = batch.column(name).to_numpy()[rows]
+    return pa.array(values, mask=values == 0)
+
+
+def _cast(values: Any, dtype: pa.DataType) -> pa.Array:
+    array = values if isinstance(values, pa.Array) else pa.array(values)
+    return array if array.type == dtype else array.cast(dtype)
