@@ -4,23 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, TypeGuard
 
 import numpy as np
 
 from tfprep.augment.aligned import Border
-from tfprep.augment.colour import apply_curve
+from tfprep.augment.colour import ToneOp, apply_curve
 from tfprep.augment.transform import ColourOp, GeometryOp, Transform, identity
 from tfprep.augment.warp import Fill, warp_sample
 from tfprep.errors import SampleError
 from tfprep.fields import Array, ImageArray, Kind, Sample, Size, raster_size
 
 
-@runtime_checkable
-class ToneOp(Protocol):
-    """A colour op that is one table for any image: uint8 [256], or one a channel [256, 3]."""
-
-    def curve(self, generator: np.random.Generator) -> Array: ...
+def is_tone(op: object) -> TypeGuard[ToneOp]:
+    """Tells if an op has a table, of tfprep's own or a user's: any class with a method `curve`."""
+    return callable(getattr(type(op), "curve", None))
 
 
 @dataclass(frozen=True)
@@ -44,7 +42,7 @@ def apply_colours(image: ImageArray, steps: Iterable[tuple[ColourOp, np.random.G
     """Colour ops in order, each with its generator: the same bytes as one by one, runs of tone curves in one look-up."""
     curve: Array | None = None
     for op, generator in steps:
-        if isinstance(op, ToneOp):
+        if is_tone(op):
             curve = op.curve(generator) if curve is None else follow(curve, op.curve(generator))
             continue
         image = op(image if curve is None else apply_curve(image, curve), generator)

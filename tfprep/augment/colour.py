@@ -28,8 +28,19 @@ _LUMA = np.array([19595, 38470, 7471], np.float32)
 """Pillow's weights of red, green and blue (ITU-R 601-2) in units of 1/65536; they sum to 65536."""
 
 
+class ToneOp:
+    """A colour op that is one table for any image."""
+
+    def curve(self, generator: np.random.Generator) -> Array:
+        """The table: uint8 [256], or one a channel [256, 3]."""
+        raise NotImplementedError
+
+    def __call__(self, image: ImageArray, generator: np.random.Generator, /) -> ImageArray:
+        return apply_curve(image, self.curve(generator))
+
+
 @dataclass(frozen=True)
-class Brightness:
+class Brightness(ToneOp):
     """Changes the brightness: v · factor, which blends the image with black.
 
     Attributes:
@@ -43,9 +54,6 @@ class Brightness:
 
     def curve(self, generator: np.random.Generator) -> Array:
         return blend_curve(0, generator.uniform(*_factors(self.amount)))
-
-    def __call__(self, image: ImageArray, generator: np.random.Generator, /) -> ImageArray:
-        return apply_curve(image, self.curve(generator))
 
 
 @dataclass(frozen=True)
@@ -192,7 +200,7 @@ _FLOAT32_COUNTS = 1 << 24
 
 
 @dataclass(frozen=True)
-class Gamma:
+class Gamma(ToneOp):
     """Applies v → round(255 · (v / 255)^γ).
 
     Attributes:
@@ -208,12 +216,9 @@ class Gamma:
         gamma = np.exp(generator.uniform(*np.log(self.gamma)))
         return np.asarray(np.rint(255 * (_LEVELS / 255) ** gamma), np.uint8)
 
-    def __call__(self, image: ImageArray, generator: np.random.Generator, /) -> ImageArray:
-        return apply_curve(image, self.curve(generator))
-
 
 @dataclass(frozen=True)
-class Posterize:
+class Posterize(ToneOp):
     """Keeps only the highest bits of each level.
 
     Attributes:
@@ -231,12 +236,9 @@ class Posterize:
         bits = int(generator.integers(self.bits[0], self.bits[1], endpoint=True))
         return (_LEVELS & (256 - (1 << (8 - bits)))).astype(np.uint8)
 
-    def __call__(self, image: ImageArray, generator: np.random.Generator, /) -> ImageArray:
-        return apply_curve(image, self.curve(generator))
-
 
 @dataclass(frozen=True)
-class Solarize:
+class Solarize(ToneOp):
     """Inverts the levels from a threshold on (v → 255 - v).
 
     Attributes:
@@ -252,12 +254,9 @@ class Solarize:
         threshold = generator.uniform(*self.threshold)
         return np.where(threshold <= _LEVELS, 255 - _LEVELS, _LEVELS).astype(np.uint8)
 
-    def __call__(self, image: ImageArray, generator: np.random.Generator, /) -> ImageArray:
-        return apply_curve(image, self.curve(generator))
-
 
 @dataclass(frozen=True)
-class Invert:
+class Invert(ToneOp):
     """Replaces the image with its negative, v → 255 - v, with probability `p`."""
 
     p: float = 0.5
@@ -268,12 +267,9 @@ class Invert:
     def curve(self, generator: np.random.Generator) -> Array:
         return (255 - _LEVELS if generator.random() < self.p else _LEVELS).astype(np.uint8)
 
-    def __call__(self, image: ImageArray, generator: np.random.Generator, /) -> ImageArray:
-        return apply_curve(image, self.curve(generator))
-
 
 @dataclass(frozen=True)
-class ToneCurve:
+class ToneCurve(ToneOp):
     """Bends the tone curve of each channel, as film and white balance do: v → round(v + s · 4 · v (255 - v) / 255²).
 
     Black and white stay.
@@ -291,9 +287,6 @@ class ToneCurve:
         shifts = generator.uniform(-self.shift, self.shift, 3)
         bow = 4 * _LEVELS * (255 - _LEVELS) / 255**2
         return np.rint(_LEVELS[:, None] + bow[:, None] * shifts).astype(np.uint8)
-
-    def __call__(self, image: ImageArray, generator: np.random.Generator, /) -> ImageArray:
-        return apply_curve(image, self.curve(generator))
 
 
 @dataclass(frozen=True)

@@ -40,8 +40,23 @@ from tfprep.checks import require, require_positive, require_probability
 from tfprep.fields import ImageArray, Size
 
 
+class Policy:
+    """What policies do with the ops that they draw."""
+
+    def drawn(self, generator: np.random.Generator | None) -> list[tuple[Any, np.random.Generator | None]]:
+        """The ops to apply, each with its own generator; without a generator, those of the unaugmented form."""
+        raise NotImplementedError
+
+    def __call__(self, target: Any, generator: np.random.Generator | None, /) -> Any:
+        return apply_each(target, self.drawn(generator))
+
+    def colour_ops(self, generator: np.random.Generator) -> tuple[ColourOp, ...]:
+        """The colour ops of the ops that are applied, in their order; from the same draws as their geometry."""
+        return tuple(colour for op, inner in self.drawn(generator) for colour in colour_half(op, inner))
+
+
 @dataclass(frozen=True)
-class Maybe:
+class Maybe(Policy):
     """Applies `op` with probability `p`. Unaugmented, it takes the op's unaugmented form."""
 
     op: Any
@@ -50,23 +65,15 @@ class Maybe:
     def __post_init__(self) -> None:
         require_probability("Maybe.p", self.p)
 
-    def __call__(self, target: Any, generator: np.random.Generator | None, /) -> Any:
+    def drawn(self, generator: np.random.Generator | None) -> list[tuple[Any, np.random.Generator | None]]:
         if generator is None:
-            return self.op(target, None)
-        happens, (inner,) = self._draw(generator)
-        return self.op(target, inner) if happens else _unchanged(target)
-
-    def colour_ops(self, generator: np.random.Generator) -> tuple[ColourOp, ...]:
-        """The colour ops of the op inside, if it is applied; from the same draws as its geometry."""
-        happens, (inner,) = self._draw(generator)
-        return colour_half(self.op, inner) if happens else ()
-
-    def _draw(self, generator: np.random.Generator) -> tuple[bool, list[np.random.Generator]]:
-        return generator.random() < self.p, children(generator, 1)
+            return [(self.op, None)]
+        happens, (inner,) = generator.random() < self.p, children(generator, 1)
+        return [(self.op, inner)] if happens else []
 
 
 @dataclass(frozen=True)
-class OneOf:
+class OneOf(Policy):
     """Applies one of `ops`, drawn uniformly or in proportion to `weights`.
 
     Unaugmented, it takes the first op's unaugmented form.
@@ -78,23 +85,16 @@ class OneOf:
     def __post_init__(self) -> None:
         _require_ops("OneOf", self.ops, self.weights)
 
-    def __call__(self, target: Any, generator: np.random.Generator | None, /) -> Any:
+    def drawn(self, generator: np.random.Generator | None) -> list[tuple[Any, np.random.Generator | None]]:
         if generator is None:
-            return self.ops[0](target, None)
-        op, inner = self._draw(generator)
-        return op(target, inner)
-
-    def colour_ops(self, generator: np.random.Generator) -> tuple[ColourOp, ...]:
-        """The colour ops of the op that is applied; from the same draws as its geometry."""
-        return colour_half(*self._draw(generator))
-
-    def _draw(self, generator: np.random.Generator) -> tuple[Any, np.random.Generator]:
-        chosen = int(generator.choice(len(self.ops), p=_shares(self.weights)))
-        return self.ops[chosen], children(generator, len(self.ops))[chosen]
+            return [(self.ops[0], None)]
+        shares = None if self.weights is None else np.asarray(self.weights, np.float64) / np.sum(self.weights)
+        chosen = int(generator.choice(len(self.ops), p=shares))
+        return [(self.ops[chosen], children(generator, len(self.ops))[chosen])]
 
 
 @dataclass(frozen=True)
-class SomeOf:
+class SomeOf(Policy):
     """Applies several different ops of a list. Unaugmented, it takes all of them in their unaugmented form.
 
     Attributes:
@@ -113,16 +113,9 @@ class SomeOf:
         rule = f"SomeOf.count is from 0 to the number of ops, {len(self.ops)}"
         require(0 <= low <= high <= len(self.ops), rule, self.count, "for example 1")
 
-    def __call__(self, target: Any, generator: np.random.Generator | None, /) -> Any:
+    def drawn(self, generator: np.random.Generator | None) -> list[tuple[Any, np.random.Generator | None]]:
         if generator is None:
-            return apply_each(target, [(op, None) for op in self.ops])
-        return apply_each(target, self._draw(generator))
-
-    def colour_ops(self, generator: np.random.Generator) -> tuple[ColourOp, ...]:
-        """The colour ops of the ops that are applied, in their order; from the same draws as their geometry."""
-        return tuple(colour for op, inner in self._draw(generator) for colour in colour_half(op, inner))
-
-    def _draw(self, generator: np.random.Generator) -> list[tuple[Any, np.random.Generator]]:
+            return [(op, None) for op in self.ops]
         low, high = self._counts()
         chosen = generator.permutation(len(self.ops))[: generator.integers(low, high, endpoint=True)]
         inner = children(generator, len(self.ops))
@@ -145,7 +138,7 @@ def apply_each(target: Any, steps: Sequence[tuple[Any, np.random.Generator | Non
     return whole
 
 
-def colour_half(op: Any, generator: np.random.Generator) -> tuple[ColourOp, ...]:
+def colour_half(op: Any, generator: np.random.Generator | None) -> tuple[ColourOp, ...]:
     """The colour ops of a geometry op that has any (RandAugment, TrivialAugment, and policies with them inside)."""
     colour_ops = getattr(op, "colour_ops", None)
     return tuple(colour_ops(generator)) if callable(colour_ops) else ()
@@ -155,14 +148,6 @@ def children(generator: np.random.Generator, count: int) -> list[np.random.Gener
     """Independent generators keyed by draws from `generator`."""
     keys = generator.integers(0, 1 << 64, (count, 2), np.uint64)
     return [np.random.Generator(np.random.Philox(key=key)) for key in keys]
-
-
-def _unchanged(target: Any) -> Transform | Any:
-    return identity(target) if isinstance(target, tuple) else target
-
-
-def _shares(weights: Sequence[float] | None) -> Any:
-    return None if weights is None else np.asarray(weights, np.float64) / np.sum(weights)
 
 
 def _require_ops(name: str, ops: Sequence[Any], weights: Sequence[float] | None) -> None:
@@ -214,12 +199,7 @@ class Magnitudes:
         return AutoContrast() if name == "AutoContrast" else Equalize()
 
 
-_FACTORS: dict[str, Any] = {
-    "Brightness": Brightness,
-    "Color": Saturation,
-    "Contrast": Contrast,
-    "Sharpness": Sharpness,
-}
+_FACTORS: dict[str, Any] = {"Brightness": Brightness, "Color": Saturation, "Contrast": Contrast, "Sharpness": Sharpness}
 NARROW = Magnitudes()
 WIDE = Magnitudes(shear=0.99, translate_px=32, rotate=135.0, factor=0.99, posterize=2)
 
@@ -233,8 +213,34 @@ class Drawn:
     sign: int
 
 
+class Automatic:
+    """What RandAugment and TrivialAugment do with the ops that they draw."""
+
+    magnitudes: Magnitudes
+
+    def draw(self, generator: np.random.Generator) -> tuple[Drawn, ...]:
+        """The ops, by name, magnitude and sign."""
+        raise NotImplementedError
+
+    def __call__(self, size: Size, generator: np.random.Generator | None, /) -> Transform:
+        still = np.random.Generator(
+            np.random.Philox(key=0)
+        )  # the ops' ranges are single values: nothing is left to draw
+        drawn = () if generator is None else self.draw(generator)
+        geometric = (one for one in drawn if one.name in GEOMETRIC)
+        ops = [self.magnitudes.geometry(one.name, one.magnitude, one.sign, size) for one in geometric]
+        whole = apply_each(size, [(op, still) for op in ops])
+        assert isinstance(whole, Transform)
+        return whole
+
+    def colour_ops(self, generator: np.random.Generator) -> tuple[ColourOp, ...]:
+        """The colour ops of the draws that `__call__` makes with an equal generator in its initial state."""
+        tonal = (one for one in self.draw(generator) if one.name in TONAL)
+        return tuple(self.magnitudes.colour(one.name, one.magnitude, one.sign) for one in tonal)
+
+
 @dataclass(frozen=True)
-class RandAugment:
+class RandAugment(Automatic):
     """Applies `n` ops of magnitude `m` (Cubuk et al., NeurIPS 2020).
 
     Attributes:
@@ -256,16 +262,9 @@ class RandAugment:
         numbers, signs = generator.integers(len(OPS), size=self.n), generator.integers(2, size=self.n)
         return tuple(Drawn(OPS[one], self.m, 1 - 2 * int(sign)) for one, sign in zip(numbers, signs, strict=True))
 
-    def __call__(self, size: Size, generator: np.random.Generator | None, /) -> Transform:
-        return identity(size) if generator is None else _geometry(self.draw(generator), self.magnitudes, size)
-
-    def colour_ops(self, generator: np.random.Generator) -> tuple[ColourOp, ...]:
-        """The colour ops of the draws that `__call__` makes with an equal generator in its initial state."""
-        return _colours(self.draw(generator), self.magnitudes)
-
 
 @dataclass(frozen=True)
-class TrivialAugment:
+class TrivialAugment(Automatic):
     """Applies one op with a magnitude drawn from 0 to 30 (Müller and Hutter, ICCV 2021).
 
     Attributes:
@@ -277,13 +276,6 @@ class TrivialAugment:
     def draw(self, generator: np.random.Generator) -> tuple[Drawn, ...]:
         number, magnitude, sign = (int(generator.integers(high)) for high in (len(OPS), MAGNITUDES, 2))
         return (Drawn(OPS[number], magnitude, 1 - 2 * sign),)
-
-    def __call__(self, size: Size, generator: np.random.Generator | None, /) -> Transform:
-        return identity(size) if generator is None else _geometry(self.draw(generator), self.magnitudes, size)
-
-    def colour_ops(self, generator: np.random.Generator) -> tuple[ColourOp, ...]:
-        """The colour ops of the draws that `__call__` makes with an equal generator in its initial state."""
-        return _colours(self.draw(generator), self.magnitudes)
 
 
 @dataclass(frozen=True)
@@ -328,16 +320,8 @@ class AugMix:
 
 
 _AUGMIX_OPS = (
-    "AutoContrast",
-    "Equalize",
-    "Posterize",
-    "Rotate",
-    "Solarize",
-    "ShearX",
-    "ShearY",
-    "TranslateX",
-    "TranslateY",
-)
+    "AutoContrast", "Equalize", "Posterize", "Rotate", "Solarize", "ShearX", "ShearY", "TranslateX", "TranslateY",
+)  # fmt: skip
 _AUGMIX = Magnitudes(translate=1 / 3)
 
 
@@ -353,15 +337,3 @@ def _augmix_op(image: ImageArray, severity: float, generator: np.random.Generato
     if name == "Solarize":
         return Solarize((256 - int(level * 256),) * 2)(image, generator)
     return np.asarray(_AUGMIX.colour(name, 0, sign)(image, generator))
-
-
-def _geometry(drawn: Sequence[Drawn], magnitudes: Magnitudes, size: Size) -> Transform:
-    still = np.random.Generator(np.random.Philox(key=0))  # the ops' ranges are single values: nothing is left to draw
-    ops = [magnitudes.geometry(one.name, one.magnitude, one.sign, size) for one in drawn if one.name in GEOMETRIC]
-    whole = apply_each(size, [(op, still) for op in ops])
-    assert isinstance(whole, Transform)
-    return whole
-
-
-def _colours(drawn: Sequence[Drawn], magnitudes: Magnitudes) -> tuple[ColourOp, ...]:
-    return tuple(magnitudes.colour(one.name, one.magnitude, one.sign) for one in drawn if one.name in TONAL)

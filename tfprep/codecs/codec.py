@@ -56,6 +56,16 @@ class InPlace(Protocol):
         ...
 
 
+class OneBytes:
+    """Codecs whose field is one feature of bytes."""
+
+    def tf_features(self, name: str, spec: FieldSpec) -> Mapping[str, Any]:
+        """For `tf.io.parse_single_example`, as in `Codec`."""
+        import tensorflow as tf
+
+        return {name: tf.io.FixedLenFeature([], tf.string)}
+
+
 def require_kind(codec: object, field: str, kind: Kind, allowed: tuple[Kind, ...], way_out: str) -> None:
     if kind not in allowed:
         name = type(codec).__name__

@@ -13,7 +13,7 @@ import cv2
 import numpy as np
 
 from tfprep import images
-from tfprep.codecs.codec import Feature, image_feature, require_kind, tensor_feature
+from tfprep.codecs.codec import Feature, OneBytes, image_feature, require_kind, tensor_feature
 from tfprep.errors import RecipeError, SampleError
 from tfprep.fields import Array, FieldSpec, Kind
 
@@ -22,7 +22,7 @@ _OPAQUE = {"uint8": 255, "uint16": 65535}
 
 
 @dataclass(frozen=True)
-class Encoded:
+class Encoded(OneBytes):
     """The pixels that `tf.io.decode_image(channels=C)` returns, of JPEG and PNG mixed, with the channels of the field's spec.
 
     Gray is repeated for RGB, an alpha channel is dropped where the spec has none, and opaque where only the spec has one. The
@@ -56,11 +56,6 @@ class Encoded:
         if pixels.shape != out.shape:
             raise SampleError(f"an image of {_size(pixels)} pixels, expected {_size(out)}")
         np.copyto(out, pixels)
-
-    def tf_features(self, name: str, spec: FieldSpec) -> Mapping[str, Any]:
-        import tensorflow as tf
-
-        return {name: tf.io.FixedLenFeature([], tf.string)}
 
     def tf_decode(self, features: Mapping[str, Any], name: str, spec: FieldSpec) -> Any:
         """`decode_jpeg` and `decode_png` both read either format."""
@@ -121,7 +116,7 @@ def _size(pixels: Array) -> str:
 
 
 @dataclass(frozen=True)
-class Jpeg:
+class Jpeg(OneBytes):
     """uint8 [H, W, 3] RGB or [H, W, 1] gray as JPEG of this `quality` (1 to 100) and chroma `subsampling`.
 
     Decoding is libjpeg-turbo's accurate integer DCT, bit-identical in simplejpeg, Pillow and TensorFlow
@@ -158,11 +153,6 @@ class Jpeg:
         """`decode` into `out`, uint8 [H, W, C], C-contiguous. SampleError where the image is not of just that size."""
         images.decode_stored_jpeg(feature, channels=out.shape[2], out=out)
 
-    def tf_features(self, name: str, spec: FieldSpec) -> Mapping[str, Any]:
-        import tensorflow as tf
-
-        return {name: tf.io.FixedLenFeature([], tf.string)}
-
     def tf_decode(self, features: Mapping[str, Any], name: str, spec: FieldSpec) -> Any:
         import tensorflow as tf
 
@@ -177,7 +167,7 @@ class Jpeg:
 
 
 @dataclass(frozen=True)
-class Png:
+class Png(OneBytes):
     """uint8 or uint16 [H, W] or [H, W, C] as PNG; `level` is zlib's, 0 (none) to 9 (smallest).
 
     C is 1, 3 or 4, and 2 for uint8 alone.
@@ -217,11 +207,6 @@ class Png:
         else:
             _copy(stored, out)
 
-    def tf_features(self, name: str, spec: FieldSpec) -> Mapping[str, Any]:
-        import tensorflow as tf
-
-        return {name: tf.io.FixedLenFeature([], tf.string)}
-
     def tf_decode(self, features: Mapping[str, Any], name: str, spec: FieldSpec) -> Any:
         import tensorflow as tf
 
@@ -249,7 +234,7 @@ def _copy(stored: Array, out: Array) -> None:
 
 
 @dataclass(frozen=True)
-class Original:
+class Original(OneBytes):
     """The source file's bytes, untouched, in a recipe without geometry or colour.
 
     An image that TensorFlow would read otherwise (EXIF-rotated, CMYK, 16 bit, palette, transparent, TIFF, WebP, ...) is
@@ -274,11 +259,6 @@ class Original:
 
     def decode(self, feature: Any, spec: FieldSpec, shape: tuple[int, ...] | None = None) -> Array:
         return images.decode_image(bytes(feature))
-
-    def tf_features(self, name: str, spec: FieldSpec) -> Mapping[str, Any]:
-        import tensorflow as tf
-
-        return {name: tf.io.FixedLenFeature([], tf.string)}
 
     def tf_decode(self, features: Mapping[str, Any], name: str, spec: FieldSpec) -> Any:
         """`decode_jpeg` reads PNG as well; `decode_image` has no `dct_method`."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tfprep.codecs.codec import Feature, cast_float, class_label_feature, require_kind, tensor_feature
+from tfprep.codecs.codec import Feature, OneBytes, cast_float, class_label_feature, require_kind, tensor_feature
 from tfprep.errors import RecipeError, SampleError
 from tfprep.fields import Array, FieldSpec, Kind
 
@@ -175,7 +175,7 @@ class Scalar:
 
 
 @dataclass(frozen=True)
-class Text:
+class Text(OneBytes):
     """A string as UTF-8."""
 
     def check(self, field: str, kind: Kind) -> None:
@@ -191,11 +191,6 @@ class Text:
 
     def decode(self, feature: Any, spec: FieldSpec, shape: tuple[int, ...] | None = None) -> str:
         return bytes(feature).decode("utf-8", "surrogateescape")
-
-    def tf_features(self, name: str, spec: FieldSpec) -> Mapping[str, Any]:
-        import tensorflow as tf
-
-        return {name: tf.io.FixedLenFeature([], tf.string)}
 
     def tf_decode(self, features: Mapping[str, Any], name: str, spec: FieldSpec) -> Any:
         return features[name]

@@ -20,8 +20,6 @@ from tfprep.derive.inputs import classes_of, mask_of
 from tfprep.errors import SampleError
 from tfprep.fields import Array, Kind, Sample
 
-_CROSS = cv2.getStructuringElement(cv2.MORPH_CROSS, (3, 3))
-
 
 @dataclass(frozen=True)
 class Boundaries:

@@ -19,7 +19,7 @@ from typing import Any, Protocol, TypeGuard, TypeVar
 import numpy as np
 
 from tfprep import images
-from tfprep.augment.chain import Custom, apply_colours, apply_geometry
+from tfprep.augment.chain import Custom, apply_colours, apply_geometry, is_tone
 from tfprep.augment.transform import ColourOp, Transform, identity
 from tfprep.augment.warp import Fill, reduction_for, warp_sample
 from tfprep.codecs import Feature, Original
@@ -257,7 +257,7 @@ class SampleMaker:
                 for number, colour in enumerate(op.colour_ops(generator(self.recipe.seed, key, variant, step))):
                     yield colour, generator(self.recipe.seed, key, variant, f"{step}/{number}")
         for step, colour, draws in self._draws("colour", self.recipe.colour, key, variant):
-            yield colour if _is_tone(colour) else self._checked(step, colour), draws
+            yield colour if is_tone(colour) else self._checked(step, colour), draws
 
     def _checked(self, step: str, op: ColourOp) -> ColourOp:
         """The op, its step named in whatever it raises, and what it returns looked at."""
@@ -402,11 +402,6 @@ def _is_policy(op: Any) -> TypeGuard[PolicyOp]:
 
 def _is_tfprep(op: Any) -> bool:
     return type(op).__module__.startswith("tfprep.augment.")
-
-
-def _is_tone(op: ColourOp) -> bool:
-    """A `ToneOp`: tables are checked where they are joined."""
-    return callable(getattr(type(op), "curve", None))
 
 
 def _steps(stage: str, ops: Sequence[T]) -> Iterator[tuple[str, T]]:
