@@ -37,7 +37,7 @@ def test_the_batches_of_the_numpy_loader_which_stay_as_they_are(data: Any) -> No
 
 @pytest.mark.parametrize("ahead", [0, 2])
 def test_so_many_batches_are_taken_ahead(data: Any, ahead: int) -> None:
-    from tfprep.load.jax_loader import transferred_ahead
+    from tfprep.load.jax_loader import TransferredAhead
 
     taken: list[int] = []
 
@@ -46,19 +46,19 @@ def test_so_many_batches_are_taken_ahead(data: Any, ahead: int) -> None:
             taken.append(number)
             yield number
 
-    queue = transferred_ahead(batches(), ahead)
-    assert (next(queue), len(taken)) == (0, 1)
+    queue = TransferredAhead(batches(), ahead)
+    assert (next(queue), len(taken)) == (0, 1 + ahead)
     assert (next(queue), len(taken)) == (1, 2 + ahead)
     assert (next(queue), len(taken)) == (2, 3 + ahead)
     assert list(queue) == [3, 4, 5]
 
 
-def test_a_look_at_one_batch_uses_no_epoch_and_a_run_continues(data: Any) -> None:
+def test_each_iterator_is_the_next_epoch_and_a_run_continues(data: Any) -> None:
     loader = data.jax_loader("train", 8, **OPTIONS)
-    looked = next(iter(loader))
-    first = next(iter(loader))
-    assert looked["key"].tolist() == first["key"].tolist()
-    keys = [batch["key"].tolist() for batch in islice(loader.repeat(), 10)]
+    first, second = next(iter(loader)), next(iter(loader))
+    assert first["key"].tolist() != second["key"].tolist()
+    keys = [batch["key"].tolist() for batch in islice(loader.at_epoch(0).repeat(), 10)]
+    assert keys[0] == first["key"].tolist()
     continued = data.jax_loader("train", 8, start_step=loader.step_of(loader.state_at(7)), **OPTIONS)
     assert next(iter(continued))["key"].tolist() == keys[7]
 

@@ -18,7 +18,7 @@ from tfprep.cli import main
 from tfprep.cli.values import named
 from tfprep.errors import DatasetError, LoaderError
 from tfprep.load import Data
-from tfprep.load.reader.fill import Filler
+from tfprep.load.reader.assembler import Filler
 
 QUICK = ["--rounds", "1", "--seconds", "0.1", "--batch-size", "8", "--threads", "1", "--cache", "none"]
 

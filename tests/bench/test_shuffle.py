@@ -9,7 +9,7 @@ import pytest
 
 from tfprep.bench import shuffle
 from tfprep.errors import LoaderError
-from tfprep.load.order.epoch_order import EpochOrder
+from tfprep.load.order.permutation import EpochOrder
 
 
 def test_displacement_of_a_uniform_permutation_is_zero_on_average() -> None:

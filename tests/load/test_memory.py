@@ -16,7 +16,7 @@ from tfprep.load.outputs import Output
 from tfprep.load.reader.cache import DecodedCache, EncodedCache
 from tfprep.load.reader.rows import COLUMNS, Rows
 from tfprep.load.reader.stages import CachedRows
-from tfprep.load.reader.worker import Worker
+from tfprep.load.reader.thread_state import ThreadState
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def read(cache, decoding, records, first=0):
     values, rows = arrays(first + len(records)), Rows(np.zeros((len(COLUMNS), len(records)), np.int64))
     rows["row"][:], rows["record"][:] = np.arange(first, first + len(records)), records
     rows["slot"][:], rows["cached"][:] = cache.reserve(rows["record"])
-    assert CachedRows(decoding, cache.rows).fill(values, rows, Worker()) == []
+    assert CachedRows(decoding, cache.rows).fill(values, rows, ThreadState()) == []
     written = (rows["slot"] >= 0) & (rows["cached"] == 0)
     cache.commit(rows["record"][written], rows["slot"][written])
     return values

@@ -9,7 +9,7 @@ import pytest
 import tfprep
 from tfprep import augment
 from tfprep.errors import LoaderError
-from tfprep.load.online.ops import CutMix, RandomCrop, RandomFlip
+from tfprep.load.at_load.ops import CutMix, RandomCrop, RandomFlip
 
 RASTERS = {"inputs": "image", "targets": "label"}
 

@@ -13,7 +13,7 @@ import pytest
 
 import tfprep
 from tfprep.errors import LoaderError
-from tfprep.load.online.ops import CutMix, MixUp, RandomCrop, RandomFlip
+from tfprep.load.at_load.ops import CutMix, MixUp, RandomCrop, RandomFlip
 
 torch = pytest.importorskip("torch")
 torch_loader = pytest.importorskip("tfprep.load.torch_loader")
@@ -135,7 +135,7 @@ RANK = """
 import json, sys
 import torch
 import tfprep
-from tfprep.load.online.ops import MixUp
+from tfprep.load.at_load.ops import MixUp
 
 folder, meeting, rank = sys.argv[1], sys.argv[2], int(sys.argv[3])
 torch.distributed.init_process_group("gloo", init_method="file://" + meeting, rank=rank, world_size=2)

@@ -11,7 +11,7 @@ import tfprep
 from tfprep import augment
 from tfprep.errors import DatasetError, LoaderError
 from tfprep.load import mix
-from tfprep.load.online.ops import MixUp, RandomCrop, RandomFlip
+from tfprep.load.at_load.ops import MixUp, RandomCrop, RandomFlip
 from tfprep.load.options import LoaderOptions
 
 WRONG = [

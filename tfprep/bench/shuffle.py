@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tfprep.errors import LoaderError
-from tfprep.load.order.epoch_order import EpochOrder
+from tfprep.load.order.permutation import EpochOrder
 
 Numbers = npt.NDArray[np.int64]
 NEAR = 16

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from tfprep.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from tfprep.load.at_load.ops import CutMix, MixUp, OneHotLabels, RandomCrop, RandomFlip
     from tfprep.load.data import Data, Mix, Subset, mix, open
-    from tfprep.load.online.ops import CutMix, MixUp, OneHotLabels, RandomCrop, RandomFlip
 
 __all__ = ["CutMix", "Data", "Mix", "MixUp", "OneHotLabels", "RandomCrop", "RandomFlip", "Subset", "mix", "open"]
 
@@ -16,6 +16,6 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "data": ["Data", "Mix", "Subset", "mix", "open"],
-        "online.ops": ["CutMix", "MixUp", "OneHotLabels", "RandomCrop", "RandomFlip"],
+        "at_load.ops": ["CutMix", "MixUp", "OneHotLabels", "RandomCrop", "RandomFlip"],
     },
 )

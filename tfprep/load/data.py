@@ -14,12 +14,10 @@ from tfprep.dataset import Dataset
 from tfprep.dataset.dataset import read_dataset
 from tfprep.errors import LoaderError
 from tfprep.load.options import LoaderKeywords, LoaderOptions, ShuffleBuffer, loader_options
-from tfprep.load.order.folds import fold_of
-from tfprep.load.order.variants import VariantChoice
-from tfprep.load.outputs import FieldChoice, names_of
+from tfprep.load.order.samplers import VariantChoice, fold_of
+from tfprep.load.outputs import FieldChoice, mean_and_std, names_of
 from tfprep.load.pipeline import Pipeline
-from tfprep.load.split_rows import SplitRows, is_training
-from tfprep.load.values import mean_and_std
+from tfprep.load.selection import SplitRows, is_training
 from tfprep.optional import require_package
 from tfprep.storage.urls import PathOrUrl, folder_at
 

@@ -1,7 +1,7 @@
 """Batches as JAX arrays on the devices, for custom training loops, transferred ahead of their use.
 
-`jax.device_put` only starts a transfer. So while the devices compute on one batch, the transfers of the next ones run, and a step
-does not wait for its input to arrive. The reader's own threads fill further batches in host memory meanwhile.
+`jax.device_put` only starts a transfer. So while the devices compute on one batch, the transfers of the next ones run, and a
+step does not wait for its input to arrive. The reader's own threads fill further batches in host memory meanwhile.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class JaxLoader(NumpyLoader):
             lambda batch: pack({name: self._put(value) for name, value in with_text(batch).items()}),
             epochs=self._epochs,
         )
-        return _TransferredAhead(batches, self._ahead)
+        return TransferredAhead(batches, self._ahead)
 
     def repeat(self, count: int | None = None) -> JaxLoader:
         """The epochs one after another in one iteration: `count` of them, or without an end.
@@ -95,7 +95,7 @@ class JaxLoader(NumpyLoader):
             ) from error
 
 
-class _TransferredAhead(Iterator[Any]):
+class TransferredAhead(Iterator[Any]):
     """Delivers each batch when `ahead` more are taken. Not a generator: that would end with Ctrl-C, and the data with it."""
 
     def __init__(self, batches: Iterator[Any], ahead: int) -> None:

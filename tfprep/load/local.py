@@ -2,8 +2,8 @@
 
 Shards are fetched in the order in which the run needs them first, until the limit is reached, and stay: a *fixed* set. An order
 that visits every record once an epoch finds a share p of its records in a fixed set of share p, where a set that always keeps
-what was read last would hold little of what comes next. What is not there, or not yet, is read from the store, so that the order
-of the run is the same whatever the cache holds.
+what was read last would hold little of what comes next. What is not there, or not yet, is read from the store, so that the
+order of the run is the same whatever the cache holds.
 """
 
 from __future__ import annotations

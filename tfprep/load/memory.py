@@ -15,8 +15,7 @@ from tfprep.fields import RASTER_KINDS, FieldSpec
 from tfprep.limits import available_memory
 from tfprep.load.order.schedule import Numbers
 from tfprep.load.outputs import Output, row_bytes
-from tfprep.load.reader.batch import VaryingBytes
-from tfprep.load.reader.space import ALIGNMENT
+from tfprep.load.reader.batch import ALIGNMENT, VaryingBytes
 from tfprep.load.reader.table import RecordTable
 
 DEFAULT_SHARE = 0.25

@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from tfprep.load.accessors import PipelineAccessors
+from tfprep.load.accessors import PipelineAccessors, summary
 from tfprep.load.pipeline import Pipeline, repeated
 from tfprep.load.reader.batch import Batch
-from tfprep.load.stats import summary
 
 
 class NumpyLoader(PipelineAccessors):

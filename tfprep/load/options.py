@@ -12,16 +12,15 @@ from typing import Any, Literal, TypeAlias, TypedDict, get_args
 
 from tfprep.augment.transform import GeometryOp
 from tfprep.errors import LoaderError
+from tfprep.load.at_load.ops import AtLoadOp, check_ops
 from tfprep.load.memory import parse_bytes
-from tfprep.load.online.ops import AtLoadOp, check_ops
-from tfprep.load.order.epoch_order import OrderName
+from tfprep.load.order.permutation import OrderName
+from tfprep.load.order.samplers import VariantChoice
 from tfprep.load.order.schedule import Hosts, Remainder
-from tfprep.load.order.variants import VariantChoice
 from tfprep.load.order.where import Where
-from tfprep.load.outputs import FieldChoice
-from tfprep.load.reader.bad_records import OnBad
-from tfprep.load.values import FloatType, check_geometry
+from tfprep.load.outputs import FieldChoice, FloatType, check_geometry
 
+OnBad: TypeAlias = Literal["raise", "skip"]
 Verify: TypeAlias = Literal["always", "first_epoch", "never"]
 CacheChoice: TypeAlias = Literal["auto", "encoded", "decoded", False]
 ShuffleBuffer: TypeAlias = int | Literal["auto"] | None
@@ -50,7 +49,7 @@ class LoaderOptions:
         normalize: Whether to subtract the training split's mean and divide by its standard deviation; needs `dtype`.
         geometry: Ops such as `augment.Resize(224, 224)` and `augment.CenterCrop(224, 224)` in their unaugmented form, for
             images that are stored in their original sizes.
-        at_load: Ops drawn anew in every epoch: `RandomFlip`, `RandomCrop`, `MixUp`, `CutMix` (see `tfprep.load.online.ops`).
+        at_load: Ops drawn anew in every epoch: `RandomFlip`, `RandomCrop`, `MixUp`, `CutMix` (see `tfprep.load.at_load.ops`).
 
     Which samples, in which order:
 

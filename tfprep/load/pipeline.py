@@ -16,6 +16,8 @@ import numpy as np
 from tfprep.errors import LoaderError
 from tfprep.fields import FieldSpec
 from tfprep.limits import available_memory, usable_cpus
+from tfprep.load.at_load.mixing import Mixing
+from tfprep.load.at_load.ops import AtLoad, plan_at_load, unfit_fields
 from tfprep.load.local import FIRST_POSITIONS, LocalShards, first_needed
 from tfprep.load.memory import (
     HELD_ELSEWHERE,
@@ -29,30 +31,33 @@ from tfprep.load.memory import (
     varying_bytes,
     working_bytes,
 )
-from tfprep.load.online.cut import STAGED_ROWS, Cuts
-from tfprep.load.online.mixing import Mixing
-from tfprep.load.online.ops import AtLoad, plan_at_load, unfit_fields
 from tfprep.load.options import LoaderOptions
-from tfprep.load.order.epoch_order import EpochOrder
+from tfprep.load.order.permutation import EpochOrder
+from tfprep.load.order.samplers import Variants
 from tfprep.load.order.schedule import BatchSchedule, Numbers
-from tfprep.load.order.selection import columns_of, select
-from tfprep.load.order.variants import Variants
-from tfprep.load.outputs import EXTRA, Output, Outputs, pad_outputs, resolve, row_bytes
+from tfprep.load.outputs import EXTRA, Output, Outputs, convert, pad_outputs, resolve, row_bytes, warped_spec
 from tfprep.load.passes import PassBatches, Passes, Steps
 from tfprep.load.reader.ahead import PLAN_ROWS, ReadAhead, plan_ranges
-from tfprep.load.reader.bad_records import BadRecords
+from tfprep.load.reader.assembler import BadRecords, BatchAssembler, ReadPolicy
 from tfprep.load.reader.batch import Batch, BatchMemory, VaryingBytes
+from tfprep.load.reader.buffers import SharedMemory
 from tfprep.load.reader.cache import DecodedCache, EncodedCache
-from tfprep.load.reader.cast import Cast, smaller_forms
-from tfprep.load.reader.fetched import Fetched
-from tfprep.load.reader.fill import Filler, Policy
-from tfprep.load.reader.parts import FieldPart, field_parts
-from tfprep.load.reader.reader import Pace, Reader
-from tfprep.load.reader.shared import SharedMemory
+from tfprep.load.reader.files import Fetched
+from tfprep.load.reader.parts import Cast, FieldPart, field_parts, smaller_forms
+from tfprep.load.reader.reader import PrefetchSettings, Reader
+from tfprep.load.reader.stages import STAGED_ROWS, Cuts
 from tfprep.load.reader.table import RecordTable
 from tfprep.load.reader.worker_pool import WorkerPool
-from tfprep.load.split_rows import SplitRows, check_class_names, common_specs, is_training, table_of, table_rows
-from tfprep.load.values import convert, warped_spec
+from tfprep.load.selection import (
+    SplitRows,
+    check_class_names,
+    columns_of,
+    common_specs,
+    is_training,
+    select,
+    table_of,
+    table_rows,
+)
 from tfprep.load.workers import WorkersPlan, make_pool, most_prefetch, plan_workers
 from tfprep.storage.cache import CachedObject, LocalCache
 from tfprep.storage.local import FileIdentity
@@ -110,7 +115,7 @@ class Pipeline:
         self.memory = self._plan_memory()
         self.bad = BadRecords(options.on_bad)
         self.cache = self._make_cache()
-        self._filler = self._make_filler()
+        self._assembler = self._make_filler()
         self._pool = self._make_pool()
         self._lock = threading.Lock()
         self._readers: list[Reader] = []
@@ -178,14 +183,16 @@ class Pipeline:
     def _reader(self, start: int, stride: int) -> Reader:
         self._belong_to_this_process()
         memory = BatchMemory(self._batch_outputs, self._batch_rows, self.memory.in_turn, self._shared, self._varying)
-        pace = Pace(self.memory.prefetch, self.options.threads, self.options.timeout_s)
+        settings = PrefetchSettings(self.memory.prefetch, self.options.threads, self.options.timeout_s)
         pool = None if self._pool is None or self._pool.failure else self._pool
         ahead = None
         if self.local is not None:
-            self.local.start(self.first_needed, self._filler.reading.files.arrived)
+            self.local.start(self.first_needed, self._assembler.reading.files.arrived)
         if self.is_remote and self.memory.fetch_bytes:
-            ahead = ReadAhead(self._filler, self.schedule, self.memory.fetch_bytes, start=start, stride=stride)
-        reader = Reader(self.schedule, self._filler, memory, pace, start=start, stride=stride, pool=pool, ahead=ahead)
+            ahead = ReadAhead(self._assembler, self.schedule, self.memory.fetch_bytes, start=start, stride=stride)
+        reader = Reader(
+            self.schedule, self._assembler, memory, settings, start=start, stride=stride, pool=pool, ahead=ahead
+        )
         with self._lock:
             self._fold_ended()
             self._readers.append(reader)
@@ -197,7 +204,7 @@ class Pipeline:
     @property
     def fetched(self) -> Fetched:
         """What was fetched from URLs."""
-        return self._filler.fetched
+        return self._assembler.fetched
 
     @property
     def readers(self) -> list[Reader]:
@@ -239,7 +246,7 @@ class Pipeline:
             reader.close()
         if self._pool is not None:
             self._pool.close()
-        self._filler.close()
+        self._assembler.close()
         if self.local is not None:
             self.local.close()
         self.passes.close()
@@ -346,7 +353,7 @@ class Pipeline:
         first = self.options.start_step
         last = first + max(1, min(self.steps_per_epoch, PLAN_ROWS // self.options.batch_size))
         steps = iter(range(first, last if self.schedule.steps is None else min(last, self.schedule.steps)))
-        for ranges in plan_ranges(self._filler, self.schedule, steps, max(self.memory.fetch_bytes // 4, 1)):
+        for ranges in plan_ranges(self._assembler, self.schedule, steps, max(self.memory.fetch_bytes // 4, 1)):
             requests += len(ranges)
             nbytes += sum(part.nbytes for part in ranges)
             rows += sum(len(np.unique(part.records)) for part in ranges)
@@ -516,13 +523,13 @@ class Pipeline:
             return None
         return cache
 
-    def _make_filler(self) -> Filler:
+    def _make_filler(self) -> BatchAssembler:
         substitute = self.schedule.substitute if self.options.training else None
-        policy = Policy(self.options.verify, self.bad, substitute, self.options.geometry)
+        policy = ReadPolicy(self.options.verify, self.bad, substitute, self.options.geometry)
         cuts = None
         if self.at_load and self.at_load.cuts:
             cuts = Cuts(self.at_load, {output.name: output for output in self.read_outputs.outputs})
-        return Filler(
+        return BatchAssembler(
             self.table, self._identities, self._parts, self.indexed, policy, self.cache, casts=self._casts, cuts=cuts,
             mixing=Mixing(self.at_load, self.schedule) if self.at_load else None, cold=self._is_cold(),
             paths=self.local.paths if self.local else None, damaged=self.local.damaged if self.local else None,
@@ -532,7 +539,7 @@ class Pipeline:
         if self._shared is None:
             return None
         in_turn = self.memory.batch_bytes * self.memory.in_turn
-        return make_pool(self.workers, self._shared, self._filler, self._batch_outputs, in_turn)
+        return make_pool(self.workers, self._shared, self._assembler, self._batch_outputs, in_turn)
 
     def workers_report(self) -> dict[str, Any]:
         """What fills batches, why, and which worker processes died of what."""
@@ -572,7 +579,7 @@ def add_counts(counts: Counts, reader: Reader) -> Counts:
     total = dict(counts)
     for name in _CONSUMER:
         total[name] += getattr(reader.counts, name)
-    for worker in [*reader.workers, reader.remote]:
+    for worker in [*reader.states, reader.remote]:
         for name, attribute in _WORKER.items():
             total[name] += getattr(worker, attribute)
     total["longest_wait_s"] = max(counts["longest_wait_s"], reader.counts.longest_wait_s)

@@ -12,9 +12,9 @@ from tfprep.errors import LoaderError
 from tfprep.limits import usable_cpus
 from tfprep.load.options import WorkersChoice
 from tfprep.load.outputs import Output, has_array
-from tfprep.load.reader.fill import Filler
+from tfprep.load.reader.assembler import BatchAssembler
+from tfprep.load.reader.buffers import SharedMemory
 from tfprep.load.reader.parts import FieldPart
-from tfprep.load.reader.shared import SharedMemory
 from tfprep.load.reader.worker_pool import JOB_ROWS, SPARE_JOBS, WorkerPool, sendable
 from tfprep.load.reader.worker_process import Setup, SharedArray
 from tfprep.storage.urls import is_remote
@@ -133,26 +133,26 @@ def most_prefetch(plan: WorkersPlan, batch_rows: int) -> int:
 
 
 def make_pool(
-    plan: WorkersPlan, memory: SharedMemory, filler: Filler, outputs: Sequence[Output], batches_bytes: int
+    plan: WorkersPlan, memory: SharedMemory, assembler: BatchAssembler, outputs: Sequence[Output], batches_bytes: int
 ) -> WorkerPool:
     """The pool; its processes start with the first batch that is asked for.
 
     Args:
         plan: How many processes of how many threads.
         memory: Where batches and the cache lie.
-        filler: What locates the rows that they read.
+        assembler: What locates the rows that they read.
         outputs: All arrays of a batch.
         batches_bytes: What all batches in turn take.
     """
-    reading = filler.reading
-    filled = {part.output.name for part in reading.parts} | {cast.output.name for cast in filler.casts}
+    reading = assembler.reading
+    filled = {part.output.name for part in reading.parts} | {cast.output.name for cast in assembler.casts}
     arrays = [
         SharedArray(output.name, tuple(size or 0 for size in output.shape), output.dtype)
         for output in outputs
         if output.name in filled and has_array(output)
     ]
     cache = None
-    if (cached := filler.cached_arrays) is not None:
+    if (cached := assembler.cached_arrays) is not None:
         cache = [
             SharedArray(name, rows.shape[1:], rows.dtype.name, memory.offset(rows), len(rows))
             for name, rows in cached.items()
@@ -168,9 +168,9 @@ def make_pool(
         arrays,
         [output.name for output in outputs if output.name in filled and not has_array(output)],
         cache,
-        filler.casts,
-        filler.cuts,
-        filler.mixing.plan if filler.mixing is not None else None,
+        assembler.casts,
+        assembler.cuts,
+        assembler.mixing.plan if assembler.mixing is not None else None,
         plan.threads,
     )
     return WorkerPool(setup, memory, plan.processes, batches_bytes)

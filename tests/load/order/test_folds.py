@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tfprep.errors import LoaderError
-from tfprep.load.order.folds import fold_of
+from tfprep.load.order.samplers import fold_of
 
 
 @settings(max_examples=60)

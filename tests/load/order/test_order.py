@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tfprep.errors import LoaderError
-from tfprep.load.order.epoch_order import EpochOrder
-from tfprep.load.order.variants import Variants
+from tfprep.load.order.permutation import EpochOrder
+from tfprep.load.order.samplers import Variants
 
 SIZES = [1, 5, 63, 64, 65, 130, 1037]
 

@@ -6,10 +6,17 @@ import numpy as np
 import pytest
 
 from tfprep.errors import LoaderError
-from tfprep.load.order.epoch_order import EpochOrder
-from tfprep.load.order.samplers import STEP, UNIT, StratifiedSampler, UniformSampler, WeightedSampler, floor_sums
+from tfprep.load.order.permutation import EpochOrder
+from tfprep.load.order.samplers import (
+    STEP,
+    UNIT,
+    StratifiedSampler,
+    UniformSampler,
+    Variants,
+    WeightedSampler,
+    floor_sums,
+)
 from tfprep.load.order.schedule import BatchSchedule, Hosts
-from tfprep.load.order.variants import Variants
 
 
 def schedule(samples=50, batch_size=8, **options):

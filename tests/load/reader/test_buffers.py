@@ -74,7 +74,7 @@ def test_closed_pools_free_memory():
     lease = held.base
     while isinstance(lease, np.ndarray):
         lease = lease.base
-    memory = weakref.ref(lease._memory)
+    memory = weakref.ref(lease.memory)
     del lease
     pool.close()
     assert (held == 7).all()

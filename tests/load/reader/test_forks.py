@@ -91,11 +91,9 @@ def test_a_fork_that_nobody_waits_for_delays_no_other(loader):
 
 
 def test_a_fork_reads_with_threads_of_its_own(loader):
-    step = loader.next_step
-    assert (
-        in_fork(lambda go: [next(iter(loader))["label"].tolist() for _ in range(2)])()
-        == [first_labels(loader, step)] * 2
-    )
+    step, length = loader.next_step, loader.steps_per_epoch
+    expected = [first_labels(loader, step), first_labels(loader, step + length)]
+    assert in_fork(lambda go: [next(iter(loader))["label"].tolist() for _ in range(2)])() == expected
 
 
 def first_labels(loader, step):

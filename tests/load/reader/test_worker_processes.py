@@ -25,8 +25,8 @@ from tfprep import augment, codecs
 from tfprep.errors import LoaderError, RecordError, StalledPipelineError
 from tfprep.load import CutMix, MixUp, RandomCrop, RandomFlip
 from tfprep.load.reader import worker_handle
-from tfprep.load.reader.shared import MappedMemory, SharedMemory
-from tfprep.load.reader.space import ALIGNMENT, Packed, unpack
+from tfprep.load.reader.batch import ALIGNMENT, Packed, unpack
+from tfprep.load.reader.buffers import MappedMemory, SharedMemory
 from tfprep.load.reader.worker_handle import PROGRAM, cause_of_death
 from tfprep.load.reader.worker_pool import MOST_DEATHS, MOST_INTERRUPTIONS
 from tfprep.load.workers import PROCESS_BYTES
@@ -611,9 +611,9 @@ def test_a_job_of_cached_rows_is_said_to_be_from_the_cache(data):
         for _ in range(2):
             started(loader)
             loader.pipeline._pool.ready = True
-        pool, filler = loader.pipeline._pool, loader.pipeline._filler
+        pool, assembler = loader.pipeline._pool, loader.pipeline._assembler
         batch = SimpleNamespace(located=None, indices=loader.pipeline.schedule.batch_indices([0])[0], values={})
-        assert pool._place(filler.prepare(batch, 0, 21)) == "from the cache"
+        assert pool._place(assembler.prepare(batch, 0, 21)) == "from the cache"
 
 
 def test_a_stall_names_the_worker_and_its_stacks(data):

@@ -14,7 +14,7 @@ import tfprep
 from tests.waiting import wait_until
 from tfprep import codecs
 from tfprep.errors import LoaderError
-from tfprep.load.reader.fill import Filler
+from tfprep.load.reader.assembler import BatchAssembler
 
 tf = pytest.importorskip("tensorflow")
 
@@ -172,8 +172,8 @@ def test_functions_that_run_eagerly(data):
 def test_a_profile_shows_the_wait_for_input(data, tmp_path, monkeypatch):
     from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
-    fill = Filler.fill
-    monkeypatch.setattr(Filler, "fill", lambda *given: time.sleep(0.02) or fill(*given))
+    fill = BatchAssembler.fill
+    monkeypatch.setattr(BatchAssembler, "fill", lambda *given: time.sleep(0.02) or fill(*given))
     iterator = iter(data.loader("train", 8, threads=1, cache=False).repeat())
     tf.profiler.experimental.start(str(tmp_path))
     for _ in range(10):

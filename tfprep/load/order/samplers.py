@@ -1,23 +1,26 @@
 """Samplers: which sample each item of an epoch is, and how often that sample was drawn before.
 
-A sampler has a `size`, the number of items of one epoch. `samples(item, epoch)` returns the sample's number in the selection and
-its pass: how many times the sample was drawn earlier in the run, so that a sample drawn twice in an epoch shows two variants.
-`substitute(sample, draw)` returns another sample that could have been drawn instead: it replaces one that cannot be read. No
-sampler keeps state: every result is computed from (seed, epoch).
+A sampler has a `size`, the number of items of one epoch. `samples(item, epoch)` returns the sample's number in the selection
+and its pass: how many times the sample was drawn earlier in the run, so that a sample drawn twice in an epoch shows two
+variants. `substitute(sample, draw)` returns another sample that could have been drawn instead: it replaces one that cannot be
+read. No sampler keeps state: every result is computed from (seed, epoch).
+
+`Variants` says which variant of a sample an epoch reads, and `fold_of` divides samples into folds for cross-validation.
 """
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import fsum
-from typing import Protocol
+from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from tfprep.errors import LoaderError
-from tfprep.load.order.permutation import GOLDEN, Words, below, permute, seed_key, subkey, words
+from tfprep.load.order.permutation import GOLDEN, Words, below, mix, permute, seed_key, subkey, words
 
 UNIT_BITS = 32
 UNIT = 1 << UNIT_BITS
@@ -188,3 +191,90 @@ def euclid_steps(modulus: int, factor: int) -> list[tuple[int, int, int]]:
         steps.append((factor // modulus, factor % modulus, modulus))
         factor, modulus = modulus, factor % modulus
     return steps
+
+
+VariantChoice: TypeAlias = Literal["rotate", "random", "all"] | int
+
+
+@dataclass(frozen=True)
+class Variants:
+    choice: VariantChoice
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        named = isinstance(self.choice, str) and self.choice in ("rotate", "random", "all")
+        if not named and (isinstance(self.choice, bool) or not isinstance(self.choice, int)):
+            raise LoaderError(f"variants is 'rotate', 'random', 'all' or a number, not {self.choice!r}")
+
+    def used(self, count: int) -> tuple[int, ...]:
+        """The variants out of `count` that are read; LoaderError where the chosen number is not among them."""
+        if not isinstance(self.choice, int):
+            return tuple(range(count))
+        if not 0 <= self.choice < count:
+            raise LoaderError(f"the split has variants 0 to {count - 1}; there is no variant {self.choice}")
+        return (self.choice,)
+
+    def of(self, group: Any, passes: Any, count: Any) -> Words:
+        """The variant that each group, with `count` variants, shows after `passes` earlier ones; not for "all"."""
+        group, passes, count = np.broadcast_arrays(words(group), words(passes), words(count))
+        if isinstance(self.choice, int):
+            return np.full(group.shape, self.choice, np.uint64)
+        key = seed_key(self.seed, f"variants/{self.choice}")
+        if self.choice == "rotate":
+            turn: Words = (below(mix(subkey(key, group)), count) + passes) % count
+            return turn
+        return below(mix(subkey(subkey(key, passes), group)), count)
+
+
+Numbers = npt.NDArray[np.int64]
+
+
+def fold_of(groups: Sequence[Hashable], strata: Sequence[Any] | None, count: int, seed: int) -> Numbers:
+    """The fold, from 0, of every sample; all samples of a group are in one.
+
+    Groups are assigned in a random order that the seed determines, each to the fold with most room left: for the classes of
+    the group where there are `strata`, then for samples.
+    """
+    if isinstance(count, bool) or not isinstance(count, int) or count < 2:
+        raise LoaderError(f"there are at least 2 folds, not {count!r}")
+    names, member = _numbered(groups)
+    if names < count:
+        raise LoaderError(f"{names} groups cannot be split into {count} folds")
+    classes, stratum = _numbered([0] * len(groups) if strata is None else strata)
+    if names == len(groups):
+        return _in_turn(stratum, count, seed)
+    return _greedy(member, names, stratum, classes, count, seed)
+
+
+def _in_turn(stratum: Numbers, count: int, seed: int) -> Numbers:
+    """Assigns single samples to the folds in turn, class after class, each in random order. Sizes differ by at most one."""
+    shuffled = np.argsort(mix(subkey(seed_key(seed, "folds"), np.arange(len(stratum)))), kind="stable")
+    order = shuffled[np.argsort(stratum[shuffled], kind="stable")]
+    fold = np.empty(len(stratum), np.int64)
+    fold[order] = np.arange(len(stratum)) % count
+    return fold
+
+
+def _greedy(member: Numbers, groups: int, stratum: Numbers, classes: int, count: int, seed: int) -> Numbers:
+    """Assigns groups, the largest first, each to the fold where classes and sizes stay most even."""
+    counts = np.zeros((groups, classes))
+    np.add.at(counts, (member, stratum), 1)
+    share = counts / np.maximum(counts.sum(axis=0), 1)  # each class counts the same, however rare
+    shuffled = np.argsort(mix(subkey(seed_key(seed, "folds"), words(np.arange(groups)))), kind="stable")
+    order = shuffled[np.argsort(-counts.sum(axis=1)[shuffled], kind="stable")]
+    filled, sizes = np.zeros((count, classes)), np.zeros(count)
+    fold = np.empty(groups, np.int64)
+    for group in order:
+        after = ((filled + share[group]) ** 2 - filled**2).sum(axis=1)
+        best = min(range(count), key=lambda at: (round(float(after[at]), 12), sizes[at]))
+        fold[group] = best
+        filled[best] += share[group]
+        sizes[best] += counts[group].sum()
+    return fold[member]
+
+
+def _numbered(values: Sequence[Hashable]) -> tuple[int, Numbers]:
+    """The number of different values, and the number of each value among them by first appearance."""
+    seen: dict[Hashable, int] = {}
+    numbers = np.array([seen.setdefault(value, len(seen)) for value in values], np.int64)
+    return len(seen), numbers

@@ -20,10 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tfprep.errors import LoaderError
-from tfprep.load.order.epoch_order import EpochOrder
-from tfprep.load.order.permutation import mix, seed_key, subkey, words
-from tfprep.load.order.samplers import Sampler
-from tfprep.load.order.variants import Variants
+from tfprep.load.order.permutation import EpochOrder, mix, seed_key, subkey, words
+from tfprep.load.order.samplers import Sampler, Variants
 
 Remainder: TypeAlias = Literal["wrap", "keep", "drop"]
 Numbers: TypeAlias = npt.NDArray[np.int64]

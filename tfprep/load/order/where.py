@@ -1,8 +1,8 @@
 """Expressions over the index: `"label in ('cat', 'owl') and height >= 224 and 'night' not in key"`.
 
 A string is parsed as Python and translated into a `pyarrow.compute` expression; nothing is executed. It may hold columns of the
-index (`key`, `label`, `shard`, `height`, `width`, ...), numbers, strings, comparisons, `in`, `and`, `or`, `not`, `+ - *`,
-and on text columns `.startswith("...")` and `.endswith("...")`. Class names may stand for a label's numbers.
+index (`key`, `label`, `shard`, `height`, `width`, ...), numbers, strings, comparisons, `in`, `and`, `or`, `not`, `+ - *`, and
+on text columns `.startswith("...")` and `.endswith("...")`. Class names may stand for a label's numbers.
 
 Strings come from command lines and configuration files, so their length and depth are bounded, arithmetic on constants is for
 numbers of 64 bits only, and whatever is wrong with one is a LoaderError.

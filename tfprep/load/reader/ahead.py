@@ -1,8 +1,8 @@
 """Records at URLs are fetched ahead of their use, in few large requests, as far ahead as the memory allows.
 
-The plan follows the order of the run. It takes the rows of some steps together, in the order "block" those of a whole window, and
-fetches byte ranges that lie close together in one file with one request. A range is kept until the last step that needs it has
-been delivered. What is not planned, such as a substitute of a bad record, is a request of its own.
+The plan follows the order of the run. It takes the rows of some steps together, in the order "block" those of a whole window,
+and fetches byte ranges that lie close together in one file with one request. A range is kept until the last step that needs it
+has been delivered. What is not planned, such as a substitute of a bad record, is a request of its own.
 
 Memory: the ranges that are kept, and twice those on their way, take at most `budget` bytes; beyond it each reading thread may
 fetch one range that a batch waits for.
@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tfprep.load.order.schedule import BatchIndices, BatchSchedule, Numbers
-from tfprep.load.reader.fetched import ByteRange, Fetched
+from tfprep.load.reader.files import ByteRange, Fetched
 from tfprep.load.reader.rows import Rows
 
 GAP_BYTES = 64 << 10
@@ -43,7 +43,7 @@ JOIN_S = 5.0
 
 
 class RangeSource(Protocol):
-    """What the plan asks a `Filler`: where records lie, and which of them are still to be read from a store."""
+    """What the plan asks a `BatchAssembler`: where records lie, and which of them are still to be read from a store."""
 
     def locate(self, batches: Sequence[BatchIndices]) -> list[Rows]: ...
 

@@ -17,8 +17,7 @@ import numpy.typing as npt
 
 from tfprep.fields import Array
 from tfprep.load.outputs import Output, row_bytes
-from tfprep.load.reader.buffers import allocate
-from tfprep.load.reader.shared import SharedMemory
+from tfprep.load.reader.buffers import SharedMemory, allocate
 
 FREE, BEING_WRITTEN = -1, -2
 """Sentinel values of a slot."""

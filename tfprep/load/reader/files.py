@@ -1,22 +1,144 @@
-"""Bytes of records, by offset, from shard files held open, or fetched from a URL."""
+"""Records by their offsets: bytes of shard files held open, or of byte ranges fetched from a URL, which are kept until
+they are removed.
+
+A record's large fields are read straight to where they belong, the rest into scratch memory.
+"""
 
 from __future__ import annotations
 
 import mmap
 import os
+import struct
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any, NamedTuple
 
+import google_crc32c
 import numpy as np
 
-from tfprep.errors import DatasetError, DatasetReplacedError, RecordError
+from tfprep.errors import DatasetError, DatasetReplacedError, RecordError, StorageError
 from tfprep.fields import Array
-from tfprep.load.reader.fetched import Fetched
+from tfprep.load.order.schedule import Numbers
+from tfprep.load.reader.thread_state import Scratch
+from tfprep.records.framing import FOOTER_BYTES, FRAME_BYTES, HEADER_BYTES, OTHER_RECORD, footer_crc, masked
 from tfprep.storage.local import FileIdentity, identity_of, regular_descriptor
+from tfprep.storage.store import Store, open_store
 from tfprep.storage.urls import is_remote
+
+
+@dataclass(eq=False)
+class ByteRange:
+    """A byte range [start, stop) of a file, fetched with one request, for `records`, whose frames begin at `frames`."""
+
+    file: int
+    start: int
+    stop: int
+    last_step: int
+    records: Numbers
+    frames: tuple[int, ...]
+    content: Array | None = None
+    error: DatasetError | None = None
+    claim: threading.Lock = field(default_factory=threading.Lock)
+    ready: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def nbytes(self) -> int:
+        return self.stop - self.start
+
+
+class Fetched:
+    """The byte ranges of all readers of a loader, by record. It makes the requests and counts them. Any thread may use it."""
+
+    def __init__(self, paths: Sequence[Any]) -> None:
+        self._paths = paths
+        self._stores: dict[Any, Store] = {}
+        self._ranges: dict[tuple[int, int], tuple[ByteRange, ...]] = {}
+        self._versions: dict[Any, str] = {}
+        self._lock = threading.Lock()
+        self.requests, self.bytes = 0, 0
+
+    def add(self, ranges: Sequence[ByteRange]) -> None:
+        with self._lock:
+            for part in ranges:
+                for frame in part.frames:
+                    self._ranges[part.file, frame] = (*self._ranges.get((part.file, frame), ()), part)
+
+    def remove(self, ranges: Sequence[ByteRange]) -> None:
+        with self._lock:
+            for part in ranges:
+                for frame in part.frames:
+                    others = tuple(other for other in self._ranges.get((part.file, frame), ()) if other is not part)
+                    if others:
+                        self._ranges[part.file, frame] = others
+                    else:
+                        self._ranges.pop((part.file, frame), None)
+
+    def read(self, file: int, frame: int, start: int, stop: int) -> Array:
+        """Return the bytes [start, stop) of a record, fetched ahead or now; fewer where the file ends before.
+
+        Raises:
+            StorageError: The store does not deliver them.
+        """
+        if start == stop:
+            return np.empty(0, np.uint8)
+        for part in self._ranges.get((file, frame), ()):
+            if part.start <= start and stop <= part.stop:
+                content = self.content(part)
+                return content[start - part.start : stop - part.start]
+        return self.request(file, start, stop)
+
+    def content(self, part: ByteRange) -> Array:
+        """Return the bytes of a range: fetch them, or wait for the thread that does."""
+        if not self.fetch(part):
+            part.ready.wait()
+        if part.content is None:
+            assert part.error is not None
+            raise type(part.error)(str(part.error))  # a new one: many threads may raise it
+        return part.content
+
+    def fetch(self, part: ByteRange) -> bool:
+        """Fetch a range, unless another thread has begun to; return whether this thread did."""
+        if not part.claim.acquire(blocking=False):
+            return False
+        try:
+            part.content = self.request(part.file, part.start, part.stop)
+        except (StorageError, DatasetReplacedError) as error:
+            part.error = error
+        except BaseException as error:
+            part.error = StorageError(f"{self._paths[part.file]} cannot be read ({type(error).__name__}: {error})")
+            raise
+        finally:
+            part.ready.set()
+        return True
+
+    def request(self, file: int, start: int, stop: int) -> Array:
+        """Read bytes of a file with one request.
+
+        Raises:
+            DatasetReplacedError: They are of another object than the bytes that were read before.
+            StorageError: The store does not deliver them.
+        """
+        path = self._paths[file]
+        data, version = self._store(path).read_version(path.name, start, stop)
+        content = np.frombuffer(data, np.uint8)
+        with self._lock:
+            if version and version != self._versions.setdefault(path, version):
+                raise DatasetReplacedError(
+                    f"{path} was replaced since the loader began to read it; open the dataset again"
+                )
+            self.requests, self.bytes = self.requests + 1, self.bytes + len(content)
+        return content
+
+    def _store(self, path: Any) -> Store:
+        folder = path.parent
+        if folder not in self._stores:
+            self._stores[folder] = open_store(folder)
+        return self._stores[folder]
+
 
 OPEN_FILES = 256
 """Shards held open at a time; the usual limit of a process is 1,024 descriptors."""
@@ -167,3 +289,135 @@ def _behind(pieces: list[Array], skip: int) -> list[Array]:
             rest.append(piece[skip:])
         skip = max(0, skip - piece.nbytes)
     return rest
+
+
+SKIP_BYTES = 64 << 10
+"""A gap between wanted fields of at most this is read along with them; behind a larger one a second read begins."""
+
+
+class FieldSpan(NamedTuple):
+    """Where a field's bytes lie in the file, and the memory they are read into (None: scratch)."""
+
+    name: str
+    offset: int
+    size: int
+    target: Array | None
+
+
+class Record(NamedTuple):
+    """Which record: the number of its file, where its frame lies there, and the masked CRC-32C of its payload by the index."""
+
+    file: int
+    offset: int
+    size: int
+    payload_crc: int
+
+
+def read_fields(
+    files: Files, record: Record, spans: Sequence[FieldSpan], scratch: Scratch, *, verify: bool, whole: bool = False
+) -> dict[str, Array]:
+    """The bytes of each field as uint8 [N]: the target given, or scratch memory valid until the next call.
+
+    `spans` stand in the order of their offsets. With `verify` the whole frame is read and both checksums are compared; with
+    `whole` the payload comes as the field "" too; without, only what lies between the fields is read. Raises RecordError.
+    """
+    if files.remote[record.file]:
+        return _fetched_fields(files, record, spans, verify=verify, whole=whole)
+    scratch.reset(record.size)
+    contents: dict[str, Array] = {}
+    everything = verify or whole
+    for run in [spans] if everything else _runs(spans):
+        start = record.offset if everything else run[0].offset
+        stop = record.offset + record.size if everything else run[-1].offset + run[-1].size
+        if any(span.target is not None for span in run):
+            pieces = _scattered(run, start, stop, scratch, contents)
+        else:
+            pieces = [scratch.take(stop - start)]
+            for span in run:
+                contents[span.name] = pieces[0][span.offset - start : span.offset - start + span.size]
+        read_into(files.get(record.file), files.paths[record.file], start, pieces, stop - start)
+        if verify:
+            check_pieces(files.paths[record.file], record, pieces)
+        if whole:
+            contents[""] = pieces[0][HEADER_BYTES:-FOOTER_BYTES]
+    return contents
+
+
+def _fetched_fields(
+    files: Files, record: Record, spans: Sequence[FieldSpan], *, verify: bool, whole: bool
+) -> dict[str, Array]:
+    """`read_fields` of a record at a URL: views of the memory that it was fetched into, copied to the targets given."""
+    contents: dict[str, Array] = {}
+    path, everything = files.paths[record.file], verify or whole
+    for run in [spans] if everything else _runs(spans):
+        start = record.offset if everything else run[0].offset
+        stop = record.offset + record.size if everything else run[-1].offset + run[-1].size
+        content = files.fetched.read(record.file, record.offset, start, stop)
+        if len(content) < stop - start:
+            raise cut_short(path, start, len(content), stop - start)
+        if verify:
+            check_pieces(path, record, [content])
+        for span in run:
+            field = contents[span.name] = content[span.offset - start : span.offset - start + span.size]
+            if span.target is not None:
+                span.target[:] = field
+        if whole:
+            contents[""] = content[HEADER_BYTES:-FOOTER_BYTES]
+    return contents
+
+
+def _runs(spans: Sequence[FieldSpan]) -> Sequence[Sequence[FieldSpan]]:
+    """The spans in as few reads as need not skip much."""
+    if len(spans) == 1:
+        return [spans]
+    runs = [[spans[0]]]
+    for span in spans[1:]:
+        last = runs[-1][-1]
+        if span.offset - last.offset - last.size > SKIP_BYTES:
+            runs.append([])
+        runs[-1].append(span)
+    return runs
+
+
+def _scattered(
+    run: Sequence[FieldSpan], start: int, stop: int, scratch: Scratch, contents: dict[str, Array]
+) -> list[Array]:
+    """Memory for the bytes from `start` to `stop`: the fields' own, and scratch for what lies between."""
+    pieces = []
+    for span in run:
+        if span.offset > start:
+            pieces.append(scratch.take(span.offset - start))
+        contents[span.name] = scratch.take(span.size) if span.target is None else span.target
+        pieces.append(contents[span.name])
+        start = span.offset + span.size
+    if stop > start:
+        pieces.append(scratch.take(stop - start))
+    return pieces
+
+
+def check_pieces(path: Path, record: Record, pieces: Sequence[Array]) -> None:
+    """Compare both checksums of a frame that lies in these pieces of memory; RecordError where one is wrong.
+
+    The first piece holds at least the header, the last at least the footer.
+    """
+    header, last = pieces[0], pieces[-1]
+    if sum(map(len, pieces)) < record.size:
+        raise _wrong(path, record, f"cut short: the file holds {sum(map(len, pieces))} of {record.size} bytes")
+    length, length_crc = struct.unpack("<QI", header[:HEADER_BYTES].tobytes())
+    if length_crc != masked(google_crc32c.value(header[:8])):
+        raise _wrong(path, record, "wrong checksum of the length; the file is damaged here, or is no TFRecord file")
+    if length + FRAME_BYTES != record.size:
+        raise _wrong(path, record, f"the frame holds {length + FRAME_BYTES} bytes, the index says {record.size}")
+    crc, stored_crc = 0, footer_crc(last[-FOOTER_BYTES:].tobytes())
+    for number, piece in enumerate(pieces):
+        first = HEADER_BYTES if number == 0 else 0
+        stop = len(piece) - (FOOTER_BYTES if number == len(pieces) - 1 else 0)
+        crc = google_crc32c.extend(crc, piece[first:stop])
+    if stored_crc != masked(crc):
+        raise _wrong(path, record, "wrong checksum of the payload")
+    if stored_crc != record.payload_crc:
+        raise _wrong(path, record, OTHER_RECORD)
+
+
+def _wrong(path: Path, record: Record, reason: str) -> RecordError:
+    return RecordError(reason, path=str(path), record=None, offset=record.offset)

@@ -19,11 +19,11 @@ from tfprep.errors import LoaderError, StalledPipelineError
 from tfprep.limits import usable_cpus
 from tfprep.load.order.schedule import BatchIndices, BatchSchedule
 from tfprep.load.reader.ahead import ReadAhead
+from tfprep.load.reader.assembler import BatchAssembler
 from tfprep.load.reader.batch import Batch, BatchMemory
 from tfprep.load.reader.buffers import note_delivery
-from tfprep.load.reader.fill import Filler
 from tfprep.load.reader.rows import Rows
-from tfprep.load.reader.worker import Worker
+from tfprep.load.reader.thread_state import ThreadState
 from tfprep.load.reader.worker_pool import JOB_ROWS, SPARE_JOBS, WorkerPool
 
 T = TypeVar("T")
@@ -47,7 +47,7 @@ MOST_ROWS, LEAST_ROWS = 32, 16
 
 
 @dataclass(frozen=True)
-class Pace:
+class PrefetchSettings:
     """How many batches are filled ahead, by how many threads (0: one a usable CPU), and how long a wait may take."""
 
     prefetch: int = 8
@@ -55,7 +55,7 @@ class Pace:
     timeout_s: float = 300.0
 
     @property
-    def workers(self) -> int:
+    def thread_count(self) -> int:
         return self.threads or usable_cpus()
 
 
@@ -114,9 +114,9 @@ class Batches(Iterator[T]):
 class Reader:
     """Reads the batches of the steps `start`, `start + stride`, ... in order.
 
-    At most `pace.prefetch` batches are filled or being filled beyond the one delivered last. Threads start with the first batch
-    that is asked for; with a pool of worker processes, they fill the first batches and end when the processes have started.
-    `next` is for one thread; all else may be called from any thread.
+    At most `settings.prefetch` batches are filled or being filled beyond the one delivered last. Threads start with the first
+    batch that is asked for; with a pool of worker processes, they fill the first batches and end when the processes have
+    started. `next` is for one thread; all else may be called from any thread.
 
     `stop` takes no lock, so a finaliser and a signal handler may call it. It sets a flag and wakes all threads through
     `queue.SimpleQueue`, whose `put` is reentrant.
@@ -125,9 +125,9 @@ class Reader:
     def __init__(
         self,
         schedule: BatchSchedule,
-        filler: Filler,
+        assembler: BatchAssembler,
         memory: BatchMemory,
-        pace: Pace,
+        settings: PrefetchSettings,
         *,
         start: int = 0,
         stride: int = 1,
@@ -136,20 +136,20 @@ class Reader:
     ) -> None:
         """`pool`: worker processes that fill batches in place of the threads, as soon as they have started. `ahead`: what
         fetches records at URLs before they are read."""
-        self._schedule, self.filler, self._memory, self._pace = schedule, filler, memory, pace
+        self._schedule, self.assembler, self._memory, self._settings = schedule, assembler, memory, settings
         self._pool, self._ahead = pool, ahead
-        self.remote = Worker("tfprep-workers")
+        self.remote = ThreadState("tfprep-workers")
         """What the worker processes have done, all together."""
         self._stride = stride
         self._lock = threading.Lock()
-        self._work: SimpleQueue[None] = SimpleQueue()  # one item wakes one waiting worker
+        self._work: SimpleQueue[None] = SimpleQueue()  # one item wakes one waiting thread
         self._ready: SimpleQueue[None] = SimpleQueue()  # one item wakes the consumer
         self._idle = 0  # workers that wait for an item of `_work`
         self._consumer_waits = False
         self._started = False
         self._threads: list[threading.Thread] = []
-        self.workers = [Worker(f"tfprep-read-{number}") for number in range(pace.workers)]
-        self._copiers = pace.threads or min(COPYING_THREADS, pace.workers)
+        self.states = [ThreadState(f"tfprep-read-{number}") for number in range(settings.thread_count)]
+        self._copiers = settings.threads or min(COPYING_THREADS, settings.thread_count)
         self.counts = Counts()
         self.consumed_at = 0.0
         """When the consumer last left with a batch, by `time.monotonic`; infinity while it waits for one."""
@@ -205,8 +205,8 @@ class Reader:
     @property
     def prefetch(self) -> int:
         """How many batches may be filled beyond the one delivered last."""
-        from_memory = self.filler.all_cached and not self._has_processes
-        return min(self._pace.prefetch, PREFETCH_FROM_MEMORY) if from_memory else self._pace.prefetch
+        from_memory = self.assembler.all_cached and not self._has_processes
+        return min(self._settings.prefetch, PREFETCH_FROM_MEMORY) if from_memory else self._settings.prefetch
 
     @property
     def step(self) -> int:
@@ -228,7 +228,7 @@ class Reader:
         self._stopped = self._stopped or reason
         self._batches, self._plans = {}, {}  # new ones: another thread may be at work on the old
         self._ready.put(None)
-        for _ in self.workers:
+        for _ in self.states:
             self._work.put(None)
         if self._pool is not None:
             self._pool.wake()
@@ -266,12 +266,12 @@ class Reader:
             self._pool.attach(self)
             if self._pool.ready:
                 return
-        for worker in self.workers:
-            thread = threading.Thread(target=self._fill_batches, args=(worker,), name=worker.name, daemon=True)
+        for state in self.states:
+            thread = threading.Thread(target=self._fill_batches, args=(state,), name=state.name, daemon=True)
             try:
                 thread.start()
             except RuntimeError as error:
-                reason = f"reading thread {len(self._threads) + 1} of {len(self.workers)} cannot be started ({error})"
+                reason = f"reading thread {len(self._threads) + 1} of {len(self.states)} cannot be started ({error})"
                 self.stop(LoaderError(f"{reason}; use fewer `threads`, or raise the limit of processes (ulimit -u)"))
                 return
             self._threads.append(thread)
@@ -282,7 +282,7 @@ class Reader:
             return batch
         began = time.monotonic()
         try:
-            return self._wait_until(began + self._pace.timeout_s)
+            return self._wait_until(began + self._settings.timeout_s)
         finally:
             waited = time.monotonic() - began
             self.counts.waits += 1
@@ -315,7 +315,7 @@ class Reader:
         for _ in range(self._idle):
             self._work.put(None)
         self._idle = 0
-        if self._pool is not None and self._pool.hungry:
+        if self._pool is not None and self._pool.wants_work:
             self._pool.wake()
 
     def job_rows(self, batch: Batch) -> int:
@@ -337,14 +337,14 @@ class Reader:
 
     def _stall(self) -> str:
         """Which stage moved last, and the stage and stack of each thread."""
-        last = max(self.workers, key=lambda worker: worker.since)
+        last = max(self.states, key=lambda state: state.since)
         lines = [
-            f"no batch for step {self._wanted} in {self._pace.timeout_s:g} s (timeout_s). {self.ready} batches are ready, "
+            f"no batch for step {self._wanted} in {self._settings.timeout_s:g} s (timeout_s). {self.ready} batches are ready, "
             f"{self.in_flight} in flight. Last to move: {last.describe()}"
         ]
         frames = sys._current_frames()
-        for thread, worker in zip(self._threads, self.workers, strict=False):
-            lines.append(worker.describe())
+        for thread, state in zip(self._threads, self.states, strict=False):
+            lines.append(state.describe())
             frame = frames.get(thread.ident or 0)
             lines += [line.rstrip() for line in traceback.format_stack(frame)] if frame else ["  (it has ended)"]
         lines += self._pool.describe() if self._pool is not None else []
@@ -352,22 +352,22 @@ class Reader:
 
     # --- the threads' side ------------------------------------------------------------------------------------------
 
-    def _fill_batches(self, worker: Worker) -> None:
+    def _fill_batches(self, state: ThreadState) -> None:
         """What a reading thread does. An error in planning, which belongs to no batch, ends the whole reader."""
         try:
-            while (work := self._take(worker)) is not None:
-                self._fill(*work, worker)
+            while (work := self._take(state)) is not None:
+                self._fill(*work, state)
                 del work
         except BaseException as error:
             self.stop(error)
 
-    def _fill(self, batch: Batch, start: int, stop: int, worker: Worker) -> None:
+    def _fill(self, batch: Batch, start: int, stop: int, state: ThreadState) -> None:
         error: BaseException | None = None
         try:
-            self.filler.fill(batch, start, stop, worker)
+            self.assembler.fill(batch, start, stop, state)
         except BaseException as caught:
             error = caught
-        worker.enter("waiting for work")
+        state.enter("waiting for work")
         if self.filled(batch, stop - start, error):
             self.complete(batch)
 
@@ -391,20 +391,20 @@ class Reader:
             self._wake_consumer(batch)
 
     def _finish(self, batch: Batch) -> None:
-        self.filler.finish(batch)
+        self.assembler.finish(batch)
         self._memory.finish(batch)
 
-    def _take(self, worker: Worker) -> tuple[Batch, int, int] | None:
+    def _take(self, state: ThreadState) -> tuple[Batch, int, int] | None:
         """The next rows to fill; None when there will be none any more for this thread."""
         while True:
             with self._lock:
-                if self._stopped is not None or not self._is_useful(worker):
+                if self._stopped is not None or not self._is_useful(state):
                     return None
                 if (rows := self._next_rows()) is not None:
                     return rows
                 if self._at_end(self._opened):
                     return None
-                worker.enter("waiting for room" if not self._may_open() else "waiting for work")
+                state.enter("waiting for room" if not self._may_open() else "waiting for work")
                 self._idle += 1
             self._work.get()
 
@@ -435,9 +435,9 @@ class Reader:
             self._open()
         return self._filling
 
-    def _is_useful(self, worker: Worker) -> bool:
+    def _is_useful(self, state: ThreadState) -> bool:
         """Whether this thread is of use: more threads than `COPYING_THREADS` copy memory no faster."""
-        return not self._has_processes and (not self.filler.cheap or worker in self.workers[: self._copiers])
+        return not self._has_processes and (not self.assembler.cheap or state in self.states[: self._copiers])
 
     def _may_open(self) -> bool:
         return (self._opened - self._wanted) // self._stride < self.prefetch
@@ -467,17 +467,17 @@ class Reader:
         indices = self._schedule.batch_indices(steps)
         located: Sequence[Rows | None] = [None] * len(steps)
         if self._has_processes:
-            located = self.filler.locate(indices)
+            located = self.assembler.locate(indices)
         self._plans = dict(zip(steps, zip(indices, located, strict=True), strict=True))
 
     def _chunk(self, batch: Batch) -> tuple[Batch, int, int]:
         """Take a part of the batch: of the first one small, so that all threads share its work and end at about the same time."""
-        if self.filler.cheap and not self._has_processes:
+        if self.assembler.cheap and not self._has_processes:
             size = -(-batch.rows // self._copiers)
         elif batch.step == self._first:
-            size = min(-(-batch.rows // (2 * len(self.workers))), MOST_ROWS)
+            size = min(-(-batch.rows // (2 * len(self.states))), MOST_ROWS)
         else:
-            size = min(max(-(-batch.rows // len(self.workers)), LEAST_ROWS), MOST_ROWS)
+            size = min(max(-(-batch.rows // len(self.states)), LEAST_ROWS), MOST_ROWS)
         start, self._next_row = self._next_row, min(self._next_row + size, batch.rows)
         if self._next_row == batch.rows:
             self._filling = None

@@ -1,8 +1,8 @@
 """Reading and decoding rows of a batch: what reading threads and worker processes have in common.
 
-`Rows` says where the records lie, as one array of numbers, so that it can be sent to another process as it is. `RowFiller`
+`Rows` says where the records lie, as one array of numbers, so that it can be sent to another process as it is. `RecordReader`
 reads and decodes them into the arrays of a batch, and returns the rows that cannot be read. What happens to those is decided
-by `tfprep.load.reader.fill`, in the process that trains.
+by `tfprep.load.reader.assembler`, in the process that trains.
 """
 
 from __future__ import annotations
@@ -20,12 +20,11 @@ from tfprep.codecs import InPlace
 from tfprep.errors import RecordError, SampleError
 from tfprep.fields import RASTER_KINDS, Array, Kind, raster_size
 from tfprep.load.order.schedule import Numbers
+from tfprep.load.outputs import transform_of
 from tfprep.load.reader.cache import EncodedCache
-from tfprep.load.reader.files import Files, read_at
+from tfprep.load.reader.files import FieldSpan, Files, Record, read_at, read_fields
 from tfprep.load.reader.parts import FieldPart
-from tfprep.load.reader.record import FieldSpan, Record, read_fields
-from tfprep.load.reader.worker import Worker
-from tfprep.load.values import transform_of
+from tfprep.load.reader.thread_state import ThreadState
 from tfprep.storage.local import FileIdentity
 
 COLUMNS = ("row", "position", "record", "label", "file", "offset", "size", "payload_crc", "verify", "slot", "cached")
@@ -81,10 +80,10 @@ class UnreadRow(NamedTuple):
     reason: str
 
 
-class FillsRows(Protocol):
+class Stage(Protocol):
     """Reading, and each stage around it (see `tfprep.load.reader.stages`)."""
 
-    def fill(self, values: Mapping[str, Any], rows: Rows, worker: Worker) -> list[UnreadRow]:
+    def fill(self, values: Mapping[str, Any], rows: Rows, state: ThreadState) -> list[UnreadRow]:
         """Fill the rows of the arrays in `values`; return those that cannot be read."""
 
 
@@ -94,10 +93,10 @@ def _mapped_bytes(file: Any, offset: int, size: int) -> Array:
     return NO_BYTES if content is None or offset + size > len(content) else content[offset : offset + size]
 
 
-def _contents_of(pieces: Sequence[Piece], worker: Worker) -> list[Array]:
+def _contents_of(pieces: Sequence[Piece], state: ThreadState) -> list[Array]:
     """Read the bytes of each piece, which are valid until the next call; no bytes where they cannot be read."""
-    worker.scratch.reset(sum(size for *_, size in pieces))
-    contents = [worker.scratch.take(size) for *_, size in pieces]
+    state.scratch.reset(sum(size for *_, size in pieces))
+    contents = [state.scratch.take(size) for *_, size in pieces]
     return [
         content if read_at(file.fd, content, offset) else NO_BYTES
         for (file, offset, _), content in zip(pieces, contents, strict=True)
@@ -137,8 +136,8 @@ def field_names(parts: Sequence[FieldPart]) -> list[str]:
     return sorted({part.field for part in parts}, key=lambda name: name.encode())
 
 
-class RowFiller:
-    """Reads and decodes records into rows. Called by many threads at once, each with a worker of its own.
+class RecordReader:
+    """Reads and decodes records into rows. Called by many threads at once, each with a state of its own.
 
     Rows whose checksums need no comparing are read field by field, many at a time with little Python between them, where
     every field is decoded in place.
@@ -200,21 +199,21 @@ class RowFiller:
         self._files.close()
         self._encoded = None
 
-    def fill(self, values: Mapping[str, Any], rows: Rows, worker: Worker) -> list[UnreadRow]:
+    def fill(self, values: Mapping[str, Any], rows: Rows, state: ThreadState) -> list[UnreadRow]:
         """Fill the rows of the arrays in `values`; return those that cannot be read."""
         verify = rows["verify"] != 0
         compares = bool(verify.any())
         if self.announced or compares:
             self._announce(rows)
         if not self.in_place:
-            return self._one_by_one(values, rows, range(len(rows)), worker)
+            return self._one_by_one(values, rows, range(len(rows)), state)
         if not compares:  # as a rule, from the second epoch on
-            return self._one_by_one(values, rows, self._many(values, rows, worker), worker)
-        unread = self._one_by_one(values, rows, np.flatnonzero(verify).tolist(), worker)
+            return self._one_by_one(values, rows, self._many(values, rows, state), state)
+        unread = self._one_by_one(values, rows, np.flatnonzero(verify).tolist(), state)
         together = np.flatnonzero(~verify)
         if len(together):
-            failed = together[self._many(values, rows.take(together), worker)]
-            unread += self._one_by_one(values, rows, failed.tolist(), worker)  # once more, for the reason
+            failed = together[self._many(values, rows.take(together), state)]
+            unread += self._one_by_one(values, rows, failed.tolist(), state)  # once more, for the reason
         return unread
 
     def _announce(self, rows: Rows) -> None:
@@ -224,10 +223,10 @@ class RowFiller:
 
     # --- many rows ----------------------------------------------------------------------------------------------------
 
-    def _many(self, values: Mapping[str, Any], rows: Rows, worker: Worker) -> list[int]:
+    def _many(self, values: Mapping[str, Any], rows: Rows, state: ThreadState) -> list[int]:
         """Fill rows whose checksums were compared before, field by field; the numbers of those that failed."""
         numbers = rows["file"].tolist()
-        worker.path, worker.offset = self._files.paths[numbers[0]], int(rows["offset"][0])
+        state.path, state.offset = self._files.paths[numbers[0]], int(rows["offset"][0])
         files = {number: self._files.get(number) for number in set(numbers)}
         opened = [files[number] for number in numbers]
         failed: set[int] = set()
@@ -235,17 +234,17 @@ class RowFiller:
             failed = set(np.flatnonzero(changed).tolist())  # their checksums are compared, one by one
         for part in self.parts:
             offsets, sizes = (column.tolist() for column in rows.field(self._numbers[part.field]))
-            worker.bytes += sum(sizes)
+            state.bytes += sum(sizes)
             pieces = list(zip(opened, offsets, sizes, strict=True))
             fill = self._read_rows if part.direct else self._decode_rows
-            failed.update(fill(part, pieces, values[part.output.name], rows["row"].tolist(), worker))
+            failed.update(fill(part, pieces, values[part.output.name], rows["row"].tolist(), state))
         return sorted(failed)
 
     def _read_rows(
-        self, part: FieldPart, pieces: Sequence[Piece], values: Array, places: Sequence[int], worker: Worker
+        self, part: FieldPart, pieces: Sequence[Piece], values: Array, places: Sequence[int], state: ThreadState
     ) -> list[int]:
         """Read bytes that are the rows at these places; the numbers of the pieces that failed."""
-        worker.enter("read")
+        state.enter("read")
         target = values.reshape(len(values), -1).view(np.uint8)
         row_bytes = target.shape[1]
         numbered = enumerate(zip(places, pieces, strict=True))
@@ -265,68 +264,68 @@ class RowFiller:
         return failed
 
     def _decode_rows(
-        self, part: FieldPart, pieces: Sequence[Piece], values: Array, places: Sequence[int], worker: Worker
+        self, part: FieldPart, pieces: Sequence[Piece], values: Array, places: Sequence[int], state: ThreadState
     ) -> list[int]:
         """Read and decode straight into the rows at these places; the numbers of the pieces that failed."""
         targets = [values[row] for row in places]
         if self._mapped:
-            worker.enter("decode")
+            state.enter("decode")
             return _decode_all(part, starmap(_mapped_bytes, pieces), targets)
         failed = []
         for first, last in _groups([size for *_, size in pieces]):
-            worker.enter("read")
-            contents = _contents_of(pieces[first:last], worker)
-            worker.enter("decode")
+            state.enter("read")
+            contents = _contents_of(pieces[first:last], state)
+            state.enter("decode")
             failed += [first + number for number in _decode_all(part, contents, targets[first:last])]
         return failed
 
     # --- one row ------------------------------------------------------------------------------------------------------
 
     def _one_by_one(
-        self, values: Mapping[str, Any], rows: Rows, numbers: Sequence[int], worker: Worker
+        self, values: Mapping[str, Any], rows: Rows, numbers: Sequence[int], state: ThreadState
     ) -> list[UnreadRow]:
         unread = []
         for number in numbers:
             try:
-                self._fill(values, rows, number, worker)
+                self._fill(values, rows, number, state)
             except (RecordError, SampleError) as error:
-                reason = self._once_more(values, rows, number, worker, error.reason)
+                reason = self._once_more(values, rows, number, state, error.reason)
                 if reason:
                     unread.append(UnreadRow(number, reason))
         return unread
 
-    def _once_more(self, values: Mapping[str, Any], rows: Rows, number: int, worker: Worker, reason: str) -> str:
+    def _once_more(self, values: Mapping[str, Any], rows: Rows, number: int, state: ThreadState, reason: str) -> str:
         """Read a row from its store where the local copy of its file is damaged; return why it cannot be read, "" if it was."""
         if not self._files.recover(int(rows["file"][number])):
             return reason
         try:
-            self._fill(values, rows, number, worker)
+            self._fill(values, rows, number, state)
         except (RecordError, SampleError) as error:
             return error.reason
         return ""
 
-    def _fill(self, values: Mapping[str, Any], rows: Rows, number: int, worker: Worker) -> None:
+    def _fill(self, values: Mapping[str, Any], rows: Rows, number: int, state: ThreadState) -> None:
         file, offset, size, crc = (int(rows[name][number]) for name in ("file", "offset", "size", "payload_crc"))
-        worker.path, worker.offset = self._files.paths[file], offset
-        worker.enter("read")
-        contents = self._contents(values, rows, number, Record(file, offset, size, crc), worker)
-        worker.enter("decode")
+        state.path, state.offset = self._files.paths[file], offset
+        state.enter("read")
+        contents = self._contents(values, rows, number, Record(file, offset, size, crc), state)
+        state.enter("decode")
         row = int(rows["row"][number])
         if self.geometry:
-            self._store_warped(contents, values, row, worker)
+            self._store_warped(contents, values, row, state)
             return
         for part in self.parts:
             if part.field not in self._direct:
-                part.store(contents["" if part.whole_example else part.field], values, row, worker)
+                part.store(contents["" if part.whole_example else part.field], values, row, state)
 
     def _contents(
-        self, values: Mapping[str, Any], rows: Rows, number: int, frame: Record, worker: Worker
+        self, values: Mapping[str, Any], rows: Rows, number: int, frame: Record, state: ThreadState
     ) -> Mapping[str, Array]:
         row, record = int(rows["row"][number]), int(rows["record"][number])
         if self._encoded is not None and (cached := self._encoded.fetch(record)) is not None:
-            worker.cached += 1
+            state.cached += 1
             for name, part in self._direct.items():
-                part.store(cached[name], values, row, worker)
+                part.store(cached[name], values, row, state)
             return cached
         spans = []
         for position, name in enumerate(self.fields):
@@ -338,8 +337,8 @@ class RowFiller:
         if not self._files.remote[frame.file]:
             self._files.get(frame.file)
         verify = bool(rows["verify"][number] or self._files.changed[frame.file])
-        contents = read_fields(self._files, frame, spans, worker.scratch, verify=verify, whole=self._whole)
-        worker.bytes += frame.size if verify or self._whole else sum(span.size for span in spans)
+        contents = read_fields(self._files, frame, spans, state.scratch, verify=verify, whole=self._whole)
+        state.bytes += frame.size if verify or self._whole else sum(span.size for span in spans)
         if self._encoded is not None:
             self._encoded.store(record, contents)
         return contents
@@ -351,9 +350,11 @@ class RowFiller:
             raise SampleError(f"'{name}' holds {size} bytes, expected {len(target)}")
         return target
 
-    def _store_warped(self, contents: Mapping[str, Array], values: Mapping[str, Any], row: int, worker: Worker) -> None:
+    def _store_warped(
+        self, contents: Mapping[str, Array], values: Mapping[str, Any], row: int, state: ThreadState
+    ) -> None:
         sample = {
-            part.field: part.decode(contents["" if part.whole_example else part.field], worker) for part in self.parts
+            part.field: part.decode(contents["" if part.whole_example else part.field], state) for part in self.parts
         }
         size = raster_size(sample, self._kinds)
         if size is not None:

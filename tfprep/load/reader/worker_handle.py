@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from tfprep.child_process import worker_environment
 from tfprep.load.reader.batch import Batch
 from tfprep.load.reader.rows import Rows
-from tfprep.load.reader.worker import Worker
+from tfprep.load.reader.thread_state import ThreadState
 from tfprep.load.reader.worker_process import REPLY, Outcome
 
 PROGRAM = "from tfprep.load.reader.worker_process import main; main()"
@@ -43,8 +43,8 @@ Reply = tuple[int, int, float, float, float, Outcome]
 class RowsSource(Protocol):
     """A reader, as the dispatcher sees it (see `tfprep.load.reader.reader.Reader`)."""
 
-    filler: Any
-    remote: Worker
+    assembler: Any
+    remote: ThreadState
 
     def job_rows(self, batch: Batch) -> int: ...
 
@@ -63,7 +63,7 @@ class RowsSource(Protocol):
 
 
 @dataclass(eq=False, slots=True)
-class FillJob:
+class ReadJob:
     """Some rows of a reader's batch; without rows, the mixing of the batch.
 
     One whose process died of a fault is tried again row by row, with `deaths` 1.
@@ -83,7 +83,7 @@ class WorkerProcess:
     def __init__(self, number: int, setup: int, memory: int, environment: Mapping[str, str]) -> None:
         """`setup` and `memory` are file descriptors; `environment` is added to that of all child processes."""
         self.number = number
-        self.jobs: dict[int, FillJob] = {}
+        self.jobs: dict[int, ReadJob] = {}
         self._in_pipe = 0  # bytes of those jobs
         self._suspect = False  # whether one of them is
         self.ready = False
@@ -115,13 +115,13 @@ class WorkerProcess:
         """Whether it takes another job. A suspect is alone with a process, so that its death is no other job's."""
         return self.ready and self._in_pipe < PIPE_BYTES and not self._suspect
 
-    def add(self, job: FillJob) -> None:
+    def add(self, job: ReadJob) -> None:
         """Note a job that is sent to it next."""
         self.jobs[job.number] = job
         self._in_pipe += job.nbytes
         self._suspect = job.deaths > 0
 
-    def done(self, number: int) -> FillJob:
+    def done(self, number: int) -> ReadJob:
         """Take out a job that it has finished."""
         job = self.jobs.pop(number)
         self._in_pipe -= job.nbytes

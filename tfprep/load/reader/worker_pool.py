@@ -1,4 +1,4 @@
-"""Worker processes that fill batches in shared memory, so that decoding does not share one interpreter with training.
+"""ThreadState processes that fill batches in shared memory, so that decoding does not share one interpreter with training.
 
 A thread of this process, the dispatcher, takes rows from the readers as reading threads do, sends them to the processes as
 packed numbers, and hands full batches over. Each process is a fresh Python that runs `tfprep.load.reader.worker_process`: never
@@ -26,11 +26,10 @@ from typing import Any
 import numpy as np
 
 from tfprep.errors import LoaderError
-from tfprep.load.reader.batch import Batch
+from tfprep.load.reader.batch import Batch, unpack
+from tfprep.load.reader.buffers import SharedMemory
 from tfprep.load.reader.rows import COLUMNS, Rows, UnreadRow
-from tfprep.load.reader.shared import SharedMemory
-from tfprep.load.reader.space import unpack
-from tfprep.load.reader.worker_handle import FillJob, RowsSource, WorkerProcess, cause_of_death, is_fault, large_copies
+from tfprep.load.reader.worker_handle import ReadJob, RowsSource, WorkerProcess, cause_of_death, is_fault, large_copies
 from tfprep.load.reader.worker_process import READY, Outcome, Setup
 
 MOST_DEATHS = 5
@@ -63,14 +62,14 @@ class WorkerPool:
         self._readers: list[RowsSource] = []
         self._workers: list[WorkerProcess] = []
         self._selector = selectors.DefaultSelector()
-        self._jobs: deque[FillJob] = deque()
-        self._retry: deque[FillJob] = deque()
-        self._suspects: deque[FillJob] = deque()
-        self._bell = _Bell()
+        self._jobs: deque[ReadJob] = deque()
+        self._retry: deque[ReadJob] = deque()
+        self._retry_alone: deque[ReadJob] = deque()
+        self._wakeup = _Wakeup()
         self._numbers = 0
         self._deaths_in_a_row = 0
         self._stopping = False
-        self.hungry = False
+        self.wants_work = False
         """Whether a process could take work that no reader had."""
         self.ready = False
         """Whether all processes have started: from then on, reading threads leave the work to them."""
@@ -98,12 +97,12 @@ class WorkerPool:
 
     def wake(self) -> None:
         """Let the dispatcher look for work. Takes no lock."""
-        self._bell.ring()
+        self._wakeup.set()
 
     def stop(self) -> None:
         """Ask the dispatcher to end the processes. Takes no lock and waits for nothing."""
         self._stopping = True
-        self._bell.ring()
+        self._wakeup.set()
 
     @property
     def stopped(self) -> bool:
@@ -142,7 +141,7 @@ class WorkerPool:
 
     def _run(self) -> None:
         try:
-            self._selector.register(self._bell.fd, selectors.EVENT_READ)
+            self._selector.register(self._wakeup.fd, selectors.EVENT_READ)
             for number in range(self.processes):
                 self._start_one(number)
             while not self._stopping:
@@ -163,11 +162,11 @@ class WorkerPool:
     def _wait(self) -> None:
         for key, _ in self._selector.select():
             if key.data is None:
-                self._bell.answer()
+                self._wakeup.clear()
                 continue
             replies = key.data.replies()
             if replies is None:
-                self._bury(key.data)
+                self._replace_dead(key.data)
                 continue
             for number, nbytes, read_s, decode_s, idle_s, outcome in replies:
                 if number == READY:
@@ -188,46 +187,46 @@ class WorkerPool:
 
     def _hand_out(self) -> None:
         """Give every process the jobs that it takes, in one write: each write may wake a process."""
-        self.hungry = True  # before the readers are asked: what they get from now on rings the bell
+        self.wants_work = True  # before the readers are asked: what they get from now on rings the bell
         takers = deque(sorted(filter(self._has_room, self._workers), key=lambda worker: len(worker.jobs)))
         messages: dict[WorkerProcess, list[bytes]] = {}
         while takers:
             worker = takers.popleft()
-            job = (None if worker.jobs else self._next_suspect()) or self._next_job()
+            job = (None if worker.jobs else self._next_to_retry_alone()) or self._next_job()
             if job is None:
                 break
             messages.setdefault(worker, []).append(self._added(worker, job))
             if self._has_room(worker):
                 takers.append(worker)  # behind the others, each of which gets one first
         else:
-            self.hungry = False  # they have all that they take; a reply is the next occasion
+            self.wants_work = False  # they have all that they take; a reply is the next occasion
         for worker, jobs in messages.items():
             worker.send(b"".join(jobs))
 
     def _has_room(self, worker: WorkerProcess) -> bool:
         return worker.has_room and len(worker.jobs) < self.threads + SPARE_JOBS
 
-    def _added(self, worker: WorkerProcess, job: FillJob) -> bytes:
+    def _added(self, worker: WorkerProcess, job: ReadJob) -> bytes:
         """Note that the worker has this job; return the message that tells it so."""
         message = self._message(job)
         job.nbytes = len(message)
         worker.add(job)
         return message
 
-    def _next_suspect(self) -> FillJob | None:
-        return next(self._of_readers(self._suspects), None)
+    def _next_to_retry_alone(self) -> ReadJob | None:
+        return next(self._of_readers(self._retry_alone), None)
 
-    def _of_readers(self, jobs: deque[FillJob]) -> Iterator[FillJob]:
+    def _of_readers(self, jobs: deque[ReadJob]) -> Iterator[ReadJob]:
         """Take out jobs one by one, but for those of readers that were stopped."""
         while jobs:
             job = jobs.popleft()
             if not job.reader.stopped:
                 yield job
             else:
-                job.reader.filler.release(job.rows)
+                job.reader.assembler.release(job.rows)
 
-    def _next_job(self) -> FillJob | None:
-        if self._suspects:  # processes that become free are for these
+    def _next_job(self) -> ReadJob | None:
+        if self._retry_alone:  # processes that become free are for these
             return None
         for jobs in (self._retry, self._jobs):
             if (job := next(self._of_readers(jobs), None)) is not None:
@@ -245,7 +244,7 @@ class WorkerPool:
     def _split(self, reader: RowsSource, batch: Batch, start: int, stop: int) -> bool:
         """Make jobs of these rows; False where they cannot be found."""
         try:
-            rows = reader.filler.prepare(batch, start, stop)
+            rows = reader.assembler.prepare(batch, start, stop)
         except BaseException as error:
             reader.filled(batch, stop - start, error)
             reader.complete(batch)
@@ -256,7 +255,7 @@ class WorkerPool:
             self._jobs.append(self._job(reader, batch, part))
         return True
 
-    def _message(self, job: FillJob) -> bytes:
+    def _message(self, job: ReadJob) -> bytes:
         batch = job.batch
         if not batch.offsets:
             offsets = [self.memory.offset(batch.values[name]) for name in self._outputs]
@@ -265,11 +264,11 @@ class WorkerPool:
         if batch.space is not None and has_own_room(job):
             begin, nbytes = batch.space.part(job.rows["row"])
             place = self.memory.offset(batch.space.memory) + begin
-        table = job.rows.table if len(job.rows) else np.array(job.reader.filler.mixing.span(batch), np.int64)
+        table = job.rows.table if len(job.rows) else np.array(job.reader.assembler.mixing.span(batch), np.int64)
         content = batch.offsets + struct.pack("<3q", place, begin, nbytes) + table.tobytes()
         return struct.pack("<4q", 24 + len(content), job.number, batch.rows, len(job.rows)) + content
 
-    def _complete(self, job: FillJob, outcome: Outcome) -> None:
+    def _complete(self, job: ReadJob, outcome: Outcome) -> None:
         self._deaths_in_a_row = 0
         if not len(job.rows):
             job.batch.mixed = True
@@ -280,7 +279,7 @@ class WorkerPool:
         if error is None:
             try:
                 unpack(outcome.values, job.batch.values, job.batch.space)
-                replacements = job.reader.filler.complete(job.batch, job.rows, outcome.unread, job.reader.remote)
+                replacements = job.reader.assembler.complete(job.batch, job.rows, outcome.unread, job.reader.remote)
             except BaseException as caught:
                 error = caught
         self._retry.extend(self._job(job.reader, job.batch, rows) for rows in replacements)
@@ -288,20 +287,20 @@ class WorkerPool:
             self._mix_or_deliver(job.reader, job.batch)
 
     def _mix_or_deliver(self, reader: RowsSource, batch: Batch) -> None:
-        mixing = reader.filler.mixing
+        mixing = reader.assembler.mixing
         mixes = mixing is not None and mixing.mixes_rasters and batch.interrupted < MOST_INTERRUPTIONS
         if batch.error is None and mixes:
             self._retry.append(self._job(reader, batch, NO_ROWS))
         else:
             reader.complete(batch)
 
-    def _job(self, reader: RowsSource, batch: Batch, rows: Rows, deaths: int = 0) -> FillJob:
+    def _job(self, reader: RowsSource, batch: Batch, rows: Rows, deaths: int = 0) -> ReadJob:
         self._numbers += 1
-        return FillJob(self._numbers, reader, batch, rows, deaths)
+        return ReadJob(self._numbers, reader, batch, rows, deaths)
 
     # --- processes that die -------------------------------------------------------------------------------------------
 
-    def _bury(self, worker: WorkerProcess) -> None:
+    def _replace_dead(self, worker: WorkerProcess) -> None:
         """Note what a process died of, give its jobs to others, and start another one."""
         self._forget(worker)
         cause = cause_of_death(worker.process.returncode)
@@ -326,7 +325,7 @@ class WorkerPool:
         batch.located = None  # other samples may have taken the place of bad records
         self._split(reader, batch, 0, batch.rows)
 
-    def _suspect(self, job: FillJob, cause: str) -> None:
+    def _suspect(self, job: ReadJob, cause: str) -> None:
         """One of the rows may have ended the process: they are tried one by one, and one that ends a process again is bad.
 
         They are read with their checksums compared, so not through a memory map: a file that was cut short is an error then.
@@ -337,7 +336,7 @@ class WorkerPool:
         for number in range(len(job.rows)):
             part = job.rows.take([number])
             part["verify"][:] = 1
-            self._suspects.append(self._job(job.reader, job.batch, part, deaths=1))
+            self._retry_alone.append(self._job(job.reader, job.batch, part, deaths=1))
 
     def _forget(self, worker: WorkerProcess) -> None:
         self._selector.unregister(worker.receive)
@@ -369,7 +368,7 @@ class WorkerPool:
             close(self._setup)
 
 
-def has_own_room(job: FillJob) -> bool:
+def has_own_room(job: ReadJob) -> bool:
     """Whether the part of a batch's `Space` that belongs to the job's rows is its own.
 
     It is not that of a row that another sample takes: the job that failed to read the row has packed its other rows without gaps.
@@ -377,7 +376,7 @@ def has_own_room(job: FillJob) -> bool:
     return len(job.rows) > 0 and int(job.rows["row"][0]) not in job.batch.attempts
 
 
-class _Bell:
+class _Wakeup:
     """Wakes a thread that waits in `select`. `ring` is one system call at most, and takes no lock."""
 
     def __init__(self) -> None:
@@ -386,13 +385,13 @@ class _Bell:
         self._rung = False
         self._closed = False  # the garbage collector may finalise this before what rings it
 
-    def ring(self) -> None:
+    def set(self) -> None:
         if not self._rung and not self._closed:
             self._rung = True
             with contextlib.suppress(BlockingIOError):
                 os.write(self._ring, b"!")
 
-    def answer(self) -> None:
+    def clear(self) -> None:
         """Whoever rings from now on is heard again."""
         os.read(self.fd, 64)
         self._rung = False

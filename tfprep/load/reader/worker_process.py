@@ -33,18 +33,16 @@ import numpy as np
 from tfprep.augment.transform import GeometryOp
 from tfprep.child_process import end_with_parent, sendable_error
 from tfprep.fields import Array
-from tfprep.load.online.cut import Cuts
-from tfprep.load.online.mixing import mix_rasters
-from tfprep.load.online.ops import AtLoad
+from tfprep.load.at_load.mixing import mix_rasters
+from tfprep.load.at_load.ops import AtLoad
 from tfprep.load.order.schedule import Numbers
-from tfprep.load.reader.cast import Cast
-from tfprep.load.reader.parts import FieldPart
-from tfprep.load.reader.rows import COLUMNS, RowFiller, Rows, UnreadRow
-from tfprep.load.reader.shared import MappedMemory
-from tfprep.load.reader.space import Packer, Values
-from tfprep.load.reader.stages import with_stages
-from tfprep.load.reader.worker import Worker
-from tfprep.load.values import require_bfloat16
+from tfprep.load.outputs import require_bfloat16
+from tfprep.load.reader.batch import Packer, Values
+from tfprep.load.reader.buffers import MappedMemory
+from tfprep.load.reader.parts import Cast, FieldPart
+from tfprep.load.reader.rows import COLUMNS, RecordReader, Rows, UnreadRow
+from tfprep.load.reader.stages import Cuts, with_stages
+from tfprep.load.reader.thread_state import ThreadState
 from tfprep.python_file import add_folders_of_parent
 from tfprep.storage.local import FileIdentity
 
@@ -123,9 +121,9 @@ class _Program:
             size = os.fstat(self._setup_file).st_size
             self._prepare(pickle.loads(os.pread(self._setup_file, size, 0)))
         except Exception as error:
-            self._reply(READY, Outcome(refusal=f"{type(error).__name__}: {error}"), Worker())
+            self._reply(READY, Outcome(refusal=f"{type(error).__name__}: {error}"), ThreadState())
             return
-        self._reply(READY, Outcome(), Worker())
+        self._reply(READY, Outcome(), ThreadState())
         for number in range(1, self._setup.threads):
             threading.Thread(target=self._do_jobs, name=f"fill-{number}", daemon=True).start()
         self._do_jobs()
@@ -135,7 +133,7 @@ class _Program:
         if "bfloat16" in {part.output.dtype for part in setup.parts} | {array.dtype for array in setup.outputs}:
             require_bfloat16()
         self._memory = MappedMemory(setup.memory)
-        reading = RowFiller(
+        reading = RecordReader(
             setup.paths, setup.identities, setup.parts, setup.geometry, announce=setup.announce, mapped=True
         )
         cache = None
@@ -151,7 +149,7 @@ class _Program:
 
     def _do_jobs(self) -> None:
         """What each thread does. The one that waits for a job reads the pipe itself: another would have to be woken twice."""
-        worker = Worker()
+        worker = ThreadState()
         while True:
             with self._receiving:
                 job = self._receive()
@@ -163,7 +161,7 @@ class _Program:
             worker.enter("waiting for work")
             self._reply(job.number, outcome, worker)
 
-    def _do(self, job: _Job, worker: Worker) -> Outcome:
+    def _do(self, job: _Job, worker: ThreadState) -> Outcome:
         if job.rows is not None:
             return Outcome(self._stages.fill(job.values, job.rows, worker), job.packer.values)
         assert self._setup.mixes is not None
@@ -190,7 +188,7 @@ class _Program:
         filled = Rows(table.reshape(self._columns, rows)) if rows else None
         return _Job(number, values | packer.values, filled, table, packer)
 
-    def _reply(self, job: int, outcome: Outcome, worker: Worker) -> None:
+    def _reply(self, job: int, outcome: Outcome, worker: ThreadState) -> None:
         extra = b"" if outcome.is_success else pickle.dumps(outcome, 5)
         reply = REPLY.pack(job, worker.bytes, worker.read_s, worker.decode_s, worker.idle_s, len(extra)) + extra
         with self._replying:

@@ -6,10 +6,10 @@ and its function runs in another thread than the one that waits for the element.
     a dataset of one element, the number of a new Python iterator
       -> flat_map: `_next(number)`, called in the thread that asks for the element
 
-TensorFlow keeps a function of `tf.numpy_function` for as long as the graph in which it was traced, which by default is the global
-one and lives as long as the process. A function that refers to a loader would therefore keep it for ever. So only functions of
-this module are traced. They find their dataset by its number, and this number is a tensor over memory whose deallocation shows
-that TensorFlow has dropped the dataset.
+TensorFlow keeps a function of `tf.numpy_function` for as long as the graph in which it was traced, which by default is the
+global one and lives as long as the process. A function that refers to a loader would therefore keep it for ever. So only
+functions of this module are traced. They find their dataset by its number, and this number is a tensor over memory whose
+deallocation shows that TensorFlow has dropped the dataset.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Ctrl-C while the main thread waits for a batch inside TensorFlow.
 
-Python runs signal handlers in the main thread, between two of its instructions, so none runs while that thread waits in C++. But
-the signal's number is written to the descriptor of `signal.set_wakeup_fd` at once. A thread that reads it ends the waits for
-batches with an error, TensorFlow returns, and Python's handler raises KeyboardInterrupt.
+Python runs signal handlers in the main thread, between two of its instructions, so none runs while that thread waits in C++.
+But the signal's number is written to the descriptor of `signal.set_wakeup_fd` at once. A thread that reads it ends the waits
+for batches with an error, TensorFlow returns, and Python's handler raises KeyboardInterrupt.
 """
 
 from __future__ import annotations

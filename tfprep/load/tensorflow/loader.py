@@ -14,13 +14,12 @@ import numpy as np
 import tensorflow as tf
 
 from tfprep.errors import LoaderError
-from tfprep.load.accessors import PipelineAccessors
+from tfprep.load.accessors import PipelineAccessors, summary
 from tfprep.load.jax_hosts import check_distribution
 from tfprep.load.outputs import Output
 from tfprep.load.passes import Steps
 from tfprep.load.pipeline import Pipeline, repeated
 from tfprep.load.reader.batch import Batch
-from tfprep.load.stats import summary
 from tfprep.load.tensorflow.eager_iterator import EagerBatches, is_possible
 from tfprep.load.tensorflow.handover import dataset_of
 from tfprep.load.tensorflow.interrupt import end_waits_on_interrupt

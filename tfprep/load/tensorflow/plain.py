@@ -18,7 +18,7 @@ from tfprep.dataset import Dataset, SplitInfo
 from tfprep.errors import LoaderError
 from tfprep.load.memory import budget_bytes
 from tfprep.load.options import LoaderOptions, ShuffleBuffer
-from tfprep.load.order.variants import Variants
+from tfprep.load.order.samplers import Variants
 from tfprep.load.outputs import EXTRA, Output, Outputs, resolve
 from tfprep.storage.urls import scheme_of
 

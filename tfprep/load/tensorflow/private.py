@@ -1,4 +1,5 @@
-"""The private names of TensorFlow that tfprep uses. All of them are in this module; every other module uses public names only.
+"""The private names of TensorFlow that tfprep uses. All of them are in this module; every other module uses public names
+only.
 
 Tried with TensorFlow 2.21. Each name is tried once in a process. Where it is missing or behaves otherwise, and everywhere with
 TFPREP_PUBLIC_TENSORFLOW=1 in the environment, the public way is taken, which delivers the same elements:

@@ -13,10 +13,10 @@ from tfprep import Recipe, codecs, derive, sources
 from tfprep.dataset import read_manifest
 from tfprep.errors import LoaderError, RecordError
 from tfprep.load import CutMix, MixUp, OneHotLabels, RandomCrop, RandomFlip
-from tfprep.load.online.cut import mirrored
-from tfprep.load.online.draws import betas
-from tfprep.load.online.mixing import blend
-from tfprep.load.online.ops import unfit_fields
+from tfprep.load.at_load.draws import betas
+from tfprep.load.at_load.mixing import blend
+from tfprep.load.at_load.ops import unfit_fields
+from tfprep.load.reader.stages import mirrored
 
 RASTERS = ["image", "lossless", "mask", "depth", "clicks", "field"]
 MIXED = {"fields": ["image", "label", "key"], "batch_size": 8, "seed": 3}

@@ -2,38 +2,97 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from tfprep.augment.transform import GeometryOp
-from tfprep.errors import RecordError
+from tfprep.errors import LoaderError, RecordError
 from tfprep.fields import Array
-from tfprep.load.online.cut import Cuts
-from tfprep.load.online.mixing import Mixing
-from tfprep.load.options import Verify
+from tfprep.load.at_load.mixing import Mixing
+from tfprep.load.options import OnBad, Verify
 from tfprep.load.order.schedule import BatchIndices, Numbers
-from tfprep.load.reader.bad_records import ATTEMPTS, BadRecords, too_many
 from tfprep.load.reader.batch import Batch
 from tfprep.load.reader.cache import DecodedCache, EncodedCache
-from tfprep.load.reader.cast import Cast
-from tfprep.load.reader.fetched import Fetched
-from tfprep.load.reader.parts import FieldPart
-from tfprep.load.reader.rows import COLUMNS, RowFiller, Rows, UnreadRow
-from tfprep.load.reader.stages import with_stages
+from tfprep.load.reader.files import Fetched
+from tfprep.load.reader.parts import Cast, FieldPart
+from tfprep.load.reader.rows import COLUMNS, RecordReader, Rows, UnreadRow
+from tfprep.load.reader.stages import Cuts, with_stages
 from tfprep.load.reader.table import RecordTable
-from tfprep.load.reader.worker import Worker
+from tfprep.load.reader.thread_state import ThreadState
 from tfprep.storage.local import FileIdentity
+
+LISTED = 1_000
+"""Bad records are counted without end, and named up to this number."""
+ATTEMPTS = 100
+
+
+@dataclass(frozen=True)
+class BadRecord:
+    """One record that was left out: its file, its number there, the sample's key, and why."""
+
+    path: str
+    record: int
+    key: str
+    reason: str
+
+
+class BadRecords:
+    """The policy, and what was left out under it. Safe to use from any thread."""
+
+    def __init__(self, on_bad: OnBad) -> None:
+        self.on_bad = on_bad
+        self._lock = threading.Lock()
+        self._listed: list[BadRecord] = []
+        self._known: set[int] = set()
+        self.rows_lost = 0
+
+    @property
+    def count(self) -> int:
+        """How many different records were bad."""
+        return len(self._known)
+
+    @property
+    def listed(self) -> Sequence[BadRecord]:
+        return tuple(self._listed)
+
+    def report(self) -> list[dict[str, Any]]:
+        return [asdict(bad) for bad in self.listed]
+
+    def known(self, record: int) -> bool:
+        return record in self._known
+
+    def note(self, record: int, key: str, error: RecordError) -> None:
+        with self._lock:
+            if record in self._known:
+                return
+            self._known.add(record)
+            if len(self._listed) < LISTED:
+                self._listed.append(BadRecord(error.path, error.record or 0, key, error.reason))
+
+    def lost(self) -> None:
+        with self._lock:
+            self.rows_lost += 1
+
+
+def too_many(place: int, reason: str) -> LoaderError:
+    """The error where no record can be read for a place of the run; `reason`: why the last one could not."""
+    return LoaderError(
+        f"{ATTEMPTS} records in a row could not be read for place {place} of the run, the last one because: {reason}. report() "
+        "names them; where files are damaged, build the dataset again"
+    )
+
 
 Substitute = Callable[[int, int], int]
 """(position in the run, attempt) to the row that replaces one that cannot be read."""
 
 
 @dataclass(frozen=True)
-class Policy:
+class ReadPolicy:
     """How records are read: which checksums are compared, what happens to bad ones, and the geometry on the way in."""
 
     verify: Verify
@@ -42,8 +101,8 @@ class Policy:
     geometry: Sequence[GeometryOp] = ()
 
 
-class Filler:
-    """Fills batches from one table. Called by many threads at once, each with a worker of its own.
+class BatchAssembler:
+    """Fills batches from one table. Called by many threads at once, each with a state of its own.
 
     The first time that a record is read its checksums are compared, unless the policy says otherwise.
     """
@@ -54,7 +113,7 @@ class Filler:
         identities: Sequence[FileIdentity | None],
         parts: Sequence[FieldPart],
         indexed: Mapping[str, str],
-        policy: Policy,
+        policy: ReadPolicy,
         cache: DecodedCache | EncodedCache | None,
         *,
         casts: Sequence[Cast] = (),
@@ -74,7 +133,7 @@ class Filler:
         self.casts, self.cuts, self.mixing = tuple(casts), cuts, mixing
         self._decoded = cache if isinstance(cache, DecodedCache) else None
         self._encoded = cache if isinstance(cache, EncodedCache) else None
-        self._reading = RowFiller(
+        self._reading = RecordReader(
             table.files if paths is None else paths,
             identities,
             parts,
@@ -120,11 +179,11 @@ class Filler:
         return remote
 
     def byte_ranges(self, rows: Rows) -> tuple[Numbers, Numbers, Numbers]:
-        """Return the bytes that reading these rows takes (see `RowFiller.byte_ranges`)."""
+        """Return the bytes that reading these rows takes (see `RecordReader.byte_ranges`)."""
         return self._reading.byte_ranges(rows)
 
     @property
-    def reading(self) -> RowFiller:
+    def reading(self) -> RecordReader:
         """What reads the rows, here or in a worker process."""
         return self._reading
 
@@ -141,21 +200,21 @@ class Filler:
         self._decoded = self._encoded = None
         self._stages = with_stages(self._reading, None, self.casts, self.cuts)
 
-    def fill(self, batch: Batch, start: int, stop: int, worker: Worker) -> None:
+    def fill(self, batch: Batch, start: int, stop: int, state: ThreadState) -> None:
         """Fill the rows [start, stop)."""
         if not self._reading.fields:  # the index has it all
             self._look_up(batch, start, self._records(batch, start, stop))
-            worker.records += stop - start
+            state.records += stop - start
             return
         waiting = [self.prepare(batch, start, stop)]
         while waiting:
             rows = waiting.pop()
             try:
-                unread = self._stages.fill(batch.values, rows, worker)
+                unread = self._stages.fill(batch.values, rows, state)
             except BaseException:
                 self.release(rows)
                 raise
-            waiting += self.complete(batch, rows, unread, worker)
+            waiting += self.complete(batch, rows, unread, state)
 
     def locate(self, batches: Sequence[BatchIndices]) -> list[Rows]:
         """Where all records of these batches lie. Many batches at once cost hardly more than one."""
@@ -187,13 +246,13 @@ class Filler:
             for number in np.flatnonzero((rows["slot"] >= 0) & (rows["cached"] == 0)).tolist():
                 self._decoded.give_back(int(rows["record"][number]), int(rows["slot"][number]))
 
-    def complete(self, batch: Batch, rows: Rows, unread: Sequence[UnreadRow], worker: Worker) -> list[Rows]:
+    def complete(self, batch: Batch, rows: Rows, unread: Sequence[UnreadRow], state: ThreadState) -> list[Rows]:
         """Take over rows that were filled, but for the `unread` ones; what is to be read instead of those."""
-        worker.records += len(rows) - len(unread)
+        state.records += len(rows) - len(unread)
         decoded = self._decoded
         if decoded is not None:
             cached = int(np.count_nonzero(rows["cached"]))
-            worker.cached += cached
+            state.cached += cached
             if cached < len(rows):
                 self._commit(decoded, batch, rows, [failure.number for failure in unread])
         return self._settle(batch, rows, unread)

@@ -30,7 +30,7 @@ class Scratch:
 
 
 @dataclass(eq=False)
-class Worker:
+class ThreadState:
     """The counters and the stage of one thread. Only that thread writes them; others may read them a moment late."""
 
     name: str = ""
@@ -66,7 +66,7 @@ class Worker:
         return self._arrays[shape, dtype]
 
     def add(self, nbytes: int, read_s: float, decode_s: float, idle_s: float = 0.0) -> None:
-        """Add what another worker has read, in bytes, and how many seconds it has read, decoded and had no work."""
+        """Add what a worker process has read, in bytes, and how many seconds it has read, decoded and had no work."""
         self.bytes += nbytes
         self.read_s += read_s
         self.decode_s += decode_s

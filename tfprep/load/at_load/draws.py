@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tfprep.load.online.ops import AtLoad, Cut, CutMix, MixUp, RandomFlip
+from tfprep.load.at_load.ops import AtLoad, Cut, CutMix, MixUp, RandomFlip
 from tfprep.load.order.permutation import Words, below, mix, subkey, words
 from tfprep.load.order.schedule import Numbers
 

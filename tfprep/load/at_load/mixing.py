@@ -14,8 +14,8 @@ import numpy as np
 
 from tfprep.errors import LoaderError
 from tfprep.fields import Array
-from tfprep.load.online.draws import PARTS, Mixed, mixtures
-from tfprep.load.online.ops import AtLoad, not_a_class
+from tfprep.load.at_load.draws import PARTS, Mixed, mixtures
+from tfprep.load.at_load.ops import AtLoad, not_a_class
 from tfprep.load.order.schedule import BatchSchedule, Numbers
 from tfprep.load.reader.batch import Batch
 
