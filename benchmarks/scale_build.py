@@ -121,7 +121,7 @@ class WaitingPlan:
 def drive(tasks: int, wait_s: float) -> dict[str, Any]:
     """Run the tasks on the nodes of the cluster, as a build does."""
     from tfprep.builder.planning.state import ShardState
-    from tfprep.builder.schedule import PendingShard, ShardScheduler
+    from tfprep.builder.schedule import ShardScheduler
     from tfprep.builder.workers.cluster import RayNodes
     from tfprep.engines import Ray
 
@@ -140,7 +140,7 @@ def drive(tasks: int, wait_s: float) -> dict[str, Any]:
             scheduler = ShardScheduler(plan, engine, tell, None, lambda task, size: None, time.monotonic())
             if wait_s == LONG_S:
                 begun.append((time.process_time(), _peak_mb(), time.perf_counter()))
-            scheduler.run([PendingShard(ShardState("train", shard, SAMPLES, "")) for shard in range(tasks)])
+            scheduler.run([ShardState("train", shard, SAMPLES, "") for shard in range(tasks)])
             cpu, peak, start = begun[0]
             driver_s, seconds = time.process_time() - cpu, time.perf_counter() - start
             return {

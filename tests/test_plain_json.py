@@ -1,15 +1,17 @@
-"""Indented JSON is, byte for byte, that of the standard library."""
+"""Indented JSON is, byte for byte, that of the standard library; JSON becomes dataclasses of the types that they declare."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
+from typing import Any, Literal
 
 import numpy as np
 import pytest
 
-from tfprep.plain_json import indented
+from tfprep.plain_json import from_json, indented
 
 DOCUMENTS = [
     {},
@@ -49,3 +51,45 @@ def test_a_dataclass_is_the_object_of_its_fields():
 def test_a_key_that_is_no_text_is_named():
     with pytest.raises(TypeError, match="not 17"):
         indented({"a": [{17: "b"}]})
+
+
+@dataclass(frozen=True)
+class Inner:
+    shape: tuple[int | None, ...]
+    kind: Literal["image", "mask"]
+
+
+@dataclass(frozen=True)
+class Outer:
+    name: str
+    share: float
+    inner: Inner | None
+    by_name: Mapping[str, Mapping[str, Inner]]
+    rows: Sequence[Any]
+    flag: bool = False
+
+
+OUTER = Outer("ü", 2, Inner((None, 3), "mask"), {"a": {"b": Inner((), "image")}}, (1, "x", [None]))
+
+
+@pytest.mark.parametrize("value", [OUTER, replace(OUTER, inner=None, share=0.5, flag=True)])
+def test_a_dataclass_survives_json(value):
+    assert from_json(Outer, json.loads(json.dumps(asdict(value)))) == value
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"name": 3}, "expected str, found int: 3"),
+        ({"share": True}, "expected float, found bool"),
+        ({"flag": 1}, "expected bool, found int"),
+        ({"inner": {"shape": [1.5], "kind": "mask"}}, "expected int, found float: 1.5"),
+        ({"inner": {"shape": [1], "kind": "map"}}, r"expected one of \('image', 'mask'\), found map"),
+        ({"inner": {"shape": [1]}}, "Inner has the fields shape, kind; missing or unknown: kind"),
+        ({"more": 1}, "missing or unknown: more"),
+        ({"by_name": [1]}, "expected dict, found list"),
+    ],
+)
+def test_what_is_no_such_dataclass_is_refused(change, message):
+    with pytest.raises(ValueError, match=message):
+        from_json(Outer, {**json.loads(json.dumps(asdict(OUTER))), **change})

@@ -13,20 +13,19 @@ Both files of a shard end with a line that holds the SHA-256 of the line before.
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from hashlib import blake2b, sha256
 from pathlib import Path
 from typing import Any, Literal
 
 from tfprep.builder.layout import Layout
-from tfprep.builder.shards.sums import FieldForm, FieldForms, Moments
+from tfprep.builder.shards.sums import FieldForms, Moments
 from tfprep.dataset.manifest import FileInfo
 from tfprep.dataset.names import PRIVATE
 from tfprep.errors import BuildError
-from tfprep.fields import FieldSpec
+from tfprep.plain_json import from_json
 from tfprep.storage.local import sync_folder
 from tfprep.storage.urls import read_content, remove_file, size_of, write_content
 
@@ -130,7 +129,7 @@ class Contents:
     """
 
     fields: Sequence[str]
-    rows: Sequence[Sequence[Sequence[Any]]]
+    rows: Sequence[Any]
     stats: Mapping[str, str]
 
 
@@ -155,10 +154,12 @@ def read_receipt(
       StorageError: The store cannot be reached or refuses.
     """
     try:
-        raw = _without_digest(read_content(layout.receipt(split, shard)))
-        receipt = _parse(raw, {} if common is None else common)
-    except (OSError, ValueError, KeyError, TypeError):
+        receipt = from_json(Receipt, document := _without_digest(read_content(layout.receipt(split, shard))))
+    except (OSError, ValueError):
         return None
+    if common is not None:
+        texts = {name: json.dumps(document[name]) for name in ("versions", "forms", "expected")}
+        receipt = replace(receipt, **{n: common.setdefault(text, getattr(receipt, n)) for n, text in texts.items()})
     if (receipt.split, receipt.shard) != (split, shard):
         return None
     if sizes is None and layout.at_store:
@@ -205,8 +206,8 @@ def read_contents(layout: Layout, receipt: Receipt) -> Contents:
     """
     path = contents_path(layout, receipt)
     try:
-        return Contents(**_without_digest(read_content(path)))
-    except (FileNotFoundError, ValueError, TypeError) as error:
+        return from_json(Contents, _without_digest(read_content(path)))
+    except (FileNotFoundError, ValueError) as error:
         remove_file(layout.receipt(receipt.split, receipt.shard))
         raise BuildError(f"{path} is damaged ({error}); run the build again, it builds this shard again") from error
 
@@ -289,45 +290,3 @@ def _is_there(layout: Layout, file: FileInfo, sizes: Mapping[str, int] | None) -
         return sizes.get(file.name) == file.bytes and f"{file.name}.idx" in sizes
     path = layout.find(file.name)
     return path is not None and path.stat().st_size == file.bytes and layout.find(f"{file.name}.idx") is not None
-
-
-def _parse(raw: Any, common: dict[str, Any]) -> Receipt:
-    """Make a receipt of what its file holds. What most shards have in common is in memory once: there are 100,000 of them."""
-    return Receipt(
-        split=sys.intern(raw["split"]),
-        shard=raw["shard"],
-        shards=raw["shards"],
-        fingerprint=sys.intern(raw["fingerprint"]),
-        versions=_shared(common, raw["versions"], dict),
-        signature=raw["signature"],
-        identity=raw["identity"],
-        digest=raw["digest"],
-        files=tuple(FileInfo(**file) for file in raw["files"]),
-        forms=_shared(common, raw["forms"], _parse_forms),
-        expected=_shared(common, raw["expected"], dict),
-        moments={
-            sys.intern(name): Moments(m["pixels"], tuple(m["sums"]), tuple(m["squares"]))
-            for name, m in raw["moments"].items()
-        },
-        class_counts={sys.intern(name): tuple(counts) for name, counts in raw["class_counts"].items()},
-        rejects=tuple(Reject(**reject) for reject in raw["rejects"]),
-        thumbnails=raw["thumbnails"],
-        seconds={sys.intern(stage): seconds for stage, seconds in raw["seconds"].items()},
-        profiles=raw["profiles"],
-    )
-
-
-def _shared(common: dict[str, Any], raw: Any, parse: Callable[[Any], Any]) -> Any:
-    text = json.dumps(raw)
-    if text not in common:
-        common[text] = parse(raw)
-    return common[text]
-
-
-def _parse_forms(raw: Any) -> FieldForms:
-    return {name: {form: _parse_form(one) for form, one in of_field.items()} for name, of_field in raw.items()}
-
-
-def _parse_form(raw: Any) -> FieldForm:
-    spec = raw["spec"]
-    return FieldForm(raw["samples"], spec and FieldSpec(spec["kind"], tuple(spec["shape"]), spec["dtype"]))

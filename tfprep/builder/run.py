@@ -49,7 +49,7 @@ from tfprep.builder.publication.at_store import locked_at_store
 from tfprep.builder.publication.publish import Publication, check_rejects, publish
 from tfprep.builder.receipts import Receipt, read_receipts
 from tfprep.builder.report import foreign_profiles, preparing_report, write_report
-from tfprep.builder.schedule import Engine, PendingShard, ShardScheduler, SpaceCheck
+from tfprep.builder.schedule import Engine, ShardScheduler, SpaceCheck
 from tfprep.builder.shards.sums import expected_of, most_common
 from tfprep.dataset import Manifest
 from tfprep.dataset.tfds import tfds_limits
@@ -185,7 +185,7 @@ class Build:
             agree(plan, self.layout, part, self.options)
         self._remember(plan)
         scheduler = self._scheduler(plan, due)
-        self._run_tasks(plan, scheduler, [PendingShard(state) for state in due])
+        self._run_tasks(plan, scheduler, due)
         built = list(scheduler.built.values())
         receipts = _receipts(plan, self.layout, shards)
         seconds = time.monotonic() - self.started
@@ -200,7 +200,7 @@ class Build:
         shards = [place for place in plan.starts if place in set(places)]
         due = list(shard_states(plan, self.layout, shards))
         self._remember(plan)
-        self._run_tasks(plan, self._scheduler(plan, due), [PendingShard(state) for state in due])
+        self._run_tasks(plan, self._scheduler(plan, due), due)
         return _receipts(plan, self.layout, shards)
 
     def finish(self) -> BuildSummary:
@@ -288,7 +288,7 @@ class Build:
           All shards that were written, each once, and the receipts of all shards of the plan.
         """
         scheduler = self._scheduler(plan, waiting)
-        pending = [PendingShard(state) for state in waiting]
+        pending = waiting
         for _ in range(_MOST_ROUNDS):
             self._run_tasks(plan, scheduler, pending)
             receipts = _receipts(plan, self.layout)
@@ -299,7 +299,7 @@ class Build:
             receipts.clear()  # before the next round reads as many
         raise BuildError("fields keep changing their form while they are built; are the raw files being rewritten?")
 
-    def _run_tasks(self, plan: Plan, scheduler: ShardScheduler, pending: Sequence[PendingShard]) -> None:
+    def _run_tasks(self, plan: Plan, scheduler: ShardScheduler, pending: Sequence[ShardState]) -> None:
         if not pending:
             return
         if not self._is_open:
@@ -324,7 +324,7 @@ class Build:
         if fault := write_report(self.layout, manifest, receipts, seconds, samples, plan.tally):
             self.tell("report", fault)
 
-    def _differing(self, plan: Plan, receipts: Sequence[Receipt]) -> list[PendingShard]:
+    def _differing(self, plan: Plan, receipts: Sequence[Receipt]) -> list[ShardState]:
         """Return the shards in which a field has another form than in most records."""
         common = most_common(receipt.forms for receipt in receipts)
         pending = []
@@ -332,8 +332,7 @@ class Build:
             expected = expected_of(receipt.forms, common)
             if expected != receipt.expected:
                 samples = plan.size(receipt.split, receipt.shard)
-                state = ShardState(receipt.split, receipt.shard, samples, "fields differ")
-                pending.append(PendingShard(state, expected))
+                pending.append(ShardState(receipt.split, receipt.shard, samples, "fields differ", expected=expected))
         if pending:
             forms = ", ".join(f"{name} is {form}" for name, form in common.items())
             self.tell("differing", f"{len(pending)} shards hold records of another form; most: {forms}", forms=common)

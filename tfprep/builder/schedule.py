@@ -55,14 +55,6 @@ class Engine(Protocol):
     def close(self) -> None: ...
 
 
-@dataclass(frozen=True)
-class PendingShard:
-    """A shard to build, and the form that each field is expected to have, where records of the dataset differ."""
-
-    state: ShardState
-    expected: Mapping[str, str] = field(default_factory=dict)
-
-
 @dataclass
 class _Attempt:
     """A task that an engine runs.
@@ -94,7 +86,7 @@ class ShardScheduler:
     ) -> None:
         self._plan, self._engine, self._tell, self._started = plan, engine, tell, started
         self._on_progress = on_progress or (lambda progress: None)
-        self._todo: deque[PendingShard] = deque()
+        self._todo: deque[ShardState] = deque()
         self._running: dict[int, _Attempt] = {}
         self._numbers = count()
         self._outputs = 0
@@ -104,12 +96,12 @@ class ShardScheduler:
         self.built: dict[tuple[str, int], ShardState] = {}
         self.nodes: dict[str, NodeProgress] = {}
 
-    def run(self, pending_shards: Sequence[PendingShard]) -> None:
+    def run(self, shards: Sequence[ShardState]) -> None:
         """Build the shards, and return when all are done. Raises BuildError."""
         # The largest come first: the shards that are left at the end, when some workers have nothing to do, are then small.
-        self._todo.extend(sorted(pending_shards, key=lambda pending: -pending.state.samples))
-        for pending in pending_shards:
-            self._totals.expect(pending.state)
+        self._todo.extend(sorted(shards, key=lambda state: -state.samples))
+        for state in shards:
+            self._totals.expect(state)
         self._fill()
         for event in self._engine.events():
             if isinstance(event, TaskProgress):
@@ -131,12 +123,11 @@ class ShardScheduler:
         most_tasks = TASKS_PER_WORKER * max(1, self._engine.capacity())
         while self._todo and len(self._running) < most_tasks:
             # The task is made only now: its list of samples is in memory.
-            pending = self._todo.popleft()
-            task = replace(self._plan.task(pending.state.split, pending.state.shard), expected=pending.expected)
-            retry = pending.state.retry
-            if retry:
-                task = replace(task, purpose="probe", positions=retry)
-            self._submit(_Attempt(task, retry=retry))
+            state = self._todo.popleft()
+            task = replace(self._plan.task(state.split, state.shard), expected=state.expected)
+            if state.retry:
+                task = replace(task, purpose="probe", positions=state.retry)
+            self._submit(_Attempt(task, retry=state.retry))
 
     def _submit(self, attempt: _Attempt, *, urgent: bool = False) -> None:
         number = next(self._numbers)

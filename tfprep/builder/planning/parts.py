@@ -25,6 +25,7 @@ from tfprep.builder.planning.plan import Plan, building_versions, differing_list
 from tfprep.builder.planning.state import CRASHED, UNREAD, ShardState, explain
 from tfprep.errors import BuildError, ObjectChangedError
 from tfprep.fields import Array
+from tfprep.plain_json import from_json
 from tfprep.recipe.changes import what_changed
 from tfprep.storage.local import temporary_path, writing
 from tfprep.storage.store import open_store
@@ -117,7 +118,10 @@ def read_common_plan(layout: Layout) -> CommonPlan | None:
         raise BuildError(f"{layout.part_plan} cannot be read ({error}); {_RENEW}") from error
     if document.pop("format", None) != _FORMAT:
         raise BuildError(f"{layout.part_plan} was written by another version of tfprep; {_RENEW}")
-    return CommonPlan(**document)
+    try:
+        return from_json(CommonPlan, document)
+    except ValueError as error:
+        raise BuildError(f"{layout.part_plan} cannot be read ({error}); {_RENEW}") from error
 
 
 def forget_common_plan(layout: Layout) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -37,6 +37,7 @@ class ShardState:
       changed, added, removed: Number of samples that differ from those of the receipt.
       retry: Positions of the samples that crashed or took too long, if nothing else is to be done: the shard is built again
         only if one of them now succeeds.
+      expected: The form that each of these fields is to have, where records of the dataset differ.
     """
 
     split: str
@@ -47,6 +48,7 @@ class ShardState:
     added: int = 0
     removed: int = 0
     retry: tuple[int, ...] = ()
+    expected: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def up_to_date(self) -> bool:
