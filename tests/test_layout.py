@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[1] / "tfprep"
 
 LEVELS = [
     {"checks", "engines", "errors", "fields", "images", "lazy", "limits", "optional", "pages", "python_file", "seeding"}
-    | {"_version", "boxes", "child_process", "plain_json", "units"},
+    | {"_version", "boxes", "child_process", "opencv", "plain_json", "units"},
     {"sources", "derive", "augment", "codecs", "records", "storage"},
     {"dataset", "recipe", "inspect", "export"},
     {"builder", "load", "train"},

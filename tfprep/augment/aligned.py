@@ -16,19 +16,20 @@ from dataclasses import dataclass
 from math import ceil, floor
 from typing import Literal, TypeAlias
 
-import cv2
 import numpy as np
 
 from tfprep.augment.transform import Transform
 from tfprep.fields import Array, Size
+from tfprep.opencv import cv2
 
 Border: TypeAlias = Literal["constant", "reflect", "replicate"]
-BORDERS: dict[Border, int] = {
-    "constant": cv2.BORDER_CONSTANT,
-    "reflect": cv2.BORDER_REFLECT,
-    "replicate": cv2.BORDER_REPLICATE,
-}
-"""OpenCV's names; its BORDER_REFLECT mirrors at the image's edge, not at the centre of the edge pixel."""
+
+
+def cv_border(border: Border) -> int:
+    """Return OpenCV's number. Its BORDER_REFLECT mirrors at the image's edge, not at the centre of the edge pixel."""
+    numbers = {"constant": cv2.BORDER_CONSTANT, "reflect": cv2.BORDER_REFLECT, "replicate": cv2.BORDER_REPLICATE}
+    return numbers[border]
+
 
 CV_DTYPES = frozenset(map(np.dtype, ("uint8", "uint16", "float32")))
 """The dtypes that OpenCV 5 interpolates without rounding coordinates to 1/32 pixel first."""

@@ -15,11 +15,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-import cv2
 import numpy as np
 
 from tfprep.checks import Range, around, require, require_probability, require_range
 from tfprep.fields import Array, ImageArray
+from tfprep.opencv import cv2
 
 _MOST_FACTOR = 10.0
 """No published policy exceeds a factor of 2 (AutoAugment, RandAugment and TrivialAugment 1.9, SimCLR 1.8). Brightness 10 turns

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import cv2
 import numpy as np
 
 from tfprep.augment.transform import Transform, identity
 from tfprep.checks import require
 from tfprep.fields import Array, Size
+from tfprep.opencv import cv2
 
 _STEPS = 50
 _CLOSE_PX = 1e-3

@@ -11,16 +11,15 @@ from math import ceil, cos, exp, log, prod, radians, sin, sqrt
 from statistics import NormalDist
 from typing import Literal
 
-import cv2
 import numpy as np
 
 from tfprep import images
 from tfprep.augment.colour import blend
 from tfprep.checks import Range, around, require, require_pixels, require_probability, require_range
 from tfprep.fields import Array, ImageArray
+from tfprep.opencv import cv2
 
 _REACH = 4.0
-_BORDER = cv2.BORDER_REFLECT_101
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,7 @@ class Blur:
             return image
         # Faster than cv2.GaussianBlur, and rounded once: that one takes 8-bit weights and is off by up to 1.6 levels.
         kernel = cv2.getGaussianKernel(2 * ceil(_REACH * sigma) + 1, sigma, cv2.CV_32F)
-        return np.asarray(cv2.sepFilter2D(image, -1, kernel, kernel, borderType=_BORDER), np.uint8)
+        return np.asarray(cv2.sepFilter2D(image, -1, kernel, kernel, borderType=cv2.BORDER_REFLECT_101), np.uint8)
 
 
 @dataclass(frozen=True)
@@ -83,7 +82,9 @@ class MotionBlur:
 
     def __call__(self, image: ImageArray, generator: np.random.Generator, /) -> ImageArray:
         length, angle = generator.uniform(*self.length_px), radians(generator.uniform(*around(0, self.degrees)))
-        return np.asarray(cv2.filter2D(image, -1, line_kernel(length, angle), borderType=_BORDER), np.uint8)
+        return np.asarray(
+            cv2.filter2D(image, -1, line_kernel(length, angle), borderType=cv2.BORDER_REFLECT_101), np.uint8
+        )
 
 
 @dataclass(frozen=True)

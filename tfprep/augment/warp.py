@@ -27,14 +27,13 @@ from functools import cached_property
 from math import ceil, hypot, isqrt
 from typing import Any, TypeAlias
 
-import cv2
 import numpy as np
 
 from tfprep.augment.aligned import (
-    BORDERS,
     CV_DTYPES,
     Aligned,
     Border,
+    cv_border,
     plan_aligned,
     same_depth,
     warp_nearest,
@@ -43,6 +42,7 @@ from tfprep.augment.aligned import (
 from tfprep.augment.transform import Transform, exchange_rows, is_affine, scaling, translation, warp_boxes, warp_points
 from tfprep.errors import SampleError
 from tfprep.fields import RASTER_KINDS, Array, Kind, Sample, Size, raster_size
+from tfprep.opencv import cv2
 
 Fill: TypeAlias = float | tuple[float, ...]
 
@@ -334,7 +334,7 @@ def draw(
     matrix = translation(-0.5, -0.5) @ transform.matrix @ translation(0.5, 0.5)
     channels = array.shape[2] if array.ndim == 3 else 1
     value = tuple(float(one) for one in np.broadcast_to(fill, (channels,)))
-    options: dict[str, Any] = {"borderMode": BORDERS[border], "borderValue": value}
+    options: dict[str, Any] = {"borderMode": cv_border(border), "borderValue": value}
     array = np.ascontiguousarray(array)
     if maps is None and _looks_back(transform):
         maps = source_maps(transform)

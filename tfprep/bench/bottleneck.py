@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any, cast
 
-import cv2
 import numpy as np
 
 from tfprep.bench.stages import StageCost, StageCosts
 from tfprep.codecs import Codec, Jpeg, Png, Raw
 from tfprep.dataset import Dataset
 from tfprep.fields import RASTER_KINDS, Array, FieldSpec, Kind
+from tfprep.opencv import cv2
 
 TAKEN = 0.25
 """Share of the cores that other programs take from which on they are what limits."""

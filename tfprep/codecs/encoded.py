@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import cv2
 import numpy as np
 
 from tfprep import images
 from tfprep.codecs.codec import Feature, OneBytes, image_feature, require_kind, tensor_feature
 from tfprep.errors import RecipeError, SampleError
 from tfprep.fields import Array, FieldSpec, Kind
+from tfprep.opencv import HAS_OPENCV, cv2
 
 _PNG_START = b"\x89PNG"
 _OPAQUE = {"uint8": 255, "uint16": 65535}
@@ -196,8 +196,9 @@ class Png(OneBytes):
 
     def decode_into(self, feature: Any, spec: FieldSpec, out: Array) -> None:
         """`decode` into `out`, [H, W] or [H, W, C], C-contiguous. SampleError where the image is not of that size and type."""
-        if out.shape[2:] in ((2,), (4,)):
-            _copy(images.decode_png(bytes(feature)), out)
+        if out.shape[2:] in ((2,), (4,)) or not HAS_OPENCV:
+            pixels = images.decode_png(bytes(feature))
+            _copy(pixels[:, :, 0] if out.ndim == 2 else pixels, out)
             return
         stored = cv2.imdecode(np.frombuffer(feature, np.uint8), cv2.IMREAD_UNCHANGED) if len(feature) else None
         if stored is None:

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import cv2
 import numpy as np
 from PIL import Image
 
 from tfprep.fields import Array, ImageArray
+from tfprep.opencv import cv2
 from tfprep.seeding import generator
 
 CLASSES = ("ground", "leaf", "star", "stone")

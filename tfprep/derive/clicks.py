@@ -22,13 +22,13 @@ from dataclasses import dataclass
 from math import ceil
 from typing import ClassVar, Literal, TypeAlias
 
-import cv2
 import numpy as np
 
 from tfprep.checks import require, require_class, require_count, require_distance, require_positive
 from tfprep.derive.distance import ERROR_PX, Box, box_of, depth_in, distance_to
 from tfprep.derive.inputs import classes_of, mask_of, points_of, size_of
 from tfprep.fields import Array, Kind, Sample
+from tfprep.opencv import cv2
 
 ClickDtype: TypeAlias = Literal["uint8", "uint16", "float32"]
 _HIGHEST = {"uint8": 255.0, "uint16": 65535.0, "float32": float("inf")}

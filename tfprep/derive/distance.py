@@ -21,12 +21,12 @@ from dataclasses import dataclass
 from math import ceil, hypot
 from typing import ClassVar, Literal, TypeAlias, get_args
 
-import cv2
 import numpy as np
 
 from tfprep.checks import require, require_class, require_not_negative, require_positive
 from tfprep.derive.inputs import mask_of
 from tfprep.fields import Array, Kind, Sample
+from tfprep.opencv import cv2
 
 Targets: TypeAlias = int | tuple[int, ...]
 DistanceDtype: TypeAlias = Literal["uint8", "uint16", "float16", "float32"]
@@ -274,7 +274,7 @@ def inner_boundary(region: Array) -> Array:
     return np.asarray(inside != eroded)
 
 
-_CROSS = cv2.getStructuringElement(cv2.MORPH_CROSS, (3, 3))
+_CROSS = np.array([[0, 1, 0], [1, 1, 1], [0, 1, 0]], np.uint8)
 
 
 _REACH = 6.0

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-import cv2
 import numpy as np
 
 from tfprep.checks import require, require_distance
 from tfprep.derive.inputs import image_of
 from tfprep.fields import Array, Kind, Sample
+from tfprep.opencv import cv2
 
 
 @dataclass(frozen=True)

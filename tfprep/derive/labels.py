@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-import cv2
 import numpy as np
 
 from tfprep.checks import require, require_class, require_count, require_distance, require_positive
@@ -19,6 +18,7 @@ from tfprep.derive.heatmaps import stamp_gaussian
 from tfprep.derive.inputs import classes_of, mask_of
 from tfprep.errors import SampleError
 from tfprep.fields import Array, Kind, Sample
+from tfprep.opencv import cv2
 
 
 @dataclass(frozen=True)

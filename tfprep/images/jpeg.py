@@ -16,19 +16,14 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-import cv2
 import numpy as np
 import simplejpeg
 
 from tfprep.errors import SampleError
 from tfprep.fields import Array, ImageArray, Size
 from tfprep.images.pillow import check_pixels, is_jpeg, opened, pillow_orientation, rgb_pixels
+from tfprep.opencv import cv2
 
-_SUBSAMPLINGS = {
-    "444": cv2.IMWRITE_JPEG_SAMPLING_FACTOR_444,
-    "422": cv2.IMWRITE_JPEG_SAMPLING_FACTOR_422,
-    "420": cv2.IMWRITE_JPEG_SAMPLING_FACTOR_420,
-}
 _SCAN, _END = 0xDA, 0xD9
 _SEQUENTIAL = {0xC0, 0xC1}
 """The codes of the markers (ITU-T T.81, table B.1) of sequential frames with Huffman coding."""
@@ -147,7 +142,7 @@ def encode_jpeg(image: ImageArray, quality: int, subsampling: str) -> bytes:
     pixels = np.ascontiguousarray(image) if gray else cv2.cvtColor(image, cv2.COLOR_RGB2BGR)
     options = [cv2.IMWRITE_JPEG_QUALITY, quality]
     if not gray:
-        options += [cv2.IMWRITE_JPEG_SAMPLING_FACTOR, _SUBSAMPLINGS[subsampling]]
+        options += [cv2.IMWRITE_JPEG_SAMPLING_FACTOR, getattr(cv2, f"IMWRITE_JPEG_SAMPLING_FACTOR_{subsampling}")]
     try:
         written, data = cv2.imencode(".jpg", pixels, options)
     except cv2.error:

@@ -22,7 +22,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import cv2
 import numpy as np
 from PIL import Image
 
@@ -31,6 +30,7 @@ from tfprep.fields import Array, Size
 from tfprep.images.dicom import Numbers, dicom_numbers, dicom_size, is_dicom
 from tfprep.images.jpeg import upright
 from tfprep.images.pillow import bits_per_channel, check_pixels, opened, pillow_orientation, upright_size
+from tfprep.opencv import cv2
 from tfprep.optional import require_package
 
 _EXACT_IN_FLOAT32 = 1 << 24

@@ -8,13 +8,13 @@ has one hash and not that of its rounding errors. On a picture of 32 x 32 gray p
 
 from __future__ import annotations
 
-import cv2
 import numpy as np
 
 from tfprep.fields import Array
 from tfprep.images.decode import decode_image
 from tfprep.images.jpeg import jpeg_header
 from tfprep.images.pillow import is_jpeg
+from tfprep.opencv import cv2
 
 HASH_BITS = 64
 _SIDE, _FREQUENCIES = 32, 8

@@ -8,13 +8,13 @@ import io
 import zlib
 from typing import Any
 
-import cv2
 import numpy as np
 from PIL import Image
 
-from tfprep.errors import SampleError
+from tfprep.errors import MissingDependencyError, SampleError
 from tfprep.fields import Array, ImageArray
 from tfprep.images.pillow import narrowed, strips
+from tfprep.opencv import HAS_OPENCV, cv2
 
 _GRAY_ALPHA = 4
 """The colour type of gray and alpha in a PNG's header, byte 25."""
@@ -40,6 +40,8 @@ def encode_png(array: Array, level: int) -> bytes:
 
 def decode_png(data: bytes) -> Array:
     """uint8 or uint16 [H, W, C] of what `encode_png` wrote. Raises SampleError."""
+    if not HAS_OPENCV:
+        return _by_pillow(data)
     pair = len(data) > 25 and data[25] == _GRAY_ALPHA
     array = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED) if data else None
     if array is None:
@@ -47,6 +49,18 @@ def decode_png(data: bytes) -> Array:
     if pair:
         return array[:, :, [0, 3]]
     return _swap_rgb(array if array.ndim == 3 else array[:, :, None])
+
+
+def _by_pillow(data: bytes) -> Array:
+    """The same by Pillow, which has no form for several channels of 16 bits."""
+    if len(data) > 25 and data[24] == 16 and data[25] != 0:
+        raise MissingDependencyError("a PNG of several channels of 16 bits needs OpenCV: pip install 'tfprep[opencv]'")
+    try:
+        with Image.open(io.BytesIO(data), formats=["PNG"]) as image:
+            array = np.array(image)
+    except (OSError, SyntaxError, ValueError) as error:
+        raise SampleError("not a whole PNG image") from error
+    return array if array.ndim == 3 else array[:, :, None]
 
 
 def has_right_checksums(data: bytes) -> bool:

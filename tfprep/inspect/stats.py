@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import cv2
 import numpy as np
 import pyarrow as pa
+from PIL import Image
 
 from tfprep.dataset import Dataset
 from tfprep.dataset.arrow import numpy_column, present
@@ -202,7 +202,7 @@ def _numbers(data: Dataset, sample: Mapping[str, Any]) -> dict[str, list[float]]
 def _gray(image: Array) -> Array:
     if image.shape[2] < 3:
         return np.ascontiguousarray(image[:, :, 0])
-    return np.asarray(cv2.cvtColor(np.ascontiguousarray(image[:, :, :3]), cv2.COLOR_RGB2GRAY))
+    return np.asarray(Image.fromarray(np.ascontiguousarray(image[:, :, :3])).convert("L"))
 
 
 def _areas(boxes: Array, area: float) -> list[float]:
@@ -212,11 +212,16 @@ def _areas(boxes: Array, area: float) -> list[float]:
 
 
 def _sharpness(gray: Array) -> float:
+    """The variance of the Laplacian."""
     scale = _SHARPNESS_SIDE / max(gray.shape)
     if scale < 1:
         size = max(1, round(gray.shape[1] * scale)), max(1, round(gray.shape[0] * scale))
-        gray = cv2.resize(gray, size, interpolation=cv2.INTER_AREA)
-    return float(cv2.Laplacian(gray, cv2.CV_64F).var())
+        gray = np.asarray(Image.fromarray(gray).resize(size, Image.Resampling.BOX))
+    if min(gray.shape) < 2:
+        return 0.0
+    padded = np.pad(gray.astype(np.float64), 1, mode="reflect")
+    sides = padded[:-2, 1:-1] + padded[2:, 1:-1] + padded[1:-1, :-2] + padded[1:-1, 2:]
+    return float((sides - 4 * padded[1:-1, 1:-1]).var())
 
 
 def _distributions(by_split: Mapping[str, Sequence[float] | Array]) -> dict[str, Distribution]:

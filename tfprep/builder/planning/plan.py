@@ -16,7 +16,6 @@ from pathlib import Path
 from platform import python_version
 from typing import Any
 
-import cv2
 import numpy as np
 import PIL
 import simplejpeg
@@ -27,6 +26,7 @@ from tfprep.builder.planning.samples import ArrangedSamples, SampleTable, arrang
 from tfprep.builder.receipts import ShardTask
 from tfprep.errors import SourceError
 from tfprep.fields import Kind
+from tfprep.opencv import HAS_OPENCV, cv2
 from tfprep.recipe import Recipe
 from tfprep.sources import Listing
 from tfprep.sources.raw import file_system_of
@@ -261,7 +261,7 @@ def maker_versions() -> dict[str, str]:
     return {
         "maker": str(MAKER),
         "numpy": np.__version__,
-        "opencv": cv2.__version__,
+        "opencv": cv2.__version__ if HAS_OPENCV else "none",
         "pillow": PIL.__version__,
         "simplejpeg": simplejpeg.__version__,
     }

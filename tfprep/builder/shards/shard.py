@@ -18,7 +18,6 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-import cv2
 import numpy as np
 
 from tfprep.builder.layout import Layout, check_mark, name_locked
@@ -53,6 +52,7 @@ from tfprep.dataset.names import shard_name
 from tfprep.errors import BuildError, RecipeError, SampleError
 from tfprep.fields import RASTER_KINDS, FieldSpec
 from tfprep.images import foreign_profile, perceptual_hash
+from tfprep.opencv import cv2
 from tfprep.recipe import Recipe
 from tfprep.recipe.file import load_recipe
 from tfprep.records import encode

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeAlias
 
-import cv2
 import numpy as np
 
 from tfprep.errors import SampleError
 from tfprep.fields import Array, FieldSpec
+from tfprep.opencv import cv2
 
 
 @dataclass(frozen=True)

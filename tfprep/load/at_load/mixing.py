@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import cv2
 import numpy as np
 
 from tfprep.errors import LoaderError
@@ -18,6 +17,7 @@ from tfprep.load.at_load.draws import PARTS, Mixed, mixtures
 from tfprep.load.at_load.ops import AtLoad, not_a_class
 from tfprep.load.order.schedule import BatchSchedule, Numbers
 from tfprep.load.reader.batch import Batch
+from tfprep.opencv import cv2
 
 HALF_UP = 1 / 512
 """Added before OpenCV rounds half to even: the sums are whole 256ths, so that this rounds halves up and changes nothing else."""

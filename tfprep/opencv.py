@@ -1,0 +1,35 @@
+"""OpenCV, imported when it is first used: datasets are opened, loaded and checked without it.
+
+`from tfprep.opencv import cv2` takes the place of `import cv2`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from typing import TYPE_CHECKING, Any
+
+from tfprep.errors import MissingDependencyError
+
+HAS_OPENCV = importlib.util.find_spec("cv2") is not None
+"""Whether OpenCV is installed."""
+__all__ = ["HAS_OPENCV", "cv2"]
+
+if TYPE_CHECKING:
+    import cv2
+else:
+
+    class _OpenCv:
+        """Stands for the module; each name is kept here when it is first used."""
+
+        def __getattr__(self, name: str) -> Any:
+            if not HAS_OPENCV:
+                raise MissingDependencyError(
+                    "what warps, draws or encodes pixels needs OpenCV: pip install 'tfprep[opencv]'; datasets are opened, loaded "
+                    "and checked without it"
+                )
+            value = getattr(importlib.import_module("cv2"), name)
+            setattr(self, name, value)
+            return value
+
+    cv2 = _OpenCv()
