@@ -397,3 +397,10 @@ def test_a_pipe_in_the_place_of_a_listing_is_named(tmp_path, source, name):
     os.mkfifo(tmp_path / name)
     with pytest.raises(SourceError, match=f"{name}.*not a regular file"):
         list(source.scan(tmp_path).entries)
+
+
+def test_the_way_out_is_no_layout_that_was_refused(tmp_path):
+    pictures(tmp_path, "{}.png", [f"{name}/{number}" for name in (" lead", "b") for number in range(2)])
+    with pytest.raises(SourceError, match=r"a class name has no spaces around it.*--as images"):
+        detect(tmp_path)
+    assert detect(tmp_path, "images").layout

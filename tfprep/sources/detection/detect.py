@@ -112,8 +112,9 @@ def _refused(tree: Inventory, refused: Sequence[Refusal], layout: Layout | None)
     first = refused[0].error
     if layout is not None:
         return first
-    kind = next((one.kind for one in folders(tree) if isinstance(one, LayoutGuess)), "images")
-    return SourceError(f"{first}. To read the images without these annotations: --as {kind}")
+    kinds = [one.kind for one in folders(tree) if isinstance(one, LayoutGuess)] + ["images"]
+    left = [kind for kind in kinds if kind not in {one.kind for one in refused}]
+    return SourceError(f"{first}. To read the images without these annotations: --as {left[0]}") if left else first
 
 
 def _without_images(tree: Inventory) -> Detected:
