@@ -248,7 +248,7 @@ def _default_shards(samples: int, raw_bytes: int) -> int:
 # --- versions ----------------------------------------------------------------------------------------------------------
 
 
-MAKER = 3
+MAKER = 4
 """Raised whenever tfprep itself makes other bytes of the same recipe and inputs, so that older shards are built again."""
 
 PRECISE_OPENCV = 5
