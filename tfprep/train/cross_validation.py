@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -104,9 +104,9 @@ def cross_validate(
 def _fold_of_folder(
     folder: str, build_model: Callable[[], Any], k: int, number: int, folding: dict[str, Any], options: Any, epochs: int
 ) -> dict[str, float]:
-    import tfprep
+    from tfprep.load import open as open_data
 
-    return _one_fold(build_model, tfprep.open(Path(folder)).folds(k, **folding)[number], options, epochs)
+    return _one_fold(build_model, open_data(folder).folds(k, **folding)[number], options, epochs)
 
 
 def _one_fold(
@@ -114,11 +114,7 @@ def _one_fold(
 ) -> dict[str, float]:
     train, validation = fold
     model = build_model()
-    feed, held_out = train.keras_loader(**options), validation.keras_loader(**options)
-    try:
+    with closing(train.keras_loader(**options)) as feed, closing(validation.keras_loader(**options)) as held_out:
         model.fit(feed, epochs=epochs, verbose=0)
         measured = model.evaluate(held_out, return_dict=True, verbose=0)
-    finally:
-        feed.close()
-        held_out.close()
     return {name: float(value) for name, value in measured.items()}

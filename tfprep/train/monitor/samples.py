@@ -129,16 +129,13 @@ class Sample:
 
     def as_json(self) -> dict[str, Any]:
         """Return what is written to `input.jsonl`."""
-        waits = {} if self.waits is None else _numbers(self.waits)
-        rest = asdict(replace(self, waits=None))
-        return {**rest, "waits": waits}
+        return {**asdict(replace(self, waits=None)), "waits": self._waits()}
 
     def as_scalars(self) -> dict[str, float]:
         """Return tag to value, for TensorBoard. Memory is in MB (10⁶ bytes)."""
-        waits = {} if self.waits is None else _numbers(self.waits)
-        tags = {"share": "input/wait_share", "p50_ms": "input/wait_ms/p50", "p99_ms": "input/wait_ms/p99"}
-        tags["images_per_s"] = "input/images_per_s"
-        timed = {tags[name]: value for name, value in waits.items() if name in tags and value is not None}
+        tags = {"share": "wait_share", "p50_ms": "wait_ms/p50", "p99_ms": "wait_ms/p99", "images_per_s": "images_per_s"}
+        waits = self._waits()
+        timed = {f"input/{tag}": waits[name] for name, tag in tags.items() if waits.get(name) is not None}
         memory = {"machine/rss_mb": self.machine.rss / MB, "machine/available_mb": self.machine.available / MB}
         elements = {f"buffers/elements/{stage.name}": float(stage.elements) for stage in self.stages}
         sizes = {f"buffers/mb/{stage.name}": stage.bytes / MB for stage in self.stages}
@@ -146,17 +143,21 @@ class Sample:
         gpus = {f"gpu/{name}_mb": used / MB for name, (used, _) in self.machine.gpus.items()}
         return {**timed, **memory, **elements, **sizes, **readers, **gpus}
 
-
-def _numbers(waits: Waits) -> dict[str, float | None]:
-    return {
-        "window_s": waits.window_s,
-        "batches": waits.batches,
-        "share": waits.share,
-        "p50_ms": waits.quantile_ms(50),
-        "p99_ms": waits.quantile_ms(99),
-        "pending_s": waits.pending_s,
-        "images_per_s": waits.images_per_s,
-    }
+    def _waits(self) -> dict[str, Any]:
+        waits = self.waits
+        return (
+            {}
+            if waits is None
+            else {
+                "window_s": waits.window_s,
+                "batches": waits.batches,
+                "share": waits.share,
+                "p50_ms": waits.quantile_ms(50),
+                "p99_ms": waits.quantile_ms(99),
+                "pending_s": waits.pending_s,
+                "images_per_s": waits.images_per_s,
+            }
+        )
 
 
 def swap_rates(sample: Sample, before: Sample) -> tuple[float, float]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from tfprep.errors import TrainError
@@ -72,7 +72,10 @@ class Stage:
 
 def stages(iterator: Any) -> tuple[Stage, ...]:
     """Return the stages of tf.data behind a `tf.data.Iterator`, the consumer's side first; none where autotune is off."""
-    if not is_tensor_iterator(iterator) or _autotune_is_off(iterator):
+    if not is_tensor_iterator(iterator) or iterator in _WITHOUT_MODEL:
+        return ()
+    datasets = _datasets_behind(iterator)  # TensorFlow logs an error for each request of a model that does not exist
+    if datasets and datasets[0].options().autotune.enabled is False:
         return ()
     import tensorflow as tf
 
@@ -84,15 +87,9 @@ def stages(iterator: Any) -> tuple[Stage, ...]:
     by_name: dict[str, Stage] = {}
     for depth, node in _from_the_consumer(model):
         if node.name != "Root":
-            stage = _stage(depth, node)
-            by_name[stage.name] = _sum(by_name[stage.name], stage) if stage.name in by_name else stage
+            name = f"{depth}/{node.name}"
+            by_name[name] = _stage(depth, node, by_name.get(name))
     return tuple(by_name.values())
-
-
-def _autotune_is_off(iterator: Any) -> bool:
-    # TensorFlow logs an error for each request of a model that does not exist.
-    datasets = _datasets_behind(iterator)
-    return iterator in _WITHOUT_MODEL or (bool(datasets) and datasets[0].options().autotune.enabled is False)
 
 
 def reader_stage(readers: Counters, depth: int) -> tuple[Stage, ...]:
@@ -184,9 +181,10 @@ def _from_the_consumer(model: Any) -> Iterator[tuple[int, Any]]:
         waiting += [(depth + 1, other) for other in reversed(node.inputs)]
 
 
-def _stage(depth: int, node: Any) -> Stage:
+def _stage(depth: int, node: Any, sibling: Stage | None) -> Stage:
+    """The stage of a node, together with a stage of the same kind and depth."""
     parameters = {parameter.name: int(parameter.value) for parameter in node.parameters}
-    return Stage(
+    stage = Stage(
         name=f"{depth}/{node.name}",
         elements=int(node.buffered_elements),
         bytes=int(node.buffered_bytes),
@@ -196,16 +194,8 @@ def _stage(depth: int, node: Any) -> Stage:
         parallelism=max(1, parameters.get("parallelism", 1)),
         per_element=float(node.ratio),
     )
-
-
-def _sum(one: Stage, other: Stage) -> Stage:
-    return Stage(
-        name=one.name,
-        elements=one.elements + other.elements,
-        bytes=one.bytes + other.bytes,
-        produced=one.produced + other.produced,
-        busy_s=one.busy_s + other.busy_s,
-        capacity=one.capacity + other.capacity,
-        parallelism=max(one.parallelism, other.parallelism),
-        per_element=one.per_element,
-    )
+    if sibling is None:
+        return stage
+    summed = ("elements", "bytes", "produced", "busy_s", "capacity")
+    numbers = {name: getattr(sibling, name) + getattr(stage, name) for name in summed}
+    return replace(sibling, parallelism=max(sibling.parallelism, stage.parallelism), **numbers)
