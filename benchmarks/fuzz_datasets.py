@@ -36,8 +36,7 @@ from PIL import Image
 import tfprep
 from tfprep import Recipe, codecs, sources
 from tfprep.builder import BuildOptions, build
-from tfprep.dataset.digests import digest_of
-from tfprep.dataset.manifest import seal
+from tfprep.dataset.manifest import digest_of, seal
 from tfprep.dataset.verify import verify
 from tfprep.errors import TfprepError
 from tfprep.records import masked_crc

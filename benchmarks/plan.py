@@ -48,7 +48,7 @@ from tfprep.builder.publication.publish import publish
 from tfprep.builder.receipts import Contents, Receipt, read_receipt, write_receipt
 from tfprep.builder.shards.sums import FieldForm, form_of, most_common
 from tfprep.dataset import FileInfo
-from tfprep.dataset.digests import sha256_of
+from tfprep.dataset.manifest import sha256_of
 from tfprep.dataset.names import shard_name
 from tfprep.fields import FieldSpec
 from tfprep.images import encode_jpeg

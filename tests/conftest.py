@@ -22,10 +22,9 @@ from hypothesis import HealthCheck, settings
 from tests.storage.server import S3, s3_server
 from tfprep import codecs, records
 from tfprep.dataset import FieldInfo, FileInfo, Manifest, SplitInfo, Statistics, read_manifest
-from tfprep.dataset.digests import digest_of
 from tfprep.dataset.index import schema, write_index
 from tfprep.dataset.locations import write_locations
-from tfprep.dataset.manifest import seal
+from tfprep.dataset.manifest import digest_of, seal
 from tfprep.dataset.names import INDEX, LOCATIONS, shard_name
 from tfprep.errors import DatasetError
 from tfprep.fields import FieldSpec

@@ -10,8 +10,8 @@ import pytest
 import tfprep
 from tests.conftest import write_dataset
 from tests.waiting import wait_until
-from tfprep.dataset.digests import sha256_of
 from tfprep.dataset.imported.make import index_tfrecords
+from tfprep.dataset.manifest import sha256_of
 from tfprep.errors import LoaderError, RecordError
 from tfprep.load import local as module
 from tfprep.load.local import first_needed

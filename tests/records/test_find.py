@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from tfprep.records.find import BYTES, FLOAT, INT64, NO_LIST, PADDING, find_features, find_in_one
-from tfprep.records.walk import walk
+from tfprep.records.framing import walk
 
 RNG = np.random.default_rng(5)
 LISTS = {"bytes_list": BYTES, "float_list": FLOAT, "int64_list": INT64, None: NO_LIST}

@@ -15,8 +15,7 @@ from tests.storage.server import VERBS
 from tfprep.errors import DatasetError, ObjectChangedError, SampleError, StorageError
 from tfprep.storage import objects
 from tfprep.storage.address import Url, parse_url
-from tfprep.storage.folder import FolderStore
-from tfprep.storage.store import open_store
+from tfprep.storage.store import FolderStore, open_store
 from tfprep.storage.urls import listed_sizes
 
 pytest.importorskip("obstore")

@@ -14,7 +14,7 @@ from tfprep.dataset import Manifest, read_manifest
 from tfprep.dataset.names import PRIVATE
 from tfprep.errors import BuildError, DatasetError, StorageError
 from tfprep.storage.address import ObjectInfo
-from tfprep.storage.uploads import Upload, abort_uploads, can_list_uploads, list_uploads
+from tfprep.storage.objects import Upload, abort_uploads, can_list_uploads, list_uploads
 from tfprep.storage.urls import PathOrUrl, folder_at, is_remote
 
 _RECEIPTS = f"{PRIVATE}/receipts"

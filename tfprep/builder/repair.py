@@ -28,9 +28,8 @@ from tfprep.builder.salvage import mended_frames, save_rest
 from tfprep.builder.shards.unfinished import DIGEST, KEY
 from tfprep.builder.start import build, build_shards
 from tfprep.dataset import Dataset, FileInfo, Manifest, open_dataset, read_manifest
-from tfprep.dataset.digests import digest_of, sha256_of
 from tfprep.dataset.locations import write_locations
-from tfprep.dataset.manifest import MANIFEST
+from tfprep.dataset.manifest import MANIFEST, digest_of, sha256_of
 from tfprep.dataset.names import PRIVATE
 from tfprep.dataset.parse import parse_manifest
 from tfprep.dataset.verify import Fault, verify

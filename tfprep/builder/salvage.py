@@ -24,10 +24,9 @@ from tfprep.builder.publication.contents import mean_and_std
 from tfprep.builder.shards.sums import Moments, class_counts, image_moments
 from tfprep.dataset import Dataset, FileInfo, Manifest, SplitInfo, Statistics
 from tfprep.dataset.croissant import CROISSANT, croissant_text
-from tfprep.dataset.digests import digest_of, sha256_of
 from tfprep.dataset.index import label_type, schema, write_index
 from tfprep.dataset.locations import write_locations
-from tfprep.dataset.manifest import MANIFEST
+from tfprep.dataset.manifest import MANIFEST, digest_of, sha256_of
 from tfprep.dataset.names import INDEX, LOCATIONS, REJECTS
 from tfprep.dataset.tfds import tfds_files
 from tfprep.errors import DatasetError

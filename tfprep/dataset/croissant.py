@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from tfprep.dataset.digests import FileDigest
-from tfprep.dataset.manifest import Manifest
+from tfprep.dataset.manifest import FileDigest, Manifest
 from tfprep.plain_json import indented
 
 CROISSANT = "croissant.json"

@@ -14,11 +14,10 @@ import numpy as np
 import pyarrow as pa
 
 from tfprep.codecs import Codec, Scalar, Texts, from_description
-from tfprep.dataset.digests import crc32c_of
 from tfprep.dataset.imported.shards import check_shards, path_below, root_of
 from tfprep.dataset.index import read_index
 from tfprep.dataset.locations import Locations
-from tfprep.dataset.manifest import BESIDE, MANIFEST, FieldInfo, FileInfo, Manifest, SplitInfo
+from tfprep.dataset.manifest import BESIDE, MANIFEST, FieldInfo, FileInfo, Manifest, SplitInfo, crc32c_of
 from tfprep.dataset.names import PRIVATE
 from tfprep.dataset.parse import MOST_BYTES, parse_manifest
 from tfprep.errors import DatasetError, DatasetReplacedError, RecordError, SampleError, StorageError

@@ -6,15 +6,18 @@ The file ends with the SHA-256 of all bytes before it, in one exact form (`seal`
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any
 
-from tfprep.dataset.digests import FileDigest
+import google_crc32c
+
 from tfprep.dataset.names import INDEX, LOCATIONS, check_file_name
 from tfprep.errors import DatasetError
 from tfprep.fields import FieldSpec
 from tfprep.plain_json import indented
+from tfprep.storage.urls import open_file
 
 FORMAT_VERSION = 2
 MANIFEST = "tfprep.json"
@@ -191,3 +194,54 @@ def is_sealed(content: bytes) -> bool:
 
 def _ending(text: bytes) -> str:
     return f',\n "sha256": "{hashlib.sha256(text).hexdigest()}"\n}}\n'
+
+
+# --- digests of files --------------------------------------------------------------------------------------------------
+
+_CHUNK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class FileDigest:
+    """Size in bytes, CRC-32C (not masked) and SHA-256 (hexadecimal) of one file."""
+
+    bytes: int
+    crc32c: int
+    sha256: str
+
+
+def digest_of(path: Path) -> FileDigest:
+    """Read a file once and return its digest."""
+    size, crc, sha256 = 0, 0, hashlib.sha256()
+    for chunk in _chunks(path):
+        size += len(chunk)
+        crc = google_crc32c.extend(crc, chunk)
+        sha256.update(chunk)
+    return FileDigest(size, crc, sha256.hexdigest())
+
+
+def crc32c_of(path: Path) -> int:
+    """Read a file once and return its CRC-32C."""
+    crc = 0
+    for chunk in _chunks(path):
+        crc = google_crc32c.extend(crc, chunk)
+    return crc
+
+
+def matches(path: Path, digest: FileDigest) -> bool:
+    """Return whether the file exists with the size and CRC-32C of the digest."""
+    return path.is_file() and path.stat().st_size == digest.bytes and crc32c_of(path) == digest.crc32c
+
+
+def sha256_of(path: Path) -> str:
+    """Read a file once and return its SHA-256 in hexadecimal."""
+    digest = hashlib.sha256()
+    for chunk in _chunks(path):
+        digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _chunks(path: Path) -> Iterator[bytes]:
+    with open_file(path) as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            yield chunk

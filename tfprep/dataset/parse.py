@@ -19,11 +19,11 @@ from typing import Any, TypeVar
 import numpy as np
 
 from tfprep.codecs import from_description
-from tfprep.dataset.digests import FileDigest
 from tfprep.dataset.manifest import (
     FORMAT_VERSION,
     NOT_SEALED,
     FieldInfo,
+    FileDigest,
     FileInfo,
     Imported,
     Manifest,

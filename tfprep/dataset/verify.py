@@ -17,9 +17,8 @@ import pyarrow as pa
 from tfprep.codecs import Scalar, Texts
 from tfprep.dataset.arrow import numpy_column
 from tfprep.dataset.dataset import Dataset, load_manifest, manifest_folder
-from tfprep.dataset.digests import digest_of, sha256_of
 from tfprep.dataset.index import read_index
-from tfprep.dataset.manifest import MANIFEST, NOT_SEALED, FileInfo, Manifest, is_sealed
+from tfprep.dataset.manifest import MANIFEST, NOT_SEALED, FileInfo, Manifest, digest_of, is_sealed, sha256_of
 from tfprep.dataset.parse import parse_manifest
 from tfprep.errors import DatasetError, TfprepError
 from tfprep.fields import RASTER_KINDS

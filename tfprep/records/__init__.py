@@ -6,12 +6,13 @@ from tfprep.records.framing import (
     RecordWriter,
     check_frame,
     footer_crc,
+    format_index,
     frame,
     masked_crc,
+    read_index,
     read_record,
     read_records,
 )
-from tfprep.records.index import format_index, read_index
 
 __all__ = [
     "FeatureSpan",

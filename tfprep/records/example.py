@@ -12,7 +12,7 @@ the payload each feature's own bytes lie, so that a reader can go straight there
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -20,12 +20,12 @@ import numpy.typing as npt
 
 from tfprep.errors import SampleError
 from tfprep.fields import Array
+from tfprep.records.wire import BYTES, fields, messages, varint
 
 FeatureValue: TypeAlias = "bytes | Sequence[bytes] | npt.NDArray[Any]"
 """bytes or a sequence of bytes (BytesList), a float32 array [N] (FloatList) or an int64 array [N] (Int64List)."""
 Decoded: TypeAlias = "list[bytes] | npt.NDArray[Any]"
 
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _BYTES_LIST, _FLOAT_LIST, _INT64_LIST = 1, 2, 3
 
 
@@ -57,7 +57,7 @@ def encode(features: Mapping[str, FeatureValue]) -> tuple[bytes, dict[str, Featu
         chunks += (head, content, tail)
         ends[name] = (position + len(head), len(content))
         position += len(head) + len(content) + len(tail)
-    prefix = b"\x0a" + _varint(position)
+    prefix = b"\x0a" + varint(position)
     spans = {name: FeatureSpan(len(prefix) + start, size) for name, (start, size) in ends.items()}
     return b"".join((prefix, *chunks)), spans
 
@@ -79,12 +79,14 @@ def decode(payload: bytes) -> dict[str, Decoded]:
     """
     features: dict[str, Decoded] = {}
     view = memoryview(payload)
-    for number, body in _fields(view):
-        if number == 1:
-            for inner, entry in _fields(_expect_bytes(body)):
+    try:
+        for number, start, stop in messages(view, 0, len(view), 1):
+            for inner, first, last in messages(view, start, stop, 1) if number == 1 else ():
                 if inner == 1:
-                    name, value = _decode_entry(_expect_bytes(entry))
+                    name, value = _decode_entry(view, first, last)
                     features[name] = value
+    except ValueError as error:
+        raise ValueError(f"not a tf.train.Example: {error}") from error
     return features
 
 
@@ -95,23 +97,23 @@ def _entry(name: str, value: FeatureValue) -> tuple[bytes, bytes, bytes]:
     """Encode one map entry, divided at the bytes that its span points to."""
     kind, head, content, tail = _list(value)
     body = len(head) + len(content) + len(tail)
-    feature = bytes((kind << 3 | _BYTES,)) + _varint(body)
+    feature = bytes((kind << 3 | BYTES,)) + varint(body)
     label = name.encode()
-    key = b"\x0a" + _varint(len(label)) + label
-    inner = key + b"\x12" + _varint(len(feature) + body) + feature
-    return b"\x0a" + _varint(len(inner) + body) + inner + head, content, tail
+    key = b"\x0a" + varint(len(label)) + label
+    inner = key + b"\x12" + varint(len(feature) + body) + feature
+    return b"\x0a" + varint(len(inner) + body) + inner + head, content, tail
 
 
 def _list(value: FeatureValue) -> tuple[int, bytes, bytes, bytes]:
     """Return which list it is, and the bytes before the content, of the content and after it."""
     if isinstance(value, bytes):
-        return _BYTES_LIST, b"\x0a" + _varint(len(value)), value, b""
+        return _BYTES_LIST, b"\x0a" + varint(len(value)), value, b""
     if isinstance(value, np.ndarray):
         return _packed(value)
-    rest = b"".join(b"\x0a" + _varint(len(item)) + item for item in value[1:])
+    rest = b"".join(b"\x0a" + varint(len(item)) + item for item in value[1:])
     if not value:
         return _BYTES_LIST, b"", b"", b""
-    return _BYTES_LIST, b"\x0a" + _varint(len(value[0])), bytes(value[0]), rest
+    return _BYTES_LIST, b"\x0a" + varint(len(value[0])), bytes(value[0]), rest
 
 
 def _packed(value: npt.NDArray[Any]) -> tuple[int, bytes, bytes, bytes]:
@@ -120,95 +122,38 @@ def _packed(value: npt.NDArray[Any]) -> tuple[int, bytes, bytes, bytes]:
     if value.dtype == np.float32:
         kind, content = _FLOAT_LIST, value.astype("<f4", copy=False).tobytes()
     else:
-        kind, content = _INT64_LIST, b"".join(map(_varint, value.tolist()))
-    return kind, (b"\x0a" + _varint(len(content))) if content else b"", content, b""
-
-
-def _varint(value: int) -> bytes:
-    """Encode a number in base 128, least significant group first; a negative number as its 64-bit two's complement."""
-    if 0 <= value < 0x80:
-        return bytes((value,))
-    value &= 0xFFFF_FFFF_FFFF_FFFF
-    groups = bytearray()
-    while value >= 0x80:
-        groups.append(value & 0x7F | 0x80)
-        value >>= 7
-    groups.append(value)
-    return bytes(groups)
+        kind, content = _INT64_LIST, b"".join(map(varint, value.tolist()))
+    return kind, (b"\x0a" + varint(len(content))) if content else b"", content, b""
 
 
 # --- reading --------------------------------------------------------------------------------------------------------
 
 
-def _fields(view: memoryview) -> Iterator[tuple[int, int | memoryview]]:
-    """Yield the fields of one message as (number, varint or bytes)."""
-    position = 0
-    while position < len(view):
-        tag, position = _read_varint(view, position)
-        number, wire = tag >> 3, tag & 7
-        if wire == _VARINT:
-            value, position = _read_varint(view, position)
-            yield number, value
-            continue
-        if wire == _BYTES:
-            size, position = _read_varint(view, position)
-        elif wire in (_FIXED32, _FIXED64):
-            size = 4 if wire == _FIXED32 else 8
-        else:
-            raise ValueError(f"not a tf.train.Example: wire type {wire} at byte {position}")
-        if position + size > len(view):
-            raise ValueError(f"not a tf.train.Example: a field of {size} bytes ends behind its message")
-        yield number, view[position : position + size]
-        position += size
-
-
-def _read_varint(view: memoryview, position: int) -> tuple[int, int]:
-    value = shift = 0
-    while position < len(view) and shift < 70:
-        byte = view[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, position
-        shift += 7
-    raise ValueError(f"not a tf.train.Example: a number without an end at byte {position}")
-
-
-def _expect_bytes(body: int | memoryview) -> memoryview:
-    if isinstance(body, int):
-        raise ValueError("not a tf.train.Example: a number where a message belongs")
-    return body
-
-
-def _decode_entry(entry: memoryview) -> tuple[str, Decoded]:
+def _decode_entry(view: memoryview, start: int, stop: int) -> tuple[str, Decoded]:
     name = ""
     value: Decoded = []
-    for number, body in _fields(entry):
+    for number, first, last in messages(view, start, stop, 2):
         if number == 1:
-            name = bytes(_expect_bytes(body)).decode()
+            name = bytes(view[first:last]).decode()
         elif number == 2:
-            value = _decode_feature(_expect_bytes(body))
+            value = _decode_feature(view, first, last)
     return name, value
 
 
-def _decode_feature(feature: memoryview) -> Decoded:
+def _decode_feature(view: memoryview, start: int, stop: int) -> Decoded:
     value: Decoded = []
-    for kind, body in _fields(feature):
-        values = [item for number, item in _fields(_expect_bytes(body)) if number == 1]
+    for kind, first, last in messages(view, start, stop, 3):
+        items = [(wire, view[at:end]) for number, wire, at, end in fields(view, first, last) if number == 1]
         if kind == _BYTES_LIST:
-            value = [bytes(_expect_bytes(item)) for item in values]
-        elif kind == _FLOAT_LIST:
-            value = np.frombuffer(b"".join(bytes(_expect_bytes(item)) for item in values), "<f4").astype(np.float32)
+            if any(wire != BYTES for wire, _ in items):
+                raise ValueError("a number where bytes belong")
+            value = [bytes(item) for _, item in items]
+        elif kind == _FLOAT_LIST:  # packed, or one by one
+            value = np.frombuffer(b"".join(bytes(item) for _, item in items), "<f4").astype(np.float32)
         elif kind == _INT64_LIST:
-            value = np.concatenate([np.empty(0, np.int64), *map(_numbers, values)])
+            numbers = [_varints(np.frombuffer(item, np.uint8)) for _, item in items]
+            value = np.concatenate([np.empty(0, np.int64), *numbers])
     return value
-
-
-def _numbers(item: int | memoryview) -> Array:
-    """Decode the numbers of a packed list, or the single number of an unpacked field."""
-    if isinstance(item, int):
-        return np.array([item & 0xFFFF_FFFF_FFFF_FFFF], np.uint64).astype(np.int64)
-    return _varints(np.frombuffer(item, np.uint8))
 
 
 def unpack(content: Array, dtype: str) -> Array:

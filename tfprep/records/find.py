@@ -17,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tfprep.fields import Array
+from tfprep.records.wire import fields, messages, varint
 
 NO_LIST, BYTES, FLOAT, INT64 = 0, 1, 2, 3
 """The kinds of a feature, by the number of its list in `tf.train.Feature`; 0 for a feature without a list."""
@@ -92,16 +93,20 @@ def find_in_one(payload: bytes | memoryview) -> dict[bytes, _Span]:
     """Find the features of one Example, in any form that protocol buffers allow; ExampleError where there is none."""
     spans: dict[bytes, _Span] = {}
     view = memoryview(payload)
-    for number, start, end in _fields(view, 0, len(view)):
-        if number == 2 and start >= 0:
-            raise ExampleError(
-                "it is a tf.train.SequenceExample (it has feature_lists), which has no one value a feature"
-            )
-        if number == 1:
-            for inner, first, last in _fields(view, *_message(start, end)):
+    try:
+        for number, start, stop in messages(view, 0, len(view), 2):
+            if number == 2:
+                raise ExampleError(
+                    "it is a tf.train.SequenceExample (it has feature_lists), which has no one value a feature"
+                )
+            for inner, first, last in messages(view, start, stop, 1) if number == 1 else ():
                 if inner == 1:
-                    name, span = _entry(view, *_message(first, last))
+                    name, span = _entry(view, first, last)
                     spans[name] = span
+    except ExampleError:
+        raise
+    except ValueError as error:
+        raise ExampleError("its bytes are no tf.train.Example") from error
     return spans
 
 
@@ -235,7 +240,7 @@ class _Finder:
         """How many varints these bytes are, and whether the last of them ends with the bytes."""
         if (size == 1).all():
             return np.ones(len(at), np.int64), self.buffer.take(at) < 0x80
-        bytes_ = _gathered(self.buffer, at, size) < 0x80
+        bytes_ = gather(self.buffer, at, size) < 0x80
         ends = np.concatenate([[0], np.cumsum(bytes_)])
         last = np.cumsum(size)
         whole = np.ones(len(at), bool)
@@ -261,15 +266,10 @@ class _Finder:
         ok[some] = False
 
 
-def _gathered(buffer: Array, at: Array, size: Array) -> Array:
-    """The bytes of many pieces, one after another."""
+def gather(buffer: Array, at: Array, size: Array) -> Array:
+    """Return the bytes of many pieces of a buffer, one after another: uint8 [sum of size]."""
     first = np.cumsum(size) - size
     return buffer.take(np.repeat(at - first, size) + np.arange(int(size.sum())))
-
-
-def gather(buffer: Array, at: Array, size: Array) -> Array:
-    """The bytes of many pieces of a buffer, one after another: uint8 [sum of size]."""
-    return _gathered(buffer, at, size)
 
 
 def _joined(name: bytes, parts: list[Feature], excluded: set[int]) -> Feature:
@@ -314,81 +314,44 @@ def _one_by_one(
         yield _OddFeature(name, *np.array(rows, np.int64).T)
 
 
-def _fields(view: memoryview, at: int, stop: int) -> Iterator[tuple[int, int, int]]:
-    """The fields of a message as (number, start, stop); start is -1 - wire type for a field that is no message or bytes."""
-    while at < stop:
-        tag, at = _varint(view, at, stop)
-        number, wire = tag >> 3, tag & 7
-        if wire == 0:
-            first = at
-            _, at = _varint(view, at, stop)
-            yield number, -1 - first, at
-            continue
-        size = {1: 8, 5: 4}.get(wire)
-        if wire == 2:
-            size, at = _varint(view, at, stop)
-        if size is None or at + size > stop:
-            raise ExampleError("its bytes are no tf.train.Example")
-        yield number, at if wire == 2 else -1 - at, at + size
-        at += size
-
-
-def _varint(view: memoryview, at: int, stop: int) -> tuple[int, int]:
-    value = 0
-    for shift in range(0, 70, 7):
-        if at >= stop:
-            break
-        byte = view[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            if shift and not byte:
-                raise ExampleError("a number in it is longer than it needs to be; no writer of Examples does that")
-            return value, at
-    raise ExampleError("its bytes are no tf.train.Example")
-
-
-def _message(start: int, stop: int) -> tuple[int, int]:
-    if start < 0:
-        raise ExampleError("its bytes are no tf.train.Example")
-    return start, stop
-
-
 def _entry(view: memoryview, start: int, stop: int) -> tuple[bytes, _Span]:
     name, span = b"", _Span(NO_LIST, start, 0, 0)
-    for number, first, last in _fields(view, start, stop):
+    for number, first, last in messages(view, start, stop, 2):
         if number == 1:
-            name = bytes(view[slice(*_message(first, last))])
+            name = bytes(view[first:last])
         elif number == 2:
-            span = _one_feature(view, *_message(first, last))
+            span = _one_feature(view, first, last)
     return name, span
 
 
 def _one_feature(view: memoryview, start: int, stop: int) -> _Span:
     span = _Span(NO_LIST, start, 0, 0)
-    for kind, begin, end in _fields(view, start, stop):
-        if kind not in (BYTES, FLOAT, INT64):
-            continue
-        first, last = _message(begin, end)
-        items = [(at, to) for number, at, to in _fields(view, first, last) if number == 1]
-        span = _Span(kind, first, last - first, len(items)) if kind == BYTES else _one_list(view, kind, items, first)
+    for kind, first, last in messages(view, start, stop, 3):
+        if kind in (BYTES, FLOAT, INT64):
+            items = [item for item in fields(view, first, last) if item[0] == 1]
+            span = _one_list(view, kind, items, first, last)
     return span
 
 
-def _one_list(view: memoryview, kind: int, items: list[tuple[int, int]], start: int) -> _Span:
-    """Numbers that lie in one piece: packed in one chunk, or a single unpacked one."""
-    full = [(at, end) for at, end in items if at < 0 or end > at]
+def _one_list(view: memoryview, kind: int, items: list[tuple[int, int, int, int]], start: int, stop: int) -> _Span:
+    """Return the place of strings, one after another, or of numbers that lie in one piece: packed, or a single unpacked one."""
+    if kind == BYTES:
+        content = 0
+        for _, _, at, end in items:
+            content += 1 + len(varint(end - at)) + end - at
+        if content != stop - start:
+            raise ExampleError("a number in it is longer than it needs to be; no writer of Examples does that")
+        return _Span(kind, start, stop - start, len(items))
+    full = [(at, end) for _, _, at, end in items if end > at]
     if not full:
         return _Span(kind, start, 0, 0)
     if len(full) > 1:
         raise ExampleError("a list of numbers is not packed into one piece; write it with TensorFlow or protobuf anew")
     at, end = full[0]
-    at = at if at >= 0 else -1 - at
-    content = bytes(view[at:end])
     if kind == FLOAT:
-        if len(content) % 4:
-            raise ExampleError(f"{len(content)} bytes are no list of float32")
-        return _Span(kind, at, len(content), len(content) // 4)
-    if content[-1] >= 0x80:
+        if (end - at) % 4:
+            raise ExampleError(f"{end - at} bytes are no list of float32")
+        return _Span(kind, at, end - at, (end - at) // 4)
+    if view[end - 1] >= 0x80:
         raise ExampleError("the last number of a list has no end")
-    return _Span(kind, at, len(content), sum(byte < 0x80 for byte in content))
+    return _Span(kind, at, end - at, sum(byte < 0x80 for byte in view[at:end]))

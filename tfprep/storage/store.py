@@ -6,12 +6,18 @@ under its name or not at all, so a reader never sees half of one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import fcntl
+import io
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol, TypeAlias
+from typing import BinaryIO, Protocol, TypeAlias
 
+from tfprep.errors import DatasetError, ObjectChangedError, StorageError
 from tfprep.storage.address import ObjectInfo, Url, parse_url
-from tfprep.storage.folder import FolderStore
+from tfprep.storage.local import open_regular, sync_folder, whole_file, writing
 from tfprep.storage.objects import ObjectStore
 
 Content: TypeAlias = bytes | Path
@@ -103,3 +109,100 @@ def open_store(place: str | Path | Url) -> Store:
     if isinstance(place, Url):
         return ObjectStore(place)
     return FolderStore(Path(str(place).removeprefix("file://")))
+
+
+# --- a local folder ----------------------------------------------------------------------------------------------------
+
+_COPY_BYTES = 1 << 20
+
+
+class FolderStore:
+    """The files of a folder and of its folders. Links and special files are not listed, and files that lead out are not read."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def list(self, folder: str = "", *, recursive: bool = True) -> list[ObjectInfo]:
+        top = self._folder / folder
+        names = (path for path in (top.rglob("*") if recursive else top.glob("*")) if not path.name.startswith("."))
+        files = [path for path in names if path.is_file() and not path.is_symlink()]
+        return sorted((self._info(path) for path in files), key=lambda info: info.name)
+
+    def info(self, name: str) -> ObjectInfo:
+        with self._open(name):
+            return self._info(self._folder / name)
+
+    def read(self, name: str, start: int = 0, stop: int | None = None) -> memoryview:
+        with self._open(name) as file:
+            file.seek(start)
+            return memoryview(file.read() if stop is None else file.read(stop - start))
+
+    def read_version(self, name: str, start: int, stop: int) -> tuple[memoryview, str]:
+        with self._open(name) as file:
+            file.seek(start)
+            return memoryview(file.read(stop - start)), self._info(self._folder / name).version
+
+    def read_whole(self, name: str, check: Callable[[int], None]) -> memoryview:
+        with self._open(name) as file:
+            check(os.fstat(file.fileno()).st_size)
+            return memoryview(file.read())
+
+    def read_ranges(self, name: str, ranges: Sequence[tuple[int, int]]) -> Sequence[memoryview]:
+        pieces = [self.read(name, start, stop) for start, stop in ranges]
+        for piece, (start, stop) in zip(pieces, ranges, strict=True):
+            if len(piece) < stop - start:
+                raise StorageError(f"{self._folder / name} ends at byte {start + len(piece)}, before byte {stop}")
+        return pieces
+
+    def write(self, name: str, content: bytes | Path) -> str:
+        path = self._folder / name
+        with writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        with (
+            io.BytesIO(content) if isinstance(content, bytes) else content.open("rb") as source,
+            whole_file(path) as file,
+        ):
+            shutil.copyfileobj(source, file, _COPY_BYTES)
+        sync_folder(path.parent)
+        return self._info(path).version
+
+    def replace(self, name: str, content: bytes, version: str | None) -> str:
+        path = self._folder / name
+        with writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        with _alone_in(path.parent):
+            current = self._info(path).version if path.is_file() else None
+            if current != version:
+                raise ObjectChangedError(f"{path} was written by another process in the meantime")
+            return self.write(name, content)
+
+    def delete(self, names: Sequence[str]) -> None:
+        for name in names:
+            with writing(self._folder / name):
+                (self._folder / name).unlink(missing_ok=True)
+
+    def _info(self, path: Path) -> ObjectInfo:
+        status = path.stat()
+        version = f"{status.st_ino}-{status.st_size}-{status.st_mtime_ns}"
+        return ObjectInfo(path.relative_to(self._folder).as_posix(), status.st_size, version)
+
+    @contextmanager
+    def _open(self, name: str) -> Iterator[BinaryIO]:
+        try:
+            with open_regular(self._folder / name) as file:
+                yield file
+        except StorageError:
+            raise
+        except DatasetError as error:
+            raise StorageError(str(error)) from error.__cause__
+
+
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Hold the lock of a folder, so that a comparison and the writing after it are one step."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from tfprep.records import frame
+from tfprep.records.wire import varint
 
 Value: TypeAlias = "int | float | str | bytes | list[bytes]"
 
@@ -96,19 +97,11 @@ def _field(number: int, value: Value) -> bytes:
     if isinstance(value, list):
         return b"".join(_field(number, item) for item in value)
     if isinstance(value, int):
-        return _varint(number << 3) + _varint(value)
+        return varint(number << 3) + varint(value)
     if isinstance(value, float):
-        return _varint(number << 3 | 1) + struct.pack("<d", value)
+        return varint(number << 3 | 1) + struct.pack("<d", value)
     content = value.encode() if isinstance(value, str) else value
-    return _varint(number << 3 | 2) + _varint(len(content)) + content
-
-
-def _varint(value: int) -> bytes:
-    encoded = bytearray()
-    while value > 0x7F:
-        encoded.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes([*encoded, value])
+    return varint(number << 3 | 2) + varint(len(content)) + content
 
 
 def _texts(texts: list[bytes], shape: tuple[int, ...]) -> bytes:

@@ -35,8 +35,7 @@ from tfprep.builder.publication.publish import (
 from tfprep.builder.receipts import Receipt, contents_path
 from tfprep.builder.store_lock import StoreLock, store_locked
 from tfprep.dataset import Manifest, read_manifest
-from tfprep.dataset.digests import FileDigest, digest_of
-from tfprep.dataset.manifest import MANIFEST
+from tfprep.dataset.manifest import MANIFEST, FileDigest, digest_of
 from tfprep.dataset.names import INDEX, LOCATIONS, PRIVATE, stored_name
 from tfprep.dataset.tfds import tfds_files
 from tfprep.errors import BuildError, DatasetError, ObjectChangedError, StorageError

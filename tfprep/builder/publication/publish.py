@@ -30,10 +30,9 @@ from tfprep.builder.publication.contents import index_tables, manifest_of
 from tfprep.builder.receipts import Receipt
 from tfprep.dataset import FileInfo, Manifest, read_manifest
 from tfprep.dataset.croissant import CROISSANT, croissant_text
-from tfprep.dataset.digests import FileDigest, digest_of, matches
 from tfprep.dataset.index import label_type, schema, write_index
 from tfprep.dataset.locations import without_crcs, write_locations
-from tfprep.dataset.manifest import MANIFEST
+from tfprep.dataset.manifest import MANIFEST, FileDigest, digest_of, matches
 from tfprep.dataset.names import INDEX, LOCATIONS, REJECTS, hidden_name
 from tfprep.dataset.tfds import tfds_files
 from tfprep.errors import DatasetError, TooManyRejectsError

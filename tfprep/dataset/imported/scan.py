@@ -21,8 +21,8 @@ from tfprep.fields import Array
 from tfprep.images.headers import JPEG, NO_IMAGE, Headers, read_headers
 from tfprep.images.pillow import MAX_PIXELS
 from tfprep.records.find import BYTES, FLOAT, INT64, NO_LIST, PADDING, Feature, find_features, gather
-from tfprep.records.framing import FRAME_BYTES, HEADER_BYTES, masked
-from tfprep.records.walk import Walk, walk
+from tfprep.records.framing import FRAME_BYTES, HEADER_BYTES, Walk, masked, walk
+from tfprep.records.wire import messages
 
 BLOCK_BYTES = 16 << 20
 """Large enough that the cost of an operation of NumPy is spread over many records, small enough for a few processes at once."""
@@ -271,7 +271,8 @@ class _Rows:
         for number in single[size[single] > LONGEST_VALUE][:_LOOKED_AT].tolist():
             pieces.append(self._buffer[item[number] : item[number] + size[number]].tobytes())
         for number in np.flatnonzero((feature.kind == BYTES) & (feature.count > 1))[:_LOOKED_AT].tolist():
-            pieces += _list_items(self._buffer[item[number] : item[number] + size[number]].tobytes())
+            items = memoryview(self._buffer[item[number] : item[number] + size[number]].tobytes())
+            pieces += [bytes(items[start:stop]) for _, start, stop in messages(items, 0, len(items), 1)]
         return all(_decodes(piece) for piece in pieces)
 
 
@@ -308,20 +309,6 @@ def _varint_values(buffer: Array, at: Array, length: Array) -> Array:
         group = (buffer.take(at[more] + byte) & 0x7F).astype(np.uint64)
         value[more] |= group << np.uint64(7 * byte)
     return value.view(np.int64)
-
-
-def _list_items(content: bytes) -> list[bytes]:
-    items, at = [], 0
-    while at < len(content):
-        size = shift = 0
-        at += 1
-        while content[at] >= 0x80:
-            size |= (content[at] & 0x7F) << shift
-            shift, at = shift + 7, at + 1
-        size |= content[at] << shift
-        items.append(content[at + 1 : at + 1 + size])
-        at += 1 + size
-    return items
 
 
 def _all_decode(content: Array, sizes: Array) -> bool:

@@ -20,14 +20,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tfprep._version import __version__
-from tfprep.dataset.digests import digest_of
 from tfprep.dataset.imported.scan import FEATURES, MISSING, LostRecord, head_bytes, read_part
 from tfprep.dataset.imported.scanning import Scanned
 from tfprep.dataset.imported.schema import IndexedField
 from tfprep.dataset.imported.shards import Place, Shard, common_root, name_below
 from tfprep.dataset.index import joined_tables, label_type, schema, write_index
 from tfprep.dataset.locations import write_locations
-from tfprep.dataset.manifest import MANIFEST, FieldInfo, FileInfo, Imported, Manifest, SplitInfo
+from tfprep.dataset.manifest import MANIFEST, FieldInfo, FileInfo, Imported, Manifest, SplitInfo, digest_of
 from tfprep.dataset.names import INDEX, LOCATIONS, PRIVATE, REJECTS, hidden_name
 from tfprep.errors import DatasetError
 from tfprep.fields import Array
