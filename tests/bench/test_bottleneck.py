@@ -129,7 +129,7 @@ def test_a_slow_step_is_named(raw_data: Data) -> None:
 
 def test_a_slow_loader_waits_as_predicted(raw_data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
     """One thread, 4 records per batch, 50 ms each: 200 ms per batch with a step of 50 ms."""
-    slow_reads(monkeypatch, 0.03)
+    slow_reads(monkeypatch, 0.05)
     loader = loader_candidate(raw_data, "train", 4, threads=1, cache=False)
     batch_s = 4 / measure(loader, Budget(1, 1.5, 0.3)).images_per_s
     against = compare_with_step(loader, 0.05, batch_s, seconds=3.0)
