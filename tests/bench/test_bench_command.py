@@ -18,7 +18,7 @@ from tfprep.cli import main
 from tfprep.cli.values import named
 from tfprep.errors import DatasetError, LoaderError
 from tfprep.load import Data
-from tfprep.load.reader.assembler import Filler
+from tfprep.load.reader.assembler import BatchAssembler
 
 QUICK = ["--rounds", "1", "--seconds", "0.1", "--batch-size", "8", "--threads", "1", "--cache", "none"]
 
@@ -34,8 +34,8 @@ def test_exit_status_if_the_step_waits(
     raw_data: Data, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, step_ms: str, status: int
 ) -> None:
     """Batches take 5 ms each: a step of 1 µs waits for them, a step of 0.5 s does not."""
-    fill = Filler.fill
-    monkeypatch.setattr(Filler, "fill", lambda *given: time.sleep(0.005) or fill(*given))
+    fill = BatchAssembler.fill
+    monkeypatch.setattr(BatchAssembler, "fill", lambda *given: time.sleep(0.005) or fill(*given))
     assert run(str(raw_data.path), *QUICK, "--step-ms", step_ms, "--fail-if-waiting", "30%", "--json") == status
     document = json.loads(capfd.readouterr().out)
     assert (document["step"]["waiting_measured"] > 0.3) == (status == 4)
