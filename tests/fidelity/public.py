@@ -10,16 +10,14 @@ from scipy import stats
 from tfprep import Recipe, augment, codecs, derive, load, sources
 from tfprep.builder.shards.make_sample import SampleMaker
 
-_INTERFACES = {"ColourOp", "GeometryOp", "Transform", "Derived", "Codec", "Feature", "InPlace"}
-"""Exported names that are no ops."""
+_NO_OPS = {"ColourOp", "GeometryOp", "Transform", "Derived", "Codec", "Feature", "InPlace", "Data", "Mix", "Subset"}
+"""Public classes that are no ops."""
 PUBLIC: dict[str, Any] = {
-    **{name: getattr(augment, name) for name in augment.__all__ if name not in _INTERFACES},
-    **{name: getattr(derive, name) for name in derive.__all__ if name not in _INTERFACES},
-    **{name: codec for name in codecs.__all__ if isinstance(codec := getattr(codecs, name), type)},
-    **{op.__name__: op for op in (load.RandomFlip, load.RandomCrop, load.MixUp, load.CutMix, load.OneHotLabels)},
+    name: kind
+    for package in (augment, derive, codecs, load)
+    for name in package.__all__
+    if isinstance(kind := getattr(package, name), type) and name not in _NO_OPS
 }
-for _name in _INTERFACES:
-    PUBLIC.pop(_name, None)
 
 FALSE_ALARM = 1e-6
 """The probability that correct code fails one check of a distribution. Seeds are fixed, so that it is drawn once and not in every

@@ -80,27 +80,6 @@ def test_all_rasters_show_the_same_window(data, ops, cache):
         assert made[name].tolist() == plain[name].tolist()
 
 
-def test_every_window_is_equally_likely(data):
-    options = {"batch_size": 50, "fields": ["lossless"], "variants": 0, "seed": 5}
-    plain, made = (
-        joined(batches(data, 24, at_load=ops, **options))["lossless"]
-        for ops in ([], [RandomCrop(22, 31), RandomFlip()])
-    )
-    drawn = [found(image, before) for image, before in zip(made, plain, strict=True)]
-    counts = [drawn.count((y, x, False, flip)) for y in range(3) for x in range(2) for flip in (False, True)]
-    assert sum(counts) == 1200
-    assert stats.chisquare(counts).pvalue > 1e-4
-
-
-@pytest.mark.parametrize("p", [0.0, 0.25, 1.0])
-def test_share_of_flipped_samples(data, p):
-    options = {"batch_size": 50, "fields": ["lossless"], "variants": 0}
-    plain, made = (joined(batches(data, 24, at_load=ops, **options))["lossless"] for ops in ([], [RandomFlip(p)]))
-    flipped = sum(not np.array_equal(a, b) for a, b in zip(made, plain, strict=True))
-    low, high = stats.binom.ppf([1e-5, 1 - 1e-5], 1200, p) if 0 < p < 1 else (1200 * p, 1200 * p)
-    assert low <= flipped <= high
-
-
 def test_stacked_inputs_and_floats(data):
     options = {
         "inputs": ["lossless", "clicks"],
@@ -196,29 +175,6 @@ def test_blend_of_wider_numbers(dtype, atol):
     made = a.copy()
     blend(made, b, 100)
     np.testing.assert_allclose(made.astype(float), (100 * a.astype(float) + 156 * b.astype(float)) / 256, atol=atol)
-
-
-def test_mixup_is_the_papers_formula_with_the_next_sample(data):
-    """x = w a + (1 - w) b and y = w one-hot(a) + (1 - w) one-hot(b), with the same w for labels and pixels."""
-    plain, made = (batches(data, 20, at_load=ops, **MIXED) for ops in ([], [MixUp(0.4)]))
-    weights = []
-    for before, after in zip(plain, made, strict=True):
-        assert after["label"].dtype == np.float32
-        assert after["label"].shape == (8, 3)
-        assert after["key"].tolist() == before["key"].tolist()
-        for row in range(8):
-            partner = (row + 1) % 8
-            a, b = before["image"][row].astype(int), before["image"][partner].astype(int)
-            own, others = before["label"][row], before["label"][partner]
-            share = float(after["label"][row][own])
-            label = share * np.eye(3)[own] + (1 - share) * np.eye(3)[others] if own != others else np.eye(3)[own]
-            np.testing.assert_array_equal(after["label"][row], label)
-            candidates = [int(share * 256)] if own != others else range(257)
-            made_of = [(w * a + (256 - w) * b + 128) // 256 for w in candidates]
-            assert any(np.array_equal(pixels, after["image"][row].astype(int)) for pixels in made_of)
-            weights += [share] if own != others else []
-    assert len(weights) > 60
-    assert stats.kstest(weights, stats.beta(0.4, 0.4).cdf, method="asymp").pvalue > 1e-4
 
 
 def test_cutmix_pastes_a_box_of_the_next_sample(data):
