@@ -34,6 +34,7 @@ from tfprep.dataset.manifest import (
 from tfprep.dataset.names import check_file_name, check_name
 from tfprep.errors import DatasetError, RecipeError
 from tfprep.fields import KINDS, FieldSpec, field_name_fault
+from tfprep.plain_json import from_json
 from tfprep.records.framing import FRAME_BYTES
 from tfprep.units import printable
 
@@ -269,13 +270,10 @@ def _check_array(raw: _Entry, shape: tuple[int | None, ...], dtype: str) -> None
 
 
 def _imported(raw: _Entry) -> Imported:
-    return Imported(
-        root=raw["root"].text(),
-        features=raw["features"].entries(_Entry.text),
-        left_out=raw["left_out"].entries(_Entry.text),
-        versions=raw["versions"].entries(lambda versions: versions.list(_Entry.text)),
-        commands=raw["commands"].entries(_Entry.text),
-    )
+    try:
+        return from_json(Imported, raw.value)
+    except ValueError as error:
+        raise DatasetError(f"{raw.way}: {error}") from error
 
 
 def _split(name: str, raw: _Entry, imported: Imported | None) -> SplitInfo:

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from tfprep.errors import StorageError
 from tfprep.storage.address import Url
-from tfprep.storage.local import free_bytes, sync_folder, whole_file
+from tfprep.storage.local import free_bytes, locked, sync_folder, whole_file
 from tfprep.storage.store import open_store
 
 PART_BYTES = 8 << 20
@@ -70,7 +70,7 @@ class LocalCache:
         """Keep these objects from being removed while this process runs, or until `close`."""
         names = "\n".join(sorted({item.sha256 for item in items}))
         path = self.folder / f"{hashlib.sha256(names.encode()).hexdigest()}.lease"
-        with self._locked():
+        with locked(self.folder / "lock"):
             if not path.exists():
                 with whole_file(path) as file:
                     file.write(names.encode())
@@ -95,7 +95,7 @@ class LocalCache:
             StorageError: The store does not deliver it, or delivers other bytes than its SHA-256 says, or the disk fails.
         """
         path = self.folder / f"{item.sha256}.part"
-        with self._locked():
+        with locked(self.folder / "lock"):
             if (whole := self.find(item)) is not None:
                 return whole
             if not self._make_room(item.bytes, path):
@@ -192,19 +192,10 @@ class LocalCache:
                 os.fsync(descriptor)
             finally:
                 os.close(descriptor)
-            with self._locked():  # Who looks for both files under the lock sees exactly one of them.
+            with locked(self.folder / "lock"):  # Who looks for both files under the lock sees exactly one of them.
                 part.rename(whole)
         sync_folder(self.folder)
         return whole
-
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        descriptor = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(descriptor)
 
 
 @contextmanager

@@ -176,7 +176,7 @@ def _way_out(path: Path, error: OSError) -> str:
 
 
 @contextmanager
-def locked(path: Path, busy: Exception | None = None, *, shared: bool = False) -> Iterator[BinaryIO]:
+def locked(path: Path, busy: Exception | None = None, *, shared: bool = False) -> Iterator[int]:
     """Hold a lock of the operating system on a file, which is made if it is missing, or on a folder.
 
     The lock ends with its process, however that ends.
@@ -187,20 +187,20 @@ def locked(path: Path, busy: Exception | None = None, *, shared: bool = False) -
         shared: Whether others may hold it with this process, who ask for a shared one too.
 
     Yields:
-        The file, opened for reading and writing; a folder's cannot be written to.
+        The descriptor; that of a file is open for reading and writing.
     """
-    if path.is_dir():
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    else:
-        with writing(path):
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-    with os.fdopen(descriptor, "rb" if path.is_dir() else "r+b", closefd=True) as file:
+    with writing(path):
+        flags = os.O_RDONLY if path.is_dir() else os.O_RDWR | os.O_CREAT
+        descriptor = os.open(path, flags | os.O_CLOEXEC, 0o666)
+    try:
         try:
-            fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (fcntl.LOCK_NB if busy else 0))
+            fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (fcntl.LOCK_NB if busy else 0))
         except BlockingIOError:
             assert busy is not None
             raise busy from None
-        yield file
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 def write_whole(path: Path, text: str) -> None:

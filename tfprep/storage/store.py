@@ -6,7 +6,6 @@ under its name or not at all, so a reader never sees half of one.
 
 from __future__ import annotations
 
-import fcntl
 import io
 import os
 import shutil
@@ -17,7 +16,7 @@ from typing import BinaryIO, Protocol, TypeAlias
 
 from tfprep.errors import DatasetError, ObjectChangedError, StorageError
 from tfprep.storage.address import ObjectInfo, Url, parse_url
-from tfprep.storage.local import open_regular, sync_folder, whole_file, writing
+from tfprep.storage.local import locked, open_regular, sync_folder, whole_file, writing
 from tfprep.storage.objects import ObjectStore
 
 Content: TypeAlias = bytes | Path
@@ -170,7 +169,7 @@ class FolderStore:
         path = self._folder / name
         with writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-        with _alone_in(path.parent):
+        with locked(path.parent):  # so that the comparison and the writing after it are one step
             current = self._info(path).version if path.is_file() else None
             if current != version:
                 raise ObjectChangedError(f"{path} was written by another process in the meantime")
@@ -195,14 +194,3 @@ class FolderStore:
             raise
         except DatasetError as error:
             raise StorageError(str(error)) from error.__cause__
-
-
-@contextmanager
-def _alone_in(folder: Path) -> Iterator[None]:
-    """Hold the lock of a folder, so that a comparison and the writing after it are one step."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)

@@ -19,7 +19,7 @@ from typing import Any
 
 from tfprep.dataset.dataset import read_manifest
 from tfprep.dataset.imported.declared import FEATURES_JSON, INFO_JSON, Declared, read_declared, tfds_splits
-from tfprep.dataset.imported.scanning import Scanned, find_receipt, remove_receipts, scan_shards
+from tfprep.dataset.imported.scanning import Scanned, find_receipt, part_of, remove_receipts, scan_shards
 from tfprep.dataset.imported.schema import FeatureSummary, IndexedField, decide_fields, merge, sized_raster
 from tfprep.dataset.imported.shards import (
     Place,
@@ -131,7 +131,9 @@ def index_tfrecords(
         groups, scanned = _scan(folder, targets, old, options, on_bytes)
         content = _decide(groups, targets, old, options, _command(os.fspath(source), split, out, features, options))
         manifest = write_imported(folder, content)
-        remove_receipts(folder / PRIVATE, {found.part for group in groups.values() for _, found in group})
+        remove_receipts(
+            folder / PRIVATE, {part_of(found, folder / PRIVATE) for group in groups.values() for _, found in group}
+        )
     names = [name_below(content.root, shard.path) for shard in scanned]
     missing = missing_shards(shard.path for shards in targets.splits.values() for shard in shards)
     changes, nbytes = _changes(old, manifest), sum(shard.bytes for shard in scanned)

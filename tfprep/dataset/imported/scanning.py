@@ -14,17 +14,18 @@ import queue
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tfprep.child_process import end_with_parent, worker_environment
 from tfprep.dataset.imported.scan import LostRecord, compression_of, scan
-from tfprep.dataset.imported.schema import FeatureSummary, summary_from
+from tfprep.dataset.imported.schema import FeatureSummary
 from tfprep.dataset.imported.shards import OpenShard, Shard, current
 from tfprep.errors import DatasetError, TfprepError
 from tfprep.limits import usable_cpus
+from tfprep.plain_json import from_json, indented
 from tfprep.storage.local import whole_file, write_whole
 from tfprep.storage.urls import folder_at, is_remote
 
@@ -32,28 +33,36 @@ FEW_BYTES = 64 << 20
 """Less than this is scanned sooner than another process has started, which takes half a second."""
 _PROGRAM = "from tfprep.dataset.imported.scanning import serve; serve({parent})"
 _VERSION = 1
+_IDENTITY = ("form", "path", "bytes", "version", "verify")
 OnBytes = Callable[[int], None]
 
 
 @dataclass(frozen=True)
 class Scanned:
-    """What the receipt of a shard says.
+    """The receipt of a shard.
 
     Attributes:
-        part: The part file.
-        records: The good records in it.
-        bad: The records that are not.
+        form: The version of receipts.
+        path: The shard's path, relative to the folder of receipts, or its URL.
+        bytes, version: Its size, and a text that changes when it is written.
+        verify: Whether the checksum of every payload was compared.
+        records: The number of good records, which are in the part file.
+        bad: The records that are not good.
         fault: Why the file does not end with a record; "" if it does.
         end: Where its last whole record ends.
-        summaries: What was found, by feature.
+        summaries: The summary of each feature.
     """
 
-    part: Path
+    form: int
+    path: str
+    bytes: int
+    version: str
+    verify: bool
     records: int
     bad: tuple[LostRecord, ...]
     fault: str
     end: int
-    summaries: dict[str, FeatureSummary]
+    summaries: Mapping[str, FeatureSummary]
 
 
 def scan_shards(
@@ -99,15 +108,15 @@ def scan_one(shard: Shard, folder: Path, *, verify: bool, on_bytes: OnBytes) -> 
         raise DatasetError(
             f"{shard.path} was written to while it was indexed; run the command again when it is complete"
         )
-    content = {
+    content = Scanned(
         **_identity(shard, folder, verify),
-        "records": found.records - len(found.bad),
-        "bad": [asdict(bad) for bad in found.bad],
-        "fault": found.fault,
-        "end": found.end,
-        "features": {name: summary.to_json() for name, summary in found.summaries.items()},
-    }
-    write_whole(receipt, json.dumps(content))
+        records=found.records - len(found.bad),
+        bad=tuple(found.bad),
+        fault=found.fault,
+        end=found.end,
+        summaries=found.summaries,
+    )
+    write_whole(receipt, indented(content))
 
 
 def _compressed(shard: Shard, kind: str) -> str:
@@ -130,14 +139,17 @@ def find_receipt(shard: Shard, folder: Path, *, verify: bool) -> Scanned | None:
     for verified in (True, False)[: 1 if verify else 2]:
         part, receipt = _paths(shard, folder, verified)
         try:
-            raw = json.loads(receipt.read_text())
+            found = from_json(Scanned, json.loads(receipt.read_text()))
         except (FileNotFoundError, ValueError):
             continue
-        if part.is_file() and all(raw.get(name) == value for name, value in _identity(shard, folder, verified).items()):
-            bad = tuple(LostRecord(**entry) for entry in raw["bad"])
-            summaries = {name: summary_from(entry) for name, entry in raw["features"].items()}
-            return Scanned(part, raw["records"], bad, raw["fault"], raw["end"], summaries)
+        if part.is_file() and _identity(shard, folder, verified).items() <= vars(found).items():
+            return found
     return None
+
+
+def part_of(found: Scanned, folder: Path) -> Path:
+    """Return the part file of a shard that was scanned."""
+    return _named(folder, {name: getattr(found, name) for name in _IDENTITY})[0]
 
 
 def remove_receipts(folder: Path, kept: Collection[Path]) -> None:
@@ -155,7 +167,11 @@ def _identity(shard: Shard, folder: Path, verify: bool) -> dict[str, Any]:
 
 
 def _paths(shard: Shard, folder: Path, verify: bool) -> tuple[Path, Path]:
-    digest = hashlib.sha256(json.dumps(_identity(shard, folder, verify)).encode()).hexdigest()[:24]
+    return _named(folder, _identity(shard, folder, verify))
+
+
+def _named(folder: Path, identity: Mapping[str, Any]) -> tuple[Path, Path]:
+    digest = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:24]
     return folder / f"{digest}.part", folder / f"{digest}.json"
 
 

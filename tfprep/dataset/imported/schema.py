@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
@@ -79,25 +79,6 @@ class FeatureSummary:
         kinds = [kind for kind in self.kinds if kind != "none"]
         return kinds[0] if len(kinds) == 1 else ""
 
-    def to_json(self) -> dict[str, Any]:
-        """As plain JSON, without what has its default."""
-        return {name: value for name, value in asdict(self).items() if value != _DEFAULTS[name]}
-
-
-_DEFAULTS = asdict(FeatureSummary())
-
-
-def summary_from(raw: Any) -> FeatureSummary:
-    """The summary that `to_json` wrote; DatasetError where it is none."""
-    known = {item.name for item in fields(FeatureSummary)}
-    if not isinstance(raw, dict) or not raw.keys() <= known:
-        raise DatasetError("a summary of a feature has entries that this version does not know")
-    values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in raw.items()}
-    for name, value in values.items():
-        if not _fits(name, value):
-            raise DatasetError(f"a summary of a feature says {name} = {str(value)[:60]!r}")
-    return FeatureSummary(**values)
-
 
 def merge(first: Mapping[str, FeatureSummary], second: Mapping[str, FeatureSummary]) -> dict[str, FeatureSummary]:
     """The summaries of all features of both."""
@@ -105,16 +86,6 @@ def merge(first: Mapping[str, FeatureSummary], second: Mapping[str, FeatureSumma
     for name, summary in second.items():
         merged[name] = merged[name].merged(summary) if name in merged else summary
     return merged
-
-
-def _fits(name: str, value: Any) -> bool:
-    if name in ("kinds", "images"):
-        return isinstance(value, dict) and all(isinstance(count, int) for count in value.values())
-    if name == "records":
-        return isinstance(value, int)
-    if name in ("utf8", "start"):
-        return isinstance(value, bool if name == "utf8" else str)
-    return isinstance(value, tuple) and len(value) == 2 and all(isinstance(number, int) for number in value)
 
 
 def _added(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:

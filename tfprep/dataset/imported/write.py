@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from tfprep._version import __version__
 from tfprep.dataset.imported.scan import FEATURES, MISSING, LostRecord, head_bytes, read_part
-from tfprep.dataset.imported.scanning import Scanned
+from tfprep.dataset.imported.scanning import Scanned, part_of
 from tfprep.dataset.imported.schema import IndexedField
 from tfprep.dataset.imported.shards import Place, Shard, common_root, name_below
 from tfprep.dataset.index import joined_tables, label_type, schema, write_index
@@ -73,7 +73,7 @@ def write_imported(folder: Path, content: Content) -> Manifest:
         DatasetError: No record of a split can be read.
         BuildError: The folder cannot be written to.
     """
-    work, rows = folder / PRIVATE, _Rows(content)
+    work, rows = folder / PRIVATE, _Rows(content, folder / PRIVATE)
     with writing(folder):
         for name in (INDEX, LOCATIONS, REJECTS):
             (work / name).unlink(
@@ -147,8 +147,9 @@ def _link(path: Path, alias: Path) -> None:
 class _Rows:
     """The rows of the index, and what is counted on the way: records of each shard, rejects, classes."""
 
-    def __init__(self, content: Content) -> None:
-        self._content, self._root = content, content.root
+    def __init__(self, content: Content, folder: Path) -> None:
+        """`folder` is that of the part files."""
+        self._content, self._root, self._folder = content, content.root, folder
         columns = {
             field.name: pa.string() if field.spec.dtype == "string" else pa.from_numpy_dtype(field.spec.dtype)
             for field in content.fields
@@ -190,7 +191,7 @@ class _Rows:
                     scanned.records + len(scanned.bad), scanned.end, f"{scanned.fault}; what follows is left out"
                 )
                 self._reject(split, shard_name, [rest])
-            with scanned.part.open("rb") as file:
+            with part_of(scanned, self._folder).open("rb") as file:
                 for batch in read_part(file):
                     table = self._table(batch, split, number, shard_name)
                     records += len(table)
