@@ -175,7 +175,7 @@ def test_the_room_of_rows_that_differ_in_size_counts(originals):
     with closing(processes):
         plan = processes.pipeline.memory
         assert plan.working_bytes == threads.pipeline.memory.working_bytes + processes.pipeline.workers.nbytes + 4 * 60
-        rooms = processes.pipeline._varying.of_rows(np.arange(60))
+        rooms = processes.pipeline.plan.varying.of_rows(np.arange(60))
         images = np.array([values["image"].nbytes for values in originals.values["train"][0]])
         assert (rooms % 64 == 0).all()
         assert (rooms - images >= 0).all()

@@ -305,3 +305,21 @@ def test_the_loader_is_quiet(data):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         list(data.loader("train", 8, fields=["key"]))
+
+
+def test_the_batch_that_keras_takes_to_build_a_model_uses_no_epoch(data, numbers):
+    """Under a strategy `fit` takes one, and TensorFlow some more in advance for the devices."""
+    train, seen = data.loader("train", 8, seed=3, inputs="clicks", targets="label"), []
+
+    class Next(keras.callbacks.Callback):
+        def on_train_begin(self, logs=None):
+            seen.append(train.next_step)
+
+        def on_epoch_end(self, epoch, logs=None):
+            seen.append(train.next_step)
+
+    with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
+        model = keras.Sequential([keras.layers.Flatten(), keras.layers.Dense(3)])
+        model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    model.fit(train, epochs=2, verbose=0, shuffle=False, callbacks=[Next()])
+    assert seen == [0, STEPS, 2 * STEPS]

@@ -9,7 +9,8 @@ import numpy as np
 
 from tfprep.errors import LoaderError
 from tfprep.limits import usable_cpus
-from tfprep.load.pipeline import MOST_EPOCHS, NOTHING, Pipeline
+from tfprep.load.pipeline import NOTHING, Pipeline
+from tfprep.load.plan import MOST_EPOCHS
 from tfprep.load.reader.cache import DecodedCache, EncodedCache
 from tfprep.load.state import start_step, state_at
 

@@ -9,11 +9,11 @@ In training the reader of a pass goes on with the next epoch, so that no pass wa
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from types import FrameType
 from typing import NamedTuple, TypeVar
 
 from tfprep.load.order.schedule import BatchSchedule
@@ -22,7 +22,7 @@ from tfprep.load.reader.reader import Batches, Reader
 
 T = TypeVar("T")
 
-BUILDS = ("_symbolic_build", "_maybe_symbolic_build")
+BUILDS = (" in _symbolic_build", " in _maybe_symbolic_build")
 """Functions of Keras in which `fit` takes batches to build a model, before its first epoch (Keras 3.0 to 3.15)."""
 
 
@@ -243,14 +243,20 @@ class PassBatches(Iterator[T]):
 
 
 def keras_builds_a_model() -> bool:
-    """Return whether Keras takes a batch at this moment to build a model, in this thread or in one that waits for it."""
-    for frame in sys._current_frames().values() if "keras" in sys.modules else ():
-        caller: FrameType | None = frame
-        while caller is not None:
-            if caller.f_code.co_name in BUILDS and caller.f_globals.get("__name__", "").startswith("keras."):
-                return True
-            caller = caller.f_back
-    return False
+    """Return whether Keras takes a batch at this moment to build a model, in this thread or in one that waits for it.
+
+    `faulthandler` writes down the stacks of all threads without letting any of them run. To walk the frames of threads that run
+    meanwhile, by `sys._current_frames`, may crash the interpreter.
+    """
+    if "keras" not in sys.modules or not hasattr(os, "memfd_create"):
+        return False
+    file = os.memfd_create("tfprep-stacks", os.MFD_CLOEXEC)
+    try:
+        faulthandler.dump_traceback(file)
+        stacks = os.pread(file, os.fstat(file).st_size, 0).decode(errors="replace")
+    finally:
+        os.close(file)
+    return any(line.endswith(BUILDS) and "keras" in line for line in stacks.splitlines())
 
 
 def _same(batch: Batch) -> Batch:

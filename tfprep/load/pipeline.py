@@ -1,8 +1,10 @@
-"""From datasets and options to batches, without TensorFlow: what the loaders of all frameworks share."""
+"""From datasets and options to batches, without TensorFlow: what the loaders of all frameworks share.
+
+`plan_loader` decides everything first; this module makes the parts from its plan and passes batches on.
+"""
 
 from __future__ import annotations
 
-import math
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -13,61 +15,36 @@ from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
+from tfprep.dataset import FileInfo
 from tfprep.errors import LoaderError
-from tfprep.fields import FieldSpec
-from tfprep.limits import available_memory, usable_cpus
+from tfprep.limits import available_memory
 from tfprep.load.at_load.mixing import Mixing
-from tfprep.load.at_load.ops import AtLoad, plan_at_load, unfit_fields
 from tfprep.load.local import FIRST_POSITIONS, LocalShards, first_needed
 from tfprep.load.memory import (
-    HELD_ELSEWHERE,
-    PREFETCH,
-    MemoryPlan,
-    batch_bytes,
-    budget_bytes,
     parse_bytes,
-    plan_memory,
-    rooms_bytes,
-    varying_bytes,
-    working_bytes,
 )
 from tfprep.load.options import LoaderOptions
-from tfprep.load.order.permutation import EpochOrder
-from tfprep.load.order.samplers import Variants
-from tfprep.load.order.schedule import BatchSchedule, Numbers
-from tfprep.load.outputs import EXTRA, Output, Outputs, convert, pad_outputs, resolve, row_bytes, warped_spec
+from tfprep.load.order.schedule import Numbers
 from tfprep.load.passes import PassBatches, Passes, Steps
+from tfprep.load.plan import LoaderPlan, plan_loader
 from tfprep.load.reader.ahead import PLAN_ROWS, ReadAhead, plan_ranges
 from tfprep.load.reader.assembler import BadRecords, BatchAssembler, ReadPolicy
-from tfprep.load.reader.batch import Batch, BatchMemory, VaryingBytes
+from tfprep.load.reader.batch import Batch, BatchMemory
 from tfprep.load.reader.buffers import SharedMemory
 from tfprep.load.reader.cache import DecodedCache, EncodedCache
 from tfprep.load.reader.files import Fetched
-from tfprep.load.reader.parts import Cast, FieldPart, field_parts, smaller_forms
 from tfprep.load.reader.reader import PrefetchSettings, Reader
-from tfprep.load.reader.stages import STAGED_ROWS, Cuts
-from tfprep.load.reader.table import RecordTable
+from tfprep.load.reader.stages import Cuts
 from tfprep.load.reader.worker_pool import WorkerPool
 from tfprep.load.selection import (
     SplitRows,
-    check_class_names,
-    columns_of,
-    common_specs,
-    is_training,
-    select,
-    table_of,
-    table_rows,
 )
-from tfprep.load.workers import WorkersPlan, make_pool, most_prefetch, plan_workers
+from tfprep.load.workers import make_pool
 from tfprep.storage.cache import CachedObject, LocalCache
 from tfprep.storage.local import FileIdentity
 from tfprep.storage.urls import is_remote
 
 T = TypeVar("T")
-
-MOST_EPOCHS = 1 << 32
-PARTLY = 0.5
-"""The least share of decoded records for which a cache is made: at one half, keeping them doubles the rate."""
 
 
 Counts: TypeAlias = dict[str, Any]
@@ -86,37 +63,25 @@ NOTHING: Counts = dict.fromkeys((*_CONSUMER, "longest_wait_s", "records_read", *
 
 
 class Pipeline:
-    """Splits under one set of options. `batches` may be called many times; every call is a pass (see `Passes`)."""
+    """The parts of a loader, made from its plan. `batches` may be called many times; every call is a pass (see `Passes`)."""
 
     def __init__(self, sources: Sequence[SplitRows], options: LoaderOptions, class_names: Sequence[str] = ()) -> None:
-        if options.training is None:
-            options = replace(options, training=is_training(sources))
-        self.sources, self.options, self.class_names = tuple(sources), options, tuple(class_names)
         self._process = os.getpid()
-        self.dataset = sources[0].dataset
-        self._identities = self._check_files()
-        self.specs = common_specs(sources)
-        self.read_outputs = self._resolve_outputs()  # as records give them
-        self.at_load = self._plan_at_load()
-        self.outputs = self.at_load.delivered(self.read_outputs) if self.at_load else self.read_outputs
-        self._filled = self.at_load.filled(self.read_outputs) if self.at_load else self.read_outputs
-        self.indexed = self._find_indexed()
-        self.table = self._make_table()
-        self.local = self._make_local()
-        self.schedule = self._make_schedule()
+        self.plan, self._shared = _planned(sources, options, class_names)
+        plan = self.plan
+        self.sources, self.options, self.class_names = plan.sources, plan.options, plan.class_names
+        self.outputs, self.table, self.schedule, self.variants = plan.outputs, plan.table, plan.schedule, plan.variants
+        self.workers, self.memory, self.is_remote = plan.workers, plan.memory, plan.is_remote
+        identities = _check_files(plan)
+        self.local = _make_local(plan)
         self.passes = Passes(self.schedule, self.options.start_step)
-        self._casts = self._plan_casts()
-        self._parts = self._make_parts()
-        self._budget = budget_bytes(options.memory_budget)
-        self._needs = self._measure_needs()
-        self.workers = self._plan_workers()
-        self._shared = self._make_shared()
-        self._varying = self._measure_varying() if self._shared else None
-        self.memory = self._plan_memory()
-        self.bad = BadRecords(options.on_bad)
-        self.cache = self._make_cache()
-        self._assembler = self._make_filler()
-        self._pool = self._make_pool()
+        self.bad = BadRecords(self.options.on_bad)
+        self.cache = _make_cache(plan, self._shared)
+        self._assembler = _make_assembler(plan, identities, self.bad, self.cache, self.local)
+        self._pool: WorkerPool | None = None
+        if self._shared is not None:
+            in_turn = self.memory.batch_bytes * self.memory.in_turn
+            self._pool = make_pool(self.workers, self._shared, self._assembler, plan.batch_outputs, in_turn)
         self._lock = threading.Lock()
         self._readers: list[Reader] = []
         self._ended: Counts = NOTHING
@@ -145,19 +110,8 @@ class Pipeline:
     @property
     def left_out(self) -> int:
         """Samples that each epoch leaves out, because they would be a smaller batch: other ones each time."""
-        return (
-            self.schedule.size - self.steps_per_epoch * self.options.batch_size
-            if self.schedule.remainder == "drop"
-            else 0
-        )
-
-    @cached_property
-    def variants(self) -> Variants:
-        """The variants that are read: by default all in turn in training, and otherwise the unaugmented one."""
-        choice = self.options.variants
-        if choice is None:
-            choice = "rotate" if self.options.training else 0
-        return Variants(choice, self.options.seed)
+        drops = self.schedule.remainder == "drop"
+        return self.schedule.size - self.steps_per_epoch * self.options.batch_size if drops else 0
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
@@ -182,7 +136,9 @@ class Pipeline:
 
     def _reader(self, start: int, stride: int) -> Reader:
         self._belong_to_this_process()
-        memory = BatchMemory(self._batch_outputs, self._batch_rows, self.memory.in_turn, self._shared, self._varying)
+        memory = BatchMemory(
+            self.plan.batch_outputs, self.plan.batch_rows, self.memory.in_turn, self._shared, self.plan.varying
+        )
         settings = PrefetchSettings(self.memory.prefetch, self.options.threads, self.options.timeout_s)
         pool = None if self._pool is None or self._pool.failure else self._pool
         ahead = None
@@ -260,91 +216,12 @@ class Pipeline:
         if local is not None:
             local.stop()
 
-    # --- the steps of putting it together, in their order -----------------------------------------------------------
-
-    def _check_files(self) -> list[FileIdentity | None]:
-        """Refuse shards of other sizes before the first batch. With on_bad="skip" what is cut short counts as bad records.
-
-        Returns the identities of the table's files, in their order.
-        """
-        identities: list[FileIdentity | None] = []
-        for source in self.sources:
-            variants = self.variants.used(source.dataset.split(source.split).variants)
-            identities += source.dataset.check_files(source.split, variants, sizes=self.options.on_bad == "raise")
-        return identities
-
-    def _resolve_outputs(self) -> Outputs:
-        options, geometry = self.options, tuple(self.options.geometry)
-        specs = {name: warped_spec(spec, geometry) for name, spec in self.specs.items()}
-        try:
-            outputs = resolve(specs, options.fields, options.inputs, options.targets, options.sample_weight)
-        except LoaderError as error:
-            if len(self.sources) == 1:
-                raise
-            raise LoaderError(
-                f"{error}. A mix loads fields that all its datasets have, alike: {', '.join(specs)}"
-            ) from None
-        outputs = pad_outputs(outputs, specs, options.pad)
-        check_class_names(self.sources, outputs.fields)
-        statistics = self.dataset.manifest.statistics
-        if options.normalize and self.dataset.manifest.imported is not None and not statistics:
-            raise LoaderError(
-                "normalize=True subtracts the mean of the training split, which an index does not know; use dtype='float32' and "
-                "normalise in the model: keras.layers.Rescaling(1 / 255), or a Normalization layer that is adapted"
-            )
-        return convert(outputs, self.specs, statistics, options.dtype, options.normalize)
-
-    def _plan_at_load(self) -> AtLoad | None:
-        recipes = [source.dataset.manifest.recipe for source in self.sources]
-        unfit = {name: why for recipe in recipes for name, why in unfit_fields(recipe).items()}
-        options, classes = self.options, self.dataset.manifest.classes
-        return plan_at_load(
-            options.at_load,
-            self.read_outputs,
-            self.specs,
-            classes,
-            unfit,
-            seed=options.seed,
-            training=self.training,
-        )
-
-    def _find_indexed(self) -> dict[str, str]:
-        """The outputs that the index itself holds, and what they are: "key", "variant", or "label" for the first label."""
-        labels = {source.label for source in self.sources}
-        plain = labels == {"label"} and self.specs.get("label") == FieldSpec("label", (), "int64")
-        indexed = {name for name in EXTRA if name not in self.specs} | ({"label"} if plain else set())
-        outputs = self.read_outputs.outputs
-        return {output.name: output.fields[0] for output in outputs if output.fields[0] in indexed}
-
-    def _make_table(self) -> RecordTable:
-        indexed = set(self.indexed.values())
-        stored = [name for name in self.read_outputs.fields if name not in indexed]
-        return table_of(self.sources, self.variants, stored, with_label="label" in indexed)
-
-    def _make_local(self) -> LocalShards | None:
-        """The shards that lie, or will lie, in the folder `local`."""
-        folder, limit = self.options.local, self.options.local_limit
-        if folder is None:
-            return None
-        here = [path for path in self.table.files if not is_remote(path)]
-        if here:
-            raise LoaderError(
-                f"local= keeps shards of datasets at URLs; {here[0].parent} is a folder, which is read as it is"
-            )
-        if any(source.dataset.manifest.imported is not None for source in self.sources):
-            rule = "local= compares shards with their SHA-256, which an index of other tools' TFRecords does not hold"
-            raise LoaderError(f"{rule}; build a dataset with tfprep, or copy the shards to this machine")
-        cache = LocalCache(Path(folder), None if limit is None else parse_bytes(limit, "local_limit"))
-        infos = [info for source in self.sources for info in source.files(self.variants)]
-        urls: list[Any] = list(self.table.files)
-        items = [CachedObject(url, info.bytes, info.sha256) for url, info in zip(urls, infos, strict=True)]
-        return LocalShards(cache, items, urls)
+    # --- what its report says ---------------------------------------------------------------------------------------
 
     @property
     def shard_records(self) -> Numbers:
         """The number of records of each shard: int64 [shards]."""
-        infos = [info for source in self.sources for info in source.files(self.variants)]
-        return np.array([info.records for info in infos], np.int64)
+        return np.array([info.records for info in _infos(self.plan)], np.int64)
 
     @cached_property
     def fetching(self) -> dict[str, float]:
@@ -375,172 +252,6 @@ class Pipeline:
         files = self.table.file_of(self.table.record(indices.row, indices.variant))
         return first_needed(files, len(self.table.files))
 
-    def _make_schedule(self) -> BatchSchedule:
-        options, training = self.options, self.training
-        order = options.order or ("global" if training else "sequential")
-        shares = [source.share for source in self.sources if source.share is not None] or None
-        if "label" in columns_of(options):
-            check_class_names(self.sources, {source.label for source in self.sources if source.label is not None})
-        selection = select(self.table, options, self.class_names, table_rows(self.sources, self.table), shares)
-        variants = [source.variants for source in self.sources]
-        counts = variants[0] if len(set(variants)) == 1 else np.repeat(variants, [s.samples for s in self.sources])
-        schedule = BatchSchedule(
-            sampler=selection.sampler,
-            order=EpochOrder(order, options.seed, options.block, options.window),
-            variants=self.variants,
-            batch_size=options.batch_size,
-            remainder=options.remainder or "keep",
-            hosts=options.host,
-            epochs=None if training else 1,
-            rows=selection.rows,
-            groups=_groups(order, options.block, self.table),
-            counts=counts,
-            partners=self.at_load is not None and self.at_load.mixes_samples,
-        )
-        if options.start_step // schedule.steps_per_epoch >= MOST_EPOCHS:
-            raise LoaderError(
-                f"start_step={options.start_step:,} lies behind {MOST_EPOCHS:,} epochs, which a run has at most"
-            )
-        # All batches of training have one shape, so that Keras traces once and XLA compiles once.
-        drop = options.remainder is None and training and schedule.size >= options.batch_size
-        return replace(schedule, remainder="drop") if drop else schedule
-
-    def _plan_memory(self) -> MemoryPlan:
-        (batch, working), options = self._needs, self.options
-        most = max(PREFETCH, most_prefetch(self.workers, self._batch_rows))
-        rooms = 0 if self._varying is None else self._varying.units_of_row.nbytes
-        plan = plan_memory(self._budget, batch, options.prefetch, most, working + self.workers.nbytes + rooms)
-        return plan.with_fetching() if self.is_remote else plan
-
-    def _measure_needs(self) -> tuple[int, int]:
-        """Bytes of the largest batch, and of decoding."""
-        rows = self.schedule.rows
-        outputs = [*self.outputs.outputs, *(cast.stored for cast in self._casts)]
-        batch = batch_bytes(outputs, self.specs, self.table, rows, self._batch_rows)
-        threads = (self.options.threads or usable_cpus()) * (STAGED_ROWS if self.at_load else 1)
-        working = working_bytes(self.read_outputs.outputs, self.specs, self.table, rows, threads)
-        # TensorFlow's ragged tensors are put together from the arrays of a batch.
-        return batch, working + batch if self.outputs.ragged else working
-
-    def _measure_varying(self) -> VaryingBytes | None:
-        """The room that worker processes need for arrays that differ in size."""
-        return varying_bytes(self._batch_outputs, self.specs, self.table, self.schedule.rows, self._batch_rows)
-
-    @property
-    def is_remote(self) -> bool:
-        """Whether records lie at URLs."""
-        return any(is_remote(path) for path in self.table.files)
-
-    def _plan_workers(self) -> WorkersPlan:
-        options, threads = self.options, self.options.threads or usable_cpus()
-        other = ""
-        if self.options.cache == "encoded":
-            other = "cache='encoded' lies in the memory of this process"
-        if self.local is not None:
-            other = "shards arrive in the folder `local` while it runs"
-        return plan_workers(
-            options.workers, threads, parts=self._parts, ops=(options.geometry, self.at_load, self._casts),
-            files=self.table.files, records=self._records_of_each_epoch, budget=self._budget,
-            needed=self._least_bytes, other=other,
-        )  # fmt: skip
-
-    def _make_shared(self) -> SharedMemory | None:
-        """The memory that worker processes fill; threads read where this process may not map it."""
-        if not self.workers.processes:
-            return None
-        try:
-            return SharedMemory()
-        except LoaderError as error:
-            if self.options.workers == "processes":
-                raise
-            self.workers = WorkersPlan(0, self.options.threads or usable_cpus(), str(error))
-            return None
-
-    @property
-    def _least_bytes(self) -> int:
-        """What batches and decoding take at least: worker processes get none of it."""
-        batch, working = self._needs
-        rooms = rooms_bytes(self._batch_outputs, self.table)
-        return batch * ((self.options.prefetch or 1) + HELD_ELSEWHERE) + working + rooms
-
-    @property
-    def _records_of_each_epoch(self) -> int:
-        """How many records this host reads in every epoch; 0 where all of them fit into the cache."""
-        choice = self.options.cache
-        row = sum(row_bytes(output) for output in self._kept_outputs() if output.name not in self.indexed)
-        fits = (
-            not self.read_outputs.ragged and self.table.records * row <= self._budget // 2
-        )  # batches leave at least half
-        if fits and (choice == "decoded" or (choice == "auto" and self.training)):
-            return 0
-        return self.schedule.size // self.options.host.count
-
-    @property
-    def _batch_rows(self) -> int:
-        """Samples that this host reads for its largest batch."""
-        return len(self.schedule.positions(0))
-
-    @property
-    def _batch_outputs(self) -> list[Output]:
-        """All arrays of a batch while it is filled."""
-        return [*self._filled.outputs, *(cast.stored for cast in self._casts)]
-
-    def _make_parts(self) -> list[FieldPart]:
-        parts = field_parts(self._kept_outputs(), self.specs, self.dataset.codecs, warped=bool(self.options.geometry))
-        return [part for part in parts if part.output.name not in self.indexed]
-
-    def _kept_outputs(self) -> list[Output]:
-        """What is read and kept: the outputs that are delivered, or their stored form."""
-        stored = {cast.output.name: cast.stored for cast in self._casts}
-        return [stored.get(output.name, output) for output in self.read_outputs.outputs]
-
-    def _plan_casts(self) -> list[Cast]:
-        """The outputs that a decoded cache keeps in their stored form, because that is smaller."""
-        choice = self.options.cache
-        if choice in (False, "encoded") or self.read_outputs.ragged or not (self.training or choice == "decoded"):
-            return []
-        outputs = [output for output in self.read_outputs.outputs if output.name not in self.indexed]
-        return smaller_forms(outputs, self.specs)
-
-    def _make_cache(self) -> DecodedCache | EncodedCache | None:
-        """By default none that holds too little to be worth its memory."""
-        choice, left = self.options.cache, self.memory.cache_bytes
-        if choice is False or choice == "encoded":
-            return EncodedCache(left) if choice else None
-        if self.read_outputs.ragged:
-            if self.options.cache == "decoded":
-                raise LoaderError(
-                    "cache='decoded' keeps arrays of one size; these images differ: use 'encoded', or geometry"
-                )
-            return None
-        decodes = not all(part.direct for part in self._parts)  # a hit then saves more than a read
-        outputs = [output for output in self._kept_outputs() if output.name not in self.indexed]
-        cache = DecodedCache(outputs, self.table.records, left, self._shared)
-        least = math.ceil(self.table.records * (PARTLY if decodes else 1))
-        if choice == "auto" and (cache.capacity < least or not self.options.training):
-            self._casts = []  # only a cache needs the stored form
-            self._parts = self._make_parts()
-            return None
-        return cache
-
-    def _make_filler(self) -> BatchAssembler:
-        substitute = self.schedule.substitute if self.options.training else None
-        policy = ReadPolicy(self.options.verify, self.bad, substitute, self.options.geometry)
-        cuts = None
-        if self.at_load and self.at_load.cuts:
-            cuts = Cuts(self.at_load, {output.name: output for output in self.read_outputs.outputs})
-        return BatchAssembler(
-            self.table, self._identities, self._parts, self.indexed, policy, self.cache, casts=self._casts, cuts=cuts,
-            mixing=Mixing(self.at_load, self.schedule) if self.at_load else None, cold=self._is_cold(),
-            paths=self.local.paths if self.local else None, damaged=self.local.damaged if self.local else None,
-        )  # fmt: skip
-
-    def _make_pool(self) -> WorkerPool | None:
-        if self._shared is None:
-            return None
-        in_turn = self.memory.batch_bytes * self.memory.in_turn
-        return make_pool(self.workers, self._shared, self._assembler, self._batch_outputs, in_turn)
-
     def workers_report(self) -> dict[str, Any]:
         """What fills batches, why, and which worker processes died of what."""
         failure = "" if self._pool is None else self._pool.failure
@@ -556,9 +267,91 @@ class Pipeline:
             "deaths": [] if self._pool is None else list(self._pool.deaths),
         }
 
-    def _is_cold(self) -> bool:
-        """Whether the page cache cannot hold all files, so that most reads go to the disk."""
-        return sum(file.bytes for source in self.sources for file in source.files(self.variants)) > available_memory()
+
+# --- the parts, from the plan ------------------------------------------------------------------------------------------------
+
+
+def _planned(
+    sources: Sequence[SplitRows], options: LoaderOptions, class_names: Sequence[str]
+) -> tuple[LoaderPlan, SharedMemory | None]:
+    """The plan, and the memory that worker processes fill; with "auto", threads read where this process may not map it."""
+    plan = plan_loader(sources, options, class_names)
+    if not plan.workers.processes:
+        return plan, None
+    try:
+        return plan, SharedMemory()
+    except LoaderError as error:
+        if options.workers == "processes":
+            raise
+        plan = plan_loader(sources, replace(options, workers="threads"), class_names)
+        options, workers = replace(plan.options, workers="auto"), replace(plan.workers, because=str(error))
+        return replace(plan, options=options, workers=workers), None
+
+
+def _check_files(plan: LoaderPlan) -> list[FileIdentity | None]:
+    """Refuse shards of other sizes before the first batch. With on_bad="skip" what is cut short counts as bad records.
+
+    Returns:
+        The identities of the table's files, in their order.
+    """
+    identities: list[FileIdentity | None] = []
+    for source in plan.sources:
+        variants = plan.variants.used(source.variants)
+        identities += source.dataset.check_files(source.split, variants, sizes=plan.options.on_bad == "raise")
+    return identities
+
+
+def _make_local(plan: LoaderPlan) -> LocalShards | None:
+    """The shards that lie, or will lie, in the folder `local`."""
+    folder, limit = plan.options.local, plan.options.local_limit
+    if folder is None:
+        return None
+    here = [path for path in plan.table.files if not is_remote(path)]
+    if here:
+        raise LoaderError(
+            f"local= keeps shards of datasets at URLs; {here[0].parent} is a folder, which is read as it is"
+        )
+    if any(source.dataset.manifest.imported is not None for source in plan.sources):
+        rule = "local= compares shards with their SHA-256, which an index of other tools' TFRecords does not hold"
+        raise LoaderError(f"{rule}; build a dataset with tfprep, or copy the shards to this machine")
+    cache = LocalCache(Path(folder), None if limit is None else parse_bytes(limit, "local_limit"))
+    urls: list[Any] = list(plan.table.files)
+    items = [CachedObject(url, info.bytes, info.sha256) for url, info in zip(urls, _infos(plan), strict=True)]
+    return LocalShards(cache, items, urls)
+
+
+def _infos(plan: LoaderPlan) -> list[FileInfo]:
+    """What the manifests say of the table's files, in their order."""
+    return [info for source in plan.sources for info in source.files(plan.variants)]
+
+
+def _make_cache(plan: LoaderPlan, shared: SharedMemory | None) -> DecodedCache | EncodedCache | None:
+    if plan.cache == "encoded":
+        return EncodedCache(plan.memory.cache_bytes)
+    if plan.cache == "decoded":
+        return DecodedCache(plan.cached_outputs, plan.table.records, plan.memory.cache_bytes, shared)
+    return None
+
+
+def _make_assembler(
+    plan: LoaderPlan,
+    identities: Sequence[FileIdentity | None],
+    bad: BadRecords,
+    cache: DecodedCache | EncodedCache | None,
+    local: LocalShards | None,
+) -> BatchAssembler:
+    options, at_load = plan.options, plan.at_load
+    policy = ReadPolicy(options.verify, bad, plan.schedule.substitute if options.training else None, options.geometry)
+    cuts = None
+    if at_load and at_load.cuts:
+        cuts = Cuts(at_load, {output.name: output for output in plan.read.outputs})
+    # The page cache cannot hold all files, so that most reads go to the disk.
+    cold = sum(info.bytes for info in _infos(plan)) > available_memory()
+    return BatchAssembler(
+        plan.table, identities, plan.parts, plan.indexed, policy, cache, casts=plan.casts, cuts=cuts,
+        mixing=Mixing(at_load, plan.schedule) if at_load else None, cold=cold,
+        paths=local.paths if local else None, damaged=local.damaged if local else None,
+    )  # fmt: skip
 
 
 def repeated(pipeline: Pipeline, count: Any) -> int | None:
@@ -585,14 +378,3 @@ def add_counts(counts: Counts, reader: Reader) -> Counts:
     total["longest_wait_s"] = max(counts["longest_wait_s"], reader.counts.longest_wait_s)
     total["records_read"] = total["records"] - total["records_cached"]
     return total
-
-
-def _groups(order: str, block: int, table: RecordTable) -> Numbers | None:
-    """What each row takes its variant with: its block, or its file; None where that is the row itself."""
-    if order == "global":
-        return None
-    if order == "block":
-        return np.arange(table.samples) // block
-    rows = np.arange(table.samples)
-    first_variant = np.concatenate([np.full(part.samples, part.variants[0]) for part in table.parts])
-    return table.file_of(table.record(rows, first_variant))

@@ -114,7 +114,7 @@ def test_a_block_is_one_request(photos):
     pipeline = tfprep.open(in_memory(photos)).subset("train").pipeline(options)
     windows = list(plan_ranges(pipeline._assembler, pipeline.schedule, iter(range(7)), 1 << 30))
     assert len(windows) == 3
-    assert sum(map(len, windows)) <= 7 + pipeline.dataset.splits["train"].shards - 1
+    assert sum(map(len, windows)) <= 7 + pipeline.sources[0].dataset.splits["train"].shards - 1
     pipeline.close()
 
 

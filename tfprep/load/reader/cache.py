@@ -31,8 +31,8 @@ class DecodedCache:
         self, outputs: Sequence[Output], records: int, budget: int, shared: SharedMemory | None = None
     ) -> None:
         """`shared`: where the rows lie if worker processes are to read and write them."""
-        self.record_bytes = sum(max(row_bytes(output), 64) for output in outputs)
-        self.capacity = min(records, budget // max(self.record_bytes, 1))
+        self.record_bytes = _record_bytes(outputs)
+        self.capacity = cached_records(outputs, records, budget)
         self._slots = np.full(records, FREE, np.int64)  # by record
         self.rows: dict[str, Array] = {output.name: _rows(output, self.capacity, shared) for output in outputs}
         self._returned: list[int] = []  # slots that were reserved and not filled
@@ -87,6 +87,15 @@ class DecodedCache:
         with self._lock:
             self._slots[record] = FREE
             self._returned.append(slot)
+
+
+def _record_bytes(outputs: Sequence[Output]) -> int:
+    return sum(max(row_bytes(output), 64) for output in outputs)
+
+
+def cached_records(outputs: Sequence[Output], records: int, budget: int) -> int:
+    """Of so many records, how many a `DecodedCache` of these outputs holds within the budget, in bytes."""
+    return min(records, budget // max(_record_bytes(outputs), 1))
 
 
 class EncodedCache:
