@@ -29,7 +29,7 @@ pytest.importorskip("obstore")
 
 
 def content(out) -> dict[str, object]:
-    """What readers get: by split, variant and shard the digest of the shard and of its `.idx`; the index; the manifest's rest."""
+    """The digests of shards and `.idx` files by split, variant and shard; the index; the rest of the manifest."""
     data, store = open_dataset(out), open_store(out)
     digests = {
         (split, variant, shard, ending): hashlib.sha256(store.read(f"{file.name}{ending}")).hexdigest()

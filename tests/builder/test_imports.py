@@ -1,4 +1,4 @@
-"""What a whole build imports: each of these packages takes tenths of a second."""
+"""The imports of a whole build: each of these packages takes tenths of a second."""
 
 from __future__ import annotations
 

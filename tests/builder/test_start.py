@@ -1,4 +1,4 @@
-"""When the workers of a build start: before the recipe is loaded, but after all that is quick to check."""
+"""The workers of a build start before the recipe is loaded, and after all that is quick to check."""
 
 from __future__ import annotations
 

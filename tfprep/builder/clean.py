@@ -1,4 +1,4 @@
-"""What builds left at an object store: shards that no dataset refers to any more, and uploads that never ended."""
+"""Leftovers of builds at an object store: shards that no dataset refers to any more, and uploads that never ended."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _OURS = re.compile(
 
 @dataclass(frozen=True)
 class Leftovers:
-    """What builds left below a URL.
+    """Leftovers of builds below a URL.
 
     Attributes:
       url: The dataset's URL.

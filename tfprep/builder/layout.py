@@ -1,4 +1,4 @@
-"""Where a build keeps its files, and the lock that keeps a second build out.
+"""The places of a build's files, and the lock that keeps a second build out.
 
 Finished shards wait in `.tfprep/new` until the whole dataset is published.
 """
@@ -55,7 +55,7 @@ class Layout:
 
     @property
     def here(self) -> Path:
-        """What only this machine uses: logs, locks, shards that wait to be published."""
+        """The folder for this machine alone: logs, locks, shards that wait to be published."""
         return (self.scratch or self.out) / PRIVATE
 
     @property
@@ -123,7 +123,7 @@ class Layout:
 
     @property
     def parts(self) -> Path:
-        """What the parts of a build agreed on, and the logs of parts."""
+        """The folder of the plan that parts of a build agreed on, and of the logs of parts."""
         return self.private / "parts"
 
     @property

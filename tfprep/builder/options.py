@@ -26,7 +26,7 @@ _LOG_BYTES = 10 << 20
 
 @dataclass(frozen=True)
 class WorkerProgress:
-    """What one worker process does.
+    """The present work of one worker process.
 
     Attributes:
       process: Its process id.
@@ -45,7 +45,7 @@ class WorkerProgress:
 
 @dataclass(frozen=True)
 class NodeProgress:
-    """What one node of a cluster did in this build.
+    """The share of one node of a cluster in this build.
 
     Attributes:
       node: The node's name: its address and the beginning of its identifier.
@@ -76,7 +76,7 @@ class NodeNews:
 
 @dataclass(frozen=True)
 class BuildProgress:
-    """How far a build is.
+    """The progress of a build.
 
     Attributes:
       samples_done, samples: Number of samples made, of those in shards that have to be built.
@@ -122,12 +122,12 @@ class BuildEvent:
 
 OnProgress: TypeAlias = Callable[[BuildProgress], None]
 OnEvent: TypeAlias = Callable[[BuildEvent], None]
-Tell: TypeAlias = Callable[..., None]
-"""A function that reports an event: `tell(name, text, **facts)`."""
+LogEvent: TypeAlias = Callable[..., None]
+"""A function that reports an event: `log_event(name, text, **facts)`."""
 
 
 @contextmanager
-def logged_events(log_path: Path, on_event: OnEvent | None) -> Iterator[Tell]:
+def logged_events(log_path: Path, on_event: OnEvent | None) -> Iterator[LogEvent]:
     """Yield a function that sends events to `on_event` and to a log. A build that fails ends with `failed`.
 
     A warning that no `on_event` receives becomes a Python warning.
@@ -135,7 +135,7 @@ def logged_events(log_path: Path, on_event: OnEvent | None) -> Iterator[Tell]:
     started = time.monotonic()
     log = _open_log(log_path)
 
-    def tell(name: str, text: str, **facts: Any) -> None:
+    def log_event(name: str, text: str, **facts: Any) -> None:
         event = BuildEvent(name, text, time.monotonic() - started, facts)
         with suppress(OSError):  # A log that cannot be written stops no build.
             if log is not None:
@@ -147,11 +147,11 @@ def logged_events(log_path: Path, on_event: OnEvent | None) -> Iterator[Tell]:
             warnings.warn(text, stacklevel=2)
 
     try:
-        yield tell
+        yield log_event
     except BaseException as error:
         stopped = isinstance(error, KeyboardInterrupt)
         text = "stopped; the same command continues" if stopped else summary_of(error)
-        tell("failed", text, error=type(error).__name__)
+        log_event("failed", text, error=type(error).__name__)
         raise
     finally:
         if log is not None:
@@ -179,7 +179,7 @@ ITEM_TIMEOUT_S = 300.0
 
 @dataclass(frozen=True)
 class BuildSummary:
-    """What a build did, and what the dataset holds now.
+    """The result of a build: its work, and the content of the dataset now.
 
     Attributes:
       out: The folder of the dataset.
@@ -210,7 +210,7 @@ class BuildSummary:
 
 @dataclass(frozen=True)
 class PartSummary:
-    """What one part of a build did.
+    """The result of one part of a build.
 
     Attributes:
       out: The folder of the dataset.
@@ -235,7 +235,7 @@ class PartSummary:
 
 @dataclass(frozen=True)
 class BuildOptions:
-    """How a build runs. Except for `limit`, `hash` and `reshard`, no option changes what is built.
+    """Options of a build. Except for `limit`, `hash` and `reshard`, no option changes what is built.
 
     Attributes:
       workers: Number of worker processes; 0 builds in this process, None takes one for each usable core. On a cluster it is the

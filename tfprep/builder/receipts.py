@@ -78,7 +78,7 @@ class Reject:
 
 @dataclass(frozen=True)
 class Receipt:
-    """What one shard holds.
+    """The content of one shard.
 
     Attributes:
       split, shard, shards: Which shard of how many.

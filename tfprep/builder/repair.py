@@ -46,7 +46,7 @@ _INDEX_HINT = (
 
 @dataclass(frozen=True)
 class RepairSummary:
-    """What a repair did.
+    """The result of a repair.
 
     Attributes:
       faults: The faults before it.

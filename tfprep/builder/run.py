@@ -17,12 +17,12 @@ from tfprep.builder.layout import Layout, forget_marks, locked, placed, remember
 from tfprep.builder.options import (
     BuildOptions,
     BuildSummary,
+    LogEvent,
     NodeProgress,
     OnEvent,
     OnProgress,
     Part,
     PartSummary,
-    Tell,
     logged_events,
     worker_count,
 )
@@ -131,8 +131,8 @@ def opened(
         else:
             stack.enter_context(locked(layout, shared=part is not None))
         log = layout.log if part is None else layout.part_log(part.number, part.parts)
-        tell = stack.enter_context(logged_events(log, on_event))
-        yield Build(loaded, file, layout, root, options, engine, on_progress, tell, publication, started)
+        log_event = stack.enter_context(logged_events(log, on_event))
+        yield Build(loaded, file, layout, root, options, engine, on_progress, log_event, publication, started)
 
 
 @dataclass
@@ -143,7 +143,7 @@ class Build:
       recipe, file: The recipe, and its file if it came from one.
       layout, root: The folders of the build and of the raw files.
       options, engine, on_progress, started: As in `opened`.
-      tell: Reports an event.
+      log_event: Reports an event.
       publication: Makes the built shards the dataset.
     """
 
@@ -154,7 +154,7 @@ class Build:
     options: BuildOptions
     engine: Engine
     on_progress: OnProgress | None
-    tell: Tell
+    log_event: LogEvent
     publication: Publication
     started: float
     _run: str = field(default_factory=lambda: secrets.token_hex(6))
@@ -191,7 +191,7 @@ class Build:
         seconds = time.monotonic() - self.started
         summary = _part_summary(self.layout, part, receipts, built, seconds)
         text = f"part {part}: {summary.shards} shards of {summary.samples} samples, {summary.rejects} rejected"
-        self.tell("part", text, part=part.number, parts=part.parts, rejects=summary.rejects)
+        self.log_event("part", text, part=part.number, parts=part.parts, rejects=summary.rejects)
         return summary
 
     def build_shards(self, counts: Mapping[str, int], places: Iterable[tuple[str, int]]) -> list[Receipt]:
@@ -238,11 +238,11 @@ class Build:
     ) -> list[ShardState]:
         states = list(shard_states(plan, self.layout, shards, identities=identities))
         samples = sum(state.samples for state in states)
-        self.tell("planned", explain(states), samples=samples, shards=len(states))
+        self.log_event("planned", explain(states), samples=samples, shards=len(states))
         if plan.recipe.geometry and (warning := warning_of_opencv()):
-            self.tell("warning", warning)
+            self.log_event("warning", warning)
         if few := too_few_shards(plan):
-            self.tell("warning", few)
+            self.log_event("warning", few)
         return states
 
     def _remember(self, plan: Plan) -> None:
@@ -265,12 +265,12 @@ class Build:
             self._warn_of_tfds(manifest)
         summary = _summary(manifest, self.layout, built, time.monotonic() - self.started, self._nodes)
         text = f"{summary.records} records of {summary.samples} samples, {summary.rejects} rejected"
-        self.tell("published", text, records=summary.records, samples=summary.samples, rejects=summary.rejects)
+        self.log_event("published", text, records=summary.records, samples=summary.samples, rejects=summary.rejects)
         return summary
 
     def _warn_of_tfds(self, manifest: Manifest) -> None:
         for name, sentence in tfds_limits(manifest).items():
-            self.tell("warning", sentence, field=name)
+            self.log_event("warning", sentence, field=name)
 
     def _is_due(self, state: ShardState) -> bool:
         """A sample that crashed is not tried again in this process, which it would take down."""
@@ -278,8 +278,8 @@ class Build:
         return not state.up_to_date and not (state.retry and in_this_process)
 
     def _scheduler(self, plan: Plan, waiting: Sequence[ShardState]) -> ShardScheduler:
-        space = SpaceCheck(self.layout, waiting, self.tell)
-        return ShardScheduler(plan, self.engine, self.tell, self.on_progress, space.finished, self.started)
+        space = SpaceCheck(self.layout, waiting, self.log_event)
+        return ShardScheduler(plan, self.engine, self.log_event, self.on_progress, space.finished, self.started)
 
     def _build_all(self, plan: Plan, waiting: Sequence[ShardState]) -> tuple[list[ShardState], list[Receipt]]:
         """Build the shards that wait, then those in which a field has another form than in most records.
@@ -316,13 +316,13 @@ class Build:
         seconds = time.monotonic() - self.started
         if profiles := foreign_profiles(receipts):
             named = ", ".join(f"{name} {count}" for name, count in list(profiles.items())[:4])
-            self.tell(
+            self.log_event(
                 "warning",
                 f"{sum(profiles.values())} images have a colour profile that is not sRGB ({named}) and are stored as they are; "
                 "sources.Pixels(srgb=True) converts them",
             )
         if fault := write_report(self.layout, manifest, receipts, seconds, samples, plan.tally):
-            self.tell("report", fault)
+            self.log_event("report", fault)
 
     def _differing(self, plan: Plan, receipts: Sequence[Receipt]) -> list[ShardState]:
         """Return the shards in which a field has another form than in most records."""
@@ -335,7 +335,9 @@ class Build:
                 pending.append(ShardState(receipt.split, receipt.shard, samples, "fields differ", expected=expected))
         if pending:
             forms = ", ".join(f"{name} is {form}" for name, form in common.items())
-            self.tell("differing", f"{len(pending)} shards hold records of another form; most: {forms}", forms=common)
+            self.log_event(
+                "differing", f"{len(pending)} shards hold records of another form; most: {forms}", forms=common
+            )
         return pending
 
     def _argument(self, plan: Plan) -> dict[str, Any]:

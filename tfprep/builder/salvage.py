@@ -1,4 +1,4 @@
-"""What is left of a dataset whose raw files are gone: its readable records, as a smaller dataset in a folder of its own.
+"""The rest of a dataset whose raw files are gone: its readable records, as a smaller dataset in a folder of its own.
 
 The index says where the payload of each record lies and what its checksum is. A payload with that checksum is intact, whatever
 became of the bytes around it, so it is framed again. A sample is lost if its record is damaged in any variant. Whole shards are

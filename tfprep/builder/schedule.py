@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from tfprep import units
 from tfprep.builder.layout import Layout
-from tfprep.builder.options import BuildProgress, NodeNews, NodeProgress, OnProgress, Tell, WorkerProgress
+from tfprep.builder.options import BuildProgress, LogEvent, NodeNews, NodeProgress, OnProgress, WorkerProgress
 from tfprep.builder.planning.plan import Plan
 from tfprep.builder.planning.state import ShardState
 from tfprep.builder.receipts import ShardTask
@@ -82,9 +82,15 @@ class ShardScheduler:
     """
 
     def __init__(
-        self, plan: Plan, engine: Engine, tell: Tell, on_progress: OnProgress | None, on_built: OnBuilt, started: float
+        self,
+        plan: Plan,
+        engine: Engine,
+        log_event: LogEvent,
+        on_progress: OnProgress | None,
+        on_built: OnBuilt,
+        started: float,
     ) -> None:
-        self._plan, self._engine, self._tell, self._started = plan, engine, tell, started
+        self._plan, self._engine, self._log_event, self._started = plan, engine, log_event, started
         self._on_progress = on_progress or (lambda progress: None)
         self._todo: deque[ShardState] = deque()
         self._running: dict[int, _Attempt] = {}
@@ -111,11 +117,11 @@ class ShardScheduler:
             elif isinstance(event, TaskCrashed):
                 self._crashed(self._running.pop(event.task), event)
             elif isinstance(event, WorkerOutput):
-                self._tell_output(event)
+                self._log_output(event)
             elif isinstance(event, NodeNews):
                 self._note_node(event)
             self._fill()
-            self._tell_progress()
+            self._report_progress()
         self._on_progress(self._progress())
 
     def _fill(self) -> None:
@@ -155,7 +161,7 @@ class ShardScheduler:
         if node:
             facts["node"], text = node, f"{text}, by {node}"
             self.nodes[node] = self.nodes[node].plus(len(task.samples), rejects)
-        self._tell("shard", text, split=task.split, shard=task.shard, samples=len(task.samples), **facts)
+        self._log_event("shard", text, split=task.split, shard=task.shard, samples=len(task.samples), **facts)
 
     def _crashed(self, attempt: _Attempt, event: TaskCrashed) -> None:
         task, item = attempt.task, event.item
@@ -164,7 +170,7 @@ class ShardScheduler:
             return
         probe = task.purpose == "probe"
         (attempt.alone if probe else attempt.in_shard)[item] += 1
-        self._tell_crash(task, item, event, probe)
+        self._log_crash(task, item, event, probe)
         most_alone = 2 if any(signal in event.reason for signal in _AMBIGUOUS) else 1
         if attempt.alone[item] < most_alone and attempt.in_shard[item] < _MOST_CRASHES:
             self._probe(attempt, (item,) if not attempt.retry else _from(attempt, item))
@@ -205,13 +211,13 @@ class ShardScheduler:
 
     # --- messages ----------------------------------------------------------------------------------------------------
 
-    def _tell_crash(self, task: ShardTask, item: int, event: TaskCrashed, alone: bool) -> None:
+    def _log_crash(self, task: ShardTask, item: int, event: TaskCrashed, alone: bool) -> None:
         key, reason = task.samples[item][0], event.reason
         text = f"{key}: {reason}{', tried alone' if alone else ''}{f', by {event.node}' if event.node else ''}"
         where = {"split": task.split, "shard": task.shard, **({"node": event.node} if event.node else {})}
-        self._tell("crash", text, key=key, reason=reason, alone=alone, **where)
+        self._log_event("crash", text, key=key, reason=reason, alone=alone, **where)
 
-    def _tell_output(self, event: WorkerOutput) -> None:
+    def _log_output(self, event: WorkerOutput) -> None:
         """Log warnings of native decoders, with the sample that caused them."""
         self._outputs += 1
         if self._outputs > _MOST_OUTPUTS:
@@ -220,16 +226,16 @@ class ShardScheduler:
         key = attempt.task.samples[event.item][0] if attempt is not None and event.item is not None else ""
         text = "; ".join(line for line in event.text.splitlines() if line.strip())
         more = " (further output is not logged)" if self._outputs == _MOST_OUTPUTS else ""
-        self._tell("output", f"{key}: {text}{more}" if key else text + more, key=key, output=event.text)
+        self._log_event("output", f"{key}: {text}{more}" if key else text + more, key=key, output=event.text)
 
     def _note_node(self, news: NodeNews) -> None:
         if news.state != "waiting":
             before = self.nodes.get(news.node, NodeProgress(news.node))
             self.nodes[news.node] = replace(before, state=news.state)
         # A node that takes no part any more costs time that nobody would notice otherwise.
-        self._tell("node" if news.state == "joined" else "warning", news.text, node=news.node, state=news.state)
+        self._log_event("node" if news.state == "joined" else "warning", news.text, node=news.node, state=news.state)
 
-    def _tell_progress(self) -> None:
+    def _report_progress(self) -> None:
         """Report the progress unless that was just done: it takes time for each worker, and a cluster has hundreds."""
         if time.monotonic() - self._reported > _PROGRESS_S:
             self._on_progress(self._progress())
@@ -304,8 +310,8 @@ class SpaceCheck:
     really full ends the build with an error, and the same command continues it.
     """
 
-    def __init__(self, layout: Layout, waiting: Sequence[ShardState], tell: Tell) -> None:
-        self._layout, self._tell = layout, tell
+    def __init__(self, layout: Layout, waiting: Sequence[ShardState], log_event: LogEvent) -> None:
+        self._layout, self._log_event = layout, log_event
         self._samples: Counter[str] = Counter()
         for state in waiting:
             self._samples[state.split] += state.samples
@@ -321,10 +327,10 @@ class SpaceCheck:
         self._measured += len(task.samples)
         needed = self._estimate - self._written
         if self._layout.at_store:
-            self._tell("space", f"about {units.size(needed)} more to write", estimate=self._estimate)
+            self._log_event("space", f"about {units.size(needed)} more to write", estimate=self._estimate)
             return
         free = free_bytes(self._layout.out)
-        self._tell(
+        self._log_event(
             "space",
             f"about {units.size(needed)} more to write, {units.size(free)} free",
             estimate=self._estimate,
@@ -332,7 +338,7 @@ class SpaceCheck:
         )
         if needed > free and not self._warned:
             self._warned = True
-            self._tell(
+            self._log_event(
                 "warning",
                 f"{self._layout.out}: about {units.size(needed)} more would be written, estimated from {self._measured} "
                 f"samples, and {units.size(free)} are free. If the disk becomes full, the build ends and the same command "

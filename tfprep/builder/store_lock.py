@@ -34,7 +34,7 @@ LOCK, RUNNING = ".tfprep/lock", ".tfprep/running"
 
 
 class StoreLock:
-    """What a build holds."""
+    """The lock that a build holds."""
 
     def __init__(self, store: Store, name: str, place: str) -> None:
         self._store, self._name, self._place = store, name, place

@@ -28,7 +28,7 @@ from tfprep.errors import DatasetError, RecipeError
 from tfprep.fields import KINDS, RASTER_KINDS, Kind, field_name_fault
 
 _SIDES = {"Size": "geometry", "Sample": "geometry", "ImageArray": "colour"}
-"""Where an op of tfprep belongs, by the annotation of what it is called with."""
+"""The option that an op of tfprep belongs in, by the annotation of what it is called with."""
 _INPUTS: Mapping[str, frozenset[str]] = {
     "mask": frozenset({"mask", "map"}),
     "image": frozenset({"image", "map"}),
@@ -207,7 +207,7 @@ def _check_inputs(name: str, derived: Any, kinds: Mapping[str, Kind], all_derive
 
 
 def _check_void(name: str, derived: Any, options: Mapping[str, Any]) -> None:
-    """Where a mask has a number for void, a derived input that looks for objects does not take it for one."""
+    """Raise RecipeError if a derived input that looks for objects takes a mask's number for void for one."""
     mask = getattr(derived, "mask", None)
     fill = options["fill"].get(
         mask, getattr(options["source"], "void", None) if mask not in options["derive"] else None
@@ -238,7 +238,7 @@ def _check_known(option: str, name: str, kinds: Mapping[str, Kind]) -> None:
 
 
 def _check_rows(options: Mapping[str, Any], source_kinds: Mapping[str, Kind]) -> None:
-    """Where boxes may be dropped, the fields that have rows for each box lose the same rows."""
+    """Raise RecipeError if boxes may be dropped and a field with rows for each box would keep its rows."""
     rows: Mapping[str, Sequence[str]] = getattr(options["source"], "rows", dict)()
     for boxes, others in rows.items() if options["geometry"] and options["min_visible"] > 0 else ():
         named = set(options["row_fields"].get(boxes, ()))
@@ -270,13 +270,13 @@ def _check_flip_indices(options: Mapping[str, Any], source_kinds: Mapping[str, K
 
 
 def _may_mirror(op: Any) -> bool:
-    """Whether an op, or one inside it, may mirror: `Flip`, and functions of the user, of which nothing is known."""
+    """Return whether an op, or one inside it, may mirror: `Flip`, and functions of the user, of which nothing is known."""
     foreign = not type(op).__module__.startswith("tfprep.augment.")
     return foreign or isinstance(op, Flip) or any(map(_may_mirror, _inside(op)))
 
 
 def _rows_matter(name: str, options: Mapping[str, Any]) -> bool:
-    """Whether the order of points comes into the dataset: stored, as a channel for each, or by a function of the user."""
+    """Return whether the order of points comes into the dataset: stored, as a channel for each, or by a function of the user."""
     ordered = (
         (isinstance(derived, Heatmaps) and derived.points == name and derived.channels != 1)
         or not type(derived).__module__.startswith("tfprep.derive.")
@@ -330,7 +330,7 @@ def _is_names(value: Any) -> bool:
 
 
 def _is_flip(value: Any) -> bool:
-    """Whether it is a permutation of its rows that undoes itself, as a mirror image of a mirror image is the image."""
+    """Return whether it is a permutation of its rows that undoes itself, as a mirror image of a mirror image is the image."""
     whole = isinstance(value, list | tuple) and all(map(_is_whole, value))
     return whole and sorted(value) == list(range(len(value))) and all(value[row] == i for i, row in enumerate(value))
 

@@ -142,7 +142,7 @@ def _attributes(steps: list[dis.Instruction], start: int) -> Iterator[str]:
 
 
 def is_users(value: FunctionType | type | ModuleType) -> bool:
-    """Whether a function, class or module is the user's: defined outside the standard library, installed packages and tfprep.
+    """Return whether code is the user's: defined outside the standard library, installed packages and tfprep.
 
     The folder decides, so that a project's own modules count whether they are installed in editable form, imported from the
     current folder, or under another name.

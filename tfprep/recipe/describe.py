@@ -37,7 +37,7 @@ _GENERATORS = random.Random, np.random.Generator, np.random.RandomState, np.rand
 _NOT_CODE = types.MemberDescriptorType, types.GetSetDescriptorType
 _BUILT_IN = types.BuiltinFunctionType, types.WrapperDescriptorType, types.MethodWrapperType, np.ufunc
 _CACHES = weakref.ref, weakref.WeakKeyDictionary, weakref.WeakValueDictionary, weakref.WeakSet
-"""What they hold depends on what has run so far."""
+"""Caches; their content depends on what has run so far."""
 _OF_EVERY_CLASS = {
     *("__module__", "__qualname__", "__doc__", "__dict__", "__weakref__", "__annotations__", "__annotate__"),
     *("__firstlineno__", "__static_attributes__", "__dataclass_fields__", "__dataclass_params__", "__match_args__"),
@@ -242,7 +242,7 @@ class Description:
         return {"function": name.partition(" ")[2]}
 
     def _captured(self, function: types.FunctionType) -> dict[str, Any]:
-        """What a function holds besides its code: defaults, captured variables and attributes."""
+        """The values of a function besides its code: defaults, captured variables and attributes."""
         held = {
             "defaults": list(function.__defaults__ or ()),
             "keyword defaults": function.__kwdefaults__ or {},
@@ -270,7 +270,7 @@ class Description:
         return found
 
     def _global(self, scope: Mapping[str, Any], chain: Sequence[str]) -> Any:
-        """What a dotted name refers to: attributes of the user's modules are followed, those of other values are not."""
+        """The value of a dotted name: attributes of the user's modules are followed, those of other values are not."""
         value, rest = scope[chain[0]], chain[1:]
         if isinstance(value, types.ModuleType):
             if rest and is_users(value) and rest[0] in vars(value):
@@ -302,7 +302,7 @@ class Description:
         return {"code": _digest("\n".join(map(ast.dump, statements))), **({"uses": uses} if uses else {})}
 
     def _imported(self, scope: Mapping[str, Any], level: int, name: str, names: Iterable[str]) -> Any:
-        """What an import statement inside a function brings in; only the user's own modules are imported for it."""
+        """The names that an import statement inside a function brings in; only the user's own modules are imported."""
         full = "." * level + name
         try:
             full = importlib.util.resolve_name(full, scope.get("__package__"))
@@ -449,7 +449,7 @@ def _at(name: str, file: str) -> types.ModuleType:
 
 
 def _is_reduced(value: Any) -> bool:
-    """Whether a method `__reduce_ex__` returned what pickle takes: a function, its arguments, a state, items and pairs."""
+    """Return whether a method `__reduce_ex__` returned what pickle takes: a function, its arguments, a state, items and pairs."""
     if not isinstance(value, tuple) or not 2 <= len(value) <= 6:
         return False
     function, args, *rest = value
@@ -466,7 +466,7 @@ def _shown(value: Any) -> str:
 
 
 def _reads_keywords(function: Any) -> bool:
-    """Whether a function takes keywords by any name, and so sees their order."""
+    """Return whether a function takes keywords by any name, and so sees their order."""
     try:
         return any(one.kind is one.VAR_KEYWORD for one in inspect.signature(function).parameters.values())
     except (TypeError, ValueError):  # a built-in one
@@ -474,12 +474,12 @@ def _reads_keywords(function: Any) -> bool:
 
 
 def _is_method_of_value(value: Any) -> bool:
-    """Whether a built-in function belongs to an object, as `[].append` does, and not to a module, as `math.sin` does."""
+    """Return whether a built-in function belongs to an object, as `[].append` does, and not to a module, as `math.sin` does."""
     return isinstance(value, types.BuiltinFunctionType) and not isinstance(value.__self__, types.ModuleType | None)
 
 
 def _of_enum(name: str, value: Any) -> bool:
-    """Whether an underscored attribute of an enum class comes from `enum` itself."""
+    """Return whether an underscored attribute of an enum class comes from `enum` itself."""
     function = getattr(value, "__func__", value)
     return (
         name.startswith("_")

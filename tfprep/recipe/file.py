@@ -68,7 +68,7 @@ def _check_kinds(path: Path, recipe: Recipe) -> None:
 
 
 def _defined(names: Mapping[str, Any]) -> str:
-    """What a file defines instead of one RECIPE."""
+    """Return in words the names that a file defines instead of one RECIPE."""
     if "RECIPE" in names:
         value = names["RECIPE"]
         if isinstance(value, list | tuple | Mapping):

@@ -27,7 +27,7 @@ from tfprep.sources.source import Listing, Source
 
 @dataclass(frozen=True)
 class Recipe:
-    """What to build.
+    """The description of a dataset to build.
 
     Attributes:
         name: The name of the dataset: a letter, then letters, digits and `_`.
@@ -124,7 +124,7 @@ class Recipe:
         self.check_kinds(listing.kinds)
 
     def check_kinds(self, kinds: Mapping[str, Kind]) -> None:
-        """As `check_fields`, given the kinds of the source's fields."""
+        """Do as `check_fields`, given the kinds of the source's fields."""
         check_kinds(vars(self), kinds)
 
     def check_splits(self, splits: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""What the driver makes of the replies of its nodes, which are written down here: no cluster is needed."""
+"""The driver and the replies of its nodes, which are written down here: no cluster is needed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a node of a cluster checks before it takes part, and what keeps one that outlives its build from writing."""
+"""Checks of a node of a cluster before it takes part, and the mark that keeps one that outlives its build from writing."""
 
 from __future__ import annotations
 

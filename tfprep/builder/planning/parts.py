@@ -38,7 +38,7 @@ _NAMED = 3
 
 @dataclass(frozen=True)
 class CommonPlan:
-    """What all parts of a build share.
+    """The common ground of all parts of a build.
 
     Attributes:
       stored: When, where and by which part it was stored, for messages.

@@ -45,7 +45,7 @@ _FAR_OFF = 4
 
 @dataclass(frozen=True)
 class Plan:
-    """What is to be built.
+    """All that a build is to make.
 
     Attributes:
       recipe: The recipe, with its `description` (plain JSON) and `fingerprint` as they were when the plan was made: the

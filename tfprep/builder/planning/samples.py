@@ -303,7 +303,7 @@ CHUNK = 1 << 14
 _ALONE = 4
 """Chunks that are written down before helpers are started: a listing of 65,000 samples takes less time than their start."""
 _MOST_HELPERS = 4
-"""As many as keep pace with a source that lists as fast as Python can."""
+"""The number that keeps pace with a source that lists as fast as Python can."""
 SEPARATOR = "\0"
 BETWEEN = b"\0\0"
 """Between the texts of a sample; no path is empty, so the files of a sample do not hold it."""
@@ -311,10 +311,7 @@ ROW = np.dtype(
     [
         ("hash", "<u8"),  # of seed and key
         ("digest", "<u8"),  # of what the listing says: key, split, files with sizes and times, values
-        (
-            "identity",
-            "<u8",
-        ),  # of what else tells the files from others of the same size and time, on this machine alone
+        ("identity", "<u8"),  # of inodes and the times at which those changed
         ("bytes", "<i8"),  # size of the sample's files
         ("offset", "<i8"),  # of its texts
         ("lengths", "<u4", 4),  # of key, files, values and stat

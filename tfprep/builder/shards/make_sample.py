@@ -106,7 +106,7 @@ class SampleMaker:
 
     @property
     def _custom(self) -> bool:
-        """Whether a function of whole samples stands among the geometry, so that transforms are not known ahead."""
+        """Return whether a function of whole samples stands among the geometry, so that transforms are not known ahead."""
         return any(isinstance(op, Custom) for op in self.recipe.geometry)
 
     def _upright_size(self, raw: Mapping[str, Any]) -> Size | None:
@@ -128,7 +128,7 @@ class SampleMaker:
         return images.image_size(value) if isinstance(value, bytes) else np.shape(value)[:2]
 
     def _reduction(self, raw: Mapping[str, Any], transform: Transform | None) -> int:
-        """How much a JPEG is reduced when it is decoded for a variant.
+        """Return the factor by which a JPEG is reduced when it is decoded for a variant.
 
         1 where masks or maps belong to the image, because they lie on the pixels of the whole image.
         """
@@ -156,7 +156,7 @@ class SampleMaker:
         return value if own else _decode_field(value, self.kinds[name], reduced)
 
     def _own_bytes_do(self, name: str, data: bytes) -> bool:
-        """Whether the file can be stored without looking at its pixels."""
+        """Return whether the file can be stored without looking at its pixels."""
         stored = isinstance(self.recipe.store.get(name), Original) and not self.recipe.derive and not self.recipe.stack
         return stored and images.certain_to_decode(data) and images.keeps_original(data)
 
@@ -340,7 +340,7 @@ def _check_classes(name: str, numbers: Array, classes: Sequence[str], fill: Fill
 
 
 def _check_value(value: Any, kind: Kind, size: Size | None) -> None:
-    """What a function returned has the form of its kind, as `tfprep.fields` says."""
+    """Raise SampleError unless a value has the form of its kind, as `tfprep.fields` says."""
     value = np.asarray(value) if isinstance(value, np.generic) else value
     rule, test = _FORMS[kind]
     if kind != "text" and not isinstance(value, np.ndarray):

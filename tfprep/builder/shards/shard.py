@@ -74,7 +74,7 @@ _MOST_REASON = 1000
 
 @dataclass(frozen=True)
 class BuildContext:
-    """What all shard tasks of a build share.
+    """The common ground of all shard tasks of a build.
 
     Attributes:
       maker: Makes the variants of a sample.
@@ -306,8 +306,24 @@ class _Shard:
         self._profiles: Counter[str] = Counter()
 
     def add(self, position: int, key: str, files: Sequence[str], values: Sequence[Any]) -> None:
-        """Write all variants of the sample, or a reject."""
-        result = self._result(position, key, files, values)
+        """Read the sample, make and write all its variants, or note a reject."""
+        raw = RawSample({}, b"", b"")
+        specs: Mapping[str, FieldSpec] = {}
+        try:
+            with self._timed("read"):
+                raw = self._context.inputs.read(files, values, self.read)
+            if position in self._task.skip:
+                raise SampleError(self._task.skip[position], stage="process")
+            records, moments, counts = self._make(position, key, raw.parts)
+            specs = of_variants(record.specs for record in records)
+            check_expected(specs, self._task.expected)
+        except SampleError as error:
+            reject, picture = self._rejected(key, files, raw.parts, error)
+            result = SampleResult(key, raw.digest, specs=specs, reject=reject, thumbnail=picture)
+        else:
+            with self._timed("write"):
+                rows = self._write(key, raw, records)
+            result = SampleResult(key, raw.digest, rows, specs, moments, counts, profile=self._profile(raw.parts))
         with self._timed("write"):
             self._files.note(result)
         self.take(result)
@@ -334,23 +350,6 @@ class _Shard:
             self._profiles[result.profile] += 1
         if result.thumbnail:
             self._thumbnails[result.key] = base64.b64encode(result.thumbnail).decode()
-
-    def _result(self, position: int, key: str, files: Sequence[str], values: Sequence[Any]) -> SampleResult:
-        raw = RawSample({}, b"", b"")
-        specs: Mapping[str, FieldSpec] = {}
-        try:
-            with self._timed("read"):
-                raw = self._context.inputs.read(files, values, self.read)
-            if position in self._task.skip:
-                raise SampleError(self._task.skip[position], stage="process")
-            records, moments, counts = self._make(position, key, raw.parts)
-            specs = of_variants(record.specs for record in records)
-            check_expected(specs, self._task.expected)
-        except SampleError as error:
-            return SampleResult(key, raw.digest, specs=specs, **self._rejected(key, files, raw.parts, error))
-        with self._timed("write"):
-            rows = self._write(key, raw, records)
-        return SampleResult(key, raw.digest, rows, specs, moments, counts, profile=self._profile(raw.parts))
 
     def _make(
         self, position: int, key: str, raw: Mapping[str, Any]
@@ -417,43 +416,40 @@ class _Shard:
             rows.append([key, frame.offset, frame.size, crc, *record.facts, raw.digest.hex(), *spans, *own])
         return rows
 
-    def _rejected(self, key: str, files: Sequence[str], raw: Mapping[str, Any], error: SampleError) -> dict[str, Any]:
+    def _rejected(
+        self, key: str, files: Sequence[str], raw: Mapping[str, Any], error: SampleError
+    ) -> tuple[Reject, bytes]:
         """Return the reject and its picture. Raises BuildError if the first reject ends the build."""
         path = error.path or self._context.inputs.path_of(error.field, files)
         if self._context.stop_at_reject:
             where = f"{error.stage} of '{error.field}'" if error.field else error.stage
             raise BuildError(f"{path}: {where}: {error.reason} (sample {key!r}; --on-bad skip would leave it out)")
-        reject = Reject(key, self._task.split, error.stage, error.field, _shortened(error.reason), path)
+        reason = error.reason
+        if len(reason) > _MOST_REASON:
+            reason = f"{reason[:_MOST_REASON]}... ({len(reason)} characters)"
         picture = b""
         if len(self._thumbnails) < MOST_THUMBNAILS and error.stage != "process":
             images = [data for name, data in raw.items() if self._context.maker.kinds.get(name) == "image"]
             picture = thumbnail(images[0]) if images else b""
-        return {"reject": reject, "thumbnail": picture}
+        return Reject(key, self._task.split, error.stage, error.field, reason, path), picture
 
     def receipt(self) -> Receipt:
-        task = self._task
+        task, classes = self._task, self._context.maker.classes
+        counts = {name: tuple(of_name[n] for n in range(len(classes[name]))) for name, of_name in self._counts.items()}
         return Receipt(
             split=task.split, shard=task.shard, shards=task.shards, fingerprint=task.fingerprint,
             versions=self._context.versions, signature=task.signature, identity=task.identity,
             digest=self._digest.hexdigest(),
             files=self._files.infos(), forms=self._forms, expected=task.expected,
-            moments=self._moments, class_counts=self._class_counts(), rejects=tuple(self._rejects),
+            moments=self._moments, class_counts=counts, rejects=tuple(self._rejects),
             thumbnails=self._thumbnails, seconds=dict(self._context.maker.seconds), profiles=dict(self._profiles),
         )  # fmt: skip
 
     def contents(self) -> Contents:
         return Contents(tuple(self._context.recipe.store), self._rows, stats_of(self._task))
 
-    def _class_counts(self) -> dict[str, tuple[int, ...]]:
-        classes = self._context.maker.classes
-        return {name: tuple(counts[n] for n in range(len(classes[name]))) for name, counts in self._counts.items()}
-
     def _timed(self, stage: str) -> TimedStage:
         return TimedStage(self._context.maker.seconds, stage)
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= _MOST_REASON else f"{text[:_MOST_REASON]}... ({len(text)} characters)"
 
 
 def sampled_originals(shards: int) -> int:

@@ -22,7 +22,7 @@ from tfprep.opencv import cv2
 
 @dataclass(frozen=True)
 class FieldForm:
-    """How many samples of a shard have a form, and the spec that holds for all that were written (None if none was)."""
+    """The number of samples of a shard that have a form, and the spec that holds for all that were written (None if none was)."""
 
     samples: int
     spec: FieldSpec | None

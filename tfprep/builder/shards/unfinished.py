@@ -28,12 +28,12 @@ from tfprep.storage.store import Store
 
 KEY, OFFSET, SIZE, PAYLOAD_CRC = range(4)
 DIGEST = 7
-"""Where a row of the index holds these; label, height and width stand before the digest, the fields' spans behind it."""
+"""Places in a row of the index; label, height and width stand before the digest, the fields' spans behind it."""
 
 
 @dataclass(frozen=True)
 class SampleResult:
-    """What one sample adds to its shard.
+    """The addition of one sample to its shard.
 
     Attributes:
       key: The sample's key.

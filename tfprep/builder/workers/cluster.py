@@ -30,7 +30,7 @@ from tfprep.optional import require_package
 _POLL_S = 0.25
 """Longest time without an event for the caller."""
 _LOOK_S = 2.0
-"""How often the cluster is asked for its nodes."""
+"""Time between two looks for nodes of the cluster."""
 _PATIENCE_S = 8.0
 """A node takes 1 to 10 s to start. The user is told about what takes longer."""
 _START_S = 60.0

@@ -45,7 +45,7 @@ class NodeTask:
 
 @dataclass(frozen=True)
 class NodeReply:
-    """What happened at a node.
+    """The events of a node.
 
     Attributes:
       events: The events since the last reply.
@@ -141,7 +141,7 @@ class Node:
 
 @dataclass(frozen=True)
 class SharedFolderCheck:
-    """What another machine has to see.
+    """Facts that another machine has to see as well.
 
     Attributes:
       mark: The name and the content of a file below the output folder.

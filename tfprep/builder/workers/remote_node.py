@@ -72,7 +72,7 @@ class RemoteNode:
 
     @property
     def tasks(self) -> list[NodeTask]:
-        """What it was given and has not finished."""
+        """The tasks that it was given and has not finished."""
         return [*self._tasks.values(), *self.next_tasks]
 
     @property
@@ -87,7 +87,7 @@ class RemoteNode:
 
     @property
     def load(self) -> float:
-        """How full it is; it has room for tasks below 1."""
+        """Return the share of its places for tasks that are taken; it has room for tasks below 1."""
         return (len(self._tasks) + len(self.next_tasks)) / (_TASKS_PER_WORKER * self.workers)
 
     def open(self, argument: Sequence[Any]) -> None:
