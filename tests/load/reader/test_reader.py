@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import subprocess
 import sys
 import threading
@@ -15,6 +16,7 @@ import tfprep
 from tests.waiting import wait_until
 from tfprep.errors import LoaderError, StalledPipelineError
 from tfprep.load.reader import rows
+from tfprep.load.reader.files import Files
 from tfprep.load.reader.reader import PREFETCH_FROM_MEMORY
 
 
@@ -290,3 +292,19 @@ def test_threads_that_are_not_needed_for_copying_end(data, monkeypatch, reading_
         next(batches)
     assert len(reading_threads()) == 2
     batches.close()
+
+
+def test_a_file_stays_open_while_the_system_is_told_of_it(tmp_path, monkeypatch):
+    """Another thread may ask for so many other files meanwhile that it leaves the cache of open files."""
+    paths = [tmp_path / name for name in "ab"]
+    for path in paths:
+        path.write_bytes(b"12345678")
+    files, announced = Files(paths, [None, None], limit=1), []
+
+    def advise(descriptor, *_):
+        files.get(1)
+        announced.append(os.path.samestat(os.fstat(descriptor), paths[0].stat()))
+
+    monkeypatch.setattr(os, "posix_fadvise", advise, raising=False)
+    files.will_need(0, 0, 8)
+    assert announced == [True]

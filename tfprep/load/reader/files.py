@@ -224,7 +224,8 @@ class Files:
     def will_need(self, number: int, offset: int, size: int) -> None:
         """Let the system begin to read these bytes; it does not wait for them."""
         if hasattr(os, "posix_fadvise") and not self.remote[number]:
-            os.posix_fadvise(self.get(number).fd, offset, size, os.POSIX_FADV_WILLNEED)
+            file = self.get(number)  # this name keeps it open: another thread may push it out of the cache meanwhile
+            os.posix_fadvise(file.fd, offset, size, os.POSIX_FADV_WILLNEED)
 
     def arrived(self, number: int) -> None:
         """Read this file from where it lies now: on a local disk."""

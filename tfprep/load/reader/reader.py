@@ -272,7 +272,11 @@ class Reader:
                 thread.start()
             except RuntimeError as error:
                 reason = f"reading thread {len(self._threads) + 1} of {len(self.states)} cannot be started ({error})"
-                self.stop(LoaderError(f"{reason}; use fewer `threads`, or raise the limit of processes (ulimit -u)"))
+                self.stop(
+                    LoaderError(
+                        f"{reason}; use fewer `threads`, or raise the limit of processes (ulimit -u) or of addresses (ulimit -v)"
+                    )
+                )
                 return
             self._threads.append(thread)
 
