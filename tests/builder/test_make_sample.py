@@ -61,9 +61,9 @@ def test_a_variant_does_not_depend_on_how_many_there_are(image, monkeypatch):
     decoded = []
     real = images.decode_image
 
-    def decode(data, *, reduced=1, narrow=True):
+    def decode(data, *, reduced=1, background=None):
         decoded.append(reduced)
-        return real(data, reduced=reduced, narrow=narrow)
+        return real(data, reduced=reduced, background=background)
 
     monkeypatch.setattr(images, "decode_image", decode)
     made = maker({"image": "image"}, geometry=[augment.RandomResizedCrop(64, 64, scale=(0.004, 1))])

@@ -147,7 +147,8 @@ def test_the_orientation_of_masks_and_16_bit_images(orientation):
     chunk = struct.pack(">I", len(exif)) + b"eXIf" + exif + struct.pack(">I", zlib.crc32(b"eXIf" + exif))
     wide = RGB.astype(np.uint16) * 257
     np.testing.assert_array_equal(
-        images.decode_image(png16(wide, extra=chunk)), by_pillow(encoded(RGB, "PNG", exif=oriented(orientation)))
+        images.decode_pixels(png16(wide, extra=chunk)) // 257,
+        by_pillow(encoded(RGB, "PNG", exif=oriented(orientation))),
     )
 
 
@@ -186,87 +187,58 @@ def test_an_orientation_after_other_segments_and_in_xmp():
 
 
 @pytest.mark.parametrize("channels", [1, 2, 3, 4])
-def test_16_bits_become_8_by_rounding(channels):
+def test_16_bits_are_refused_where_8_are_made(channels):
     wide = RNG.integers(0, 65536, (9, 11, channels)).astype(np.uint16)
-    wide[0, 0], wide[0, 1] = 65535, 0
-    data = png16(wide)
-    colour = wide if channels in (1, 3) else wide[:, :, :-1]
-    colour = np.repeat(colour, 3, 2) if colour.shape[2] == 1 else colour
-    alpha = np.ones((9, 11, 1)) if channels in (1, 3) else wide[:, :, -1:] / 65535
-    expected = np.floor((colour * alpha + 65535 * (1 - alpha)) / 257 + 0.5)
-    difference = np.abs(images.decode_image(data).astype(int) - expected)
-    assert difference.max() <= (0 if channels in (1, 3) else 1)
-    assert (difference > 0).mean() < 0.02  # Halves, after rounding to 16 bits.
+    files = [png16(wide), cv2.imencode(".tiff", wide)[1].tobytes()] if channels in (1, 3) else [png16(wide)]
+    for data in files:
+        with pytest.raises(SampleError, match=r"16 bits a channel, of which 8 would be lost; keep them"):
+            images.decode_image(data)
 
 
-def test_a_16_bit_tiff_in_colour():
-    wide = RNG.integers(0, 65536, (9, 11, 3)).astype(np.uint16)
-    data = cv2.imencode(".tiff", wide[:, :, ::-1])[1].tobytes()
-    np.testing.assert_array_equal(images.decode_image(data), np.floor(wide / 257 + 0.5))
-
-
-def tiff16(array, **options):
+def tiff(array, **options):
     file = io.BytesIO()
     tifffile.imwrite(file, array, photometric="rgb", **options)
     return file.getvalue()
 
 
 @pytest.mark.parametrize("options", [{}, {"compression": "zlib"}, {"tile": (16, 16)}, {"byteorder": ">"}])
-def test_16_bit_tiffs_of_every_layout_that_is_read(options):
+def test_16_bit_tiffs_of_every_layout_keep_their_numbers(options):
     wide = RNG.integers(0, 65536, (33, 21, 3)).astype(np.uint16)
-    np.testing.assert_array_equal(images.decode_image(tiff16(wide, **options)), np.floor(wide / 257 + 0.5))
+    np.testing.assert_array_equal(images.decode_pixels(tiff(wide, **options)), wide)
 
 
 @pytest.mark.parametrize("bits", [8, 16])
 def test_tiffs_with_separate_channels(bits):
-    """Those of 16 bits are refused, since OpenCV returns uninitialised memory."""
     colour = RNG.integers(0, 1 << bits, (3, 33, 21)).astype(f"uint{bits}")
-    data = tiff16(colour, planarconfig="separate")
+    data = tiff(colour, planarconfig="separate")
+    np.testing.assert_array_equal(images.decode_pixels(data), colour.transpose(1, 2, 0))
     if bits == 8:
         np.testing.assert_array_equal(images.decode_image(data), colour.transpose(1, 2, 0))
-        return
-    with pytest.raises(SampleError, match=r"one after another \(PlanarConfiguration 2\) cannot be read; save it"):
-        images.decode_image(data)
 
 
-@pytest.mark.parametrize("options", [{}, {"tile": (16, 16)}, {"rowsperstrip": 8}])
+@pytest.mark.parametrize("options", [{"compression": "zlib"}, {"tile": (16, 16)}, {"rowsperstrip": 8}])
 def test_a_16_bit_tiff_whose_blocks_are_too_short_is_refused(options):
-    """OpenCV leaves what they do not hold uninitialised, so that each decode gives other pixels."""
     wide = RNG.integers(0, 65536, (33, 21, 3)).astype(np.uint16)
-    data = bytearray(tiff16(wide, **options))
+    data = bytearray(tiff(wide, **options))
     with tifffile.TiffFile(io.BytesIO(data)) as file:
-        tags = file.pages[0].tags
-        sizes = tags["TileByteCounts" if "tile" in options else "StripByteCounts"]
-        kind, count, offset = sizes.dtype, sizes.count, sizes.valueoffset
+        sizes = file.pages[0].tags["TileByteCounts" if "tile" in options else "StripByteCounts"]
+        kind, offset = sizes.dtype, sizes.valueoffset
     struct.pack_into("<I" if kind == 4 else "<H", data, offset, 60)
-    assert count >= 1
-    with pytest.raises(SampleError, match="its strips or tiles do not hold all pixels"):
-        images.decode_image(bytes(data))
+    with pytest.raises(SampleError, match="not a whole TIFF"):
+        images.decode_pixels(bytes(data))
 
 
-def test_a_planar_16_bit_tiff_without_the_tag_that_says_so_is_refused():
-    """The tag's number was damaged: three strips where the header says that one holds all."""
-    colour = RNG.integers(0, 65536, (3, 33, 21)).astype(np.uint16)
-    data = bytearray(tiff16(colour, planarconfig="separate"))
-    at = data.index(struct.pack("<HHI", 284, 3, 1))
-    struct.pack_into("<H", data, at, 65000)
-    with pytest.raises(SampleError, match="its strips or tiles do not hold all pixels"):
-        images.decode_image(bytes(data))
-
-
-@pytest.mark.parametrize("bits", [8, 16])
 @pytest.mark.parametrize("alpha", ["assocalpha", "unassalpha", "unspecified"])
-def test_the_fourth_channel_of_a_tiff(bits, alpha):
+def test_the_fourth_channel_of_a_tiff(alpha):
     """The formula of alpha compositing over white; premultiplied colours are already multiplied."""
-    most = (1 << bits) - 1
-    colour = RNG.integers(0, most + 1, (33, 21, 3)).astype(np.float64)
-    share = RNG.integers(most // 4, most + 1, (33, 21, 1)) / most
+    colour = RNG.integers(0, 256, (33, 21, 3)).astype(np.float64)
+    share = RNG.integers(255 // 4, 256, (33, 21, 1)) / 255
     stored = colour * share if alpha == "assocalpha" else colour
-    array = np.rint(np.concatenate([stored, share * most], axis=2)).astype(f"uint{bits}")
-    expected = colour if alpha == "unspecified" else colour * share + most * (1 - share)
-    decoded = images.decode_image(tiff16(array, extrasamples=[alpha]))
-    # Pillow divides premultiplied 8-bit colours by alpha again, rounded down.
-    np.testing.assert_allclose(decoded, expected / most * 255, atol=2.6 if bits == 8 else 0.51)
+    array = np.rint(np.concatenate([stored, share * 255], axis=2)).astype(np.uint8)
+    expected = colour if alpha == "unspecified" else colour * share + 255 * (1 - share)
+    decoded = images.decode_image(tiff(array, extrasamples=[alpha]))
+    # Pillow divides premultiplied colours by alpha again, rounded down.
+    np.testing.assert_allclose(decoded, expected, atol=2.6)
 
 
 # --- masks and maps ---------------------------------------------------------------------------------------------------
@@ -433,16 +405,16 @@ MEMORY = """
 import resource, sys
 from tfprep import images
 data = open(sys.argv[1], "rb").read()
-images.decode_image(open(sys.argv[2], "rb").read())
+images.decode_pixels(open(sys.argv[2], "rb").read())
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-size = images.decode_image(data).nbytes
+size = images.decode_pixels(data).nbytes
 print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * (1 if sys.platform == "darwin" else 1024) / size)
 """
 
 
-@pytest.mark.parametrize(("dtype", "channels", "most"), [("uint16", 4, 5), ("uint16", 3, 4.5), ("uint8", 4, 3.5)])
+@pytest.mark.parametrize(("dtype", "channels", "most"), [("uint16", 4, 3.5), ("uint16", 3, 3.5), ("uint8", 4, 3.5)])
 def test_decoding_needs_little_more_than_the_pixels(tmp_path, dtype, channels, most):
-    """Memory in units of the result, which has 3 bytes per pixel: the decoder's array, the result, and some megabytes."""
+    """Memory in units of the result: the decoder's array, the result, and some megabytes."""
     for name, side in (("large", 3000), ("small", 30)):
         (tmp_path / name).write_bytes(cv2.imencode(".png", np.full((side, side, channels), 99, dtype))[1].tobytes())
     command = [sys.executable, "-c", MEMORY, str(tmp_path / "large"), str(tmp_path / "small")]

@@ -4,19 +4,19 @@ What is converted, and how:
 
 - The EXIF orientation is applied.
 - Images become uint8 [H, W, 3] RGB (`decode_image`): grayscale is repeated, a palette is looked up, CMYK is converted as Pillow
-  does it, transparency is laid over white, 16 bits become 8 by round(v / 257) if that is asked for.
+  does it, transparency is laid over a colour. 16 bits a channel are refused.
 - Or they keep their own dtype and channels (`decode_pixels`).
 - A colour profile (ICC) inside the file changes no number, unless a conversion to sRGB is asked for.
 - Masks keep their numbers: a palette image gives its indices, 1 bit gives 0 and 1, 16 bits stay uint16.
 
 What is refused, with a SampleError: bytes that are not a whole image, several frames, more pixels than `MAX_PIXELS` or more
-bytes of pixels than `MAX_BYTES`, a mask of several channels, formats that run programs or have no signature, and 16-bit TIFFs
-whose channels are stored one after another. A file of more than `MAX_FILE_BYTES` is not read at all. Only the first image of a
-JPEG with several (MPO: a preview, the other eye) is read.
+bytes of pixels than `MAX_BYTES`, a mask of several channels, formats that run programs or have no signature. A file of more than
+`MAX_FILE_BYTES` is not read at all. Only the first image of a JPEG with several (MPO: a preview, the other eye) is read.
 
-JPEG goes through simplejpeg (libjpeg-turbo, bit-identical to Pillow) and everything else through Pillow; 16-bit colour PNG and
-TIFF, which Pillow would cut to 8 bits, go through OpenCV. Decoding holds an image at most three times: as the library decodes it,
-as the result, and once more while it is turned upright. A conversion in between works on strips.
+JPEG goes through simplejpeg (libjpeg-turbo, bit-identical to Pillow) and everything else through Pillow; PNG of 16 bits, which
+Pillow would cut to 8, through OpenCV, and TIFF with its own numbers through tifffile. Decoding holds an image at most three
+times: as the library decodes it, as the result, and once more while it is turned upright. A conversion in between works on
+strips.
 """
 
 from tfprep.images.decode import (
@@ -36,30 +36,8 @@ from tfprep.images.png import decode_png, encode_png
 from tfprep.images.profile import foreign_profile
 
 __all__ = [
-    "HASH_BITS",
-    "MAX_BYTES",
-    "MAX_FILE_BYTES",
-    "MAX_PIXELS",
-    "Numbers",
-    "certain_to_decode",
-    "check_file_size",
-    "decode_image",
-    "decode_map",
-    "decode_mask",
-    "decode_numbers",
-    "decode_pixels",
-    "decode_png",
-    "decode_stored_jpeg",
-    "encode_jpeg",
-    "encode_png",
-    "exif_orientation",
-    "foreign_profile",
-    "header_text",
-    "image_size",
-    "is_dicom",
-    "is_jpeg",
-    "keeps_original",
-    "perceptual_hash",
-    "pixels_size",
-    "stored_size",
-]
+    "HASH_BITS", "MAX_BYTES", "MAX_FILE_BYTES", "MAX_PIXELS", "Numbers", "certain_to_decode", "check_file_size",
+    "decode_image", "decode_map", "decode_mask", "decode_numbers", "decode_pixels", "decode_png", "decode_stored_jpeg",
+    "encode_jpeg", "encode_png", "exif_orientation", "foreign_profile", "header_text", "image_size", "is_dicom",
+    "is_jpeg", "keeps_original", "perceptual_hash", "pixels_size", "stored_size",
+]  # fmt: skip

@@ -25,7 +25,7 @@ from tfprep.images.pillow import (
     upright_size,
     white_level,
 )
-from tfprep.images.png import deep_pixels, has_right_checksums
+from tfprep.images.png import has_right_checksums
 from tfprep.images.profile import foreign_profile, in_srgb
 
 _NPY_START = b"\x93NUMPY"
@@ -51,9 +51,7 @@ def stored_size(data: bytes) -> Size:
         return image.height, image.width
 
 
-def decode_image(
-    data: bytes, *, reduced: int = 1, narrow: bool = True, background: Colour | None = None, srgb: bool = False
-) -> ImageArray:
+def decode_image(data: bytes, *, reduced: int = 1, background: Colour | None = WHITE, srgb: bool = False) -> ImageArray:
     """The upright image as uint8 [H, W, 3] RGB.
 
     Args:
@@ -61,8 +59,7 @@ def decode_image(
         reduced: k of 2, 4 or 8 decodes a JPEG at 1/k in the DCT domain: ceil(H / k) by ceil(W / k) pixels, of which pixel i
             shows the original's pixels k·i to k·(i + 1). All other formats are decoded whole, and so is a JPEG that is
             turned upright so that an incomplete last pixel would come first. `warp_sample(reduced=k)` takes either.
-        narrow: whether 16 bits a channel become 8, and transparent pixels are laid over white. If not, such an image is refused.
-        background: the RGB colour that transparent pixels are laid over, whatever `narrow` is.
+        background: the RGB colour that transparent pixels are laid over. With None an image that has some is refused.
         srgb: whether colours are converted to sRGB by the profile inside the file, if it has one that is not sRGB.
 
     Raises:
@@ -73,19 +70,15 @@ def decode_image(
     if header and header[2] not in ("CMYK", "YCCK") and not profile:
         return decode_jpeg(data, header[:2], reduced)
     with opened(data) as image:
-        if not narrow and (image.mode.startswith("I") or bits_per_channel(image, data) == 16):
+        if image.mode.startswith("I") or bits_per_channel(image, data) == 16:
             raise SampleError(
                 "the image has 16 bits a channel, of which 8 would be lost; keep them with pixels={'image': sources.Pixels()}, "
                 "or ask for 8 with sources.Pixels(to='uint8')"
             )
-        if profile:
-            converted = in_srgb(image, profile[1])
-            return upright(
-                rgb_pixels(converted, background or (WHITE if narrow else None)), pillow_orientation(image, data)
-            )
-        deep = image.mode in ("RGB", "RGBA", "LA") and bits_per_channel(image, data) == 16
-        pixels = deep_pixels(image, data) if deep else rgb_pixels(image, background or (WHITE if narrow else None))
-        return upright(pixels, pillow_orientation(image, data))
+        pixels = rgb_pixels(in_srgb(image, profile[1]) if profile else image, background)
+        return upright(
+            pixels, pillow_orientation(image, data)
+        )  # only now: Pillow turns a TIFF itself when it decodes it
 
 
 def decode_mask(data: bytes) -> Array:

@@ -111,8 +111,8 @@ WHITE: Colour = (255, 255, 255)
 
 
 def rgb_pixels(image: Image.Image, background: Colour | None = WHITE) -> ImageArray:
-    """uint8 [H, W, 3] as the pixels lie in the file: transparent pixels are laid over the background, 16-bit gray is rounded to 8
-    bits. Without a background, an image that is transparent somewhere raises SampleError."""
+    """uint8 [H, W, 3] as the pixels lie in a file of 8 bits a channel: transparent pixels are laid over the background. Without
+    one, an image that is transparent somewhere raises SampleError."""
     if image.mode == "F":
         raise SampleError("an image of 32-bit floats has no defined range; convert it to 8 or 16 bits first")
     image.load()
@@ -142,14 +142,7 @@ def as_class_numbers(array: Array) -> Array:
     return array.astype(np.uint16, copy=False)
 
 
-def narrowed(wide: Array) -> ImageArray:
-    """16 bits to 8: round(v / 257), which maps 65535 to 255."""
-    return ((wide.astype(np.uint32) + 128) // 257).astype(np.uint8)
-
-
 def _rgb_strip(image: Image.Image, transparent: bool, background: Colour | None) -> ImageArray:
-    if image.mode.startswith("I"):
-        return np.repeat(narrowed(as_class_numbers(np.asarray(image)).astype(np.uint16))[:, :, None], 3, axis=2)
     if transparent:
         rgba = image.convert("RGBA")
         if background is None and np.asarray(rgba.getchannel("A")).min() < _OPAQUE:

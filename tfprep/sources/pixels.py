@@ -105,7 +105,7 @@ class PixelDecoder:
     def decode(self, raw: Mapping[str, Any], size: Size | None) -> Array:
         options, data = self.pixels, raw[self.field]
         if options.makes_rgb:
-            return images.decode_image(data, narrow=False, background=options.background, srgb=options.srgb)
+            return images.decode_image(data, background=options.background, srgb=options.srgb)
         numbers = images.decode_numbers(data, options.page, options.nodata, options.window == "file")
         array = numbers.pixels
         if options.channels is not None:

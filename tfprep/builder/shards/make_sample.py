@@ -291,7 +291,7 @@ def _decode_field(value: Any, kind: Kind, reduced: int) -> Any:
     """A file's bytes as the array of its kind; a value of the listing as an array."""
     if isinstance(value, bytes):
         if kind == "image":
-            return images.decode_image(value, reduced=reduced, narrow=False)
+            return images.decode_image(value, reduced=reduced, background=None)
         return {"mask": images.decode_mask, "map": images.decode_map}[kind](value)
     if kind == "text":
         return value
