@@ -256,6 +256,13 @@ def test_an_endpoint_that_is_no_url_is_named(s3, monkeypatch, value):
     assert "pa55" not in str(caught.value)
 
 
+def test_a_host_of_azure_that_is_no_url_is_named(monkeypatch):
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "account")
+    monkeypatch.setenv("AZURE_AUTHORITY_HOST", "http://u:pa55/word@h")
+    with pytest.raises(StorageError, match="the environment variable AZURE_AUTHORITY_HOST is a URL such as"):
+        open_store("az://container/folder").read("x")
+
+
 @pytest.mark.parametrize("variable", ["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_METADATA_ENDPOINT"])
 @pytest.mark.usefixtures("quick")
 def test_a_password_in_an_endpoint_is_not_shown(s3, monkeypatch, variable):

@@ -314,8 +314,9 @@ def _connected(scheme: str, bucket: str, _process: int, environment: tuple[tuple
     from obstore import store
 
     endpoints = {n: value for n, value in environment if value and ("ENDPOINT" in n or n == "GOOGLE_BASE_URL")}
-    for name, value in endpoints.items():
-        _check_endpoint(name, value)
+    for name, value in environment:
+        if value and (name in endpoints or name == "AZURE_AUTHORITY_HOST"):
+            _check_endpoint(name, value)
     client: Any = {
         "allow_http": scheme == "http" or any(value.startswith("http://") for value in endpoints.values()),
         "connect_timeout": timedelta(seconds=CONNECT_S),
