@@ -106,10 +106,9 @@ def run(mutant: Mutant | None) -> dict[str, Any]:
     begin = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="tfprep-mutant-") as folder:
         copy = Path(folder)
-        for name in ("tfprep", "tests/fidelity", "tests/storage"):
+        for name in ("tfprep", "tests"):
             shutil.copytree(ROOT / name, copy / name)  # with the compiled modules, whose sources keep their times
-        for name in ("tests/conftest.py", "pyproject.toml"):
-            shutil.copy2(ROOT / name, copy / name)
+        shutil.copy2(ROOT / "pyproject.toml", copy)
         if mutant is not None:
             path, text = place(mutant, package_sources())
             (copy / path).write_text(text)
