@@ -31,7 +31,7 @@ from PIL import Image
 from tfprep import Recipe, augment, codecs, sources
 from tfprep.builder import BuildOptions, build
 from tfprep.images import decode_image, perceptual_hash
-from tfprep.inspect.near import near_pairs
+from tfprep.inspect.fingerprints import near_pairs
 
 DISTANCES = (0, 2, 4, 6, 8, 10, 12)
 SIZE = 224

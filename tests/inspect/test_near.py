@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tfprep.inspect.near import MOST_DISTANCE, Forest, near_pairs
+from tfprep.inspect.fingerprints import MOST_DISTANCE, Forest, near_pairs
 
 
 def by_brute_force(hashes, distance):

@@ -62,7 +62,7 @@ class Records:
         return dict(self.fields)
 
     def decoders(self) -> dict[str, FieldDecoder]:
-        """How fields are read from a record."""
+        """Return the decoder of each field."""
         return {name: StoredField(name) for name in self.fields}
 
     def scan(self, root: Path) -> Listing:
@@ -95,7 +95,7 @@ class Records:
 
 
 def _described(data: Dataset, name: str, info: FieldInfo) -> list[Any]:
-    """What a decoder must know of a field, as JSON holds it: codec, kind, shape, dtype, and the feature's name."""
+    """Describe a field for its decoder, as plain JSON: codec, kind, shape, dtype, and the feature's name."""
     return [dict(info.codec), info.spec.kind, list(info.spec.shape), info.spec.dtype, data.feature(name)]
 
 

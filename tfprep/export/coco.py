@@ -59,7 +59,7 @@ class HeldFields:
 
     @property
     def objects(self) -> bool:
-        """Whether there are objects at all."""
+        """True if there are objects."""
         return bool(self.boxes or self.points)
 
 

@@ -27,7 +27,7 @@ _WRITERS: dict[str, Callable[[Dataset, str, int, Path], list[str] | None]] = {
 
 @dataclass(frozen=True)
 class ExportSummary:
-    """What was written: samples by split, and what the format does not hold, one text for each."""
+    """Result of an export: samples by split, and one text for each thing that the format does not hold."""
 
     samples: dict[str, int]
     left_out: tuple[str, ...]

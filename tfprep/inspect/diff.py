@@ -31,7 +31,7 @@ class KeyList:
 
 @dataclass(frozen=True)
 class Difference:
-    """How the second dataset differs from the first.
+    """Differences of a second dataset from a first.
 
     Attributes:
         added, removed: Samples that only the second or only the first has.
@@ -66,7 +66,7 @@ class Difference:
 
     @property
     def equal(self) -> bool:
-        """Whether both hold the same samples, in the same splits, with the same fields and equal records."""
+        """True if both hold the same samples, in the same splits, with the same fields and equal records."""
         counts = [self.added, self.removed, self.raw_changed, self.recipe_changed, *self.moved.values()]
         return not (any(one.count for one in counts) or self.fields or self.variants)
 

@@ -19,8 +19,7 @@ import numpy as np
 from tfprep.dataset import Dataset
 from tfprep.errors import DatasetError
 from tfprep.fields import Array
-from tfprep.inspect.fingerprints import Fingerprints, OnRecord, read_fingerprints
-from tfprep.inspect.near import MOST_DISTANCE, Forest, near_pairs
+from tfprep.inspect.fingerprints import MOST_DISTANCE, Fingerprints, Forest, OnRecord, near_pairs, read_fingerprints
 from tfprep.storage.local import write_whole
 
 DISTANCE = 4
@@ -48,7 +47,7 @@ class Pair:
 
     @property
     def straddles(self) -> bool:
-        """Whether the two are in different splits."""
+        """True if the two are in different splits."""
         return self.first_split != self.second_split
 
 
@@ -64,7 +63,7 @@ class PairCounts:
 
 @dataclass(frozen=True)
 class Leaks:
-    """What `find_leaks` found.
+    """Result of `find_leaks`.
 
     Attributes:
         samples: Number of samples by split.
@@ -93,7 +92,7 @@ class Leaks:
 
     @property
     def straddle(self) -> bool:
-        """Whether any pair is in two splits."""
+        """True if any pair is in two splits."""
         return bool(self.counts.exact_across or self.counts.near_across)
 
     def write_excluded(self, path: Path) -> int:

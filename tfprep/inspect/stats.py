@@ -58,7 +58,7 @@ class Extreme:
 
 @dataclass(frozen=True)
 class DatasetStats:
-    """What `statistics_of` returns.
+    """Result of `statistics_of`.
 
     Attributes:
         samples: Number of samples by split.
@@ -136,7 +136,7 @@ def _known(column: pa.ChunkedArray) -> Array:
 
 
 class _Measured:
-    """What is measured on samples, by quantity and split, and the samples that stand out."""
+    """Measurements on samples, by quantity and split, and the samples that stand out."""
 
     def __init__(self, data: Dataset) -> None:
         self._data = data

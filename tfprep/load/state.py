@@ -103,8 +103,12 @@ def _plain(choice: Any) -> Any:
 
 
 def _files(source: Any) -> list[Any]:
+    """Name, records and content of each shard; imported ones have the checksum of their rows in `locations.bin` for it."""
+    info = source.dataset.split(source.split)
     return [
-        [file.name, file.records, file.sha256] for files in source.dataset.split(source.split).files for file in files
+        [file.name, file.records, file.sha256 or crc]
+        for files, crcs in zip(info.files, info.rows_crc32c, strict=True)
+        for file, crc in zip(files, crcs, strict=True)
     ]
 
 

@@ -237,7 +237,7 @@ class _Finder:
         ok[some] &= fits
 
     def _numbers_in(self, at: Array, size: Array) -> tuple[Array, Array]:
-        """How many varints these bytes are, and whether the last of them ends with the bytes."""
+        """Count the varints in these bytes, and say whether the last of them ends with the bytes."""
         if (size == 1).all():
             return np.ones(len(at), np.int64), self.buffer.take(at) < 0x80
         bytes_ = gather(self.buffer, at, size) < 0x80
@@ -273,7 +273,7 @@ def gather(buffer: Array, at: Array, size: Array) -> Array:
 
 
 def _joined(name: bytes, parts: list[Feature], excluded: set[int]) -> Feature:
-    """What several rounds found of one feature, in the order of the records. A name that comes twice has its last value."""
+    """Join what several rounds found of one feature, in the order of the records. A name that comes twice has its last value."""
     if len(parts) == 1 and not excluded:
         return parts[0]
     columns = [

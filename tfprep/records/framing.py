@@ -249,7 +249,7 @@ def _fault(block: Array, at: int) -> str:
 
 
 def _length_crcs(block: Array, offset: Array) -> Array:
-    """Whether the checksum behind each length is right: CRC-32C by table, a byte of all lengths at a time."""
+    """Return whether the checksum behind each length is right: CRC-32C by table, a byte of all lengths at a time."""
     crc = np.full(len(offset), 0xFFFFFFFF, np.uint32)
     for byte in range(8):
         crc = _TABLE.take((crc ^ block.take(offset + byte)) & np.uint32(0xFF)) ^ (crc >> np.uint32(8))

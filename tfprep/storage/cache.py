@@ -121,7 +121,7 @@ class LocalCache:
 
     @property
     def room_bytes(self) -> int:
-        """How many bytes more there is room for, with what nobody leases removed."""
+        """Bytes that there is room for, with what nobody leases removed."""
         return max(0, -self._missing(0) + sum(path.stat().st_size for path in self._unleased()))
 
     @property
@@ -152,7 +152,7 @@ class LocalCache:
         return self._missing(nbytes) <= 0
 
     def _missing(self, nbytes: int) -> int:
-        """How many bytes too many there are with `nbytes` more."""
+        """Return how many bytes too many there are with `nbytes` more."""
         beyond_disk = nbytes + KEPT_FREE_BYTES - free_bytes(self.folder)
         return beyond_disk if self.limit is None else max(beyond_disk, self.used_bytes + nbytes - self.limit)
 
@@ -207,7 +207,7 @@ def _writing(path: Path) -> Iterator[None]:
 
 
 def _is_locked(path: Path) -> bool:
-    """Whether a process, this one included, holds a lock on the file; True too where it has just been renamed or removed."""
+    """Return whether a process, also this one, holds a lock on the file, or it has just been renamed or removed."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:

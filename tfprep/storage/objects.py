@@ -268,7 +268,7 @@ def _reason(text: str) -> str:
 
 
 def _cause(error: Exception) -> Exception | None:
-    """What the error is chained to. The store's own error is left out: its text may hold parts of a signed request."""
+    """Return the cause of a StorageError. The store's own error is none: its text may hold parts of a signed request."""
     return FileNotFoundError("404") if isinstance(error, FileNotFoundError) else None
 
 

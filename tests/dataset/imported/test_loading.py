@@ -103,6 +103,21 @@ def test_a_run_resumes_in_constant_time_and_only_with_its_own_files(data, tmp_pa
         other.step_of(state)
 
 
+def test_a_run_does_not_resume_in_records_of_the_same_names(tmp_path):
+    """There is no SHA-256 of a shard; the places and checksums of its records tell one content from another."""
+    states = []
+    for text in (b"one", b"two"):
+        write(tmp_path / "a.tfrecord", [serialized({"n": n, "text": text}) for n in range(8)])
+        index_tfrecords(str(tmp_path / "a.tfrecord"), "train")
+        loader = tfprep.open(tmp_path).numpy_loader("train", 4, fields=["n"], seed=3)
+        states.append(loader.state_at(3))
+        if len(states) == 2:
+            with pytest.raises(LoaderError, match="another run"):
+                loader.step_of(states[0])
+        assert loader.step_of(states[-1]) == 3
+        loader.close()
+
+
 def test_hosts_read_disjoint_parts_of_the_same_order(data):
     def names(**options):
         batches = iter(data.numpy_loader("train", 8, fields=["image_filename"], seed=3, **options).repeat())

@@ -27,7 +27,7 @@ Shape = tuple[int | None, ...]
 
 @dataclass(frozen=True)
 class Declared:
-    """What a file says about one feature; None where it says nothing.
+    """Declaration of one feature in a file; None where the file says nothing.
 
     Attributes:
         kind: The kind of field.

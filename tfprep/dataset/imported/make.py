@@ -47,7 +47,7 @@ _MOST_LOST = 0.5
 
 @dataclass(frozen=True)
 class IndexOptions:
-    """How an index is made.
+    """Options of an index.
 
     Attributes:
         verify: Whether the checksum of every payload is compared.
@@ -72,7 +72,7 @@ class IndexOptions:
 
 @dataclass(frozen=True)
 class IndexReport:
-    """What `index_tfrecords` did.
+    """Result of `index_tfrecords`.
 
     Attributes:
         out: The folder of the dataset.
@@ -167,7 +167,7 @@ def _changes(old: Manifest | None, new: Manifest) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class _Targets:
-    """What the source names: shards by split, where the records' numbers are known, and what is declared of features."""
+    """Shards by split, the numbers of their records where they are known, and declarations of features."""
 
     name: str
     folder: Place
@@ -223,7 +223,7 @@ def _tfds_targets(folder: Place, split: str | None, features: str | os.PathLike[
 
 
 def _declared(folder: Place, features: str | os.PathLike[str] | None) -> dict[str, Declared]:
-    """What the file of `features`, or else a `features.json` beside the shards, says."""
+    """Read the file of `features`, or else a `features.json` beside the shards."""
     if features is not None:
         return read_declared(Path(features))
     beside = folder / FEATURES_JSON

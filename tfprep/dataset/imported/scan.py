@@ -48,7 +48,7 @@ class LostRecord:
 
 @dataclass
 class Scan:
-    """What was found in a shard.
+    """Summary of a shard.
 
     Attributes:
         records: Records with whole frames, bad ones included.
@@ -147,7 +147,7 @@ class _Rows:
         self._row = np.cumsum(good) - 1
 
     def columns(self) -> dict[str, Any]:
-        """Where the records lie in the file."""
+        """Return the places of the records in the file."""
         start, stop, crc = (column[self._numbers] for column in self._block.walk[:3])
         return {
             "number": (self._numbers + self._first).astype(np.int64),
@@ -177,7 +177,7 @@ class _Rows:
         return self._summary(feature, item, item_size, headers), named
 
     def _items(self, feature: Feature) -> tuple[Array, Array]:
-        """Where the content of each single string lies, without its tag and length."""
+        """Return the place of the content of each single string, without its tag and length."""
         offset, size = feature.offset.copy(), feature.size.copy()
         single = np.flatnonzero((feature.kind == BYTES) & (feature.count == 1))
         head = head_bytes(size[single])
@@ -262,7 +262,7 @@ class _Rows:
         )
 
     def _is_utf8(self, feature: Feature, item: Array, size: Array) -> bool:
-        """Whether strings are text: all short single ones of a block, and some of the others."""
+        """Return whether strings are text: all short single ones of a block, and some of the others."""
         single = np.flatnonzero((feature.kind == BYTES) & (feature.count == 1))
         short = single[size[single] <= LONGEST_VALUE]
         if not _all_decode(gather(self._buffer, item[short], size[short]), size[short]):
@@ -277,7 +277,7 @@ class _Rows:
 
 
 def head_bytes(size: Array) -> Array:
-    """How many of these bytes are the tag and the length of the single item that fills the rest."""
+    """Return how many of these bytes are the tag and the length of the single item that fills the rest."""
     head = np.full(len(size), 2, np.int64)
     for more in range(1, 6):
         head += size - 2 - more >= 1 << (7 * more)
@@ -312,7 +312,7 @@ def _varint_values(buffer: Array, at: Array, length: Array) -> Array:
 
 
 def _all_decode(content: Array, sizes: Array) -> bool:
-    """Whether each of these strings is UTF-8."""
+    """Return whether each of these strings is UTF-8."""
     ends = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
     strings = pa.Array.from_buffers(pa.large_binary(), len(sizes), [None, pa.py_buffer(ends), pa.py_buffer(content)])
     try:

@@ -40,7 +40,7 @@ Groups = Mapping[str, Sequence[tuple[Shard, Scanned]]]
 
 @dataclass(frozen=True)
 class Content:
-    """What is written.
+    """Content of a dataset that is to be written.
 
     Attributes:
         name: The dataset's name.
@@ -168,7 +168,7 @@ class _Rows:
 
     @property
     def class_counts(self) -> dict[str, dict[str, tuple[int, ...]]]:
-        """How many records of a split have each class, by label; numbers of no class are not counted."""
+        """Numbers of records of each class in each split, by label; numbers of no class are not counted."""
         return {
             name: {split: tuple(counts.tolist()) for split, counts in splits.items()}
             for name, splits in self._counts.items()

@@ -33,7 +33,7 @@ _SHEET_SAMPLES, _SHEET_VARIANTS, _PANEL_PX = 4, 4, 112
 
 @dataclass(frozen=True)
 class BuildFacts:
-    """What a report says about the build, besides what the dataset says itself.
+    """Facts of the build that a report shows beside those of the dataset.
 
     Attributes:
         seconds: Wall time of the last run.
