@@ -1,4 +1,4 @@
-"""What the loaders of all frameworks say of the pipeline that they deliver: steps, counters, report and state."""
+"""Accessors that the loaders of all frameworks have: steps, counters, report and state."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def snapshot(pipeline: Pipeline) -> dict[str, Any]:
 
 
 def report(pipeline: Pipeline) -> dict[str, Any]:
-    """What the loader chose (memory, cache, threads) and found (bad records), and its `stats`."""
+    """Return what the loader chose (memory, cache, threads) and found (bad records), and its `stats`."""
     memory, options = pipeline.memory, pipeline.options
     return {
         "samples": pipeline.schedule.sampler.size,
@@ -150,7 +150,7 @@ class PipelineAccessors:
         return snapshot(self.pipeline)
 
     def report(self) -> dict[str, Any]:
-        """What the loader chose and found: memory, cache, workers, bad records, and its `stats`."""
+        """Return what the loader chose and found: memory, cache, workers, bad records, and its `stats`."""
         return report(self.pipeline)
 
     def state_at(self, step: int) -> dict[str, Any]:

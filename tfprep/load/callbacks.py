@@ -16,7 +16,7 @@ from tfprep.load.passes import Steps
 from tfprep.storage.local import write_whole
 
 STATE = ".loader.json"
-"""What the name of a state ends with, after that of its checkpoint."""
+"""End of the name of a state, after that of its checkpoint."""
 
 
 class SaveLoaderState(keras.callbacks.Callback):  # type: ignore[misc] # Keras is untyped
@@ -104,7 +104,7 @@ class SaveLoaderState(keras.callbacks.Callback):  # type: ignore[misc] # Keras i
         return saving
 
     def _is_of_another_fit(self) -> bool:
-        """Whether the model is in another `fit`, after one with this callback has ended with an error."""
+        """Return whether the model is in another `fit`, after one with this callback has ended with an error."""
         return self.model.history is not self._history
 
     def _with_state_for_orbax(self, get_state_tree: Any) -> Any:
@@ -151,7 +151,7 @@ def _text(steps: Steps) -> str:
 
 
 def _in_batch_end() -> bool:
-    """Whether a callback's `on_train_batch_end` is being called."""
+    """Return whether a callback's `on_train_batch_end` is being called."""
     return any(frame.f_code.co_name == "on_train_batch_end" for frame, _ in traceback.walk_stack(None))
 
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from tfprep.load.torch_loader import TorchLoader
 
 Group: TypeAlias = "str | Callable[[str], Hashable] | Sequence[Hashable]"
-"""What keeps samples together in folds: a column of the index or a stored field, a function of the key, or one value a sample."""
+"""Rule that keeps samples together in folds: a column of the index, a stored field, a function of the key, a value a sample."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -26,7 +26,7 @@ FIRST_POSITIONS = 1 << 16
 """Positions of the run in which shards are ranked by their first use; shards that come later follow in the order on disk."""
 _MOST_ERRORS = 10
 LOOK_S = 5.0
-"""How often to look for shards that other processes fetch, or for which there was no room."""
+"""Time between two looks for shards that other processes fetch, or for which there was no room."""
 
 
 class LocalShards:
@@ -105,7 +105,7 @@ class LocalShards:
         return held + fetched
 
     def report(self, order: Sequence[int], records: Numbers) -> dict[str, Any]:
-        """What the cache holds and will hold; `records` is the number of records that are read of each shard."""
+        """Return what the cache holds and will hold; `records` is the number of records that are read of each shard."""
         expected, local = self.expected(order), self.local
         sizes = np.array([item.bytes for item in self._items])
         return {

@@ -49,7 +49,7 @@ class MemoryPlan:
     prefetch: int
     working_bytes: int = 0
     fetch_bytes: int = 0
-    """What records that are fetched from URLs ahead of their use may take."""
+    """Bytes for records that are fetched from URLs ahead of their use."""
 
     @property
     def batches_bytes(self) -> int:
@@ -78,7 +78,7 @@ def budget_bytes(budget: int | str | None) -> int:
 def plan_memory(
     budget: int | str | None, batch_bytes: int, prefetch: int | None, most: int | None = None, working_bytes: int = 0
 ) -> MemoryPlan:
-    """How many batches to prefetch: `prefetch`, or else `most` (`PREFETCH`) batches, but within half the budget.
+    """Return how many batches to prefetch: `prefetch`, or else `most` (`PREFETCH`) batches, but within half the budget.
 
     Args:
         budget: Bytes, or text such as "2GB"; None for `DEFAULT_SHARE` of the free memory.
@@ -131,7 +131,7 @@ def varying_bytes(
     rows: Numbers | None,
     batch_rows: int,
 ) -> VaryingBytes | None:
-    """What arrays without a fixed size take where each begins at a multiple of `ALIGNMENT`; None without any."""
+    """Return what arrays without a fixed size take where each begins at a multiple of `ALIGNMENT`; None without any."""
     nbytes = _varying_bytes(outputs, specs, table, None)
     if nbytes is None:
         return None

@@ -1,4 +1,4 @@
-"""What a loader delivers: which fields, in which arrays, of which shape and type.
+"""The elements that a loader delivers: which fields, in which arrays, of which shape and type.
 
 An element is a dict of fields, or with `inputs` (and `targets`) what Keras takes: `x`, or `(x, y)`, where each is
 
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 
 
 FieldChoice: TypeAlias = "str | Sequence[str] | Mapping[str, str | Sequence[str]]"
-"""What `inputs` and `targets` accept."""
+"""Values of `inputs` and `targets`."""
 Structure: TypeAlias = Any
-"""How outputs form an element: the names of outputs in a dict, in a tuple, or a single name."""
+"""The form in which outputs make an element: the names of outputs in a dict, in a tuple, or a single name."""
 
 WEIGHT = "sample_weight"
 PADDING = -1
-"""What the rows that `pad` adds hold, as Keras marks boxes and classes that are none."""
+"""Content of the rows that `pad` adds, as Keras marks boxes and classes that are none."""
 EXTRA = {"key": FieldSpec("text", (), "string"), "variant": FieldSpec("scalar", (), "int64")}
 """Fields that every sample has in addition to those stored; a stored field of the same name takes precedence."""
 
@@ -63,7 +63,7 @@ class Output:
 
 
 def has_array(output: Output) -> bool:
-    """Whether the samples of a batch are one array: they are not text, and do not differ in size."""
+    """Return whether the samples of a batch are one array: they are not text, and do not differ in size."""
     return None not in output.shape and output.dtype != "string"
 
 
@@ -88,7 +88,7 @@ class Outputs:
 
     @property
     def ragged(self) -> bool:
-        """Whether samples differ in shape in some output, whose batches are then lists instead of arrays."""
+        """Return whether samples differ in shape in some output, whose batches are then lists instead of arrays."""
         return any(None in output.shape for output in self.outputs)
 
     def pack(self, values: Mapping[str, Any]) -> Any:

@@ -45,7 +45,7 @@ class _Stream(NamedTuple):
 
 
 class Passes:
-    """What the iterators of one pipeline deliver, one after another.
+    """The epochs that the iterators of one pipeline deliver, one after another.
 
     Attributes:
         length: The steps of an epoch.
@@ -62,7 +62,7 @@ class Passes:
 
     @property
     def ends(self) -> bool:
-        """Whether every pass reads the same samples once (training=False)."""
+        """Return whether every pass reads the same samples once (training=False)."""
         return self._end is not None
 
     @property

@@ -159,7 +159,7 @@ class Pipeline:
 
     @property
     def fetched(self) -> Fetched:
-        """What was fetched from URLs."""
+        """Return what was fetched from URLs."""
         return self._assembler.fetched
 
     @property
@@ -225,7 +225,7 @@ class Pipeline:
 
     @cached_property
     def fetching(self) -> dict[str, float]:
-        """What an epoch fetches from URLs before anything is in a cache, by the plan of its first part."""
+        """Return what an epoch fetches from URLs before anything is in a cache, by the plan of its first part."""
         rows, requests, nbytes = 0, 0, 0
         first = self.options.start_step
         last = first + max(1, min(self.steps_per_epoch, PLAN_ROWS // self.options.batch_size))
@@ -253,7 +253,7 @@ class Pipeline:
         return first_needed(files, len(self.table.files))
 
     def workers_report(self) -> dict[str, Any]:
-        """What fills batches, why, and which worker processes died of what."""
+        """Return what fills batches, why, and which worker processes died of what."""
         failure = "" if self._pool is None else self._pool.failure
         if not failure and self._pool is not None and self._pool.stopped:
             failure = "the loader was closed: threads read from then on"
@@ -321,7 +321,7 @@ def _make_local(plan: LoaderPlan) -> LocalShards | None:
 
 
 def _infos(plan: LoaderPlan) -> list[FileInfo]:
-    """What the manifests say of the table's files, in their order."""
+    """Return what the manifests say of the table's files, in their order."""
     return [info for source in plan.sources for info in source.files(plan.variants)]
 
 

@@ -114,12 +114,12 @@ class LoaderPlan:
 
     @property
     def cached_outputs(self) -> list[Output]:
-        """What a decoded cache keeps."""
+        """Return what a decoded cache keeps."""
         return [output for output in _kept(self.read, self.casts) if output.name not in self.indexed]
 
     @property
     def is_remote(self) -> bool:
-        """Whether records lie at URLs."""
+        """Return whether records lie at URLs."""
         return any(is_remote(path) for path in self.table.files)
 
 
@@ -258,7 +258,7 @@ def _plan_casts(
 
 
 def _kept(read: Outputs, casts: Sequence[Cast]) -> list[Output]:
-    """What is read and kept: the outputs that are delivered, or their stored form."""
+    """Return what is read and kept: the outputs that are delivered, or their stored form."""
     stored = {cast.output.name: cast.stored for cast in casts}
     return [stored.get(output.name, output) for output in read.outputs]
 
@@ -326,7 +326,7 @@ def _records_of_each_epoch(
     casts: Sequence[Cast],
     budget: int,
 ) -> int:
-    """How many records this host reads in every epoch; 0 where all of them fit into the cache."""
+    """Return how many records this host reads in every epoch; 0 where all of them fit into the cache."""
     row = sum(row_bytes(output) for output in _kept(read, casts) if output.name not in indexed)
     fits = not read.ragged and table.records * row <= budget // 2  # batches leave at least half
     if fits and (options.cache == "decoded" or (options.cache == "auto" and options.training)):

@@ -40,7 +40,7 @@ class SplitRows:
 
     @property
     def variants(self) -> int:
-        """How many variants of each sample there are."""
+        """Return how many variants of each sample there are."""
         return self.dataset.split(self.split).variants
 
     def files(self, variants: Variants) -> list[FileInfo]:
@@ -110,7 +110,7 @@ EVALUATION = frozenset({"val", "valid", "validation", "dev", "test", "testing", 
 
 
 def is_training(sources: Sequence[SplitRows]) -> bool:
-    """Whether a loader of these samples is for training, where nobody says it.
+    """Return whether a loader of these samples is for training, where nobody says it.
 
     A name that begins with "train" is for training, one whose first word is in `EVALUATION` is not: `train2017`, `trainval`,
     `val`, `test-dev`. Nothing is assumed of other names, because a wrong assumption would not be noticed: a training set

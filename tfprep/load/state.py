@@ -34,7 +34,7 @@ def state_at(pipeline: Pipeline, step: int) -> dict[str, Any]:
 
 
 def identity(pipeline: Pipeline) -> dict[str, Any]:
-    """What decides which samples a step holds, and their values; in the types that JSON returns."""
+    """Return what decides which samples a step holds, and their values; in the types that JSON returns."""
     options, schedule = pipeline.options, pipeline.schedule
     return {
         "dataset": [f"{source.dataset.name}/{source.split}" for source in pipeline.sources],

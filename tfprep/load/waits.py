@@ -1,4 +1,4 @@
-"""Which loader a thread takes batches from, and who notes its waits: for monitors that stand behind a framework's own loop."""
+"""The loader that a thread takes batches from, and the clock that notes its waits: for monitors behind a framework's loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether threads of this process or worker processes fill batches, and why."""
+"""The choice between threads of this process and worker processes to fill batches, and its reason."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def plan_workers(
     needed: int = 0,
     other: str = "",
 ) -> WorkersPlan:
-    """What fills batches: `workers` threads in all. LoaderError where processes were asked for and cannot be had.
+    """Return what fills batches: `workers` threads in all. LoaderError where processes were asked for and cannot be had.
 
     Args:
         choice: What the user asked for.
@@ -97,7 +97,7 @@ def plan_workers(
 
 
 def _automatic(workers: int, records: int) -> tuple[bool, str]:
-    """Whether "auto" takes processes where they are possible, and why."""
+    """Return whether "auto" takes processes where they are possible, and why."""
     cpus = usable_cpus()
     if cpus >= MANY_CPUS:
         return True, f"{cpus} CPUs are more than one interpreter keeps busy"

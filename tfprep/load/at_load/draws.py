@@ -37,7 +37,7 @@ class Window(NamedTuple):
 
 
 class Mixed(NamedTuple):
-    """How each sample is mixed with its partner.
+    """The way in which each sample is mixed with its partner.
 
     In MixUp the sample has the weight `weight` / 256 (256: it is not mixed). In CutMix the rows [top, bottom) and columns
     [left, right) are the partner's (none where top = bottom). `share` is the sample's weight in the labels.
@@ -110,7 +110,7 @@ def _cut(op: Cut, key: int, position: Numbers, window: Window, training: bool) -
 
 
 def mixtures(plan: AtLoad, position: Numbers, height: int, width: int) -> Mixed:
-    """How the samples at these positions are mixed, in images of this size."""
+    """Return how the samples at these positions are mixed, in images of this size."""
     drawn = plan.keys
     chosen = below(bits(drawn.choice, position, 0), words(len(plan.mixes)))
     mixed = _unmixed(len(position))
@@ -145,7 +145,7 @@ def _boxed(op: CutMix, key: int, position: Numbers, height: int, width: int) -> 
 
 
 def _side(draw: Words, ratio: npt.NDArray[np.float64], length: int) -> tuple[Numbers, Numbers]:
-    """Where a box of this share of the side begins and ends, its centre anywhere: as in the authors' code."""
+    """Return where a box of this share of the side begins and ends, its centre anywhere: as in the authors' code."""
     side = np.floor(length * ratio).astype(np.int64)
     centre = below(draw, words(length)).astype(np.int64)
     return np.clip(centre - side // 2, 0, length), np.clip(centre + side // 2, 0, length)

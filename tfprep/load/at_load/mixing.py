@@ -32,7 +32,7 @@ class Mixing:
 
     @property
     def mixes_rasters(self) -> bool:
-        """Whether there is more to do than to encode and mix labels."""
+        """Return whether there is more to do than to encode and mix labels."""
         return self.plan.mixes_samples and bool(self.plan.rasters)
 
     def span(self, batch: Batch) -> tuple[int, int]:

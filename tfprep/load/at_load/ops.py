@@ -148,7 +148,7 @@ class AtLoad:
 
     @property
     def mixes_samples(self) -> bool:
-        """Whether any sample is mixed with its partner."""
+        """Return whether any sample is mixed with its partner."""
         return bool(self.mixes) and self.training
 
     @cached_property

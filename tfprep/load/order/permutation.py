@@ -62,7 +62,7 @@ def below(value: Words, bound: Words) -> Words:
 
 
 def permute(index: Any, size: Any, key: Any) -> Words:
-    """Where the permutation of [0, size) chosen by `key` sends each index: uint64 [N]."""
+    """Return where the permutation of [0, size) chosen by `key` sends each index: uint64 [N]."""
     return _walk(words(index), words(size), words(key), inverse=False)
 
 

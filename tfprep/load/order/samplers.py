@@ -79,7 +79,7 @@ class StratifiedSampler:
 
     @cached_property
     def ends(self) -> Words:
-        """Where each stratum's items of an epoch end."""
+        """Return where each stratum's items of an epoch end."""
         return words(np.cumsum(self.quotas))
 
     @cached_property
@@ -152,7 +152,7 @@ class WeightedSampler:
         return sample.astype(np.uint64), passes
 
     def _drawn_before(self, begin: Words, end: Words, epoch: Words) -> Words:
-        """How often the sample with the counts [begin, end) was drawn in the epochs before this one.
+        """Return how often the sample with the counts [begin, end) was drawn in the epochs before this one.
 
         An epoch with this offset draws ceil((end - offset) / unit) - ceil((begin - offset) / unit) of it. Summed over
         epochs, the offset's own wraps cancel, and what is left are sums of floor((a k + b) / unit).

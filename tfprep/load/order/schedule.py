@@ -1,4 +1,4 @@
-"""Which rows of the index each step's batch holds, for any step, in constant time.
+"""Rows of the index that each step's batch holds, for any step, in constant time.
 
 The positions of a run are those of epoch 0, then those of epoch 1, and so on. A step takes the next `batch_size` of them, and
 each host a consecutive part of every step, so that the parts of all hosts together are the batch of a single host.
@@ -28,7 +28,7 @@ Numbers: TypeAlias = npt.NDArray[np.int64]
 
 
 class BatchIndices(NamedTuple):
-    """What to read: for each sample of a batch its `row` in the table, its `variant`, and its `position` in the run."""
+    """The records to read: for each sample of a batch its `row` in the table, its `variant`, and its `position` in the run."""
 
     row: Numbers
     variant: Numbers

@@ -51,7 +51,7 @@ _ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
 _LOGIC: dict[type[ast.boolop], Callable[[Any, Any], Any]] = {ast.And: operator.and_, ast.Or: operator.or_}
 _TEXT = {"startswith": pc.starts_with, "endswith": pc.ends_with}
 _ARROW_ERRORS = (pa.ArrowException, ArithmeticError, AttributeError, NotImplementedError, TypeError, ValueError)
-"""What pyarrow raises for operands of wrong types, for numbers beyond 64 bits and for text that is not UTF-8."""
+"""Errors of pyarrow for operands of wrong types, for numbers beyond 64 bits and for text that is not UTF-8."""
 
 
 def rows_where(
@@ -122,7 +122,7 @@ def _tree(text: str) -> ast.expr:
 
 
 def _depth(tree: ast.AST) -> int:
-    """How many levels the tree has, counted level by level: without recursion."""
+    """Return how many levels the tree has, counted level by level: without recursion."""
     level, depth = [tree], 0
     while level:
         level, depth = [child for node in level for child in ast.iter_child_nodes(node)], depth + 1

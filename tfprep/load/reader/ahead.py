@@ -36,14 +36,14 @@ REQUESTS = 64
 PLAN_ROWS, PLAN_BYTES = 8192, 64 << 20
 """The most rows, and bytes, that are planned together where the order has no windows."""
 MOST_ROWS_AHEAD = 1 << 18
-"""How far the plan may be ahead of the trainer, in rows: at 1,000 images/s four minutes."""
+"""Rows by which the plan may be ahead of the trainer: at 1,000 images/s four minutes."""
 _FILE_SHIFT = 44  # offsets stay below 16 TiB, S3's largest object has 48.8
 JOIN_S = 5.0
-"""How long `join` waits for requests in flight; those that hang end by their own time-outs."""
+"""Time that `join` waits for requests in flight; those that hang end by their own time-outs."""
 
 
 class RangeSource(Protocol):
-    """What the plan asks a `BatchAssembler`: where records lie, and which of them are still to be read from a store."""
+    """Answers of a `BatchAssembler` that the plan needs: where records lie, and which are still to be read from a store."""
 
     def locate(self, batches: Sequence[BatchIndices]) -> list[Rows]: ...
 
@@ -165,8 +165,8 @@ class ReadAhead:
 
     @property
     def _may_plan(self) -> bool:
-        """Whether the plan is not too far ahead of the trainer: at most an epoch, so that no record is fetched for the next one
-        while it may still come into a cache, or the run may end."""
+        """Return whether the plan is not too far ahead of the trainer: at most an epoch, so that no record is fetched for the
+        next one while it may still come into a cache, or the run may end."""
         rows = min(MOST_ROWS_AHEAD, self._schedule.size)
         return (self._planned_step - self._delivered_step) * self._schedule.batch_size <= rows
 

@@ -53,7 +53,7 @@ class BadRecords:
 
     @property
     def count(self) -> int:
-        """How many different records were bad."""
+        """Return how many different records were bad."""
         return len(self._known)
 
     @property
@@ -93,7 +93,7 @@ Substitute = Callable[[int, int], int]
 
 @dataclass(frozen=True)
 class ReadPolicy:
-    """How records are read: which checksums are compared, what happens to bad ones, and the geometry on the way in."""
+    """Rules of reading records: which checksums are compared, what happens to bad ones, and the geometry on the way in."""
 
     verify: Verify
     bad: BadRecords
@@ -147,25 +147,25 @@ class BatchAssembler:
 
     @property
     def all_cached(self) -> bool:
-        """Whether rows are copies of the decoded cache's: nothing will be read any more, or done to them."""
+        """Return whether rows are copies of the decoded cache's: nothing will be read any more, or done to them."""
         cache = self._decoded  # `close` may take it away at any time
         return cache is not None and cache.full and not self._processes_rows
 
     @property
     def cheap(self) -> bool:
-        """Whether rows are copied from memory, the page cache's or ours, and nothing is decoded."""
+        """Return whether rows are copied from memory, the page cache's or ours, and nothing is decoded."""
         in_place = self._reading.in_place and self._policy.verify != "always" and not self.casts
         copied = in_place and not self._cold and all(part.direct for part in self._parts) and not self._processes_rows
         return self.all_cached or copied
 
     @property
     def _processes_rows(self) -> bool:
-        """Whether ops at load work on rows, also on those that come from memory."""
+        """Return whether ops at load work on rows, also on those that come from memory."""
         return self.cuts is not None or self.mixing is not None
 
     @property
     def fetched(self) -> Fetched:
-        """What is fetched from URLs."""
+        """Return what is fetched from URLs."""
         return self._reading.files.fetched
 
     def to_fetch(self, records: Numbers, files: Numbers) -> npt.NDArray[np.bool_]:
@@ -184,7 +184,7 @@ class BatchAssembler:
 
     @property
     def reading(self) -> RecordReader:
-        """What reads the rows, here or in a worker process."""
+        """Return what reads the rows, here or in a worker process."""
         return self._reading
 
     @property
@@ -217,7 +217,7 @@ class BatchAssembler:
             waiting += self.complete(batch, rows, unread, state)
 
     def locate(self, batches: Sequence[BatchIndices]) -> list[Rows]:
-        """Where all records of these batches lie. Many batches at once cost hardly more than one."""
+        """Return where all records of these batches lie. Many batches at once cost hardly more than one."""
         sizes = [len(indices.row) for indices in batches]
         row, variant, position = (np.concatenate(column) for column in zip(*batches, strict=True))
         numbers = np.concatenate([np.arange(size) for size in sizes])
@@ -226,7 +226,7 @@ class BatchAssembler:
         return [whole.take(slice(start, end)) for start, end in zip([0, *ends[:-1]], ends, strict=True)]
 
     def prepare(self, batch: Batch, start: int, stop: int) -> Rows:
-        """What a thread or a worker process needs to fill the rows [start, stop).
+        """Return what a thread or a worker process needs to fill the rows [start, stop).
 
         What is known of them here is filled in: from the index, and text from the cache.
         """
@@ -283,7 +283,7 @@ class BatchAssembler:
         return self._table.record(batch.indices.row[start:stop], batch.indices.variant[start:stop])
 
     def _located(self, batch: Batch, start: int, stop: int, cache: DecodedCache | None) -> Rows:
-        """Where the records of the rows [start, stop) lie, unless all of them are in the cache."""
+        """Return where the records of the rows [start, stop) lie, unless all of them are in the cache."""
         if batch.located is not None:
             return batch.located.take(slice(start, stop))
         records = self._records(batch, start, stop)
@@ -291,7 +291,7 @@ class BatchAssembler:
         return self._locate(np.arange(start, stop), batch.indices.position[start:stop], records, cached=cached)
 
     def _locate(self, numbers: Numbers, position: Numbers, records: Numbers, *, cached: bool = False) -> Rows:
-        """Where the records of these rows of a batch lie; nothing of that where all are `cached`."""
+        """Return where the records of these rows of a batch lie; nothing of that where all are `cached`."""
         rows = Rows(np.zeros((len(COLUMNS) + 2 * len(self._reading.fields), len(records)), np.int64))
         rows["row"][:], rows["position"][:], rows["record"][:], rows["slot"][:] = numbers, position, records, -1
         if cached:

@@ -27,7 +27,7 @@ ALIGNMENT = 64
 
 
 class Packed(NamedTuple):
-    """Where an array lies in the room of its batch."""
+    """Place of an array in the room of its batch."""
 
     offset: int
     shape: tuple[int, ...]
@@ -47,7 +47,7 @@ class Space:
         self._begins = np.minimum(np.append(0, np.cumsum(row_bytes)), len(memory))
 
     def part(self, rows: Sequence[int] | Numbers) -> tuple[int, int]:
-        """Where the part of these consecutive rows begins, and its length in bytes."""
+        """Return where the part of these consecutive rows begins, and its length in bytes."""
         begin, end = self._begins[rows[0]], self._begins[rows[-1] + 1]
         return int(begin), int(end - begin)
 

@@ -36,7 +36,7 @@ from tfprep.fields import Array
 SEGMENT_BYTES = 1 << 36
 """Bytes that are mapped at a time, 64 GiB of addresses. Each mapping takes one file descriptor."""
 LEAST_SEGMENT_BYTES = 1 << 28
-"""Where the system allows no larger mapping (`ulimit -v`)."""
+"""The least mapping, where the system allows no larger one (`ulimit -v`)."""
 
 
 class SharedMemory:
@@ -73,7 +73,7 @@ class SharedMemory:
             return self._segments[-1].memory[start : start + size]
 
     def offset(self, array: Array) -> int:
-        """Where an array that lies in this memory begins, in bytes from the beginning of the file."""
+        """Return where an array that lies in this memory begins, in bytes from the beginning of the file."""
         address = array.__array_interface__["data"][0]
         for segment in self._segments:
             if segment.address <= address < segment.address + segment.nbytes:
@@ -145,7 +145,7 @@ class _Segment:
 
 HUGE_PAGE = 1 << 21
 COPY_S = 10.0
-"""How long a fork waits for its child to copy the batches that were delivered: 10 of 100 MB take half a second."""
+"""Time that a fork waits for its child to copy the batches that were delivered: 10 of 100 MB take half a second."""
 
 
 class Buffers:

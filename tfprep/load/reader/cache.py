@@ -41,7 +41,7 @@ class DecodedCache:
 
     @property
     def records(self) -> int:
-        """How many records it holds by now."""
+        """Return how many records it holds by now."""
         return self._taken
 
     @property
@@ -55,7 +55,7 @@ class DecodedCache:
 
     @property
     def full(self) -> bool:
-        """Whether every record is held: nothing will be read or decoded any more."""
+        """Return whether every record is held: nothing will be read or decoded any more."""
         return self._taken == len(self._slots) and not self._returned
 
     def reserve(self, records: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:

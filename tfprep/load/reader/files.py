@@ -297,7 +297,7 @@ SKIP_BYTES = 64 << 10
 
 
 class FieldSpan(NamedTuple):
-    """Where a field's bytes lie in the file, and the memory they are read into (None: scratch)."""
+    """Place of a field's bytes in the file, and the memory they are read into (None: scratch)."""
 
     name: str
     offset: int
@@ -306,7 +306,7 @@ class FieldSpan(NamedTuple):
 
 
 class Record(NamedTuple):
-    """Which record: the number of its file, where its frame lies there, and the masked CRC-32C of its payload by the index."""
+    """A record: the number of its file, where its frame lies there, and the masked CRC-32C of its payload by the index."""
 
     file: int
     offset: int

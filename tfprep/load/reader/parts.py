@@ -90,23 +90,23 @@ class FieldPart:
 
     @cached_property
     def in_place(self) -> bool:
-        """Whether it is decoded straight into its row."""
+        """Return whether it is decoded straight into its row."""
         plain = self.channels is None and not self.warped and self.output.mean is None and not self.output.padded
         return plain and self.fixed and self.spec.dtype == self.output.dtype
 
     @cached_property
     def fixed(self) -> bool:
-        """Whether it is a raster, or other array in a codec of rasters, of one size in all records."""
+        """Return whether it is a raster, or other array in a codec of rasters, of one size in all records."""
         return isinstance(self.codec, Jpeg | Png | Raw | Encoded) and None not in self.spec.shape
 
     @cached_property
     def direct(self) -> bool:
-        """Whether its bytes are the row: nothing to decode."""
+        """Return whether its bytes are the row: nothing to decode."""
         return self.in_place and isinstance(self.codec, Raw) and sys.byteorder == "little"
 
     @cached_property
     def whole_example(self) -> bool:
-        """Whether its shape must be looked up in the record: an array with several unknown sizes."""
+        """Return whether its shape must be looked up in the record: an array with several unknown sizes."""
         return isinstance(self.codec, Raw) and self.spec.shape.count(None) > 1
 
     def store(self, content: Array, values: Mapping[str, Any], row: int, state: ThreadState) -> None:

@@ -37,7 +37,7 @@ PREFETCH_FROM_MEMORY = 2
 """Batches ahead where rows are copied from memory. There is no delay of a disk to hide, and memory that was used a moment ago is
 still in the processor's cache: with eight batches in turn, copying takes a third longer."""
 JOIN_S = 1.0
-"""How long `close` waits for a thread: one that hangs in a read ends by itself when the read does."""
+"""Time that `close` waits for a thread: one that hangs in a read ends by itself when the read does."""
 LEAVE_S, QUIET_S = 5.0, 0.2
 """At exit: how long to wait for consumers to leave, and how long none may have been seen before it counts as left."""
 LONGEST_WAIT_S = 1e6
@@ -48,7 +48,7 @@ MOST_ROWS, LEAST_ROWS = 32, 16
 
 @dataclass(frozen=True)
 class PrefetchSettings:
-    """How many batches are filled ahead, by how many threads (0: one a usable CPU), and how long a wait may take."""
+    """Number of batches that are filled ahead, by how many threads (0: one a usable CPU), and how long a wait may take."""
 
     prefetch: int = 8
     threads: int = 0
@@ -61,7 +61,7 @@ class PrefetchSettings:
 
 @dataclass
 class Counts:
-    """What the consumer of a reader has received, and how long it waited."""
+    """Counters of the consumer of a reader: batches that it has received, and the time that it waited."""
 
     batches: int = 0
     samples: int = 0
@@ -139,7 +139,7 @@ class Reader:
         self._schedule, self.assembler, self._memory, self._settings = schedule, assembler, memory, settings
         self._pool, self._ahead = pool, ahead
         self.remote = ThreadState("tfprep-workers")
-        """What the worker processes have done, all together."""
+        """Counters of all worker processes together."""
         self._stride = stride
         self._lock = threading.Lock()
         self._work: SimpleQueue[None] = SimpleQueue()  # one item wakes one waiting thread
@@ -204,7 +204,7 @@ class Reader:
 
     @property
     def prefetch(self) -> int:
-        """How many batches may be filled beyond the one delivered last."""
+        """Return how many batches may be filled beyond the one delivered last."""
         from_memory = self.assembler.all_cached and not self._has_processes
         return min(self._settings.prefetch, PREFETCH_FROM_MEMORY) if from_memory else self._settings.prefetch
 
@@ -215,12 +215,12 @@ class Reader:
 
     @property
     def ended(self) -> bool:
-        """Whether it was stopped and none of its threads runs any more."""
+        """Return whether it was stopped and none of its threads runs any more."""
         return self.stopped and not any(thread.is_alive() for thread in self._threads)
 
     @property
     def stopped(self) -> bool:
-        """Whether no batch will be filled any more."""
+        """Return whether no batch will be filled any more."""
         return self._stopped is not None
 
     def stop(self, reason: BaseException) -> None:
@@ -340,7 +340,7 @@ class Reader:
         return self._pool is not None and self._pool.ready
 
     def _stall(self) -> str:
-        """Which stage moved last, and the stage and stack of each thread."""
+        """Return which stage moved last, and the stage and stack of each thread."""
         last = max(self.states, key=lambda state: state.since)
         lines = [
             f"no batch for step {self._wanted} in {self._settings.timeout_s:g} s (timeout_s). {self.ready} batches are ready, "
@@ -357,7 +357,7 @@ class Reader:
     # --- the threads' side ------------------------------------------------------------------------------------------
 
     def _fill_batches(self, state: ThreadState) -> None:
-        """What a reading thread does. An error in planning, which belongs to no batch, ends the whole reader."""
+        """Fill batches, in a reading thread. An error in planning, which belongs to no batch, ends the whole reader."""
         try:
             while (work := self._take(state)) is not None:
                 self._fill(*work, state)
@@ -440,7 +440,7 @@ class Reader:
         return self._filling
 
     def _is_useful(self, state: ThreadState) -> bool:
-        """Whether this thread is of use: more threads than `COPYING_THREADS` copy memory no faster."""
+        """Return whether this thread is of use: more threads than `COPYING_THREADS` copy memory no faster."""
         return not self._has_processes and (not self.assembler.cheap or state in self.states[: self._copiers])
 
     def _may_open(self) -> bool:

@@ -36,7 +36,7 @@ GROUP_BYTES = 256 << 10
 NO_BYTES: Array = np.empty(0, np.uint8)
 
 Piece = tuple[Any, int, int]
-"""Where the bytes of a row's field lie: an open file, the offset in it, the number of bytes."""
+"""Place of the bytes of a row's field: an open file, the offset in it, the number of bytes."""
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,7 @@ class RecordReader:
 
     @property
     def in_place(self) -> bool:
-        """Whether all fields are decoded straight into the rows, from local files."""
+        """Return whether all fields are decoded straight into the rows, from local files."""
         return self._in_place and not self._files.remote.any()
 
     @property

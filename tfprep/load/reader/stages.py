@@ -82,7 +82,7 @@ class CutRows:
         return unread
 
     def _inside(self, name: str, values: Any, begin: int, count: int) -> Any:
-        """Where the rows of an output are filled before they are cut."""
+        """Return where the rows of an output are filled before they are cut."""
         if name in self._staged and None not in self._read[name].shape:
             return self._array(name, count)
         if name in self._staged or not isinstance(values, np.ndarray):
@@ -162,7 +162,7 @@ def mirrored(part: Array, flip_y: bool, flip_x: bool, out: Array | None = None) 
 
 
 def with_stages(reading: Stage, cache: Mapping[str, Array] | None, casts: Sequence[Cast], cuts: Cuts | None) -> Stage:
-    """Reading, then what there is of the stages, in the order of a row's way.
+    """Wrap the reader with the stages in use.
 
     Args:
         reading: What reads and decodes.

@@ -1,4 +1,4 @@
-"""Where the bytes of every sample lie: rows of `locations.bin`, or columns of the index where there is no such file.
+"""Places of the bytes of every sample: rows of `locations.bin`, or columns of the index where there is no such file.
 
 A table is made of one split, or of several of different datasets, one after another. A *row* is a sample, a *record* one of
 its variants: records are numbered by part, then variant, then row, so that a variant's records are consecutive.
@@ -30,7 +30,7 @@ _TOLD = ("key", "label", "shard", "height", "width")
 
 @dataclass(frozen=True)
 class TableSplit:
-    """What one split of one dataset gives to a table: all its samples, in the variants that are read, which follow each other."""
+    """Part of a table from one split of one dataset: all its samples, in the variants that are read, which follow each other."""
 
     dataset: Dataset
     split: str
@@ -111,7 +111,7 @@ class RecordTable:
         return files
 
     def locate(self, records: Numbers, names: Sequence[str]) -> Columns:
-        """Where records lie.
+        """Return where records lie.
 
         Args:
             records: Numbers of records: int64 [N].

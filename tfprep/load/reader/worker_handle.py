@@ -25,9 +25,9 @@ PROGRAM = "from tfprep.load.reader.worker_process import main; main()"
 PIPE_BYTES = 32_000
 """No further job for a process that has this many bytes of jobs: a pipe takes 64 KiB, and writing must not block."""
 GRACE_S = 1.0
-"""How long a process whose pipe was closed may take to end before it is killed."""
+"""Time in which a process whose pipe was closed may end before it is killed."""
 ANSWER_S = 1.0
-"""How long a process may take to write its stacks down."""
+"""Time in which a process may write its stacks down."""
 TUNABLES, LARGE_COPY, NEVER = "GLIBC_TUNABLES", 1 << 16, 1 << 32
 """The variable that sets up glibc, the bytes from which on a copy is large, and a size that no copy has."""
 CPU_MAKER = "AuthenticAMD"
@@ -85,7 +85,7 @@ class WorkerProcess:
         self.number = number
         self.jobs: dict[int, ReadJob] = {}
         self._in_pipe = 0  # bytes of those jobs
-        self._suspect = False  # whether one of them is
+        self._runs_alone = False  # whether one of them is
         self.ready = False
         self._received = bytearray()
         self._log_in_use = threading.Lock()  # `stacks` runs in another thread than what closes the descriptor
@@ -112,20 +112,20 @@ class WorkerProcess:
 
     @property
     def has_room(self) -> bool:
-        """Whether it takes another job. A suspect is alone with a process, so that its death is no other job's."""
-        return self.ready and self._in_pipe < PIPE_BYTES and not self._suspect
+        """Return whether it takes another job. A job that is retried alone runs alone, so that a crash is attributable to it."""
+        return self.ready and self._in_pipe < PIPE_BYTES and not self._runs_alone
 
     def add(self, job: ReadJob) -> None:
         """Note a job that is sent to it next."""
         self.jobs[job.number] = job
         self._in_pipe += job.nbytes
-        self._suspect = job.deaths > 0
+        self._runs_alone = job.deaths > 0
 
     def done(self, number: int) -> ReadJob:
         """Take out a job that it has finished."""
         job = self.jobs.pop(number)
         self._in_pipe -= job.nbytes
-        self._suspect = False  # a suspect is alone
+        self._runs_alone = False  # it runs alone
         return job
 
     def send(self, messages: bytes) -> None:
@@ -207,7 +207,7 @@ def _cpu_description() -> str:
 
 
 def is_fault(returncode: int) -> bool:
-    """Whether a process ended by what it did itself; other signals than these come from outside."""
+    """Return whether a process ended by what it did itself; other signals than these come from outside."""
     return returncode >= 0 or -returncode in (
         signal.SIGSEGV,
         signal.SIGBUS,
@@ -218,7 +218,7 @@ def is_fault(returncode: int) -> bool:
 
 
 def cause_of_death(returncode: int) -> str:
-    """What a process died of, in words."""
+    """Return what a process died of, in words."""
     if returncode >= 0:
         return f"ended with status {returncode}"
     name = signal.Signals(-returncode).name

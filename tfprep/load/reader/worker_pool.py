@@ -42,7 +42,7 @@ LISTED_DEATHS = 100
 MOST_INTERRUPTIONS = 2
 """A batch during whose mixing so many processes died is mixed by this process."""
 CLOSE_S = 10.0
-"""How long `close` waits for the processes to end by themselves."""
+"""Time that `close` waits for the processes to end by themselves."""
 NO_ROWS = Rows(np.empty((len(COLUMNS), 0), np.int64))
 """The rows of a job that mixes a batch."""
 
@@ -70,13 +70,13 @@ class WorkerPool:
         self._deaths_in_a_row = 0
         self._stopping = False
         self.wants_work = False
-        """Whether a process could take work that no reader had."""
+        """True while a process could take work that no reader has."""
         self.ready = False
-        """Whether all processes have started: from then on, reading threads leave the work to them."""
+        """True when all processes have started: from then on, reading threads leave the work to them."""
         self.failure = ""
         """Why the processes were given up."""
         self.deaths: deque[str] = deque(maxlen=LISTED_DEATHS)
-        """What processes died of."""
+        """Causes of death of processes."""
 
     def attach(self, reader: RowsSource) -> None:
         """Fill the batches of this reader until it is stopped. A pool that was stopped leaves them to the reader's threads."""
@@ -106,7 +106,7 @@ class WorkerPool:
 
     @property
     def stopped(self) -> bool:
-        """Whether its processes were ended, or will be at once."""
+        """Return whether its processes were ended, or will be at once."""
         return self._stopping
 
     def close(self) -> None:
@@ -121,7 +121,7 @@ class WorkerPool:
             self._thread.join()
 
     def describe(self) -> list[str]:
-        """What each process works on, and the stacks of its threads."""
+        """Return what each process works on, and the stacks of its threads."""
         lines = []
         for worker in list(self._workers):
             jobs = ", ".join(self._place(job.rows) for job in list(worker.jobs.values()))
@@ -130,7 +130,7 @@ class WorkerPool:
         return lines
 
     def _place(self, rows: Rows) -> str:
-        """Where the first of these rows lies, in words."""
+        """Return where the first of these rows lies, in words."""
         if not len(rows):
             return "mixing"
         if rows["cached"].all():
@@ -313,7 +313,7 @@ class WorkerPool:
             if not len(job.rows):
                 self._refill(job.reader, job.batch)
             elif is_fault(worker.process.returncode):
-                self._suspect(job, cause)
+                self._retry_row_by_row(job, cause)
             else:
                 self._retry.append(job)
         self._start_one(worker.number)
@@ -325,7 +325,7 @@ class WorkerPool:
         batch.located = None  # other samples may have taken the place of bad records
         self._split(reader, batch, 0, batch.rows)
 
-    def _suspect(self, job: ReadJob, cause: str) -> None:
+    def _retry_row_by_row(self, job: ReadJob, cause: str) -> None:
         """One of the rows may have ended the process: they are tried one by one, and one that ends a process again is bad.
 
         They are read with their checksums compared, so not through a memory map: a file that was cut short is an error then.
@@ -369,7 +369,7 @@ class WorkerPool:
 
 
 def has_own_room(job: ReadJob) -> bool:
-    """Whether the part of a batch's `Space` that belongs to the job's rows is its own.
+    """Return whether the part of a batch's `Space` that belongs to the job's rows is its own.
 
     It is not that of a row that another sample takes: the job that failed to read the row has packed its other rows without gaps.
     """
@@ -392,7 +392,7 @@ class _Wakeup:
                 os.write(self._ring, b"!")
 
     def clear(self) -> None:
-        """Whoever rings from now on is heard again."""
+        """Re-arm."""
         os.read(self.fd, 64)
         self._rung = False
 

@@ -66,7 +66,7 @@ class SharedArray:
 
 @dataclass(frozen=True)
 class Setup:
-    """What a worker process needs beside the jobs.
+    """All that a worker process needs beside the jobs.
 
     `memory` is a file descriptor; `packed` are the outputs that are text, or arrays that differ in size.
     """
@@ -88,8 +88,8 @@ class Setup:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a job, or the start, had beside success: rows that cannot be read, values that are not in the arrays of the batch, an
-    error, why it cannot work at all."""
+    """Result of a job, or of the start, beside success: rows that cannot be read, values that are not in the arrays of the batch,
+    an error, why it cannot work at all."""
 
     unread: Sequence[UnreadRow] = ()
     values: Values = field(default_factory=dict)
@@ -148,7 +148,7 @@ class _Program:
         return self._memory.array(offset, (rows, *array.shape), array.dtype)
 
     def _do_jobs(self) -> None:
-        """What each thread does. The one that waits for a job reads the pipe itself: another would have to be woken twice."""
+        """Do the jobs of a thread. The one that waits for a job reads the pipe itself: another would have to be woken twice."""
         worker = ThreadState()
         while True:
             with self._receiving:

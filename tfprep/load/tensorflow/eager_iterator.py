@@ -23,7 +23,7 @@ from tfprep.load.tensorflow.allocator import restore_allocator
 from tfprep.load.tensorflow.private import tensor_maker
 
 WAIT = "IteratorGetNext"
-"""What a profile calls the wait for a batch: TensorBoard's input pipeline analyzer counts events of this name as input."""
+"""Name of the wait for a batch in a profile: TensorBoard's input pipeline analyzer counts events of this name as input."""
 
 
 class EagerBatches:
@@ -123,5 +123,5 @@ class EagerBatches:
 
 
 def is_possible(pipeline: Pipeline) -> bool:
-    """Whether all outputs are arrays of one shape, and TensorFlow runs ops when they are called."""
+    """Return whether all outputs are arrays of one shape, and TensorFlow runs ops when they are called."""
     return not pipeline.outputs.ragged and bool(tf.config.experimental.get_synchronous_execution())

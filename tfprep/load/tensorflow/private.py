@@ -38,7 +38,7 @@ MakeTensor: TypeAlias = Callable[[Any], Any]
 
 
 def public_only() -> bool:
-    """Whether private names are switched off."""
+    """Return whether private names are switched off."""
     return os.environ.get(PUBLIC_ONLY, "0") not in ("", "0")
 
 
@@ -121,10 +121,10 @@ def datasets_of(dataset: Any) -> list[tf.data.Dataset]:
 
 
 class ElementSource(Protocol):
-    """What an iterator of TensorFlow delivers to eager code instead of the elements of its dataset."""
+    """Source of what an iterator of TensorFlow delivers to eager code instead of the elements of its dataset."""
 
     active: bool
-    """Whether it does; from the moment in which a graph takes the iterator on, TensorFlow delivers the elements."""
+    """True while it does; from the moment in which a graph takes the iterator on, TensorFlow delivers the elements."""
 
     def __next__(self) -> Any:
         """The next element; StopIteration at the end."""
@@ -136,7 +136,7 @@ class ElementSource(Protocol):
         """The error to raise in place of TensorFlow's; `error` itself where tfprep raised none."""
 
     def save(self) -> str:
-        """Where the source stands."""
+        """Return where the source stands."""
 
     def restore(self, state: str) -> None:
         """Continue where `save` was called."""
@@ -154,7 +154,7 @@ def with_source(iterator: Any, source: ElementSource) -> Any:
 
 @functools.cache
 def _iterators_can_change() -> bool:
-    """Whether an iterator's class can be set, and a property of the new class is what TensorFlow hands to graphs."""
+    """Return whether an iterator's class can be set, and a property of the new class is what TensorFlow hands to graphs."""
     asked = []
     try:
         iterator = iter(tf.data.Dataset.range(1))
