@@ -225,8 +225,10 @@ class Processes:
             worker.send(self._argument)
 
     def submit(self, number: int, task: Any, *, urgent: bool = False) -> None:
-        """Queue a task; an urgent one comes before all others that wait."""
+        """Give a task to a worker that waits, or queue it; an urgent one comes before all others in the queue."""
         (self._waiting.appendleft if urgent else self._waiting.append)((number, task))
+        if self._argument is not None:
+            self._hand_out()
 
     def events(self) -> Iterator[WorkerEvent]:
         """Yield what happens until no task is left; more tasks may be submitted meanwhile.
@@ -238,10 +240,7 @@ class Processes:
             BuildError: The same for other exceptions, with the traceback as text; or workers die without a task.
         """
         while self._waiting or any(worker.task is not None for worker in self._workers):
-            for worker in self._workers:
-                if worker.task is None and self._waiting:
-                    worker.task, task = self._waiting.popleft()
-                    worker.send(_message((worker.task, task)))
+            self._hand_out()
             ready = self._selector.select(_POLL_S)
             for key, _ in ready:
                 yield from self._read(key.data)
@@ -280,6 +279,12 @@ class Processes:
             worker.send(self._argument)
         self._workers.append(worker)
         self._selector.register(worker.output, selectors.EVENT_READ, worker)
+
+    def _hand_out(self) -> None:
+        for worker in self._workers:
+            if worker.task is None and self._waiting:
+                worker.task, task = self._waiting.popleft()
+                worker.send(_message((worker.task, task)))
 
     def _read(self, worker: _Worker) -> Iterator[WorkerEvent]:
         messages = worker.receive()

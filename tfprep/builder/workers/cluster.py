@@ -194,11 +194,11 @@ class RayNodes:
     def _lose(self, node: RemoteNode, reason: str) -> None:
         """Give the tasks of a node that is gone to others."""
         self._remove(node, 1)
-        suspects = node.suspects
-        self._waiting.extendleft(reversed([task for task in node.tasks if task not in suspects]))
+        to_retry_alone = node.to_retry_alone
+        self._waiting.extendleft(reversed([task for task in node.tasks if task not in to_retry_alone]))
         again = f"; {len(node.tasks)} tasks are given to others" if node.tasks else ""
         self._add_news(NodeNews(node.name, "lost", f"node {node.name} was lost: {reason}{again}"))
-        for task in suspects:
+        for task in to_retry_alone:
             self._add_news(TaskCrashed(task.number, None, f"its node {node.name} was lost"))
 
     def _remove(self, node: RemoteNode, failures: int) -> None:

@@ -76,7 +76,7 @@ class RemoteNode:
         return [*self._tasks.values(), *self.next_tasks]
 
     @property
-    def suspects(self) -> list[NodeTask]:
+    def to_retry_alone(self) -> list[NodeTask]:
         """The tasks that its workers may be running: the first, those that it named, and urgent ones, which overtake others."""
         running = {state.task for state in self.states}
         return [
