@@ -18,7 +18,6 @@ from tfprep.cli import main
 from tfprep.cli.values import named
 from tfprep.errors import DatasetError, LoaderError
 from tfprep.load import Data
-from tfprep.load.reader.assembler import BatchAssembler
 
 QUICK = ["--rounds", "1", "--seconds", "0.1", "--batch-size", "8", "--threads", "1", "--cache", "none"]
 
@@ -33,9 +32,9 @@ def run(*arguments: str) -> int:
 def test_exit_status_if_the_step_waits(
     raw_data: Data, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, step_ms: str, status: int
 ) -> None:
-    """Batches take 5 ms each: a step of 1 µs waits for them, a step of 0.5 s does not."""
-    fill = BatchAssembler.fill
-    monkeypatch.setattr(BatchAssembler, "fill", lambda *given: time.sleep(0.005) or fill(*given))
+    """Batches of 8 records take 8 ms each: a step of 1 µs waits for them, a step of 0.5 s does not."""
+    read = os.preadv
+    monkeypatch.setattr(os, "preadv", lambda *given: time.sleep(0.001) or read(*given))
     assert run(str(raw_data.path), *QUICK, "--step-ms", step_ms, "--fail-if-waiting", "30%", "--json") == status
     document = json.loads(capfd.readouterr().out)
     assert (document["step"]["waiting_measured"] > 0.3) == (status == 4)
