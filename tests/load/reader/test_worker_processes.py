@@ -827,7 +827,7 @@ def test_jobs_have_few_rows_where_few_batches_are_prefetched(data, monkeypatch):
 
 LIMITED = """
 import resource, sys
-import psutil, tfprep
+import cv2, psutil, tfprep
 from tfprep.errors import LoaderError
 data = tfprep.open(sys.argv[1])
 data.numpy_loader("train", workers="threads")  # what it imports counts too
