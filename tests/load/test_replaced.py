@@ -195,6 +195,23 @@ def test_tensorflow_passes_the_error_on(builds, monkeypatch):
     loader.close()
 
 
+@pytest.mark.parametrize("taken", [0, 1, 3])
+def test_a_plain_pipeline_ends_where_the_dataset_was_replaced(builds, taken):
+    """Without Python in the pipeline: TensorFlow's ops compare the end of `tfprep.json` before and after each shard."""
+    tf = pytest.importorskip("tensorflow")
+    old, new = builds
+    dataset = tfprep.open(old.path).tf_dataset("train", 4, fields=["clicks"], variants=0, shuffle_buffer=None)
+    assert sorted(np.concatenate([numbers(batch) for batch in dataset])) == list(range(SAMPLES))
+    batches = iter(dataset.repeat())
+    before = [numbers(next(batches)) for _ in range(taken)]
+    publish(new, old.path)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="DatasetReplacedError"):
+        before += [numbers(batch) for batch in itertools.islice(batches, 100)]
+    with pytest.raises(tf.errors.InvalidArgumentError, match="DatasetReplacedError"):
+        list(dataset)
+    assert all(set(seen.tolist()) <= set(range(SAMPLES)) for seen in before)
+
+
 def test_an_object_that_was_replaced_at_its_url(builds, s3):
     """Shards that were copied to a bucket keep their usual names, so that a second copy replaces them."""
     old, new = builds

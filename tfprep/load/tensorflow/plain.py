@@ -8,6 +8,7 @@ It can be serialised, so that it runs in the tf.data service, and it reads whate
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ import tensorflow as tf
 
 from tfprep.codecs import Raw
 from tfprep.dataset import Dataset, SplitInfo
+from tfprep.dataset.manifest import MANIFEST
 from tfprep.errors import LoaderError
 from tfprep.load.memory import budget_bytes
 from tfprep.load.options import LoaderOptions, ShuffleBuffer
@@ -24,6 +26,10 @@ from tfprep.storage.urls import scheme_of
 
 READS, BLOCK = 16, 16
 """Shards that are read at the same time, and records that are taken from each in turn."""
+CHECKED_BYTES = 64 << 20
+"""The most bytes of `tfprep.json` that an iteration reads to notice another build."""
+_SEAL_BYTES = 80
+"""The end of `tfprep.json`, which holds the SHA-256 of all before."""
 BUFFER_SHARE = 0.5
 """The share of the memory budget that the shuffle buffer takes: of encoded records, before they are decoded."""
 
@@ -66,6 +72,7 @@ def _records(
     data: Dataset, info: SplitInfo, used: tuple[int, ...], options: LoaderOptions, *, each_once: bool
 ) -> tf.data.Dataset:
     """The records of the shards: of `used` variants all, or with `each_once` in each iteration one of each shard, drawn anew."""
+    check = _check_of_build(data, info.shards * (1 if each_once else len(used)))
     paths = tf.constant([[str(data.shard_path(file)) for file in info.files[variant]] for variant in used])
     shards = tf.data.Dataset.range(info.shards)
     if options.training:
@@ -75,13 +82,44 @@ def _records(
         files = tf.data.Dataset.zip((shards, draws)).map(lambda shard, draw: paths[draw % len(used), shard])
     else:
         files = shards.flat_map(lambda shard: tf.data.Dataset.from_tensor_slices(paths[:, shard]))
+
+    def read(path: Any) -> tf.data.Dataset:
+        after = tf.data.Dataset.from_tensors(path).map(check).filter(lambda path: False)
+        return tf.data.TFRecordDataset(check(path)).concatenate(after)
+
     return files.interleave(
-        tf.data.TFRecordDataset,
+        read,
         cycle_length=min(READS, max(info.shards, 1)),
         block_length=BLOCK,
         num_parallel_calls=tf.data.AUTOTUNE,
         deterministic=True,
     )
+
+
+def _check_of_build(data: Dataset, shards: int) -> Callable[[Any], Any]:
+    """A function from the path of a shard to that path, which fails where `tfprep.json` is not what it was when this was made.
+
+    It reads the file before and after a shard, of many shards only as often as fits into `CHECKED_BYTES` an iteration.
+    """
+    manifest = str(data.path / MANIFEST)
+    with tf.io.gfile.GFile(manifest, "rb") as file:
+        content = file.read()
+    data.check_not_replaced()
+    seal = content[-_SEAL_BYTES:]
+    one_in = max(1, shards * len(content) // CHECKED_BYTES)
+    message = f"DatasetReplacedError: {data.path} was replaced by another build since it was opened; open it again"
+
+    def check(path: Any) -> Any:
+        def compare() -> Any:
+            # TensorFlow reads a file of a constant name once, when it optimises the graph: the name depends on the shard's.
+            name = tf.strings.join([manifest, tf.strings.substr(path, 0, 0)])
+            now = tf.strings.substr(tf.io.read_file(name), -_SEAL_BYTES, _SEAL_BYTES)
+            with tf.control_dependencies([tf.debugging.Assert(tf.equal(now, seal), [message])]):
+                return tf.identity(path)
+
+        return tf.cond(tf.strings.to_hash_bucket_fast(path, one_in) == 0, compare, lambda: tf.identity(path))
+
+    return check
 
 
 def _parser(data: Dataset, outputs: Outputs) -> Any:
