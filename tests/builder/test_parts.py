@@ -17,6 +17,7 @@ import pytest
 from click.testing import CliRunner
 from PIL import Image
 
+from tfprep import opencv
 from tfprep.builder import build_part, finish_build, options, plan_build, store_plan
 from tfprep.builder.layout import Layout, name_locked
 from tfprep.builder.options import BuildOptions, parse_part
@@ -150,7 +151,7 @@ def one_less(site, monkeypatch):
 
 
 def other_opencv(site, monkeypatch):
-    monkeypatch.setattr(cv2, "__version__", "4.0.0")
+    monkeypatch.setattr(opencv.cv2, "__version__", "4.0.0")
     plan.maker_versions.cache_clear()
 
 

@@ -47,11 +47,12 @@ class SaveLoaderState(keras.callbacks.Callback):  # type: ignore[misc] # Keras i
         self._first = 0  # the step that `fit` begins with
         self._steps = self._steps_before_epoch = 0
         self._elsewhere: Steps | None = None  # the pass that began while `fit` read another one, by its count
+        self._pass: Steps | None = None  # the pass of the step before
         self._in_step = False
         self._history: Any = None
 
     def on_train_begin(self, logs: Any = None) -> None:
-        self._first, self._elsewhere = self._loader.next_step, None
+        self._first, self._elsewhere, self._pass = self._loader.next_step, None, None
         self._steps = self._steps_before_epoch = 0
         self._in_step = False
         self._history = self.model.history  # each `fit` makes one
@@ -78,10 +79,12 @@ class SaveLoaderState(keras.callbacks.Callback):  # type: ignore[misc] # Keras i
         before = self._first + self._steps
         self._steps, self._in_step = self._steps_before_epoch + batch + 1, False
         passes = self._loader.pipeline.passes
-        latest = passes.latest
+        latest, previous = passes.latest, self._pass
+        self._pass = latest
+        again = latest and previous and latest is not previous and latest.first == previous.first  # after a mere look
         if passes.ends:  # each pass is the same
             self._steps = 0 if self._steps >= len(self._loader) else self._steps
-        elif latest and not (latest.first <= before and (latest.stop is None or before < latest.stop)):
+        elif again or (latest and not (latest.first <= before and (latest.stop is None or before < latest.stop))):
             self._elsewhere = self._elsewhere or latest
         elif latest and latest.stop is not None:
             # The last execution of a pass may have found fewer steps than it asked for.

@@ -18,6 +18,7 @@ import keras
 from tfprep.errors import LoaderError
 from tfprep.load.jax_hosts import check_distribution, check_equal_parts, jax_hosts
 from tfprep.load.numpy_loader import NumpyLoader
+from tfprep.load.passes import LOOK
 from tfprep.load.pipeline import Pipeline, repeated
 from tfprep.load.waits import WaitClock, note_loader
 
@@ -122,7 +123,7 @@ class _Pass(Iterator[Any]):
         if clock is not None:
             clock.asking()
         if self._batches is None:
-            self._batches = iter(self._loader)
+            self._batches = self._loader.elements(LOOK)
         try:
             element = next(self._batches)
         except StopIteration:

@@ -25,8 +25,12 @@ class NumpyLoader(PipelineAccessors):
         self.pipeline, self._epochs = pipeline, epochs
 
     def __iter__(self) -> Iterator[Any]:
+        return self.elements()
+
+    def elements(self, look: int = 0) -> Iterator[Any]:
+        """An iteration of which `look` batches may be taken without using an epoch."""
         pack = self.pipeline.outputs.pack
-        return self.pipeline.batches(lambda batch: pack(with_text(batch)), epochs=self._epochs)
+        return self.pipeline.batches(lambda batch: pack(with_text(batch)), epochs=self._epochs, look=look)
 
     def __len__(self) -> int:
         """Batches of one iteration; TypeError for `repeat()`, which has no end."""

@@ -1,17 +1,15 @@
 """Passes over a loader: each iterator delivers one epoch, and the next iterator the next epoch.
 
 A pass begins with its first batch, so that an iterator that is never read changes nothing: Keras opens a dataset twice an epoch
-and reads one iterator only. The batches that Keras takes to build a model use no epoch. A pass that is left in the middle is
-over.
+and reads one iterator only. A pass that is left in the middle is over. What reads for Keras may begin with a look: up to `LOOK`
+batches, which use no epoch, because Keras takes one to build a model, and TensorFlow some more in advance.
 
 In training the reader of a pass goes on with the next epoch, so that no pass waits for threads and first batches.
 """
 
 from __future__ import annotations
 
-import faulthandler
 import os
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import NamedTuple, TypeVar
@@ -22,16 +20,16 @@ from tfprep.load.reader.reader import Batches, Reader
 
 T = TypeVar("T")
 
-BUILDS = (" in _symbolic_build", " in _maybe_symbolic_build")
-"""Functions of Keras in which `fit` takes batches to build a model, before its first epoch (Keras 3.0 to 3.15)."""
+LOOK = 8
+"""Batches of a look. Where Keras builds a model under a `tf.distribute` strategy it takes one, and TensorFlow some four more in
+advance for the devices."""
 
 
 class Steps(NamedTuple):
-    """The steps [first, stop) of a pass; `stop` is None where it has no end. A look uses no epoch."""
+    """The steps [first, stop) of a pass; `stop` is None where it has no end."""
 
     first: int
     stop: int | None
-    is_look: bool = False
 
 
 class _Stream(NamedTuple):
@@ -76,12 +74,12 @@ class Passes:
             return max(0, self._end - self._start)
         return None if epochs is None else epochs * self.length
 
-    def begin(self, epochs: int | None) -> Steps:
-        """The steps of a new pass, whose first epoch is used with that."""
+    def begin(self, epochs: int | None, look: int) -> Steps:
+        """The steps of a new pass, whose first epoch is used with that, or with more than `look` batches."""
         with self._lock:
-            steps, is_look = self.steps(epochs), keras_builds_a_model()
-            self.latest = Steps(self._next, None if steps is None else self._next + steps, is_look)
-            if not is_look:
+            steps = self.steps(epochs)
+            self.latest = Steps(self._next, None if steps is None else self._next + steps)
+            if not look:
                 self._use(self._next)
             return self.latest
 
@@ -104,9 +102,10 @@ class Passes:
         """Let the next pass begin with this step, if it would begin with an earlier one."""
         self.move_to(max(self._next, step))
 
-    def take(self, step: int) -> None:
-        """Note that a pass took the batch of this step, whose epoch is used with that."""
-        if step >= self._next:
+    def take(self, step: int, look: int) -> None:
+        """Note that a pass took the batch of this step. Its epoch is used if that is more than a look, or the last batch."""
+        inside = self._inside(step)
+        if step >= self._next and (inside >= look or inside == self.length - 1):
             with self._lock:
                 self._use(step)
 
@@ -156,6 +155,7 @@ class PassBatches(Iterator[T]):
         epochs: int | None = 1,
         steps: Steps | None = None,
         part: tuple[int, int] = (0, 1),
+        look: int = 0,
     ) -> None:
         """A pass over `epochs` epochs (None: without an end), or over these `steps`.
 
@@ -167,7 +167,9 @@ class PassBatches(Iterator[T]):
             epochs: See above.
             steps: See above.
             part: (index, count): every count-th step, from the index on.
+            look: The number of batches that may be taken without using an epoch.
         """
+        self._look = look
         self._passes, self._open, self._convert, self._failed = passes, open_reader, convert, failed
         self._epochs, (self._offset, self._stride) = epochs, part
         self._steps, self._step = steps, 0 if steps is None else steps.first + self._offset
@@ -188,8 +190,7 @@ class PassBatches(Iterator[T]):
         step = self._step
         try:
             element = self._convert(next(self._stream or self._open_stream()))
-            if not steps.is_look:
-                self._passes.take(step)
+            self._passes.take(step, self._look)
             self._step += self._stride
             if steps.stop is not None and self._step >= steps.stop:
                 self._leave(steps.stop)
@@ -221,7 +222,7 @@ class PassBatches(Iterator[T]):
             self._stream.close()
 
     def _begin(self) -> Steps:
-        self._steps = steps = self._passes.begin(self._epochs)
+        self._steps = steps = self._passes.begin(self._epochs, self._look)
         self._step = steps.first + self._offset
         return steps
 
@@ -240,23 +241,6 @@ class PassBatches(Iterator[T]):
         if self._step == stop + self._offset:  # the next pass begins where the reader stands
             self._passes.keep(self._stream, self._reader, self._step, self._stride)
         self._stream = self._reader = None
-
-
-def keras_builds_a_model() -> bool:
-    """Return whether Keras takes a batch at this moment to build a model, in this thread or in one that waits for it.
-
-    `faulthandler` writes down the stacks of all threads without letting any of them run. To walk the frames of threads that run
-    meanwhile, by `sys._current_frames`, may crash the interpreter.
-    """
-    if "keras" not in sys.modules or not hasattr(os, "memfd_create"):
-        return False
-    file = os.memfd_create("tfprep-stacks", os.MFD_CLOEXEC)
-    try:
-        faulthandler.dump_traceback(file)
-        stacks = os.pread(file, os.fstat(file).st_size, 0).decode(errors="replace")
-    finally:
-        os.close(file)
-    return any(line.endswith(BUILDS) and "keras" in line for line in stacks.splitlines())
 
 
 def _same(batch: Batch) -> Batch:

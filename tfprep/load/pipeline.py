@@ -122,10 +122,12 @@ class Pipeline:
         epochs: int | None = 1,
         steps: Steps | None = None,
         part: tuple[int, int] = (0, 1),
+        look: int = 0,
     ) -> PassBatches[T]:
         """A pass over these batches, each converted: the next `epochs` epochs, or `steps` (see `PassBatches`)."""
         self._belong_to_this_process()
-        return PassBatches(self.passes, self._reader, convert, self._failed, epochs=epochs, steps=steps, part=part)
+        options: Any = {"epochs": epochs, "steps": steps, "part": part, "look": look}
+        return PassBatches(self.passes, self._reader, convert, self._failed, **options)
 
     def _belong_to_this_process(self) -> None:
         """In a forked process, open files and start threads anew: those of the other process are not here."""

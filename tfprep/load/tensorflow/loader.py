@@ -17,7 +17,7 @@ from tfprep.errors import LoaderError
 from tfprep.load.accessors import PipelineAccessors, summary
 from tfprep.load.jax_hosts import check_distribution
 from tfprep.load.outputs import Output
-from tfprep.load.passes import Steps
+from tfprep.load.passes import LOOK, Steps
 from tfprep.load.pipeline import Pipeline, repeated
 from tfprep.load.reader.batch import Batch
 from tfprep.load.tensorflow.eager_iterator import EagerBatches, is_possible
@@ -138,7 +138,7 @@ def _dataset(pipeline: Pipeline, epochs: int | None, steps: Steps | None = None)
     """The batches of the next `epochs` epochs, or of these steps."""
 
     def batches(convert: Callable[[Batch], tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
-        return pipeline.batches(convert, epochs=epochs, steps=steps)
+        return pipeline.batches(convert, epochs=epochs, steps=steps, look=LOOK)
 
     rows = _static_rows(pipeline)
     elements = _ragged_elements if pipeline.outputs.ragged else _elements
