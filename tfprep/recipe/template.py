@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tfprep.dataset.dataset import open_dataset
+from tfprep.dataset.manifest import BESIDE, MANIFEST
 from tfprep.dataset.records_source import Records
-from tfprep.errors import DatasetError
+from tfprep.errors import DatasetError, SourceError
 from tfprep.fields import RASTER_KINDS, Kind
 from tfprep.sources.detection.detect import Detected, detect, looked
 from tfprep.sources.detection.guess import Layout, LayoutGuess
@@ -32,10 +33,13 @@ _SIZES = (224, 160, 128, 96, 64, 32)
 
 def recognised(folder: Path, layout: Layout | None = None) -> Detected:
     """Return the source that fits a folder of raw data, or a dataset. Raises SourceError if none does."""
+    is_dataset = any((folder / name).exists() for name in (MANIFEST, f"{BESIDE}/{MANIFEST}"))
+    if layout is not None or not is_dataset:
+        return detect(folder, layout)
     try:
         data = open_dataset(folder)
-    except DatasetError:
-        return detect(folder, layout)
+    except DatasetError as error:
+        raise SourceError(f"{error}. To read the raw files beside it: --as LAYOUT") from error
     kinds = {name: spec.kind for name, spec in data.fields.items()}
     what = "imported TFRecords" if data.manifest.imported else "a dataset that tfprep built"
     return looked(LayoutGuess("dataset", Records(kinds), what), Inventory(folder, {}, {}, {}))

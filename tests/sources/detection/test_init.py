@@ -268,6 +268,15 @@ def test_the_recipe_builds_as_it_stands(tmp_path, layout):
     assert summary.samples == SAMPLES.get(layout, len(NAMES))
 
 
+def test_a_damaged_dataset_is_not_taken_for_raw_files(tmp_path):
+    pictures(tmp_path, "cat/{}.png")
+    pictures(tmp_path, "dog/{}.png")
+    (tmp_path / "tfprep.json").write_text("{}")
+    with pytest.raises(SourceError, match=r"tfprep\.json.*--as LAYOUT"):
+        recognised(tmp_path)
+    assert recognised(tmp_path, "folders").facts.labels == {"label": {"cat": 12, "dog": 12}}
+
+
 def test_what_is_unsure_is_said(tmp_path):
     for layout, doubt in (
         (carvana, "test has no masks, and is left out"),
