@@ -154,7 +154,7 @@ class BatchAssembler:
     @property
     def cheap(self) -> bool:
         """Return whether rows are copied from memory, the page cache's or ours, and nothing is decoded."""
-        in_place = self._reading.in_place and self._policy.verify != "always" and not self.casts
+        in_place = self._reading.by_field and self._policy.verify != "always" and not self.casts
         copied = in_place and not self._cold and all(part.direct for part in self._parts) and not self._processes_rows
         return self.all_cached or copied
 

@@ -1,7 +1,5 @@
 """Records by their offsets: bytes of shard files held open, or of byte ranges fetched from a URL, which are kept until
 they are removed.
-
-A record's large fields are read straight to where they belong, the rest into scratch memory.
 """
 
 from __future__ import annotations
@@ -11,7 +9,7 @@ import os
 import struct
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -260,49 +258,10 @@ def read_at(descriptor: int, target: Array, offset: int) -> bool:
         return False
 
 
-def read_into(file: _LocalFile, path: Path, offset: int, pieces: list[Array], wanted: int) -> None:
-    """Fill the uint8 arrays, `wanted` bytes together, with the file's from `offset` on: one `preadv`, without the GIL.
-
-    RecordError where the file ends early, or the disk fails.
-    """
-    got = 0
-    while got < wanted:  # a signal or a network file system may give less at a time
-        try:
-            more = os.preadv(file.fd, _behind(pieces, got), offset + got)  # type: ignore[arg-type] # before 3.12
-        except OSError as error:
-            reason = f"cannot be read: {error.strerror} (errno {error.errno})"
-            raise RecordError(reason, path=str(path), record=None, offset=offset) from error
-        if more == 0:
-            raise cut_short(path, offset, got, wanted)
-        got += more
-
-
-def cut_short(path: Path, offset: int, got: int, wanted: int) -> RecordError:
-    return RecordError(f"cut short: the file holds {got} of {wanted} bytes", path=str(path), record=None, offset=offset)
-
-
-def _behind(pieces: list[Array], skip: int) -> list[Array]:
-    if not skip:
-        return pieces
-    rest = []
-    for piece in pieces:
-        if skip < piece.nbytes:
-            rest.append(piece[skip:])
-        skip = max(0, skip - piece.nbytes)
-    return rest
-
-
-SKIP_BYTES = 64 << 10
-"""A gap between wanted fields of at most this is read along with them; behind a larger one a second read begins."""
-
-
-class FieldSpan(NamedTuple):
-    """Place of a field's bytes in the file, and the memory they are read into (None: scratch)."""
-
-    name: str
-    offset: int
-    size: int
-    target: Array | None
+def mapped_bytes(file: _LocalFile, offset: int, size: int) -> Array | None:
+    """These bytes of a file, in its memory map; None where the file ended before them when it was mapped."""
+    content = file.content
+    return None if content is None or offset + size > len(content) else content[offset : offset + size]
 
 
 class Record(NamedTuple):
@@ -315,110 +274,77 @@ class Record(NamedTuple):
 
 
 def read_fields(
-    files: Files, record: Record, spans: Sequence[FieldSpan], scratch: Scratch, *, verify: bool, whole: bool = False
+    files: Files,
+    record: Record,
+    places: Mapping[str, tuple[int, int]],
+    scratch: Scratch,
+    *,
+    verify: bool,
+    whole: bool = False,
 ) -> dict[str, Array]:
-    """The bytes of each field as uint8 [N]: the target given, or scratch memory valid until the next call.
+    """The bytes of each field as uint8 [N], valid until the next call.
 
-    `spans` stand in the order of their offsets. With `verify` the whole frame is read and both checksums are compared; with
-    `whole` the payload comes as the field "" too; without, only what lies between the fields is read. Raises RecordError.
+    Args:
+        files: The files.
+        record: Place of the record.
+        places: The offset in the file, and the size, of each field's bytes.
+        scratch: Memory of the thread.
+        verify: Whether the whole frame is read, and both checksums are compared.
+        whole: Whether the payload is wanted too, as the field "".
+
+    Raises:
+        RecordError: The file ends early, the disk fails, or a checksum is wrong.
+        DatasetError: The file cannot be opened, or the store does not deliver.
     """
-    if files.remote[record.file]:
-        return _fetched_fields(files, record, spans, verify=verify, whole=whole)
+    if not verify and not whole:
+        scratch.reset(sum(size for _, size in places.values()))
+        return {name: _read(files, record, offset, size, scratch) for name, (offset, size) in places.items()}
     scratch.reset(record.size)
-    contents: dict[str, Array] = {}
-    everything = verify or whole
-    for run in [spans] if everything else _runs(spans):
-        start = record.offset if everything else run[0].offset
-        stop = record.offset + record.size if everything else run[-1].offset + run[-1].size
-        if any(span.target is not None for span in run):
-            pieces = _scattered(run, start, stop, scratch, contents)
-        else:
-            pieces = [scratch.take(stop - start)]
-            for span in run:
-                contents[span.name] = pieces[0][span.offset - start : span.offset - start + span.size]
-        read_into(files.get(record.file), files.paths[record.file], start, pieces, stop - start)
-        if verify:
-            check_pieces(files.paths[record.file], record, pieces)
-        if whole:
-            contents[""] = pieces[0][HEADER_BYTES:-FOOTER_BYTES]
-    return contents
+    frame = _read(files, record, record.offset, record.size, scratch)
+    if verify:
+        check_frame(files.paths[record.file], record, frame)
+    contents = {
+        name: frame[offset - record.offset : offset - record.offset + size] for name, (offset, size) in places.items()
+    }
+    return contents | {"": frame[HEADER_BYTES:-FOOTER_BYTES]} if whole else contents
 
 
-def _fetched_fields(
-    files: Files, record: Record, spans: Sequence[FieldSpan], *, verify: bool, whole: bool
-) -> dict[str, Array]:
-    """`read_fields` of a record at a URL: views of the memory that it was fetched into, copied to the targets given."""
-    contents: dict[str, Array] = {}
-    path, everything = files.paths[record.file], verify or whole
-    for run in [spans] if everything else _runs(spans):
-        start = record.offset if everything else run[0].offset
-        stop = record.offset + record.size if everything else run[-1].offset + run[-1].size
-        content = files.fetched.read(record.file, record.offset, start, stop)
-        if len(content) < stop - start:
-            raise cut_short(path, start, len(content), stop - start)
-        if verify:
-            check_pieces(path, record, [content])
-        for span in run:
-            field = contents[span.name] = content[span.offset - start : span.offset - start + span.size]
-            if span.target is not None:
-                span.target[:] = field
-        if whole:
-            contents[""] = content[HEADER_BYTES:-FOOTER_BYTES]
-    return contents
+def _read(files: Files, record: Record, offset: int, size: int, scratch: Scratch) -> Array:
+    """Bytes of a record: fetched from its store, or read into scratch memory without the GIL."""
+    path = files.paths[record.file]
+    if files.remote[record.file]:
+        content = files.fetched.read(record.file, record.offset, offset, offset + size)
+        got = len(content)
+    else:
+        content, got, file = scratch.take(size), 0, files.get(record.file)
+        while got < size:  # a signal or a network file system may give less at a time
+            try:
+                more = os.preadv(file.fd, (content[got:],), offset + got)  # type: ignore[arg-type] # NumPy's stubs
+            except OSError as error:
+                raise _wrong(path, offset, f"cannot be read: {error.strerror} (errno {error.errno})") from error
+            if more == 0:
+                break
+            got += more
+    if got < size:
+        raise _wrong(path, offset, f"cut short: the file holds {got} of {size} bytes")
+    return content
 
 
-def _runs(spans: Sequence[FieldSpan]) -> Sequence[Sequence[FieldSpan]]:
-    """The spans in as few reads as need not skip much."""
-    if len(spans) == 1:
-        return [spans]
-    runs = [[spans[0]]]
-    for span in spans[1:]:
-        last = runs[-1][-1]
-        if span.offset - last.offset - last.size > SKIP_BYTES:
-            runs.append([])
-        runs[-1].append(span)
-    return runs
-
-
-def _scattered(
-    run: Sequence[FieldSpan], start: int, stop: int, scratch: Scratch, contents: dict[str, Array]
-) -> list[Array]:
-    """Memory for the bytes from `start` to `stop`: the fields' own, and scratch for what lies between."""
-    pieces = []
-    for span in run:
-        if span.offset > start:
-            pieces.append(scratch.take(span.offset - start))
-        contents[span.name] = scratch.take(span.size) if span.target is None else span.target
-        pieces.append(contents[span.name])
-        start = span.offset + span.size
-    if stop > start:
-        pieces.append(scratch.take(stop - start))
-    return pieces
-
-
-def check_pieces(path: Path, record: Record, pieces: Sequence[Array]) -> None:
-    """Compare both checksums of a frame that lies in these pieces of memory; RecordError where one is wrong.
-
-    The first piece holds at least the header, the last at least the footer.
-    """
-    header, last = pieces[0], pieces[-1]
-    if sum(map(len, pieces)) < record.size:
-        raise _wrong(path, record, f"cut short: the file holds {sum(map(len, pieces))} of {record.size} bytes")
-    length, length_crc = struct.unpack("<QI", header[:HEADER_BYTES].tobytes())
-    if length_crc != masked(google_crc32c.value(header[:8])):
-        raise _wrong(path, record, "wrong checksum of the length; the file is damaged here, or is no TFRecord file")
+def check_frame(path: Path, record: Record, frame: Array) -> None:
+    """Compare both checksums of a frame; RecordError where one is wrong."""
+    length, length_crc = struct.unpack("<QI", frame[:HEADER_BYTES].tobytes())
+    if length_crc != masked(google_crc32c.value(frame[:8])):
+        reason = "wrong checksum of the length; the file is damaged here, or is no TFRecord file"
+        raise _wrong(path, record.offset, reason)
     if length + FRAME_BYTES != record.size:
-        raise _wrong(path, record, f"the frame holds {length + FRAME_BYTES} bytes, the index says {record.size}")
-    crc, stored_crc = 0, footer_crc(last[-FOOTER_BYTES:].tobytes())
-    for number, piece in enumerate(pieces):
-        first = HEADER_BYTES if number == 0 else 0
-        stop = len(piece) - (FOOTER_BYTES if number == len(pieces) - 1 else 0)
-        crc = google_crc32c.extend(crc, piece[first:stop])
-    if stored_crc != masked(crc):
-        raise _wrong(path, record, "wrong checksum of the payload")
+        reason = f"the frame holds {length + FRAME_BYTES} bytes, the index says {record.size}"
+        raise _wrong(path, record.offset, reason)
+    stored_crc = footer_crc(frame[-FOOTER_BYTES:].tobytes())
+    if stored_crc != masked(google_crc32c.value(frame[HEADER_BYTES:-FOOTER_BYTES])):
+        raise _wrong(path, record.offset, "wrong checksum of the payload")
     if stored_crc != record.payload_crc:
-        raise _wrong(path, record, OTHER_RECORD)
+        raise _wrong(path, record.offset, OTHER_RECORD)
 
 
-def _wrong(path: Path, record: Record, reason: str) -> RecordError:
-    return RecordError(reason, path=str(path), record=None, offset=record.offset)
+def _wrong(path: Path, offset: int, reason: str) -> RecordError:
+    return RecordError(reason, path=str(path), record=None, offset=offset)

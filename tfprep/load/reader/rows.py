@@ -7,22 +7,20 @@ by `tfprep.load.reader.assembler`, in the process that trains.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import starmap
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from tfprep.augment.transform import GeometryOp
 from tfprep.augment.warp import warp_sample
-from tfprep.codecs import InPlace
 from tfprep.errors import RecordError, SampleError
 from tfprep.fields import RASTER_KINDS, Array, Kind, raster_size
 from tfprep.load.order.schedule import Numbers
 from tfprep.load.outputs import transform_of
 from tfprep.load.reader.cache import EncodedCache
-from tfprep.load.reader.files import FieldSpan, Files, Record, read_at, read_fields
+from tfprep.load.reader.files import Files, Record, mapped_bytes, read_at, read_fields
 from tfprep.load.reader.parts import FieldPart
 from tfprep.load.reader.thread_state import ThreadState
 from tfprep.storage.local import FileIdentity
@@ -32,8 +30,6 @@ COLUMNS = ("row", "position", "record", "label", "file", "offset", "size", "payl
 
 GROUP_BYTES = 256 << 10
 """Bytes that are read before they are decoded: they stay in the processor's cache, and the clock is read twice a group."""
-
-NO_BYTES: Array = np.empty(0, np.uint8)
 
 Piece = tuple[Any, int, int]
 """Place of the bytes of a row's field: an open file, the offset in it, the number of bytes."""
@@ -87,37 +83,14 @@ class Stage(Protocol):
         """Fill the rows of the arrays in `values`; return those that cannot be read."""
 
 
-def _mapped_bytes(file: Any, offset: int, size: int) -> Array:
-    """These bytes of a file, in its memory map; none where the file ended before them when it was mapped."""
-    content: Array | None = file.content
-    return NO_BYTES if content is None or offset + size > len(content) else content[offset : offset + size]
-
-
-def _contents_of(pieces: Sequence[Piece], state: ThreadState) -> list[Array]:
-    """Read the bytes of each piece, which are valid until the next call; no bytes where they cannot be read."""
+def _read_all(pieces: Sequence[Piece], state: ThreadState) -> list[Array | None]:
+    """Read the bytes of each piece, which are valid until the next call; None where they cannot be read."""
     state.scratch.reset(sum(size for *_, size in pieces))
     contents = [state.scratch.take(size) for *_, size in pieces]
     return [
-        content if read_at(file.fd, content, offset) else NO_BYTES
+        content if read_at(file.fd, content, offset) else None
         for (file, offset, _), content in zip(pieces, contents, strict=True)
     ]
-
-
-def _decode_all(part: FieldPart, contents: Iterable[Array], targets: Sequence[Array]) -> list[int]:
-    """Decode each of the contents into its target; the numbers of those that failed.
-
-    A decoder leaves little of Python in the processor's cache: each line in this loop costs many times what it does elsewhere.
-    """
-    decode, spec, failed = cast(InPlace, part.codec).decode_into, part.spec, []
-    for number, (content, target) in enumerate(zip(contents, targets, strict=True)):
-        try:
-            if len(content):
-                decode(content, spec, target)
-                continue
-        except SampleError:
-            pass
-        failed.append(number)
-    return failed
 
 
 def _groups(sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
@@ -139,8 +112,8 @@ def field_names(parts: Sequence[FieldPart]) -> list[str]:
 class RecordReader:
     """Reads and decodes records into rows. Called by many threads at once, each with a state of its own.
 
-    Rows whose checksums need no comparing are read field by field, many at a time with little Python between them, where
-    every field is decoded in place.
+    Rows whose checksums need no comparing, as a rule from the second epoch on, are read field by field: many at a time with
+    little Python between them. What cannot be read in this way is read once more by itself, for the reason.
 
     Files are read, and only with `mapped` mapped into memory, which saves a copy: a map of a file that is cut short, or on a
     disk that fails, ends the process. Records whose checksums are compared are always read.
@@ -163,23 +136,16 @@ class RecordReader:
         self.paths, self.parts, self.geometry, self.announced = paths, parts, tuple(geometry), announce
         self._mapped = mapped and not announce
         self.identities = identities
-        self._files, self._encoded = Files(paths, identities, damaged=damaged), encoded
+        self.files, self._encoded = Files(paths, identities, damaged=damaged), encoded
         self.fields = field_names(parts)
         self._numbers = {name: number for number, name in enumerate(self.fields)}
         self._whole = any(part.whole_example for part in parts)
-        self._direct = {part.field: part for part in parts if part.direct and not self._whole}
         self._kinds: dict[str, Kind] = {part.field: part.spec.kind for part in parts}
-        self._in_place = not geometry and encoded is None and all(part.in_place for part in parts)
 
     @property
-    def in_place(self) -> bool:
-        """Return whether all fields are decoded straight into the rows, from local files."""
-        return self._in_place and not self._files.remote.any()
-
-    @property
-    def files(self) -> Files:
-        """The files that it reads."""
-        return self._files
+    def by_field(self) -> bool:
+        """Return whether rows are read field by field: from local files, each field by itself."""
+        return not (self.geometry or self._encoded is not None or self._whole or self.files.remote.any())
 
     def byte_ranges(self, rows: Rows) -> tuple[Numbers, Numbers, Numbers]:
         """Return the bytes that reading these rows takes: for each range the row's number, its start and its stop in the file."""
@@ -196,159 +162,139 @@ class RecordReader:
 
     def close(self) -> None:
         """Close the files and let go of the cache."""
-        self._files.close()
+        self.files.close()
         self._encoded = None
 
     def fill(self, values: Mapping[str, Any], rows: Rows, state: ThreadState) -> list[UnreadRow]:
         """Fill the rows of the arrays in `values`; return those that cannot be read."""
-        verify = rows["verify"] != 0
-        compares = bool(verify.any())
-        if self.announced or compares:
-            self._announce(rows)
-        if not self.in_place:
-            return self._one_by_one(values, rows, range(len(rows)), state)
-        if not compares:  # as a rule, from the second epoch on
-            return self._one_by_one(values, rows, self._many(values, rows, state), state)
-        unread = self._one_by_one(values, rows, np.flatnonzero(verify).tolist(), state)
-        together = np.flatnonzero(~verify)
+        alone = rows["verify"] != 0
+        if self.announced or alone.any():  # all at once: a thread that waits for one after the other would be slower
+            for file, offset, size in zip(*(rows[name].tolist() for name in ("file", "offset", "size")), strict=True):
+                self.files.will_need(file, offset, size)
+        if not self.by_field:
+            alone = np.ones(len(rows), bool)
+        together = np.flatnonzero(~alone)
         if len(together):
-            failed = together[self._many(values, rows.take(together), state)]
-            unread += self._one_by_one(values, rows, failed.tolist(), state)  # once more, for the reason
+            alone[together[self._fill_by_field(values, rows.take(together), state)]] = True
+        unread = []
+        for number in np.flatnonzero(alone).tolist():
+            reason = self._fill_row(values, rows, number, state)
+            if reason and self.files.recover(int(rows["file"][number])):  # from its store: the local copy is damaged
+                reason = self._fill_row(values, rows, number, state)
+            if reason:
+                unread.append(UnreadRow(number, reason))
         return unread
-
-    def _announce(self, rows: Rows) -> None:
-        """Let the system begin to read these records, all at once: a thread that waits for one after the other would not."""
-        for file, offset, size in zip(*(rows[name].tolist() for name in ("file", "offset", "size")), strict=True):
-            self._files.will_need(file, offset, size)
 
     # --- many rows ----------------------------------------------------------------------------------------------------
 
-    def _many(self, values: Mapping[str, Any], rows: Rows, state: ThreadState) -> list[int]:
-        """Fill rows whose checksums were compared before, field by field; the numbers of those that failed."""
+    def _fill_by_field(self, values: Mapping[str, Any], rows: Rows, state: ThreadState) -> list[int]:
+        """Fill rows whose checksums were compared before; the numbers of those that failed."""
         numbers = rows["file"].tolist()
-        state.path, state.offset = self._files.paths[numbers[0]], int(rows["offset"][0])
-        files = {number: self._files.get(number) for number in set(numbers)}
+        state.path, state.offset = self.files.paths[numbers[0]], int(rows["offset"][0])
+        files = {number: self.files.get(number) for number in set(numbers)}
         opened = [files[number] for number in numbers]
-        failed: set[int] = set()
-        if (changed := self._files.changed[numbers]).any():
-            failed = set(np.flatnonzero(changed).tolist())  # their checksums are compared, one by one
+        # Of a file that was written to since, checksums are compared, one by one.
+        failed = set(np.flatnonzero(self.files.changed[numbers]).tolist())
         for part in self.parts:
             offsets, sizes = (column.tolist() for column in rows.field(self._numbers[part.field]))
             state.bytes += sum(sizes)
             pieces = list(zip(opened, offsets, sizes, strict=True))
             fill = self._read_rows if part.direct else self._decode_rows
-            failed.update(fill(part, pieces, values[part.output.name], rows["row"].tolist(), state))
+            failed.update(fill(part, pieces, values, rows["row"].tolist(), state))
         return sorted(failed)
 
     def _read_rows(
-        self, part: FieldPart, pieces: Sequence[Piece], values: Array, places: Sequence[int], state: ThreadState
+        self,
+        part: FieldPart,
+        pieces: Sequence[Piece],
+        values: Mapping[str, Any],
+        places: Sequence[int],
+        state: ThreadState,
     ) -> list[int]:
         """Read bytes that are the rows at these places; the numbers of the pieces that failed."""
         state.enter("read")
-        target = values.reshape(len(values), -1).view(np.uint8)
+        array = values[part.output.name]
+        target = array.reshape(len(array), -1).view(np.uint8)
         row_bytes = target.shape[1]
-        numbered = enumerate(zip(places, pieces, strict=True))
-        if not self._mapped:
-            return [
-                number
-                for number, (row, (file, offset, size)) in numbered
-                if size != row_bytes or not read_at(file.fd, target[row], offset)
-            ]
         failed = []
-        for number, (row, piece) in numbered:
-            content = _mapped_bytes(*piece)
-            if len(content) == row_bytes:
+        for number, (row, (file, offset, size)) in enumerate(zip(places, pieces, strict=True)):
+            if size != row_bytes:
+                failed.append(number)
+            elif not self._mapped:
+                if not read_at(file.fd, target[row], offset):
+                    failed.append(number)
+            elif (content := mapped_bytes(file, offset, size)) is not None:
                 target[row] = content
             else:
                 failed.append(number)
         return failed
 
     def _decode_rows(
-        self, part: FieldPart, pieces: Sequence[Piece], values: Array, places: Sequence[int], state: ThreadState
+        self,
+        part: FieldPart,
+        pieces: Sequence[Piece],
+        values: Mapping[str, Any],
+        places: Sequence[int],
+        state: ThreadState,
     ) -> list[int]:
-        """Read and decode straight into the rows at these places; the numbers of the pieces that failed."""
-        targets = [values[row] for row in places]
-        if self._mapped:
-            state.enter("decode")
-            return _decode_all(part, starmap(_mapped_bytes, pieces), targets)
-        failed = []
+        """Read and decode the rows at these places; the numbers of the pieces that failed.
+
+        A decoder leaves little of Python in the processor's cache: each line of the loop costs many times what it does elsewhere.
+        """
+        store, failed = part.store, []
         for first, last in _groups([size for *_, size in pieces]):
+            group = pieces[first:last]
             state.enter("read")
-            contents = _contents_of(pieces[first:last], state)
+            contents = [mapped_bytes(*piece) for piece in group] if self._mapped else _read_all(group, state)
             state.enter("decode")
-            failed += [first + number for number in _decode_all(part, contents, targets[first:last])]
+            for number, content in enumerate(contents, first):
+                try:
+                    if content is not None:
+                        store(content, values, places[number], state)
+                        continue
+                except SampleError:
+                    pass
+                failed.append(number)
         return failed
 
     # --- one row ------------------------------------------------------------------------------------------------------
 
-    def _one_by_one(
-        self, values: Mapping[str, Any], rows: Rows, numbers: Sequence[int], state: ThreadState
-    ) -> list[UnreadRow]:
-        unread = []
-        for number in numbers:
-            try:
-                self._fill(values, rows, number, state)
-            except (RecordError, SampleError) as error:
-                reason = self._once_more(values, rows, number, state, error.reason)
-                if reason:
-                    unread.append(UnreadRow(number, reason))
-        return unread
-
-    def _once_more(self, values: Mapping[str, Any], rows: Rows, number: int, state: ThreadState, reason: str) -> str:
-        """Read a row from its store where the local copy of its file is damaged; return why it cannot be read, "" if it was."""
-        if not self._files.recover(int(rows["file"][number])):
-            return reason
+    def _fill_row(self, values: Mapping[str, Any], rows: Rows, number: int, state: ThreadState) -> str:
+        """Fill a row; return why it cannot be read, "" if it was."""
+        state.path, state.offset = self.files.paths[int(rows["file"][number])], int(rows["offset"][number])
+        row = int(rows["row"][number])
         try:
-            self._fill(values, rows, number, state)
+            state.enter("read")
+            contents = self._contents(rows, number, state)
+            state.enter("decode")
+            if self.geometry:
+                self._store_warped(contents, values, row, state)
+            else:
+                for part in self.parts:
+                    part.store(contents["" if part.whole_example else part.field], values, row, state)
         except (RecordError, SampleError) as error:
             return error.reason
         return ""
 
-    def _fill(self, values: Mapping[str, Any], rows: Rows, number: int, state: ThreadState) -> None:
-        file, offset, size, crc = (int(rows[name][number]) for name in ("file", "offset", "size", "payload_crc"))
-        state.path, state.offset = self._files.paths[file], offset
-        state.enter("read")
-        contents = self._contents(values, rows, number, Record(file, offset, size, crc), state)
-        state.enter("decode")
-        row = int(rows["row"][number])
-        if self.geometry:
-            self._store_warped(contents, values, row, state)
-            return
-        for part in self.parts:
-            if part.field not in self._direct:
-                part.store(contents["" if part.whole_example else part.field], values, row, state)
-
-    def _contents(
-        self, values: Mapping[str, Any], rows: Rows, number: int, frame: Record, state: ThreadState
-    ) -> Mapping[str, Array]:
-        row, record = int(rows["row"][number]), int(rows["record"][number])
+    def _contents(self, rows: Rows, number: int, state: ThreadState) -> Mapping[str, Array]:
+        record = int(rows["record"][number])
         if self._encoded is not None and (cached := self._encoded.fetch(record)) is not None:
             state.cached += 1
-            for name, part in self._direct.items():
-                part.store(cached[name], values, row, state)
             return cached
-        spans = []
-        for position, name in enumerate(self.fields):
-            offsets, sizes = rows.field(position)
-            size = int(sizes[number])
-            target = self._target(name, values, row, size) if name in self._direct else None
-            spans.append(FieldSpan(name, int(offsets[number]), size, target))
-        spans.sort(key=lambda span: span.offset)  # other writers than tfprep's store fields in any order
-        if not self._files.remote[frame.file]:
-            self._files.get(frame.file)
-        verify = bool(rows["verify"][number] or self._files.changed[frame.file])
-        contents = read_fields(self._files, frame, spans, state.scratch, verify=verify, whole=self._whole)
-        state.bytes += frame.size if verify or self._whole else sum(span.size for span in spans)
+        frame = Record(*(int(rows[name][number]) for name in ("file", "offset", "size", "payload_crc")))
+        columns = [rows.field(position) for position in range(len(self.fields))]
+        places = {
+            name: (int(offsets[number]), int(sizes[number]))
+            for name, (offsets, sizes) in zip(self.fields, columns, strict=True)
+        }
+        if not self.files.remote[frame.file]:
+            self.files.get(frame.file)  # notes whether it has changed
+        verify = bool(rows["verify"][number] or self.files.changed[frame.file])
+        contents = read_fields(self.files, frame, places, state.scratch, verify=verify, whole=self._whole)
+        state.bytes += frame.size if verify or self._whole else sum(size for _, size in places.values())
         if self._encoded is not None:
             self._encoded.store(record, contents)
         return contents
-
-    def _target(self, name: str, values: Mapping[str, Any], row: int, size: int) -> Array:
-        """The row itself, as bytes."""
-        target: Array = values[self._direct[name].output.name][row : row + 1].reshape(-1).view(np.uint8)
-        if len(target) != size:
-            raise SampleError(f"'{name}' holds {size} bytes, expected {len(target)}")
-        return target
 
     def _store_warped(
         self, contents: Mapping[str, Array], values: Mapping[str, Any], row: int, state: ThreadState
