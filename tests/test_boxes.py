@@ -32,6 +32,17 @@ def test_tensors_and_ragged_tensors_keep_their_type():
     np.testing.assert_allclose(converted.flat_values, expected.reshape(-1, 4))
 
 
+@pytest.mark.parametrize("library", ["numpy", "tensorflow"])
+@pytest.mark.parametrize("target", ["xywh", "rel_center_xywh"])
+def test_the_rows_that_a_loader_pads_with_stay_as_they_are(library, target):
+    xp = pytest.importorskip(library)
+    padded = np.concatenate([BOXES, np.full((2, 3, 4), -1, np.float32)], 1)
+    converted = np.asarray(tfprep.convert_boxes(xp.stack(padded), target, size=(100, 200)))
+    np.testing.assert_allclose(converted[:, :2], tfprep.convert_boxes(BOXES, target, size=(100, 200)))
+    assert (converted[:, 2:] == -1).all()
+    assert tfprep.convert_boxes(xp.stack([[1, 2, 3, 4], [-1] * 4]), "rel_xyxy", size=(2, 4))[1, 0] == -1
+
+
 def test_mistakes_are_named():
     with pytest.raises(RecipeError, match="a form of boxes is one of xyxy, yxyx"):
         tfprep.convert_boxes(BOXES, "coco")

@@ -108,7 +108,7 @@ class DatasetError(TfprepError):
 
 
 class DatasetReplacedError(DatasetError):
-    """Another build replaced the dataset after it was opened; open it again."""
+    """Another build replaced the dataset after it was opened, or it was removed; open it again."""
 
 
 class StorageError(DatasetError):

@@ -47,6 +47,13 @@ def missing_package(error: ModuleNotFoundError, feature: str) -> str | None:
     return _message(name, feature) if name in OPTIONAL else None
 
 
+def tensorboard_shows(folder: object, *packages: str) -> str:
+    """Return how to look at a folder of logs, with what TensorBoard (and its plugins, `packages`) still needs."""
+    missing = [name for name in ("tensorboard", *packages) if importlib.util.find_spec(name) is None]
+    install = f" (pip install {' '.join(missing)})" if missing else ""
+    return f"tensorboard --logdir {folder} shows it{install}"
+
+
 def _message(name: str, feature: str) -> str:
     title, requirement = OPTIONAL[name]
     return f"{feature} needs {title}: pip install {requirement}"

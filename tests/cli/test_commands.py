@@ -33,6 +33,7 @@ def photos(tmp_path_factory) -> Path:
 
 RECIPE = """
 from tfprep import Recipe, augment, codecs, sources
+print("a recipe may print")
 RECIPE = Recipe(
     name="pets",
     source=sources.Folder(splits=sources.Fractions(train=0.75, val=0.25, stratify="label")),
@@ -75,8 +76,14 @@ def test_build_reports_its_work_and_then_that_nothing_is_to_do(run, recipe, phot
 
 
 def test_build_as_json(run, recipe, photos, tmp_path):
-    _, out, _ = run("build", recipe, "--data", photos, "--out", tmp_path / "out", "--workers", 0, "--json")
-    summary = json.loads(out[out.index("{") :])
+    order = ("build", recipe, "--data", photos, "--out", tmp_path / "out", "--workers", 0)
+    for option, shards in (("--dry-run", 2), ("--plan", {"shards": 2})):
+        _, out, err = run(*order, option, "--json")
+        assert "a recipe may print" in err
+        printed = json.loads(out)
+        assert len(printed) == shards if option == "--dry-run" else printed["shards"] == 2
+    _, out, _ = run(*order, "--json")
+    summary = json.loads(out)
     assert summary["samples"] == 40
     assert summary["splits"]["train"]["variants"] == 2
 
@@ -88,6 +95,13 @@ def test_dry_run_writes_nothing(run, recipe, photos, tmp_path, option):
     assert "2 of 2 shards: not built yet (40 samples would be built)" in out
     assert "not built yet" in out
     assert not (tmp_path / "out").exists()
+
+
+def test_a_quiet_build_prints_what_the_recipe_prints_and_nothing_else(run, recipe, photos, tmp_path):
+    order = ("build", recipe, "--data", photos, "--out", tmp_path / "out", "--workers", 0, "--quiet")
+    status, out, err = run(*order)
+    assert (status, out) == (0, "")
+    assert set(err.splitlines()) == {"a recipe may print"}
 
 
 def test_limit_builds_the_same_samples_every_time(run, recipe, photos, tmp_path):
@@ -139,10 +153,11 @@ def test_info(run, built):
 
 
 def test_show(run, built, tmp_path):
-    status, out, _ = run("show", built, "--samples", 3, "--out", tmp_path / "x.png")
+    path = tmp_path / "a folder that is made" / "x.png"
+    status, out, _ = run("show", built, "--samples", 3, "--out", path)
     assert status == 0
-    assert str(tmp_path / "x.png") in out
-    with Image.open(tmp_path / "x.png") as picture:
+    assert str(path) in out
+    with Image.open(path) as picture:
         assert picture.format == "PNG"
         assert picture.height > 3 * 100
     run("show", built)
@@ -185,7 +200,10 @@ def test_init_says_why_it_draws_no_samples(run, tmp_path, monkeypatch):
         (["build", "nowhere.py", "--out", "x"], 1, "'tfprep init FOLDER' writes one"),
         (["build", "recipe.py"], 2, "--out"),
         (["build", "recipe.py", "--out", "x", "--max-bad", "many"], 2, "a share such as 1%"),
-        (["bild"], 2, "No such command"),
+        (["bild"], 2, "No such command 'bild'. Did you mean 'build'?"),
+        (["frobnicate"], 2, "No such command 'frobnicate'. There are build, index, info,"),
+        (["build", "recipe.py", "--uot", "x"], 2, "Did you mean one of: '--out'"),
+        (["--vresion"], 2, "Did you mean '--version'?"),
         (["show", "nowhere"], 1, "does not exist"),
     ],
 )

@@ -248,6 +248,15 @@ def test_pandas_style_columns(data):
 # --- what is wrong with a folder ------------------------------------------------------------------------------------
 
 
+def test_a_dataset_that_was_deleted_is_not_called_replaced(copy):
+    opened = open_dataset(copy)
+    shutil.rmtree(copy)
+    for read in (lambda: opened.index("train"), lambda: next(opened.samples("train"))):
+        with pytest.raises(DatasetError, match="was deleted or moved since it was opened") as caught:
+            read()
+        assert "another build" not in str(caught.value)
+
+
 def test_a_folder_without_a_dataset(tmp_path):
     with pytest.raises(DatasetError, match="the folder does not exist"):
         open_dataset(tmp_path / "none")

@@ -46,33 +46,18 @@ def folder(tmp_path_factory: Any) -> Path:
     return root / "out"
 
 
-def _build_model(units: int = 4) -> Any:
-    import keras
-
-    model = keras.Sequential([keras.Input([8]), keras.layers.Dense(units)])
-    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    return model
-
-
-def _build_classifier() -> Any:
-    import keras
-
-    model = keras.Sequential([keras.layers.Rescaling(1 / 255), keras.layers.Flatten(), keras.layers.Dense(2)])
-    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"])
-    return model
-
-
 @pytest.fixture
 def page(folder: Path) -> dict[str, Any]:
     """The names that the page uses without defining them."""
+    import keras
     import tensorflow as tf
 
+    model = keras.Sequential([keras.Input([8]), keras.layers.Dense(4)])
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     x, y = np.random.default_rng(0).normal(size=[40, 8]).astype("f"), np.arange(40) % 4
     return {
-        "model": _build_model(),
+        "model": model,
         "dataset": tf.data.Dataset.from_tensor_slices((x, y)).batch(8).prefetch(1),
-        "build_model": _build_model,
-        "build_classifier": _build_classifier,
         "folder": folder,
     }
 

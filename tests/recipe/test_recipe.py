@@ -113,7 +113,7 @@ def test_a_wrong_option_raises_with_rule_value_and_way_out(options, message):
     ("options", "message"),
     [
         ({"store": {"imgae": codecs.Jpeg()}}, "there is no field 'imgae'; there are image, label"),
-        ({"store": {"label": codecs.Jpeg()}}, "'label' is a label: JPEG changes values"),
+        ({"store": {"label": codecs.Jpeg()}}, r"'label' is a label: use Scalar\(\)"),
         ({"derive": {"image": np.copy}}, "the source already has a field 'image'"),
         ({"row_fields": {"boxes": ["labels"]}}, "row_fields: there is no field"),
         ({"fill": {"label": 3}}, "no image, mask or map named 'label'"),

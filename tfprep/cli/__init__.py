@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 import gc
 import importlib
 import os
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NoReturn
 
 import click
@@ -46,7 +48,9 @@ class _Lazy(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
-            return None
+            near = difflib.get_close_matches(cmd_name, COMMANDS, 1)
+            way_out = f"Did you mean {near[0]!r}?" if near else f"There are {', '.join(COMMANDS)}."
+            ctx.fail(f"No such command {cmd_name!r}. {way_out}")
         command: click.Command = importlib.import_module(f"tfprep.cli.{cmd_name}").command
         return command
 
@@ -96,24 +100,31 @@ def run() -> None:
 def main(args: list[str] | None = None) -> Any:
     """Run the command line and exit. With `--json`, an error is a JSON object on standard output too."""
     as_json = "--json" in (sys.argv[1:] if args is None else args)
-    try:
-        status = tfprep.main(args=args, prog_name="tfprep", standalone_mode=False)
-        sys.stdout.flush()
-        sys.exit(status if isinstance(status, int) else 0)
-    except click.ClickException as error:
-        error.show()
-        _print_error(error.format_message(), "UsageError", as_json)
-        sys.exit(error.exit_code)
-    except (click.Abort, KeyboardInterrupt):
-        _fail("interrupted", "Interrupted", EXIT_INTERRUPTED, as_json)
-    except TooManyRejectsError as error:
-        _fail(str(error), type(error).__name__, EXIT_REJECTS, as_json)
-    except BrokenPipeError:
-        sys.exit(EXIT_ERROR)
-    except ModuleNotFoundError as error:
-        _fail_without(error, as_json)
-    except (TfprepError, OSError) as error:
-        _fail(str(error), type(error).__name__, EXIT_ERROR, as_json)
+    with _json_alone() if as_json else nullcontext():
+        try:
+            status = tfprep.main(args=args, prog_name="tfprep", standalone_mode=False)
+            sys.stdout.flush()
+            sys.exit(status if isinstance(status, int) else 0)
+        except click.ClickException as error:
+            error.show()
+            _print_error(error.format_message(), "UsageError", as_json)
+            sys.exit(error.exit_code)
+        except (click.Abort, KeyboardInterrupt):
+            _fail("interrupted", "Interrupted", EXIT_INTERRUPTED, as_json)
+        except TooManyRejectsError as error:
+            _fail(str(error), type(error).__name__, EXIT_REJECTS, as_json)
+        except BrokenPipeError:
+            sys.exit(EXIT_ERROR)
+        except ModuleNotFoundError as error:
+            _fail_without(error, as_json)
+        except (TfprepError, OSError) as error:
+            _fail(str(error), type(error).__name__, EXIT_ERROR, as_json)
+
+
+def _json_alone() -> AbstractContextManager[None]:
+    from tfprep.cli.text import json_alone
+
+    return json_alone()
 
 
 def _forget_lost_output() -> None:

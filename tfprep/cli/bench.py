@@ -12,6 +12,7 @@ import click
 from tfprep.cli import text
 from tfprep.cli.values import FILE, FOLDER, PATH, POSITIVE, named, share
 from tfprep.errors import LoaderError
+from tfprep.optional import tensorboard_shows
 
 if TYPE_CHECKING:
     from tfprep.bench.rounds import Candidate
@@ -119,7 +120,7 @@ def command(folder: Path, as_json: bool, fail_if_waiting: float | None, **given:
     if given["profile"]:
         place = (str(result.folder), result.split, given["batch_size"], given["profile"])
         written = profile(*place, step_s=step_s or 0.01, **options.loader)
-        text.echo(f"wrote {written}; tensorboard --logdir {given['profile']} shows it", err=True)
+        text.echo(f"wrote {written}; {tensorboard_shows(given['profile'], 'xprof')}", err=True)
     if given["report"]:
         text.echo(f"wrote {', '.join(map(str, write_report(result, given['report'])))}", err=True)
     if as_json:

@@ -111,7 +111,7 @@ _QUIET_S = 2.0
     help="Local folder in which shards are made that go to a URL. [default: that of temporary files, TMPDIR]",
 )
 @click.option("--show-workers", is_flag=True, help="Show the current sample of each worker below the progress bar.")
-@click.option("--quiet", is_flag=True, help="Show no progress.")
+@click.option("--quiet", is_flag=True, help="Print warnings and errors alone.")
 def command(
     recipe: Path, out: str, data: str | None, workers: int | None, limit: int | None,
     on_bad: Literal["skip", "fail"], max_bad: float, sample_timeout: float, replace: bool, hash: bool,
@@ -139,7 +139,7 @@ def command(
         shards = store_plan(recipe, out, data, options=options, on_event=report)
         if as_json:
             text.print_json({"out": out, "shards": shards})
-        else:
+        elif not quiet:
             text.echo(f"{out}: stored the plan of {text.number(shards, 'shard')}, which all parts follow.")
         return
     summary: BuildSummary | PartSummary
@@ -161,7 +161,7 @@ def command(
             raise _interrupted(bar) from None
     if as_json:
         text.print_json({**asdict(summary), "out": str(summary.out)})
-    else:
+    elif not quiet:
         text.echo(_part_text(summary) if chosen is not None else _summary_text(summary, finish))
 
 

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     "--workers", type=click.IntRange(0), help="Number of processes; 0 reads in this process. [default: one per core]"
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
-@click.option("--quiet", is_flag=True, help="Show no progress.")
+@click.option("--quiet", is_flag=True, help="Print errors alone.")
 def command(
     source: str, split: str | None, out: str | None, features: Path | None, verify: bool, on_bad: str, key: str | None,
     require: tuple[str, ...], ignore: tuple[str, ...], workers: int | None, as_json: bool, quiet: bool,
@@ -73,7 +73,7 @@ def command(
     seconds = time.perf_counter() - began
     if as_json:
         text.print_json(_plain(report, seconds))
-    else:
+    elif not quiet:
         text.echo(_summary(report, seconds))
 
 

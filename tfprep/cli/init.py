@@ -29,6 +29,7 @@ def command(folder: Path, out: Path, layout: Layout | None, force: bool) -> None
     if out.exists() and not force:
         raise click.UsageError(f"{out} already exists; --force overwrites it, --out names another file")
     found = recognised(folder, layout)
+    out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(recipe_text(found, folder, out), encoding="utf-8")
     for line in found.lines():
         text.echo(f"  {line}")

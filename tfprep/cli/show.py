@@ -38,6 +38,7 @@ def command(
     data = open_dataset(folder)
     sheet = contact_sheet(data, split, samples=samples, variants=variants, panel_px=panel_px)
     path = out or _default_path(data.path)
+    path.parent.mkdir(parents=True, exist_ok=True)
     sheet.save(path)
     text.echo(f"{path}: {sheet.width} x {sheet.height} pixels")
 

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
 from typing import Any
 
 import click
 
 from tfprep.units import duration, number, printable, size
 
-__all__ = ["duration", "echo", "number", "print_json", "size", "table"]
+__all__ = ["duration", "echo", "json_alone", "number", "print_json", "size", "table"]
+
+_json_out: list[Any] = []
+"""The standard output, last, where `json_alone` keeps it for JSON."""
 
 
 def echo(text: str, *, err: bool = False) -> None:
@@ -32,4 +37,16 @@ def table(rows: Sequence[Sequence[Any]], indent: str = "  ") -> str:
 
 def print_json(value: Any) -> None:
     """Print a value as JSON. Control characters are escaped as JSON demands; lone surrogates as `\\udcff`."""
-    echo(json.dumps(value, indent=1, ensure_ascii=False, default=str))
+    line = printable(json.dumps(value, indent=1, ensure_ascii=False, default=str))
+    click.echo(line, file=_json_out[-1] if _json_out else None)
+
+
+@contextmanager
+def json_alone() -> Iterator[None]:
+    """Keep standard output for `print_json`; what a recipe, a model or a function of the user prints goes to standard error."""
+    _json_out.append(sys.stdout)
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        _json_out.pop().flush()

@@ -66,10 +66,19 @@ class OneBytes:
         return {name: tf.io.FixedLenFeature([], tf.string)}
 
 
+_CODECS: Mapping[Kind, str] = {
+    **dict.fromkeys(("label", "scalar", "boxes", "points"), "use Scalar()"),
+    "text": "use Text()",
+}
+"""The way out for kinds that one codec is made for."""
+
+
 def require_kind(codec: object, field: str, kind: Kind, allowed: tuple[Kind, ...], way_out: str) -> None:
     if kind not in allowed:
         name = type(codec).__name__
-        raise RecipeError(f"store: {name} holds {', '.join(allowed)}; '{field}' is a {kind}: {way_out}")
+        raise RecipeError(
+            f"store: {name} holds {', '.join(allowed)}; '{field}' is a {kind}: {_CODECS.get(kind, way_out)}"
+        )
 
 
 def cast_float(array: Array, dtype: Any) -> Array:

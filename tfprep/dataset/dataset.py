@@ -286,6 +286,8 @@ class Dataset:
             return True
 
     def _replaced(self) -> DatasetReplacedError:
+        if not is_remote(self.path) and not self.path.exists():
+            return DatasetReplacedError(f"{self.path} was deleted or moved since it was opened")
         return DatasetReplacedError(f"{self.path} was replaced by another build since it was opened; open it again")
 
     def _check_index(self) -> None:

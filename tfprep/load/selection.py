@@ -17,7 +17,7 @@ from tfprep.fields import FieldSpec
 from tfprep.load.options import LoaderOptions
 from tfprep.load.order.samplers import Sampler, StratifiedSampler, UniformSampler, Variants, WeightedSampler
 from tfprep.load.order.schedule import Numbers
-from tfprep.load.order.where import column_names, rows_where
+from tfprep.load.order.where import NO_CLASS_NAMES, column_names, rows_where
 from tfprep.load.reader.table import RecordTable, TableSplit
 
 
@@ -258,7 +258,8 @@ def _weights(
 def _class_number(name: Any, class_names: Sequence[str]) -> int:
     if isinstance(name, str):
         if name not in class_names:
-            raise LoaderError(f"there is no class {name!r}; there are {', '.join(class_names) or 'none'}")
+            known = f"there are {', '.join(class_names)}" if class_names else NO_CLASS_NAMES
+            raise LoaderError(f"there is no class {name!r}; {known}")
         return class_names.index(name)
     return int(name)
 

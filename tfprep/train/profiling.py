@@ -10,6 +10,7 @@ import keras
 import tensorflow as tf
 
 from tfprep.errors import TrainError
+from tfprep.optional import tensorboard_shows
 from tfprep.train.backend import require_backend
 
 _LOG = logging.getLogger("tfprep.train")
@@ -83,4 +84,4 @@ class Profile(keras.callbacks.Callback):  # type: ignore[misc]
             tf.profiler.experimental.stop()
             written = self._log_dir.glob("plugins/profile/*/*.xplane.pb")
             self.folder = max(written, key=lambda path: path.stat().st_mtime).parent
-            _LOG.warning("profile: wrote %s; tensorboard --logdir %s shows it", self.folder, self._log_dir)
+            _LOG.warning("profile: wrote %s; %s", self.folder, tensorboard_shows(self._log_dir, "xprof"))

@@ -22,8 +22,8 @@ def column(name):
     return COLUMNS[name]
 
 
-def rows(where):
-    return rows_where(where, column, NAMES, 5).tolist()
+def rows(where, names=NAMES):
+    return rows_where(where, column, names, 5).tolist()
 
 
 @pytest.mark.parametrize(
@@ -89,6 +89,13 @@ def test_expressions_of_pyarrow():
 def test_wrong_expressions_raise(where, says):
     with pytest.raises(LoaderError, match=says.replace("(", "\\(")):
         rows(where)
+
+
+def test_a_class_without_names_says_the_way_out():
+    with pytest.raises(
+        LoaderError, match=r"no class names, so write the number \(label == 3\); tfprep index takes names by"
+    ):
+        rows("label == 'fox'", names=())
 
 
 HOSTILE = {

@@ -34,6 +34,10 @@ MOST_DEPTH = 100
 LARGEST_NUMBER = 2**63 - 1
 """Arrow's integers have 64 bits."""
 SHOWN_CHARACTERS = 200
+NO_CLASS_NAMES = (
+    "the dataset has no class names, so write the number (label == 3); tfprep index takes names by --features FILE with "
+    '{"FEATURE": {"classes": [...]}}'
+)
 
 _COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Eq: operator.eq,
@@ -272,8 +276,8 @@ class _Translator:
         if not isinstance(value, str):
             return value
         if value not in self.class_names:
-            known = ", ".join(self.class_names) or "none"
-            raise LoaderError(f"where={_shown(self.text)}: there is no class {value!r}; there are {known}")
+            known = f"there are {', '.join(self.class_names)}" if self.class_names else NO_CLASS_NAMES
+            raise LoaderError(f"where={_shown(self.text)}: there is no class {value!r}; {known}")
         return self.class_names.index(value)
 
     def _call(self, node: ast.Call) -> Any:
