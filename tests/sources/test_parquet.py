@@ -186,14 +186,13 @@ def test_odd_rows_are_rejects(tmp_path):
             lambda path: write(path, [{**row(1), "label": 7}]),
             r"row 1, 'label': the metadata names 3 classes, and this is 7",
         ),
-        (lambda path: write(path, [{**row(1), "label": -1}]), r"row 1, 'label': it is empty"),
         (lambda path: write(path, [row(1)], "text"), "metadata of Hugging Face cannot be read"),
         (
             lambda path: write(path, [row(1)], {**FEATURES, "label": {"names": ["x", "x"], "_type": "ClassLabel"}}),
             "two are the same",
         ),
     ],
-    ids=["truncated", "empty", "class 7", "class -1", "metadata", "names twice"],
+    ids=["truncated", "empty", "class 7", "metadata", "names twice"],
 )
 def test_broken_files_are_named(tmp_path, change, message):
     path = tmp_path / "raw/a.parquet"

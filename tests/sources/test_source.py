@@ -112,6 +112,7 @@ def test_public_names() -> None:
             "CocoPanoptic",
             "FieldDecoder",
             "LabelMe",
+            "ObjectTable",
             "Pixels",
             "Video",
             "Voc",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from tfprep.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from tfprep.sources.annotations import Coco, CocoPanoptic, LabelMe, Voc, Yolo
+    from tfprep.sources.annotations import Coco, CocoPanoptic, LabelMe, ObjectTable, Voc, Yolo
     from tfprep.sources.archives import Archives
     from tfprep.sources.folder import Folder
     from tfprep.sources.leaks import GroupFile, Without
@@ -23,13 +23,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Archives", "Coco", "CocoPanoptic", "Entry", "FieldDecoder", "Folder", "Fractions", "GroupFile", "LabelMe", "Listing",
-    "Paired", "Pixels", "Source", "Table", "Video", "Voc", "Without", "Yolo", "ade20k", "camvid", "cityscapes", "read_files",
+    "ObjectTable", "Paired", "Pixels", "Source", "Table", "Video", "Voc", "Without", "Yolo", "ade20k", "camvid",
+    "cityscapes", "read_files",
 ]  # fmt: skip
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "annotations": ["Coco", "CocoPanoptic", "LabelMe", "Voc", "Yolo"],
+        "annotations": ["Coco", "CocoPanoptic", "LabelMe", "ObjectTable", "Voc", "Yolo"],
         "archives": ["Archives"],
         "folder": ["Folder"],
         "leaks": ["GroupFile", "Without"],

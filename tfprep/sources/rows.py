@@ -1,8 +1,9 @@
 """Rows of a CSV, TSV, JSON lines or Parquet file, one batch at a time, so that the whole table is never in memory.
 
-CSV and TSV: UTF-8, with a byte order mark or without, a header, RFC 4180 quoting, commas or semicolons, line breaks inside
-quotes allowed; every cell comes as text, so `007` and `NA` stay what they are. JSON lines: one object a line. Parquet: any
-layout. Rows are numbered from 1, the header not counted; in JSON lines a row's number is its line's.
+CSV and TSV: UTF-8, with a byte order mark or without, UTF-16 with one, else Latin-1; a header, RFC 4180 quoting, commas or
+semicolons, line breaks inside quotes allowed; every cell comes as text, so `007` and `NA` stay what they are. JSON lines: one
+object a line; `objects.bbox` is a value in an object of a row. Parquet: any layout. Rows are numbered from 1, the header not
+counted; in JSON lines a row's number is its line's.
 
 Hugging Face stores an image in Parquet as a struct of `bytes` and `path` (https://huggingface.co/docs/hub/datasets-image), and
 the types of the columns as JSON in the file's metadata, under the name `huggingface`. A page of a column is compressed as a
@@ -14,9 +15,10 @@ Arrow is imported where it reads: every recipe imports this module, and a build'
 
 from __future__ import annotations
 
+import codecs
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -86,8 +88,8 @@ def _open_csv(path: Path, columns: list[str] | None = None) -> Any:
 
     return pyarrow.csv.open_csv(
         arrow_input(path),
-        read_options=pyarrow.csv.ReadOptions(block_size=BLOCK_BYTES, use_threads=False),
-        parse_options=pyarrow.csv.ParseOptions(delimiter=_delimiter(path), newlines_in_values=True),
+        read_options=pyarrow.csv.ReadOptions(block_size=BLOCK_BYTES, use_threads=False, encoding=csv_encoding(path)),
+        parse_options=pyarrow.csv.ParseOptions(delimiter=csv_delimiter(path), newlines_in_values=True),
         convert_options=pyarrow.csv.ConvertOptions(
             include_columns=columns,
             column_types={name: pa.string() for name in columns or ()},
@@ -96,14 +98,49 @@ def _open_csv(path: Path, columns: list[str] | None = None) -> Any:
     )
 
 
-def _delimiter(path: Path) -> str:
+def csv_delimiter(path: Path) -> str:
     """A tab in TSV. In CSV a comma, or a semicolon if the header has that and no comma, as spreadsheets write it in Europe."""
     if path.suffix.lower() == ".tsv":
         return "\t"
     with open_raw(path) as file:
-        header = file.readline(BLOCK_BYTES)
+        header = file.readline(BLOCK_BYTES).replace(b"\0", b"")  # of UTF-16
     unquoted = b"".join(header.split(b'"')[::2])
     return ";" if b";" in unquoted and b"," not in unquoted else ","
+
+
+def csv_encoding(path: Path) -> str:
+    """The encoding of a CSV file. Every byte is a character of Latin-1, which is what other files are taken for."""
+    with open_raw(path) as file:
+        start = file.read(2)
+        if start in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+            return "utf-16"
+        decoder = codecs.getincrementaldecoder("utf-8")()
+        piece = start
+        try:
+            while piece:
+                decoder.decode(piece)
+                piece = file.read(BLOCK_BYTES)
+            decoder.decode(b"", final=True)
+        except UnicodeDecodeError:
+            return "latin-1"
+    return "utf8"
+
+
+def latin_1_notes(root: Path, tables: Sequence[str]) -> dict[str, int]:
+    """Return a tally that names the tables which are read as Latin-1."""
+    notes = {}
+    for path in tables:
+        with suppress(OSError):  # reading the rows says so
+            if path.lower().endswith((".csv", ".tsv")) and csv_encoding(root / path) == "latin-1":
+                notes[f"{path} is not UTF-8: read as Latin-1"] = 1
+    return notes
+
+
+def decimal_comma(path: Path) -> bool:
+    """Whether numbers may be written as 0,5: in CSV files with semicolons."""
+    with suppress(OSError):  # reading the rows says so
+        return path.suffix.lower() == ".csv" and csv_delimiter(path) == ";"
+    return False
 
 
 def _csv_columns(path: Path) -> list[str]:
@@ -120,13 +157,24 @@ def _csv_batches(path: Path, columns: list[str]) -> Iterator[RowBatch]:
 
 
 def _json_columns(path: Path) -> list[str]:
-    return list(dict.fromkeys(name for _, row in islice(_json_rows(path), BATCH_ROWS) for name in row))
+    rows = (row for _, row in islice(_json_rows(path), BATCH_ROWS))
+    return list(dict.fromkeys(name for row in rows for top, value in row.items() for name in _json_names(top, value)))
+
+
+def _json_names(name: str, value: Any) -> list[str]:
+    return [name, *(f"{name}.{inner}" for inner in value)] if isinstance(value, dict) else [name]
 
 
 def _json_batches(path: Path, columns: list[str]) -> Iterator[RowBatch]:
     rows = _json_rows(path)
     while chunk := list(islice(rows, BATCH_ROWS)):
-        yield RowBatch([n for n, _ in chunk], {name: [row.get(name) for _, row in chunk] for name in columns})
+        yield RowBatch([n for n, _ in chunk], {name: [_json_value(row, name) for _, row in chunk] for name in columns})
+
+
+def _json_value(row: Mapping[str, Any], name: str) -> Any:
+    top, _, inner = name.partition(".")
+    value = row.get(top)
+    return row.get(name) if name in row or not isinstance(value, dict) else value.get(inner)
 
 
 def _json_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:

@@ -196,6 +196,8 @@ def _stratified_cuts(
     positions, labels = array("Q"), array("q")
     for entry, column in rows:
         stratum = entry.values[label]
+        if stratum is None:  # a reject
+            continue
         if not isinstance(stratum, int):
             raise SourceError(
                 f"stratify={fractions.stratify!r} needs one class a sample; {entry.key!r} has {stratum!r}"

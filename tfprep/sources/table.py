@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -17,14 +18,25 @@ from tfprep.errors import RecipeError, SourceError
 from tfprep.fields import KINDS, Array, Kind, field_name_fault
 from tfprep.seeding import sample_hash
 from tfprep.sources.annotations.objects import TableBoxes, warn_if_relative
-from tfprep.sources.cells import FILE_KINDS, Columns, is_whole, name_cell, path_columns, path_template, sorted_classes
+from tfprep.sources.cells import (
+    FILE_KINDS,
+    ColumnNames,
+    Columns,
+    class_cell,
+    columns_of,
+    flag_cell,
+    is_whole,
+    path_columns,
+    path_template,
+    sorted_classes,
+)
 from tfprep.sources.folder import UNSPLIT
 from tfprep.sources.patterns import Pattern, compile_pattern
 from tfprep.sources.pixels import Pixels, check_pixels_option, pixel_decoders
-from tfprep.sources.rows import TABLE_SUFFIXES, RowBatch, batches, declared_classes
+from tfprep.sources.rows import TABLE_SUFFIXES, RowBatch, batches, decimal_comma, declared_classes, latin_1_notes
 from tfprep.sources.source import FieldDecoder, Listing, check_classes, constructor_text, key_of
 from tfprep.sources.splits import Fractions, Row, check_split_name, split_rows
-from tfprep.sources.walk import walk
+from tfprep.sources.walk import image_places, walk
 
 
 @dataclass(frozen=True, repr=False)
@@ -37,8 +49,11 @@ class Table:
     Attributes:
         table: The file, relative to the root, or a pattern (`tfprep.sources.patterns`): `{split}.csv`, `rows/*.parquet`.
         image: The column with the image's path relative to the root, or a path with columns in braces: `images/{id}.jpg`. Where
-            `table` has `{split}`, it stands for the same here: `{split}/{file_name}` beside `{split}/metadata.csv`.
-        label: The column with the class, a name or a number; in JSON lines and Parquet also a list of them.
+            `table` has `{split}`, it stands for the same here: `{split}/{file_name}` beside `{split}/metadata.csv`. `**/{id}.jpg`
+            is the image of this name in any folder.
+        label: The column with the class, a name or a number; in JSON lines and Parquet also a list of them. A row where it is
+            empty is a reject. Or a column for each class, which holds 1 or 0: one class if each row has one, else a list.
+        separator: What divides the classes in a cell of `label`, such as " " or "|": each row has a list of them.
         fields: Further fields with kind and column: `{"age": ("scalar", "age_years"), "mask": ("mask", "masks/{id}.png")}`. Files
             (image, mask, map) are given as `image` is. Boxes and points are lists, which CSV cannot hold.
         classes: The names of a label or mask field, in the order of their numbers. Labels that are not named here get the names
@@ -47,8 +62,9 @@ class Table:
             leave as x0, y0, x1, y1 in pixels. A box that covers no pixel rejects its sample.
         outside: "reject" a sample with a box that reaches outside its image by more than one pixel, or "cut" the box.
         pixels: As in `Paired`.
-        splits: The column with the split, `Fractions`, or the names to take of those that `{split}` in `table` stands for. With
-            none of these, and no `{split}` in `table`, all samples are `train`.
+        splits: The column with the split; a pattern of the images' paths with `{split}`, such as `{split}/**`; `Fractions`; or
+            the names to take of those that `{split}` in `table` stands for. With none of these, and no `{split}` in `table`, all
+            samples are `train`.
         key: The column with a unique key; by default the image's path is the key.
 
     Raises:
@@ -57,7 +73,7 @@ class Table:
 
     table: str
     image: str
-    label: str | None = None
+    label: ColumnNames | None = None
     fields: Mapping[str, tuple[Kind, str]] = field(default_factory=dict)
     classes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     splits: Fractions | str | tuple[str, ...] | None = None
@@ -65,10 +81,17 @@ class Table:
     box_format: BoxFormat = "xyxy"
     outside: Literal["reject", "cut"] = "reject"
     pixels: Mapping[str, Pixels] = field(default_factory=dict)
+    separator: str | None = None
 
     def __post_init__(self) -> None:
+        if isinstance(self.label, list | tuple):
+            object.__setattr__(self, "label", check_classes(self.label, "Table: label"))
+        if self.separator is not None and not (isinstance(self.separator, str) and isinstance(self.label, str)):
+            raise RecipeError(f"Table: separator is text between the classes of one column; got {self.separator!r}")
         for option in ("image", "label", "key"):
             value = getattr(self, option)
+            if option == "label" and isinstance(value, tuple):
+                continue
             if not (isinstance(value, str) and value) and (option == "image" or value is not None):
                 raise RecipeError(f"Table: expected {option} to be the name of a column; got {value!r}")
         pattern = self._pattern()
@@ -92,10 +115,10 @@ class Table:
     def scan(self, root: Path) -> Listing:
         """List the rows; see `Source.scan`."""
         tables = self._tables(root)
-        survey = _survey(root, tables, self._surveyed())
+        survey = _survey(root, tables, self._surveyed(), self.separator)
         classes = {**survey.classes, **self.classes}
-        columns = self._columns(survey, classes)
-        tally: Counter[str] = Counter()
+        columns = self._columns(root, survey, classes)
+        tally = Counter(latin_1_notes(root, [path for path, _ in tables]))
         rows = partial(_rows, root, tables, columns)
         stratify = self.splits.stratify if isinstance(self.splits, Fractions) else None
         label = None if stratify is None else list(columns.values).index(stratify)
@@ -115,9 +138,9 @@ class Table:
     def _by_file(self) -> bool:
         return "split" in self._pattern().holes
 
-    def _sources(self) -> dict[str, tuple[Kind, str]]:
-        """Every field's kind, and its column or path with columns in braces."""
-        label: dict[str, tuple[Kind, str]] = {} if self.label is None else {"label": ("label", self.label)}
+    def _sources(self) -> dict[str, tuple[Kind, ColumnNames]]:
+        """Every field's kind, and its column or columns, or path with columns in braces."""
+        label: dict[str, tuple[Kind, ColumnNames]] = {} if self.label is None else {"label": ("label", self.label)}
         return {"image": ("image", self.image), **label, **self.fields}
 
     def kinds(self) -> dict[str, Kind]:
@@ -130,7 +153,7 @@ class Table:
         read: dict[str, FieldDecoder] = {name: TableBoxes(name, self.box_format, self.outside) for name in boxes}
         return read | pixel_decoders(self.pixels)
 
-    def _surveyed(self) -> dict[str, tuple[Kind, str]]:
+    def _surveyed(self) -> dict[str, tuple[Kind, ColumnNames]]:
         """The fields whose whole column must be read first."""
         return {
             name: (kind, column)
@@ -138,18 +161,27 @@ class Table:
             if (kind == "label" and name not in self.classes) or kind == "scalar"
         }
 
-    def _columns(self, survey: _Survey, classes: Mapping[str, tuple[str, ...]]) -> Columns:
+    def _columns(self, root: Path, survey: _Survey, classes: Mapping[str, tuple[str, ...]]) -> Columns:
         sources = self._sources().items()
         return Columns(
-            files={name: path_template(text) for name, (kind, text) in sources if kind in FILE_KINDS},
+            files={name: path_template(str(text)) for name, (kind, text) in sources if kind in FILE_KINDS},
             values={name: (kind, column) for name, (kind, column) in sources if kind not in FILE_KINDS},
             numbers={name: {c: n for n, c in enumerate(names)} for name, names in classes.items()},
             whole=survey.whole,
+            single=survey.single,
+            separator=self.separator,
+            split_of=self._split_of(),
+            places=image_places(root, self.image),
             key=self.key,
-            split=self.splits if isinstance(self.splits, str) else None,
+            split=self.splits if isinstance(self.splits, str) and self._split_of() is None else None,
             group=str(self.splits.group_by) if isinstance(self.splits, Fractions) and self.splits.by_column else None,
             by_file=self._by_file(),
         )
+
+    def _split_of(self) -> Pattern | None:
+        """The pattern of the images' paths that gives the splits."""
+        by_path = isinstance(self.splits, str) and "{split}" in self.splits
+        return compile_pattern(str(self.splits), "Table: splits") if by_path else None
 
     def _tables(self, root: Path) -> list[tuple[str, str]]:
         """(path relative to the root, split) of each table file."""
@@ -167,29 +199,46 @@ class Table:
 
 
 class _Survey(NamedTuple):
-    """Class names by label field, and the scalar fields that are whole numbers: facts about whole columns."""
+    """Class names by label field, the scalar fields that are whole numbers, and the label fields of several columns of which
+    each row has one: facts about whole columns."""
 
     classes: dict[str, tuple[str, ...]]
     whole: frozenset[str]
+    single: frozenset[str]
 
 
-def _survey(root: Path, tables: list[tuple[str, str]], fields: Mapping[str, tuple[Kind, str]]) -> _Survey:
-    declared = {
-        name: found
-        for name, (kind, column) in fields.items()
-        if kind == "label" and (found := _declared(root, tables, column)) is not None
-    }
+def _survey(
+    root: Path, tables: list[tuple[str, str]], fields: Mapping[str, tuple[Kind, ColumnNames]], separator: str | None
+) -> _Survey:
+    declared = {name: columns for name, (_, columns) in fields.items() if isinstance(columns, tuple)}
+    single = set(declared)
+    for name, (kind, column) in fields.items():
+        if kind == "label" and isinstance(column, str):
+            found = _declared(root, tables, column)
+            declared |= {} if found is None else {name: found}
     names: dict[str, set[str]] = {
         name: set() for name, (kind, _) in fields.items() if kind == "label" and name not in declared
     }
     whole = {name for name, (kind, _) in fields.items() if kind == "scalar"}
-    for path, _ in tables if names or whole else ():
-        for batch in batches(root / path, [column for _, column in fields.values()]):
+    for path, _ in tables if names or whole or single else ():
+        for batch in batches(root / path, [column for _, columns in fields.values() for column in columns_of(columns)]):
             for name in names:
-                names[name] |= _class_names(root / path, batch, fields[name][1])
-            whole -= {name for name in whole if not all(map(is_whole, batch.columns[fields[name][1]]))}
+                divided = separator if name == "label" else None
+                names[name] |= _class_names(root / path, batch, str(fields[name][1]), divided)
+            whole -= {name for name in whole if not all(map(is_whole, batch.columns[str(fields[name][1])]))}
+            single -= {name for name in single if not _one_each(batch, fields[name][1])}
     classes = {name: sorted_classes(found) for name, found in names.items()}
-    return _Survey({**classes, **declared}, frozenset(whole))
+    return _Survey({**classes, **declared}, frozenset(whole), frozenset(single))
+
+
+def _one_each(batch: RowBatch, columns: ColumnNames) -> bool:
+    """Whether each row has one column that says 1; rows with an empty cell, and those that are wrong, do not count."""
+    for cells in zip(*(batch.columns[column] for column in columns), strict=True):
+        with suppress(SourceError):
+            flags = list(map(flag_cell, cells))
+            if None not in flags and sum(map(bool, flags)) != 1:
+                return False
+    return True
 
 
 def _declared(root: Path, tables: list[tuple[str, str]], column: str) -> tuple[str, ...] | None:
@@ -202,12 +251,12 @@ def _declared(root: Path, tables: list[tuple[str, str]], column: str) -> tuple[s
     return of_files[first]
 
 
-def _class_names(table: Path, batch: RowBatch, column: str) -> set[str]:
+def _class_names(table: Path, batch: RowBatch, column: str, separator: str | None) -> set[str]:
     names: set[str] = set()
     for row, cell in enumerate(batch.columns[column]):
         if not (isinstance(cell, str) and cell in names):
             try:
-                names.update(map(name_cell, cell if isinstance(cell, list) else [cell]))
+                names.update(class_cell(cell, separator) or ())
             except SourceError as error:
                 raise SourceError(f"{table}: row {batch.numbers[row]}, {column!r}: {error}") from error
     return names
@@ -231,10 +280,11 @@ def _rows(root: Path, tables: Sequence[tuple[str, str]], columns: Columns, tally
 def _numbered_rows(root: Path, tables: Sequence[tuple[str, str]], columns: Columns) -> Iterator[tuple[Path, int, Row]]:
     for path, split in tables:
         table = root / path
+        comma = decimal_comma(table)
         for batch in batches(table, columns.needed()):
             for row, number in enumerate(batch.numbers):
                 try:
-                    read = columns.row(batch.columns, row, split, f"{path}/{number}")
+                    read = columns.row(batch.columns, row, split, f"{path}/{number}", comma)
                 except SourceError as error:
                     raise SourceError(f"{table}: row {number}, {error}") from error
                 yield table, number, read
@@ -277,6 +327,8 @@ def _check_splits(splits: Any, pattern: Pattern, kinds: Mapping[str, Kind]) -> N
         )
     if not (splits is None or isinstance(splits, str | Fractions | tuple)):
         raise RecipeError(f"Table: expected splits to be a column, Fractions(...) or a tuple of names; got {splits!r}")
+    if isinstance(splits, str) and "{split}" in splits:
+        compile_pattern(splits, "Table: splits")
     if isinstance(splits, str | Fractions) and "split" in pattern.holes:
         raise RecipeError(f"Table: {{split}} in table={pattern.text!r} already gives the splits; leave out {splits!r}")
     stratify = splits.stratify if isinstance(splits, Fractions) else None

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tfprep.errors import SourceError
-from tfprep.sources.patterns import IMAGE_SUFFIXES, Holes, Pattern
+from tfprep.sources.patterns import IMAGE_SUFFIXES, Holes, Pattern, compile_pattern
 from tfprep.sources.raw import can_list, names_of
 from tfprep.sources.source import key_of
 from tfprep.storage.urls import is_remote
@@ -176,6 +176,16 @@ def _identity(root: Path, folder: _Folder) -> tuple[int, int]:
 
 _FOLDERS_CACHED = 4
 """Number of folders whose names are cached: images come folder by folder, and so do their masks."""
+
+
+def image_places(root: Path, path: str) -> dict[str, str]:
+    """Return the path of each image below `root` by its name, if `path` begins with `**/`. SourceError for two of one name."""
+    places: dict[str, str] = {}
+    for found in walk(root, compile_pattern("**", "image"), Counter()) if path.startswith("**/") else ():
+        name = key_of(found.path.rpartition("/")[2])
+        if places.setdefault(name, found.path) != found.path:
+            raise SourceError(f"{root}: {path!r} may be {places[name]} or {found.path}; rename one, or name the folder")
+    return places
 
 
 class ExpectedFile(NamedTuple):

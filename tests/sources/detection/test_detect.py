@@ -128,7 +128,10 @@ def listed_as(source: Paired, path: str) -> str:
             [{"path": f"pics/{i}.jpg", "label": "ab"[i % 2], "split": "train"} for i in range(4)],
             Table("t.csv", "path", "label", splits="split"),
         ),
-        ([{"name": f"{i}.jpg", "x": i} for i in range(4)], Table("t.csv", "pics/{name}", splits=EIGHTY_TWENTY)),
+        (
+            [{"name": f"{i}.jpg", "x": i + 0.5} for i in range(4)],
+            Table("t.csv", "pics/{name}", fields={"scalar": ("scalar", "x")}, splits=EIGHTY_TWENTY),
+        ),
         (
             [{"class": "x", "id": str(i)} for i in range(4)],
             Table("t.csv", "pics/{id}.jpg", "class", splits=BY_CLASS),

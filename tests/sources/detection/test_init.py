@@ -74,7 +74,7 @@ def palettes(root):
 
 def long_cells(root):
     pictures(root, "{}.png")
-    rows = "".join(f"{'x' * 400},{name}.png\n" for name in NAMES)
+    rows = "".join(f"{('story ' + name) * 60},{name}.png\n" for name in NAMES)
     (root / "table.csv").write_text("story,file\n" + rows)
 
 
@@ -227,7 +227,7 @@ LAYOUTS = {
     cases: "Paired(image='*/image.png', mask='*/label.png', splits=",
     semicolons: "Table(table='table.csv', image='file', label='label'",
     palettes: "palette={(0, 0, 0): 0, (0, 99, 0): 1, (255, 0, 0): 2}",
-    long_cells: "Table(table='table.csv', image='file', splits=",
+    long_cells: "Table(table='table.csv', image='file', fields={'text': ('text', 'story')}",
     braces: "Paired(image='set {{1}}/images/*.png', mask='set {{1}}/masks/*.png'",
     table_in_braces: "Table(table='table.csv', image='pics {{x}}/{id}.png', label='label'",
     coco: "Coco(annotations='annotations/instances_{split}2017.json', images='{split}2017/{file_name}', fields=('boxes', "

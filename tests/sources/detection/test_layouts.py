@@ -414,6 +414,152 @@ def json_lines_of_hugging_face(root):
     return truth
 
 
+def csv_file(root: Path, path: str, columns: str, rows: list[Any], separator: str = ",") -> None:
+    lines = [columns, *(separator.join(map(str, row)) for row in rows)]
+    write(root, path, "".join(f"{line}\n" for line in lines))
+
+
+def stem(path: str) -> str:
+    return Path(path).stem
+
+
+def table_of_boxes_in_pixels(root):
+    truth: Truth = {}
+    for split in ("train", "test"):
+        paths = pictures(root, *numbered(f"images/{split}"))
+        rows = [(Path(p).name, WIDTH, HEIGHT, label, *BOX) for p in paths for label in ("cat", "dog")]
+        csv_file(root, f"{split}_labels.csv", "filename,width,height,class,xmin,ymin,xmax,ymax", rows)
+        truth |= {path: (split, [("cat", BOX), ("dog", BOX)]) for path in paths}
+    return truth
+
+
+def table_of_open_images(root):
+    truth: Truth = {}
+    x0, y0, x1, y1 = BOX
+    for split in ("train", "validation"):
+        paths = pictures(root, *numbered(split))
+        rows = [(stem(p), "cat", x0 / WIDTH, x1 / WIDTH, y0 / HEIGHT, y1 / HEIGHT) for p in paths]
+        csv_file(root, f"{split}-annotations-bbox.csv", "ImageID,LabelName,XMin,XMax,YMin,YMax", rows)
+        truth |= objects(paths, split)
+    return truth
+
+
+def table_of_boxes_in_one_column(root):
+    paths = pictures(root, *numbered("train"))
+    x0, y0, x1, y1 = BOX
+    csv_file(root, "train.csv", "image_id,bbox", [(stem(p), f'"[{x0}, {y0}, {x1 - x0}, {y1 - y0}]"') for p in paths])
+    return objects(paths, label="object")
+
+
+def table_with_images_without_boxes(root):
+    paths = pictures(root, *numbered("train_images"))
+    x0, y0, x1, y1 = BOX
+    rows = [(stem(p), x0, y0, x1 - x0, y1 - y0, 1) for p in paths[1:]]
+    csv_file(root, "train_labels.csv", "patientId,x,y,width,height,Target", [(stem(paths[0]), *[""] * 4, 0), *rows])
+    csv_file(root, "class_info.csv", "patientId,class", [(stem(p), "Normal") for p in paths])
+    return {paths[0]: (ANY, [])} | objects(paths[1:], label="1")
+
+
+def table_with_decimal_commas(root):
+    paths = pictures(root, *numbered("images"))
+    box = [str(value / side).replace(".", ",") for value, side in zip(BOX, (WIDTH, HEIGHT) * 2, strict=True)]
+    csv_file(root, "boxes.csv", "image;label;xmin;ymin;xmax;ymax", [(p, "cat", *box) for p in paths], ";")
+    return objects(paths)
+
+
+def table_of_run_lengths(root):
+    paths = pictures(root, *numbered("train_v2"))
+    rows = [(Path(p).name, "") if p == paths[0] else (Path(p).name, "1 30 81 20") for p in paths]
+    csv_file(root, "train_ship_segmentations.csv", "ImageId,EncodedPixels", rows)
+    return {path: (ANY, {"pixels": 0 if path == paths[0] else 50}) for path in paths}
+
+
+def table_of_one_hot_columns(root):
+    paths = pictures(root, *numbered("images", 6))
+    rows = [(stem(p), *(float(k == n % 3) for k in range(3))) for n, p in enumerate(paths)]
+    csv_file(root, "truth.csv", "image,MEL,NV,BCC", rows)
+    return {path: (ANY, ("MEL", "NV", "BCC")[n % 3]) for n, path in enumerate(paths)}
+
+
+def table_of_several_classes(root):
+    paths = pictures(root, *numbered("images", 6))
+    labels = ["a", "b", "a c", "c", "b c", "a b c"]
+    csv_file(root, "train.csv", "image,labels", list(zip(map(stem, paths), labels, strict=True)))
+    return {path: (ANY, label.split()) for path, label in zip(paths, labels, strict=True)}
+
+
+def table_of_attributes(root):
+    paths = pictures(root, *numbered("images"))
+    csv_file(root, "attributes.csv", "image_id,Bald,Male", [(Path(p).name, 1, (-1) ** n) for n, p in enumerate(paths)])
+    return {path: (ANY, ["Bald"] if n % 2 else ["Bald", "Male"]) for n, path in enumerate(paths)}
+
+
+def table_in_latin_1_with_an_empty_label(root):
+    paths = pictures(root, *numbered("images"))
+    rows = "".join(f"{p},{label}\n" for p, label in zip(paths, ["caf\u00e9", "th\u00e9", "", "th\u00e9"], strict=True))
+    write(root, "labels.csv", f"path,label\n{rows}".encode("latin-1"))
+    return {path: (ANY, label) for path, label in zip(paths, ["caf\u00e9", "th\u00e9", None, "th\u00e9"], strict=True)}
+
+
+def table_of_paths_in_split_folders(root):
+    paths = pictures(root, *numbered("train"), *numbered("val"))
+    csv_file(root, "labels.csv", "path,label", [(p.replace("/", "\\"), "ab"[n % 2]) for n, p in enumerate(paths)])
+    return {path: (path.split("/")[0], "ab"[n % 2]) for n, path in enumerate(paths)}
+
+
+def table_of_images_in_two_folders(root):
+    paths = pictures(root, *numbered("part_1"), *numbered("part_2"))
+    csv_file(root, "metadata.csv", "image_id,dx", [(stem(p), "ab"[n % 2]) for n, p in enumerate(paths)])
+    return {path: (ANY, "ab"[n % 2]) for n, path in enumerate(paths)}
+
+
+def table_in_each_class_folder(root):
+    truth = class_folders(root, "Images/00000", "Images/00001")
+    for label in ("00000", "00001"):
+        rows = [(Path(p).name, int(label)) for p in truth if label in p]
+        csv_file(root, f"Images/{label}/GT-{label}.csv", "Filename;ClassId", rows, ";")
+    return truth
+
+
+def objects_in_json_lines_of_hugging_face(root):
+    paths = pictures(root, *numbered("train"))
+    x0, y0, x1, y1 = BOX
+    rows = [
+        {"file_name": Path(p).name, "objects": {"bbox": [[x0, y0, x1 - x0, y1 - y0]], "category": ["cat"]}}
+        for p in paths
+    ]
+    write(root, "train/metadata.jsonl", "\n".join(map(json.dumps, rows)))
+    return objects(paths, "train")
+
+
+def table_without_a_header(root):
+    csv_file(root, "labels.csv", "images/images00.jpg,a", [(p, "a") for p in pictures(root, *numbered("images"))[1:]])
+    return "labels.csv: its first row names the image 'images/images00.jpg'"
+
+
+def table_of_absolute_paths(root):
+    csv_file(root, "labels.csv", "path,label", [(f"/home/me/{p}", "a") for p in pictures(root, *numbered("images"))])
+    return "no folder holds the images that 'path' names, such as /home/me/images"
+
+
+def table_of_composed_names(root):
+    rows = [(f"{Path(p).name}_1", "1 400") for p in pictures(root, *numbered("train_images"))]
+    csv_file(root, "train.csv", "ImageId_ClassId,EncodedPixels", rows)
+    return "holds masks as run lengths, and no column names images"
+
+
+def table_of_lists_as_text(root):
+    rows = [(stem(p), "\"[{'x': 1, 'y': 2}]\"") for p in pictures(root, *numbered("train_images"))]
+    csv_file(root, "train.csv", "image_id,annotations", rows)
+    return "the cells of 'annotations' are lists as text"
+
+
+def table_of_boxes_that_fit_no_image(root):
+    rows = [(p, "cat", 100, 100, 200, 200) for p in pictures(root, *numbered("images"))]
+    csv_file(root, "boxes.csv", "image,label,xmin,ymin,xmax,ymax", rows)
+    return "the boxes of xmin, ymin, xmax, ymax do not lie in their images as xyxy, such as row 1"
+
+
 # --- what is refused by name ----------------------------------------------------------------------------------------
 
 
@@ -526,9 +672,14 @@ READ = [
     yolo_of_label_studio, yolo_of_labelimg, yolo_of_cvat, yolo_of_splits_without_yaml, yolo_of_a_mac, voc_in_lower_case,
     voc_of_roboflow, voc_with_spaces_in_names, labelme_of_splits, labelme_in_a_folder_of_its_own, masks_of_0_and_255,
     masks_of_mmsegmentation, masks_of_some_splits, table_of_kaggle, table_of_hugging_face, json_lines_of_hugging_face,
+    table_of_boxes_in_pixels, table_of_open_images, table_of_boxes_in_one_column, table_with_images_without_boxes,
+    table_with_decimal_commas, table_of_run_lengths, table_of_one_hot_columns, table_of_several_classes, table_of_attributes,
+    table_in_latin_1_with_an_empty_label, table_of_paths_in_split_folders, table_of_images_in_two_folders,
+    table_in_each_class_folder, objects_in_json_lines_of_hugging_face,
 ]  # fmt: skip
 REFUSED = [
-    instance_masks_in_files, folds, depth_beside_images,
+    instance_masks_in_files, folds, depth_beside_images, table_without_a_header, table_of_absolute_paths,
+    table_of_composed_names, table_of_lists_as_text, table_of_boxes_that_fit_no_image,
     coco_that_is_cut_short, coco_of_other_images, yolo_without_names, yolo_with_two_equal_names, masks_in_jpeg,
     masks_of_other_names, masks_of_other_stems, cvat_xml, create_ml, tfrecords, mnist, cifar, hdf5, classes_of_one_split_alone,
 ]  # fmt: skip
@@ -546,6 +697,13 @@ SAID = {
     masks_of_0_and_255: "the masks hold 0 and 255: two classes",
     masks_of_some_splits: "test has no masks, and is left out",
     table_of_kaggle: "this recipe does not read sample_submission.csv",
+    table_of_boxes_in_pixels: "this recipe does not read the columns width, height",
+    table_with_images_without_boxes: "this recipe does not read class_info.csv",
+    table_with_decimal_commas: "the boxes are taken for rel_xyxy of xmin, ymin, xmax, ymax",
+    table_of_run_lengths: "counted from 1, down the columns",
+    table_of_several_classes: "each cell of 'labels' holds several classes, divided by ' '",
+    table_in_latin_1_with_an_empty_label: "label: the cell is empty, which is a reject: 1",
+    table_in_each_class_folder: "this recipe does not read Images/00000/GT-00000.csv",
 }
 """What `init` says of a layout that it reads."""
 
@@ -558,7 +716,16 @@ def found_in(found: Detected, root: Path) -> Truth:
         raw = read_files(root, listing.files, entry) | dict(zip(listing.values, entry.values, strict=True))
         value: Any = None
         if "label" in raw:
-            value = listing.classes["label"][raw["label"]]
+            names, number = listing.classes["label"], raw["label"]
+            several = isinstance(number, list)
+            value = None if number is None else [names[n] for n in number] if several else names[number]
+        elif "runs" in str(raw.get("objects", {}).get("objects")) or (
+            "instances" in decoders and "boxes" not in decoders
+        ):
+            value = {"pixels": int((decoders["instances"].decode(raw, (HEIGHT, WIDTH)) > 0).sum())}
+        elif "boxes" in raw:
+            boxes = decoders["boxes"].decode(raw, (HEIGHT, WIDTH)).tolist()
+            value = list(zip([listing.classes["box_labels"][n] for n in raw["box_labels"]], boxes, strict=True))
         elif "objects" in raw:
             boxes = decoders["boxes"].decode(raw, (HEIGHT, WIDTH)).tolist()
             labels = [listing.classes["box_labels"][n] for n in decoders["box_labels"].decode(raw, (HEIGHT, WIDTH))]

@@ -1,4 +1,4 @@
-"""Annotations of objects in images: COCO, Pascal VOC, YOLO and LabelMe.
+"""Annotations of objects in images: COCO, Pascal VOC, YOLO, LabelMe and tables.
 
 Every source here turns the objects of an image into one raw part, `objects` (`tfprep.sources.annotations.objects`), and makes the
 same fields of it, so that a recipe for one format is a recipe for all of them.
@@ -6,8 +6,9 @@ same fields of it, so that a recipe for one format is a recipe for all of them.
 
 from tfprep.sources.annotations.coco import Coco
 from tfprep.sources.annotations.labelme import LabelMe
+from tfprep.sources.annotations.object_table import ObjectTable
 from tfprep.sources.annotations.panoptic import CocoPanoptic
 from tfprep.sources.annotations.voc import Voc
 from tfprep.sources.annotations.yolo import Yolo
 
-__all__ = ["Coco", "CocoPanoptic", "LabelMe", "Voc", "Yolo"]
+__all__ = ["Coco", "CocoPanoptic", "LabelMe", "ObjectTable", "Voc", "Yolo"]

@@ -7,6 +7,7 @@ The raw part `objects` of a sample is plain JSON:
                   "label": 3,              class number
                   "box": [x0, y0, x1, y1],
                   "polygons": [[x, y, x, y, ...], ...], or "rle": {"counts": ..., "size": [height, width]},
+                      or "runs": [first pixel, pixels, ...], counted from 1 down the columns,
                   "points": [[x, y, visible], ...],
                   "number": 2,             its number in a mask of instances, if that is not its place among the objects
                   "void": true,            a region that counts neither as an object nor as background
@@ -219,6 +220,8 @@ def region_of(one: Objects, size: Size) -> Array:
     if one.get("rle") is not None:
         region = masks.decode(_checked_rle(one, size))
         return np.asarray(region, bool)
+    if one.get("runs") is not None:
+        return _region_of_runs(one, size)
     polygons = one.get("polygons") or []
     if not polygons:
         raise SampleError(f"{one['id']} has no polygon and no RLE, so it cannot be drawn")
@@ -228,6 +231,19 @@ def region_of(one: Objects, size: Size) -> Array:
                 f"{one['id']}: a polygon is three points or more, x and y each; it has {len(polygon)} numbers"
             )
     return np.asarray(masks.decode(masks.merge(masks.frPyObjects(_within(polygons, size), height, width))), bool)
+
+
+def _region_of_runs(one: Objects, size: Size) -> Array:
+    starts, lengths = np.array(one["runs"], np.int64).reshape(-1, 2).T
+    ends = starts - 1 + lengths
+    if starts.min() < 1 or lengths.min() < 1 or ends.max() > size[0] * size[1] or (starts[1:] <= ends[:-1]).any():
+        raise SampleError(
+            f"{one['id']}: run lengths are in order, from 1 to {size[0] * size[1]}, the pixels of {size[1]} x {size[0]}"
+        )
+    edges = np.zeros(size[0] * size[1] + 1, np.int8)
+    np.add.at(edges, starts - 1, 1)
+    np.add.at(edges, ends, -1)
+    return np.cumsum(edges[:-1]).reshape(size[1], size[0]).T.astype(bool)
 
 
 def _within(polygons: Sequence[Sequence[float]], size: Size) -> list[list[float]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
@@ -13,7 +12,7 @@ from tfprep.sources.annotations import Coco, CocoPanoptic
 from tfprep.sources.annotations.coco import CocoFile, image_file_name
 from tfprep.sources.detection.guess import FRACTIONS, LayoutGuess, Refusal
 from tfprep.sources.detection.inventory import NAMES_KEPT, Inventory, below
-from tfprep.sources.detection.pairs import SPLIT_NAMES
+from tfprep.sources.detection.pairs import SPLIT_WORD, split_pattern
 from tfprep.sources.patterns import compile_pattern, literal
 from tfprep.sources.raw import open_raw
 
@@ -26,9 +25,6 @@ _OTHER_TOOLS = {
     "BDD100K": (b'"labels"', b'"box2d"'),
 }
 """What the first 64 KiB of a file hold, by the tool that writes it."""
-_SPLIT_WORD = re.compile(
-    rf"(?<![A-Za-z])({'|'.join(sorted(SPLIT_NAMES, key=len, reverse=True))})(?![A-Za-z])", re.IGNORECASE
-)
 
 
 def coco(tree: Inventory) -> Iterator[LayoutGuess | Refusal]:
@@ -65,14 +61,7 @@ def _patterns(files: Mapping[str, CocoFile]) -> dict[str, dict[str, CocoFile]]:
     """The files by pattern: `annotations/instances_train2017.json` fits `annotations/instances_{split}2017.json`."""
     grouped: dict[str, dict[str, CocoFile]] = {}
     for path, file in files.items():
-        found = list(_SPLIT_WORD.finditer(path))
-        if found and path.count(found[-1][0]) == 1:
-            pattern = f"{literal(path[: found[-1].start()])}{{split}}{literal(path[found[-1].end() :])}"
-        elif found:
-            pattern = "/".join(part if not _SPLIT_WORD.fullmatch(part) else "{split}" for part in path.split("/"))
-        else:
-            pattern = literal(path)
-        grouped.setdefault(pattern, {})[path] = file
+        grouped.setdefault(split_pattern(path), {})[path] = file
     return {pattern: grouped[pattern] for pattern in sorted(grouped, key=lambda pattern: (_rank(pattern), pattern))}
 
 
@@ -137,6 +126,6 @@ def _segments_template(tree: Inventory, path: str) -> str | None:
     folder = next((one for one in tree.images if one.rpartition("/")[2] == stem), None)
     if folder is None:
         return None
-    found = _SPLIT_WORD.findall(stem)
+    found = SPLIT_WORD.findall(stem)
     said = literal(folder)
     return f"{said.replace(found[-1], '{split}') if found else said}/{{file_name}}"

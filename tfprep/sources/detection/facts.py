@@ -120,6 +120,7 @@ def look(source: Source, root: Path) -> Facts:
     splits, suffixes = Counter[str](), Counter[str]()
     counts = {name: Counter[str]() for name in listing.values if listing.kinds.get(name) == "label"}
     objects: Counter[int] = Counter()
+    empty: Counter[str] = Counter()
     chosen: list[tuple[int, int, Entry]] = []
     used = array("q")
     for number, entry in enumerate(listing.entries):
@@ -128,6 +129,7 @@ def look(source: Source, root: Path) -> Facts:
         suffixes[_suffix(entry.files[0])] += 1
         for name, count in counts.items():
             count.update(_names(listing, name, entry))
+            empty[f"{name}: the cell is empty, which is a reject"] += entry.values[listing.values.index(name)] is None
         if "objects" in listing.values:
             part = entry.values[listing.values.index("objects")]
             objects.update(one["label"] for one in part["objects"] if one.get("label") is not None)
@@ -150,7 +152,7 @@ def look(source: Source, root: Path) -> Facts:
         mask_numbers=numbers,
         forms=forms,
         problems=problems,
-        tally=dict(listing.tally),
+        tally=dict(listing.tally) | {reason: count for reason, count in empty.items() if count},
         used=np.unique(np.array(used, np.int64)),
     )
 
@@ -164,7 +166,8 @@ def _suffix(text: str) -> str:
 
 def _names(listing: Listing, name: str, entry: Entry) -> list[str]:
     value = entry.values[listing.values.index(name)]
-    return [listing.classes[name][number] for number in (value if isinstance(value, list) else [value])]
+    numbers = value if isinstance(value, list) else [] if value is None else [value]
+    return [listing.classes[name][number] for number in numbers]
 
 
 def _opened(

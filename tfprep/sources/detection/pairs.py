@@ -15,6 +15,9 @@ from tfprep.sources.patterns import literal
 SPLIT_NAMES = frozenset(
     ("train", "training", "trainval", "val", "valid", "validation", "dev", "test", "testing", "eval", "holdout")
 )
+SPLIT_WORD = re.compile(
+    rf"(?<![A-Za-z])({'|'.join(sorted(SPLIT_NAMES, key=len, reverse=True))})(?![A-Za-z])", re.IGNORECASE
+)
 _MASK_WORDS = (
     r"(?:(?:masks?|trimaps?|ann(?:ot(?:ation)?)?s?|labels?|seg(?:mentation)?s?|gt|ground_?truth|targets?)(?:_?(?:dir|ids?|png))?"
     r"|segmentation_?(?:class|object)(?:png)?)"
@@ -32,6 +35,14 @@ _LOSSY = frozenset((".jpg", ".jpeg"))
 
 Names: TypeAlias = Mapping[str, Sequence[str]]
 """Folder (relative, "" the root) to some of the names of its images, sorted."""
+
+
+def split_pattern(path: str) -> str:
+    """Return the path with `{split}` in place of the split's name: `{split}/metadata.csv`, `instances_{split}2017.json`."""
+    found = list(SPLIT_WORD.finditer(path))
+    if found and path.count(found[-1][0]) == 1:
+        return f"{literal(path[: found[-1].start()])}{{split}}{literal(path[found[-1].end() :])}"
+    return "/".join("{split}" if SPLIT_WORD.fullmatch(part) else literal(part) for part in path.split("/"))
 
 
 class _Group(NamedTuple):

@@ -1,0 +1,125 @@
+"""Tables of objects, compared with the rows that were written: boxes in every form, run lengths, and rows that are wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.sources.building import built, write_picture
+from tfprep import convert_boxes
+from tfprep.boxes import BOX_FORMATS
+from tfprep.errors import RecipeError, SourceError
+from tfprep.sources import Fractions, ObjectTable
+
+HEIGHT, WIDTH = 40, 56
+BOXES = np.array([[14, 10, 42, 30], [2, 3, 20, 25]], np.float64)
+
+
+def table(root: Path, *lines: str, images: int = 2) -> Path:
+    for number in range(images):
+        write_picture(root / f"raw/{number}.png", number, HEIGHT, WIDTH)
+    (root / "raw/t.csv").write_text("".join(f"{line}\n" for line in lines))
+    return root / "raw"
+
+
+@pytest.mark.parametrize("form", BOX_FORMATS)
+@pytest.mark.parametrize("columns", [("a", "b", "c", "d"), "all"], ids=["four columns", "one column"])
+def test_boxes_in_every_form(tmp_path, form, columns):
+    rows = convert_boxes(BOXES, form, size=(HEIGHT, WIDTH)).tolist()
+    if columns == "all":
+        lines = ["id,kind,all", *(f'{n % 2},x,"{row}"' for n, row in enumerate(rows))]
+    else:
+        lines = ["id,kind,a,b,c,d", *(f"{n % 2},x,{','.join(map(str, row))}" for n, row in enumerate(rows))]
+    root = table(tmp_path, *lines)
+    fields, rejects = built(ObjectTable("t.csv", "{id}.png", "kind", columns, form), root, tmp_path / "out")
+    assert not rejects
+    for number in range(2):
+        np.testing.assert_allclose(fields[f"{number}.png"]["boxes"], BOXES[number : number + 1], atol=1e-4)
+
+
+def test_run_lengths_go_down_the_columns_from_1(tmp_path):
+    pytest.importorskip("pycocotools")
+    root = table(tmp_path, "id,kind,rle", "0.png,dog,41 3 2240 1", "0.png,cat,1 2", "1.png,cat,")
+    source = ObjectTable("t.csv", "id", "kind", runs="rle", fields=("instances", "mask", "box_labels"))
+    fields, rejects = built(source, root, tmp_path / "out")
+    expected = np.zeros((HEIGHT, WIDTH), int)
+    expected[[0, 1, 2, 39], [1, 1, 1, 55]], expected[[0, 1], [0, 0]] = 1, 2
+    np.testing.assert_array_equal(fields["0.png"]["instances"], expected)
+    np.testing.assert_array_equal(fields["0.png"]["mask"], np.array([0, 2, 1])[expected])
+    assert fields["0.png"]["box_labels"].tolist() == [1, 0]
+    assert not fields["1.png"]["mask"].any()
+    assert not len(fields["1.png"]["box_labels"])
+    assert not rejects
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        ("0.png,x,1,2,3,", "t.csv: row 2: expected the four numbers of a box"),
+        ("0.png,x,1,2,3,z", "t.csv: row 2: expected a number; got 'z'"),
+        ("0.png,,1,2,3,4", "t.csv: row 2: 'kind' is empty"),
+        ("0.png,x,5,2,3,4", "t.csv: row 2: its box [5, 2, 3, 4] covers no pixel"),
+        ("0.png,x,5,2,99,4", "t.csv: row 2: its box [5, 2, 99, 4] reaches outside the image of 56 x 40"),
+    ],
+)
+def test_a_wrong_row_rejects_its_image(tmp_path, row, reason):
+    root = table(tmp_path, "id,kind,a,b,c,d", "0.png,x,1,2,3,4", row, "1.png,x,1,2,3,4")
+    source = ObjectTable("t.csv", "id", "kind", ("a", "b", "c", "d"))
+    fields, rejects = built(source, root, tmp_path / "out")
+    assert set(fields) == {"1.png"}
+    assert reason in rejects["0.png"]
+
+
+@pytest.mark.parametrize(
+    ("runs", "reason"),
+    [
+        ("1 2 3", "run lengths are pairs of whole numbers"),
+        ("2240 2", "run lengths are in order, from 1 to 2240, the pixels of 56 x 40"),
+        ("5 3 6 1", "run lengths are in order"),
+        ("0 3", "run lengths are in order"),
+    ],
+)
+def test_wrong_run_lengths_reject_their_image(tmp_path, runs, reason):
+    pytest.importorskip("pycocotools")
+    root = table(tmp_path, "id,rle", f"0.png,{runs}", "1.png,1 1")
+    _, rejects = built(ObjectTable("t.csv", "id", runs="rle", fields=("mask",)), root, tmp_path / "out")
+    assert reason in rejects["0.png"]
+
+
+def test_images_without_objects_and_splits_by_column(tmp_path):
+    lines = ["id,set,a,b,c,d", "0.png,train,,,,", "1.png,val,1,2,3,4"]
+    root = table(tmp_path, *lines)
+    options = {"boxes": ("a", "b", "c", "d"), "split": "set"}
+    listed = {unannotated: list(ObjectTable("t.csv", "id", unannotated=unannotated, **options).scan(root).entries)
+              for unannotated in ("keep", "skip", "reject")}  # fmt: skip
+    assert {name: [(one.key, one.split) for one in found] for name, found in listed.items()} == {
+        "keep": [("0.png", "train"), ("1.png", "val")],
+        "skip": [("1.png", "val")],
+        "reject": [("0.png", "train"), ("1.png", "val")],
+    }
+    assert listed["reject"][0].values[0]["fault"] == "the image has no objects"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"table": "t.txt"}, "expected table to end in .csv"),
+        ({"boxes": ("a", "b")}, "boxes are one column or four"),
+        ({"boxes": None}, "boxes need columns"),
+        ({"boxes": "a", "fields": ("mask",)}, "mask need columns"),
+        ({"boxes": "a", "box_format": "xxyy"}, "a form of boxes is one of"),
+        ({"boxes": "a", "split": "set", "splits": Fractions(train=1)}, "the column 'set' gives the splits"),
+    ],
+)
+def test_wrong_options(options, message):
+    with pytest.raises(RecipeError, match=message):
+        ObjectTable(**{"table": "t.csv", "image": "id", **options})
+
+
+def test_a_table_without_rows_or_image_names(tmp_path):
+    with pytest.raises(SourceError, match=r"no rows in t\.csv"):
+        ObjectTable("t.csv", "id", boxes="b").scan(table(tmp_path, "id,b"))
+    with pytest.raises(SourceError, match=r"t.csv: row 1: it is empty"):
+        ObjectTable("t.csv", "id", boxes="b").scan(table(tmp_path, "id,b", ',"1 2 3 4"'))

@@ -1,0 +1,230 @@
+"""Tables with a row for each object, as Kaggle and Open Images publish them: boxes, run lengths, or classes alone."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tfprep.boxes import BoxFormat, check_box_format, convert_boxes
+from tfprep.errors import RecipeError, SourceError
+from tfprep.sources.annotations.listing import (
+    OTHER_CLASS,
+    AnnotatedSource,
+    Unannotated,
+    WrongAnnotation,
+    annotation_files,
+    object_listing,
+)
+from tfprep.sources.annotations.objects import DRAWN, Outside, check_drawing
+from tfprep.sources.cells import (
+    class_cell,
+    name_cell,
+    number_cell,
+    path_cell,
+    path_part,
+    path_template,
+    placed,
+    sorted_classes,
+)
+from tfprep.sources.folder import Splits
+from tfprep.sources.patterns import compile_pattern
+from tfprep.sources.pixels import Pixels
+from tfprep.sources.rows import TABLE_SUFFIXES, batches, decimal_comma, latin_1_notes
+from tfprep.sources.source import Entry, Listing, constructor_text, key_of
+from tfprep.sources.splits import Row, check_split_name
+from tfprep.sources.walk import image_places
+
+_FIELDS = ("boxes", "box_labels", "box_numbers", "instances", "mask")
+_ONE_CLASS = "object"
+_NO_RUNS = ("", "-1")
+"""Cells of an image without objects."""
+
+
+@dataclass
+class _Image:
+    """The rows of one image: the name of the class of each object, the object, and the first fault."""
+
+    split: str
+    objects: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    fault: str = ""
+
+
+@dataclass(frozen=True, repr=False)
+class ObjectTable(AnnotatedSource):
+    """Images with a table that has a row for each object. Fields: `image`, and those of `fields`.
+
+    The rows are in memory while they are listed: about 1 kB each. A row without a box and without run lengths says that its image
+    has no object. Images that no row names are no samples. A row that is wrong rejects its image, and its number is named. With
+    neither `boxes` nor `runs`, `box_labels` are the classes of the image, each once.
+
+    Attributes:
+        table: The file, relative to the root, or a pattern with `{split}`: CSV, TSV, JSON lines or Parquet.
+        image: The column with the image's path relative to the root, or a path with columns in braces: `images/{ImageID}.jpg`.
+            `{split}` is that of the table, and `**/{ImageID}.jpg` the image of this name in any folder.
+        label: The column with the class; None if all objects are of one class, which is called "object".
+        boxes: The columns of four numbers, or the column that holds them as a list or as text such as "[1, 2, 3, 4]".
+        box_format: The order and meaning of these numbers, by the names of Keras: `xyxy`, `xywh`, `rel_xyxy`, ...
+        runs: The column of run lengths: the first pixel and the number of pixels of each run, as in "1 3 10 5". Pixels are
+            counted from 1, down the columns, as on Kaggle.
+        split: The column with the split, where the table has no `{split}`.
+        fields: What to make of the objects (`tfprep.sources.annotations.objects`).
+        unannotated: "keep", "skip" or "reject" images without objects.
+        outside: "reject" an image with a box that reaches outside it by more than one pixel, or "cut" the box.
+        void: As in `Coco`; there are no void regions, and masks are uint16 if it is above 255.
+        classes: The classes to take, in the order of their numbers; objects of others are left out. By default all, sorted.
+        splits: As in `Folder`.
+        pixels: As in `Folder`, for the field `image`.
+
+    Raises:
+        RecipeError: An option is wrong, or two options contradict each other.
+    """
+
+    table: str
+    image: str
+    label: str | None = None
+    boxes: str | tuple[str, str, str, str] | None = None
+    box_format: BoxFormat = "xyxy"
+    runs: str | None = None
+    split: str | None = None
+    fields: tuple[str, ...] = ("boxes", "box_labels")
+    unannotated: Unannotated = "keep"
+    outside: Outside = "reject"
+    void: int = 255
+    classes: tuple[str, ...] | None = None
+    splits: Splits = None
+    pixels: Mapping[str, Pixels] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        pattern = compile_pattern(self.table, "ObjectTable: table")
+        if pattern.suffix not in TABLE_SUFFIXES:
+            raise RecipeError(f"ObjectTable: expected table to end in {', '.join(TABLE_SUFFIXES)}; got {self.table!r}")
+        self.check_options(_FIELDS, pattern)
+        columns = self.boxes if isinstance(self.boxes, tuple | list) else (self.boxes,) * 4
+        if len(columns) != 4 or not all(column is None or isinstance(column, str) for column in columns):
+            raise RecipeError(f"ObjectTable: boxes are one column or four; got {self.boxes!r}")
+        check_box_format(self.box_format, "ObjectTable: box_format")
+        wanted = {"boxes"} & set(self.fields) if self.boxes is None else set()
+        wanted |= DRAWN & set(self.fields) if self.runs is None else set()
+        if wanted:
+            raise RecipeError(f"ObjectTable: {' and '.join(sorted(wanted))} need columns (boxes=, runs=)")
+        if self.split is not None and (self.splits is not None or "split" in pattern.holes):
+            raise RecipeError(f"ObjectTable: the column {self.split!r} gives the splits; leave out the others")
+
+    def scan(self, root: Path) -> Listing:
+        """List the images that the tables name; see `Source.scan`."""
+        found = annotation_files(root, self.table, self.splits, "ObjectTable: table")
+        images: dict[str, _Image] = {}
+        places = image_places(root, self.image)
+        for path, holes in found:
+            self._read(root / path, holes["split"], images, places)
+        if not images:
+            raise SourceError(f"{root}: no rows in {', '.join(path for path, _ in found)}")
+        names = self.classes or sorted_classes({name for image in images.values() for name, _ in image.objects})
+        check_drawing(self.fields, len(names), self.void, "ObjectTable")
+        notes = latin_1_notes(root, [path for path, _ in found])
+        return object_listing(self, names, partial(self._rows, images, names, notes))
+
+    def _rows(
+        self, images: Mapping[str, _Image], names: tuple[str, ...], notes: Mapping[str, int], tally: Counter[str]
+    ) -> Iterator[Row]:
+        tally.update(notes)
+        numbers = {name: number for number, name in enumerate(names)}
+        relative = self.box_format.startswith("rel_")
+        for path, image in images.items():
+            taken = [{"label": numbers[name], **one} for name, one in image.objects if name in numbers]
+            tally.update({OTHER_CLASS: len(image.objects) - len(taken)} if len(taken) < len(image.objects) else {})
+            if self.boxes is None and self.runs is None:
+                taken = list({one["label"]: one for one in taken}.values())
+            part: dict[str, Any] = {"size": None, "objects": taken, "relative": relative}
+            if image.fault or (not taken and self.unannotated == "reject"):
+                part["fault"] = image.fault or "the image has no objects"
+            if taken or image.fault or self.unannotated != "skip":
+                yield Entry(key_of(path), image.split, (path,), (part,)), None
+
+    def _read(self, table: Path, split: str, images: dict[str, _Image], places: Mapping[str, str]) -> None:
+        """Add the rows of a table to its images."""
+        template = path_template(self.image)
+        comma = decimal_comma(table)
+        of_box = (self.boxes,) if isinstance(self.boxes, str) else self.boxes or ()
+        columns = [*(name for name in template.holes if name != "split"), *of_box]
+        columns += [one for one in (self.label, self.runs, self.split) if one is not None]
+        for batch in batches(table, columns):
+            for row, number in enumerate(batch.numbers):
+                cells = {name: batch.columns[name][row] for name in columns}
+                where = f"{table.name}: row {number}"
+                try:
+                    text = template.fill(lambda name: split if name not in cells else path_part(cells[name]))  # noqa: B023
+                    path = path_cell(placed(text, places))
+                    of_row = split if self.split is None else name_cell(cells[self.split])
+                except SourceError as error:
+                    raise SourceError(f"{table}: row {number}: {error}") from error
+                image = images.setdefault(path, _Image(check_split_name(of_row, where)))
+                try:
+                    if image.split != of_row:
+                        raise WrongAnnotation(f"{where} is in {of_row}, other rows of the image are in {image.split}")
+                    if (one := self._object(cells, where, comma)) is not None:
+                        image.objects.append(one)
+                except (WrongAnnotation, SourceError) as fault:
+                    message = str(fault)
+                    image.fault = image.fault or (message if message.startswith(where) else f"{where}: {message}")
+
+    def _object(self, cells: Mapping[str, Any], where: str, comma: bool) -> tuple[str, dict[str, Any]] | None:
+        """The class and the object of a row; None if it says that there is none."""
+        one: dict[str, Any] = {"id": where}
+        if self.boxes is not None:
+            values = _four(self.boxes, cells)
+            if all(_empty(value) for value in values):
+                return None
+            one["box"] = _corners([number_cell(value, False, comma) for value in values], self.box_format, where)
+        if self.runs is not None:
+            text = cells[self.runs]
+            if text is None or str(text).strip() in _NO_RUNS or _empty(text):
+                return None
+            one["runs"] = _runs(str(text), where)
+        name = [_ONE_CLASS] if self.label is None else class_cell(cells[self.label])
+        if name is None:
+            raise WrongAnnotation(f"{where}: {self.label!r} is empty")
+        return name[0], one
+
+    __repr__ = constructor_text
+
+
+def _empty(value: Any) -> bool:
+    return value is None or str(value).strip().lower() in ("", "nan")
+
+
+def _four(boxes: str | tuple[str, str, str, str], cells: Mapping[str, Any]) -> list[Any]:
+    """The four cells of a box; those of one cell are a list, or text of one with commas or spaces."""
+    if not isinstance(boxes, str):
+        return [cells[name] for name in boxes]
+    cell = cells[boxes]
+    if isinstance(cell, str) and not _empty(cell):
+        cell = cell.strip().strip("[](){}").replace(",", " ").split()
+    if _empty(cell):
+        return [None] * 4
+    if not isinstance(cell, list | tuple) or len(cell) != 4:
+        raise WrongAnnotation(f"{boxes!r}: expected the four numbers of a box; got {cells[boxes]!r:.60}")
+    return list(cell)
+
+
+def _corners(values: list[Any], format: BoxFormat, where: str) -> list[float]:
+    """x0, y0, x1, y1, in pixels or as shares."""
+    if any(value is None or not math.isfinite(value) for value in values):
+        raise WrongAnnotation(f"{where}: expected the four numbers of a box; got {values}")
+    corners = convert_boxes(np.array(values), "rel_xyxy" if format.startswith("rel_") else "xyxy", source=format)
+    return [float(value) for value in corners]
+
+
+def _runs(text: str, where: str) -> list[int]:
+    """The first pixel and the number of pixels of each run."""
+    words = text.replace(",", " ").strip("[] ").split()
+    if not words or len(words) % 2 or not all(word.isdecimal() for word in words):
+        raise WrongAnnotation(f"{where}: run lengths are pairs of whole numbers, as in '1 3 10 5'; got {text!r:.60}")
+    return [int(word) for word in words]
