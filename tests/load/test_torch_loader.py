@@ -43,38 +43,28 @@ def test_the_batches_of_the_numpy_loader(data, options):
             break
 
 
-@pytest.mark.parametrize("workers", [0, 1, 2])
-def test_workers_split_the_steps_and_keep_the_order(data, workers):
+def test_a_data_loader_around_it_changes_nothing(data):
     fields = ["key", "image", "label"]
     loader = data.torch_loader("val", 3, training=False, fields=fields)
-    batches = list(torch.utils.data.DataLoader(loader, batch_size=None, num_workers=workers))
+    batches = list(torch.utils.data.DataLoader(loader, batch_size=None))
     expected = list(data.numpy_loader("val", 3, training=False, fields=fields))
     assert len(batches) == len(expected) == len(loader) == 4
     for tensors, arrays in zip(batches, expected, strict=True):
         same(tensors, arrays)
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("persistent", [False, True])
-def test_each_pass_of_a_data_loader_is_the_next_epoch(data, workers, persistent):
-    loader = data.torch_loader("train", 8, seed=3, fields=["key"])
-    batches = torch.utils.data.DataLoader(
-        loader, batch_size=None, num_workers=workers, persistent_workers=persistent and workers > 0
-    )
+def test_workers_of_a_data_loader_are_refused_with_the_way_out(data):
+    loader = data.torch_loader("val", 3, training=False, fields=["key"])
+    with pytest.raises(LoaderError, match=r"num_workers=0.*random_access"):
+        next(iter(torch.utils.data.DataLoader(loader, batch_size=None, num_workers=2)))
+
+
+def test_each_pass_of_a_data_loader_is_the_next_epoch(data):
+    batches = torch.utils.data.DataLoader(data.torch_loader("train", 8, seed=3, fields=["key"]), batch_size=None)
     expected = data.numpy_loader("train", 8, seed=3, fields=["key"])
-    assert len(batches) == len(loader) == len(expected) == 6
+    assert len(batches) == len(expected) == 6
     for _ in range(3):
         assert [batch["key"] for batch in batches] == [batch["key"].tolist() for batch in expected]
-
-
-def test_a_stream_with_workers_has_no_end(data):
-    loader = data.torch_loader("train", 8, seed=3, start_step=4, fields=["key"]).repeat()
-    batches = iter(torch.utils.data.DataLoader(loader, batch_size=None, num_workers=2))
-    expected = iter(data.numpy_loader("train", 8, seed=3, start_step=4, fields=["key"]).repeat())
-    for _ in range(20):
-        assert next(batches)["key"] == next(expected)["key"].tolist()
-    with pytest.raises(TypeError, match="no end"):
-        len(loader)
 
 
 def test_bfloat16(data):
@@ -108,18 +98,15 @@ AT_LOAD = {
 }
 
 
-@pytest.mark.filterwarnings("ignore:This DataLoader will create 3")  # More than the CPUs of a small machine.
-@pytest.mark.parametrize("workers", [0, 2, 3])
 @pytest.mark.parametrize("rank", [None, 0, 1])
-def test_at_load_with_workers_and_ranks(data, monkeypatch, workers, rank):
-    """Partners of MixUp and CutMix may belong to another rank; workers take the steps in turn."""
+def test_at_load_with_ranks(data, monkeypatch, rank):
+    """Partners of MixUp and CutMix may belong to another rank."""
     options = {"seed": 5, "start_step": 3, **AT_LOAD}
     if rank is not None:
         monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
         monkeypatch.setattr(torch.distributed, "get_rank", lambda: rank)
         monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
-    loader = data.torch_loader("train", 8, **options)
-    batches = torch.utils.data.DataLoader(loader, batch_size=None, num_workers=workers)
+    batches = data.torch_loader("train", 8, **options)
     expected = data.numpy_loader("train", 8, **options)  # The batch of one host.
     part = slice(0, 8) if rank is None else slice(4 * rank, 4 * rank + 4)
     for (x, y), (whole, targets) in islice(zip(batches, expected, strict=False), 9):
@@ -141,7 +128,7 @@ folder, meeting, rank = sys.argv[1], sys.argv[2], int(sys.argv[3])
 torch.distributed.init_process_group("gloo", init_method="file://" + meeting, rank=rank, world_size=2)
 options = {"inputs": {"key": "key", "clicks": "clicks"}, "targets": "label", "at_load": [MixUp(0.4)], "seed": 2}
 loader = tfprep.open(folder).torch_loader("train", 6, **options)
-batches = iter(torch.utils.data.DataLoader(loader, batch_size=None, num_workers=2))
+batches = iter(torch.utils.data.DataLoader(loader, batch_size=None))
 seen = []
 for _ in range(4):
     x, y = next(batches)
@@ -163,26 +150,62 @@ def test_two_ranks_of_a_real_process_group(photos, tmp_path):
         assert np.allclose(first[2] + second[2], y, rtol=0, atol=1e-7)
 
 
-def test_workers_share_cpus_and_memory(data):
-    loader = data.torch_loader("train", 8, memory_budget="300MB", threads=0)
-    shared = torch_loader._share(loader.pipeline, 3)
-    assert shared.memory_budget == 100 << 20
-    assert shared.threads >= 1
-    assert torch_loader._share(data.torch_loader("train", 8, threads=5).pipeline, 3).threads == 5
+FIELDS = ["key", "variant", "image", "label", "caption"]
+BLOCKS, BALANCED = {"order": "block", "block": 4, "window": 3}, {"balance": "label", "variants": "random"}
 
 
-def test_an_error_of_a_worker_reaches_the_trainer(data):
-    batch = 8 * (24 * 32 * 3 + 64)
-    loader = data.torch_loader("train", 8, inputs="image", targets="label", memory_budget=6 * batch)
-    with pytest.raises(LoaderError, match="memory_budget"):
-        next(iter(torch.utils.data.DataLoader(loader, batch_size=None, num_workers=2)))
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.parametrize(
+    ("workers", "method", "options"),
+    [(0, None, {}), (0, None, BALANCED), (2, "fork", {}), (2, "fork", BLOCKS), (2, "spawn", {})],
+)
+def test_a_batch_sampler_gives_the_order_of_the_loaders(data, workers, method, options):
+    samples = data.random_access("train", variant="all", fields=FIELDS)
+    batches = torch.utils.data.DataLoader(
+        samples, batch_sampler=data.batch_sampler("train", 8, seed=3, **options), num_workers=workers,
+        multiprocessing_context=method,
+    )  # fmt: skip
+    expected = data.numpy_loader("train", 8, seed=3, fields=FIELDS, **options)
+    assert len(batches) == len(expected) == 6
+    for _ in range(3):
+        for tensors, arrays in zip(batches, expected, strict=True):
+            same(tensors, arrays)
 
 
-def test_without_workers_no_folder_for_temporary_files_is_needed(data, monkeypatch):
-    def none_is_writable():
-        raise FileNotFoundError("No usable temporary directory found")
+@pytest.mark.parametrize("rank", [0, 1, 2])
+def test_a_batch_sampler_gives_each_rank_its_part(data, rank):
+    samples = data.random_access("train", variant="all", fields=["key"])
+    batches = torch.utils.data.DataLoader(samples, batch_sampler=data.batch_sampler("train", 8, hosts=(rank, 3)))
+    whole = data.numpy_loader("train", 8, fields=["key"])
+    for tensors, arrays in zip(batches, whole, strict=True):
+        first, last = 8 * rank // 3, 8 * (rank + 1) // 3
+        assert tensors["key"] == arrays["key"][first:last].tolist()
 
-    monkeypatch.setattr("tempfile.gettempdir", none_is_writable)
-    loader = data.torch_loader("val", 4, fields=["label"])
-    assert len(list(loader)) == len(list(torch.utils.data.DataLoader(loader, batch_size=None))) == 3
-    assert loader.next_step == 0
+
+@pytest.mark.filterwarnings(
+    "ignore:.*fork.*:DeprecationWarning", "ignore:'set_vital' is deprecated"
+)  # torchdata uses it
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("taken", [0, 5, 6, 7])
+def test_a_stateful_data_loader_resumes_exactly(data, workers, taken):
+    stateful = pytest.importorskip("torchdata.stateful_dataloader")
+
+    def loader():
+        samples, batches = data.random_access("train", variant="all", fields=["key"]), data.batch_sampler("train", 8)
+        return stateful.StatefulDataLoader(samples, batch_sampler=batches, num_workers=workers)
+
+    def keys(batches, count=100):
+        return [batch["key"] for batch in islice(batches, count)]
+
+    expected = [batch["key"].tolist() for batch in data.numpy_loader("train", 8, fields=["key"]).repeat(3)]
+    first, seen = loader(), []
+    while taken - len(seen) > 6:
+        seen += keys(first)
+    iterator = iter(first)
+    seen += keys(iterator, taken - len(seen))
+    state = json.loads(json.dumps(first.state_dict()))
+    resumed = loader()
+    resumed.load_state_dict(state)
+    while len(seen) < 18:
+        seen += keys(resumed)
+    assert seen == expected

@@ -9,11 +9,20 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
+from tfprep.augment.transform import GeometryOp
 from tfprep.codecs import Scalar, Text
 from tfprep.dataset import Dataset
 from tfprep.dataset.dataset import read_dataset
 from tfprep.errors import LoaderError
-from tfprep.load.options import LoaderKeywords, LoaderOptions, ShuffleBuffer, loader_options
+from tfprep.load.options import (
+    LoaderKeywords,
+    LoaderOptions,
+    OnBad,
+    OrderKeywords,
+    ShuffleBuffer,
+    Verify,
+    loader_options,
+)
 from tfprep.load.order.samplers import VariantChoice, fold_of
 from tfprep.load.outputs import FieldChoice, mean_and_std, names_of
 from tfprep.load.pipeline import Pipeline
@@ -25,9 +34,11 @@ if TYPE_CHECKING:
     import tensorflow as tf
     from typing_extensions import Unpack
 
+    from tfprep.load.batch_sampler import BatchSampler
     from tfprep.load.jax_loader import JaxLoader
     from tfprep.load.keras_loader import KerasLoader
     from tfprep.load.numpy_loader import NumpyLoader
+    from tfprep.load.random_access import RandomAccess, VariantOrAll
     from tfprep.load.tensorflow.loader import Loader
     from tfprep.load.torch_loader import TorchLoader
 
@@ -77,6 +88,36 @@ class Subset:
         from tfprep.load.jax_loader import JaxLoader
 
         return JaxLoader(self.pipeline(loader_options(batch_size, options)), sharding, ahead)
+
+    def random_access(
+        self,
+        *,
+        fields: Sequence[str] | None = None,
+        variant: VariantOrAll = 0,
+        geometry: Sequence[GeometryOp] = (),
+        on_bad: OnBad = "raise",
+        verify: Verify = "first_epoch",
+    ) -> RandomAccess:
+        """The samples by number (see `Data.random_access`)."""
+        from tfprep.load.random_access import RandomAccess
+
+        if variant != "all" and (isinstance(variant, bool) or not isinstance(variant, int)):
+            raise LoaderError(f"variant is 'all' or a number, not {variant!r}")
+        options = LoaderOptions(
+            1, training=True, order="sequential", remainder="keep", fields=fields, variants=variant, geometry=geometry,
+            on_bad=on_bad, verify=verify, cache=False, workers="threads",
+        )  # fmt: skip
+        return RandomAccess([replace(source, share=None) for source in self.sources], options, self.class_names)
+
+    def batch_sampler(self, batch_size: int = 32, **options: Unpack[OrderKeywords]) -> BatchSampler:
+        """The numbers of the samples of each batch (see `Data.batch_sampler`)."""
+        from tfprep.load.batch_sampler import BatchSampler
+
+        if others := set(options) - OrderKeywords.__optional_keys__:
+            raise LoaderError(
+                f"{min(others)!r} does not decide the order; batch_sampler() takes {', '.join(OrderKeywords.__annotations__)}"
+            )
+        return BatchSampler(self.sources, loader_options(batch_size, options))
 
     def pipeline(self, options: LoaderOptions) -> Pipeline:
         """The pipeline that all these loaders are made of."""
@@ -183,6 +224,66 @@ class SplitLoaders(ABC):
             MissingDependencyError: JAX is not installed.
         """
         return self.subset(split).jax_loader(batch_size, sharding=sharding, ahead=ahead, **options)
+
+    def random_access(
+        self,
+        split: str = "train",
+        *,
+        fields: Sequence[str] | None = None,
+        variant: VariantOrAll = 0,
+        geometry: Sequence[GeometryOp] = (),
+        on_bad: OnBad = "raise",
+        verify: Verify = "first_epoch",
+    ) -> RandomAccess:
+        """The samples of a split by number: a map-style dataset for PyTorch, and a data source for Grain. Imports neither.
+
+            photos = data.random_access("train", fields=["image", "label"])
+            photos[7]["image"]                                                       # uint8 [H, W, C]
+            grain.MapDataset.source(photos).shuffle(seed=0).batch(32)
+            torch.utils.data.DataLoader(photos, batch_size=32, shuffle=True, num_workers=8)
+
+        Args:
+            split: The split's name.
+            fields: The fields of a sample; None for all that are stored. "key" and "variant" may be among them.
+            variant: The stored variant, or "all": then sample i of variant v has the number v N + i, for N samples.
+            geometry: As for `loader`.
+            on_bad: "raise", or "skip": another sample of the split takes the place of one that cannot be read, and
+                `bad_records` names it.
+            verify: Compare checksums "always", the first time that a process reads a record ("first_epoch"), or "never".
+
+        Returns:
+            A sequence of dicts of NumPy arrays by field.
+
+        Raises:
+            LoaderError: There is no such field or variant.
+            DatasetError: There is no such split, or a shard is missing.
+        """
+        return self.subset(split).random_access(
+            fields=fields, variant=variant, geometry=geometry, on_bad=on_bad, verify=verify
+        )
+
+    def batch_sampler(
+        self, split: str = "train", batch_size: int = 32, **options: Unpack[OrderKeywords]
+    ) -> BatchSampler:
+        """The order of `loader` as a batch sampler for PyTorch: numbers in `random_access(split, variant="all")`.
+
+            batches = data.batch_sampler("train", 32, seed=0)
+            DataLoader(data.random_access("train", variant="all"), batch_sampler=batches, num_workers=8)
+
+        Args:
+            split: The split's name.
+            batch_size: Samples a step, of all hosts together.
+            **options: Those of `loader` that decide the order: training, seed, order, block, window, variants, remainder,
+                start_step, hosts, where, balance, weights. With variants=0 the numbers are also those of `random_access(split)`.
+
+        Returns:
+            The sampler, with `state_dict` and `load_state_dict`.
+
+        Raises:
+            LoaderError: Options that exclude each other, or that do not decide the order.
+            DatasetError: There is no such split.
+        """
+        return self.subset(split).batch_sampler(batch_size, **options)
 
 
 @dataclass(frozen=True, eq=False)

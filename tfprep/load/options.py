@@ -169,15 +169,11 @@ class LoaderOptions:
         return hosts_of(self.hosts)
 
 
-class LoaderKeywords(TypedDict, total=False):
-    """The keywords of the loaders, for type checkers and editors: the fields of `LoaderOptions` other than `batch_size`."""
+class OrderKeywords(TypedDict, total=False):
+    """The keywords that decide which samples a batch holds: fields of `LoaderOptions`."""
 
     training: bool | None
     seed: int
-    fields: Sequence[str] | None
-    inputs: FieldChoice | None
-    targets: FieldChoice | None
-    sample_weight: str | None
     order: OrderName | None
     block: int
     window: int
@@ -188,6 +184,15 @@ class LoaderKeywords(TypedDict, total=False):
     where: Where | None
     balance: str | None
     weights: Any
+
+
+class LoaderKeywords(OrderKeywords, total=False):
+    """The keywords of the loaders, for type checkers and editors: the fields of `LoaderOptions` other than `batch_size`."""
+
+    fields: Sequence[str] | None
+    inputs: FieldChoice | None
+    targets: FieldChoice | None
+    sample_weight: str | None
     dtype: FloatType | None
     pad: Mapping[str, int]
     normalize: bool

@@ -69,9 +69,12 @@ def has_array(output: Output) -> bool:
 
 def row_bytes(output: Output) -> int:
     """Bytes of one sample's array; 0 where that differs or is text."""
-    if not has_array(output):
-        return 0
-    return prod(size for size in output.shape if size is not None) * np.dtype(output.dtype).itemsize
+    return prod(fixed_shape(output)) * np.dtype(output.dtype).itemsize if has_array(output) else 0
+
+
+def fixed_shape(output: Output) -> tuple[int, ...]:
+    """The sizes that all samples have."""
+    return tuple(size for size in output.shape if size is not None)
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,7 @@ from tfprep.load.reader.cache import DecodedCache, EncodedCache
 from tfprep.load.reader.files import Fetched
 from tfprep.load.reader.reader import PrefetchSettings, Reader
 from tfprep.load.reader.stages import Cuts
+from tfprep.load.reader.thread_state import ThreadState
 from tfprep.load.reader.worker_pool import WorkerPool
 from tfprep.load.selection import (
     SplitRows,
@@ -128,6 +129,11 @@ class Pipeline:
         self._belong_to_this_process()
         options: Any = {"epochs": epochs, "steps": steps, "part": part, "look": look}
         return PassBatches(self.passes, self._reader, convert, self._failed, **options)
+
+    def fill(self, batch: Batch, start: int, stop: int, state: ThreadState) -> None:
+        """Fill the rows [start, stop) of a batch here and now, without a reader."""
+        self._belong_to_this_process()
+        self._assembler.fill(batch, start, stop, state)
 
     def _belong_to_this_process(self) -> None:
         """In a forked process, open files and start threads anew: those of the other process are not here."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,34 +20,36 @@ from tfprep.errors import LoaderError
 
 if TYPE_CHECKING:
     from tfprep.load.pipeline import Pipeline
+    from tfprep.load.plan import LoaderPlan
+    from tfprep.load.selection import SplitRows
 
 VERSION = 1
 OPTIONAL = frozenset({"geometry", "at_load", "values", "inputs", "targets", "sample_weight"})
 """Entries that older states of this version do not have: they are compared only where they are present."""
 
 
-def state_at(pipeline: Pipeline, step: int) -> dict[str, Any]:
+def state_at(run: Pipeline | LoaderPlan, step: int) -> dict[str, Any]:
     """The state before this step. It does not hold the number of hosts, which may change."""
     if isinstance(step, bool) or not isinstance(step, int | np.integer) or step < 0:
         raise LoaderError(f"a step is a whole number from 0, not {step!r}")
-    return {"version": VERSION, "step": int(step), **identity(pipeline)}
+    return {"version": VERSION, "step": int(step), **identity(run)}
 
 
-def identity(pipeline: Pipeline) -> dict[str, Any]:
+def identity(run: Pipeline | LoaderPlan) -> dict[str, Any]:
     """Return what decides which samples a step holds, and their values; in the types that JSON returns."""
-    options, schedule = pipeline.options, pipeline.schedule
+    options, schedule = run.options, run.schedule
     return {
-        "dataset": [f"{source.dataset.name}/{source.split}" for source in pipeline.sources],
-        "fingerprint": _digest([_files(source) for source in pipeline.sources]),
+        "dataset": [f"{source.dataset.name}/{source.split}" for source in run.sources],
+        "fingerprint": fingerprint(run.sources),
         "seed": options.seed,
         "batch_size": options.batch_size,
         "order": [schedule.order.name, schedule.order.block, schedule.order.window]
         if schedule.order.name == "block"
         else [schedule.order.name],
-        "variants": pipeline.variants.choice,
+        "variants": run.variants.choice,
         "remainder": schedule.remainder,
         "training": options.training,
-        "selection": _selection(pipeline),
+        "selection": _selection(run),
         "geometry": [_op_text(op) for op in options.geometry],
         "at_load": [_op_text(op) for op in options.at_load],
         "values": [options.dtype, "normalized" if options.normalize else "as stored"],
@@ -57,14 +59,19 @@ def identity(pipeline: Pipeline) -> dict[str, Any]:
     }
 
 
-def start_step(pipeline: Pipeline, state: Mapping[str, Any]) -> int:
+def fingerprint(sources: Sequence[SplitRows]) -> str:
+    """A digest of what the shards hold."""
+    return _digest([_files(source) for source in sources])
+
+
+def start_step(run: Pipeline | LoaderPlan, state: Mapping[str, Any]) -> int:
     """The state's next step; LoaderError where the state belongs to another run."""
     step = state.get("step") if isinstance(state, Mapping) else None
     if isinstance(step, bool) or not isinstance(step, int) or step < 0:
         raise LoaderError(f"a loader's state is the JSON object that state_at returned, not {str(state)[:80]!r}")
     if state.get("version") != VERSION:
         raise LoaderError(f"a loader's state of version {state.get('version')!r}; this tfprep reads {VERSION}")
-    mine = identity(pipeline)
+    mine = identity(run)
     for name, value in mine.items():
         if name in OPTIONAL and name not in state:
             continue
@@ -112,9 +119,9 @@ def _files(source: Any) -> list[Any]:
     ]
 
 
-def _selection(pipeline: Pipeline) -> str:
+def _selection(run: Pipeline | LoaderPlan) -> str:
     """A digest of the samples that are drawn from, and of how often each is drawn."""
-    sampler, rows = pipeline.schedule.sampler, pipeline.schedule.rows
+    sampler, rows = run.schedule.sampler, run.schedule.rows
     parts = [type(sampler).__name__, sampler.size, *(str(getattr(sampler, name, "")) for name in ("sizes", "quotas"))]
     weights = getattr(sampler, "weights", None)
     arrays = [array.tobytes() for array in (rows, weights) if array is not None]

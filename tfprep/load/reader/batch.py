@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from tfprep.fields import Array
 from tfprep.load.order.schedule import BatchIndices, Numbers
-from tfprep.load.outputs import Output, row_bytes
+from tfprep.load.outputs import Output, fixed_shape, has_array, row_bytes
 from tfprep.load.reader.buffers import Buffers, SharedMemory
 from tfprep.load.reader.rows import Rows
 
@@ -215,11 +215,13 @@ class BatchMemory:
             pool.close()
 
     def _array(self, output: Output, rows: int) -> Array | list[Any]:
-        if None in output.shape:
-            return [None] * rows
-        shape = (rows, *(size for size in output.shape if size is not None))
-        if output.dtype == "string":
-            return np.empty(shape, object)
-        if output.name in self._pools:
-            return self._pools[output.name].lease(shape, output.dtype)
-        return np.empty(shape, output.dtype)
+        if output.name in self._pools and has_array(output):
+            return self._pools[output.name].lease((rows, *fixed_shape(output)), output.dtype)
+        return empty_array(output, rows)
+
+
+def empty_array(output: Output, rows: int) -> Array | list[Any]:
+    """An array of arbitrary content, or a list of nothing, for an output of `rows` rows."""
+    if None in output.shape:
+        return [None] * rows
+    return np.empty((rows, *fixed_shape(output)), object if output.dtype == "string" else output.dtype)

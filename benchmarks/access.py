@@ -1,0 +1,247 @@
+"""Processor time a sample of random access, beside our loader, Grain over ArrayRecord, and DataLoader over an image folder.
+
+    python benchmarks/access.py [--count 2000] [--rounds 5] [--seconds 2] [--python INTERPRETER] [--data DIR] [--json access.json]
+
+Each reading takes place in a process of its own, once a round, in another order each round: numbers in random order, and every
+image decoded to uint8 [224, 224, 3], from JPEG of quality 95 or raw bytes. The processor time is that of all its threads.
+ArrayRecord holds the same JPEG or raw bytes in records of its own, one a group, as Grain's guide says for random access, and they
+are decoded by the decoder that ours are. The image folder holds the same JPEG files, opened with Pillow as torchvision's
+ImageFolder opens them. The figures are medians over rounds; ratios are taken within a round. What is not installed is left out,
+and named.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+BATCH, SIZE = 64, 224
+Read = Callable[[list[int]], Any]
+"""Reads the samples of these numbers, one by one or together."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--count", type=int, default=2000, help="Number of images")
+    parser.add_argument("--rounds", type=int, default=5, help="Number of rounds")
+    parser.add_argument("--seconds", type=float, default=2.0, help="Seconds of each reading")
+    parser.add_argument("--data", type=Path, help="Folder that keeps the images for the next run")
+    parser.add_argument("--python", default=sys.executable, help="Interpreter with PyTorch and Grain")
+    parser.add_argument("--json", type=Path, help="File for the figures")
+    parser.add_argument("--reading", choices=READINGS, help=argparse.SUPPRESS)
+    parser.add_argument("--form", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.reading:
+        print(json.dumps(measured(options.data / options.form, options.reading, options.seconds)))
+        return
+    with tempfile.TemporaryDirectory() as own_folder:
+        folder = options.data or Path(own_folder)
+        write_datasets(folder, options.count)
+        figures = {form: compared(folder, form, options) for form in ("jpeg", "raw")}
+    if options.json:
+        options.json.write_text(
+            json.dumps({"arguments": {"count": options.count, "rounds": options.rounds}, **figures})
+        )
+
+
+def write_datasets(folder: Path, count: int) -> None:
+    from loader_data import write
+
+    from tfprep import codecs
+
+    write(folder / "jpeg", codecs.Jpeg(95), count)
+    write(folder / "raw", codecs.Raw(), count)
+
+
+def compared(folder: Path, form: str, options: argparse.Namespace) -> dict[str, Any]:
+    names = [name for name in READINGS if form == "jpeg" or name != "image folder, DataLoader"]
+    times: dict[str, list[float]] = {name: [] for name in names}
+    for number in range(options.rounds):
+        for name in names[:: 1 if number % 2 else -1]:
+            command = [options.python, __file__, "--data", str(folder), "--form", form, "--reading", name]
+            command += ["--seconds", str(options.seconds)]
+            done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+            if (microseconds := json.loads(done.stdout.splitlines()[-1])) is not None:
+                times[name].append(microseconds)
+    figures = {}
+    print(f"{form}: processor time a sample, and as a multiple of numpy_loader's")
+    for name, values in times.items():
+        if not values:
+            print(f"  {name:28} not installed, left out")
+            continue
+        ratio = median(mine / theirs for mine, theirs in zip(values, times["numpy_loader"], strict=True))
+        figures[name] = {"microseconds": median(values), "ratio": ratio}
+        print(f"  {name:28} {median(values):7.0f} µs {ratio:6.2f}")
+    return figures
+
+
+def measured(folder: Path, reading: str, seconds: float) -> float | None:
+    """Processor time a sample in microseconds; None where a package is missing."""
+    package, make = READINGS[reading]
+    if importlib.util.find_spec(package) is None:
+        return None
+    read, count = make(folder)
+    rng = np.random.default_rng(0)
+    read(rng.permutation(count)[: min(count, 20 * BATCH)].tolist())  # opens files, compares checksums, fills buffers
+    samples, spent, end = 0, 0.0, time.monotonic() + seconds
+    while time.monotonic() < end:
+        numbers = rng.permutation(count)[: 4 * BATCH].tolist()
+        began = time.process_time()
+        read(numbers)
+        spent += time.process_time() - began
+        samples += len(numbers)
+    return spent / samples * 1e6
+
+
+def batches(numbers: list[int]) -> list[list[int]]:
+    return [numbers[first : first + BATCH] for first in range(0, len(numbers), BATCH)]
+
+
+# --- tfprep -------------------------------------------------------------------------------------------------------------------
+
+
+def samples_of(folder: Path) -> Any:
+    import tfprep
+
+    return tfprep.open(folder).random_access("train", fields=["image", "label"])
+
+
+def one_by_one(folder: Path) -> tuple[Read, int]:
+    samples = samples_of(folder)
+    return lambda numbers: [samples[number] for number in numbers], len(samples)
+
+
+def together(folder: Path) -> tuple[Read, int]:
+    samples = samples_of(folder)
+    return lambda numbers: [samples.__getitems__(batch) for batch in batches(numbers)], len(samples)
+
+
+def numpy_loader(folder: Path) -> tuple[Read, int]:
+    """The loader's own order, without an end; it reads ahead by the same number of batches at either end of a turn."""
+    import tfprep
+
+    loader = tfprep.open(folder).numpy_loader(
+        "train", BATCH, fields=["image", "label"], cache=False, workers="threads", prefetch=2
+    )
+    stream = iter(loader.repeat())
+    return lambda numbers: [next(stream) for _ in batches(numbers)], loader.pipeline.schedule.size
+
+
+def data_loader(folder: Path) -> tuple[Read, int]:
+    samples = samples_of(folder)
+    return lambda numbers: list(torch_loader(samples, numbers)), len(samples)
+
+
+def torch_loader(samples: Any, numbers: list[int]) -> Any:
+    import torch
+
+    torch.set_num_threads(1)
+    return torch.utils.data.DataLoader(samples, batch_sampler=batches(numbers))
+
+
+# --- others -------------------------------------------------------------------------------------------------------------------
+
+
+def stored_images(folder: Path) -> list[bytes]:
+    """The bytes of the field `image` of every record."""
+    import pyarrow.parquet as pq
+
+    images = []
+    columns = ["shard", "image_offset", "image_size"]
+    for shard, offset, size in zip(
+        *pq.read_table(folder / "index.parquet", columns=columns).to_pydict().values(), strict=True
+    ):
+        path = sorted(folder.glob("bench-train.tfrecord-*-of-?????"))[shard]
+        with path.open("rb") as file:
+            file.seek(offset)
+            images.append(file.read(size))
+    return images
+
+
+def array_record(folder: Path) -> tuple[Read, int]:
+    from array_record.python.array_record_data_source import ArrayRecordDataSource
+    from array_record.python.array_record_module import ArrayRecordWriter
+
+    path = folder / "images.array_record"
+    if not path.exists():
+        writer = ArrayRecordWriter(str(path), "group_size:1")
+        for image in stored_images(folder):
+            writer.write(image)
+        writer.close()
+    source = ArrayRecordDataSource(str(path))
+    decode = decoder(folder.name)
+    return lambda numbers: [[decode(data) for data in source.__getitems__(batch)] for batch in batches(numbers)], len(
+        source
+    )
+
+
+def grain_dataset(folder: Path) -> tuple[Read, int]:
+    import grain
+
+    decode, count = decoder(folder.name), array_record(folder)[1]
+    dataset = grain.MapDataset.source(grain.sources.ArrayRecordDataSource(str(folder / "images.array_record"))).map(
+        decode
+    )
+    return lambda numbers: [dataset[number] for number in numbers], count
+
+
+def decoder(form: str) -> Callable[[bytes], Any]:
+    import simplejpeg
+
+    if form == "raw":
+        return lambda data: np.frombuffer(data, np.uint8).reshape(SIZE, SIZE, 3)
+    return lambda data: simplejpeg.decode_jpeg(data, "RGB")
+
+
+class ImageFolder:
+    """The images of a folder as torchvision's ImageFolder opens them, as arrays."""
+
+    def __init__(self, folder: Path) -> None:
+        if not folder.exists():
+            folder.mkdir()
+            for number, image in enumerate(stored_images(folder.parent)):
+                (folder / f"{number:08d}.jpg").write_bytes(image)
+        self.paths = sorted(folder.iterdir())
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, number: int) -> Any:
+        from PIL import Image
+
+        with self.paths[number].open("rb") as file:
+            return np.asarray(Image.open(file).convert("RGB"))
+
+
+def image_folder(folder: Path) -> tuple[Read, int]:
+    images = ImageFolder(folder / "images")
+    return lambda numbers: list(torch_loader(images, numbers)), len(images)
+
+
+READINGS: dict[str, tuple[str, Callable[[Path], tuple[Read, int]]]] = {
+    "numpy_loader": ("tfprep", numpy_loader),
+    "one by one": ("tfprep", one_by_one),
+    "64 together": ("tfprep", together),
+    "DataLoader": ("torch", data_loader),
+    "ArrayRecord, 64 together": ("array_record", array_record),
+    "Grain over ArrayRecord": ("grain", grain_dataset),
+    "image folder, DataLoader": ("torch", image_folder),
+}
+"""By name the package that a reading needs, and what makes its function and says how many samples there are."""
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,240 @@
+"""Samples by number, compared with TensorFlow's parser and Pillow, and with the values from which the records were written."""
+
+from __future__ import annotations
+
+import io
+import json
+import multiprocessing
+import pickle
+import threading
+from collections import Counter
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import tfprep
+from tests.conftest import CODECS, write_dataset
+from tfprep.errors import DatasetReplacedError, LoaderError, RecordError
+
+FIELDS = ["key", "variant", *CODECS]
+
+
+@pytest.fixture(scope="module")
+def data(photos):
+    return tfprep.open(photos.path)
+
+
+def same(sample, expected):
+    for name in CODECS:
+        assert np.array_equal(sample[name], expected[name]), name
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_every_sample_of_every_variant(photos, data, together):
+    samples = data.random_access("train", variant="all", fields=FIELDS)
+    assert len(samples) == 150
+    numbers = np.random.default_rng(0).permutation(150)
+    read = samples.__getitems__(numbers) if together else [samples[number] for number in numbers]
+    for number, sample in zip(numbers.tolist(), read, strict=True):
+        variant, row = divmod(number, 50)
+        same(sample, photos.values["train"][variant][row])
+        assert (sample["key"], sample["variant"]) == (photos.keys["train"][row], variant)
+
+
+def test_records_that_tensorflow_parses(photos, data):
+    tf = pytest.importorskip("tensorflow")
+    samples = data.random_access("train", variant="all", fields=["lossless", "label", "pose", "caption", "field"])
+    files = sorted(photos.path.glob("made-train.tfrecord-*")) + sorted(photos.path.glob("made-train_v1.tfrecord-*"))
+    feature = {name: tf.io.FixedLenFeature([], tf.string) for name in ("lossless", "caption", "field")}
+    feature |= {"label": tf.io.FixedLenFeature([], tf.int64), "pose": tf.io.FixedLenFeature([4], tf.float32)}
+    records = tf.data.TFRecordDataset([str(path) for path in files])
+    for number, payload in enumerate(records):
+        example = tf.io.parse_single_example(payload, feature)
+        sample = samples[number]
+        with Image.open(io.BytesIO(example["lossless"].numpy())) as image:
+            assert np.array_equal(sample["lossless"], np.asarray(image))
+        assert sample["label"] == example["label"].numpy()
+        assert np.array_equal(sample["pose"], example["pose"].numpy())
+        assert sample["caption"] == example["caption"].numpy().decode()
+        assert sample["field"].tobytes() == example["field"].numpy()
+    assert number == 99
+
+
+@pytest.mark.parametrize(("variant", "number", "expected"), [(0, 3, (0, 3)), (2, 3, (2, 3)), ("all", -1, (2, 49))])
+def test_numbers(photos, data, variant, number, expected):
+    samples = data.random_access("train", variant=variant)
+    at = photos.values["train"][expected[0]][expected[1]]
+    same(samples[number], at)
+    same(samples[np.int64(number)], at)
+
+
+@pytest.mark.parametrize("number", [11, -12, 1 << 40])
+def test_no_such_number(data, number):
+    with pytest.raises(IndexError, match="11 samples"):
+        data.random_access("val")[number]
+
+
+def test_a_sequence(data):
+    samples = data.random_access("val", fields=["key"])
+    assert [sample["key"] for sample in samples] == [f"val/{number:04d}" for number in range(11)]
+    assert samples.__getitems__([]) == []
+    assert samples.__getitems__([4, 4])[1] == {"key": "val/0004"}
+    with pytest.raises(TypeError):
+        samples["4"]
+
+
+def test_folds_and_mixes(data, photos):
+    train, validation = data.folds(5, seed=1)[2]
+    keys = [sample["key"] for part in (train, validation) for sample in part.random_access(fields=["key"])]
+    assert len(validation) == 10
+    assert sorted(keys) == photos.keys["train"]
+    mixed = tfprep.mix({train: 1, validation: 3})
+    assert [sample["key"] for sample in mixed.random_access(fields=["key"])] == keys
+    counts = Counter(
+        number >= 40 for batch in mixed.batch_sampler(batch_size=10, training=True, variants=0) for number in batch
+    )
+    assert counts[True] == pytest.approx(3 * counts[False], rel=0.35)
+
+
+def test_a_batch_sampler_of_a_fold_numbers_its_samples(data):
+    train, _ = data.folds(5)[0]
+    samples = train.random_access(variant="all", fields=["key", "variant"])
+    expected = train.numpy_loader(8, seed=2, fields=["key", "variant"])
+    batches = train.batch_sampler(8, seed=2)
+    for _ in range(2):
+        for numbers, batch in zip(batches, expected, strict=True):
+            read = samples.__getitems__(numbers)
+            assert [(sample["key"], sample["variant"]) for sample in read] == list(
+                zip(batch["key"], batch["variant"], strict=True)
+            )
+
+
+@pytest.mark.parametrize("step", [0, 1, 5, 6, 11, 12, 600])
+def test_a_batch_sampler_resumes_at_any_step(data, step):
+    options = {"batch_size": 8, "seed": 4, "order": "block", "block": 4}
+    whole = data.batch_sampler("train", **options).at_epoch(step // 6)
+    expected = [numbers for _ in range(3) for numbers in whole][step % 6 :]
+    resumed = data.batch_sampler("train", **options)
+    resumed.load_state_dict(json.loads(json.dumps(whole.state_at(step))))
+    epochs = [list(resumed) for _ in range(3)]
+    assert [numbers for epoch in epochs for numbers in epoch][: len(expected)] == expected
+    assert [len(epoch) for epoch in epochs] == [6 - step % 6, 6, 6]
+
+
+def test_the_state_of_a_batch_sampler_follows_what_is_read(data):
+    batches = data.batch_sampler("train", 8, seed=4)
+    unread = iter(batches)
+    iterator = iter(batches)
+    expected = [next(iterator) for _ in range(3)][2]
+    assert (
+        batches.state_dict()
+        == iterator.state_dict()
+        == batches.state_at(3)
+        == data.numpy_loader("train", 8, seed=4).state_at(3)
+    )
+    assert unread.state_dict()["step"] == 6
+    again = data.batch_sampler("train", 8, seed=4, start_step=2)
+    assert next(iter(again)) == expected
+    with pytest.raises(LoaderError, match="its seed is 4, here it is 5"):
+        data.batch_sampler("train", 8, seed=5).load_state_dict(batches.state_dict())
+
+
+def test_evaluation_reads_the_same_numbers_in_every_pass(data):
+    batches = data.batch_sampler("val", 4)
+    assert [list(batches) for _ in range(2)] == [[[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10]]] * 2
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda data: data.batch_sampler("train", 8, fields=["image"]), "'fields' does not decide the order"),
+        (lambda data: data.random_access("train", variant="rotate"), "variant is 'all' or a number, not 'rotate'"),
+        (lambda data: data.random_access("train", variant=3), "there is no variant 3"),
+        (lambda data: data.random_access("train", fields=["picture"]), "no field 'picture'"),
+    ],
+)
+def test_wrong_uses(data, call, message):
+    with pytest.raises(LoaderError, match=message):
+        call(data)
+
+
+def damage(path):
+    content = bytearray(path.read_bytes())
+    content[40] ^= 1
+    path.write_bytes(content)
+
+
+def test_a_record_that_cannot_be_read(tmp_path):
+    made = write_dataset(tmp_path / "made", samples={"train": 9}, shards=3, fields=["image", "label"])
+    damage(made.path / "made-train.tfrecord-00001-of-00003")
+    data = tfprep.open(made.path)
+    with pytest.raises(RecordError, match=r"00001-of-00003.*record 0.*train/0003"):
+        data.random_access("train")[3]
+    samples = data.random_access("train", on_bad="skip", fields=["key", "image"])
+    replaced = samples[3]["key"]
+    assert replaced != "train/0003"
+    assert samples[3]["key"] == replaced
+    assert samples.__getitems__([2, 3, 4])[1]["key"] == replaced
+    assert [bad["key"] for bad in samples.bad_records] == ["train/0003"]
+
+
+def test_a_dataset_that_is_built_again_meanwhile(tmp_path):
+    made = write_dataset(tmp_path / "made", samples={"train": 9}, shards=3, fields=["image", "label"])
+    samples = tfprep.open(made.path).random_access("train", fields=["image"])
+    before = samples[1]
+    pickled = pickle.dumps(samples)
+    other = write_dataset(tmp_path / "other", samples={"train": 9}, shards=3, fields=["image", "label"], seed=1)
+    for path in other.path.iterdir():
+        path.rename(made.path / path.name)
+    assert np.array_equal(samples[1]["image"], before["image"])  # of the file that is open
+    for number in (4, 8):
+        with pytest.raises(DatasetReplacedError):
+            samples[number]
+    with pytest.raises(DatasetReplacedError):
+        pickle.loads(pickled)
+
+
+def _labels(samples, numbers, answer):
+    answer.put([int(sample["label"]) for sample in samples.__getitems__(numbers)])
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_other_processes(photos, data, method):
+    samples = data.random_access("train", fields=["label"])
+    samples[0]
+    context = multiprocessing.get_context(method)
+    answer = context.Queue()
+    process = context.Process(target=_labels, args=(samples, [7, 3, 49], answer))
+    process.start()
+    assert answer.get(timeout=60) == [photos.values["train"][0][row]["label"] for row in (7, 3, 49)]
+    process.join()
+    assert samples[7]["label"] == photos.values["train"][0][7]["label"]
+
+
+def test_threads(photos, data):
+    samples = data.random_access("train", variant="all")
+    wrong = []
+
+    def read(seed):
+        for number in np.random.default_rng(seed).permutation(150)[:60].tolist():
+            try:
+                same(samples[number], photos.values["train"][number // 50][number % 50])
+            except BaseException as error:
+                wrong.append(error)
+
+    threads = [threading.Thread(target=read, args=(seed,)) for seed in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_a_store(photos, s3):
+    data = tfprep.open(s3.copy(photos.path))
+    samples = data.random_access("train", variant="all", fields=FIELDS)
+    for number, sample in zip([149, 3, 70], samples.__getitems__([149, 3, 70]), strict=True):
+        same(sample, photos.values["train"][number // 50][number % 50])
+    same(samples[8], photos.values["train"][0][8])

@@ -1,0 +1,128 @@
+"""The order of a loader as numbers of samples: a batch sampler for PyTorch, with a state that a run resumes from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tfprep.errors import LoaderError
+from tfprep.load.options import LoaderOptions
+from tfprep.load.plan import plan_loader
+from tfprep.load.selection import SplitRows, table_rows
+from tfprep.load.state import fingerprint, start_step, state_at
+
+AHEAD = 4096
+"""Numbers that are drawn at a time: a few thousand cost hardly more than a few."""
+
+
+class BatchSampler:
+    """Lists of numbers of samples, one a batch, in the exact order of a loader. Made by `Data.batch_sampler`.
+
+        photos, batches = data.random_access("train", variant="all"), data.batch_sampler("train", 32, seed=0)
+        for batch in DataLoader(photos, batch_sampler=batches, num_workers=8):
+            ...
+
+    In training each iterator that is read is the next epoch. The process that trains draws the order, so that it is the same for
+    any number of workers.
+
+    A `DataLoader` with workers takes numbers ahead of training: there, `state_dict` is ahead of the batches that have arrived.
+    Use torchdata's `StatefulDataLoader`, whose state is right for any number of workers, or count steps and save
+    `state_at(step)`.
+    """
+
+    def __init__(self, sources: Sequence[SplitRows], options: LoaderOptions) -> None:
+        self._plan = plan = plan_loader(sources, options)
+        self._schedule = plan.schedule
+        if not isinstance(plan.schedule.counts, int):
+            raise LoaderError("datasets of different numbers of variants have no numbers in common; give variants=0")
+        self._rows = table_rows(plan.sources, plan.table)
+        self._samples = plan.table.samples if self._rows is None else len(self._rows)
+        self._start = self._next = options.start_step
+        self._latest: _Pass | None = None
+
+    def __iter__(self) -> Iterator[list[int]]:
+        """Return the batches of the next epoch, or after `load_state_dict` those that are left of one."""
+        return _Pass(self)
+
+    def __len__(self) -> int:
+        return self._schedule.steps_per_epoch
+
+    def __repr__(self) -> str:
+        names = ", ".join(f"{source.dataset.name}/{source.split}" for source in self._plan.sources)
+        size, order = self._plan.options.batch_size, self._schedule.order.name
+        files = fingerprint(self._plan.sources)
+        return f"<BatchSampler of {names}: {len(self):,} batches of {size} in {order} order, files {files}>"
+
+    def at_epoch(self, number: int) -> BatchSampler:
+        """Let the next iterator be this epoch of the run, from 0, and those behind it the epochs that follow."""
+        if isinstance(number, bool) or not isinstance(number, int | np.integer) or number < 0:
+            raise LoaderError(f"epochs are numbered from 0, not {number!r}")
+        self._next = int(number) * len(self)
+        return self
+
+    def state_at(self, step: int) -> dict[str, Any]:
+        """Return the state before a step of the run, a small JSON object; steps are counted over all epochs, from 0."""
+        return state_at(self._plan, step)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state before the step that the iterator read last gives next, a small JSON object."""
+        return state_at(self._plan, self._next if self._latest is None else self._latest.step)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Let the next iterator continue where this state was taken, and end where that epoch ends.
+
+        Raises:
+            LoaderError: The state belongs to another run: other files, seed, batch size, order or selection.
+        """
+        self._next, self._latest = start_step(self._plan, state), None
+
+    def _begin(self, reader: _Pass) -> tuple[int, int]:
+        """The steps [first, stop) of a pass that begins now."""
+        first = self._next
+        stop = first - first % len(self) + len(self)
+        self._next = self._start if self._schedule.epochs else stop
+        self._latest = reader
+        return first, stop
+
+    def _numbers(self, steps: Sequence[int]) -> list[list[int]]:
+        batches = []
+        for indices in self._schedule.batch_indices(steps):
+            number = indices.row if self._rows is None else np.searchsorted(self._rows, indices.row)
+            batches.append((indices.variant * self._samples + number).tolist())
+        return batches
+
+
+class _Pass(Iterator[list[int]]):
+    """The batches of one epoch. It begins with its first batch: a `DataLoader` makes iterators that it never reads."""
+
+    def __init__(self, sampler: BatchSampler) -> None:
+        self._sampler = sampler
+        self._steps: tuple[int, int] | None = None
+        self._drawn: list[list[int]] = []
+
+    @property
+    def step(self) -> int:
+        """The step of the next batch."""
+        return self._sampler._next if self._steps is None else self._steps[0]
+
+    def __next__(self) -> list[int]:
+        self._steps = first, stop = self._steps or self._sampler._begin(self)
+        if first >= stop:
+            raise StopIteration
+        if not self._drawn:
+            size = self._sampler._plan.options.batch_size
+            steps = range(first, min(stop, first + max(1, AHEAD // size)))
+            self._drawn = self._sampler._numbers(steps)[::-1]
+        self._steps = first + 1, stop
+        return self._drawn.pop()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state before the next batch."""
+        return self._sampler.state_at(self.step)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where this state was taken (see `BatchSampler.load_state_dict`)."""
+        self._sampler.load_state_dict(state)
+        self._steps, self._drawn = None, []

@@ -1,0 +1,129 @@
+"""Samples by number, for PyTorch's map-style datasets, Grain and whatever else brings an order of its own.
+
+A sample's number is its place in the index; with `variant="all"` the samples of variant 0 come first, then those of variant 1,
+and so on, as the records lie on disk.
+"""
+
+from __future__ import annotations
+
+import operator
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Literal, SupportsIndex, TypeAlias
+
+import numpy as np
+
+from tfprep.load.numpy_loader import with_text
+from tfprep.load.options import LoaderOptions
+from tfprep.load.order.schedule import BatchIndices, Numbers
+from tfprep.load.pipeline import Pipeline
+from tfprep.load.reader.batch import Batch, empty_array
+from tfprep.load.reader.thread_state import ThreadState
+from tfprep.load.selection import SplitRows, table_rows
+from tfprep.load.state import fingerprint
+
+VariantOrAll: TypeAlias = int | Literal["all"]
+
+REQUESTS = 16
+"""Records that are fetched from a store at a time."""
+
+
+class RandomAccess:
+    """The samples of a split by number: a sequence of dicts of NumPy arrays by field. Made by `Data.random_access`.
+
+        photos = data.random_access("train", fields=["image", "label"])
+        photos[7]["image"]                                              # uint8 [H, W, C]
+
+    It is a map-style dataset for `torch.utils.data.DataLoader`, which gets all samples of a batch in one call, and a
+    `grain.RandomAccessDataSource`. Text is str. Any number of threads may read at once; a process that is forked, or gets a
+    pickle, opens the files anew. Samples with an array that no other has keep no memory but their own.
+    """
+
+    def __init__(self, sources: Sequence[SplitRows], options: LoaderOptions, class_names: Sequence[str] = ()) -> None:
+        """`options.variants` is a number or "all"."""
+        self._pipeline = Pipeline(sources, options, class_names)
+        rows = table_rows(self._pipeline.sources, self._pipeline.table)
+        self._rows: Numbers | None = None if rows is None else np.asarray(rows)
+        self._samples = self._pipeline.table.samples if self._rows is None else len(self._rows)
+        self._threads = threading.local()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return RandomAccess, (self._pipeline.sources, self._pipeline.options, self._pipeline.class_names)
+
+    def __len__(self) -> int:
+        return self._samples * self._pipeline.schedule.times
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __repr__(self) -> str:
+        """The dataset, its files and the options: Grain compares it when it resumes."""
+        names = ", ".join(f"{source.dataset.name}/{source.split}" for source in self._pipeline.sources)
+        options = self._pipeline.options
+        chosen = f"fields={[output.name for output in self._pipeline.outputs.outputs]}, variant={options.variants!r}"
+        digest = fingerprint(self._pipeline.sources)
+        return f"<RandomAccess to {len(self):,} samples of {names}: {chosen}, files {digest}>"
+
+    def __getitem__(self, number: SupportsIndex) -> dict[str, Any]:
+        """Return one sample.
+
+        Raises:
+            IndexError: There is no such number.
+            RecordError: The record cannot be read; the message names it.
+        """
+        return self.__getitems__([number])[0]
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return (self[number] for number in range(len(self)))
+
+    def __getitems__(self, numbers: Sequence[SupportsIndex]) -> list[dict[str, Any]]:
+        """Return several samples, which are read and decoded together: less time a sample than one by one.
+
+        Raises:
+            IndexError: There is no such number.
+            RecordError: A record cannot be read; the message names it.
+        """
+        if not len(numbers):
+            return []
+        batch = self._read(self._indices(numbers))
+        values = with_text(batch)
+        return [{name: value[row] for name, value in values.items()} for row in range(len(numbers))]
+
+    @property
+    def bad_records(self) -> list[dict[str, Any]]:
+        """The records that this process could not read and replaced, with on_bad="skip": path, record, key and reason of each."""
+        return self._pipeline.bad.report()
+
+    def close(self) -> None:
+        """Close the files."""
+        self._pipeline.close()
+
+    def _indices(self, numbers: Sequence[SupportsIndex]) -> BatchIndices:
+        wanted = np.array([operator.index(number) for number in numbers], np.int64)
+        total = len(self)
+        if (wrong := wanted[(wanted < -total) | (wanted >= total)]).size:
+            raise IndexError(f"there are {total:,} samples, numbered from 0; there is no {wrong[0]}")
+        variant, position = np.divmod(wanted % total, self._samples)
+        choice = self._pipeline.options.variants
+        if isinstance(choice, int):
+            variant = np.full_like(variant, choice)
+        return BatchIndices(position if self._rows is None else self._rows[position], variant, wanted % total)
+
+    def _read(self, indices: BatchIndices) -> Batch:
+        rows = len(indices.row)
+        outputs = self._pipeline.plan.batch_outputs
+        batch = Batch(0, indices, {output.name: empty_array(output, rows) for output in outputs})
+        fill = self._pipeline.fill
+        if not self._pipeline.is_remote or rows == 1:
+            fill(batch, 0, rows, self._state())
+            return batch
+        with ThreadPoolExecutor(min(REQUESTS, rows)) as pool:  # each waits for an answer of the store
+            list(pool.map(lambda row: fill(batch, row, row + 1, self._state()), range(rows)))
+        return batch
+
+    def _state(self) -> ThreadState:
+        if not hasattr(self._threads, "state"):
+            self._threads.state = ThreadState(threading.current_thread().name)
+        state: ThreadState = self._threads.state
+        return state
