@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
@@ -22,12 +23,8 @@ def samples(photos):
 def test_the_tutorial(session, capsys):  # noqa: F811
     blocks = BLOCK.findall((DOCS / "tutorials" / "grain.md").read_text())
     follow(blocks, session)
-    accuracy = [
-        float(line.split("accuracy: ")[1].split()[0])
-        for line in capsys.readouterr().out.splitlines()
-        if "accuracy: " in line
-    ]
-    assert accuracy[-1] > 0.4  # guessing gives 0.33
+    accuracy = re.findall(r" accuracy: (\S+)", capsys.readouterr().out)
+    assert float(accuracy[-1]) > 0.5  # guessing gives 0.33
 
 
 def test_every_sample_once_an_epoch(photos, samples):
