@@ -4,10 +4,12 @@
     python benchmarks/leaks.py speed [--count 1000000] [--json FILE]
     python benchmarks/leaks.py cost --data FOLDER [--rounds 7] [--json FILE]
 
-`recall` changes every picture of a folder in five ways, and compares its hash with those of all other pictures: the share of the
-changed pictures that are found, by distance, and the number of pairs of different pictures that are mistaken for duplicates.
-Pictures whose names are equal before the last number are frames of one video. Their pairs are counted apart: they are alike.
-`cost` builds the folder with and without hashes in turn, in this process, and gives the ratio of the medians of processor time.
+`recall` plants a copy of every picture of a folder, changed by Pillow in one of several ways, in a second split, and builds a
+dataset of both: the share of the copies that `find_leaks` finds, and the pairs of other pictures that it takes for copies. Ten
+pictures are planted under two labels as well. Pictures whose names are equal before the last number are frames of one video, and
+their pairs do not count. `false` cuts pictures into pieces, and counts the pairs of pieces of different pictures that are called
+alike. `cost` builds the folder with and without hashes in turn, in this process, and gives the ratio of the medians of processor
+time.
 """
 
 from __future__ import annotations
@@ -20,75 +22,142 @@ import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import cv2
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 from tfprep import Recipe, augment, codecs, sources
 from tfprep.builder import BuildOptions, build
-from tfprep.images import decode_image, perceptual_hash
+from tfprep.dataset import open_dataset
+from tfprep.inspect import find_leaks
 from tfprep.inspect.fingerprints import near_pairs
 
-DISTANCES = (0, 2, 4, 6, 8, 10, 12)
 SIZE = 224
+TWO_LABELS = 10
+Picture = Image.Image
 
 
-def jpeg(pixels: np.ndarray, quality: int) -> np.ndarray:
-    _, data = cv2.imencode(".jpg", pixels[:, :, ::-1], [cv2.IMWRITE_JPEG_QUALITY, quality])
-    return decode_image(data.tobytes())
+def cropped(picture: Picture, share: float) -> Picture:
+    """Cut `share` of each side off, half of it at either end."""
+    x, y = (round(side * share / 2) for side in picture.size)
+    return picture.crop((x, y, picture.width - x, picture.height - y))
 
 
-def crop(pixels: np.ndarray, share: float) -> np.ndarray:
-    """Cut `share` off in all: half of it from each of two sides, in both directions."""
-    y, x = (round(side * share / 2) for side in pixels.shape[:2])
-    return pixels[y : pixels.shape[0] - y, x : pixels.shape[1] - x]
+def marked(picture: Picture) -> Picture:
+    copy = picture.copy()
+    font = ImageFont.load_default(size=max(8, picture.height // 10))
+    place = (picture.width * 0.08, picture.height * 0.45)
+    ImageDraw.Draw(copy, "RGBA").text(place, "(c) SAMPLE PHOTO", fill=(255, 255, 255, 150), font=font)
+    return copy
 
 
-CHANGES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
-    "copy": lambda pixels: pixels,
-    "resized to 50 %": lambda pixels: np.asarray(
-        Image.fromarray(pixels).resize((pixels.shape[1] // 2, pixels.shape[0] // 2))
-    ),
-    "JPEG of quality 50": lambda pixels: jpeg(pixels, 50),
-    "cropped by 5 %": lambda pixels: crop(pixels, 0.05),
-    "brightened by 20 %": lambda pixels: cv2.convertScaleAbs(pixels, alpha=1.2),
+def framed(picture: Picture) -> Picture:
+    return ImageOps.expand(picture, border=picture.width // 20, fill=(0, 0, 0))
+
+
+CHANGES: dict[str, Callable[[Picture], Picture]] = {
+    "equal pixels": lambda picture: picture,
+    "JPEG of quality 50": lambda picture: picture,
+    "resized to 50 %": lambda picture: picture.resize((picture.width // 2, picture.height // 2)),
+    "gray": lambda picture: picture.convert("L").convert("RGB"),
+    "brighter by 20 %": lambda picture: picture.point(lambda value: min(255, round(value * 1.2))),
+    "mirrored": ImageOps.mirror,
+    "rotated by 90°": lambda picture: picture.transpose(Image.Transpose.ROTATE_90),
+    "rotated by 180°": lambda picture: picture.transpose(Image.Transpose.ROTATE_180),
+    "cropped by 5 %": lambda picture: cropped(picture, 0.05),
+    "watermark": marked,
+    "border of 5 %": framed,
 }
 
 
-def pictures(folder: Path) -> Iterator[tuple[str, np.ndarray]]:
-    for path in sorted(folder.rglob("*")):
-        if path.suffix.lower() in (".png", ".jpg", ".jpeg") and "annot" not in path.parent.name:
-            yield path.name, decode_image(path.read_bytes())
+def pictures(folder: Path) -> list[Path]:
+    found = (path for path in sorted(folder.rglob("*")) if path.suffix.lower() in (".png", ".jpg", ".jpeg"))
+    return [path for path in found if "annot" not in path.parent.name]
+
+
+def video(name: str) -> str:
+    return re.match(r"(.*?)[_. -]*\d*\.\w+$", Path(name).name)[1]
+
+
+def found_in(raw: Path, out: Path) -> tuple[Any, set[tuple[str, str]]]:
+    """Build `raw/{split}/{label}/` and return the leaks with the pairs of names across splits."""
+    recipe = Recipe(
+        name="leaks",
+        source=sources.Folder("{split}/{label}/**"),
+        geometry=[augment.Resize(SIZE, SIZE)],
+        store={"image": codecs.Jpeg(90), "label": codecs.Scalar()},
+    )
+    build(recipe, out, raw, options=BuildOptions(workers=0))
+    leaks = find_leaks(open_dataset(str(out)), most_pairs=10**6)
+    return leaks, {tuple(sorted((Path(pair.first).stem, Path(pair.second).stem))) for pair in leaks.pairs}
 
 
 def recall(arguments: argparse.Namespace) -> dict[str, Any]:
-    names, hashes, changed = [], [], {name: [] for name in CHANGES}
-    for name, pixels in pictures(arguments.data):
-        names.append(re.match(r"(.*?)[_. -]*\d*\.\w+$", name)[1])
-        hashes.append(perceptual_hash(pixels))
-        for change, function in CHANGES.items():
-            changed[change].append(perceptual_hash(np.ascontiguousarray(function(pixels))))
-    own = np.array(hashes, np.uint64)
-    bits = {change: np.bitwise_count(own ^ np.array(others, np.uint64)) for change, others in changed.items()}
-    apart = np.bitwise_count(own[:, None] ^ own[None])
-    same = np.array(names)[:, None] == np.array(names)[None]
-    upper = np.triu(np.ones_like(same), 1)
-    print(f"{len(own)} pictures of {arguments.data}")
-    print(f"{'share found, by distance':30}", *(f"{d:>7}" for d in DISTANCES))
-    for change, of_change in bits.items():
-        print(f"{change:30}", *(f"{np.mean(of_change <= d):7.1%}" for d in DISTANCES))
-    rows = {"pairs of other pictures": apart[upper & ~same], "pairs of one video": apart[upper & same]}
-    for what, of_pairs in rows.items():
-        print(f"{what + f' ({len(of_pairs):,})':30}", *(f"{int((of_pairs <= d).sum()):7}" for d in DISTANCES))
-    return {
-        "pictures": len(own),
-        "recall": {change: {d: float(np.mean(of <= d)) for d in DISTANCES} for change, of in bits.items()},
-        "pairs": {what: {"of": len(of), **{d: int((of <= d).sum()) for d in DISTANCES}} for what, of in rows.items()},
-    }
+    paths = pictures(arguments.data)
+    results: dict[str, Any] = {"pictures": len(paths), "found": {}, "others": {}, "seconds": {}}
+    for change, function in CHANGES.items():
+        with tempfile.TemporaryDirectory() as folder:
+            raw = Path(folder, "raw")
+            for label in ("train/a", "val/a", "val/b"):
+                (raw / label).mkdir(parents=True)
+            for number, path in enumerate(paths):
+                picture = Image.open(path).convert("RGB")
+                picture.save(raw / "train" / "a" / f"{number}.png", compress_level=1)
+                name, quality = ("jpg", 50) if "quality" in change else ("png", 0)
+                label = "b" if number < TWO_LABELS else "a"
+                function(picture).save(raw / "val" / label / f"{number}c.{name}", compress_level=1, quality=quality)
+            leaks, pairs = found_in(raw, Path(folder, "out"))
+        planted = {tuple(sorted((str(number), f"{number}c"))) for number in range(len(paths))}
+        videos = [video(path.name) for path in paths]
+        others = [pair for pair in pairs - planted if not same_video(pair, videos)]
+        results["found"][change] = len(pairs & planted) / len(paths)
+        results["others"][change] = len(others)
+        found = len(pairs & planted)
+        print(
+            f"{change:22} {found:5} of {len(paths)} found ({found / len(paths):6.1%}), {len(others)} pairs of other "
+            f"pictures, {leaks.two_labels_count} samples under two labels of {2 * TWO_LABELS}, "
+            f"{leaks.search.candidates} candidates",
+            flush=True,
+        )
+    return results
+
+
+def same_video(pair: tuple[str, str], videos: list[str]) -> bool:
+    one, other = (videos[int(name.rstrip("c"))] for name in pair)
+    return bool(one) and one == other
+
+
+def false(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Pieces of pictures in grids of 1 to 4 a side: pieces of one picture do not count, since those of two grids overlap."""
+    with tempfile.TemporaryDirectory() as folder:
+        raw, count = Path(folder, "raw"), 0
+        for split in ("train", "val"):
+            (raw / split / "a").mkdir(parents=True)
+        for number, path in enumerate(pictures(arguments.data)):
+            picture = Image.open(path).convert("RGB")
+            for side in (1, 2, 3, 4):
+                width, height = picture.width // side, picture.height // side
+                for x in range(0, width * side, width):
+                    for y in range(0, height * side, height):
+                        piece = picture.crop((x, y, x + width, y + height)).resize((96, 96))
+                        piece.save(raw / ("train", "val")[count % 2] / "a" / f"{number}-{count}.png", compress_level=1)
+                        count += 1
+        started = time.perf_counter()
+        leaks, _ = found_in(raw, Path(folder, "out"))
+        seconds = time.perf_counter() - started
+    wrong = [
+        pair for pair in leaks.pairs if Path(pair.first).stem.split("-")[0] != Path(pair.second).stem.split("-")[0]
+    ]
+    plain = sum(not pair.distance for pair in wrong)
+    print(
+        f"{count} pieces, {leaks.search.candidates} candidates, {len(wrong)} pairs of pieces of different pictures, {plain} of "
+        f"them of equal hashes (plain pieces), {seconds:.1f} s with the build"
+    )
+    listed = [(pair.first, pair.second, pair.distance, pair.orientation, pair.correlation) for pair in wrong]
+    return {"pieces": count, "candidates": leaks.search.candidates, "pairs": listed}
 
 
 def speed(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -102,12 +171,10 @@ def speed(arguments: argparse.Namespace) -> dict[str, Any]:
         for n in range(half):  # the first thousandth differs from the second in four bits
             flips = np.bitwise_xor.reduce(np.uint64(1) << rng.choice(64, 4, replace=False).astype(np.uint64))
             hashes[n] = hashes[n + half] ^ flips
-        started, found, pairs = time.perf_counter(), 0, 0
-        for first, second, _ in near_pairs(hashes, 4):
-            low, high = np.minimum(first, second), np.maximum(first, second)
-            found += int(((low < half) & (high == low + half)).sum())
-            pairs += len(first)
-        seconds = time.perf_counter() - started
+        started = time.perf_counter()
+        low, high = near_pairs(hashes, arguments.distance)
+        seconds, pairs = time.perf_counter() - started, len(low)
+        found = int(((low < half) & (high == low + half)).sum())
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         print(f"{kind}: {arguments.count:,} hashes in {seconds:.1f} s, {pairs:,} pairs, peak {peak:,} bytes")
         print(f"  {found} of {half} planted pairs found")
@@ -143,15 +210,16 @@ def cost(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("recall", "speed", "cost"))
+    parser.add_argument("what", choices=("recall", "false", "speed", "cost"))
     parser.add_argument("--data", type=Path, help="folder of images")
     parser.add_argument("--count", type=int, default=10**6)
+    parser.add_argument("--distance", type=int, default=8, help="bits, for speed")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     if arguments.what != "speed" and arguments.data is None:
         parser.error("--data is needed")
-    result = {"recall": recall, "speed": speed, "cost": cost}[arguments.what](arguments)
+    result = {"recall": recall, "false": false, "speed": speed, "cost": cost}[arguments.what](arguments)
     if arguments.json:
         arguments.json.write_text(json.dumps(result, indent=1) + "\n")
 

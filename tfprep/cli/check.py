@@ -13,7 +13,7 @@ from tfprep.cli.values import OLD_FOLDER, PATH
 
 if TYPE_CHECKING:
     from tfprep.inspect.groups import Suspicion
-    from tfprep.inspect.leaks import Leaks
+    from tfprep.inspect.leaks import Leaks, Pair
 
 EXIT_LEAKS = 4
 _PAIRS_SHOWN = 10
@@ -24,9 +24,8 @@ _PAIRS_SHOWN = 10
 @click.option(
     "--distance",
     type=click.IntRange(0, 12),
-    default=4,
-    show_default=True,
-    help="Largest number of bits, of 64, in which the perceptual hashes of near duplicates differ.",
+    help="Largest number of bits, of 64, in which the perceptual hashes of near duplicates differ; 10 by default, and 8 for more "
+    "than 200,000 samples.",
 )
 @click.option(
     "--exclude",
@@ -45,10 +44,12 @@ _PAIRS_SHOWN = 10
 @click.option("--pairs", type=click.IntRange(0), default=1000, show_default=True, help="Number of pairs to list.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def command(
-    folder: str, distance: int, exclude: Path | None, groups: Path | None, html: Path | None, data: Path | None,
+    folder: str, distance: int | None, exclude: Path | None, groups: Path | None, html: Path | None, data: Path | None,
     pairs: int, as_json: bool,
 ) -> int:  # fmt: skip
-    """Find pictures of the dataset in FOLDER (a path or a URL) that occur twice, exactly or nearly, above all in two splits.
+    """Find pictures of the dataset in FOLDER (a path or a URL) that occur twice, above all in two splits or under two labels.
+
+    Equal, nearly equal, mirrored and rotated pictures are found; those that are alike are compared by their details.
 
     Exit status 4: pictures occur in several splits.
     """
@@ -61,11 +62,11 @@ def command(
     from tfprep.storage.local import write_whole
 
     dataset = open_dataset(folder)
-    with tqdm(unit=" images", disable=None, leave=False, delay=2, desc="hashing") as bar:
+    with tqdm(unit=" images", disable=None, leave=False, delay=2, desc="comparing pictures") as bar:
 
         def on_record(done: int, total: int) -> None:
-            bar.total = total
-            bar.update(done - bar.n)
+            bar.total, bar.n = total, done
+            bar.update(0)
 
         leaks = find_leaks(dataset, distance=distance, most_pairs=pairs, on_record=on_record)
     suspicions = suspected_groups(dataset, leaks.fingerprints, data)
@@ -76,7 +77,7 @@ def command(
     if as_json:
         text.print_json(leaks_json(leaks, suspicions))
     else:
-        text.echo("\n".join([*_lines(folder, leaks), *_suspicion_lines(suspicions), *written]))
+        text.echo("\n".join([*_lines(folder, leaks), *_suspicion_lines(suspicions), *_advice(folder, leaks, written)]))
     return EXIT_LEAKS if leaks.straddle else 0
 
 
@@ -96,15 +97,18 @@ def _write_lists(leaks: Leaks, exclude: Path | None, groups: Path | None) -> lis
 
 
 def _lines(folder: str, leaks: Leaks) -> Iterator[str]:
+    from tfprep.inspect.leaks import searched_for
+
     counts = leaks.counts
     yield f"{folder}: {text.number(sum(leaks.samples.values()), 'sample')} in {', '.join(leaks.samples)}"
     yield text.table(
         [
             ("pairs of images", "across splits", "within a split"),
             ("equal files", counts.exact_across, counts.exact_within),
-            (f"alike (at most {leaks.distance} of 64 bits differ)", counts.near_across, counts.near_within),
+            ("alike, equal files included", counts.near_across, counts.near_within),
         ]
     )
+    yield f"Searched for: {searched_for(leaks)}"
     if leaks.unhashed:
         unhashed = text.number(leaks.unhashed, "sample has", "samples have")
         yield f"{unhashed} no perceptual hash and no stored image: compared by file only"
@@ -115,8 +119,28 @@ def _lines(folder: str, leaks: Leaks) -> Iterator[str]:
         for other, count in others.items():
             yield f"{count:,} of {leaks.samples[split]:,} samples of {split} occur in {other} too"
     for pair in [pair for pair in leaks.pairs if pair.straddles][:_PAIRS_SHOWN]:
-        how = "equal" if pair.exact else f"{pair.distance} bits"
-        yield f"  {pair.first_split}: {pair.first}  {pair.second_split}: {pair.second}  ({how})"
+        yield _pair_line(pair)
+    if leaks.two_labels:
+        yield f"The same picture under two labels: {text.number(leaks.two_labels_count, 'sample')}"
+        yield from (_pair_line(pair) for pair in leaks.two_labels[:_PAIRS_SHOWN])
+
+
+def _pair_line(pair: Pair) -> str:
+    from tfprep.inspect.leaks import likeness
+
+    labels = [f", label {label}" for label in pair.labels] if pair.labels else ["", ""]
+    return (
+        f"  {pair.first_split}: {pair.first}{labels[0]}  {pair.second_split}: {pair.second}{labels[1]}  "
+        f"({likeness(pair)})"
+    )
+
+
+def _advice(folder: str, leaks: Leaks, written: Sequence[str]) -> Iterator[str]:
+    """Yield what was written, or the lines that make a recipe keep like pictures together."""
+    yield from written
+    if leaks.straddle and not written:
+        yield f"To keep like pictures in one split: tfprep check {folder} --groups groups.csv, and in the recipe"
+        yield "  splits=sources.Fractions(train=0.8, val=0.2, group_by=sources.GroupFile(HERE / 'groups.csv'))"
 
 
 def _suspicion_lines(suspicions: Sequence[Suspicion]) -> Iterator[str]:

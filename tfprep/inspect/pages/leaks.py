@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from tfprep.dataset import Dataset
 from tfprep.inspect.groups import Suspicion
-from tfprep.inspect.leaks import Leaks, Pair
+from tfprep.inspect.leaks import Leaks, Pair, searched_for
 from tfprep.inspect.pages.pictures import Place, pictures_of
 from tfprep.pages import render
 
@@ -32,6 +32,8 @@ def leaks_page(data: Dataset, leaks: Leaks, suspicions: Sequence[Suspicion]) -> 
         title=f"{data.name}: duplicates and leaks",
         leaks=leaks,
         samples=sum(leaks.samples.values()),
+        searched_for=searched_for(leaks),
+        two_labels=pairs_with_pictures(data, leaks, leaks.two_labels[:_MOST_PAIRS], _PICTURE_PX),
         leaking=[
             (split, other, f"{count:,}", f"{100 * count / leaks.samples[split]:.2f} %")
             for split, row in leaks.leaking.items()
@@ -73,11 +75,13 @@ def leaks_json(leaks: Leaks, suspicions: Sequence[Suspicion]) -> dict[str, Any]:
     return {
         "samples": leaks.samples,
         "distance": leaks.distance,
+        "search": asdict(leaks.search),
         "unhashed": leaks.unhashed,
         "undigested": leaks.undigested,
         "pairs": asdict(leaks.counts),
         "leaking": leaks.leaking,
         "excluded": len(leaks.excluded),
         "listed": [{**asdict(pair), "straddles": pair.straddles} for pair in leaks.pairs],
+        "two_labels": {"samples": leaks.two_labels_count, "listed": [asdict(pair) for pair in leaks.two_labels]},
         "suspected_groups": [asdict(one) for one in suspicions],
     }
