@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 from tfprep.errors import DatasetError, SourceError
 from tfprep.fields import Kind
-from tfprep.sources.patterns import Pattern, Template
+from tfprep.sources.patterns import Template
 from tfprep.sources.raw import parse_reference
 from tfprep.sources.rows import RawCell
 from tfprep.sources.source import Entry, class_name_fault, key_of
@@ -199,7 +199,7 @@ class Columns:
     `numbers` the class numbers by label field, `single` the label fields of several columns of which each row has one; `whole`
     the scalar fields of whole numbers; `key`, `split` and `group` are columns. `separator` divides the classes in a cell of
     `label`. With `by_file`, `{split}` in a path is what it stands for in the path of the table, and no column.
-    `split_of` gives the split by the path of the image, and `places` the path of an image in any folder by its name.
+    `places` gives the path of an image in any folder by its name.
     """
 
     files: Mapping[str, Template]
@@ -208,7 +208,6 @@ class Columns:
     whole: frozenset[str]
     single: frozenset[str]
     separator: str | None
-    split_of: Pattern | None
     key: str | None
     split: str | None
     group: str | None
@@ -241,11 +240,6 @@ class Columns:
             else _read_cell(name_cell, self.key, cells, row)
         )
         split = split if self.split is None else _read_cell(name_cell, self.split, cells, row)
-        if self.split_of is not None:
-            holes = self.split_of.match_path(files[0])
-            if holes is None:
-                raise SourceError(f"'image': {files[0]!r} does not fit {self.split_of.text!r}, which gives the splits")
-            split = key_of(holes["split"])
         group = None if self.group is None else _read_cell(name_cell, self.group, cells, row)
         return Entry(key, split, files, values), group
 

@@ -27,7 +27,7 @@ from tfprep.sources.source import (
     constructor_text,
     key_of,
 )
-from tfprep.sources.splits import Fractions, Row, check_split_name, split_rows
+from tfprep.sources.splits import Fractions, Row, check_split_name, is_split_pattern, split_rows
 from tfprep.sources.walk import MatchedFile, walk
 
 
@@ -38,7 +38,8 @@ class Folder:
     Attributes:
         image: A pattern as `tfprep.sources.patterns` describes. `{label}/**` (the default) takes every folder below the root as a
             class, with all images below it; `{split}/{label}/**` reads `train/cat/1.jpg`; `**` has no classes.
-        splits: `Fractions`, or the names to take of those that `{split}` finds. With neither, all samples are `train`.
+        splits: `Fractions`, or the names to take of those that `{split}` finds, or a pattern of the images' paths with `{split}`.
+            With none of these, all samples are `train`.
         classes: The class names in the order of their numbers. By default they are the folders that hold images, sorted by code
             points, so "10" comes before "2", as in Keras.
         pixels: How images become pixels, if not as 8-bit RGB: `{"image": sources.Pixels()}` keeps 16 bits, floats and all bands.
@@ -95,8 +96,9 @@ def _folder_rows(
         yield Entry(key_of(path), image.split, (path,), image.values), dicom_group(splits, root, path)
 
 
-Splits: TypeAlias = "Fractions | tuple[str, ...] | None"
-"""Fractions; or the names to take of the folders that `{split}` stands for; or None for all of them."""
+Splits: TypeAlias = "Fractions | str | tuple[str, ...] | None"
+"""Fractions; or the names to take of the folders that `{split}` stands for; or None for all of them; or a pattern of the samples'
+paths with `{split}`."""
 
 DICOM_GROUPS = ("PatientID", "StudyInstanceUID", "SeriesInstanceUID")
 """Elements of DICOM's header that `Fractions(group_by=...)` takes: all images of one patient, study or series are in one
@@ -126,6 +128,8 @@ def check_splits(splits: Any, pattern: Pattern, where: str) -> Splits:
         return splits
     if splits is None:
         return None
+    if is_split_pattern(splits) and not by_folder:
+        return compile_pattern(splits, f"{where}: splits").text
     if not isinstance(splits, tuple | list) or not all(isinstance(name, str) for name in splits):
         raise RecipeError(f"{where}: expected splits to be Fractions(...) or a tuple of names; got {splits!r}")
     if not by_folder:

@@ -21,7 +21,7 @@ from array import array
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Any, TypeAlias
 
@@ -30,7 +30,8 @@ import numpy as np
 from tfprep.errors import RecipeError, SourceError
 from tfprep.fields import Array
 from tfprep.seeding import sample_hash
-from tfprep.sources.source import Entry, constructor_text
+from tfprep.sources.patterns import Pattern, compile_pattern
+from tfprep.sources.source import Entry, constructor_text, key_of
 
 Row: TypeAlias = tuple[Entry, "str | None"]
 """An entry before its split is known, and the value of its `group_by` column where that is what groups it."""
@@ -99,13 +100,29 @@ def split_rows(
     Args:
         rows: Returns an iterator over entries and their groups; what it passes over goes to the tally it receives.
         tally: Counts what is passed over, by reason.
-        splits: Fractions, or anything else if the entries already have their splits.
+        splits: Fractions; or a pattern of the samples' paths with `{split}`; or anything else if the entries already have their
+            splits.
         label: The index, among an entry's values, of the field to stratify by. If given, `rows` is consumed twice, and 16 bytes
             per sample are kept in memory in between.
     """
+    if is_split_pattern(splits):
+        return _by_path(rows(tally), compile_pattern(str(splits), "splits"))
     if not isinstance(splits, Fractions):
         return (entry for entry, _ in rows(tally))
     return _assigned(rows, tally, splits, label)
+
+
+def is_split_pattern(splits: object) -> bool:
+    """Tells if `splits` is a pattern of paths with `{split}`, such as `{split}/**`."""
+    return isinstance(splits, str) and "{split}" in splits
+
+
+def _by_path(rows: Iterator[Row], pattern: Pattern) -> Iterator[Entry]:
+    for entry, _ in rows:
+        holes = pattern.match_path(entry.files[0])
+        if holes is None:
+            raise SourceError(f"{entry.files[0]!r} does not fit {pattern.text!r}, which gives the splits")
+        yield replace(entry, split=check_split_name(key_of(holes["split"]), entry.files[0]))
 
 
 def _assigned(

@@ -35,7 +35,7 @@ from tfprep.sources.patterns import Pattern, compile_pattern
 from tfprep.sources.pixels import Pixels, check_pixels_option, pixel_decoders
 from tfprep.sources.rows import TABLE_SUFFIXES, RowBatch, batches, decimal_comma, declared_classes, latin_1_notes
 from tfprep.sources.source import FieldDecoder, Listing, check_classes, constructor_text, key_of
-from tfprep.sources.splits import Fractions, Row, check_split_name, split_rows
+from tfprep.sources.splits import Fractions, Row, check_split_name, is_split_pattern, split_rows
 from tfprep.sources.walk import image_places, walk
 
 
@@ -170,18 +170,12 @@ class Table:
             whole=survey.whole,
             single=survey.single,
             separator=self.separator,
-            split_of=self._split_of(),
             places=image_places(root, self.image),
             key=self.key,
-            split=self.splits if isinstance(self.splits, str) and self._split_of() is None else None,
+            split=self.splits if isinstance(self.splits, str) and not is_split_pattern(self.splits) else None,
             group=str(self.splits.group_by) if isinstance(self.splits, Fractions) and self.splits.by_column else None,
             by_file=self._by_file(),
         )
-
-    def _split_of(self) -> Pattern | None:
-        """The pattern of the images' paths that gives the splits."""
-        by_path = isinstance(self.splits, str) and "{split}" in self.splits
-        return compile_pattern(str(self.splits), "Table: splits") if by_path else None
 
     def _tables(self, root: Path) -> list[tuple[str, str]]:
         """(path relative to the root, split) of each table file."""
@@ -327,8 +321,8 @@ def _check_splits(splits: Any, pattern: Pattern, kinds: Mapping[str, Kind]) -> N
         )
     if not (splits is None or isinstance(splits, str | Fractions | tuple)):
         raise RecipeError(f"Table: expected splits to be a column, Fractions(...) or a tuple of names; got {splits!r}")
-    if isinstance(splits, str) and "{split}" in splits:
-        compile_pattern(splits, "Table: splits")
+    if is_split_pattern(splits):
+        compile_pattern(str(splits), "Table: splits")
     if isinstance(splits, str | Fractions) and "split" in pattern.holes:
         raise RecipeError(f"Table: {{split}} in table={pattern.text!r} already gives the splits; leave out {splits!r}")
     stratify = splits.stratify if isinstance(splits, Fractions) else None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import json
 import unicodedata
 import zipfile
@@ -163,6 +165,23 @@ def coco_of_other_images(root):
     return "no folder holds the images that it lists, such as elsewhere/1.jpg"
 
 
+def coco_of_splits_in_one_file(root):
+    paths = pictures(root, *numbered("images/train"), *numbered("images/val"))
+    write(root, "labels.json", coco_json([path.removeprefix("images/") for path in paths]))
+    return objects(paths[:4], "train") | objects(paths[4:], "val")
+
+
+def coco_of_polygons_without_boxes(root):
+    paths = pictures(root, *numbered("images"))
+    content = coco_json([Path(path).name for path in paths], ids=float)
+    x0, y0, x1, y1 = BOX
+    for one in content["annotations"]:
+        one["segmentation"] = [[x0, y0, x1, y0, x1, y1, x0, y1]]
+        del one["bbox"]
+    write(root, "labels.json", content)
+    return objects(paths)
+
+
 # --- YOLO -----------------------------------------------------------------------------------------------------------
 
 LINE = "0 0.5 0.5 0.5 0.5\n"
@@ -258,6 +277,12 @@ def yolo_of_a_mac(root):
     return objects(paths, "train")
 
 
+def yolo_of_lists_of_another_machine(root):
+    truth = yolo(root, "train: train.txt\nnames: {'0': cat, '1': dog}\n", "train")
+    write(root, "train.txt", "".join(f"/home/me/set/{path}\n" for path in truth))
+    return truth
+
+
 def yolo_without_names(root):
     yolo_labels(root, pictures(root, *numbered("images")))
     return "no data.yaml, classes.txt or obj.names names their classes"
@@ -328,6 +353,17 @@ def labelme_in_a_folder_of_its_own(root):
     paths = pictures(root, *numbered("images"))
     for path in paths:
         write(root, f"annotations/{Path(path).stem}.json", labelme_json(f"../images/{Path(path).name}"))
+    return objects(paths)
+
+
+def labelme_of_masks(root):
+    paths = pictures(root, *numbered("data"))
+    png = io.BytesIO()
+    Image.fromarray(np.ones((20, 28), bool)).save(png, "PNG")
+    content = base64.b64encode(png.getvalue()).decode()
+    for path in paths:
+        shape = {"shape_type": "mask", "points": [[14, 10], [41, 29]], "mask": content}
+        write(root, f"data/{Path(path).stem}.json", labelme_json(Path(path).name, **shape))
     return objects(paths)
 
 
@@ -576,6 +612,22 @@ def create_ml(root):
     return "is a file of CreateML.*convert it to COCO"
 
 
+def json_of_another_tool(root):
+    write(root, "labels.json", {Path(path).name: "cat" for path in pictures(root, *numbered("images"))})
+    return "labels.json names images, and tfprep does not read their format.*--as images"
+
+
+def text_files_of_another_tool(root):
+    for path in pictures(root, *numbered("images")):
+        write(root, f"labelTxt/{Path(path).stem}.txt", "gsd:0.1\n14 10 42 10 42 30 14 30 plane 0\n")
+    return "labelTxt/images00.txt are called like images"
+
+
+def list_of_classes(root):
+    write(root, "train.txt", "".join(f"{path} {n % 2}\n" for n, path in enumerate(pictures(root, *numbered("images")))))
+    return "train.txt names images, and tfprep does not read"
+
+
 def tfrecords(root):
     write(root, "train.tfrecord-00000-of-00001", b"x")
     return "tfprep index"
@@ -647,12 +699,17 @@ def classes_with_folders_in_them(root):
 
 def one_folder_below_each_split(root):
     truth = class_folders(root, "training/image_2", "testing/image_2", split_at=0)
-    write(
-        root,
-        "training/label_2/1.txt",
-        "Car 0.00 0 -1.58 587.01 173.33 614.12 200.12 1.65 1.67 3.64 -0.65 1.71 46.70 -1.59",
-    )
     return {path: (split, None) for path, (split, _) in truth.items()}
+
+
+def kitti(root):
+    for path in pictures(root, *numbered("training/image_2")):
+        write(
+            root,
+            f"training/label_2/{Path(path).stem}.txt",
+            "Car 0.00 0 -1.58 587.01 173.33 614.12 200.12 1.65 1.67 3.64\n",
+        )
+    return "training/label_2/training_image_200.txt are called like images"
 
 
 def boxes_and_trimaps(root):
@@ -675,10 +732,12 @@ READ = [
     table_of_boxes_in_pixels, table_of_open_images, table_of_boxes_in_one_column, table_with_images_without_boxes,
     table_with_decimal_commas, table_of_run_lengths, table_of_one_hot_columns, table_of_several_classes, table_of_attributes,
     table_in_latin_1_with_an_empty_label, table_of_paths_in_split_folders, table_of_images_in_two_folders,
+    coco_of_splits_in_one_file, coco_of_polygons_without_boxes, yolo_of_lists_of_another_machine, labelme_of_masks,
     table_in_each_class_folder, objects_in_json_lines_of_hugging_face,
 ]  # fmt: skip
 REFUSED = [
-    instance_masks_in_files, folds, depth_beside_images, table_without_a_header, table_of_absolute_paths,
+    json_of_another_tool, text_files_of_another_tool, list_of_classes, kitti, instance_masks_in_files, folds,
+    depth_beside_images, table_without_a_header, table_of_absolute_paths,
     table_of_composed_names, table_of_lists_as_text, table_of_boxes_that_fit_no_image,
     coco_that_is_cut_short, coco_of_other_images, yolo_without_names, yolo_with_two_equal_names, masks_in_jpeg,
     masks_of_other_names, masks_of_other_stems, cvat_xml, create_ml, tfrecords, mnist, cifar, hdf5, classes_of_one_split_alone,
@@ -719,9 +778,7 @@ def found_in(found: Detected, root: Path) -> Truth:
             names, number = listing.classes["label"], raw["label"]
             several = isinstance(number, list)
             value = None if number is None else [names[n] for n in number] if several else names[number]
-        elif "runs" in str(raw.get("objects", {}).get("objects")) or (
-            "instances" in decoders and "boxes" not in decoders
-        ):
+        elif "instances" in decoders and "boxes" not in decoders:
             value = {"pixels": int((decoders["instances"].decode(raw, (HEIGHT, WIDTH)) > 0).sum())}
         elif "boxes" in raw:
             boxes = decoders["boxes"].decode(raw, (HEIGHT, WIDTH)).tolist()

@@ -138,7 +138,11 @@ class Coco(AnnotatedSource):
         if label is None or (crowd and self.crowds == "skip"):
             tally[OTHER_CLASS if label is None else "region of a crowd"] += 1
             return None
-        made = {"id": name, "label": label, "box": box_corners(one.get("bbox"), name)}
+        made: dict[str, Any] = {"id": name, "label": label}
+        if "bbox" not in one and isinstance(one.get("segmentation"), list) and one["segmentation"]:
+            made |= _shape(one["segmentation"], name)  # the box is that around the polygons
+        else:
+            made["box"] = box_corners(one.get("bbox"), name)
         if crowd:
             made |= {"void": True} if self.crowds == "void" else {"flags": {"crowd": 1}}
         if DRAWN & set(self.fields):
@@ -288,6 +292,8 @@ def _starts(text: JsonText, start: int, key: str, path: Path, name: str, named: 
     ids, starts = array("q"), array("q")
     for element in text.elements(start):
         number = element.value.get(key) if isinstance(element.value, dict) else None
+        if isinstance(number, float) and number.is_integer():
+            number = int(number)
         if isinstance(number, str) and number:
             number = named.setdefault(number, (1 << 62) + len(named))
         elif not isinstance(number, int):

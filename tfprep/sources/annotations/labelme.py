@@ -3,6 +3,7 @@ too."""
 
 from __future__ import annotations
 
+import base64
 import json
 import math
 from collections import Counter
@@ -12,7 +13,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tfprep.errors import RecipeError
+import numpy as np
+
+from tfprep.errors import RecipeError, SampleError
+from tfprep.images import decode_mask
 from tfprep.sources.annotations.listing import (
     OTHER_CLASS,
     AnnotatedSource,
@@ -44,8 +48,8 @@ _CIRCLE_CORNERS = 64
 class LabelMe(AnnotatedSource):
     """Images with LabelMe's JSON files beside them. Fields: `image`, and those of `fields`.
 
-    Polygons, rectangles and circles are objects; shapes of one `group_id` and one label are one object. Points, lines and masks
-    of other tools are counted in the tally. An image without a JSON file is kept, with no boxes, unless `unannotated` says
+    Polygons, rectangles, circles and masks are objects; polygons of one `group_id` and one label are one object. Points and lines
+    are counted in the tally. An image without a JSON file is kept, with no boxes, unless `unannotated` says
     otherwise. A JSON file without an image is counted in the tally. A file that is no JSON, or names another image, rejects its
     image.
 
@@ -113,7 +117,11 @@ def _content(data: bytes, path: str) -> dict[str, Any]:
 
 
 def _labels(data: bytes, path: str) -> Iterator[Any]:
-    return (shape.get("label") for shape in _content(data, path)["shapes"] if _corners_of(shape) is not None)
+    return (
+        shape.get("label")
+        for shape in _content(data, path)["shapes"]
+        if shape.get("shape_type") == "mask" or _corners_of(shape)
+    )
 
 
 def _objects(data: bytes, path: str, numbers: dict[str, int], tally: Counter[str]) -> dict[str, Any]:
@@ -124,6 +132,9 @@ def _objects(data: bytes, path: str, numbers: dict[str, int], tally: Counter[str
         name, label = f"{path}: shape {place}", shape.get("label")
         if not isinstance(label, str) or not label:
             raise WrongAnnotation(f"{name} has no label")
+        if shape.get("shape_type") == "mask" and label in numbers:
+            objects[place] = {"id": name, "label": numbers[label], **_mask(shape, _size(content), name)}
+            continue
         if (corners := _corners_of(shape)) is None:
             tally[f"shape of the type {shape.get('shape_type')!r}, which is no region"] += 1
             continue
@@ -159,6 +170,32 @@ def _corners_of(shape: dict[str, Any]) -> list[float] | None:
     if kind == "circle":
         return _circle(*numbers)
     return numbers if kind in ("polygon", "rotation") else None
+
+
+def _mask(shape: dict[str, Any], size: list[int] | None, name: str) -> dict[str, Any]:
+    """The box and the run lengths of a mask: a PNG in base64, whose first pixel is the first point."""
+    try:
+        pixels = decode_mask(base64.b64decode(shape["mask"], validate=True)) > 0
+        x, y = (round(value) for value in shape["points"][0])
+    except (SampleError, ValueError, KeyError, IndexError, TypeError) as error:
+        raise WrongAnnotation(f"{name}: its mask cannot be read: {error}") from error
+    if (
+        size is None
+        or min(x, y) < 0
+        or y + pixels.shape[0] > size[0]
+        or x + pixels.shape[1] > size[1]
+        or not pixels.any()
+    ):
+        raise WrongAnnotation(
+            f"{name}: its mask of {pixels.shape[1]} x {pixels.shape[0]} at {x}, {y} is empty, or not in the image"
+        )
+    canvas = np.zeros(size, np.int8)
+    canvas[y : y + pixels.shape[0], x : x + pixels.shape[1]] = pixels
+    edges = np.flatnonzero(np.diff(canvas.T.ravel(), prepend=0, append=0)).reshape(-1, 2)
+    rows, columns = (np.flatnonzero(canvas.any(axis)) for axis in (1, 0))
+    box = [columns[0], rows[0], columns[-1] + 1, rows[-1] + 1]
+    runs = np.stack([edges[:, 0] + 1, edges[:, 1] - edges[:, 0]], axis=1).ravel()
+    return {"box": [int(value) for value in box], "runs": runs.tolist()}
 
 
 def _circle(x: float, y: float, edge_x: float, edge_y: float) -> list[float]:

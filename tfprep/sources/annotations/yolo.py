@@ -233,6 +233,8 @@ class DataYaml:
 def _names(path: Path, names: Any) -> tuple[tuple[str, ...], list[str]]:
     """The class names of a YAML file in the order of their numbers, and the doubts about them."""
     doubts: list[str] = []
+    if isinstance(names, dict) and all(isinstance(number, str) and number.isdecimal() for number in names):
+        names = {int(number): name for number, name in names.items()}
     if isinstance(names, dict) and names and all(isinstance(number, int) and number >= 0 for number in names):
         unnamed = sorted(set(range(max(names) + 1)) - set(names)) if max(names) < _MOST_CLASSES else []
         if max(names) >= _MOST_CLASSES:
@@ -341,7 +343,9 @@ def _images(root: Path, place: str, tally: Counter[str]) -> list[str]:
     except (OSError, UnicodeDecodeError) as error:
         raise SourceError(f"{root / place}: cannot read the list of images: {error}") from error
     folder = posixpath.dirname(place)
-    return [path_cell(posixpath.join(folder, line.strip())) for line in lines if line.strip()]
+    beside = ((line.strip(), posixpath.join(folder, line.strip())) for line in lines if line.strip())
+    # Lists of another machine have its paths; `_place` finds what of them is below the root.
+    return [path_cell((not (root / path).exists() and _place(root, place, {}, line)) or path) for line, path in beside]
 
 
 def label_path(image: str) -> str:

@@ -12,8 +12,8 @@ from tfprep.sources.annotations import Coco, CocoPanoptic
 from tfprep.sources.annotations.coco import CocoFile, image_file_name
 from tfprep.sources.detection.guess import FRACTIONS, LayoutGuess, Refusal
 from tfprep.sources.detection.inventory import NAMES_KEPT, Inventory, below
-from tfprep.sources.detection.pairs import SPLIT_WORD, split_pattern
-from tfprep.sources.patterns import compile_pattern, literal
+from tfprep.sources.detection.pairs import SPLIT_WORD, split_pattern, splits_of_paths
+from tfprep.sources.patterns import Template, compile_pattern, literal
 from tfprep.sources.raw import open_raw
 
 _ENDS_READ = 1 << 16
@@ -81,7 +81,7 @@ def _guess(tree: Inventory, pattern: str, files: Mapping[str, CocoFile]) -> Layo
         return Refusal(
             "coco", SourceError(f"{file.path}: no folder holds the images that it lists, such as {', '.join(named)}")
         )
-    splits = None if "{split}" in pattern else FRACTIONS
+    splits = None if "{split}" in pattern else _splits_of_images(template, file) or FRACTIONS
     doubts = ("each file of annotations is one split",) if splits is None and len(files) == 1 else ()
     layout = f"COCO: {', '.join(files)}"
     if "segments_info" in first[0]:
@@ -113,6 +113,13 @@ def _image_template(tree: Inventory, pattern: str, path: str, file: CocoFile) ->
         return None
     prefix = literal(f"{best}/" if best else "")
     return f"{prefix.replace(split, '{split}') if split and '{split}' in pattern else prefix}{{file_name}}"
+
+
+def _splits_of_images(template: str, file: CocoFile) -> str | None:
+    """The pattern of the images' paths that gives the splits, where their folders are called like splits."""
+    filled = Template.parse(template)
+    paths = [filled.fill(lambda _: image_file_name(image.get("file_name")) or "") for image, _ in file.images()]  # noqa: B023
+    return splits_of_paths(paths)
 
 
 def _above(folder: str) -> list[str]:

@@ -90,6 +90,9 @@ def detect(folder: Path, layout: Layout | None = None) -> Detected:
             continue
         if refused and layout is None and found.kind in WITHOUT_ANNOTATIONS:
             break
+        if found.kind == "images" and layout is None and (said := tree.about_images()):
+            refused.append(Refusal("annotations", SourceError(said)))
+            break
         try:
             detected = looked(found, tree)
         except SourceError as error:

@@ -13,7 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from tfprep.fields import Array
-from tfprep.sources.patterns import Pattern
+from tfprep.sources.patterns import IMAGE_SUFFIXES, Pattern
+from tfprep.sources.raw import open_raw
 from tfprep.sources.walk import folders_in, image_suffix
 
 NAMES_KEPT = 64
@@ -30,6 +31,8 @@ _SAMPLES = re.compile(
 """Names of files that hold many samples each, and have no suffix of their own."""
 _NOTES = re.compile(r"(?:readme|licen[cs]e|copying|changelog|requirements|citation|authors|notice)\b.*", re.IGNORECASE)
 _MOST_LINES = 12
+_TEXTS = frozenset((".json", ".jsonl", ".ndjson", ".xml", ".txt", ".csv", ".tsv", ".lst", ""))
+_IMAGE_NAME = re.compile(rf"[^\s\"',;:<>]+(?:{'|'.join(map(re.escape, IMAGE_SUFFIXES))})\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,47 @@ class Inventory:
         for folder in sorted(self.others, key=lambda one: (one.count("/") + bool(one), one)):
             for suffix in suffixes:
                 yield from (below(folder, name) for name in self.others[folder].get(suffix, ()))
+
+    def about_images(self) -> str:
+        """Say which files name images, or are called like them, though no source reads them; "" if there are none."""
+        stems = {os.path.splitext(name)[0] for names in self.names.values() for name in names}
+        for folder, by_suffix in self.others.items():
+            for suffix, names in by_suffix.items():
+                of_images = [name for name in names if os.path.splitext(name)[0] in stems]
+                named = of_images if 2 * len(of_images) > len(names) else [
+                    name for name in names[:_MOST_LINES] if suffix in _TEXTS and self._names_images(below(folder, name))
+                ]  # fmt: skip
+                if named:
+                    what = "are called like images" if named is of_images else "names images"
+                    return f"{self.root}: files such as {below(folder, named[0])} {what}, and tfprep does not read their format"
+        return ""
+
+    def _names_images(self, path: str) -> bool:
+        """Whether half of the first lines or file names in a text are names of images that exist."""
+        try:
+            with open_raw(self.root / path) as file:
+                data = file.read(1 << 14)
+        except OSError:
+            return False
+        text = data.decode("utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8", "replace").replace(
+            "\\", "/"
+        )
+        found = [one.rpartition("/")[2] for one in _IMAGE_NAME.findall(text)][:_MOST_LINES]
+        words = [
+            re.split(r"[\s,;]", line.strip())[0].rpartition("/")[2] for line in text.splitlines()[1 : _MOST_LINES + 1]
+        ]
+        stems = {
+            form: {os.path.splitext(n)[0] if form else n for f in self.names.values() for n in f} for form in (0, 1)
+        }
+        there = [self._holds(name) or name in stems[0] for name in found] or [
+            word in stems[1] for word in words if len(word) > 2
+        ]
+        return bool(there) and 2 * sum(there) >= len(there)
+
+    def _holds(self, name: str) -> bool:
+        return any(
+            os.path.isfile(os.path.join(self.root, below(folder, name))) for folder in list(self.images)[:NAMES_KEPT]
+        )
 
     def unread(self, used: Array, annotations: Sequence[Pattern]) -> list[str]:
         """Say which files the recipe does not read, one line a folder and suffix.

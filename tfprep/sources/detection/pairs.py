@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import posixpath
 import re
 import unicodedata
 from collections import Counter
@@ -43,6 +44,16 @@ def split_pattern(path: str) -> str:
     if found and path.count(found[-1][0]) == 1:
         return f"{literal(path[: found[-1].start()])}{{split}}{literal(path[found[-1].end() :])}"
     return "/".join("{split}" if SPLIT_WORD.fullmatch(part) else literal(part) for part in path.split("/"))
+
+
+def splits_of_paths(paths: Iterable[str]) -> str | None:
+    """Return the pattern of paths that gives the splits, where the folders at one place are called like splits; else None."""
+    parts = [posixpath.normpath(path).split("/")[:-1] for path in paths]
+    for place in range(max(map(len, parts), default=0)):
+        folders = {one[place] if len(one) > place else "" for one in parts}
+        if len(folders) > 1 and {folder.lower() for folder in folders} <= SPLIT_NAMES:
+            return f"{'*/' * place}{{split}}/**"
+    return None
 
 
 class _Group(NamedTuple):

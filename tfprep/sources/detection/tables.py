@@ -21,7 +21,7 @@ from tfprep.sources.annotations.objects import TOLERANCE_PX
 from tfprep.sources.cells import ColumnNames, flag_cell, path_columns, path_template
 from tfprep.sources.detection.guess import BY_CLASS, FRACTIONS, LayoutGuess, Refusal
 from tfprep.sources.detection.inventory import NAMES_KEPT, Inventory, below
-from tfprep.sources.detection.pairs import MASK_WORD, SPLIT_NAMES, SPLIT_WORD, split_pattern
+from tfprep.sources.detection.pairs import MASK_WORD, SPLIT_WORD, split_pattern, splits_of_paths
 from tfprep.sources.patterns import compile_pattern, literal
 from tfprep.sources.raw import open_raw, read_raw
 from tfprep.sources.rows import BATCH_ROWS, TABLE_SUFFIXES, batches, column_names
@@ -298,14 +298,8 @@ def _path(tree: Inventory, seen: _Seen, image: str, row: int) -> str:
 
 
 def _split_of_path(tree: Inventory, seen: _Seen, image: str) -> str | None:
-    """The pattern of the images' paths that gives the splits, where they lie in folders called like splits."""
     rows = range(min(BATCH_ROWS, len(next(iter(seen.columns.values())))))
-    paths = [os.path.normpath(_path(tree, seen, image, row)).split("/")[:-1] for row in rows]
-    for place in range(max(map(len, paths))):
-        folders = {parts[place] if len(parts) > place else "" for parts in paths}
-        if len(folders) > 1 and {folder.lower() for folder in folders} <= SPLIT_NAMES:
-            return f"{'*/' * place}{{split}}/**"
-    return None
+    return splits_of_paths(_path(tree, seen, image, row) for row in rows)
 
 
 def _joint(pattern: str, seen: _Seen, column: str, image: str, looked: Mapping[str, _Seen]) -> tuple[str, list[str]]:
@@ -477,11 +471,7 @@ def _objects(
     fields += ["box_numbers", "instances", "mask"] if runs is not None else []
     if label is not None:
         doubts.append(f"label={label!r} is a guess from the column's name")
-    if isinstance(splits, str):
-        if "{" in splits:
-            raise SourceError(
-                f"{tree.root / seen.path}: the images lie in folders of splits; write a table for each split"
-            )
+    if isinstance(splits, str) and "{" not in splits:
         options["split"], splits = splits, None
     elif "{split}" not in pattern and splits is None:
         splits = FRACTIONS
