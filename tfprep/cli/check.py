@@ -77,7 +77,16 @@ def command(
     if as_json:
         text.print_json(leaks_json(leaks, suspicions))
     else:
-        text.echo("\n".join([*_lines(folder, leaks), *_suspicion_lines(suspicions), *_advice(folder, leaks, written)]))
+        text.echo(
+            "\n".join(
+                [
+                    *_lines(folder, leaks),
+                    *_suspicion_lines(suspicions),
+                    *_advice(folder, leaks, bool(exclude or groups)),
+                    *written,
+                ]
+            )
+        )
     return EXIT_LEAKS if leaks.straddle else 0
 
 
@@ -135,10 +144,9 @@ def _pair_line(pair: Pair) -> str:
     )
 
 
-def _advice(folder: str, leaks: Leaks, written: Sequence[str]) -> Iterator[str]:
-    """Yield what was written, or the lines that make a recipe keep like pictures together."""
-    yield from written
-    if leaks.straddle and not written:
+def _advice(folder: str, leaks: Leaks, has_lists: bool) -> Iterator[str]:
+    """Yield the lines that make a recipe keep like pictures together, unless its lists are written."""
+    if leaks.straddle and not has_lists:
         yield f"To keep like pictures in one split: tfprep check {folder} --groups groups.csv, and in the recipe"
         yield "  splits=sources.Fractions(train=0.8, val=0.2, group_by=sources.GroupFile(HERE / 'groups.csv'))"
 
