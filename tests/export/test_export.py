@@ -101,7 +101,8 @@ def test_webdataset(exported):
 def test_folder(exported):
     data, to = exported
     for split in data.splits:
-        rows = list(csv.DictReader((to("folder") / f"{split}.csv").read_text(encoding="utf-8").splitlines()))
+        folder = to("folder") / split
+        rows = list(csv.DictReader((folder / "metadata.csv").read_text(encoding="utf-8").splitlines()))
         assert len(rows) == data.splits[split].samples
         for row, (key, values) in zip(rows, records(data, split), strict=True):
             assert row["key"] == key
@@ -109,7 +110,41 @@ def test_folder(exported):
             assert row["caption"] == values["caption"]
             assert np.float32(row["weight"]) == np.float32(values["weight"])
             for field in set(data.fields) - {"label", "caption", "weight"}:
-                check(values, field, (to("folder") / row[field]).read_bytes())
+                path = row[
+                    "file_name" if field == "image" else f"{field}_file_name" if f"{field}_file_name" in row else field
+                ]
+                check(values, field, (folder / path).read_bytes())
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # it leaves files open
+@pytest.mark.parametrize("to", ["parquet", "folder"])
+def test_hugging_face_reads_images_masks_and_classes(exported, tmp_path, to):
+    datasets = pytest.importorskip("datasets")
+    data, exported_to = exported
+    builder, folder = {"parquet": "parquet", "folder": "imagefolder"}[to], exported_to(to)
+    files = {split: str(folder / (f"made-{split}-*" if to == "parquet" else f"{split}/**")) for split in data.splits}
+    read = datasets.load_dataset(builder, data_files=files, cache_dir=str(tmp_path))
+    for split in data.splits:
+        for row, (key, values) in zip(read[split], records(data, split), strict=True):
+            assert row["key"] == key
+            for field in ("image", "lossless", "mask", "depth"):
+                np.testing.assert_array_equal(np.asarray(row[field]), values[field])
+    if to == "parquet":
+        assert read["train"].features["label"].names == ["cat", "dog", "owl"]
+
+
+def test_numbers_that_begin_as_an_image_file_does(make_dataset, tmp_path):
+    """FF D8 begins a JPEG, and a float32 as well."""
+    value = np.frombuffer(b"\xff\xd8\x00\x3f" * 4, np.float32).reshape(2, 2)
+    made = make_dataset(
+        samples={"train": 2}, shards=1, fields=["depth"], make=lambda *_: {"depth": value},
+        codec={"depth": codecs.Raw()}, kinds={"depth": "map"},
+    )  # fmt: skip
+    export(open_dataset(made.path), tmp_path / "folder", "folder")
+    np.testing.assert_array_equal(np.load(tmp_path / "folder" / "train" / "depth" / "train" / "0000.npy"), value)
+    export(open_dataset(made.path), tmp_path / "parquet", "parquet")
+    (row, _) = pq.read_table(tmp_path / "parquet" / "made-train-00000.parquet").to_pylist()
+    assert np.float32(row["depth"]).tobytes() == value.tobytes()
 
 
 def test_coco(exported, capsys):

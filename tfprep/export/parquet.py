@@ -1,11 +1,13 @@
 """Parquet: a file for each shard, a row for each sample.
 
-An image file is a struct `{bytes, path}`, as in Hugging Face's datasets. Any other array is a list of its numbers in row-major
-order, with its shape in the column `FIELD_shape`.
+An image file is a struct `{bytes, path}`. The schema's metadata declare it as an `Image` of Hugging Face's datasets, and labels
+with class names as a `ClassLabel`. Any other array is a list of its numbers in row-major order, with its shape in the column
+`FIELD_shape`.
 """
 
 from __future__ import annotations
 
+import json
 from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
@@ -15,8 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tfprep.dataset import Dataset
-from tfprep.export.stored import IMAGE_FILES, StoredSample, stored_samples
-from tfprep.fields import RASTER_KINDS, FieldSpec
+from tfprep.export.stored import StoredSample, image_fields, stored_samples
 from tfprep.storage.local import whole_file
 
 _ROW_GROUP = 100
@@ -26,7 +27,7 @@ _FILE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 
 def write_parquet(data: Dataset, split: str, variant: int, out: Path) -> None:
     """Write one split."""
-    encoded = {name for name, info in data.manifest.fields.items() if _is_file(info.spec, info.codec["codec"])}
+    encoded = image_fields(data)
     columns = _schema(data, encoded)
     for shard, samples in groupby(stored_samples(data, split, variant), key=lambda sample: sample.shard):
         with (
@@ -35,10 +36,6 @@ def write_parquet(data: Dataset, split: str, variant: int, out: Path) -> None:
         ):
             while rows := [_row(data, sample, encoded) for sample in islice(samples, _ROW_GROUP)]:
                 writer.write_table(pa.Table.from_pylist(rows, schema=columns))
-
-
-def _is_file(spec: FieldSpec, codec: str) -> bool:
-    return spec.kind in RASTER_KINDS and codec in IMAGE_FILES
 
 
 def _schema(data: Dataset, encoded: set[str]) -> pa.Schema:
@@ -51,7 +48,21 @@ def _schema(data: Dataset, encoded: set[str]) -> pa.Schema:
             columns.append(pa.field(name, kind))
         else:
             columns += [pa.field(name, pa.list_(kind)), pa.field(f"{name}_shape", pa.list_(pa.int64()))]
-    return pa.schema(columns)
+    return pa.schema(columns, {"huggingface": json.dumps({"info": {"features": _features(data, encoded)}})})
+
+
+def _features(data: Dataset, encoded: set[str]) -> dict[str, Any]:
+    """Columns that are more than their Arrow type says, as Hugging Face's datasets writes them."""
+    features: dict[str, Any] = {name: {"_type": "Image"} for name in data.fields if name in encoded}
+    for name, spec in data.fields.items():
+        if (
+            spec.kind == "label"
+            and spec.shape == ()
+            and spec.dtype == "int64"
+            and (names := data.manifest.classes.get(name))
+        ):
+            features[name] = {"names": list(names), "_type": "ClassLabel"}
+    return features
 
 
 def _row(data: Dataset, sample: StoredSample, encoded: set[str]) -> dict[str, Any]:

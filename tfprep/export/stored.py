@@ -18,7 +18,6 @@ from tfprep.storage.urls import open_file
 
 IMAGE_FILES = ("jpeg", "png", "original", "encoded")
 """The codecs of image files."""
-_STARTS = {b"\xff\xd8": "jpg", b"\x89PNG": "png"}
 
 
 @dataclass(frozen=True)
@@ -38,10 +37,16 @@ class StoredSample:
     files: dict[str, tuple[bytes, str]]
 
 
+def image_fields(data: Dataset) -> set[str]:
+    """Return the fields that are stored as image files, JPEG or PNG."""
+    infos = data.manifest.fields.items()
+    return {name for name, info in infos if info.spec.kind in RASTER_KINDS and info.codec["codec"] in IMAGE_FILES}
+
+
 def stored_samples(data: Dataset, split: str, variant: int) -> Iterator[StoredSample]:
     """Yield the samples of a split in their order, with checksums compared. One is in memory at a time."""
-    rasters = [name for name, spec in data.fields.items() if spec.kind in RASTER_KINDS]
-    columns = [f"{name}_{what}" for name in rasters for what in ("offset", "size")]
+    images = image_fields(data)
+    columns = [f"{name}_{what}" for name in images for what in ("offset", "size")]
     rows = data.index(split, variant, ["key", "shard", *columns])
     with ExitStack() as stack:
         number, file = -1, None
@@ -52,13 +57,11 @@ def stored_samples(data: Dataset, split: str, variant: int) -> Iterator[StoredSa
                 stack.close()
                 file = stack.enter_context(open_file(data.shard_path(data.file(split, variant, number))))
             files = {}
-            for name in rasters:
+            for name in images:
                 assert file is not None
                 file.seek(place[f"{name}_offset"])
                 content = file.read(place[f"{name}_size"])
-                suffix = next((suffix for start, suffix in _STARTS.items() if content.startswith(start)), None)
-                if suffix:
-                    files[name] = content, suffix
+                files[name] = content, "png" if content.startswith(b"\x89PNG") else "jpg"
             yield StoredSample(place["key"], number, values, files)
 
 
