@@ -20,11 +20,23 @@ BLOCKS = [
     if "model.fit" in block and "saved_step" in block
 ]
 """The blocks of the page that resume a run."""
+WITHIN_EPOCHS = {"ModelCheckpoint(checkpoint)": "ModelCheckpoint(checkpoint, save_freq=4)",
+                 "delete_checkpoint=False)": "delete_checkpoint=False, save_freq=4)"}  # fmt: skip
+"""What to replace in the blocks, so that they save after every fourth step."""
+
+
+def within_epochs(block: str) -> str:
+    """The block with checkpoints within epochs; as it is where there is none of them."""
+    for old, new in WITHIN_EPOCHS.items():
+        block = block.replace(old, new)
+    return block
+
+
 _SCRIPT = """
 import os, signal, sys
 import keras, numpy as np
 import tfprep
-from tfprep.load.callbacks import SaveLoaderState, saved_step
+from tfprep.load.callbacks import SaveLoaderState, restore_seeds, saved_step
 
 dataset, killed_at = sys.argv[1], int(sys.argv[2])
 keras.utils.set_random_seed(0)
@@ -33,7 +45,8 @@ if keras.backend.backend() == "tensorflow":
     tf.config.experimental.enable_op_determinism()
 data = tfprep.open(dataset)
 options = {"batch_size": 8, "seed": 0, "inputs": "image", "targets": "label"}
-model = keras.Sequential([keras.Input((24, 32, 3)), keras.layers.Flatten(), keras.layers.Dense(3)])
+layers = [keras.layers.Flatten(), keras.layers.Dropout(0.5, seed=1), keras.layers.Dense(3)]
+model = keras.Sequential([keras.Input((24, 32, 3)), *layers])
 model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
 count_step, ended = SaveLoaderState.on_train_batch_end, []
 

@@ -115,11 +115,16 @@ def test_the_stream_of_epochs(data, kind, expected):
             twice.repeat(count)
 
 
-@pytest.mark.parametrize("start", [0, STEPS, 4])
+@pytest.mark.parametrize("start", [0, STEPS, 4, STEPS - 1])
 def test_passes_from_a_start_step_on(data, kind, expected, start):
+    """A pass from within an epoch ends where the epoch ends."""
     train = KINDS[kind](data, start_step=start)
     assert len(train) == STEPS
-    assert [*keys(train), *keys(train)] == expected[start : start + 2 * STEPS]
+    end = STEPS * (start // STEPS + 1)
+    assert [keys(train), keys(train)] == [expected[start:end], expected[end : end + STEPS]]
+    assert train.next_step == end + STEPS
+    twice = KINDS[kind](data, start_step=start).repeat(2)
+    assert keys(twice) == expected[start : end + STEPS]
 
 
 def test_evaluation_reads_the_same_in_each_pass(data, kind):
@@ -140,8 +145,12 @@ def test_chains_of_tf_data(data, expected):
     assert [keys(mapped), keys(mapped)] == [epoch(expected, 0), epoch(expected, 1)]
     assert keys(loader().map(lambda batch: batch).repeat(2)) == expected[: 2 * STEPS]
     assert len(mapped) == len(loader().prefetch(2)) == STEPS
-    part = loader().take(5)
-    assert [keys(part), keys(part)] == [expected[:5], expected[STEPS : STEPS + 5]]
+    halves = [key for batch in expected[: 2 * STEPS] for key in batch]
+    part = data.loader("train", 4, seed=3, fields=["key"], remainder="drop").take(10)  # more than a look
+    first, second = ([key for batch in keys(part) for key in batch] for _ in range(2))
+    assert first == halves[:40]
+    assert len(second) == 40
+    assert set(second) != set(first)
     cached = loader().cache()
     assert keys(cached) == keys(cached) == epoch(expected, 0)
     samples = loader().unbatch().batch(12)

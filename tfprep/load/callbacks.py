@@ -17,6 +17,8 @@ from tfprep.storage.local import write_whole
 
 STATE = ".loader.json"
 """End of the name of a state, after that of its checkpoint."""
+SEEDS = "keras_seeds"
+"""Entry of a state: those of the model's seed generators, in their order."""
 
 
 class SaveLoaderState(keras.callbacks.Callback):  # type: ignore[misc] # Keras is untyped
@@ -25,8 +27,10 @@ class SaveLoaderState(keras.callbacks.Callback):  # type: ignore[misc] # Keras i
     The state is that of the step at which `model.save` or `model.save_weights` is called, whoever calls it and however often:
     `ModelCheckpoint`, also with `save_best_only=True`, `BackupAndRestore`, or a callback of the user. A state is removed before
     its checkpoint is replaced, so that no checkpoint has the state of another step. Steps are counted from the loader's
-    `next_step` at the beginning of `fit`. `OrbaxCheckpoint` saves into DIRECTORY/NUMBER, with the state beside it, and
-    `saved_step(loader, DIRECTORY)` reads that of the last checkpoint.
+    `next_step` at the beginning of `fit`. Where the loader's `start_step` lies within an epoch, Keras's first epoch ends where
+    the interrupted one would have ended. `OrbaxCheckpoint` saves into DIRECTORY/NUMBER, with the state beside it, and
+    `saved_step(loader, DIRECTORY)` reads that of the last checkpoint. Keras saves no states of `keras.random.SeedGenerator`, of
+    which each `Dropout` has one: they are saved here, and `restore_seeds` sets them.
 
         start = saved_step(data.loader("train", **options), "run/backup/latest.weights.h5")
         train = data.loader("train", start_step=start, **options)
@@ -50,12 +54,18 @@ class SaveLoaderState(keras.callbacks.Callback):  # type: ignore[misc] # Keras i
         self._pass: Steps | None = None  # the pass of the step before
         self._in_step = False
         self._history: Any = None
+        self._first_end: int | None = None  # the step behind the rest of an epoch that `fit` begins with
+        self._ends_epoch = False
 
     def on_train_begin(self, logs: Any = None) -> None:
         self._first, self._elsewhere, self._pass = self._loader.next_step, None, None
         self._steps = self._steps_before_epoch = 0
         self._in_step = False
         self._history = self.model.history  # each `fit` makes one
+        length = (self.params or {}).get("steps") or len(self._loader)
+        inside, resumes = self._first % length, self._first == self._loader.pipeline.options.start_step
+        whole = self._loader.pipeline.passes.ends or not inside or not resumes
+        self._first_end, self._ends_epoch = None if whole else self._first - inside + length, False
         self._restore_methods()  # those of a fit that ended with an error
         self.model.save = self._with_state(self.model.save)
         self.model.save_weights = self._with_state(self.model.save_weights)
@@ -89,6 +99,16 @@ class SaveLoaderState(keras.callbacks.Callback):  # type: ignore[misc] # Keras i
         elif latest and latest.stop is not None:
             # The last execution of a pass may have found fewer steps than it asked for.
             self._steps = min(self._steps, latest.stop - self._first)
+        if self._first + self._steps == self._first_end:
+            self._ends_epoch = self.model.stop_training = True  # ends the loop over the batches of an epoch
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        end, self._first_end = self._first_end, None
+        if self._ends_epoch and end is not None:
+            self._ends_epoch = self.model.stop_training = False
+            passes = self._loader.pipeline.passes
+            if self._pass is not None and self._pass is passes.latest and self._pass.stop is not None:
+                passes.move_to(end)
 
     def _with_state(self, save: Any) -> Any:
         @functools.wraps(save)
@@ -146,7 +166,8 @@ class SaveLoaderState(keras.callbacks.Callback):  # type: ignore[misc] # Keras i
                 "train.map(...), or train.repeat() with steps_per_epoch, not a part of each epoch, and read it nowhere else "
                 "meanwhile"
             )
-        write_whole(path, json.dumps(self._loader.state_at(step)))
+        seeds = [keras.ops.convert_to_numpy(seed).tolist() for seed in _seeds(self.model)]
+        write_whole(path, json.dumps({**self._loader.state_at(step), **({SEEDS: seeds} if seeds else {})}))
 
 
 def _text(steps: Steps) -> str:
@@ -196,6 +217,37 @@ def state_path(checkpoint: str | os.PathLike[str]) -> Path:
     return Path(f"{os.fspath(checkpoint)}{STATE}")
 
 
+def _seeds(model: Any) -> list[Any]:
+    """The states of the seed generators of a model's layers, as variables of Keras."""
+    return [variable for variable in model.variables if variable.path.endswith("seed_generator_state")]
+
+
+def restore_seeds(model: Any, checkpoint: str | os.PathLike[str]) -> None:
+    """Let the random layers of a model (`Dropout`, noise, augmentation) go on as they stood at a checkpoint.
+
+    Args:
+        model: The model, with its layers built.
+        checkpoint: The path of the checkpoint, as `saved_step` takes it; nothing is done if there is none yet.
+
+    Raises:
+        LoaderError: The model has another number of seed generators than the one that was saved.
+    """
+    path = _latest_state(checkpoint)
+    saved, seeds = (json.loads(path.read_text()).get(SEEDS, []) if path.exists() else []), _seeds(model)
+    if path.exists() and len(saved) != len(seeds):
+        raise LoaderError(f"{path} holds the states of {len(saved)} seed generators, and this model has {len(seeds)}")
+    for seed, state in zip(seeds, saved, strict=False):
+        seed.assign(state)
+
+
+def _latest_state(checkpoint: str | os.PathLike[str]) -> Path:
+    """The path of the state of a checkpoint; of a folder of Orbax that of its last one."""
+    folder = Path(checkpoint)
+    if folder.is_dir() and (steps := _orbax_steps(folder)):
+        checkpoint = folder / str(steps[-1])
+    return state_path(checkpoint)
+
+
 def saved_step(loader: Any, checkpoint: str | os.PathLike[str]) -> int:
     """The step that comes after a checkpoint of `SaveLoaderState`; 0 if there is no checkpoint yet.
 
@@ -209,15 +261,13 @@ def saved_step(loader: Any, checkpoint: str | os.PathLike[str]) -> int:
     Raises:
         LoaderError: The checkpoint has no state, because the run was killed while it was saved, or the state is of another run.
     """
-    folder = Path(checkpoint)
-    if folder.is_dir() and (steps := _orbax_steps(folder)):
-        checkpoint = folder / str(steps[-1])
-    path = state_path(checkpoint)
+    path = _latest_state(checkpoint)
     if path.exists():
         return int(loader.step_of(json.loads(path.read_text())))
-    if Path(checkpoint).exists():
+    saved = path.with_name(path.name.removesuffix(STATE))
+    if saved.exists():
         raise LoaderError(
-            f"{os.fspath(checkpoint)} has no {path.name}: it was saved without SaveLoaderState, or the run was killed while it "
+            f"{saved} has no {path.name}: it was saved without SaveLoaderState, or the run was killed while it "
             "was saved. Continue from an older checkpoint, or begin anew"
         )
     return 0

@@ -5,6 +5,9 @@ and reads one iterator only. A pass that is left in the middle is over. What rea
 batches, which use no epoch, because Keras takes one to build a model, and TensorFlow some more in advance.
 
 In training the reader of a pass goes on with the next epoch, so that no pass waits for threads and first batches.
+
+A run that begins in the middle of an epoch (`start_step`) ends this epoch where it would have ended, with a shorter first pass.
+Chains of tf.data promise TensorFlow a number of batches, so that their passes are `whole`: as long as an epoch from any step on.
 """
 
 from __future__ import annotations
@@ -26,10 +29,11 @@ advance for the devices."""
 
 
 class Steps(NamedTuple):
-    """The steps [first, stop) of a pass; `stop` is None where it has no end."""
+    """The steps [first, stop) of a pass; `stop` is None where it has no end. Its epochs begin `phase` steps after the run's."""
 
     first: int
     stop: int | None
+    phase: int = 0
 
 
 class _Stream(NamedTuple):
@@ -55,6 +59,7 @@ class Passes:
         self.latest: Steps | None = None
         self._start, self._end = start_step, schedule.steps
         self._next = start_step
+        self._left: Steps | None = None  # a pass that no longer decides with which step the next one begins
         self._idle: _Stream | None = None
         self._lock = threading.Lock()
 
@@ -74,13 +79,15 @@ class Passes:
             return max(0, self._end - self._start)
         return None if epochs is None else epochs * self.length
 
-    def begin(self, epochs: int | None, look: int) -> Steps:
+    def begin(self, epochs: int | None, look: int, whole: bool = False) -> Steps:
         """The steps of a new pass, whose first epoch is used with that, or with more than `look` batches."""
         with self._lock:
-            steps = self.steps(epochs)
-            self.latest = Steps(self._next, None if steps is None else self._next + steps)
+            steps, first = self.steps(epochs), self._next
+            phase = first % self.length if whole else 0
+            begin = first if self._end is not None else self._epoch(first, phase)
+            self.latest = Steps(first, None if steps is None else begin + steps, phase)
             if not look:
-                self._use(self._next)
+                self._use(first, phase)
             return self.latest
 
     def begin_at(self, step: int, epochs: int | None) -> Steps:
@@ -88,33 +95,49 @@ class Passes:
         with self._lock:
             if self._end is not None:
                 return Steps(step, self._end)
-            first = self._next = step - self._inside(step)
+            first = self._next = self._epoch(step, 0)
             self.latest = Steps(step, None if epochs is None else first + epochs * self.length)
-            self._use(first)
+            self._use(first, 0)
             return self.latest
 
     def move_to(self, step: int) -> None:
-        """Let the next pass begin with this step."""
+        """Let the next pass begin with this step, whatever is read in advance for the pass that began last."""
         with self._lock:
-            self._next = self._next if self._end is not None else step
+            if self._end is None and step != self._next:
+                self._next, self._left = step, self.latest
 
     def skip_to(self, step: int) -> None:
         """Let the next pass begin with this step, if it would begin with an earlier one."""
         self.move_to(max(self._next, step))
 
-    def take(self, step: int, look: int) -> None:
-        """Note that a pass took the batch of this step. Its epoch is used if that is more than a look, or the last batch."""
-        inside = self._inside(step)
-        if step >= self._next and (inside >= look or inside == self.length - 1):
-            with self._lock:
-                self._use(step)
+    def take(self, step: int, steps: Steps, look: int) -> None:
+        """Note that a pass took the batch of this step. Its epoch is used if that is more than a look, or the last batch.
 
-    def _use(self, step: int) -> None:
+        The only batch of the rest of an epoch may be a look: the pass is used when it ends (`finish`).
+        """
+        begin = self._epoch(step, steps.phase)
+        first = max(begin, steps.first)
+        last = step == begin + self.length - 1 and (step > first or first == begin)
+        if step >= self._next and (step - first >= look or last):
+            self._note_use(step, steps)
+
+    def finish(self, steps: Steps) -> None:
+        """Note that a pass has delivered all its batches, and was asked for more."""
+        if steps.stop is not None and steps.stop > steps.first:
+            self._note_use(steps.stop - 1, steps)
+
+    def _note_use(self, step: int, steps: Steps) -> None:
+        with self._lock:
+            if steps is not self._left:
+                self._use(step, steps.phase)
+
+    def _use(self, step: int, phase: int) -> None:
         if self._end is None:
-            self._next = max(self._next, step - self._inside(step) + self.length)
+            self._next = max(self._next, self._epoch(step, phase) + self.length)
 
-    def _inside(self, step: int) -> int:
-        return (step - self._start) % self.length
+    def _epoch(self, step: int, phase: int) -> int:
+        """The first step of the epoch in which a step lies."""
+        return step - (step - phase) % self.length
 
     # --- the reader between two passes ------------------------------------------------------------------------------
 
@@ -156,6 +179,7 @@ class PassBatches(Iterator[T]):
         steps: Steps | None = None,
         part: tuple[int, int] = (0, 1),
         look: int = 0,
+        whole: bool = False,
     ) -> None:
         """A pass over `epochs` epochs (None: without an end), or over these `steps`.
 
@@ -168,8 +192,9 @@ class PassBatches(Iterator[T]):
             steps: See above.
             part: (index, count): every count-th step, from the index on.
             look: The number of batches that may be taken without using an epoch.
+            whole: Whether the first epoch is as long as any other, wherever it begins.
         """
-        self._look = look
+        self._look, self._whole = look, whole
         self._passes, self._open, self._convert, self._failed = passes, open_reader, convert, failed
         self._epochs, (self._offset, self._stride) = epochs, part
         self._steps, self._step = steps, 0 if steps is None else steps.first + self._offset
@@ -185,12 +210,13 @@ class PassBatches(Iterator[T]):
             raise StopIteration
         steps = self._steps or self._begin()
         if steps.stop is not None and self._step >= steps.stop:
+            self._passes.finish(steps)
             self.close()
             raise StopIteration
         step = self._step
         try:
             element = self._convert(next(self._stream or self._open_stream()))
-            self._passes.take(step, self._look)
+            self._passes.take(step, steps, self._look)
             self._step += self._stride
             if steps.stop is not None and self._step >= steps.stop:
                 self._leave(steps.stop)
@@ -222,7 +248,7 @@ class PassBatches(Iterator[T]):
             self._stream.close()
 
     def _begin(self) -> Steps:
-        self._steps = steps = self._passes.begin(self._epochs, self._look)
+        self._steps = steps = self._passes.begin(self._epochs, self._look, self._whole)
         self._step = steps.first + self._offset
         return steps
 

@@ -124,10 +124,11 @@ class Pipeline:
         steps: Steps | None = None,
         part: tuple[int, int] = (0, 1),
         look: int = 0,
+        whole: bool = False,
     ) -> PassBatches[T]:
         """A pass over these batches, each converted: the next `epochs` epochs, or `steps` (see `PassBatches`)."""
         self._belong_to_this_process()
-        options: Any = {"epochs": epochs, "steps": steps, "part": part, "look": look}
+        options: Any = {"epochs": epochs, "steps": steps, "part": part, "look": look, "whole": whole}
         return PassBatches(self.passes, self._reader, convert, self._failed, **options)
 
     def fill(self, batch: Batch, start: int, stop: int, state: ThreadState) -> None:

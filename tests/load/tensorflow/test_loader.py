@@ -42,7 +42,7 @@ def same(tensors, arrays):
         {"inputs": {"a": ["image", "clicks"], "b": "pose"}, "targets": "label"},
         {"inputs": "image", "dtype": "bfloat16", "normalize": True},
         {"fields": ["key", "variant", "caption", "depth"], "hosts": (1, 3)},
-        {"start_step": 12, "remainder": "keep"},
+        {"start_step": 14, "remainder": "keep"},
     ],
 )
 def test_the_batches_of_the_numpy_loader(data, options):

@@ -110,7 +110,7 @@ OPTIONS = [
     {"inputs": {"a": ["image", "clicks"], "b": "pose"}, "targets": "label"},
     {"inputs": "image", "dtype": "bfloat16", "normalize": True},
     {"fields": ["key", "variant", "caption", "depth"], "hosts": (1, 3)},
-    {"start_step": 12, "remainder": "keep"},
+    {"start_step": 14, "remainder": "keep"},
 ]
 
 

@@ -45,6 +45,7 @@ class Loader(PipelineAccessors, DatasetOver):
     def __init__(self, pipeline: Pipeline, dataset: tf.data.Dataset, epochs: int | None, *, eager: bool) -> None:
         """`eager`: whether custom training loops take batches from the reader itself (see `EagerBatches`)."""
         self.pipeline, self._epochs, self._eager = pipeline, epochs, eager
+        self._begins_inside = pipeline.training and pipeline.options.start_step % pipeline.steps_per_epoch > 0
         end_waits_on_interrupt(pipeline)
         silence_advice_to_shuffle()
         super().__init__(dataset)
@@ -54,9 +55,13 @@ class Loader(PipelineAccessors, DatasetOver):
 
     def __iter__(self) -> Any:
         """An iterator over a pass: in training the next epoch, otherwise all samples."""
-        iterator = super().__iter__()
         if not tf.executing_eagerly():
-            return iterator
+            return super().__iter__()
+        if self._begins_inside:
+            dataset = _on_device(self.pipeline, _dataset(self.pipeline, self._epochs, whole=False))
+            iterator = DatasetOver.__iter__(Loader(self.pipeline, dataset, self._epochs, eager=self._eager))
+        else:
+            iterator = super().__iter__()
         dataset_from = functools.partial(_dataset, self.pipeline, self._epochs)
         active = self._eager and is_possible(self.pipeline)
         return with_source(iterator, EagerBatches(self.pipeline, self._epochs, dataset_from, active=active))
@@ -105,10 +110,12 @@ def make_loader(pipeline: Pipeline, epochs: int | None = 1) -> Loader:
     device = pipeline.options.prefetch_to_device
     _check_device(device)
     pipeline.table.read_ahead()
-    dataset = _dataset(pipeline, epochs)
-    if device is not None:
-        dataset = dataset.apply(tf.data.experimental.prefetch_to_device(device))
-    return Loader(pipeline, dataset, epochs, eager=device is None)
+    return Loader(pipeline, _on_device(pipeline, _dataset(pipeline, epochs)), epochs, eager=device is None)
+
+
+def _on_device(pipeline: Pipeline, dataset: tf.data.Dataset) -> tf.data.Dataset:
+    device = pipeline.options.prefetch_to_device
+    return dataset if device is None else dataset.apply(tf.data.experimental.prefetch_to_device(device))
 
 
 def _check_device(name: str | None) -> None:
@@ -134,16 +141,18 @@ def _check_device(name: str | None) -> None:
         )
 
 
-def _dataset(pipeline: Pipeline, epochs: int | None, steps: Steps | None = None) -> tf.data.Dataset:
-    """The batches of the next `epochs` epochs, or of these steps."""
+def _dataset(pipeline: Pipeline, epochs: int | None, steps: Steps | None = None, whole: bool = True) -> tf.data.Dataset:
+    """The batches of the next `epochs` epochs, or of these steps. What is not `whole` has no length that TensorFlow knows."""
 
     def batches(convert: Callable[[Batch], tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
-        return pipeline.batches(convert, epochs=epochs, steps=steps, look=LOOK)
+        return pipeline.batches(convert, epochs=epochs, steps=steps, look=LOOK, whole=whole)
 
     rows = _static_rows(pipeline)
-    elements = _ragged_elements if pipeline.outputs.ragged else _elements
+    elements = (_ragged_elements if pipeline.outputs.ragged else _elements)(pipeline, batches, rows)
+    if not whole:
+        return _with_options(elements)
     count = pipeline.passes.steps(epochs) if steps is None or steps.stop is None else steps.stop - steps.first
-    return _with_options(_counted(elements(pipeline, batches, rows), count))
+    return _with_options(_counted(elements, count))
 
 
 def _counted(dataset: tf.data.Dataset, steps: int | None) -> tf.data.Dataset:
