@@ -45,7 +45,8 @@ class Archives:
 
     Members next to each other whose names have one key are one sample: the key is the path up to the first dot of the name, the
     rest is the ending. Members are read by their place in the file; nothing is unpacked. Zip files may be deflated. Of a tar that
-    is compressed as a whole (gzip, bzip2, xz, zstd), a plain copy is made once (`tfprep.sources.staging`).
+    is compressed as a whole (gzip, bzip2, xz, zstd), a plain copy is made once (`tfprep.sources.staging`). A tar in a tar is a
+    folder of its name, as in ImageNet's training images.
 
     A sample without the member of a field is a reject. A sample without an image, and members that no field names, are counted
     in the tally.
@@ -373,10 +374,20 @@ def members(path: Path, tally: Counter[str]) -> Iterator[Member]:
 
 
 def _tar_members(path: Path, tally: Counter[str]) -> Iterator[Member]:
-    with open_raw(path) as file, tarfile.open(fileobj=file, mode="r:") as archive:
+    with open_raw(path) as file:
+        yield from _tar_members_at(file, tally)
+
+
+def _tar_members_at(file: BinaryIO, tally: Counter[str], start: int = 0) -> Iterator[Member]:
+    """Yield the members of the tar that begins at a byte, and those of tars in it: `n01440764.tar` is a folder."""
+    file.seek(start)
+    with tarfile.open(fileobj=file, mode="r:") as archive:
         for info in archive:
             archive.members = []  # type: ignore[attr-defined]  # a tar of a million members would hold a million headers
-            if info.isreg() and not info.issparse():
+            if info.isreg() and not info.issparse() and info.name.lower().endswith(".tar") and start == 0:
+                for member in _tar_members_at(file, tally, info.offset_data):
+                    yield member._replace(name=f"{info.name[:-4]}/{member.name.removeprefix('./')}")
+            elif info.isreg() and not info.issparse():
                 yield Member(info.name, info.offset_data, info.size, False)
             elif not info.isdir():
                 tally["member that is a link, a device or sparse"] += 1

@@ -5,8 +5,12 @@
 
 from __future__ import annotations
 
+import io
+import os
+import posixpath
+import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -15,7 +19,7 @@ from typing import Any, NamedTuple, TypeAlias
 from tfprep.errors import RecipeError, SampleError, SourceError
 from tfprep.fields import Kind
 from tfprep.images import header_text
-from tfprep.sources.patterns import IMAGE_SUFFIXES, Holes, Pattern, compile_pattern
+from tfprep.sources.patterns import IMAGE_SUFFIXES, Holes, Pattern, compile_pattern, literal
 from tfprep.sources.pixels import Pixels, check_pixels_option, pixel_decoders
 from tfprep.sources.raw import names_of, read_whole
 from tfprep.sources.source import (
@@ -42,6 +46,9 @@ class Folder:
             With none of these, all samples are `train`.
         classes: The class names in the order of their numbers. By default they are the folders that hold images, sorted by code
             points, so "10" comes before "2", as in Keras.
+        labels: For a split without class folders, the text file that gives the class of each image, by the name of the split:
+            `{"val": "val/val_annotations.txt"}`. A line has the name of an image and its class, as in tiny-imagenet; or a number
+            alone for each image in the order of their names, as in ImageNet's ground truth, beside whose folder `meta.mat` lies.
         pixels: How images become pixels, if not as 8-bit RGB: `{"image": sources.Pixels()}` keeps 16 bits, floats and all bands.
 
     Raises:
@@ -51,10 +58,13 @@ class Folder:
     image: str = "{label}/**"
     splits: Splits = None
     classes: tuple[str, ...] | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
     pixels: Mapping[str, Pixels] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         pattern = self._pattern()
+        if self.labels and not {"split", "label"} <= pattern.holes:
+            raise RecipeError(f"Folder: labels need {{split}} and {{label}} in the pattern; got image={self.image!r}")
         object.__setattr__(self, "splits", check_splits(self.splits, pattern, "Folder"))
         object.__setattr__(self, "pixels", check_pixels_option(self.pixels, self.kinds(), "Folder"))
         if self.classes is not None:
@@ -76,24 +86,77 @@ class Folder:
         pattern = self._pattern()
         classes: dict[str, tuple[str, ...]] = {}
         if "label" in pattern.holes:
-            classes["label"] = self.classes or class_names(root, pattern)
+            listed = set(self.labels)
+            classes["label"] = self.classes or class_names(
+                root, pattern, skip=lambda holes: holes.get("split") in listed
+            )
         tally: Counter[str] = Counter()
-        rows = partial(_folder_rows, root, pattern, self.splits, classes.get("label"))
+        rows = partial(self._rows, root, pattern, classes.get("label"))
         entries = split_rows(rows, tally, self.splits, stratified_by(self.splits))
         return Listing(self.kinds(), ("image",), tuple(classes), entries, classes, tally)
 
     def _pattern(self) -> Pattern:
         return compile_pattern(self.image, "Folder: image")
 
+    def _rows(
+        self, root: Path, pattern: Pattern, classes: tuple[str, ...] | None, tally: Counter[str]
+    ) -> Iterator[Row]:
+        found = listed_images(
+            root,
+            pattern,
+            splits=self.splits,
+            classes=classes,
+            tally=tally,
+            skip=lambda holes: holes.get("split") in self.labels,
+        )
+        for image in found:
+            path = image.file.path
+            yield Entry(key_of(path), image.split, (path,), image.values), dicom_group(self.splits, root, path)
+        numbers = {name: number for number, name in enumerate(classes or ())}
+        for split, file in self.labels.items():
+            if isinstance(self.splits, tuple) and split not in self.splits:
+                continue
+            below = compile_pattern(f"{self.image.partition('{split}')[0]}{literal(split)}/**", "Folder: image")
+            paths = [image.path for image in walk(root, below, tally)]
+            labels = read_labels(root, file, [path.rpartition("/")[2] for path in paths])
+            for path in paths:
+                label = labels.get(os.path.splitext(path.rpartition("/")[2])[0])
+                yield (
+                    Entry(key_of(path), check_split_name(key_of(split), file), (path,), (numbers.get(label or ""),)),
+                    None,
+                )
+
     __repr__ = constructor_text
 
 
-def _folder_rows(
-    root: Path, pattern: Pattern, splits: Splits, classes: tuple[str, ...] | None, tally: Counter[str]
-) -> Iterator[Row]:
-    for image in listed_images(root, pattern, splits=splits, classes=classes, tally=tally):
-        path = image.file.path
-        yield Entry(key_of(path), image.split, (path,), image.values), dicom_group(splits, root, path)
+def read_labels(root: Path, path: str, images: Sequence[str]) -> dict[str, str]:
+    """Return the class of each image by its name without suffix, from a text file. SourceError if it cannot be read.
+
+    Args:
+        root: The root.
+        path: The file, relative to the root.
+        images: The names of the images in the order of ImageNet's ground truth.
+    """
+    try:
+        lines = read_whole(root / path).decode("utf-8-sig").splitlines()
+        rows = [words for line in lines if (words := re.split(r"[\s,;]+", line.strip())) and words[0]]
+        if rows and all(len(words) == 1 and words[0].isdecimal() for words in rows) and len(rows) == len(images):
+            names = _synsets(root, path)
+            return {
+                os.path.splitext(image)[0]: names[int(words[0])]
+                for image, words in zip(sorted(images), rows, strict=True)
+            }
+    except (OSError, ValueError, KeyError) as error:
+        raise SourceError(f"{root / path}: cannot read the classes of images: {error!r}") from error
+    return {os.path.splitext(words[0].rpartition("/")[2])[0]: words[1] for words in rows if len(words) > 1}
+
+
+def _synsets(root: Path, path: str) -> dict[int, str]:
+    """The names of ImageNet's classes by their numbers, from the file `meta.mat` of its devkit."""
+    from scipy.io import loadmat  # type: ignore[import-untyped]
+
+    found = loadmat(io.BytesIO(read_whole(root / posixpath.join(posixpath.dirname(path), "meta.mat"))), squeeze_me=True)
+    return {int(one["ILSVRC2012_ID"]): str(one["WNID"]) for one in found["synsets"]}
 
 
 Splits: TypeAlias = "Fractions | str | tuple[str, ...] | None"
@@ -170,11 +233,13 @@ def fitting(
             yield found
 
 
-def class_names(root: Path, pattern: Pattern, rivals: Iterable[Pattern] = ()) -> tuple[str, ...]:
+def class_names(
+    root: Path, pattern: Pattern, rivals: Iterable[Pattern] = (), skip: Callable[[Holes], bool] = lambda holes: False
+) -> tuple[str, ...]:
     """The names that `{label}` stands for, sorted by code points: those with at least one image."""
     in_folder = any("label" in part.holes for part in pattern.folders)
     seen: set[str] = set()
-    done: Callable[[Holes], bool] = lambda holes: in_folder and holes.get("label") in seen  # noqa: E731
+    done: Callable[[Holes], bool] = lambda holes: (in_folder and holes.get("label") in seen) or skip(holes)  # noqa: E731
     for found in fitting(root, pattern, rivals, Counter(), done):
         seen.add(found.holes["label"])
     names = tuple(sorted({key_of(name) for name in seen}))
@@ -191,11 +256,12 @@ def listed_images(
     classes: tuple[str, ...] | None,
     tally: Counter[str],
     rivals: Iterable[Pattern] = (),
+    skip: Callable[[Holes], bool] = lambda holes: False,
 ) -> Iterator[ListedImage]:
-    """Yield every image, in order. Raises SourceError at the end if there was none."""
+    """Yield every image, in order; folders whose placeholders are to `skip` are not entered. SourceError if there was none."""
     numbers = None if classes is None else {name: number for number, name in enumerate(classes)}
     found, checked = None, set[str]()
-    for found in fitting(root, pattern, rivals, tally):
+    for found in fitting(root, pattern, rivals, tally, skip):
         split = key_of(found.holes.get("split", UNSPLIT))
         if isinstance(splits, tuple) and split not in splits:
             tally[f"in no split of {splits}"] += 1

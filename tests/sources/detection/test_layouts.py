@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import io
 import json
+import shutil
+import tarfile
 import unicodedata
 import zipfile
 from collections.abc import Callable
@@ -13,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.io
 from PIL import Image
 
 from tests.sources.building import write_picture
@@ -674,6 +677,83 @@ def zipped(root: Path, prefix: str, *folders: str) -> Truth:
     return {f"all.zip/{name}": (ANY, name.split("/")[-2]) for name in names}
 
 
+def zips_of_splits(root):
+    truth: Truth = {}
+    for split in ("train", "test"):
+        (root / split).mkdir()
+        of_split = zipped(root / split, "", "cat", "dog")
+        (root / split / "all.zip").rename(root / f"{split}.zip")
+        truth |= {path.replace("all", split, 1): (split, label) for path, (_, label) in of_split.items()}
+    return truth
+
+
+def tars_in_a_tar(root):
+    truth: Truth = {}
+    with tarfile.open(root / "img_train.tar", "w") as outer:
+        for label in ("n01", "n02"):
+            with tarfile.open(root / f"{label}.tar", "w") as inner:
+                for path in pictures(root, *numbered(label)):
+                    inner.add(root / path, Path(path).name)
+                    truth[f"img_train.tar/{path}"] = ("train", label)
+            outer.add(root / f"{label}.tar", f"{label}.tar")
+            (root / f"{label}.tar").unlink()
+            shutil.rmtree(root / label)
+    return truth
+
+
+def zip_of_coco(root):
+    zipped(root, "", "images")
+    with zipfile.ZipFile(root / "all.zip", "a") as archive:
+        archive.writestr("labels.json", "{}")
+    return "the archive holds images and files of annotations .json.; unpack it"
+
+
+def tiny_imagenet(root):
+    truth: Truth = {}
+    for label in ("n01", "n02"):
+        truth |= dict.fromkeys(pictures(root, *numbered(f"train/{label}/images", suffix=".JPEG")), ("train", label))
+    paths = pictures(root, *numbered("val/images", suffix=".JPEG"))
+    write(
+        root,
+        "val/val_annotations.txt",
+        "".join(f"{Path(p).name}\tn0{1 + n % 2}\t0\t0\t9\t9\n" for n, p in enumerate(paths)),
+    )
+    pictures(root, *numbered("test/images", suffix=".JPEG"))
+    return truth | {path: ("val", f"n0{1 + n % 2}") for n, path in enumerate(paths)}
+
+
+def imagenet_with_its_devkit(root):
+    truth = class_folders(root, "train/n01", "train/n02", split_at=0)
+    paths = pictures(root, *(f"val/ILSVRC2012_val_{n:08}.JPEG" for n in (1, 2, 3, 4)))
+    devkit = root / "ILSVRC2012_devkit_t12/data"
+    devkit.mkdir(parents=True)
+    (devkit / "ILSVRC2012_validation_ground_truth.txt").write_text("2\n1\n1\n2\n")
+    names = [("ILSVRC2012_ID", object), ("WNID", object), ("words", object)]
+    scipy.io.savemat(devkit / "meta.mat", {"synsets": np.array([(1, "n02", "b"), (2, "n01", "a")], names)})
+    return truth | {path: ("val", label) for path, label in zip(paths, ["n01", "n02", "n02", "n01"], strict=True)}
+
+
+def trimaps_in_a_deeper_folder(root):
+    return masks(root, numbered("images"), lambda p: f"annotations/trimaps/{Path(p).stem}.png", None, 1, 2, 3)
+
+
+def masks_of_splits_in_one_folder(root):
+    images = [*numbered("train"), *numbered("valid")]
+    return masks(root, images, lambda p: f"masks/{p[:-4]}.png", 0, 0, 1)
+
+
+def masks_beside_satellite_images(root):
+    paths = [f"train/{n}_sat.jpg" for n in range(4)]
+    return masks(root, paths, lambda p: p.replace("sat.jpg", "mask.png"), 0, 0, 1, 2)
+
+
+def mask_names_alone(root):
+    for n in range(4):
+        pictures(root, f"data/a{n}.jpg")
+        mask(root, f"data/b{n}_mask.png", 0, 1)
+    return "data/b0_mask.png are called like masks, and nothing says which images they belong to"
+
+
 def instance_masks_in_files(root):
     for case in "ab":
         pictures(root, f"stage1_train/{case}/images/{case}.png")
@@ -733,9 +813,12 @@ READ = [
     table_with_decimal_commas, table_of_run_lengths, table_of_one_hot_columns, table_of_several_classes, table_of_attributes,
     table_in_latin_1_with_an_empty_label, table_of_paths_in_split_folders, table_of_images_in_two_folders,
     coco_of_splits_in_one_file, coco_of_polygons_without_boxes, yolo_of_lists_of_another_machine, labelme_of_masks,
+    zips_of_splits, tars_in_a_tar, tiny_imagenet, imagenet_with_its_devkit, trimaps_in_a_deeper_folder,
+    masks_of_splits_in_one_folder, masks_beside_satellite_images,
     table_in_each_class_folder, objects_in_json_lines_of_hugging_face,
 ]  # fmt: skip
 REFUSED = [
+    zip_of_coco, mask_names_alone,
     json_of_another_tool, text_files_of_another_tool, list_of_classes, kitti, instance_masks_in_files, folds,
     depth_beside_images, table_without_a_header, table_of_absolute_paths,
     table_of_composed_names, table_of_lists_as_text, table_of_boxes_that_fit_no_image,
@@ -754,6 +837,8 @@ SAID = {
     yolo_like_coco128: "val names the images of train, which are in train alone",
     yolo_with_gaps_in_names: "names has no 1",
     masks_of_0_and_255: "the masks hold 0 and 255: two classes",
+    tiny_imagenet: "test/images/ holds 4 .jpeg files that this recipe does not read",
+    imagenet_with_its_devkit: "this recipe does not read ILSVRC2012_devkit_t12/data/meta.mat",
     masks_of_some_splits: "test has no masks, and is left out",
     table_of_kaggle: "this recipe does not read sample_submission.csv",
     table_of_boxes_in_pixels: "this recipe does not read the columns width, height",

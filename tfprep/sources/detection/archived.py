@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
+from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
-from tfprep.errors import SourceError
+from tfprep.errors import RecipeError, SourceError
 from tfprep.fields import Kind
 from tfprep.sources.archives import Archives, members, plain_archive, split_name
 from tfprep.sources.detection.folders import folders
 from tfprep.sources.detection.guess import BY_CLASS, FRACTIONS, LayoutGuess, Refusal
-from tfprep.sources.detection.inventory import Inventory, suffix_of
-from tfprep.sources.detection.pairs import MASK_WORD, SPLIT_NAMES
+from tfprep.sources.detection.inventory import ANNOTATIONS, Inventory, suffix_of
+from tfprep.sources.detection.pairs import MASK_WORD, SPLIT_NAMES, split_pattern
 from tfprep.sources.folder import Folder
 from tfprep.sources.patterns import IMAGE_SUFFIXES, compile_pattern
 from tfprep.sources.walk import walk
@@ -29,14 +31,26 @@ def archives(folder: Path) -> LayoutGuess | None:
         paths = [found.path for found in walk(folder, compile_pattern(f"**/*{suffix}", "detect"), Counter())]
         if not paths:
             continue
-        heads = {path.split("/")[0] for path in paths if "/" in path}
-        by_split = (
-            bool(heads) and all(head.lower() in SPLIT_NAMES for head in heads) and all("/" in path for path in paths)
-        )
-        pattern = f"{{split}}/**/*{suffix}" if by_split else f"**/*{suffix}"
+        pattern = _split_pattern(paths, suffix) or f"**/*{suffix}"
+        by_split = "{split}" in pattern
         names = [member.name for member in islice(members(plain_archive(folder / paths[0]), Counter()), _MEMBERS_READ)]
-        guess = _guess(pattern, len(paths), Counter(split_name(name)[1].lower() for name in names), by_split)
+        guess = _guess(
+            folder / paths[0], pattern, len(paths), Counter(split_name(name)[1].lower() for name in names), by_split
+        )
         return None if guess is None else _with_folders(guess, folder / paths[0], names)
+    return None
+
+
+def _split_pattern(paths: list[str], suffix: str) -> str | None:
+    """The pattern whose `{split}` is the folder of the archives, or a word in their names; None where they have no such word."""
+    heads = {path.split("/")[0].lower() if "/" in path else "" for path in paths}
+    if heads <= SPLIT_NAMES:
+        return f"{{split}}/**/*{suffix}"
+    for shard in (r"(?!)", r"\d+"):  # shards differ in their numbers
+        patterns = {re.sub(shard, "*", split_pattern(path)) for path in paths}
+        with suppress(RecipeError):
+            if len(patterns) == 1 and "{split}" in compile_pattern(next(iter(patterns)), "detect").text:
+                return patterns.pop()
     return None
 
 
@@ -56,12 +70,10 @@ def _with_folders(guess: LayoutGuess, archive: Path, names: list[str]) -> Layout
     if isinstance(found, Refusal):
         raise found.error
     assert isinstance(found.source, Folder)
-    if "{split}" in source.archives and "{split}" in found.source.image:
-        raise SourceError(
-            f"{archive}: the folders above and inside the archive are called like splits; give the recipe by hand"
-        )
     if found.source.image == "**":
         return guess
+    if "{split}" in found.source.image:  # train.zip may hold the folder train
+        source = replace(source, archives=f"**/*{''.join(Path(source.archives).suffixes[-2:])}".replace("{split}", "*"))
     splits = source.splits if "{split}" in source.archives else found.source.splits
     with_folders = replace(source, members=found.source.image, splits=splits)
     return guess._replace(
@@ -71,7 +83,7 @@ def _with_folders(guess: LayoutGuess, archive: Path, names: list[str]) -> Layout
     )
 
 
-def _guess(pattern: str, count: int, endings: Counter[str], by_split: bool) -> LayoutGuess | None:
+def _guess(archive: Path, pattern: str, count: int, endings: Counter[str], by_split: bool) -> LayoutGuess | None:
     images = [ending for ending in endings if f".{ending}" in IMAGE_SUFFIXES]
     if not images:
         return None
@@ -87,5 +99,10 @@ def _guess(pattern: str, count: int, endings: Counter[str], by_split: bool) -> L
     source = Archives(pattern, tuple(images), label, fields=fields, splits=None if by_split else fractions)
     known = {*images, label, *(ending for _, ending in fields.values())}
     others = sorted(ending for ending in endings if ending not in known)
+    count_of_images = sum(endings[ending] for ending in images)
+    notes = [one for one in others if f".{one}" in ANNOTATIONS and 2 * endings[one] < count_of_images]
+    if notes and label is None and not fields:
+        said = f"{archive}: the archive holds images and files of annotations ({', '.join(notes)})"
+        raise SourceError(f"{said}; unpack it, and run init on the folder")
     doubts = (f"members that end in {', '.join(others)} are left out; fields= names them",) if others else ()
     return LayoutGuess("archives", source, f"{count} archives in WebDataset's convention", doubts)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from tfprep.errors import SourceError
-from tfprep.sources.annotations import Coco, CocoPanoptic, LabelMe, Voc, Yolo
+from tfprep.sources.annotations import Coco, CocoPanoptic, LabelMe, ObjectTable, Voc, Yolo
 from tfprep.sources.archives import Archives
 from tfprep.sources.detection.annotated import labelme, presets, voc, yolo
 from tfprep.sources.detection.archived import archives
@@ -27,13 +27,13 @@ from tfprep.sources.detection.palettes import colours_of, palette_of
 from tfprep.sources.detection.tables import tables
 from tfprep.sources.folder import Folder
 from tfprep.sources.paired import Paired
-from tfprep.sources.patterns import IMAGE_SUFFIXES, Pattern, compile_pattern
+from tfprep.sources.patterns import IMAGE_SUFFIXES, Pattern, compile_pattern, literal
 from tfprep.sources.pixels import Pixels
 from tfprep.sources.source import Source
 from tfprep.sources.splits import Fractions
 from tfprep.sources.table import Table
 
-_OfPixels: TypeAlias = Folder | Paired | Table | Archives | Coco | CocoPanoptic | Voc | Yolo | LabelMe
+_OfPixels: TypeAlias = Folder | Paired | Table | Archives | Coco | CocoPanoptic | Voc | Yolo | LabelMe | ObjectTable
 """The sources with the option `pixels`."""
 _WRITE_FILES = "write an image file for each sample with Pillow"
 _OTHER_FILES = {
@@ -172,6 +172,8 @@ def _annotation_files(source: Source) -> list[Pattern]:
     ]
     if isinstance(source, Yolo) and source.labels is None:
         texts.append("**/*.txt")
+    if isinstance(source, Folder):
+        texts += map(literal, source.labels.values())
     return [compile_pattern(text, "detect") for text in texts if isinstance(text, str)]
 
 
@@ -184,7 +186,7 @@ def _with_pixels(source: _OfPixels, facts: Facts) -> tuple[_OfPixels, tuple[str,
         doubts.append(
             "images differ in dtype or channels: the less common ones are rejects, unless Pixels(to=, channels=) is given"
         )
-    if ".dcm" in facts.suffixes and isinstance(source.splits, Fractions):
+    if ".dcm" in facts.suffixes and isinstance(source, Folder | Paired) and isinstance(source.splits, Fractions):
         source = replace(source, splits=replace(source.splits, stratify=None, group_by="PatientID"))
     return source, tuple(doubts)
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from tfprep.errors import SourceError
+from tfprep.sources.detection.flat_split import list_of_labels
 from tfprep.sources.detection.guess import BY_CLASS, FRACTIONS, LayoutGuess, Refusal
 from tfprep.sources.detection.inventory import Inventory
 from tfprep.sources.detection.pairs import IMAGE_WORD, MASK_WORD, SPLIT_NAMES, jpeg_masks, mask_patterns
@@ -40,6 +42,15 @@ def pairs(tree: Inventory) -> Found:
         yield Refusal("masks", SourceError(f"{rule}. Write the masks as PNG from where they come"))
 
 
+def _mask_names(tree: Inventory) -> str:
+    """One of the files that are called like masks, where these are a third of a folder at least; "" if there are none."""
+    for folder, names in tree.names.items():
+        masks = [name for name in names if re.fullmatch(rf".+[_-]{MASK_WORD.pattern}\.\w+", name, re.IGNORECASE)]
+        if 3 * len(masks) >= len(names):
+            return f"{folder}/{masks[0]}"
+    return ""
+
+
 def _splits(tree: Inventory, pattern: str) -> set[str]:
     """What `{split}` stands for in the names of the tree."""
     compiled = compile_pattern(pattern, "detect")
@@ -60,6 +71,9 @@ def folders(tree: Inventory) -> Found:
     elif len(heads) > 1:
         layout = LayoutGuess("folders", Folder(image=f"{prefix}{{label}}/**", splits=BY_CLASS), "class folders")
         yield _checked(tree, layout, heads, prefix)
+    if masks := _mask_names(tree):
+        rule = f"{tree.root}: files such as {masks} are called like masks, and nothing says which images they belong to"
+        yield Refusal("masks", SourceError(rule))
     yield LayoutGuess("images", Folder(image=f"{prefix}**", splits=FRACTIONS), "images without classes")
 
 
@@ -80,12 +94,30 @@ def _of_splits(
             for split, names in classes.items()
             if training is not None and names and names - classes[training]
         }
+        listed, doubts = {}, list[str]()
+        for split in sorted(split for split, names in strange.items() if len(names) == 1):
+            if (labels := list_of_labels(tree, prefix, split, classes[training or ""])) is not None:
+                listed[split] = labels
+            elif split.lower().startswith("test"):
+                doubts.append(f"the folder {next(iter(strange[split]))} in {split}/ is no class; the split is left out")
+            else:
+                continue
+            del strange[split]
+        for split in sorted(split for split, names in classes.items() if not names and training is not None):
+            if (labels := list_of_labels(tree, prefix, split, classes[training or ""])) is not None:
+                listed[split] = labels
+        if doubts:
+            taken = tuple(split for split in sorted(splits) if not any(f" in {split}/ " in doubt for doubt in doubts))
+        source = replace(source, splits=taken, labels=listed)
         for split, names in strange.items():
             rule = f"{tree.root}: {split}/ has the folders {', '.join(sorted(names)[:3])}, which are no classes of {training}/"
             yield Refusal(
                 "folders", SourceError(f"{rule}; give every split the same class folders, or write the recipe by hand")
             )
-        yield _checked(tree, LayoutGuess("folders", source, "class folders below split folders"), found)
+        inside = set().union(
+            *(names for split, names in classes.items() if split not in listed and (not taken or split in taken))
+        )
+        yield _checked(tree, LayoutGuess("folders", source, "class folders below split folders", tuple(doubts)), inside)
     alone = (f"the only folder below the splits is {next(iter(found))}, which is no class",) if len(found) == 1 else ()
     yield LayoutGuess("images", Folder(image=f"{prefix}{{split}}/**", splits=taken), "split folders", alone)
 

@@ -31,6 +31,8 @@ IMAGE_WORD = re.compile(
 )
 """A folder of images by its name, which is no class."""
 _IMAGE_FILE = re.compile(r"(?:images?|img|photo|raw|rgb|input)\b", re.IGNORECASE)
+_OF_IMAGES = ("", "_sat", "_img", "_image", "_rgb", "_photo", "_raw")
+"""The ends of the names of images beside which masks lie, as in DeepGlobe."""
 _LOSSY = frozenset((".jpg", ".jpeg"))
 """No masks: JPEG does not keep class numbers."""
 
@@ -168,7 +170,27 @@ def jpeg_masks(names: Names) -> Iterator[tuple[str, str]]:
 def mask_patterns(names: Names) -> list[tuple[str, str]]:
     """Pairs of patterns, for images and for masks, that the names suggest; the one with the most names first."""
     found = Counter(dict((*_parallel(names), *_side_by_side(names), *_same_names(names))))
-    return [patterns for patterns, _ in found.most_common()]
+    return [patterns for patterns, _ in found.most_common()] or list(_elsewhere(names))
+
+
+def _elsewhere(names: Names) -> Iterator[tuple[str, str]]:
+    """Masks in folders that are called otherwise than those of their images, or lie deeper: `annotations/trimaps`."""
+    masks = [one for one in names if any(re.search(rf"{_MASK_WORDS}$", part, re.IGNORECASE) for part in one.split("/"))]
+    found: dict[tuple[int, int, str], list[tuple[str, str]]] = {}
+    for mask in masks:
+        endings = {image: _mask_ending(names, image, mask) for image in names if image not in masks}
+        fitting = [image for image, ending in endings.items() if ending is not None]
+        if fitting and not _suffixes(names[mask]) <= _LOSSY:
+            image = min(
+                fitting, key=lambda one: (not _near(one, mask), -len(set(one.split("/")) & set(mask.split("/"))))
+            )
+            found.setdefault((image.count("/"), mask.count("/"), endings[image] or ""), []).append((image, mask))
+    for (_, _, ending), pairs in found.items():
+        image, mask = _joint_folders(pairs)
+        image_file, mask_file = (
+            _star(name for folder in folders for name in names[folder]) for folders in zip(*pairs, strict=True)
+        )
+        yield f"{image}{image_file}", f"{mask}{mask_file.replace('*', f'*{literal(ending)}', 1)}"
 
 
 def _parallel(names: Names) -> Iterator[tuple[tuple[str, str], int]]:
@@ -236,19 +258,20 @@ def _group_patterns(names: Names, group: _Group, pairs: Sequence[tuple[str, str]
 
 def _side_by_side(names: Names) -> Iterator[tuple[tuple[str, str], int]]:
     """Masks in the folder of their images, told by the end of their name."""
-    folders: dict[str, list[str]] = {}
+    folders: dict[tuple[str, str], list[str]] = {}
     for folder, files in names.items():
         stems = {os.path.splitext(name)[0] for name in files}
         for found in filter(None, map(_ENDING.fullmatch, sorted(stems))):
-            if found["stem"] in stems:
-                folders.setdefault(found["ending"], []).append(folder)
-    for ending, there in folders.items():
+            ours = next((own for own in _OF_IMAGES if found["stem"] + own in stems), None)
+            if ours is not None:
+                folders.setdefault((ours, found["ending"]), []).append(folder)
+    for (ours, ending), there in folders.items():
         where = _parents(sorted(set(there)))
         files = [name for folder in set(there) for name in names[folder]]
         masks = [name for name in files if os.path.splitext(name)[0].endswith(ending)]
-        images = [name for name in files if name not in masks]
-        mask = _star(masks).replace("*", f"*{literal(ending)}")
-        yield (where + _star(images), where + mask), len(there)
+        images = [name for name in files if name not in masks and os.path.splitext(name)[0].endswith(ours)]
+        image, mask = _star(images).replace("*", f"*{ours}"), _star(masks).replace("*", f"*{literal(ending)}")
+        yield (where + image, where + mask), len(there)
 
 
 def _same_names(names: Names) -> Iterator[tuple[tuple[str, str], int]]:
