@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from itertools import repeat
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,7 +17,6 @@ from tfprep.builder.planning.plan import building_versions
 from tfprep.builder.receipts import ShardTask
 from tfprep.builder.schedule import ShardScheduler, _Attempt
 from tfprep.builder.workers.cluster import RayNodes
-from tfprep.builder.workers.node import Node, NodeReply, NodeTask
 from tfprep.builder.workers.remote_node import Connection
 from tfprep.child_process import Inline, TaskCrashed, WorkerEvent
 from tfprep.engines import Ray
@@ -25,34 +27,37 @@ FACTS = {"NodeID": "01" * 28, "NodeManagerAddress": "10.0.0.7", "Alive": True, "
 
 
 class Cluster:
-    """A cluster of one node, whose actor answers with `replies` one after the other; an exception ends it.
+    """A cluster of one node, whose calls are answered from `answers`; an exception ends it.
 
     Attributes:
+      answers: By the name of the method, what its calls return one after the other.
       given: Numbers of the tasks that the node was given.
       killed: The actors that were ended.
     """
 
-    def __init__(self, *replies: Any) -> None:
-        self.replies: Iterator[Any] = iter([building_versions(), None, *replies])
+    def __init__(self, *of_tasks: Any) -> None:
+        self.answers: dict[str, Iterator[Any]] = {
+            "versions": iter([building_versions()]),
+            "open": iter([None]),
+            "states": repeat(()),
+            "run": iter(of_tasks),
+        }
         self.given: list[int] = []
         self.killed: list[Any] = []
 
     def actor(self, *arguments: Any) -> Any:
-        call = SimpleNamespace(remote=self._call)
-        return SimpleNamespace(versions=call, open=call, exchange=SimpleNamespace(remote=self._exchange))
+        def call(name: str, *arguments: Any) -> Exception:
+            self.given += [arguments[0]] if name == "run" else []
+            return Exception(name)  # any object that is equal to itself alone
 
-    def _call(self, *arguments: Any) -> object:
-        return object()
+        methods = {name: SimpleNamespace(remote=partial(call, name)) for name in self.answers}
+        return SimpleNamespace(**methods)
 
-    def _exchange(self, tasks: list[NodeTask]) -> object:
-        self.given += [task.number for task in tasks]
-        return object()
-
-    def answer(self, call: object) -> Any:
-        reply = next(self.replies)
-        if isinstance(reply, Exception):
-            raise reply
-        return reply
+    def answer(self, call: Any) -> Any:
+        answer = next(self.answers[call.args[0]])
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
 
     def stand_in(self, monkeypatch) -> None:
         """Take the place of a cluster to which this process is connected."""
@@ -61,7 +66,7 @@ class Cluster:
             "is_initialized": lambda: True,
             "nodes": lambda: [] if self.killed else [FACTS],
             "remote": lambda node: actor_class,
-            "wait": lambda calls, **options: (calls, []),
+            "wait": lambda calls, **options: (calls[:1] if options.get("timeout") else calls, []),
             "get": self.answer,
             "kill": self.killed.append,
         }.items():
@@ -75,10 +80,10 @@ def argument(tmp_path) -> dict[str, Any]:
     return {**folders, "recipe_file": None, "recipe_files": {}, "files": [], "values": [], "witnesses": []}
 
 
-def test_a_task_that_overtakes_others_is_a_suspect_as_well_when_its_node_is_lost(monkeypatch, argument):
+def test_the_tasks_that_a_lost_node_runs_have_crashed_and_no_others(monkeypatch, argument):
     """The sample of task 0 ends its worker, and the node is lost while that sample is tried alone, which is task 3."""
-    crash = NodeReply([TaskCrashed(0, 5, "its process was killed by SIGKILL")], (), None)
-    cluster = Cluster(crash, ray.exceptions.ActorDiedError())
+    crash = TaskCrashed(0, 5, "its process was killed by SIGKILL")
+    cluster = Cluster([crash], ray.exceptions.ActorDiedError())
     cluster.stand_in(monkeypatch)
     nodes = RayNodes("its_work:open_work", Ray(), workers=1, item_timeout_s=1)
     nodes.start()
@@ -88,17 +93,13 @@ def test_a_task_that_overtakes_others_is_a_suspect_as_well_when_its_node_is_lost
     seen: list[WorkerEvent] = []
     for event in nodes.events():
         seen.append(event)
-        if event == TaskCrashed(0, 5, "its process was killed by SIGKILL", node="10.0.0.7-010101"):
+        if event == replace(crash, node="10.0.0.7-010101"):
             nodes.submit(3, {}, urgent=True)
-        if sum(isinstance(one, TaskCrashed) for one in seen) == 3:
+        if sum(isinstance(one, TaskCrashed) for one in seen) == 2:
             break
     nodes.close()
-    assert cluster.given == [0, 1, 3]
-    assert [(event.task, event.item) for event in seen if isinstance(event, TaskCrashed)] == [
-        (0, 5),
-        (1, None),
-        (3, None),
-    ]
+    assert cluster.given == [0, 3]
+    assert [(event.task, event.item) for event in seen if isinstance(event, TaskCrashed)] == [(0, 5), (3, None)]
     assert [event.state for event in seen if isinstance(event, NodeNews)] == ["joined", "lost"]
 
 
@@ -139,23 +140,6 @@ def test_values_of_the_environment_are_no_part_of_messages(monkeypatch):
     connection = Connection(Ray(runtime_env={"env_vars": {key: "wJalrSECRET", "FAST": "1"}}))
     error = RuntimeError("node 10.0.0.1: export AWS_SECRET_ACCESS_KEY=wJalrSECRET failed")
     assert connection.summary_of(error) == f"node 10.0.0.1: export {key}=${key} failed"
-
-
-def test_a_node_whose_workers_cannot_be_ended_says_why_its_work_ended(monkeypatch):
-    node = Node("here", "its_work:open_work", 1, 1.0)
-
-    def fail() -> None:
-        raise OSError("cannot end them")
-
-    def end(argument: object) -> None:
-        raise SystemExit("the first error")
-
-    monkeypatch.setattr(node._engine, "start", lambda: None)
-    monkeypatch.setattr(node._engine, "open", end)
-    monkeypatch.setattr(node._engine, "close", fail)
-    with pytest.raises(OSError, match="cannot end them"):
-        node._work({})
-    assert node.exchange([]).failure == ("SystemExit", "the first error")
 
 
 def test_a_shard_that_loses_its_node_again_and_again_ends_the_build():

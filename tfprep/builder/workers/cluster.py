@@ -1,8 +1,7 @@
 """Runs tasks on the nodes of a Ray cluster: one actor a node, which keeps worker processes of its own (`Node`).
 
-The driver has one call in flight to each node that has work: it carries new tasks there and events back. Tasks of a node that is
-lost are given to others: those that it may have been running as `TaskCrashed` between items, so that a task which ends every node
-is not tried for ever.
+The driver has one call in flight for each task that runs, which returns the task's events. The tasks of a node that is lost are
+reported as `TaskCrashed` between items, so that a task which ends every node is not tried for ever.
 
 The user's code travels as an argument of the actor: Ray's own `working_dir` belongs to a connection, so it cannot be given to a
 program that is connected already, and it would send all data files beside a recipe.
@@ -19,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from tfprep.builder.options import NodeNews
-from tfprep.builder.workers.node import Json, NodeTask, shared_folder_check
+from tfprep.builder.workers.node import Json, shared_folder_check
 from tfprep.builder.workers.remote_node import Connection, NodeLostError, NodeRefusedError, RemoteNode, differences
 from tfprep.builder.workers.user_code import collected
-from tfprep.child_process import NothingNew, TaskCrashed, TaskDone, WorkerEvent, WorkerState
+from tfprep.child_process import NothingNew, TaskCrashed, TaskDone, TaskProgress, WorkerEvent, WorkerState
 from tfprep.engines import Ray
 from tfprep.errors import BuildError
 from tfprep.optional import require_package
@@ -54,7 +53,7 @@ class RayNodes:
         self._connection: Connection | None = None
         self._opening: tuple[Any, ...] = ()
         self._folders = ExitStack()
-        self._waiting: deque[NodeTask] = deque()
+        self._waiting: deque[tuple[int, Any]] = deque()
         self._nodes: dict[str, RemoteNode] = {}
         self._failures: Counter[str] = Counter()
         self._refusals: dict[str, str] = {}
@@ -82,15 +81,14 @@ class RayNodes:
 
     def submit(self, number: int, task: Any, *, urgent: bool = False) -> None:
         """Queue a task. An urgent one that follows from a node's event goes to that node: it has what is finished of it."""
-        new = NodeTask(number, task, urgent)
         if urgent and self._reporting is not None:
-            self._reporting.next_tasks.append(new)
+            self._reporting.next_tasks.append((number, task))
         else:
-            (self._waiting.appendleft if urgent else self._waiting.append)(new)
+            (self._waiting.appendleft if urgent else self._waiting.append)((number, task))
 
     def events(self) -> Iterator[WorkerEvent | NodeNews]:
         """See `Engine`. Raises BuildError if a node is refused before the first task, or if no node takes part for too long."""
-        while self._waiting or self._news or any(node.tasks for node in self._nodes.values()):
+        while self._waiting or self._news or any(node.running or node.next_tasks for node in self._nodes.values()):
             self._find_nodes()
             self._watch_the_wait()
             if self._has_begun:
@@ -194,12 +192,12 @@ class RayNodes:
     def _lose(self, node: RemoteNode, reason: str) -> None:
         """Give the tasks of a node that is gone to others."""
         self._remove(node, 1)
-        to_retry_alone = node.to_retry_alone
-        self._waiting.extendleft(reversed([task for task in node.tasks if task not in to_retry_alone]))
-        again = f"; {len(node.tasks)} tasks are given to others" if node.tasks else ""
+        self._waiting.extendleft(reversed(node.next_tasks))
+        count = len(node.running) + len(node.next_tasks)
+        again = f"; {count} tasks are given to others" if count else ""
         self._add_news(NodeNews(node.name, "lost", f"node {node.name} was lost: {reason}{again}"))
-        for task in to_retry_alone:
-            self._add_news(TaskCrashed(task.number, None, f"its node {node.name} was lost"))
+        for number, _ in node.running:
+            self._add_news(TaskCrashed(number, None, f"its node {node.name} was lost"))
 
     def _remove(self, node: RemoteNode, failures: int) -> None:
         self._failures[node.identifier] += failures
@@ -209,41 +207,46 @@ class RayNodes:
     # --- calls and replies --------------------------------------------------------------------------------------------
 
     def _hand_out(self) -> None:
-        """Call each node that works, with tasks if it has room for them; the node with the least work comes first."""
-        idle = [node for node in self._at_work() if node.reply is None]
-        while self._waiting and idle and (node := min(idle, key=lambda node: node.load)).load < 1:
-            node.next_tasks.append(self._waiting.popleft())
-        for node in idle:
-            node.exchange()
+        """Give tasks to the nodes that have an idle worker; the node with the least work comes first."""
+        for node in self._at_work():
+            while node.next_tasks and node.load < 1:
+                node.run(node.next_tasks.popleft())
+            node.look()
+        while self._waiting and (free := [node for node in self._at_work() if node.load < 1]):
+            min(free, key=lambda node: node.load).run(self._waiting.popleft())
 
     def _receive(self) -> bool:
-        """Wait for replies, at most `_POLL_S`, and note what they say. Return whether any came."""
+        """Wait for answers, at most `_POLL_S`, and note what they say. Return whether any came."""
         import ray
 
-        callers = {node.reply: node for node in self._nodes.values() if node.reply is not None}
+        callers = {call: node for node in self._nodes.values() for call in node.calls}
         if not callers:
             time.sleep(_POLL_S)
             return False
         ready, _ = ray.wait(list(callers), timeout=_POLL_S)
         if ready:  # one: now take all that are there
             ready, _ = ray.wait(list(callers), num_returns=len(callers), timeout=0)
-        for reply in ready:
-            self._note(callers[reply])
+        for call in ready:
+            node = callers[call]
+            if node.identifier not in self._nodes:  # an answer before this one said that it is gone
+                continue
+            try:
+                self._advance(node, *node.answer(call))
+            except NodeRefusedError as error:
+                self._refuse(node, str(error))
+            except NodeLostError as error:
+                self._lose(node, str(error))
         return bool(ready)
 
-    def _note(self, node: RemoteNode) -> None:
-        """Note what the call in flight returned."""
-        try:
-            answer = node.answer()
-        except NodeRefusedError as error:
-            self._refuse(node, str(error))
-        except NodeLostError as error:
-            self._lose(node, str(error))
-        else:
-            self._advance(node, answer)
-
-    def _advance(self, node: RemoteNode, answer: Any) -> None:
-        if node.step == "starts":
+    def _advance(self, node: RemoteNode, task: tuple[int, Any] | None, answer: Any) -> None:
+        """Note what a call returned: the events of its task, or what belongs to the node's step."""
+        if task is not None:
+            for event in answer:
+                if isinstance(event, TaskDone):
+                    self._failures[node.identifier] = 0
+                own = replace(event, node=node.name) if isinstance(event, TaskDone | TaskCrashed) else event
+                self._news.append((node, own))
+        elif node.step == "starts":
             if differing := differences(answer):
                 self._refuse(node, differing)
                 return
@@ -256,10 +259,10 @@ class RayNodes:
                 NodeNews(node.name, "joined", f"node {node.name} joined with {node.workers} worker processes")
             )
         else:
-            for event in node.take_over(answer):
-                self._news.append((node, event))
-                if isinstance(event, TaskDone):
-                    self._failures[node.identifier] = 0
+            running, node.states = {number for number, _ in node.running}, answer
+            for state in node.states:
+                if state.task in running and state.item is not None:
+                    self._add_news(TaskProgress(state.task, state.item))
 
     def _add_news(self, event: WorkerEvent | NodeNews) -> None:
         self._news.append((None, event))

@@ -1,9 +1,7 @@
-"""One node of a cluster: an actor that runs tasks in local worker processes and hands their events to the driver.
+"""One node of a cluster: an actor that runs tasks in local worker processes and returns their events to the driver.
 
-The driver calls `versions`, `open` and then `exchange`, again and again. Between the calls a thread keeps the workers busy with
-the tasks that wait here. That thread starts the workers, because a worker ends with the thread that started it.
-
-Before that, `SharedFolderCheck` compares the node's output folder, its lock and some raw files with those of the driver.
+The driver calls `versions` and `open`, then `run` for each task. `open` compares the node's output folder, its lock and some raw
+files with those of the driver (`SharedFolderCheck`).
 """
 
 from __future__ import annotations
@@ -11,8 +9,6 @@ from __future__ import annotations
 import fcntl
 import queue
 import secrets
-import threading
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -30,44 +26,19 @@ from tfprep.storage.urls import folder_at, read_content, remove_file, write_cont
 
 Json = dict[str, Any]
 
-_EXCHANGE_S = 0.5
-"""Longest time that `exchange` waits: how old the driver's view of running tasks may be."""
-
-
-@dataclass(frozen=True)
-class NodeTask:
-    """A task for a node, as in `Engine.submit`."""
-
-    number: int
-    body: Any
-    urgent: bool = False
-
-
-@dataclass(frozen=True)
-class NodeReply:
-    """The events of a node.
-
-    Attributes:
-      events: The events since the last reply.
-      workers: What its workers do.
-      failure: The type and the text of the exception that ended the node's work; None if it goes on.
-    """
-
-    events: Sequence[WorkerEvent]
-    workers: tuple[WorkerState, ...]
-    failure: tuple[str, str] | None
-
 
 class Node:
-    """Runs tasks in `workers` processes of this machine, as `Processes` does."""
+    """Runs tasks in `workers` processes of this machine, each as the only one of a `Processes`.
+
+    The methods are called from `workers + 1` threads. These live as long as the actor, which counts because a process ends with
+    the thread that started it.
+    """
 
     def __init__(self, name: str, entry: str, workers: int, item_timeout_s: float) -> None:
         self._name = name
-        self._engine = Processes(entry, workers=workers, item_timeout_s=item_timeout_s)
-        self._tasks: queue.SimpleQueue[NodeTask] = queue.SimpleQueue()
-        self._events: queue.SimpleQueue[WorkerEvent] = queue.SimpleQueue()
-        self._workers: tuple[WorkerState, ...] = ()
-        self._failure: tuple[str, str] | None = None
+        self._engines = [Processes(entry, workers=1, item_timeout_s=item_timeout_s) for _ in range(workers)]
+        self._idle: queue.SimpleQueue[Processes] = queue.SimpleQueue()
+        self._states: dict[int, WorkerState] = {}
         self._folder = ExitStack()
 
     def versions(self) -> dict[str, str]:
@@ -91,49 +62,32 @@ class Node:
         }
         if code.recipe:
             changes["recipe_file"] = str(own / "code" / code.recipe)
-        argument = {**argument, **changes}
-        threading.Thread(target=self._work, args=(argument,), daemon=True).start()
+        for engine in self._engines:
+            engine.start()
+            engine.open({**argument, **changes})
+            self._idle.put(engine)
 
-    def exchange(self, tasks: Sequence[NodeTask]) -> NodeReply:
-        """Take tasks over and return what happened since; wait at most `_EXCHANGE_S` for something other than progress."""
-        for task in tasks:
-            self._tasks.put(task)
-        progress: dict[int, WorkerEvent] = {}
-        events: list[WorkerEvent] = []
-        end = time.monotonic() + _EXCHANGE_S
-        while self._failure is None or not self._events.empty():
-            try:
-                event = self._events.get(timeout=0 if events else max(0.0, end - time.monotonic()))
-            except queue.Empty:
-                break
-            if isinstance(event, TaskProgress):
-                progress[event.task] = event
-            elif not isinstance(event, NothingNew):
-                events.append(event)
-        # Progress comes first: its task may have ended since.
-        return NodeReply([*progress.values(), *events], self._workers, self._failure)
+    def run(self, number: int, task: Any) -> list[WorkerEvent]:
+        """Run a task and return its events, of which the last says that it is done or that its process died.
 
-    def _work(self, argument: Json) -> None:
-        """Run tasks until the process ends. An exception of a task is the last thing that happens here."""
+        Raises:
+          TfprepError: That of the task (`Processes.events`).
+        """
+        engine, events = self._idle.get(), []
         try:
-            self._engine.start()
-            self._engine.open(argument)
-            while True:
-                self._take(self._tasks.get())
-                for event in self._engine.events():
-                    while not self._tasks.empty():
-                        self._take(self._tasks.get())
-                    self._workers = self._engine.workers()
-                    self._events.put(event)
-        except BaseException as error:
-            try:
-                self._engine.close()
-            finally:
-                self._failure = type(error).__name__, str(error)
-                self._events.put(NothingNew())  # wakes `exchange`
+            engine.submit(number, task)
+            for event in engine.events():
+                self._states[number] = engine.workers()[0]
+                if not isinstance(event, NothingNew | TaskProgress):
+                    events.append(event)
+        finally:
+            self._states.pop(number, None)
+            self._idle.put(engine)
+        return events
 
-    def _take(self, task: NodeTask) -> None:
-        self._engine.submit(task.number, task.body, urgent=task.urgent)
+    def states(self) -> tuple[WorkerState, ...]:
+        """Return what the workers that have a task did a moment ago."""
+        return tuple(self._states.copy().values())
 
 
 # --- the folders of a node -------------------------------------------------------------------------------------------

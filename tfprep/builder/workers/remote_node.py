@@ -1,17 +1,18 @@
-"""The driver's side of a cluster: the connection, and for each node its actor, the call in flight, and the tasks it was given."""
+"""The driver's side of a cluster: the connection, and for each node its actor and the calls in flight, one for each task."""
 
 from __future__ import annotations
 
 import logging
 import os
 import socket
+import time
+from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Literal
 
 from tfprep.builder.planning.plan import building_versions
-from tfprep.builder.workers.node import Json, Node, NodeReply, NodeTask
-from tfprep.child_process import TaskCrashed, TaskDone, TaskProgress, WorkerEvent, WorkerState, rebuilt_error
+from tfprep.builder.workers.node import Json, Node
+from tfprep.child_process import WorkerState, rebuilt_error
 from tfprep.engines import Ray
 from tfprep.errors import BuildError, TfprepError
 from tfprep.storage.address import without_secrets
@@ -19,8 +20,8 @@ from tfprep.storage.address import without_secrets
 _CONNECT_S = 10.0
 _FAILED_START = "error raised in its creation task"
 """Ray's words for an actor whose process runs and cannot make it, for example where tfprep is not installed."""
-_TASKS_PER_WORKER = 2
-"""A node gets few tasks ahead, so that few are lost with it."""
+_POLL_S = 0.5
+"""How old the driver's view of running tasks may be."""
 
 
 class NodeLostError(Exception):
@@ -39,9 +40,9 @@ class RemoteNode:
       name: Its address and the beginning of its identifier.
       workers: Number of its worker processes.
       step: What it does: it starts, has started, checks its folders, or works.
-      reply: The call in flight; None without one.
-      next_tasks: Tasks that it gets with the next call.
-      states: What its workers did at its last reply.
+      calls: The calls in flight, with the task of each; None for a call that runs no task.
+      next_tasks: Tasks, with their numbers, that follow from its events: it has what is finished of them.
+      states: What its workers did when it was last asked.
     """
 
     def __init__(
@@ -56,87 +57,70 @@ class RemoteNode:
         self.name = f"{facts['NodeManagerAddress']}-{self.identifier[:6]}"
         self.workers = min(cpus, most_workers or cpus)
         self.step: Literal["starts", "is ready", "opens", "works"] = "starts"
-        self.next_tasks: list[NodeTask] = []
+        self.next_tasks: deque[tuple[int, Any]] = deque()
         self.states: tuple[WorkerState, ...] = ()
-        self._tasks: dict[int, NodeTask] = {}  # in the order of giving
+        self._next_look = 0.0
         self._connection = connection
         place = NodeAffinitySchedulingStrategy(self.identifier, soft=False)
         try:
             actor = ray.remote(Node).options(
-                num_cpus=self.workers, scheduling_strategy=place, runtime_env=dict(connection.runtime_env)
+                num_cpus=self.workers,
+                max_concurrency=self.workers + 1,
+                scheduling_strategy=place,
+                runtime_env=dict(connection.runtime_env),
             )
             self._actor = actor.remote(self.name, entry, self.workers, item_timeout_s)
         except ValueError as error:
             raise BuildError(f"runtime_env: {connection.summary_of(error)}") from error
-        self.reply: Any = self._actor.versions.remote()
+        self.calls: dict[Any, tuple[int, Any] | None] = {self._actor.versions.remote(): None}
 
     @property
-    def tasks(self) -> list[NodeTask]:
-        """The tasks that it was given and has not finished."""
-        return [*self._tasks.values(), *self.next_tasks]
-
-    @property
-    def to_retry_alone(self) -> list[NodeTask]:
-        """The tasks that its workers may be running: the first, those that it named, and urgent ones, which overtake others."""
-        running = {state.task for state in self.states}
-        return [
-            task
-            for place, task in enumerate(self._tasks.values())
-            if place < self.workers or task.urgent or task.number in running
-        ]
+    def running(self) -> list[tuple[int, Any]]:
+        """The tasks that it runs, with their numbers."""
+        return [task for task in self.calls.values() if task is not None]
 
     @property
     def load(self) -> float:
-        """Return the share of its places for tasks that are taken; it has room for tasks below 1."""
-        return (len(self._tasks) + len(self.next_tasks)) / (_TASKS_PER_WORKER * self.workers)
+        """The share of its workers that have a task."""
+        return len(self.running) / self.workers
 
     def open(self, argument: Sequence[Any]) -> None:
-        self.step, self.reply = "opens", self._actor.open.remote(*argument)
+        self.step = "opens"
+        self.calls[self._actor.open.remote(*argument)] = None
 
-    def exchange(self) -> None:
-        """Hand it the next tasks, and ask for events if it has any task."""
-        tasks, self.next_tasks = self.next_tasks, []
-        self._tasks.update((task.number, task) for task in tasks)
-        if self._tasks:
-            self.reply = self._actor.exchange.remote(tasks)
+    def run(self, task: tuple[int, Any]) -> None:
+        self.calls[self._actor.run.remote(*task)] = task
 
-    def answer(self) -> Any:
-        """Return what the call in flight returned, which is done.
+    def look(self) -> None:
+        """Ask what its workers do, unless that was done a moment ago."""
+        if self.step == "works" and None not in self.calls.values() and time.monotonic() > self._next_look:
+            self._next_look = time.monotonic() + _POLL_S
+            self.calls[self._actor.states.remote()] = None
+
+    def answer(self, call: Any) -> tuple[tuple[int, Any] | None, Any]:
+        """Return the task of a call that is done, and what the call returned. A call of a node that is lost keeps its task.
 
         Raises:
           NodeRefusedError, NodeLostError: It takes no part, or no longer.
-          BuildError: Its code failed.
+          TfprepError: Its code, or a task, failed.
         """
         import ray
 
-        reply, self.reply = self.reply, None
         try:
-            return ray.get(reply)
+            answer = ray.get(call)
         except ray.exceptions.RayTaskError as error:
-            if isinstance(error.cause, TfprepError) and self.step != "works":
-                raise NodeRefusedError(self._connection.without_values(str(error.cause))) from error
-            raise BuildError(f"node {self.name}: {self._connection.without_values(str(error))}") from error
+            cause = error.cause
+            text = self._connection.without_values(str(cause or error))
+            if isinstance(cause, TfprepError) and self.step != "works":
+                raise NodeRefusedError(text) from error
+            raise rebuilt_error(type(cause).__name__, f"node {self.name}: {text}") from error
         except ray.exceptions.RuntimeEnvSetupError as error:
             raise NodeRefusedError(f"its runtime_env cannot be set up: {self._connection.summary_of(error)}") from error
         except ray.exceptions.RayError as error:
             if _FAILED_START in str(error):
                 raise NodeRefusedError(self._connection.summary_of(error)) from error
             raise NodeLostError(self._connection.summary_of(error)) from error
-
-    def take_over(self, reply: NodeReply) -> list[WorkerEvent]:
-        """Return the events of an exchange, of tasks that it was given. Raises what ended the node's work."""
-        self.states = reply.workers
-        events: list[WorkerEvent] = []
-        for event in reply.events:
-            if isinstance(event, TaskDone | TaskCrashed):
-                del self._tasks[event.task]
-                event = replace(event, node=self.name)  # noqa: PLW2901
-            if not isinstance(event, TaskProgress) or event.task in self._tasks:
-                events.append(event)
-        if reply.failure is not None:
-            kind, text = reply.failure
-            raise rebuilt_error(kind, f"node {self.name}: {self._connection.without_values(text)}")
-        return events
+        return self.calls.pop(call), answer
 
     def end(self) -> None:
         import ray

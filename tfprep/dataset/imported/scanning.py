@@ -1,25 +1,19 @@
-"""Many shards scanned, in this process or in several: each leaves a part file and, after it, a receipt.
-
-A process reads jobs from its standard input and answers on its standard output, one line of JSON each: how many bytes it has read
-since the last line, and at the end of a job "done" or an error. It has nothing else to send: what it found is in files.
-"""
+"""Many shards scanned, in this process or in several: each leaves a part file and, after it, a receipt."""
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
-import queue
-import subprocess
 import sys
-import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Any
 
-from tfprep.child_process import end_with_parent, worker_environment
+from tfprep.child_process import Mark, Processes, TaskCrashed, TaskDone, TaskProgress
 from tfprep.dataset.imported.scan import LostRecord, compression_of, scan
 from tfprep.dataset.imported.schema import FeatureSummary
 from tfprep.dataset.imported.shards import OpenShard, Shard, current
@@ -27,11 +21,11 @@ from tfprep.errors import DatasetError, TfprepError
 from tfprep.limits import usable_cpus
 from tfprep.plain_json import from_json, indented
 from tfprep.storage.local import whole_file, write_whole
-from tfprep.storage.urls import folder_at, is_remote
+from tfprep.storage.urls import is_remote
 
 FEW_BYTES = 64 << 20
 """Less than this is scanned sooner than another process has started, which takes half a second."""
-_PROGRAM = "from tfprep.dataset.imported.scanning import serve; serve({parent})"
+_ENTRY = f"{__name__}:open_scan"
 _VERSION = 1
 _IDENTITY = ("form", "path", "bytes", "version", "verify")
 OnBytes = Callable[[int], None]
@@ -179,111 +173,46 @@ def _named(folder: Path, identity: Mapping[str, Any]) -> tuple[Path, Path]:
 
 
 def _in_processes(shards: Sequence[Shard], folder: Path, verify: bool, count: int, on_bytes: OnBytes) -> None:
-    """Each of `count` threads has a process that it gives one shard after another."""
-    jobs: queue.SimpleQueue[Shard] = queue.SimpleQueue()
-    for shard in sorted(shards, key=lambda shard: -shard.bytes):
-        jobs.put(shard)
-    events: queue.SimpleQueue[int | Exception | None] = queue.SimpleQueue()
-    processes = [_start() for _ in range(count)]
-    threads = [
-        threading.Thread(target=_feed, args=(process, jobs, events, folder, verify), daemon=True)
-        for process in processes
-    ]
-    try:
-        for thread in threads:
-            thread.start()
-        left = count
-        while left:
-            event = events.get()
-            if isinstance(event, Exception):
-                raise event
-            if event is None:
-                left -= 1
-            else:
-                on_bytes(event)
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-        for thread in threads:
-            thread.join()
-        for process in processes:
-            for pipe in (process.stdin, process.stdout):
-                with contextlib.suppress(OSError):  # what was not sent yet, to a process that died
-                    if pipe is not None:
-                        pipe.close()
+    shards = sorted(shards, key=lambda shard: -shard.bytes)
+    done = [0] * len(shards)
+
+    def note(number: int, read: int) -> None:
+        on_bytes(read - done[number])
+        done[number] = read
+
+    with closing(Processes(_ENTRY, workers=count, item_timeout_s=inf)) as processes:
+        processes.start()
+        processes.open((folder, verify))
+        for number, shard in enumerate(shards):
+            processes.submit(number, shard)
+        for event in processes.events():
+            if isinstance(event, TaskProgress):
+                note(event.task, event.item)
+            elif isinstance(event, TaskDone):
+                note(event.task, event.result)
+            elif isinstance(event, TaskCrashed):
+                path = shards[event.task].path
+                raise DatasetError(f"the process that read {path} died ({event.reason}); run the command again")
 
 
-def _start() -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-c", _PROGRAM.format(parent=os.getpid())]
-    return subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env=worker_environment(),
-        start_new_session=True,  # a terminal's Ctrl-C goes to this process alone
-    )
+def open_scan(argument: tuple[Path, bool]) -> Callable[[Shard, Mark], int]:
+    """Return the work of a process (`tfprep.child_process`): scan a shard, with the bytes read so far as marks."""
+    folder, verify = argument
 
+    def work(shard: Shard, mark: Mark) -> int:
+        done = 0
 
-def _feed(
-    process: subprocess.Popen[bytes],
-    jobs: queue.SimpleQueue[Shard],
-    events: queue.SimpleQueue[int | Exception | None],
-    folder: Path,
-    verify: bool,
-) -> None:
-    """Give a process one shard after another, and pass on what it says; None at the end."""
-    assert process.stdin is not None
-    assert process.stdout is not None
-    while True:
+        def count(more: int) -> None:
+            nonlocal done
+            done += more
+            mark(done)
+
         try:
-            shard = jobs.get_nowait()
-        except queue.Empty:
-            events.put(None)
-            return
-        job = {"path": str(shard.path), "bytes": shard.bytes, "version": shard.version}
-        try:
-            process.stdin.write(json.dumps({**job, "folder": str(folder), "verify": verify}).encode() + b"\n")
-            process.stdin.flush()
-            for line in process.stdout:
-                answer = json.loads(line)
-                if isinstance(answer, int):
-                    events.put(answer)
-                    continue
-                if "error" in answer:
-                    events.put(DatasetError(answer["error"]))
-                    return
-                break
-            else:
-                raise BrokenPipeError
-        except (BrokenPipeError, ValueError, OSError):
-            events.put(
-                DatasetError(
-                    f"the process that read {shard.path} died (status {process.wait()}); run the command again"
-                )
-            )
-            return
-
-
-def serve(parent: int) -> None:
-    """The program of a process: jobs from standard input, answers to standard output."""
-    end_with_parent(parent)
-    out = os.fdopen(os.dup(1), "wb", buffering=0)
-    os.dup2(2, 1)  # what a library prints must not stand among the answers
-    for line in sys.stdin.buffer:
-        job = json.loads(line)
-        path = job["path"]
-        place: Any = folder_at(path) if "://" in path else Path(path)
-        shard = Shard(place, job["bytes"], job["version"])
-        answer: dict[str, Any] = {"done": True}
-        try:
-            scan_one(shard, Path(job["folder"]), verify=job["verify"], on_bytes=lambda count: _answer(out, count))
-        except TfprepError as error:
-            answer = {"error": str(error)}
+            scan_one(shard, folder, verify=verify, on_bytes=count)
+        except TfprepError:
+            raise
         except Exception as error:
-            answer = {"error": f"{path} cannot be indexed ({type(error).__name__}: {error})"}
-        _answer(out, answer)
+            raise DatasetError(f"{shard.path} cannot be indexed ({type(error).__name__}: {error})") from error
+        return done
 
-
-def _answer(out: Any, value: Any) -> None:
-    out.write(json.dumps(value).encode() + b"\n")
+    return work
