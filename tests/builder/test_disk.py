@@ -236,9 +236,7 @@ def test_a_file_system_without_locks_is_named(full, monkeypatch):
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(fcntl, "flock", refused)
-    with pytest.raises(
-        BuildError, match=r"cannot lock .*: No locks available; build into a folder on another file system"
-    ):
+    with pytest.raises(BuildError, match=r"cannot lock .*: No locks available; choose a folder on another file system"):
         full.build()
 
 

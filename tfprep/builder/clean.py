@@ -104,10 +104,8 @@ def _published_names(layout: Layout) -> Iterator[str]:
             return
         raise
     yield from manifest.files
-    for split in manifest.splits.values():
-        for files in split.files:
-            for file in files:
-                yield from (file.name, f"{file.name}.idx")
+    for file in manifest.shard_files():
+        yield from (file.name, f"{file.name}.idx")
 
 
 def _receipt_names(layout: Layout, infos: Mapping[str, ObjectInfo]) -> Iterator[str]:

@@ -9,20 +9,18 @@ import fcntl
 import json
 import os
 import shutil
-import socket
-import sys
 import tempfile
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
+from tfprep.builder.store_lock import refusal, this_process
 from tfprep.dataset.names import PRIVATE, REJECTS
 from tfprep.errors import BuildError, BuildLockedError, StorageError
-from tfprep.storage.address import without_secrets
+from tfprep.storage.local import locked as file_locked
 from tfprep.storage.local import write_whole, writing
 from tfprep.storage.store import Store, open_store
 from tfprep.storage.urls import folder_at, is_remote, names_in, read_content, remove_file, scheme_of
@@ -171,34 +169,25 @@ class Layout:
 def locked(layout: Layout, *, shared: bool = False) -> Iterator[None]:
     """Hold the folder's lock. Raises BuildLockedError, which names the process, host and start of the build that has it.
 
-    The lock is one of the operating system (`flock`). It ends with its process, however that ends. Parts of a build share it
-    with each other.
+    It ends with its process, however that ends. Parts of a build share it with each other.
     """
     layout.make()
-    with writing(layout.lock):
-        opened = layout.lock.open("a+")
-    with opened as file:
+    with ExitStack() as stack:
         try:
-            fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-        except (BlockingIOError, PermissionError) as error:
-            file.seek(0)
-            raise BuildLockedError(_refusal(layout, file.read())) from error
-        except OSError as error:
-            reason = f"cannot lock {layout.lock}: {error.strerror}; build into a folder on another file system"
-            raise BuildError(reason) from error
-        file.truncate(0)
+            descriptor = stack.enter_context(file_locked(layout.lock, BuildLockedError(), shared=shared))
+        except BuildLockedError as error:
+            holder = layout.lock.read_text()
+            parts = f"parts of {layout.out} are being built; wait for them, or build into another folder"
+            raise BuildLockedError(refusal(layout.out, holder) if holder else parts) from error
+        os.ftruncate(descriptor, 0)
         if shared:
             yield
             return
-        started = time.strftime("%Y-%m-%d %H:%M:%S")
-        command = without_secrets(" ".join(sys.argv))
-        holder = {"process": os.getpid(), "host": socket.gethostname(), "started": started, "command": command}
-        file.write(json.dumps(holder))
-        file.flush()
+        os.write(descriptor, json.dumps(this_process()).encode())
         try:
             yield
         finally:
-            file.truncate(0)
+            os.ftruncate(descriptor, 0)
 
 
 @contextmanager
@@ -246,17 +235,6 @@ def noted_origin(layout: Layout) -> dict[str, Any]:
 def _identity(folder: Path) -> list[int]:
     status = folder.stat()
     return [status.st_dev, status.st_ino]
-
-
-def _refusal(layout: Layout, holder: str) -> str:
-    if not holder:
-        return f"parts of {layout.out} are being built; wait for them, or build into another folder"
-    try:
-        build = json.loads(holder)
-        who = f"process {build['process']} on {build['host']}, started {build['started']}: {build['command']}"
-    except (ValueError, KeyError):
-        who = "another process"
-    return f"{layout.out} is being built by {who}; wait for it, or build into another folder"
 
 
 # --- places ------------------------------------------------------------------------------------------------------------
@@ -315,36 +293,19 @@ def scratch_folder(folder: Path | None = None) -> Iterator[Path]:
         top.mkdir(mode=0o700, parents=True, exist_ok=True)
         if folder is None and top.lstat().st_uid != os.getuid():
             raise BuildError(f"{top} belongs to another user; choose a folder with --scratch")
-        with _alone_in(top):
-            _remove_abandoned(top)
-            own = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=top))
-            lock = os.open(own, os.O_RDONLY | os.O_CLOEXEC)
-            fcntl.flock(lock, fcntl.LOCK_EX)
-    try:
+        with ExitStack() as stack:
+            with file_locked(top):
+                _remove_abandoned(top)
+                own = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=top))
+                stack.enter_context(file_locked(own))
+            stack.callback(shutil.rmtree, own, ignore_errors=True)
+            lock = stack.pop_all()
+    with lock:
         yield own
-    finally:
-        shutil.rmtree(own, ignore_errors=True)
-        os.close(lock)
 
 
 def _remove_abandoned(top: Path) -> None:
     """Remove the folders whose lock ended with its process."""
     for path in top.glob(f"{_PREFIX}*"):
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with suppress(BlockingIOError), file_locked(path, BlockingIOError()):
             shutil.rmtree(path, ignore_errors=True)
-        except BlockingIOError:
-            pass
-        finally:
-            os.close(descriptor)
-
-
-@contextmanager
-def _alone_in(folder: Path) -> Iterator[None]:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)

@@ -7,17 +7,15 @@ own, and take the place of the damaged ones only if their SHA-256 is the one in 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
-
-import pyarrow as pa
 
 from tfprep.builder.layout import Layout, locked, noted_origin
 from tfprep.builder.options import BuildOptions
@@ -143,13 +141,11 @@ class _Repair:
             self._mend_manifest()
             damaged = {fault.file for fault in verify(self._out)} | {MANIFEST}
         manifest = open_dataset(self._out).manifest
-        shards = {file.name: file for file in _files(manifest)}
-        if manifest.index in damaged:
-            self._mend_index(manifest)
+        noted = damaged & manifest.files.keys() - {manifest.locations}
+        self._mend_noted(manifest, sorted(noted, key=lambda name: name != manifest.index))
         if manifest.locations in damaged:
             self._mend_locations(manifest)
-        self._mend_shards(manifest, self._not_mended_frames(manifest, damaged & shards.keys()))
-        self._mend_others(manifest, damaged & manifest.files.keys() - {manifest.index, manifest.locations})
+        self._mend_shards(manifest, self._not_mended_frames(manifest, damaged))
         self._mend_text_indexes(manifest)
         sync_folder(self._out)
         left = list(verify(self._out))
@@ -177,74 +173,66 @@ class _Repair:
                 content = (scratch.out / MANIFEST).read_bytes()
         write_whole(self._out / MANIFEST, content.decode("utf-8", "surrogateescape"))
 
-    def _mend_index(self, manifest: Manifest) -> None:
-        """Write the index from the receipts; where they do not give the same bytes, from a build of everything."""
-        name, expected = manifest.index, manifest.files[manifest.index]
-        self._tell(f"making {name} again")
-        try:
-            places = [(split, shard) for split, info in manifest.splits.items() for shard in range(info.shards)]
-            receipts = [read_receipt(self._layout, split, shard, check_files=False) for split, shard in places]
-            if all(receipts):
-                temporary = write_index_file(self._layout, manifest, [one for one in receipts if one])
-                if digest_of(temporary) == expected:
-                    temporary.replace(self._out / name)
-                    return
-                temporary.unlink()
-        except (OSError, ValueError, KeyError, TypeError, TfprepError) as error:
-            self._tell(f"the receipts are damaged ({type(error).__name__})")
-        if self._origin is None:
-            self._lost[name] = f"the receipts of the build do not give it; {_needs_raw('it')}"
+    def _mend_noted(self, manifest: Manifest, names: Sequence[str]) -> None:
+        """Write files from the receipts; where these do not give the same bytes, take them from a build of everything."""
+        if not names:
             return
-        with self._built() as scratch:
-            self._take(scratch, scratch.out / name, self._out / name, expected.sha256, "the index")
+        places = [(split, shard) for split, info in manifest.splits.items() for shard in range(info.shards)]
+        found = [read_receipt(self._layout, split, shard, check_files=False) for split, shard in places]
+        receipts = [receipt for receipt in found if receipt is not None]
+        texts = other_files(manifest, receipts, manifest.files[manifest.index])
+
+        def write(name: str, path: Path) -> None:
+            if name == manifest.index:
+                write_index_file(path, self._layout, manifest, receipts)
+            else:
+                write_whole(path, texts.get(name, ""))
+
+        for name in names:
+            self._tell(f"making {name} again")
+            try:
+                mended = self._is_mended(manifest, name, partial(write, name))
+            except (OSError, ValueError, KeyError, TypeError, TfprepError) as error:
+                self._tell(f"the receipts are damaged ({type(error).__name__})")
+                mended = False
+            if not mended and self._origin is None:
+                self._lost[name] = f"the receipts of the build do not give it; {_needs_raw('it')}"
+            elif not mended:
+                with self._built() as scratch:
+                    self._take(scratch, scratch.out / name, self._out / name, manifest.files[name].sha256, name)
 
     def _mend_locations(self, manifest: Manifest) -> None:
         """Write the locations of the records from the index."""
-        name = manifest.locations
+        name, index = manifest.locations, self._out / manifest.index
         self._tell(f"making {name} again")
-        temporary = temporary_path(self._out / name, "repair")
         try:
-            write_locations(temporary, self._out / manifest.index, manifest)
-            if digest_of(temporary) == manifest.files[name]:
-                temporary.replace(self._out / name)
-            else:
+            if not self._is_mended(manifest, name, lambda path: write_locations(path, index, manifest)):
                 self._lost[name] = "the index does not give it"
         except DatasetError as error:
             self._lost[name] = str(error)
+
+    def _is_mended(self, manifest: Manifest, name: str, write: Callable[[Path], object]) -> bool:
+        """Write a file anew; it takes the place of the old one if it is what was published. Return whether it is."""
+        temporary = temporary_path(self._out / name, "repair")
+        try:
+            write(temporary)
+            mended = digest_of(temporary) == manifest.files[name]
+            if mended:
+                temporary.replace(self._out / name)
+            return mended
         finally:
             temporary.unlink(missing_ok=True)
-
-    def _mend_others(self, manifest: Manifest, names: set[str]) -> None:
-        if not names:
-            return
-        receipts = [
-            read_receipt(self._layout, split, shard, check_files=False)
-            for split, info in manifest.splits.items()
-            for shard in range(info.shards)
-        ]
-        texts = other_files(manifest, [one for one in receipts if one], manifest.files[manifest.index])
-        for name in sorted(names & texts.keys()):
-            self._tell(f"making {name} again")
-            if _sha256_of_text(texts[name]) == manifest.files[name].sha256:
-                write_whole(self._out / name, texts[name])
-            elif self._origin:
-                with self._built() as scratch:
-                    self._take(scratch, scratch.out / name, self._out / name, manifest.files[name].sha256, name)
-            else:
-                self._lost[name] = f"what the build noted does not give it; {_needs_raw('it')}"
 
     def _mend_text_indexes(self, manifest: Manifest) -> None:
         data = Dataset(self._out, manifest)
         try:
-            for split, info in manifest.splits.items():
-                for variant, files in enumerate(info.files):
-                    rows = data.index(split, variant, ["shard", "offset", "size"])
-                    shard, offset, size = (rows[name].to_numpy() for name in ("shard", "offset", "size"))
-                    for number, file in enumerate(files):
-                        of_file = shard == number
-                        frames = map(Frame, offset[of_file].tolist(), size[of_file].tolist())
-                        if _write_if_other(self._out / f"{file.name}.idx", format_index(frames)):
-                            self._text_indexes.add(f"{file.name}.idx")
+            for split in manifest.splits:
+                for _, file, rows in data.shard_rows(split, ["shard", "offset", "size"]):
+                    frames = map(Frame, rows["offset"].to_pylist(), rows["size"].to_pylist())
+                    path, text = self._out / f"{file.name}.idx", format_index(frames)
+                    if not path.is_file() or path.read_bytes() != text.encode():
+                        write_whole(path, text)
+                        self._text_indexes.add(path.name)
         except DatasetError as error:
             self._tell(f"no .idx can be made without the index ({error})")
 
@@ -252,22 +240,14 @@ class _Repair:
 
     def _not_mended_frames(self, manifest: Manifest, damaged: set[str]) -> list[FileInfo]:
         """Mend shards in which only lengths and checksums are damaged; return the others."""
-        data, rest = Dataset(self._out, manifest), []
-        for split, info in manifest.splits.items():
-            for variant, files in enumerate(info.files):
-                for number, file in enumerate(files):
-                    if file.name in damaged and not self._is_mended(data, split, variant, number):
-                        rest.append(file)
-        return rest
-
-    def _is_mended(self, data: Dataset, split: str, variant: int, number: int) -> bool:
-        file = data.file(split, variant, number)
-        try:
-            rows = data.index(split, variant, ["shard", "offset", "size", "payload_crc"])
-        except DatasetError:
-            return False
-        of_shard = rows.filter(pa.array(rows["shard"].to_numpy() == number))
-        return mended_frames(self._out / file.name, of_shard, file.sha256)
+        rest = {file.name: file for file in manifest.shard_files() if file.name in damaged}
+        data = Dataset(self._out, manifest)
+        for split in manifest.splits if rest else ():
+            with suppress(DatasetError):  # without the index, nobody knows where the payloads lie
+                for _, file, rows in data.shard_rows(split, ["shard", "offset", "size", "payload_crc"]):
+                    if file.name in rest and mended_frames(self._out / file.name, rows, file.sha256):
+                        del rest[file.name]
+        return list(rest.values())
 
     def _mend_shards(self, manifest: Manifest, files: list[FileInfo]) -> None:
         if not files:
@@ -348,13 +328,10 @@ class _Repair:
         if manifest.index in by_file:
             return
         seen: set[str] = set()
-        for split, info in manifest.splits.items():
-            for variant, files in enumerate(info.files):
-                lost = {number: by_file[file.name] for number, file in enumerate(files) if file.name in by_file}
-                rows = data.index(split, variant, ["key", "shard", "offset", "size"]).to_pylist() if lost else []
-                for row in rows:
-                    faulty = row["shard"] in lost and row["key"] not in seen
-                    if faulty and _is_lost(row, lost[row["shard"]], self._out / files[row["shard"]].name):
+        for split in manifest.splits if by_file else ():
+            for _, file, rows in data.shard_rows(split, ["key", "shard", "offset", "size"]):
+                for row in rows.to_pylist() if file.name in by_file else ():
+                    if row["key"] not in seen and _is_lost(row, by_file[file.name], self._out / file.name):
                         seen.add(row["key"])
                         yield row["key"]
 
@@ -366,21 +343,3 @@ def _is_lost(row: Mapping[str, Any], faults: list[Fault], path: Path) -> bool:
 
 def _needs_raw(what: str) -> str:
     return f"{what} needs the raw files and the recipe: name both with tfprep repair DIR RECIPE --data FOLDER"
-
-
-def _files(manifest: Manifest) -> Iterator[FileInfo]:
-    for info in manifest.splits.values():
-        for files in info.files:
-            yield from files
-
-
-def _write_if_other(path: Path, text: str) -> bool:
-    """Write a file unless it has this content; return whether it was written."""
-    same = path.is_file() and path.read_bytes() == text.encode()
-    if not same:
-        write_whole(path, text)
-    return not same
-
-
-def _sha256_of_text(text: str) -> str:
-    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -33,7 +32,7 @@ from tfprep.errors import DatasetError
 from tfprep.fields import Array
 from tfprep.records import Frame, RecordWriter, format_index
 from tfprep.records.framing import FOOTER_BYTES, HEADER_BYTES, masked_crc
-from tfprep.storage.local import temporary_path, whole_folder, write_whole
+from tfprep.storage.local import link_or_copy, temporary_path, whole_folder, write_whole
 
 _REASON = "its record was damaged or missing when the dataset was repaired without the raw files"
 
@@ -112,27 +111,24 @@ class _Rest:
     # --- shards ----------------------------------------------------------------------------------------------------
 
     def _shards(self, split: str) -> list[_IntactShard]:
-        info = self._data.splits[split]
-        tables = [
-            self._data.index(split, variant, ["key", "shard", "offset", "size", "payload_crc"])
-            for variant in range(info.variants)
-        ]
-        return [self._shard(split, number, tables) for number in range(info.shards)]
+        variants: list[list[tuple[FileInfo, pa.Table]]] = [[] for _ in range(self._data.splits[split].shards)]
+        for number, file, rows in self._data.shard_rows(split, ["key", "shard", "offset", "size", "payload_crc"]):
+            variants[number].append((file, rows))
+        return [self._shard(split, of_shard) for of_shard in variants]
 
-    def _shard(self, split: str, number: int, tables: Sequence[pa.Table]) -> _IntactShard:
-        rows = [table.filter(pa.array(table["shard"].to_numpy() == number)) for table in tables]
-        files = [of_variant[number] for of_variant in self._data.splits[split].files]
-        kept = np.ones(len(rows[0]), bool)
-        for file, of_file in zip(files, rows, strict=True):
-            kept &= [payload is not None for payload in _payloads(self._data.path / file.name, of_file)]
-        self._lost += [(split, key) for key in rows[0]["key"].filter(pa.array(~kept)).to_pylist()]
-        written = [self._write(file, of_file, kept) for file, of_file in zip(files, rows, strict=True)]
+    def _shard(self, split: str, variants: Sequence[tuple[FileInfo, pa.Table]]) -> _IntactShard:
+        keys = variants[0][1]["key"]
+        kept = np.ones(len(keys), bool)
+        for file, rows in variants:
+            kept &= [payload is not None for payload in _payloads(self._data.path / file.name, rows)]
+        self._lost += [(split, key) for key in keys.filter(pa.array(~kept)).to_pylist()]
+        written = [self._write(file, rows, kept) for file, rows in variants]
         return _IntactShard(kept, tuple(file for file, _ in written), tuple(offsets for _, offsets in written))
 
     def _write(self, file: FileInfo, rows: pa.Table, kept: Array) -> tuple[FileInfo, Array]:
         source, target = self._data.path / file.name, self._out / file.name
         if kept.all() and source.is_file() and sha256_of(source) == file.sha256:
-            _link(source, target)
+            link_or_copy(source, target)
             text = format_index(map(Frame, rows["offset"].to_pylist(), rows["size"].to_pylist()))
             write_whole(target.with_name(f"{file.name}.idx"), text)
             return file, rows["offset"].to_numpy()
@@ -210,13 +206,6 @@ def _write_shard(path: Path, payloads: Iterable[bytes | None]) -> tuple[FileInfo
         os.fsync(file.fileno())
     frames = writer.frames
     return FileInfo(path.name, len(frames), sum(frame.size for frame in frames), sha256_of(path)), frames
-
-
-def _link(source: Path, target: Path) -> None:
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copyfile(source, target)
 
 
 def _split(shards: Sequence[_IntactShard]) -> SplitInfo:

@@ -18,7 +18,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ class StoreLock:
 
     def __init__(self, store: Store, name: str, place: str) -> None:
         self._store, self._name, self._place = store, name, place
-        self._note = {**_this_process(), "run": secrets.token_hex(6)}
+        self._note = {**this_process(), "run": secrets.token_hex(6)}
         self._version: str | None = None
         self._ended, self._lost = threading.Event(), False
 
@@ -114,24 +114,23 @@ def version_left(store: Store, name: str, place: str) -> str | None:
     """
     try:
         version = store.info(name).version
-        holder = json.loads(bytes(store.read(name)))
+        holder = bytes(store.read(name)).decode(errors="replace")
     except StorageError as error:
         if isinstance(error.__cause__, FileNotFoundError):
             return None
         raise
-    except ValueError:
-        holder = {}
     alive = _is_alive(holder)
     if alive or (alive is None and _changes(store, name, version)):
         raise BuildLockedError(refusal(place, holder))
     return version
 
 
-def refusal(place: str | Path, holder: Mapping[str, Any]) -> str:
-    """Return the message that names the process, host and start of the build that holds a lock."""
+def refusal(place: str | Path, holder: str) -> str:
+    """Return the message that names the process, host and start of the build that holds a lock, from what it wrote there."""
     try:
-        who = f"process {holder['process']} on {holder['host']}, started {holder['started']}: {holder['command']}"
-    except KeyError:
+        build = json.loads(holder)
+        who = f"process {build['process']} on {build['host']}, started {build['started']}: {build['command']}"
+    except (ValueError, KeyError, TypeError):
         who = "another process"
     return f"{place} is being built by {who}; wait for it, or build into another folder"
 
@@ -154,7 +153,8 @@ def _changes(store: Store, name: str, version: str) -> bool:
 # --- processes --------------------------------------------------------------------------------------------------------
 
 
-def _this_process() -> dict[str, Any]:
+def this_process() -> dict[str, Any]:
+    """Return what a lock says of its holder."""
     return {
         "process": os.getpid(),
         "host": socket.gethostname(),
@@ -165,11 +165,14 @@ def _this_process() -> dict[str, Any]:
     }
 
 
-def _is_alive(holder: Mapping[str, Any]) -> bool | None:
+def _is_alive(holder: str) -> bool | None:
     """Return whether the holder's process runs; None if that cannot be seen from this machine."""
-    if not holder.get("machine") or holder["machine"] != _machine():
+    try:
+        note = json.loads(holder)
+        is_here = note["machine"] == _machine() != ""
+        return bool(_born(int(note["process"])) == note["born"]) if is_here else None
+    except (ValueError, KeyError, TypeError):
         return None
-    return bool(_born(int(holder["process"])) == holder["born"])
 
 
 def _machine() -> str:

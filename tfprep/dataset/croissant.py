@@ -82,10 +82,8 @@ def croissant_text(manifest: Manifest, index: FileDigest) -> str:
 
 def _files(manifest: Manifest, index: FileDigest) -> Iterator[dict[str, Any]]:
     yield _file(manifest.index, "application/x-parquet", index.bytes, index.sha256)
-    for split in manifest.splits.values():
-        for files in split.files:
-            for file in files:
-                yield _file(file.name, "application/octet-stream", file.bytes, file.sha256)
+    for file in manifest.shard_files():
+        yield _file(file.name, "application/octet-stream", file.bytes, file.sha256)
 
 
 def _file(name: str, encoding: str, size: int, sha256: str) -> dict[str, Any]:

@@ -178,6 +178,14 @@ class Dataset:
             self._check_index()  # It may have been replaced after it was compared.
         return rows
 
+    def shard_rows(self, split: str, columns: Sequence[str]) -> Iterator[tuple[int, FileInfo, pa.Table]]:
+        """Yield the number, the file and the rows of the index of each shard, variant after variant; errors as of `index`."""
+        for variant, files in enumerate(self.split(split).files):
+            rows, first = self.index(split, variant, columns), 0
+            for number, file in enumerate(files):
+                yield number, file, rows.slice(first, file.records)
+                first += file.records
+
     def locations(self, split: str, variants: range) -> Locations:
         """Return where the records of these variants lie.
 

@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 
 from tfprep.dataset.arrow import numpy_column
 from tfprep.dataset.index import label_type
-from tfprep.dataset.manifest import FieldInfo, FileInfo, Manifest, SplitInfo
+from tfprep.dataset.manifest import FieldInfo, Manifest, SplitInfo
 from tfprep.errors import DatasetError
 from tfprep.fields import Array
 from tfprep.records.framing import FOOTER_BYTES, FRAME_BYTES, HEADER_BYTES
@@ -66,7 +66,7 @@ def write_locations(path: Path, index: Path, manifest: Manifest) -> Manifest:
                 for group in range(parquet.num_row_groups)
                 for batch in parquet.iter_batches(1 << 20, row_groups=[group], columns=names)
             )
-            crcs = _written(file, batches, [file.records for file in _shards(manifest)])
+            crcs = _written(file, batches, [file.records for file in manifest.shard_files()])
     except (pa.ArrowException, OSError, ValueError, KeyError) as error:
         raise DatasetError(f"{path} cannot be made from {index} ({error})") from error
     if crcs is None:
@@ -77,12 +77,6 @@ def write_locations(path: Path, index: Path, manifest: Manifest) -> Manifest:
 def without_crcs(manifest: Manifest) -> Manifest:
     """Return the manifest without the checksums of the rows."""
     return replace(manifest, splits={name: replace(info, rows_crc32c=()) for name, info in manifest.splits.items()})
-
-
-def _shards(manifest: Manifest) -> Iterator[FileInfo]:
-    for info in manifest.splits.values():
-        for files in info.files:
-            yield from files
 
 
 def _rows(batch: pa.RecordBatch, row: RowType, index: Path) -> Array:

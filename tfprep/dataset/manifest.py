@@ -147,6 +147,12 @@ class Manifest:
     def _named(self, ending: str) -> str:
         return next((name for name in self.files if name.endswith(ending)), ending)
 
+    def shard_files(self) -> Iterator[FileInfo]:
+        """Yield the files of all shards, by split, variant and shard."""
+        for split in self.splits.values():
+            for files in split.files:
+                yield from files
+
     @property
     def way_out(self) -> str:
         """The command that mends what is wrong with the dataset's files, for messages."""

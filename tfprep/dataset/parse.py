@@ -339,7 +339,7 @@ def _check_together(manifest: Manifest) -> None:
         raise DatasetError("imported.features has not one name for each field")
     for name in manifest.files:
         check_file_name(name)
-    names = [file.name for split in manifest.splits.values() for files in split.files for file in files]
+    names = [file.name for file in manifest.shard_files()]
     if len(set(names)) < len(names) or set(names) & manifest.files.keys():
         raise DatasetError("splits names a file twice")
     for name, counts in manifest.class_counts.items():

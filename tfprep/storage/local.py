@@ -145,6 +145,17 @@ def whole_folder(out: Path) -> Iterator[Path]:
         raise
 
 
+def link_or_copy(source: Path, alias: Path) -> None:
+    """Give a file a second name; a file system without hard links gets a copy. An alias that exists has the same content."""
+    if alias.exists():
+        return
+    try:
+        os.link(source, alias)
+    except OSError:
+        with source.open("rb") as content, whole_file(alias) as copy:
+            shutil.copyfileobj(content, copy, 1 << 20)
+
+
 def temporary_path(path: Path, word: str) -> Path:
     """Return the name of a file while it is written, which `remove_leftovers` recognises; `word` belongs to the writer."""
     return path.with_name(f".{path.name}.{word}.tmp")
@@ -195,9 +206,12 @@ def locked(path: Path, busy: Exception | None = None, *, shared: bool = False) -
     try:
         try:
             fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (fcntl.LOCK_NB if busy else 0))
-        except BlockingIOError:
+        except (BlockingIOError, PermissionError) as error:
             assert busy is not None
-            raise busy from None
+            raise busy from error
+        except OSError as error:
+            reason = f"cannot lock {path}: {error.strerror}; choose a folder on another file system"
+            raise BuildError(reason) from error
         yield descriptor
     finally:
         os.close(descriptor)

@@ -25,18 +25,12 @@ import google_crc32c
 from tfprep.builder.layout import Layout
 from tfprep.builder.planning.plan import Plan
 from tfprep.builder.publication.contents import manifest_of
-from tfprep.builder.publication.publish import (
-    Publication,
-    other_files,
-    says_the_same,
-    write_index_file,
-    write_locations_file,
-)
+from tfprep.builder.publication.publish import Publication, other_files, says_the_same, write_tables
 from tfprep.builder.receipts import Receipt, contents_path
 from tfprep.builder.store_lock import StoreLock, store_locked
 from tfprep.dataset import Manifest, read_manifest
 from tfprep.dataset.manifest import MANIFEST, FileDigest, digest_of
-from tfprep.dataset.names import INDEX, LOCATIONS, PRIVATE, stored_name
+from tfprep.dataset.names import PRIVATE, stored_name
 from tfprep.dataset.tfds import tfds_files
 from tfprep.errors import BuildError, DatasetError, ObjectChangedError, StorageError
 
@@ -73,9 +67,8 @@ def _publish(
 ) -> Manifest:
     published = _published(layout, manifest)
     if published is None:
-        index = write_index_file(layout, manifest, receipts)
-        locations, manifest = write_locations_file(layout, manifest, index)
-        digests = dict(_stored(layout, {INDEX: index, LOCATIONS: locations}))
+        written, manifest = write_tables(layout, manifest, receipts)
+        digests = dict(_stored(layout, written))
         lock.check()
         first = replace(manifest, files=digests)
         version = _replace(layout, first, before)

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -36,14 +35,21 @@ from tfprep.dataset.manifest import MANIFEST, FileDigest, digest_of, matches
 from tfprep.dataset.names import INDEX, LOCATIONS, REJECTS, hidden_name
 from tfprep.dataset.tfds import tfds_files
 from tfprep.errors import DatasetError, TooManyRejectsError
-from tfprep.storage.local import remove_leftovers, sync_folder, whole_file, write_whole, writing
+from tfprep.storage.local import (
+    link_or_copy,
+    remove_leftovers,
+    sync_folder,
+    temporary_path,
+    whole_file,
+    write_whole,
+    writing,
+)  # fmt: skip
 from tfprep.storage.urls import write_content
 
 Publication: TypeAlias = Callable[[Plan, Layout, Sequence[Receipt], Mapping[str, str]], Manifest]
 """A function that makes the built shards the dataset, as `publish` does."""
 
 _TFDS_INFO = "dataset_info.json"
-_COPY_BYTES = 1 << 20
 
 
 def publish(plan: Plan, layout: Layout, receipts: Sequence[Receipt], common: Mapping[str, str]) -> Manifest:
@@ -58,9 +64,7 @@ def publish(plan: Plan, layout: Layout, receipts: Sequence[Receipt], common: Map
     manifest = manifest_of(plan, receipts, common)
     published = find_published(layout, manifest)
     if published is None:
-        index = write_index_file(layout, manifest, receipts)
-        locations, manifest = write_locations_file(layout, manifest, index)
-        written = {INDEX: index, LOCATIONS: locations}
+        written, manifest = write_tables(layout, manifest, receipts)
         _switch_to_hidden_names(layout, manifest, written)
         _note_files(layout, _noted(layout) | _belonging(manifest))
         _take_away(layout.out / _TFDS_INFO)
@@ -149,9 +153,9 @@ def _switch_to_hidden_names(layout: Layout, manifest: Manifest, written: Mapping
     for name, alias in zip(_names(manifest), _names(hidden), strict=True):
         source = layout.find(name)
         if alias != name and source is not None:
-            _link(source, layout.out / alias)
+            link_or_copy(source, layout.out / alias)
     for name, alias in aliases.items():
-        _link(written[name], layout.out / alias)
+        link_or_copy(written[name], layout.out / alias)
     _write_manifest(layout, hidden)
 
 
@@ -167,17 +171,6 @@ def _with_hidden_names(layout: Layout, manifest: Manifest) -> Manifest:
         for name, split in manifest.splits.items()
     }
     return replace(manifest, splits=splits)
-
-
-def _link(source: Path, alias: Path) -> None:
-    """Give a file a second name; a file system without hard links gets a copy. An alias that exists has the same content."""
-    if alias.exists():
-        return
-    try:
-        os.link(source, alias)
-    except OSError:
-        with source.open("rb") as content, whole_file(alias) as copy:
-            shutil.copyfileobj(content, copy, _COPY_BYTES)
 
 
 def _take_away(path: Path) -> None:
@@ -215,11 +208,8 @@ def other_files(manifest: Manifest, receipts: Sequence[Receipt], index: FileDige
 
 
 def _names(manifest: Manifest) -> Iterator[str]:
-    for split in manifest.splits.values():
-        for files in split.files:
-            for file in files:
-                yield file.name
-                yield f"{file.name}.idx"
+    for file in manifest.shard_files():
+        yield from (file.name, f"{file.name}.idx")
 
 
 def _belonging(manifest: Manifest) -> set[str]:
@@ -263,25 +253,26 @@ def _remove_rest(layout: Layout, manifest: Manifest) -> None:
 # --- index and rejects ----------------------------------------------------------------------------------------------
 
 
-def write_index_file(layout: Layout, manifest: Manifest, receipts: Sequence[Receipt]) -> Path:
-    """Write the index under a temporary name and return its path. Rows of one variant of one shard are in memory at a time."""
+def write_tables(layout: Layout, manifest: Manifest, receipts: Sequence[Receipt]) -> tuple[dict[str, Path], Manifest]:
+    """Write index and `locations.bin` under temporary names.
+
+    Returns:
+      Their paths by the usual names, and the manifest with the checksums of the rows.
+    """
+    paths = {name: temporary_path(layout.here / name, str(os.getpid())) for name in (INDEX, LOCATIONS)}
+    with writing(paths[INDEX]):
+        write_index_file(paths[INDEX], layout, manifest, receipts)
+        manifest = write_locations(paths[LOCATIONS], paths[INDEX], manifest)
+        for path in paths.values():
+            with path.open("rb+") as file:
+                os.fsync(file.fileno())
+    return paths, manifest
+
+
+def write_index_file(path: Path, layout: Layout, manifest: Manifest, receipts: Sequence[Receipt]) -> None:
+    """Write the index. Rows of one variant of one shard are in memory at a time."""
     columns = schema(list(manifest.fields), label_type(manifest.fields))
-    temporary = layout.here / f".{INDEX}.{os.getpid()}.tmp"
-    with writing(temporary):
-        write_index(temporary, columns, index_tables(layout, manifest, receipts, columns))
-        with temporary.open("rb+") as file:
-            os.fsync(file.fileno())
-    return temporary
-
-
-def write_locations_file(layout: Layout, manifest: Manifest, index: Path) -> tuple[Path, Manifest]:
-    """Write `locations.bin` under a temporary name; return its path, and the manifest with the checksums of its rows."""
-    temporary = layout.here / f".{LOCATIONS}.{os.getpid()}.tmp"
-    with writing(temporary):
-        manifest = write_locations(temporary, index, manifest)
-        with temporary.open("rb+") as file:
-            os.fsync(file.fileno())
-    return temporary, manifest
+    write_index(path, columns, index_tables(layout, manifest, receipts, columns))
 
 
 def _reject_lines(receipts: Sequence[Receipt]) -> Iterator[str]:

@@ -73,7 +73,8 @@ class Node:
         Raises:
           TfprepError: That of the task (`Processes.events`).
         """
-        engine, events = self._idle.get(), []
+        engine = self._idle.get()
+        events: list[WorkerEvent] = []
         try:
             engine.submit(number, task)
             for event in engine.events():

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -31,7 +30,7 @@ from tfprep.dataset.names import INDEX, LOCATIONS, PRIVATE, REJECTS, hidden_name
 from tfprep.errors import DatasetError
 from tfprep.fields import Array
 from tfprep.records.framing import HEADER_BYTES
-from tfprep.storage.local import sync_folder, write_whole, writing
+from tfprep.storage.local import link_or_copy, sync_folder, write_whole, writing
 from tfprep.storage.urls import is_remote
 
 Groups = Mapping[str, Sequence[tuple[Shard, Scanned]]]
@@ -124,7 +123,7 @@ def _publish(folder: Path, manifest: Manifest) -> None:
         aliases = {name: hidden_name(name, digest.sha256) for name, digest in manifest.files.items()}
         if (folder / MANIFEST).is_file():
             for name, alias in aliases.items():
-                _link(folder / PRIVATE / name, folder / alias)
+                link_or_copy(folder / PRIVATE / name, folder / alias)
             hidden = {aliases[name]: digest for name, digest in manifest.files.items()}
             write_whole(folder / MANIFEST, replace(manifest, files=hidden).to_json())
         for name in aliases:
@@ -133,15 +132,6 @@ def _publish(folder: Path, manifest: Manifest) -> None:
         for path in folder.glob(f".{'[0-9a-f]' * 16}.*"):
             path.unlink(missing_ok=True)
     sync_folder(folder)
-
-
-def _link(path: Path, alias: Path) -> None:
-    """Give a file a second name; a file system without hard links gets a copy."""
-    alias.unlink(missing_ok=True)
-    try:
-        os.link(path, alias)
-    except OSError:
-        shutil.copyfile(path, alias)
 
 
 class _Rows:
