@@ -55,6 +55,34 @@ def has_accelerator() -> bool:
     return False
 
 
+def block_until_done(result: Any) -> None:
+    """On JAX, wait until a step has run: it returns before. Keras waits at once afterwards, for the logs that callbacks get."""
+    if keras.backend.backend() == "jax":
+        import jax
+
+        jax.block_until_ready(result)
+
+
+def compilations() -> tuple[int, float]:
+    """How many functions JAX has compiled since the first call of this function, and the seconds of tracing and compiling."""
+    if keras.backend.backend() == "jax" and not _compiled:
+        from jax import monitoring
+
+        _compiled.append(0.0)
+        monitoring.register_event_duration_secs_listener(_note_compilation)
+    return sum(event.endswith("backend_compile_duration") for event in _events), sum(_compiled)
+
+
+_compiled: list[float] = []
+_events: list[str] = []
+
+
+def _note_compilation(event: str, seconds: float, **_: Any) -> None:
+    if event.startswith("/jax/core/compile/"):
+        _compiled.append(seconds)
+        _events.append(event)
+
+
 def accelerator_memory() -> dict[str, tuple[int, int]]:
     """Device to (bytes in use, peak) of the accelerators of this process, as the backend counts them."""
     backend = keras.backend.backend()

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import keras
 
 from tfprep.load.waits import TimedLoader, forget_loader
-from tfprep.train.backend import ends_data, has_accelerator, is_tensor_iterator
+from tfprep.train.backend import block_until_done, compilations, ends_data, has_accelerator, is_tensor_iterator
 from tfprep.train.monitor.clock import TimedInput
 from tfprep.train.monitor.python_relay import FetchedInput, PythonRelay
 
@@ -64,6 +64,12 @@ class TrainSteps:
         """tfprep's loader behind the input, on JAX and PyTorch."""
         return self.relay.loader if self.relay is not None else None
 
+    @property
+    def traces(self) -> int:
+        """How often the train function was traced (TensorFlow), or any function compiled (JAX); 0 where nobody counts."""
+        count = getattr(self.function, "experimental_get_tracing_count", None)
+        return int(count()) if count else compilations()[0]
+
     def __call__(self, *arguments: Any) -> Any:
         *state, data = arguments  # on JAX Keras passes (state, iterator)
         if not self._listeners:
@@ -82,6 +88,8 @@ class TrainSteps:
             explained = self._explained(error)
             self.close()
             raise explained  # noqa: B904  (a listener that replaces it sets the cause)
+        if self.timed:
+            block_until_done(result)
         self._returned_at = self._clock()
         self.count += self._steps_per_call
         for listener in self._listeners:
@@ -199,5 +207,5 @@ def _steps_so_far(model: Any) -> int:
 
 def _trainer_clock() -> Callable[[], float]:
     # A GPU computes on while the train function has returned, and Keras waits for it when it reads the logs. That wait is no
-    # work of Python, so only the thread's processor time counts there.
-    return time.thread_time if has_accelerator() else time.perf_counter
+    # work of Python, so only the thread's processor time counts there. On JAX the step is waited for.
+    return time.thread_time if has_accelerator() and keras.backend.backend() != "jax" else time.perf_counter

@@ -63,7 +63,15 @@ def test_without_autotune_there_are_no_stages(tf: Any) -> None:
     assert stages(iter(tf.data.Dataset.range(3).with_options(options))) == ()
 
 
-CASES = ["map", "parallel_map", "map_after_batch", "generator", "filter_behind_a_map"]
+CASES = [
+    "map_in_a_fused_batch",
+    "map_before_a_fused_batch",
+    "map",
+    "parallel_map",
+    "map_after_batch",
+    "generator",
+    "filter_behind_a_map",
+]
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -88,6 +96,11 @@ def test_the_stage_that_stopped_is_named(tf: Any, pairs: Any, case: str) -> None
         "generator": (
             tf.data.Dataset.from_generator(generate, output_signature=scalar).batch(4).prefetch(1),
             "Generator",
+        ),
+        "map_in_a_fused_batch": (numbers.map(late).batch(4).prefetch(1), "MapAndBatch"),
+        "map_before_a_fused_batch": (
+            numbers.map(late).map(lambda number: number + 1, num_parallel_calls=2).batch(4),
+            "Map",
         ),
         "filter_behind_a_map": (numbers.map(late).filter(lambda number: number % 2 == 0).batch(4), "Map"),
     }

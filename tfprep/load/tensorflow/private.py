@@ -120,6 +120,15 @@ def datasets_of(dataset: Any) -> list[tf.data.Dataset]:
     return datasets
 
 
+def python_functions(dataset: tf.data.Dataset) -> bool:
+    """Return whether a dataset's own functions call Python for each element (`numpy_function`, `py_function`)."""
+    python = ("PyFunc", "PyFuncStateless", "EagerPyFunc")
+    wrapped: list[Any] = [] if public_only() else getattr(dataset, "_functions", list)()
+    graphs = [one.function.graph.as_graph_def() for one in wrapped]
+    nodes = [[*graph.node, *(node for one in graph.library.function for node in one.node_def)] for graph in graphs]
+    return any(node.op in python for of_graph in nodes for node in of_graph)
+
+
 class ElementSource(Protocol):
     """Source of what an iterator of TensorFlow delivers to eager code instead of the elements of its dataset."""
 

@@ -1,32 +1,42 @@
-"""The cause that limits a training, with its evidence and advice, as the warning of a sample and as the summary of a run.
+"""The causes that limit a training, ranked, each with its evidence and with advice that is not followed yet.
 
 For a pipeline of TensorFlow ops the cause is the stage that its autotuner's model shows as the slowest. Behind tfprep's loader
 that model is off; there the reader's counters tell the causes apart: where batches were ready in the reader while the step
-waited, something behind the loader limits.
+waited, something behind the loader limits. What was not measured is not said, and advice depends on what the pipeline is made of.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import keras
 
 from tfprep.train.monitor.clock import Waits, added
 from tfprep.train.monitor.samples import MB, Sample, swap_rates
-from tfprep.train.monitor.stages import slowest
+from tfprep.train.monitor.stages import Pipeline, Stage, slowest
 
 _STARVED = 0.5
 """Seconds for each second of waiting for input in which threads of this process were ready to run but had no processor."""
 _OTHERS = 0.25
 """Share of the processors that other programs take."""
+_FIRST = 1.5
+"""From so many times this process's processor time on, other programs come before what they slow down."""
 _BEHIND = 0.5
 """Share of the step's wait below which the reader kept its consumer waiting because its batches were ready."""
 _IDLE = 0.5
 """Share of the reading threads' time without work, although the step waited."""
 _CACHED = 0.99
+_FILLING = 0.1
+"""Share of the records that were read for a cache that is to hold them all."""
 _PYTHON = 0.25
-"""Share of the time between steps from which on Python is what limits."""
+"""Share of the time between steps, or in validation, from which on it is what limits."""
+_RETRACED = 0.1
+"""Share of the steps that were traced again."""
+_ONE_CORE = (0.6, 1.3)
+"""Processors that threads of Python functions take together while they wait for the interpreter's lock."""
+_COMPILING = 0.25
+_PLAIN = "Compute once what is the same in each epoch (tfprep build)"
 
 
 @dataclass(frozen=True)
@@ -34,9 +44,10 @@ class Cause:
     """A limit of a training.
 
     Attributes:
-        kind: "stage", "behind the loader", "processors", "memory", "read", "decode", "copy", "unknown" (input); "python", "step".
-        text: What limits, as a clause.
-        advice: What to do about it, as a sentence.
+        kind: "filling", "python map", "map", "stage", "processors", "memory", "fetch", "read", "decode", "copy" or "unknown"
+            (input); "python", "retracing", "validation" or "step".
+        text: What limits and the evidence, as a clause.
+        advice: What to do about it, as a sentence; empty where nothing is to be done.
     """
 
     kind: str
@@ -44,64 +55,115 @@ class Cause:
     advice: str
 
 
-def input_cause(now: Sample, before: Sample | None, waited_s: float) -> Cause:
-    """Find why the step waited for its input.
+@dataclass(frozen=True)
+class StepTimes:
+    """The time of a `fit` outside of waits for input; seconds of wall time.
+
+    Attributes:
+        between_s: Between steps, in callbacks and in Keras's loop; None where it is not known.
+        validation_s: In validation.
+        steps: Steps of the time.
+        traces: Traces or compilations of the train step in it, the first one left out.
+        compile_s: Seconds of tracing and compiling, where the backend counts them (JAX).
+    """
+
+    between_s: float | None = None
+    validation_s: float = 0.0
+    steps: int = 0
+    traces: int = 0
+    compile_s: float = 0.0
+
+
+def input_causes(now: Sample, before: Sample | None, waited_s: float) -> list[Cause]:
+    """Find why the step waited for its input; the first is what limits most.
 
     Args:
         now: The sample at the end of the time.
         before: The sample at its beginning; None counts from the start of the process.
         waited_s: Seconds that the step waited between the two.
     """
-    return (
-        _processors(now, before, waited_s)
-        or _reader(now, before, waited_s)
-        or _stage(now, before)
-        or Cause(
+    staged = _reader(now, before, waited_s) or _stage(now, before)
+    others, own = _processors(now, before, waited_s)
+    taken = _others_cause(now, others, own) if others else None
+    found = [taken, staged] if others >= _FIRST * own else [staged, taken]
+    return [cause for cause in found if cause is not None] or [
+        Cause(
             "unknown",
             "the input limits, in a stage that is not known, for autotune is off in this pipeline",
             "Leave options.autotune.enabled on, or pass reader= with counters of your own",
         )
-    )
+    ]
 
 
-def step_cause(share: float, between_share: float | None) -> Cause:
-    """Say what limits where the step hardly waits for input.
+def step_causes(share: float, window_s: float, times: StepTimes, others: Cause | None = None) -> list[Cause]:
+    """Say what limits where the step hardly waits for input; the first is what limits most.
 
     Args:
         share: Share of the time that the step waited for input.
-        between_share: Share of the time between steps, in callbacks and in Keras's loop; None where it is not known.
+        window_s: Seconds of training, validation left out.
+        times: Where the rest of the time went.
+        others: Other programs, where they take processors.
     """
-    text = f"the step limits; a faster input would save at most {share:.0%} of the time"
-    if between_share is None or between_share <= _PYTHON:
-        return Cause("step", text, "")
-    return Cause(
-        "python",
-        f"{text}, and Python between the steps takes {between_share:.0%} of it",
-        "Do less in callbacks"
-        if keras.backend.backend() == "torch"  # where steps_per_execution is always 1
-        else "Raise steps_per_execution in compile(), and do less in callbacks",
-    )
+    saved = f"a faster input would save at most {share:.0%} of the time"
+    causes = []
+    if times.validation_s > _PYTHON * (window_s + times.validation_s):
+        validation = times.validation_s / (window_s + times.validation_s)
+        text = f"validation takes {validation:.0%} of the time; {saved} of training"
+        causes.append(
+            (validation, Cause("validation", text, "Validate less often (validation_freq=) or on fewer steps"))
+        )
+    compiling = times.compile_s / window_s if window_s else 0.0
+    if times.traces > _RETRACED * times.steps > 0 or compiling > _COMPILING:
+        text = f"the step was traced or compiled {times.traces} times again in {times.steps} steps"
+        text += f", which took {compiling:.0%} of the time" if times.compile_s else ""
+        advice = "Give it batches of one shape and tensors in place of Python values; RetraceGuard names what changed"
+        causes.append((max(compiling, 0.5), Cause("retracing", f"{text}; {saved}", advice)))
+    between = times.between_s / window_s if times.between_s is not None and window_s else 0.0
+    if between > _PYTHON:
+        advice = "Do less in callbacks"
+        if keras.backend.backend() == "tensorflow":  # PyTorch and JAX run one step a call, or gain nothing from more
+            advice = "Raise steps_per_execution in compile(), and do less in callbacks"
+        text = f"the step limits, and Python between the steps takes {between:.0%} of the time; {saved}"
+        causes.append((between, Cause("python", text, advice)))
+    ranked = [cause for _, cause in sorted(causes, key=lambda pair: -pair[0])]
+    return [*(ranked or [Cause("step", f"the step limits; {saved}", "")]), *([others] if others else [])]
 
 
-def _processors(now: Sample, before: Sample | None, waited_s: float) -> Cause | None:
-    if before is None or waited_s <= 0:
-        return None
-    seconds = max(now.time - before.time, 1e-9)
-    starved_s = now.machine.cpu_wait_s - before.machine.cpu_wait_s
-    others = (now.machine.cpu_others_s - before.machine.cpu_others_s) / seconds
-    own = (now.machine.cpu_s - before.machine.cpu_s) / seconds
-    # Threads that mostly sleep wait for a processor too, but ask for little: below one processor that is not what limits.
-    demand = own + starved_s / seconds
-    if starved_s < _STARVED * waited_s or demand < 1:
-        return None
-    # Own threads may also wait for each other.
-    if others < _OTHERS * now.machine.cpus or others < 0.5 * own:
-        return None
+def others_cause(now: Sample, before: Sample | None) -> Cause | None:
+    """Return other programs as a cause where they take processors that this one could use; None where they do not."""
+    others, own = _taken(now, before)
+    return _others_cause(now, others, own) if others >= _OTHERS * now.machine.cpus else None
+
+
+def _others_cause(now: Sample, others: float, own: float) -> Cause:
+    cpus = now.machine.cpus
     return Cause(
         "processors",
-        f"other programs limit: they take {others:.1f} of {now.machine.cpus} processors, and this one gets {own:.1f}",
+        f"other programs limit: they take {others:.1f} of {cpus} processors ({others / cpus:.0%}), and this one gets {own:.1f}",
         "End or move the other programs, or give this one processors of its own (taskset, the batch system's request)",
     )
+
+
+def _taken(now: Sample, before: Sample | None) -> tuple[float, float]:
+    """Return the processors that other programs and that this one took."""
+    if before is None:
+        return 0.0, 0.0
+    seconds = max(now.time - before.time, 1e-9)
+    others = (now.machine.cpu_others_s - before.machine.cpu_others_s) / seconds
+    return others, (now.machine.cpu_s - before.machine.cpu_s) / seconds
+
+
+def _processors(now: Sample, before: Sample | None, waited_s: float) -> tuple[float, float]:
+    """Return what others and this program took where its threads lacked processors while the step waited; else zeros."""
+    others, own = _taken(now, before)
+    if before is None or waited_s <= 0:
+        return 0.0, 0.0
+    starved_s = now.machine.cpu_wait_s - before.machine.cpu_wait_s
+    # Threads that mostly sleep wait for a processor too, but ask for little: below one processor that is not what limits.
+    demand = own + starved_s / max(now.time - before.time, 1e-9)
+    lacking = starved_s >= _STARVED * waited_s and demand >= 1
+    # Own threads may also wait for each other.
+    return (others, own) if lacking and others >= max(_OTHERS * now.machine.cpus, 0.5 * own) else (0.0, 0.0)
 
 
 def _reader(now: Sample, before: Sample | None, waited_s: float) -> Cause | None:
@@ -111,52 +173,110 @@ def _reader(now: Sample, before: Sample | None, waited_s: float) -> Cause | None
         return None
     read_s, decode_s, idle_s = spent["read_s"], spent["decode_s"], spent["idle_s"]
     from_cache, read = spent.get("records_cached", 0.0), spent.get("records_read", 0.0)
-    all_cached = from_cache > _CACHED * (from_cache + read)
-    prefetch, threads = now.readers.get("prefetch", 0.0), f"on {now.readers.get('threads', 0.0):.0f} threads"
+    prefetch, threads = now.readers.get("prefetch", 0.0), now.readers.get("threads", 0.0)
+    records, capacity = now.readers.get("cache_records", 0.0), now.readers.get("cache_capacity", 0.0)
     if spent["wait_s"] < _BEHIND * waited_s:
-        worst = slowest(now.stages, before.stages if before else ())
-        where = f", most of all stage {worst.in_words()}" if worst else ""
-        return Cause(
-            "behind the loader",
-            f"what comes after the loader limits{where}: {now.readers.get('batches_ready', 0.0):.0f} of {prefetch:.0f} batches "
-            "are ready in the reader while the step waits for input",
-            "Move the work of a `.map` behind the loader into the recipe, or give it num_parallel_calls=tf.data.AUTOTUNE",
-        )
-    if idle_s > _IDLE * (read_s + decode_s + idle_s) and prefetch <= 2 and not all_cached:
+        return _behind(now, before)
+    if from_cache > _CACHED * (from_cache + read):
+        return _copying(now.pipeline, threads)
+    if 0 < now.readers.get("cache_of", 0.0) <= capacity and read > _FILLING * (from_cache + read):
+        text = f"the first epoch decodes and fills the loader's cache: {records:,.0f} of {capacity:,.0f} images are in it; its "
+        text += f"threads spent {read_s:.1f} s reading and {decode_s:.1f} s decoding. Later epochs copy from it"
+        return Cause("filling", text, "")
+    if not capacity and prefetch <= 2 and idle_s > _IDLE * (read_s + decode_s + idle_s):
         return Cause(
             "memory",
-            f"the loader's memory limits: it has room for {prefetch:.0f} batches in advance, and its threads wait for room",
+            f"the loader's memory limits: it has room for {prefetch:.0f} batches in advance, and its threads wait for room "
+            f"{idle_s / (read_s + decode_s + idle_s):.0%} of the time",
             "Raise memory_budget of the loader, or make batches smaller",
         )
-    if all_cached:
+    return _working(spent, threads, now.machine.cpus)
+
+
+def _working(spent: Mapping[str, float], threads: float, cpus: int) -> Cause:
+    """Tell reading, fetching and decoding apart, by the seconds that the loader's threads spent on them."""
+    busy = f"{{}} limits: the loader's threads spent {spent['read_s']:.1f} s reading and {spent['decode_s']:.1f} s decoding"
+    busy += f" on {threads:.0f} threads"
+    if spent["read_s"] <= spent["decode_s"]:
+        advice = "Store smaller images or a codec that decodes faster (tfprep advise measures them)"
+        advice += ", or give the job more processors"
         return Cause(
-            "copy",
-            f"the loader limits while it copies rows from its cache {threads}",
-            "Deliver uint8 and cast in the model (dtype=), and drop fields that are not used (inputs=, targets=)",
+            "decode",
+            busy.format("decoding"),
+            f"Raise threads: {threads:.0f} of {cpus} processors decode" if threads < cpus else advice,
         )
-    if read_s > decode_s:
-        return Cause(
-            "read",
-            f"reading limits: the loader's threads spent {read_s:.1f} s reading and {decode_s:.1f} s decoding {threads}",
-            "Copy the dataset to a faster disk, give the loader's cache more memory_budget, or raise threads",
+    if requests := spent.get("requests", 0.0):
+        text = (
+            busy.format("fetching")
+            + f"; {requests:,.0f} requests brought {spent.get('bytes_fetched', 0.0) / MB:,.0f} MB"
         )
+        advice = "Keep the shards on a local disk (local=), or raise memory_budget, so that more is fetched in advance"
+        return Cause("fetch", text, advice)
+    advice = "Copy the dataset to a faster disk, or raise memory_budget, so that the cache holds more"
+    return Cause("read", busy.format("reading"), advice)
+
+
+def _behind(now: Sample, before: Sample | None) -> Cause:
+    worst = slowest(now.stages, before.stages if before else ())
+    where = f", most of all stage {worst.in_words()}" if worst else ""
+    python = ", and it calls Python for each element" if now.pipeline.python else ""
     return Cause(
-        "decode",
-        f"decoding limits: the loader's threads spent {decode_s:.1f} s decoding and {read_s:.1f} s reading {threads}",
-        "Store smaller images or a codec that decodes faster (tfprep advise measures them), or give the job more processors",
+        "python map" if python else "map",
+        f"what comes after the loader limits{where}{python}: {now.readers.get('batches_ready', 0.0):.0f} of "
+        f"{now.readers.get('prefetch', 0.0):.0f} batches are ready in the reader while the step waits for input",
+        _map_advice("Move the work of a `.map` behind the loader into the recipe", worst, now, before),
     )
+
+
+def _copying(pipeline: Pipeline, threads: float) -> Cause:
+    advice = "Drop fields that are not used (inputs=, targets=), or store smaller images"
+    if pipeline.floats:
+        advice = f"Deliver uint8 and cast in the model (dtype=), for {pipeline.floats} of the arrays are floats; d{advice[1:]}"
+    return Cause("copy", f"the loader limits while it copies rows from its cache on {threads:.0f} threads", advice)
 
 
 def _stage(now: Sample, before: Sample | None) -> Cause | None:
+    """Name the slowest stage of a pipeline of tf.data."""
     worst = slowest(now.stages, before.stages if before else ())
     if worst is None:
         return None
+    produced = {stage.name: stage.produced for stage in before.stages} if before else {}
+    depths = {int(stage.name.split("/")[0]): stage for stage in now.stages}
+    cache = next((depth for depth, stage in depths.items() if "Cache" in stage.kind), None)
+    depth = int(worst.name.split("/")[0])
+    if cache is not None and depth > cache and worst.produced > produced.get(worst.name, 0):
+        text = f"the first epoch fills `.cache()`, and its stage {worst.in_words()} limits. Later epochs read from the cache"
+        return Cause("filling", text, "")
+    python = "Map" in worst.kind and bool(now.pipeline.python)
+    why = " and calls Python for each element" if python else ""
+    kind = "python map" if python else "map" if "Map" in worst.kind else "stage"
     return Cause(
-        "stage",
-        f"the input limits, most of all its stage {worst.in_words()}",
-        "Compute once what is the same in each epoch (tfprep build), give `map` num_parallel_calls=tf.data.AUTOTUNE, and end "
-        "the pipeline with prefetch",
+        kind,
+        f"the input limits, most of all its stage {worst.in_words()}{why}",
+        _map_advice(_PLAIN, worst, now, before),
     )
+
+
+def _map_advice(first: str, worst: Stage | None, now: Sample, before: Sample | None) -> str:
+    """Add to `first` what the pipeline does not do yet."""
+    kinds, python, advice = now.pipeline.kinds, now.pipeline.python, [first]
+    seconds = max(now.time - before.time, 1e-9) if before else 0.0
+    own = (now.machine.cpu_s - before.machine.cpu_s) / seconds if before else 0.0
+    parallel = any(kind.startswith("Parallel") or "AndBatch" in kind for kind in kinds) or (
+        worst is not None and worst.parallelism > 1
+    )
+    if python and parallel and _ONE_CORE[0] < own < _ONE_CORE[1]:
+        advice.append(
+            f"write it with TensorFlow ops: its functions run in parallel and take {own:.1f} processors together, for Python "
+            "functions wait for the interpreter's lock"
+        )
+    elif python:
+        advice.append("write it with TensorFlow ops")
+    elif now.pipeline.maps and not parallel:
+        advice.append("give `map` num_parallel_calls=tf.data.AUTOTUNE")
+    if kinds and kinds[0] not in ("Prefetch", "Options", "Model") and not kinds[0].endswith("Loader"):
+        advice.append("end the pipeline with prefetch")
+    return ", or ".join(advice)
 
 
 # --- warnings
@@ -210,11 +330,11 @@ def warnings_of(sample: Sample, before: Sample | None, limits: Thresholds) -> It
             "records in a random order (tfprep's loader has no shuffle buffer)",
         )
     elif waits and waits.batches and (waits.share or 0.0) > limits.wait_share:
-        cause = input_cause(sample, before, waits.waited_s)
+        cause, *others = input_causes(sample, before, waits.waited_s)
         yield InputWarning(
             "input",
             f"the train step waits for input {waits.share or 0:.0%} of its time (p50 {waits.quantile_ms(50):.1f} ms, p99 "
-            f"{waits.quantile_ms(99):.1f} ms a batch, {waits.images_per_s or 0:,.0f} images/s): {cause.text}. {cause.advice}",
+            f"{waits.quantile_ms(99):.1f} ms a batch, {waits.images_per_s or 0:,.0f} images/s): {in_words([cause, *others])}",
             cause.kind,
         )
     swapped_mb = sum(swap_rates(sample, before))
@@ -232,26 +352,32 @@ def warnings_of(sample: Sample, before: Sample | None, limits: Thresholds) -> It
 # --- the summary of a run
 
 
+def in_words(causes: Sequence[Cause]) -> str:
+    """Return causes as sentences, those after the first as what limits as well."""
+    sentences = [f"{cause.text}{'. ' if cause.advice else ''}{cause.advice}" for cause in causes]
+    return ". As well, ".join(sentences)
+
+
 @dataclass(frozen=True)
 class TrainingSummary:
     """A training without its start.
 
     Attributes:
         waits: All waits, as those of one window.
-        cause: What limits.
+        causes: What limits, the first most.
     """
 
     waits: Waits
-    cause: Cause
+    causes: tuple[Cause, ...]
 
     def in_words(self) -> str:
         """Return two lines."""
-        waits, advice = self.waits, f". {self.cause.advice}" if self.cause.advice else ""
+        waits = self.waits
         return (
             f"InputMonitor: {waits.batches:,} batches in {waits.window_s:,.1f} s, {waits.images_per_s:,.0f} images/s; "
             f"{waits.share:.0%} of the time waiting for input (p50 {waits.quantile_ms(50):.1f} ms, p99 "
             f"{waits.quantile_ms(99):.1f} ms a batch)\n"
-            f"InputMonitor: {self.cause.text}{advice}"
+            f"InputMonitor: {in_words(self.causes)}"
         )
 
 
@@ -275,8 +401,25 @@ def summary(
     if waits.window_s <= 0 or waits.each_s.size < 2:
         return None
     last, share = measured[-1], waits.share or 0.0
-    if share > wait_share:
-        return TrainingSummary(waits, input_cause(last, baseline, waits.waited_s))
-    before_s = (baseline.between_s or 0.0) if baseline else 0.0
-    between = None if last.between_s is None else (last.between_s - before_s) / waits.window_s
-    return TrainingSummary(waits, step_cause(share, between))
+    times = _since(last, baseline, waits.batches)
+    validation = times.validation_s / (waits.window_s + times.validation_s)
+    if share > wait_share and validation <= max(_PYTHON, share):
+        return TrainingSummary(waits, tuple(input_causes(last, baseline, waits.waited_s)))
+    others = others_cause(last, baseline)
+    return TrainingSummary(waits, tuple(step_causes(share, waits.window_s, times, others)))
+
+
+def _since(last: Sample, baseline: Sample | None, steps: int) -> StepTimes:
+    """Return the times of a training since its first step."""
+    between_s, validation_s, traces, compile_s = (
+        (baseline.between_s or 0.0, baseline.validation_s, baseline.traces, baseline.compile_s)
+        if baseline
+        else (0.0, 0.0, 0, 0.0)
+    )
+    return StepTimes(
+        between_s=None if last.between_s is None else last.between_s - between_s,
+        validation_s=last.validation_s - validation_s,
+        steps=steps,
+        traces=max(0, last.traces - traces),
+        compile_s=last.compile_s - compile_s,
+    )

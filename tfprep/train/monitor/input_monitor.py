@@ -14,12 +14,21 @@ from typing import Any
 import keras
 
 from tfprep.errors import TrainError
-from tfprep.train.backend import require_backend
+from tfprep.train.backend import compilations, require_backend
 from tfprep.train.monitor.causes import InputWarning, Thresholds, TrainingSummary, summary, warnings_of
 from tfprep.train.monitor.clock import InputWindow, Waits, added
 from tfprep.train.monitor.python_relay import PythonRelay, relay_of
 from tfprep.train.monitor.samples import InputLog, Sample, look
-from tfprep.train.monitor.stages import Counters, HasStats, checked, counters, loader_behind, reader_stage, stages
+from tfprep.train.monitor.stages import (
+    Counters,
+    HasStats,
+    checked,
+    counters,
+    loader_behind,
+    pipeline_behind,
+    reader_stage,
+    stages,
+)
 from tfprep.train.steps import TrainSteps, attach, detach
 
 _LOG = logging.getLogger("tfprep.train")
@@ -84,6 +93,7 @@ class InputMonitor(keras.callbacks.Callback):  # type: ignore[misc]
         self._log: InputLog | None = None
         self._stop = threading.Event()
         self._step_before = self._batches = 0
+        self._validation_s = self._test_since = 0.0
         self._start: Waits | None = None
         self._baseline: Sample | None = None
 
@@ -108,9 +118,11 @@ class InputMonitor(keras.callbacks.Callback):  # type: ignore[misc]
     def on_test_begin(self, logs: Any = None) -> None:
         """Validation is no training time."""
         self._pause()
+        self._test_since = time.monotonic()
 
     def on_test_end(self, logs: Any = None) -> None:
         """Validation ends an epoch; the next one resumes."""
+        self._validation_s += time.monotonic() - self._test_since
         self._pause()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
@@ -200,6 +212,8 @@ class InputMonitor(keras.callbacks.Callback):  # type: ignore[misc]
         self.samples, self.warnings, self.summary = [], [], ""
         self._step_before, self._batches = self._steps.count if self._steps else 0, 0
         self._window, self._start, self._baseline = InputWindow(), None, None
+        self._validation_s = 0.0
+        compilations()  # counts from here on
         self._log = InputLog(self.log_dir)
         self._stop = threading.Event()
         arguments = (weakref.ref(self), self._stop, self._every_s)
@@ -235,6 +249,7 @@ class InputMonitor(keras.callbacks.Callback):  # type: ignore[misc]
         loader = self._steps.loader if self._steps else None
         readers = counters(self._reader, loader, loader_behind(source))
         of_tf_data = stages(source) if source is not None else ()
+        compiled, compile_s = compilations()
         return Sample(
             time=time.time(),
             step=max(unmeasured, self._step_before + self._batches),
@@ -243,6 +258,10 @@ class InputMonitor(keras.callbacks.Callback):  # type: ignore[misc]
             stages=(*of_tf_data, *reader_stage(readers, len(of_tf_data) + 1)),
             readers=readers,
             between_s=self._steps.between_s if self._steps else None,
+            validation_s=self._validation_s,
+            traces=self._steps.traces if self._steps else compiled,
+            compile_s=compile_s,
+            pipeline=pipeline_behind(source),
         )
 
     def _warn(self, warning: InputWarning) -> None:

@@ -15,7 +15,7 @@ from tfprep.limits import available_memory, usable_cpus
 from tfprep.train.backend import accelerator_memory
 from tfprep.train.charts import ScalarChart, SummaryWriter
 from tfprep.train.monitor.clock import Waits
-from tfprep.train.monitor.stages import Stage
+from tfprep.train.monitor.stages import Pipeline, Stage
 
 MB = 1e6
 _TASKS = Path("/proc/self/task")
@@ -112,6 +112,10 @@ class Sample:
         readers: Counters of a reader outside tf.data, by name.
         between_s: Seconds that the trainer has spent between steps since `fit` began, in callbacks and in Keras's loop; None
             outside of `fit`.
+        validation_s: Seconds of validation since `fit` began.
+        traces: How often the train step has been traced (TensorFlow), or any function compiled (JAX); 0 where nobody counts.
+        compile_s: Seconds of tracing and compiling so far, where the backend counts them (JAX).
+        pipeline: The transformations of the pipeline, as the program has written them.
     """
 
     time: float
@@ -121,6 +125,10 @@ class Sample:
     stages: tuple[Stage, ...] = ()
     readers: dict[str, float] = field(default_factory=dict)
     between_s: float | None = None
+    validation_s: float = 0.0
+    traces: int = 0
+    compile_s: float = 0.0
+    pipeline: Pipeline = field(default_factory=Pipeline)
 
     @property
     def wait_share(self) -> float | None:
@@ -176,7 +184,8 @@ _LAYOUT = (
     ScalarChart("images a second", ("input/images_per_s",)),
     ScalarChart("elements in each buffer", ("buffers/elements/.*",)),
     ScalarChart("MB in each buffer", ("buffers/mb/.*",)),
-    ScalarChart("host memory (MB)", ("machine/rss_mb", "machine/available_mb")),
+    ScalarChart("resident memory of this process (MB)", ("machine/rss_mb",)),
+    ScalarChart("available memory of the machine (MB)", ("machine/available_mb",)),
     ScalarChart("swap in and out (MB/s)", ("machine/swap_.*",)),
 )
 _READER = ScalarChart("batches in the reader", ("reader/batches_.*",))

@@ -19,6 +19,8 @@ Counters = Mapping[str, float]
 
 READER = "Reader"
 """The kind of the stage that stands for tfprep's reader."""
+_IN_MEMORY = ("Range", "Tensor", "TensorSlice")
+"""Sources that are in memory."""
 _WITHOUT_MODEL: weakref.WeakSet[Any] = weakref.WeakSet()
 """Iterators of which TensorFlow has no model."""
 
@@ -68,6 +70,44 @@ class Stage:
         """The name with the time."""
         threads = f" on {self.parallelism} threads" if self.parallelism > 1 else ""
         return f"{self.name} ({self.ms_per_element:.2f} ms an element{threads})"
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """The transformations between the source and the consumer, as the program has written them; empty where they are not known.
+
+    Attributes:
+        kinds: Their kinds, such as `ParallelMap`, the consumer's side first.
+        python: Those of them whose function calls Python for each element.
+        floats: Components of an element that are float arrays of rank 3 or more; None where that is not known.
+    """
+
+    kinds: tuple[str, ...] = ()
+    python: tuple[str, ...] = ()
+    floats: int | None = None
+
+    @property
+    def maps(self) -> tuple[str, ...]:
+        """The transformations that call a function of the user."""
+        return tuple(
+            kind for kind in self.kinds if "Map" in kind or kind in ("Filter", "Interleave", "ParallelInterleave")
+        )
+
+
+def pipeline_behind(iterator: Any) -> Pipeline:
+    """Return the transformations behind a `tf.data.Iterator`."""
+    datasets = _datasets_behind(iterator)
+    if not datasets:
+        return Pipeline()
+    from tfprep.load.tensorflow.private import python_functions
+
+    kinds = [type(dataset).__name__.strip("_").removesuffix("Dataset").removesuffix("V2") for dataset in datasets]
+    python = [kind for kind, dataset in zip(kinds, datasets, strict=True) if python_functions(dataset)]
+    import tensorflow as tf
+
+    specs = [spec for spec in tf.nest.flatten(datasets[0].element_spec) if isinstance(spec, tf.TensorSpec)]
+    floats = sum(spec.dtype.is_floating and (spec.shape.rank or 0) >= 3 for spec in specs)
+    return Pipeline(tuple(kinds), tuple(python), floats)
 
 
 def stages(iterator: Any) -> tuple[Stage, ...]:
@@ -141,6 +181,9 @@ def counters(*readers: HasStats | Callable[[], Counters] | None) -> dict[str, fl
         return {}
     stats: Any = getattr(reader, "stats", reader)
     numbers: Counters = stats() if callable(stats) else stats
+    cache = reader.report()["cache"] if hasattr(reader, "report") else {}
+    cached = {f"cache_{name}": cache[name] for name in ("records", "capacity", "of") if name in cache}
+    numbers = {**numbers, **cached}
     return {name: float(value) for name, value in numbers.items() if isinstance(value, (int, float))}
 
 
@@ -163,12 +206,18 @@ def stopped(now: tuple[Stage, ...]) -> Stage | None:
     """
     if not now:
         return None
-    for stage, before in zip(now[-2::-1], now[:0:-1], strict=True):
+    pairs = list(zip(now[-2::-1], now[:0:-1], strict=True))
+    for stage, before in pairs:
         # A fused map and batch counts the unfinished batch as an element of its buffer.
         buffered = 0 if "AndBatch" in stage.kind else stage.elements
         inside = before.produced - (stage.produced + buffered) * stage.per_element
         if stage.per_element and inside >= stage.per_element:
             return stage
+    if (
+        now[-1].kind in _IN_MEMORY and pairs
+    ):  # it never stops: what comes after it holds less than one element of its own
+        holding = (stage for stage, before in pairs if before.produced > stage.produced * stage.per_element)
+        return next(holding, now[-2])
     return now[-1]
 
 
