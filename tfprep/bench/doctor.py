@@ -153,7 +153,7 @@ def _opencv() -> Finding:
 def _tensorflow() -> Finding:
     found = _version("tensorflow")
     if found is None:
-        advice = "Only numpy_loader and torch_loader work without it: pip install 'tfprep[tensorflow]'"
+        advice = "All but loader(), tf_dataset() and some of train works without it: pip install 'tfprep[tensorflow]'"
         return Finding("TensorFlow", "not installed", "note", advice)
     if _numbers(found) < LOWEST_TENSORFLOW:
         return Finding("TensorFlow", found, "problem", "tfprep needs 2.18 or newer: pip install -U tensorflow")

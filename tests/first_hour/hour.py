@@ -1,0 +1,111 @@
+"""A newcomer's first hour, from docs/start.md and docs/training.md: on TensorFlow, JAX or PyTorch, whatever KERAS_BACKEND names.
+
+python hour.py prepare FOLDER    draws photos, writes a recipe, builds and shows it (needs OpenCV)
+python hour.py train FOLDER      looks at the dataset, trains, is interrupted within an epoch, and continues
+"""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+
+STOPPED_AT = 17
+"""Steps before the first training ends, as if it had been killed: within an epoch."""
+
+
+def tfprep_command(line: str) -> None:
+    """Run a line of the pages as a command of its own."""
+    done = subprocess.run([sys.executable, "-m", *line.split()], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{line}: {done.stdout}{done.stderr}"
+    print(f"$ {line}\n{done.stdout}")
+
+
+def prepare() -> None:
+    tfprep_command("tfprep demo --only-data --out demo --scenes 60")
+    tfprep_command("tfprep init demo/objects --out objects.py")
+    with open("objects.py") as file:
+        recipe = file.read()
+    assert "224, 224" in recipe
+    with open("objects.py", "w") as file:
+        file.write(recipe.replace("224, 224", "32, 32"))
+    tfprep_command("tfprep build objects.py --out out/objects")
+    tfprep_command("tfprep show out/objects")
+
+
+def network(classes: int, keras: object) -> object:
+    layers = keras.layers
+    stack = [layers.Rescaling(1 / 255), layers.Flatten(), layers.Dropout(0.2, seed=1), layers.Dense(classes)]
+    model = keras.Sequential([keras.Input((32, 32, 3)), *stack])
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.Adam(1e-3), loss, metrics=["accuracy"])
+    return model
+
+
+def train() -> None:
+    for line in (
+        "tfprep --version",
+        "tfprep info out/objects",
+        "tfprep verify out/objects",
+        "tfprep check out/objects",
+    ):
+        tfprep_command(line)
+    import keras
+    import numpy as np
+
+    import tfprep
+    from tfprep.load.callbacks import SaveLoaderState, restore_seeds, saved_step
+
+    backend = keras.backend.backend()
+    data = tfprep.open("out/objects")
+    options = {"batch_size": 8, "inputs": "image", "targets": "label"}
+    make = data.loader if backend == "tensorflow" else data.keras_loader
+    checkpoint, ends = "run.keras", []
+
+    class Stop(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            ends.append(batch)
+            if len(ends) == STOPPED_AT:
+                raise KeyboardInterrupt
+
+    def run(*more):
+        start = saved_step(make("train", seed=0, **options), checkpoint)
+        keras.utils.set_random_seed(0)
+        model = keras.models.load_model(checkpoint) if start else network(len(data.class_names), keras)
+        restore_seeds(model, checkpoint)
+        batches = make("train", seed=0, start_step=start, **options)
+        saves = [SaveLoaderState(batches), keras.callbacks.ModelCheckpoint(checkpoint, save_freq=4), *more]
+        logs = [tfprep.train.InputMonitor("logs")]
+        first = start // len(batches)
+        history = model.fit(
+            batches, initial_epoch=first, epochs=6, validation_data=make("val", **options), callbacks=[*saves, *logs]
+        )
+        return start, len(batches), int(np.asarray(model.optimizer.iterations)), history
+
+    try:
+        run(Stop())
+    except KeyboardInterrupt:
+        print("interrupted, as by Ctrl-C")
+    start, epoch, steps, history = run()
+    assert start == STOPPED_AT - 1
+    assert start % epoch, "the checkpoint lies within an epoch"
+    assert steps == 6 * epoch, "a run that continues trains as many steps as one without a break"
+    print("losses", history.history["loss"], "val_accuracy", history.history["val_accuracy"][-1])
+    assert history.history["loss"][-1] < history.history["loss"][0]
+    assert os.path.getsize("logs/input.jsonl")
+    own_loop(backend, data, options)
+
+
+def own_loop(backend: str, data: object, options: dict) -> None:
+    """A training loop's input, in the framework's own arrays, without Keras."""
+    name = {"tensorflow": "loader", "jax": "jax_loader", "torch": "torch_loader"}[backend]
+    shapes = {tuple(images.shape) for images, labels in getattr(data, name)("train", seed=0, **options)}
+    assert shapes == {(8, 32, 32, 3)}, shapes
+    assert ("tensorflow" in sys.modules) == (backend == "tensorflow")
+    print(json.dumps({"backend": backend, "opencv": importlib.util.find_spec("cv2") is not None}))
+
+
+if __name__ == "__main__":
+    os.makedirs(sys.argv[2], exist_ok=True)
+    os.chdir(sys.argv[2])
+    {"prepare": prepare, "train": train}[sys.argv[1]]()
