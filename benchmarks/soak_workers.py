@@ -31,7 +31,7 @@ import psutil
 import tfprep
 from tfprep import Recipe, codecs, sources
 from tfprep.load import CutMix, MixUp, RandomCrop, RandomFlip
-from tfprep.load.reader.worker_handle import PROGRAM
+from tfprep.load.reader.worker_pool import ENTRY
 
 BATCH = 32
 STEPS = 40
@@ -134,7 +134,7 @@ def damage(folder: Path) -> None:
 def workers_of(parent: int) -> list[psutil.Process]:
     """The worker processes of a process, but for those that have ended."""
     children = psutil.Process(parent).children()
-    return [child for child in children if child.status() != psutil.STATUS_ZOMBIE and PROGRAM in child.cmdline()]
+    return [child for child in children if child.status() != psutil.STATUS_ZOMBIE and ENTRY in child.cmdline()]
 
 
 def loader_of(folder: Path, name: str, workers: str) -> Any:

@@ -1,4 +1,5 @@
-"""Child processes: those that run tasks of this process (`Processes`), and what all others have in common with them.
+"""Child processes: those that run tasks of this process (`Processes`, and the worker processes of loaders), and what all others
+have in common with them.
 
 A task is worked on by a function that `entry` names, "package.module:function". That function is called once in each process,
 with an argument, and returns a callable of (task, mark). The work calls `mark(item)` before each item of a task, and
@@ -6,11 +7,12 @@ with an argument, and returns a callable of (task, mark). The work calls `mark(i
 
 A worker is a fresh `python -m tfprep.child_process`: it inherits no threads and no locks, as a forked process would, and a script
 that starts it needs no `if __name__ == "__main__"`. It never imports TensorFlow by itself. Pickles go to its standard input and
-come from its standard output, each after its length: first the argument, then tasks, one at a time. Since both streams belong to
-the protocol, the print() of a user's function goes to standard error, and its input is empty. What native code writes to
-descriptors 1 and 2 (warnings of libpng and OpenCV, the last lines before an abort), what Python warns and logs, and what its own
-child processes print goes to a file, and is reported as an event of the current item. A worker ends with its parent: when
-standard input closes, and on Linux by a signal as soon as the thread that started it ends.
+come from its standard output, each after its length: first the argument and the number of threads that work, then tasks, for
+`Processes` one at a time. Since both streams belong to the protocol, the print() of a user's function goes to standard error,
+and its input is empty. What native code writes to descriptors 1 and 2 (warnings of libpng and OpenCV, the last lines before an
+abort), what Python warns and logs, and what its own child processes print goes to a file, and is reported as an event of the
+current item. A worker ends with its parent: when standard input closes, and on Linux by a signal as soon as the thread that
+started it ends.
 """
 
 from __future__ import annotations
@@ -30,11 +32,12 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import traceback
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO, TextIO, TypeAlias
 
@@ -210,7 +213,7 @@ class Processes:
         self._argument: bytes | None = None
         self._waiting: deque[tuple[int, Any]] = deque()
         self._selector = selectors.DefaultSelector()
-        self._workers: list[_Worker] = []
+        self._workers: list[ChildProcess] = []
         self._idle_deaths = 0
 
     def start(self) -> None:
@@ -220,7 +223,7 @@ class Processes:
 
     def open(self, argument: Any) -> None:
         """Give the work its argument. Tasks may be submitted from now on."""
-        self._argument = _message(argument)
+        self._argument = framed((argument, 1))
         for worker in self._workers:
             worker.send(self._argument)
 
@@ -274,7 +277,7 @@ class Processes:
     def _start_one(self) -> None:
         if self._environment is None:
             self._environment = worker_environment()
-        worker = _Worker(self._entry, self._environment)
+        worker = ChildProcess(self._entry, self._environment)
         if self._argument is not None:
             worker.send(self._argument)
         self._workers.append(worker)
@@ -284,9 +287,9 @@ class Processes:
         for worker in self._workers:
             if worker.task is None and self._waiting:
                 worker.task, task = self._waiting.popleft()
-                worker.send(_message((worker.task, task)))
+                worker.send(framed((worker.task, task)))
 
-    def _read(self, worker: _Worker) -> Iterator[WorkerEvent]:
+    def _read(self, worker: ChildProcess) -> Iterator[WorkerEvent]:
         messages = worker.receive()
         if messages is None:
             yield from self._replace_dead(worker, "")
@@ -300,7 +303,7 @@ class Processes:
                 worker.task, self._idle_deaths = None, 0
                 yield TaskDone(*content)
 
-    def _replace_dead(self, worker: _Worker, reason: str) -> Iterator[WorkerEvent]:
+    def _replace_dead(self, worker: ChildProcess, reason: str) -> Iterator[WorkerEvent]:
         """Replace a worker that is gone, and report what it was doing."""
         item = worker.state().item
         self._selector.unregister(worker.output)
@@ -321,10 +324,13 @@ class Processes:
         self._start_one()
 
 
-class _Worker:
+class ChildProcess:
     """One process, seen from its parent: its pipes, its mark file, its output, and the number of its task."""
 
-    def __init__(self, entry: str, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, entry: str, environment: Mapping[str, str], *, pass_fds: Sequence[int] = (), own_session: bool = False
+    ) -> None:
+        """`pass_fds`: descriptors that it inherits. `own_session`: a terminal's Ctrl-C never reaches it, not while it starts."""
         self.task: int | None = None
         self._rest = bytearray()
         # Files without a name: nothing is left in the temporary folder when this process is killed.
@@ -334,7 +340,12 @@ class _Worker:
         files = self._marks.fileno(), self._native.fileno()
         command = [sys.executable, "-m", "tfprep.child_process", entry, *map(str, (*files, os.getpid()))]
         self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=files, env=environment
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            pass_fds=(*files, *pass_fds),
+            env=environment,
+            start_new_session=own_session,
         )
         assert self.process.stdin is not None
         assert self.process.stdout is not None
@@ -391,11 +402,16 @@ def ending_of(status: int) -> str:
     if status >= 0:
         return f"ended with exit status {status}"
     name = signal.Signals(-status).name
-    cause = {"SIGKILL": " (out of memory?)", "SIGSEGV": " (a crash in native code)"}.get(name, "")
+    cause = {
+        "SIGKILL": " (out of memory?)",
+        "SIGSEGV": " (a crash in native code)",
+        "SIGBUS": " (a file was cut short, or a disk failed, while it was read)",
+    }.get(name, "")
     return f"killed by {name}{cause}"
 
 
-def _message(content: Any) -> bytes:
+def framed(content: Any) -> bytes:
+    """Return the message that sends this: its pickle, after the length of that."""
     pickled = pickle.dumps(content, pickle.HIGHEST_PROTOCOL)
     return _LENGTH.pack(len(pickled)) + pickled
 
@@ -423,21 +439,37 @@ def main() -> int:
     _redirect_output(native)
     # What is imported stays for ever: the collector need not look at it, now or later.
     gc.disable()
+    channel = _Channel(out, native)
     try:
         opener = _load_entry(entry)
         add_folders_of_parent()
-        if (argument := _received(tasks)) is None:
+        if (first := _received(tasks)) is None:
             return 0
-        work = opener(argument[0])
+        argument, count = first[0]
+        work = opener(argument)
     except BaseException as error:
-        _send(out, "failed", _failure(error))
+        channel.send("failed", _failure(error))
         return 1
     gc.freeze()
     gc.enable()
-    with mmap.mmap(mark_file, _MARK.size) as marks:
-        while (message := _received(tasks)) is not None:
+    receiving = threading.Lock()
+
+    def run_tasks() -> None:
+        """Run tasks until there are none any more. The thread that waits for one reads it itself: no other need be woken."""
+        while True:
+            with receiving:
+                message = _received(tasks)
+            if message is None:
+                return
             number, task = message[0]
-            _run(number, task, work, marks, out, native)
+            _run(number, task, work, marks, channel)
+
+    with mmap.mmap(mark_file, _MARK.size) as marks:
+        for _ in range(1, count):
+            threading.Thread(target=run_tasks, daemon=True).start()
+        run_tasks()
+        if count > 1:
+            os._exit(0)  # others may be at work, for which nobody waits any more
     return 0
 
 
@@ -451,12 +483,31 @@ def _received(tasks: BinaryIO) -> tuple[Any] | None:
     return (pickle.loads(content),) if len(content) == size else None
 
 
-def _send(out: BinaryIO, kind: str, content: Any) -> None:
-    try:
-        out.write(_message((kind, content)))
-        out.flush()
-    except BrokenPipeError:
-        os._exit(1)  # The parent is gone.
+class _Channel:
+    """The way of a worker's threads to its parent: messages, and what native code has written."""
+
+    def __init__(self, out: BinaryIO, native: int) -> None:
+        self._out, self._native = out, native
+        self._lock = threading.Lock()
+
+    def send(self, kind: str, content: Any) -> None:
+        with self._lock:
+            self._send(kind, content)
+
+    def send_output(self, number: int, item: int) -> None:
+        """Report what was written to the file since it was last emptied, and empty it."""
+        with self._lock:
+            if size := os.fstat(self._native).st_size:
+                text = os.pread(self._native, min(size, _MOST_OUTPUT_BYTES), 0).decode(errors="backslashreplace")
+                os.ftruncate(self._native, 0)
+                self._send("event", WorkerOutput(number, None if item == NO_ITEM else item, text))
+
+    def _send(self, kind: str, content: Any) -> None:
+        try:
+            self._out.write(framed((kind, content)))
+            self._out.flush()
+        except BrokenPipeError:
+            os._exit(1)  # The parent is gone.
 
 
 def _failure(error: BaseException) -> tuple[str, str]:
@@ -486,36 +537,29 @@ def _write_warning(
     os.write(2, warnings.formatwarning(message, category, filename, lineno, line).encode(errors="backslashreplace"))
 
 
-def _run(number: int, task: Any, work: Work, marks: mmap.mmap, out: BinaryIO, native: int) -> None:
+def _run(number: int, task: Any, work: Work, marks: mmap.mmap, channel: _Channel) -> None:
     """Run one task; its marks go to the mark file, and now and then to the parent."""
     reported, current = time.monotonic(), NO_ITEM
 
-    def send_output() -> None:
-        """Report what was written to the file since it was last emptied, and empty it."""
-        if size := os.fstat(native).st_size:
-            text = os.pread(native, min(size, _MOST_OUTPUT_BYTES), 0).decode(errors="backslashreplace")
-            os.ftruncate(native, 0)
-            _send(out, "event", WorkerOutput(number, None if current == NO_ITEM else current, text))
-
     def mark(item: int) -> None:
         nonlocal reported, current
-        send_output()
+        channel.send_output(number, current)
         current, now = item, time.monotonic()
         # pack_into zeroes its target first: the parent would at times read an item that began at 0, when the machine did, and
         # kill this worker for it. An assignment copies the 16 bytes at once.
         marks[:] = _MARK.pack(item, now)
         if now - reported > _PROGRESS_S:
             reported = now
-            _send(out, "event", TaskProgress(number, item))
+            channel.send("event", TaskProgress(number, item))
 
     content: tuple[Any, Any]
     try:
         kind, content = "done", (number, work(task, mark))
     except BaseException as error:
         kind, content = "failed", _failure(error)
-    send_output()
+    channel.send_output(number, current)
     marks[:] = _MARK.pack(NO_ITEM, time.monotonic())
-    _send(out, kind, content)
+    channel.send(kind, content)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from contextlib import closing
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 import tfprep
+from tests.conftest import Made, write_dataset
 from tfprep import augment, codecs
 from tfprep.errors import LoaderError
 from tfprep.load.memory import parse_bytes, plan_memory
@@ -132,8 +134,8 @@ def test_a_prefetch_beyond_the_budget_raises():
 # --- images of different sizes ------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def originals(make_dataset):
+@pytest.fixture(scope="module")
+def originals(tmp_path_factory):
     """Noise of 255 x 382 to 300 x 450 pixels, as PNG."""
 
     def make(rng, number):
@@ -144,7 +146,8 @@ def originals(make_dataset):
         }
 
     codec, kinds = {"image": codecs.Png(), "label": codecs.Scalar()}, {"image": "image", "label": "label"}
-    return make_dataset(samples={"train": 60}, fields=("image", "label"), make=make, codec=codec, kinds=kinds)
+    path = tmp_path_factory.mktemp("originals") / "d"
+    return write_dataset(path, samples={"train": 60}, fields=("image", "label"), make=make, codec=codec, kinds=kinds)
 
 
 def test_batch_bytes_are_those_of_the_largest_images(originals):
@@ -160,10 +163,11 @@ def test_batch_bytes_are_those_of_the_largest_images(originals):
 
 
 @pytest.mark.parametrize("sizes", [{"height": 2**31 - 1, "width": 2**31 - 1}, {"height": -300}, {"width": 2**31 - 1}])
-def test_sizes_of_a_damaged_index_are_refused(originals, sizes):
-    originals.change_index(7, **sizes)
+def test_sizes_of_a_damaged_index_are_refused(originals, sizes, tmp_path):
+    damaged = Made(shutil.copytree(originals.path, tmp_path / "d"))
+    damaged.change_index(7, **sizes)
     with pytest.raises(LoaderError, match="the index gives sizes of 'image' that no array has"):
-        tfprep.open(originals.path).numpy_loader("train", 8, fields=["image"])
+        tfprep.open(damaged.path).numpy_loader("train", 8, fields=["image"])
 
 
 def test_the_room_of_rows_that_differ_in_size_counts(originals):

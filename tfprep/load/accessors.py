@@ -1,7 +1,8 @@
-"""Accessors that the loaders of all frameworks have: steps, counters, report and state."""
+"""Methods that the loaders of all frameworks have: passes, counters, report and state."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from typing import Any, Self
 
@@ -13,76 +14,6 @@ from tfprep.load.pipeline import NOTHING, Pipeline
 from tfprep.load.plan import MOST_EPOCHS
 from tfprep.load.reader.cache import DecodedCache, EncodedCache
 from tfprep.load.state import start_step, state_at
-
-
-def snapshot(pipeline: Pipeline) -> dict[str, Any]:
-    """Counters since the loader was made, over all its iterators.
-
-    `batches_ready` and `batches_in_flight` are current values. `wait_s` is how long the consumer waited for batches, in
-    `waits` waits; `read_s`, `decode_s` and `idle_s` are summed over the reading threads.
-    """
-    readers, counts = pipeline.readers, pipeline.counts
-    return {
-        **{name: counts[name] for name in NOTHING if name != "records"},
-        "batches_ready": sum(reader.ready for reader in readers),
-        "batches_in_flight": sum(reader.in_flight for reader in readers),
-        "prefetch": max((reader.prefetch for reader in readers), default=pipeline.memory.prefetch),
-        "threads": sum(len(reader.states) for reader in readers),
-        "cache_bytes": 0 if pipeline.cache is None else pipeline.cache.nbytes,
-        "requests": pipeline.fetched.requests,
-        "bytes_fetched": pipeline.fetched.bytes,
-        "bad_records": pipeline.bad.count,
-        "rows_lost": pipeline.bad.rows_lost,
-    }
-
-
-def report(pipeline: Pipeline) -> dict[str, Any]:
-    """Return what the loader chose (memory, cache, threads) and found (bad records), and its `stats`."""
-    memory, options = pipeline.memory, pipeline.options
-    return {
-        "samples": pipeline.schedule.sampler.size,
-        "training": pipeline.training,
-        "steps_per_epoch": pipeline.steps_per_epoch,
-        "left_out_per_epoch": pipeline.left_out,
-        "order": pipeline.schedule.order.name,
-        "variants": pipeline.variants.choice,
-        "memory": {
-            "budget_bytes": memory.budget,
-            "batch_bytes": memory.batch_bytes,
-            "prefetch": memory.prefetch,
-            "batches_bytes": memory.batches_bytes,
-            "workers_bytes": pipeline.workers.nbytes,
-            "index_bytes": pipeline.table.nbytes,
-        },
-        "cache": _cache(pipeline),
-        "fetching": {**pipeline.fetching, "memory_bytes": memory.fetch_bytes} if pipeline.is_remote else None,
-        "local": None
-        if pipeline.local is None
-        else pipeline.local.report(pipeline.first_needed, pipeline.shard_records),
-        "threads": pipeline.options.threads or usable_cpus(),
-        "workers": pipeline.workers_report(),
-        "verify": options.verify,
-        "on_bad": options.on_bad,
-        "bad_records": pipeline.bad.report(),
-        "stats": snapshot(pipeline),
-    }
-
-
-def summary(pipeline: Pipeline, kind: str, epochs: int | None) -> str:
-    """One line: what is read, for what, and how many steps a pass has."""
-    names = ", ".join(dict.fromkeys(f"{source.dataset.name}/{source.split}" for source in pipeline.sources))
-    size, steps = pipeline.options.batch_size, pipeline.passes.steps(epochs)
-    if not pipeline.training:
-        return (
-            f"<{kind} of {names} for evaluation (training=False): {pipeline.schedule.size:,} samples as they are, in "
-            f"{pipeline.schedule.order.name} order, {steps:,} steps of {size}>"
-        )
-    left = f"; {pipeline.left_out:,} samples are left out, other ones each time" if pipeline.left_out else ""
-    passes = {None: "a pass has no end", 1: "a pass is an epoch"}.get(epochs, f"a pass is {epochs} epochs")
-    return (
-        f"<{kind} of {names} for training (training=True): {passes}; an epoch is {pipeline.schedule.size:,} samples in "
-        f"{pipeline.schedule.order.name} order, {pipeline.steps_per_epoch:,} steps of {size}{left}>"
-    )
 
 
 def _cache(pipeline: Pipeline) -> dict[str, Any]:
@@ -103,9 +34,58 @@ class PipelineAccessors:
     """
 
     pipeline: Pipeline
+    _epochs: int | None = 1
+    """The epochs of one iteration in training; None for an iteration without an end."""
 
     def __bool__(self) -> bool:
         return True
+
+    def __len__(self) -> int:
+        """Batches of one iteration; TypeError for `repeat()`, which has no end."""
+        steps = self.pipeline.passes.steps(self._epochs)
+        if steps is None:
+            raise TypeError("repeat() has no end; len(loader) is the number of steps of an epoch")
+        return steps
+
+    def __repr__(self) -> str:
+        """One line: what is read, for what, and how many steps a pass has."""
+        pipeline, kind = self.pipeline, type(self).__name__
+        names = ", ".join(dict.fromkeys(f"{source.dataset.name}/{source.split}" for source in pipeline.sources))
+        order, size, samples = pipeline.schedule.order.name, pipeline.options.batch_size, pipeline.schedule.size
+        if not pipeline.training:
+            return (
+                f"<{kind} of {names} for evaluation (training=False): {samples:,} samples as they are, in {order} order, "
+                f"{pipeline.passes.steps(1):,} steps of {size}>"
+            )
+        left = f"; {pipeline.left_out:,} samples are left out, other ones each time" if pipeline.left_out else ""
+        passes = {None: "a pass has no end", 1: "a pass is an epoch"}.get(
+            self._epochs, f"a pass is {self._epochs} epochs"
+        )
+        return (
+            f"<{kind} of {names} for training (training=True): {passes}; an epoch is {samples:,} samples in {order} order, "
+            f"{pipeline.steps_per_epoch:,} steps of {size}{left}>"
+        )
+
+    def repeat(self, count: int | None = None) -> Self:
+        """The epochs one after another in one iteration: `count` of them, or without an end.
+
+        Raises:
+            LoaderError: `count` is not a number from 1 or None, or this loader is for evaluation, which has no epochs.
+        """
+        loader = copy.copy(self)
+        loader._epochs = self._epochs_of(count)
+        return loader
+
+    def _epochs_of(self, count: Any) -> int | None:
+        """The epochs of `repeat(count)`, None for a stream without an end."""
+        if not self.pipeline.training:
+            raise LoaderError("repeat() is for training; with training=False every pass reads the same samples once")
+        whole = isinstance(count, int | np.integer) and not isinstance(count, bool)
+        if count is not None and (not whole or (count < 1 and count != -1)):
+            raise LoaderError(
+                f"repeat() takes a number of epochs from 1, or None for a stream without an end, not {count!r}"
+            )
+        return None if count in (None, -1) else int(count)
 
     @property
     def steps_per_epoch(self) -> int:
@@ -146,12 +126,55 @@ class PipelineAccessors:
 
     @property
     def stats(self) -> dict[str, Any]:
-        """Counters over all passes as plain numbers (see `tfprep.load.accessors.snapshot`). Any thread may read them."""
-        return snapshot(self.pipeline)
+        """Counters over all passes as plain numbers, since the loader was made. Any thread may read them.
+
+        `batches_ready` and `batches_in_flight` are current values. `wait_s` is how long the consumer waited for batches, in
+        `waits` waits; `read_s`, `decode_s` and `idle_s` are summed over the reading threads.
+        """
+        pipeline = self.pipeline
+        readers, counts = pipeline.readers, pipeline.counts
+        return {
+            **{name: counts[name] for name in NOTHING if name != "records"},
+            "batches_ready": sum(reader.ready for reader in readers),
+            "batches_in_flight": sum(reader.in_flight for reader in readers),
+            "prefetch": max((reader.prefetch for reader in readers), default=pipeline.memory.prefetch),
+            "threads": sum(len(reader.states) for reader in readers),
+            "cache_bytes": 0 if pipeline.cache is None else pipeline.cache.nbytes,
+            "requests": pipeline.fetched.requests,
+            "bytes_fetched": pipeline.fetched.bytes,
+            "bad_records": pipeline.bad.count,
+            "rows_lost": pipeline.bad.rows_lost,
+        }
 
     def report(self) -> dict[str, Any]:
         """Return what the loader chose and found: memory, cache, workers, bad records, and its `stats`."""
-        return report(self.pipeline)
+        pipeline = self.pipeline
+        memory, options, local = pipeline.memory, pipeline.options, pipeline.local
+        return {
+            "samples": pipeline.schedule.sampler.size,
+            "training": pipeline.training,
+            "steps_per_epoch": pipeline.steps_per_epoch,
+            "left_out_per_epoch": pipeline.left_out,
+            "order": pipeline.schedule.order.name,
+            "variants": pipeline.variants.choice,
+            "memory": {
+                "budget_bytes": memory.budget,
+                "batch_bytes": memory.batch_bytes,
+                "prefetch": memory.prefetch,
+                "batches_bytes": memory.batches_bytes,
+                "workers_bytes": pipeline.workers.nbytes,
+                "index_bytes": pipeline.table.nbytes,
+            },
+            "cache": _cache(pipeline),
+            "fetching": {**pipeline.fetching, "memory_bytes": memory.fetch_bytes} if pipeline.is_remote else None,
+            "local": None if local is None else local.report(pipeline.first_needed, pipeline.shard_records),
+            "threads": options.threads or usable_cpus(),
+            "workers": pipeline.workers_report(),
+            "verify": options.verify,
+            "on_bad": options.on_bad,
+            "bad_records": pipeline.bad.report(),
+            "stats": self.stats,
+        }
 
     def state_at(self, step: int) -> dict[str, Any]:
         """The state of the run before a step, to be saved with the weights of that moment.

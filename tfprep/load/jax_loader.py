@@ -2,21 +2,24 @@
 
 `jax.device_put` only starts a transfer. So while the devices compute on one batch, the transfers of the next ones run, and a
 step does not wait for its input to arrive. The reader's own threads fill further batches in host memory meanwhile.
+
+Loaders of other frameworks ask this module which part of every batch a process of JAX reads, and who divides the batches: JAX
+itself is imported where it is used.
 """
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-import jax
-
 from tfprep.errors import LoaderError
-from tfprep.load.jax_hosts import check_equal_parts, jax_hosts
 from tfprep.load.numpy_loader import NumpyLoader, with_text
-from tfprep.load.pipeline import Pipeline, repeated
+from tfprep.load.options import LoaderOptions
+from tfprep.load.order.schedule import BatchSchedule
+from tfprep.load.pipeline import Pipeline
 
 AHEAD = 2
 """Batches on the devices beyond the one in use: one that arrives, and one that has arrived. Each takes device memory."""
@@ -30,8 +33,7 @@ class JaxLoader(NumpyLoader):
     Text stays in NumPy arrays.
     """
 
-    def __init__(self, pipeline: Pipeline, sharding: Any = None, ahead: int = AHEAD, epochs: int | None = 1) -> None:
-        """`epochs`: those of one iteration in training; None for an iteration without an end."""
+    def __init__(self, pipeline: Pipeline, sharding: Any = None, ahead: int = AHEAD) -> None:
         if isinstance(ahead, bool) or not isinstance(ahead, int) or ahead < 0:
             raise LoaderError(
                 f"ahead is the number of batches on the devices beyond the one in use, from 0, not {ahead!r}"
@@ -39,7 +41,7 @@ class JaxLoader(NumpyLoader):
         hosts = jax_hosts()
         if pipeline.options.hosts is None and hosts is not None:
             pipeline = pipeline.with_options(replace(pipeline.options, hosts=hosts))
-        super().__init__(pipeline, epochs)
+        super().__init__(pipeline)
         self._sharding, self._ahead = sharding, ahead
         self._check()
 
@@ -51,15 +53,9 @@ class JaxLoader(NumpyLoader):
         )
         return TransferredAhead(batches, self._ahead)
 
-    def repeat(self, count: int | None = None) -> JaxLoader:
-        """The epochs one after another in one iteration: `count` of them, or without an end.
-
-        Raises:
-            LoaderError: `count` is not a number from 1 or None, or this loader is for evaluation, which has no epochs.
-        """
-        return JaxLoader(self.pipeline, self._sharding, self._ahead, repeated(self.pipeline, count))
-
     def _put(self, value: Any) -> Any:
+        import jax
+
         if value.dtype == object:
             return value
         if self._sharding is not None and self.pipeline.schedule.hosts.count > 1:
@@ -111,3 +107,82 @@ class TransferredAhead(Iterator[Any]):
                     raise
                 break
         return self._queue.popleft()
+
+
+# --- several processes of JAX -------------------------------------------------------------------------------------------
+
+
+def jax_hosts() -> tuple[int, int] | None:
+    """(index, count) of this process among those of `jax.distributed`, as the option `hosts` takes it; None for a single one."""
+    import jax
+
+    count = jax.process_count()
+    return (jax.process_index(), count) if count > 1 else None
+
+
+def check_distribution(feature: str, options: LoaderOptions) -> None:
+    """Refuse a `keras.distribution` that does not fit a loader of which each process reads its part.
+
+    With `auto_shard_dataset=True`, Keras's default, it divides the batches among the processes once more: of two processes,
+    each then trains on half of its half, and nobody sees the other samples. A mesh with fewer parts of a batch than processes
+    needs the same part in several processes.
+
+    Args:
+        feature: The name of the loader's function, for the message.
+        options: The options of the loader.
+
+    Raises:
+        LoaderError: Keras would divide the batches again, or processes share a part of the batch.
+    """
+    distribution = _keras_distribution()
+    if distribution is None:
+        return
+    processes = int(getattr(distribution, "num_processes", 1))
+    if processes < 2:
+        return
+    if distribution.auto_shard_dataset:
+        raise LoaderError(
+            f"{feature} reads this process's part of every batch, and keras.distribution would divide it among the "
+            f"{processes} processes again, so that most samples are lost; make the distribution with auto_shard_dataset=False"
+        )
+    parts = _batch_parts(distribution)
+    if options.hosts is None and parts % processes:
+        raise LoaderError(
+            f"the mesh divides a batch into {parts} parts, and there are {processes} processes: some of them need the same part. "
+            f"Name it: {feature[:-2]}(..., hosts=(part, {parts}))"
+        )
+
+
+def _keras_distribution() -> Any:
+    """The distribution that was set, if Keras is there and runs on JAX, which alone has one."""
+    keras = sys.modules.get("keras")
+    if keras is None or keras.backend.backend() != "jax":
+        return None
+    return keras.distribution.distribution()
+
+
+def _batch_parts(distribution: Any) -> int:
+    """Into how many parts the mesh divides a batch."""
+    mesh = distribution.device_mesh
+    return int(dict(zip(mesh.axis_names, mesh.shape, strict=True)).get(distribution.batch_dim_name, 1))
+
+
+def check_equal_parts(schedule: BatchSchedule) -> None:
+    """Refuse batches of which processes read parts of different sizes: JAX puts equal parts together to an array.
+
+    Raises:
+        LoaderError: The processes do not divide the batch size, or the last batch of an epoch.
+    """
+    hosts, size, batch = schedule.hosts.count, schedule.size, schedule.batch_size
+    if hosts == 1:
+        return
+    if batch % hosts:
+        raise LoaderError(
+            f"batch_size={batch} has no {hosts} equal parts, one for each process; make it a multiple of {hosts}"
+        )
+    last = size % batch
+    if schedule.remainder != "drop" and last % hosts and (schedule.remainder == "keep" or schedule.epochs is not None):
+        raise LoaderError(
+            f"the last batch of an epoch has {last} samples, which {hosts} processes cannot share equally; use a batch_size that "
+            f"divides the {size} samples, or remainder='drop'"
+        )

@@ -16,10 +16,10 @@ from typing import Any
 import keras
 
 from tfprep.errors import LoaderError
-from tfprep.load.jax_hosts import check_distribution, check_equal_parts, jax_hosts
+from tfprep.load.jax_loader import check_distribution, check_equal_parts, jax_hosts
 from tfprep.load.numpy_loader import NumpyLoader
 from tfprep.load.passes import LOOK
-from tfprep.load.pipeline import Pipeline, repeated
+from tfprep.load.pipeline import Pipeline
 from tfprep.load.waits import WaitClock, note_loader
 
 try:
@@ -41,22 +41,13 @@ class KerasLoader(NumpyLoader, DataAdapter):  # type: ignore[misc] # Keras is un
         clock: Notes the waits of the trainer while it is set.
     """
 
-    def __init__(self, pipeline: Pipeline, epochs: int | None = 1) -> None:
-        """`epochs`: those of one pass in training; None for a pass without an end."""
+    def __init__(self, pipeline: Pipeline) -> None:
         _check_version()
-        super().__init__(_of_this_process(pipeline), epochs)
+        super().__init__(_of_this_process(pipeline))
         _check_elements(self.pipeline)
         if keras.backend.backend() == "jax":
             check_equal_parts(self.pipeline.schedule)
         self.clock: WaitClock | None = None
-
-    def repeat(self, count: int | None = None) -> KerasLoader:
-        """The epochs one after another in one pass: `count` of them, or without an end, for `fit(steps_per_epoch=...)`.
-
-        Raises:
-            LoaderError: `count` is not a number from 1 or None, or this loader is for evaluation, which has no epochs.
-        """
-        return KerasLoader(self.pipeline, repeated(self.pipeline, count))
 
     # --- the adapter, as Keras calls it -------------------------------------------------------------------------------
 

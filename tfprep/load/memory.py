@@ -108,70 +108,53 @@ def plan_memory(
     return plan
 
 
-def batch_bytes(
-    outputs: Sequence[Output],
-    specs: Mapping[str, FieldSpec],
-    table: RecordTable,
-    rows: Numbers | None,
-    batch_rows: int,
-) -> int:
-    """Bytes of the largest batch of `batch_rows` samples out of `rows` (None: all).
+@dataclass(frozen=True)
+class Sizes:
+    """Bytes of samples and batches; where samples differ in size, by the index.
 
-    Where samples differ in size, it is the batch of the largest ones, by the index.
+    `rows` are those of the table that are read; None for all.
     """
-    fixed = batch_rows * sum(max(row_bytes(output), SMALLEST_ROW) for output in outputs)
-    varying = _varying_bytes(outputs, specs, table, rows)
-    return fixed if varying is None else fixed + _largest_sum(varying, batch_rows)
 
+    specs: Mapping[str, FieldSpec]
+    table: RecordTable
+    rows: Numbers | None
 
-def varying_bytes(
-    outputs: Sequence[Output],
-    specs: Mapping[str, FieldSpec],
-    table: RecordTable,
-    rows: Numbers | None,
-    batch_rows: int,
-) -> VaryingBytes | None:
-    """Return what arrays without a fixed size take where each begins at a multiple of `ALIGNMENT`; None without any."""
-    nbytes = _varying_bytes(outputs, specs, table, None)
-    if nbytes is None:
-        return None
-    units = nbytes // ALIGNMENT + sum(_varies(output) for output in outputs)
-    of_batch = _largest_sum(units if rows is None else units[rows], batch_rows) * ALIGNMENT
-    return VaryingBytes(np.minimum(units, np.iinfo(np.int32).max).astype(np.int32), of_batch)
+    def of_batch(self, outputs: Sequence[Output], batch_rows: int) -> int:
+        """Bytes of the largest batch of `batch_rows` samples: where these differ in size, of the largest ones."""
+        fixed = batch_rows * sum(max(row_bytes(output), SMALLEST_ROW) for output in outputs)
+        varying = self._varying(outputs)
+        return fixed if varying is None else fixed + self._largest_sum(varying, batch_rows)
 
+    def of_varying(self, outputs: Sequence[Output], batch_rows: int) -> VaryingBytes | None:
+        """Return what arrays without a fixed size take where each begins at a multiple of `ALIGNMENT`; None without any."""
+        nbytes = self._varying(outputs)
+        if nbytes is None:
+            return None
+        units = nbytes // ALIGNMENT + sum(_varies(output) for output in outputs)
+        of_batch = self._largest_sum(units, batch_rows) * ALIGNMENT
+        return VaryingBytes(np.minimum(units, np.iinfo(np.int32).max).astype(np.int32), of_batch)
 
-def rooms_bytes(outputs: Sequence[Output], table: RecordTable) -> int:
-    """Bytes of what `varying_bytes` returns."""
-    return UNIT_BYTES * table.samples if any(_varies(output) for output in outputs) else 0
+    def of_rooms(self, outputs: Sequence[Output]) -> int:
+        """Bytes of what `of_varying` returns."""
+        return UNIT_BYTES * self.table.samples if any(_varies(output) for output in outputs) else 0
 
+    def of_decoding(self, outputs: Sequence[Output], at_once: int) -> int:
+        """Bytes of `at_once` decoded samples, where their stored sizes differ: of other samples the memory is not counted."""
+        names = dict.fromkeys(field for output in outputs for field in output.fields if field in self.specs)
+        stored = [Output(name, (name,), self.specs[name].shape, self.specs[name].dtype) for name in names]
+        varying = self._varying(stored)
+        return 0 if varying is None or not len(varying) else at_once * self._largest_sum(varying, 1)
 
-def _largest_sum(values: Numbers, count: int) -> int:
-    largest = np.partition(values, -count)[-count:] if count < len(values) else values
-    return int(largest.sum())
+    def _varying(self, outputs: Sequence[Output]) -> Numbers | None:
+        """Bytes of each row's arrays that have no fixed size, int64 [N], in the largest of its variants; None without any."""
+        varying = [_decoded_bytes(output, self.specs, self.table) for output in outputs if _varies(output)]
+        return np.stack(varying).sum(axis=0) if varying else None
 
-
-def working_bytes(
-    outputs: Sequence[Output], specs: Mapping[str, FieldSpec], table: RecordTable, rows: Numbers | None, at_once: int
-) -> int:
-    """Bytes of `at_once` decoded samples, where their stored sizes differ: of other samples the memory is not counted."""
-    stored = [
-        Output(name, (name,), specs[name].shape, specs[name].dtype)
-        for name in dict.fromkeys(field for output in outputs for field in output.fields)
-        if name in specs
-    ]
-    varying = _varying_bytes(stored, specs, table, rows)
-    return 0 if varying is None or not len(varying) else at_once * int(varying.max())
-
-
-def _varying_bytes(
-    outputs: Sequence[Output], specs: Mapping[str, FieldSpec], table: RecordTable, rows: Numbers | None
-) -> Numbers | None:
-    """Bytes of each row's arrays that have no fixed size, int64 [N], in the largest of its variants; None without any."""
-    varying = [output for output in outputs if _varies(output)]
-    if not varying:
-        return None
-    total: Numbers = np.stack([_decoded_bytes(output, specs, table) for output in varying]).sum(axis=0)
-    return total if rows is None else total[rows]
+    def _largest_sum(self, values: Numbers, count: int) -> int:
+        """The sum of the `count` largest values of the rows that are read."""
+        values = values if self.rows is None else values[self.rows]
+        largest = np.partition(values, -count)[-count:] if count < len(values) else values
+        return int(largest.sum())
 
 
 def _varies(output: Output) -> bool:

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from tfprep.load.accessors import PipelineAccessors, summary
-from tfprep.load.pipeline import Pipeline, repeated
+from tfprep.load.accessors import PipelineAccessors
+from tfprep.load.pipeline import Pipeline
 from tfprep.load.reader.batch import Batch
 
 
@@ -20,9 +20,8 @@ class NumpyLoader(PipelineAccessors):
     while any array or view of it exists.
     """
 
-    def __init__(self, pipeline: Pipeline, epochs: int | None = 1) -> None:
-        """`epochs`: those of one iteration in training; None for an iteration without an end."""
-        self.pipeline, self._epochs = pipeline, epochs
+    def __init__(self, pipeline: Pipeline) -> None:
+        self.pipeline = pipeline
 
     def __iter__(self) -> Iterator[Any]:
         return self.elements()
@@ -31,29 +30,6 @@ class NumpyLoader(PipelineAccessors):
         """An iteration of which `look` batches may be taken without using an epoch."""
         pack = self.pipeline.outputs.pack
         return self.pipeline.batches(lambda batch: pack(with_text(batch)), epochs=self._epochs, look=look)
-
-    def __len__(self) -> int:
-        """Batches of one iteration; TypeError for `repeat()`, which has no end."""
-        return steps_of_pass(self.pipeline, self._epochs)
-
-    def __repr__(self) -> str:
-        return summary(self.pipeline, type(self).__name__, self._epochs)
-
-    def repeat(self, count: int | None = None) -> NumpyLoader:
-        """The epochs one after another in one iteration: `count` of them, or without an end.
-
-        Raises:
-            LoaderError: `count` is not a number from 1 or None, or this loader is for evaluation, which has no epochs.
-        """
-        return NumpyLoader(self.pipeline, repeated(self.pipeline, count))
-
-
-def steps_of_pass(pipeline: Pipeline, epochs: int | None) -> int:
-    """The batches of one pass over so many epochs; TypeError for `repeat()`, which has no end."""
-    steps = pipeline.passes.steps(epochs)
-    if steps is None:
-        raise TypeError("repeat() has no end; len(loader) is the number of steps of an epoch")
-    return steps
 
 
 def with_text(batch: Batch) -> dict[str, Any]:

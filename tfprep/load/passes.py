@@ -39,8 +39,7 @@ class Steps(NamedTuple):
 class _Stream(NamedTuple):
     """Batches of a reader that no pass reads at the moment, the step that comes next, and the process of its threads."""
 
-    batches: Batches[Batch]
-    reader: Reader
+    batches: Batches
     step: int
     stride: int
     process: int
@@ -141,18 +140,18 @@ class Passes:
 
     # --- the reader between two passes ------------------------------------------------------------------------------
 
-    def keep(self, batches: Batches[Batch], reader: Reader, step: int, stride: int) -> None:
+    def keep(self, batches: Batches, step: int, stride: int) -> None:
         """Keep a reader for the pass that begins with this step."""
         with self._lock:
-            self._idle = _Stream(batches, reader, step, stride, os.getpid())
+            self._idle = _Stream(batches, step, stride, os.getpid())
 
-    def kept(self, step: int, stride: int) -> tuple[Batches[Batch], Reader] | None:
+    def kept(self, step: int, stride: int) -> Batches | None:
         """The reader that stands at this step; None without one. Another one is dropped, which stops its threads."""
         with self._lock:
             idle, self._idle = self._idle, None
-        if idle is None or idle.reader.stopped or (idle.step, idle.stride, idle.process) != (step, stride, os.getpid()):
+        if idle is None or idle.batches.reader.stopped:
             return None
-        return idle.batches, idle.reader
+        return idle.batches if (idle.step, idle.stride, idle.process) == (step, stride, os.getpid()) else None
 
     def close(self) -> None:
         """Drop the reader that is kept."""
@@ -198,8 +197,7 @@ class PassBatches(Iterator[T]):
         self._passes, self._open, self._convert, self._failed = passes, open_reader, convert, failed
         self._epochs, (self._offset, self._stride) = epochs, part
         self._steps, self._step = steps, 0 if steps is None else steps.first + self._offset
-        self._stream: Batches[Batch] | None = None
-        self._reader: Reader | None = None
+        self._stream: Batches | None = None
         self._over = False
         self._error: Exception | None = None
 
@@ -208,18 +206,25 @@ class PassBatches(Iterator[T]):
             raise self._error
         if self._over:
             raise StopIteration
-        steps = self._steps or self._begin()
-        if steps.stop is not None and self._step >= steps.stop:
+        if self._steps is None:
+            self._steps = self._passes.begin(self._epochs, self._look, self._whole)
+            self._step = self._steps.first + self._offset
+        steps, step, stop = self._steps, self._step, self._steps.stop
+        if stop is not None and step >= stop:
             self._passes.finish(steps)
             self.close()
             raise StopIteration
-        step = self._step
         try:
-            element = self._convert(next(self._stream or self._open_stream()))
+            if self._stream is None:
+                kept = self._passes.kept(step, self._stride)
+                self._stream = Batches(self._open(step, self._stride)) if kept is None else kept
+            element = self._convert(next(self._stream))
             self._passes.take(step, steps, self._look)
             self._step += self._stride
-            if steps.stop is not None and self._step >= steps.stop:
-                self._leave(steps.stop)
+            if stop is not None and self._step >= stop and not self._passes.ends:
+                if self._step == stop + self._offset:  # the next pass begins where the reader stands
+                    self._passes.keep(self._stream, self._step, self._stride)
+                self._stream = None
         except BaseException as error:
             self._failed(error)  # also Ctrl-C: TensorFlow, if it called this, passes on its text alone
             self._error = error if isinstance(error, Exception) else None
@@ -246,32 +251,3 @@ class PassBatches(Iterator[T]):
         self._over = True
         if self._stream is not None:
             self._stream.close()
-
-    def _begin(self) -> Steps:
-        self._steps = steps = self._passes.begin(self._epochs, self._look, self._whole)
-        self._step = steps.first + self._offset
-        return steps
-
-    def _open_stream(self) -> Batches[Batch]:
-        kept = self._passes.kept(self._step, self._stride)
-        if kept is None:
-            reader = self._open(self._step, self._stride)
-            kept = Batches(reader, _same, _ignore), reader
-        self._stream, self._reader = kept
-        return self._stream
-
-    def _leave(self, stop: int) -> None:
-        """Leave the reader to the next pass, behind the last batch of this one."""
-        if self._passes.ends or self._stream is None or self._reader is None:
-            return
-        if self._step == stop + self._offset:  # the next pass begins where the reader stands
-            self._passes.keep(self._stream, self._reader, self._step, self._stride)
-        self._stream = self._reader = None
-
-
-def _same(batch: Batch) -> Batch:
-    return batch
-
-
-def _ignore(error: Exception) -> None:
-    """The pass itself tells its pipeline."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
@@ -20,9 +19,7 @@ from tfprep.errors import LoaderError
 from tfprep.limits import available_memory
 from tfprep.load.at_load.mixing import Mixing
 from tfprep.load.local import FIRST_POSITIONS, LocalShards, first_needed
-from tfprep.load.memory import (
-    parse_bytes,
-)
+from tfprep.load.memory import parse_bytes
 from tfprep.load.options import LoaderOptions
 from tfprep.load.order.schedule import Numbers
 from tfprep.load.passes import PassBatches, Passes, Steps
@@ -37,9 +34,7 @@ from tfprep.load.reader.reader import PrefetchSettings, Reader
 from tfprep.load.reader.stages import Cuts
 from tfprep.load.reader.thread_state import ThreadState
 from tfprep.load.reader.worker_pool import WorkerPool
-from tfprep.load.selection import (
-    SplitRows,
-)
+from tfprep.load.selection import SplitRows
 from tfprep.load.workers import make_pool
 from tfprep.storage.cache import CachedObject, LocalCache
 from tfprep.storage.local import FileIdentity
@@ -81,8 +76,7 @@ class Pipeline:
         self._assembler = _make_assembler(plan, identities, self.bad, self.cache, self.local)
         self._pool: WorkerPool | None = None
         if self._shared is not None:
-            in_turn = self.memory.batch_bytes * self.memory.in_turn
-            self._pool = make_pool(self.workers, self._shared, self._assembler, plan.batch_outputs, in_turn)
+            self._pool = make_pool(self.workers, self._shared, self._assembler, plan.batch_outputs)
         self._lock = threading.Lock()
         self._readers: list[Reader] = []
         self._ended: Counts = NOTHING
@@ -292,9 +286,7 @@ def _planned(
     except LoaderError as error:
         if options.workers == "processes":
             raise
-        plan = plan_loader(sources, replace(options, workers="threads"), class_names)
-        options, workers = replace(plan.options, workers="auto"), replace(plan.workers, because=str(error))
-        return replace(plan, options=options, workers=workers), None
+        return plan_loader(sources, options, class_names, obstacle=str(error)), None
 
 
 def _check_files(plan: LoaderPlan) -> list[FileIdentity | None]:
@@ -361,19 +353,6 @@ def _make_assembler(
         mixing=Mixing(at_load, plan.schedule) if at_load else None, cold=cold,
         paths=local.paths if local else None, damaged=local.damaged if local else None,
     )  # fmt: skip
-
-
-def repeated(pipeline: Pipeline, count: Any) -> int | None:
-    """The epochs of `repeat(count)`, None for a stream without an end; LoaderError where the count or the loader is wrong."""
-    if not pipeline.training:
-        raise LoaderError("repeat() is for training; with training=False every pass reads the same samples once")
-    if count is None or (isinstance(count, int) and count == -1):
-        return None
-    if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 1:
-        raise LoaderError(
-            f"repeat() takes a number of epochs from 1, or None for a stream without an end, not {count!r}"
-        )
-    return int(count)
 
 
 def add_counts(counts: Counts, reader: Reader) -> Counts:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -16,17 +17,7 @@ from tfprep.errors import LoaderError
 from tfprep.fields import FieldSpec
 from tfprep.limits import usable_cpus
 from tfprep.load.at_load.ops import AtLoad, plan_at_load, unfit_fields
-from tfprep.load.memory import (
-    HELD_ELSEWHERE,
-    PREFETCH,
-    MemoryPlan,
-    batch_bytes,
-    budget_bytes,
-    plan_memory,
-    rooms_bytes,
-    varying_bytes,
-    working_bytes,
-)
+from tfprep.load.memory import HELD_ELSEWHERE, PREFETCH, MemoryPlan, Sizes, budget_bytes, plan_memory
 from tfprep.load.options import LoaderOptions
 from tfprep.load.order.permutation import EpochOrder
 from tfprep.load.order.samplers import Variants
@@ -36,7 +27,7 @@ from tfprep.load.reader.batch import VaryingBytes
 from tfprep.load.reader.cache import cached_records
 from tfprep.load.reader.parts import Cast, FieldPart, field_parts, smaller_forms
 from tfprep.load.reader.stages import STAGED_ROWS
-from tfprep.load.reader.table import RecordTable
+from tfprep.load.reader.table import RecordTable, TableSplit
 from tfprep.load.selection import (
     SplitRows,
     check_class_names,
@@ -44,7 +35,6 @@ from tfprep.load.selection import (
     common_specs,
     is_training,
     select,
-    table_of,
     table_rows,
 )
 from tfprep.load.workers import WorkersPlan, most_prefetch, plan_workers
@@ -59,63 +49,234 @@ PARTLY = 0.5
 
 @dataclass(frozen=True, eq=False)
 class LoaderPlan:
-    """Splits under one set of options.
+    """Splits under one set of options. Each part of the plan is computed once, of those that come before it.
 
     Attributes:
         sources: The samples.
         options: The options, with `training` decided.
         class_names: The names that may stand for a label's numbers.
-        variants: The variants that are read: by default all in turn in training, and otherwise the unaugmented one.
-        specs: The fields that all datasets have.
-        read: The outputs as records give them.
-        at_load: The ops at load; None without any.
-        indexed: The outputs that the index itself holds, and what they are: "key", "variant", or "label" for the first label.
-        table: Where the records lie.
-        schedule: What each step holds.
-        casts: The outputs that a decoded cache keeps in their stored form, because that is smaller.
-        parts: The stored fields that fill the outputs.
-        workers: Who fills batches, and why.
-        varying: The room that worker processes need for arrays that differ in size.
-        memory: What takes how much memory.
-        cache: The cache that is made.
+        obstacle: A reason against worker processes, in words, that only an attempt shows.
     """
 
     sources: tuple[SplitRows, ...]
     options: LoaderOptions
-    class_names: tuple[str, ...]
-    variants: Variants
-    specs: Mapping[str, FieldSpec]
-    read: Outputs
-    at_load: AtLoad | None
-    indexed: Mapping[str, str]
-    table: RecordTable
-    schedule: BatchSchedule
-    casts: tuple[Cast, ...]
-    parts: tuple[FieldPart, ...]
-    workers: WorkersPlan
-    varying: VaryingBytes | None
-    memory: MemoryPlan
-    cache: CacheKind
+    class_names: tuple[str, ...] = ()
+    obstacle: str = ""
+
+    # --- what is delivered, in which order -------------------------------------------------------------------------------
 
     @property
+    def training(self) -> bool:
+        return bool(self.options.training)
+
+    @cached_property
+    def variants(self) -> Variants:
+        """The variants that are read: by default all in turn in training, and otherwise the unaugmented one."""
+        choice = self.options.variants
+        return Variants(("rotate" if self.training else 0) if choice is None else choice, self.options.seed)
+
+    @cached_property
+    def specs(self) -> Mapping[str, FieldSpec]:
+        """The fields that all datasets have."""
+        return common_specs(self.sources)
+
+    @cached_property
+    def read(self) -> Outputs:
+        """The outputs as records give them."""
+        options, geometry = self.options, tuple(self.options.geometry)
+        warped = {name: warped_spec(spec, geometry) for name, spec in self.specs.items()}
+        try:
+            outputs = resolve(warped, options.fields, options.inputs, options.targets, options.sample_weight)
+        except LoaderError as error:
+            if len(self.sources) == 1:
+                raise
+            raise LoaderError(
+                f"{error}. A mix loads fields that all its datasets have, alike: {', '.join(self.specs)}"
+            ) from None
+        outputs = pad_outputs(outputs, warped, options.pad)
+        check_class_names(self.sources, outputs.fields)
+        manifest = self.sources[0].dataset.manifest
+        if options.normalize and manifest.imported is not None and not manifest.statistics:
+            raise LoaderError(
+                "normalize=True subtracts the mean of the training split, which an index does not know; use dtype='float32' and "
+                "normalise in the model: keras.layers.Rescaling(1 / 255), or a Normalization layer that is adapted"
+            )
+        return convert(outputs, self.specs, manifest.statistics, options.dtype, options.normalize)
+
+    @cached_property
+    def at_load(self) -> AtLoad | None:
+        """The ops at load; None without any."""
+        unfit = {
+            name: why for source in self.sources for name, why in unfit_fields(source.dataset.manifest.recipe).items()
+        }
+        classes, options = self.sources[0].dataset.manifest.classes, self.options
+        return plan_at_load(
+            options.at_load, self.read, self.specs, classes, unfit, seed=options.seed, training=self.training
+        )
+
+    @cached_property
     def outputs(self) -> Outputs:
         """The outputs that are delivered."""
         return self.at_load.delivered(self.read) if self.at_load else self.read
 
-    @property
+    @cached_property
+    def indexed(self) -> Mapping[str, str]:
+        """The outputs that the index itself holds, and what they are: "key", "variant", or "label" for the first label."""
+        of_index = {name for name in EXTRA if name not in self.specs}
+        if {source.label for source in self.sources} == {"label"}:
+            of_index |= {"label"} if self.specs.get("label") == FieldSpec("label", (), "int64") else set()
+        return {output.name: output.fields[0] for output in self.read.outputs if output.fields[0] in of_index}
+
+    @cached_property
+    def table(self) -> RecordTable:
+        """Where the records lie."""
+        splits = [TableSplit(each.dataset, each.split, self.variants.used(each.variants)) for each in self.sources]
+        return RecordTable(splits)
+
+    @cached_property
+    def schedule(self) -> BatchSchedule:
+        """The samples of each step."""
+        sources, options, table = self.sources, self.options, self.table
+        order = options.order or ("global" if self.training else "sequential")
+        shares = [source.share for source in sources if source.share is not None] or None
+        if "label" in columns_of(options):
+            check_class_names(sources, {source.label for source in sources if source.label is not None})
+        selection = select(table, options, self.class_names, table_rows(sources, table), shares)
+        numbers = [source.variants for source in sources]
+        schedule = BatchSchedule(
+            sampler=selection.sampler,
+            order=EpochOrder(order, options.seed, options.block, options.window),
+            variants=self.variants,
+            batch_size=options.batch_size,
+            remainder=options.remainder or "keep",
+            hosts=options.host,
+            epochs=None if self.training else 1,
+            rows=selection.rows,
+            groups=_groups(order, options.block, table),
+            counts=numbers[0] if len(set(numbers)) == 1 else np.repeat(numbers, [each.samples for each in sources]),
+            partners=self.at_load is not None and self.at_load.mixes_samples,
+        )
+        if options.start_step // schedule.steps_per_epoch >= MOST_EPOCHS:
+            raise LoaderError(
+                f"start_step={options.start_step:,} lies behind {MOST_EPOCHS:,} epochs, which a run has at most"
+            )
+        # All batches of training have one shape, so that Keras traces once and XLA compiles once.
+        drop = options.remainder is None and self.training and schedule.size >= options.batch_size
+        return replace(schedule, remainder="drop") if drop else schedule
+
+    @cached_property
     def batch_rows(self) -> int:
         """Samples that this host reads for its largest batch."""
         return len(self.schedule.positions(0))
 
-    @property
+    # --- how it is read ------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _smaller(self) -> tuple[Cast, ...]:
+        """The outputs that a decoded cache would keep in their stored form, because that is smaller."""
+        choice = self.options.cache
+        if choice in (False, "encoded") or self.read.ragged or not (self.training or choice == "decoded"):
+            return ()
+        return tuple(smaller_forms(self._not_indexed(self.read.outputs), self.specs))
+
+    @cached_property
+    def casts(self) -> tuple[Cast, ...]:
+        """The outputs that the cache keeps in their stored form."""
+        return self._smaller if self.cache == "decoded" else ()
+
+    @cached_property
+    def parts(self) -> tuple[FieldPart, ...]:
+        """The stored fields that fill the outputs."""
+        return self._parts(self.casts)
+
+    @cached_property
     def batch_outputs(self) -> list[Output]:
         """All arrays of a batch while it is filled."""
-        return _batch_outputs(self.read, self.at_load, self.casts)
+        return self._batch_outputs(self.casts)
+
+    @cached_property
+    def cached_outputs(self) -> list[Output]:
+        """The arrays that a decoded cache keeps."""
+        return self._not_indexed(_kept(self.read, self._smaller))
+
+    def _not_indexed(self, outputs: Sequence[Output]) -> list[Output]:
+        return [output for output in outputs if output.name not in self.indexed]
+
+    def _parts(self, casts: Sequence[Cast]) -> tuple[FieldPart, ...]:
+        codecs, warped = self.sources[0].dataset.codecs, bool(self.options.geometry)
+        kept = self._not_indexed(_kept(self.read, casts))
+        return tuple(field_parts(kept, self.specs, codecs, warped=warped))
+
+    def _batch_outputs(self, casts: Sequence[Cast]) -> list[Output]:
+        filled = self.at_load.filled(self.read) if self.at_load else self.read
+        return [*filled.outputs, *(cast.stored for cast in casts)]
+
+    @cached_property
+    def _means(self) -> tuple[WorkersPlan, VaryingBytes | None, MemoryPlan]:
+        """Divide the memory budget: worker processes get what batches and decoding leave, and prefetching what those leave."""
+        options, casts, table = self.options, self._smaller, self.table
+        budget, threads = budget_bytes(options.memory_budget), options.threads or usable_cpus()
+        sizes = Sizes(self.specs, table, self.schedule.rows)
+        in_batch = self._batch_outputs(casts)
+        batch = sizes.of_batch([*self.outputs.outputs, *(cast.stored for cast in casts)], self.batch_rows)
+        working = sizes.of_decoding(self.read.outputs, threads * (STAGED_ROWS if self.at_load else 1))
+        if self.outputs.ragged:  # TensorFlow's ragged tensors are put together from the arrays of a batch
+            working += batch
+        needed = batch * ((options.prefetch or 1) + HELD_ELSEWHERE) + working + sizes.of_rooms(in_batch)
+        obstacle = self.obstacle
+        if options.cache == "encoded":
+            obstacle = "cache='encoded' lies in the memory of this process"
+        if options.local is not None:
+            obstacle = "shards arrive in the folder `local` while it runs"
+        workers = plan_workers(
+            options.workers, threads, parts=self._parts(casts), ops=(options.geometry, self.at_load, casts), files=table.files,
+            records=self._records_of_each_epoch(budget), budget=budget, needed=needed, other=obstacle,
+        )  # fmt: skip
+        varying = sizes.of_varying(in_batch, self.batch_rows) if workers.processes else None
+        working += workers.nbytes + (0 if varying is None else varying.units_of_row.nbytes)
+        most = max(PREFETCH, most_prefetch(workers, self.batch_rows))
+        memory = plan_memory(budget, batch, options.prefetch, most, working)
+        return workers, varying, memory.with_fetching() if self.is_remote else memory
 
     @property
-    def cached_outputs(self) -> list[Output]:
-        """Return what a decoded cache keeps."""
-        return [output for output in _kept(self.read, self.casts) if output.name not in self.indexed]
+    def workers(self) -> WorkersPlan:
+        """Who fills batches, and why."""
+        return self._means[0]
+
+    @property
+    def varying(self) -> VaryingBytes | None:
+        """The room that worker processes need for arrays that differ in size."""
+        return self._means[1]
+
+    @property
+    def memory(self) -> MemoryPlan:
+        """The memory that batches, decoding and the cache take."""
+        return self._means[2]
+
+    def _records_of_each_epoch(self, budget: int) -> int:
+        """Return how many records this host reads in every epoch; 0 where all of them fit into the cache."""
+        row, choice = sum(map(row_bytes, self.cached_outputs)), self.options.cache
+        fits = not self.read.ragged and self.table.records * row <= budget // 2  # batches leave at least half
+        if fits and (choice == "decoded" or (choice == "auto" and self.training)):
+            return 0
+        return self.schedule.size // self.options.host.count
+
+    @cached_property
+    def cache(self) -> CacheKind:
+        """The cache that is made: by default none that holds too little to be worth its memory."""
+        choice = self.options.cache
+        if choice is False or choice == "encoded":
+            return choice or "none"
+        if self.read.ragged and choice == "decoded":
+            raise LoaderError(
+                "cache='decoded' keeps arrays of one size; these images differ: use 'encoded', or geometry"
+            )
+        if self.read.ragged or choice == "decoded":
+            return "none" if self.read.ragged else "decoded"
+        decodes = not all(part.direct for part in self._parts(self._smaller))  # a hit then saves more than a read
+        least = math.ceil(self.table.records * (PARTLY if decodes else 1))
+        fits = cached_records(self.cached_outputs, self.table.records, self.memory.cache_bytes) >= least
+        return "decoded" if fits and self.training else "none"
 
     @property
     def is_remote(self) -> bool:
@@ -123,7 +284,9 @@ class LoaderPlan:
         return any(is_remote(path) for path in self.table.files)
 
 
-def plan_loader(sources: Sequence[SplitRows], options: LoaderOptions, class_names: Sequence[str] = ()) -> LoaderPlan:
+def plan_loader(
+    sources: Sequence[SplitRows], options: LoaderOptions, class_names: Sequence[str] = (), obstacle: str = ""
+) -> LoaderPlan:
     """Plan the loader of these samples under these options.
 
     Raises:
@@ -132,106 +295,9 @@ def plan_loader(sources: Sequence[SplitRows], options: LoaderOptions, class_name
     """
     if options.training is None:
         options = replace(options, training=is_training(sources))
-    sources, training = tuple(sources), bool(options.training)
-    variants = Variants(("rotate" if training else 0) if options.variants is None else options.variants, options.seed)
-    specs = common_specs(sources)
-    read = _read_outputs(sources, options, specs)
-    at_load = _plan_at_load(sources, options, specs, read)
-    indexed = _find_indexed(sources, specs, read)
-    stored = [name for name in read.fields if name not in indexed.values()]
-    table = table_of(sources, variants, stored, with_label="label" in indexed.values())
-    partners = at_load is not None and at_load.mixes_samples
-    schedule = _plan_schedule(sources, options, class_names, variants, table, partners=partners)
-    casts = _plan_casts(options, specs, read, indexed)
-    parts = _make_parts(sources, options, specs, read, indexed, casts)
-    workers, varying, memory = _plan_means(options, specs, read, at_load, indexed, table, schedule, casts, parts)
-    plan = LoaderPlan(
-        sources, options, tuple(class_names), variants, specs, read, at_load, indexed, table, schedule, casts, parts, workers,
-        varying, memory, cache="none",
-    )  # fmt: skip
-    cache = _choose_cache(plan)
-    if cache == "decoded":
-        return replace(plan, cache=cache)
-    # Only a decoded cache needs the stored form.
-    return replace(plan, cache=cache, casts=(), parts=_make_parts(sources, options, specs, read, indexed, ()))
-
-
-# --- what is delivered, in which order -----------------------------------------------------------------------------------
-
-
-def _read_outputs(sources: Sequence[SplitRows], options: LoaderOptions, specs: Mapping[str, FieldSpec]) -> Outputs:
-    dataset, geometry = sources[0].dataset, tuple(options.geometry)
-    warped = {name: warped_spec(spec, geometry) for name, spec in specs.items()}
-    try:
-        outputs = resolve(warped, options.fields, options.inputs, options.targets, options.sample_weight)
-    except LoaderError as error:
-        if len(sources) == 1:
-            raise
-        raise LoaderError(
-            f"{error}. A mix loads fields that all its datasets have, alike: {', '.join(specs)}"
-        ) from None
-    outputs = pad_outputs(outputs, warped, options.pad)
-    check_class_names(sources, outputs.fields)
-    statistics = dataset.manifest.statistics
-    if options.normalize and dataset.manifest.imported is not None and not statistics:
-        raise LoaderError(
-            "normalize=True subtracts the mean of the training split, which an index does not know; use dtype='float32' and "
-            "normalise in the model: keras.layers.Rescaling(1 / 255), or a Normalization layer that is adapted"
-        )
-    return convert(outputs, specs, statistics, options.dtype, options.normalize)
-
-
-def _plan_at_load(
-    sources: Sequence[SplitRows], options: LoaderOptions, specs: Mapping[str, FieldSpec], read: Outputs
-) -> AtLoad | None:
-    recipes = [source.dataset.manifest.recipe for source in sources]
-    unfit = {name: why for recipe in recipes for name, why in unfit_fields(recipe).items()}
-    classes, training = sources[0].dataset.manifest.classes, bool(options.training)
-    return plan_at_load(options.at_load, read, specs, classes, unfit, seed=options.seed, training=training)
-
-
-def _find_indexed(sources: Sequence[SplitRows], specs: Mapping[str, FieldSpec], read: Outputs) -> dict[str, str]:
-    plain = {source.label for source in sources} == {"label"} and specs.get("label") == FieldSpec("label", (), "int64")
-    indexed = {name for name in EXTRA if name not in specs} | ({"label"} if plain else set())
-    return {output.name: output.fields[0] for output in read.outputs if output.fields[0] in indexed}
-
-
-def _plan_schedule(
-    sources: Sequence[SplitRows],
-    options: LoaderOptions,
-    class_names: Sequence[str],
-    variants: Variants,
-    table: RecordTable,
-    *,
-    partners: bool,
-) -> BatchSchedule:
-    training = bool(options.training)
-    order = options.order or ("global" if training else "sequential")
-    shares = [source.share for source in sources if source.share is not None] or None
-    if "label" in columns_of(options):
-        check_class_names(sources, {source.label for source in sources if source.label is not None})
-    selection = select(table, options, class_names, table_rows(sources, table), shares)
-    numbers = [source.variants for source in sources]
-    schedule = BatchSchedule(
-        sampler=selection.sampler,
-        order=EpochOrder(order, options.seed, options.block, options.window),
-        variants=variants,
-        batch_size=options.batch_size,
-        remainder=options.remainder or "keep",
-        hosts=options.host,
-        epochs=None if training else 1,
-        rows=selection.rows,
-        groups=_groups(order, options.block, table),
-        counts=numbers[0] if len(set(numbers)) == 1 else np.repeat(numbers, [source.samples for source in sources]),
-        partners=partners,
-    )
-    if options.start_step // schedule.steps_per_epoch >= MOST_EPOCHS:
-        raise LoaderError(
-            f"start_step={options.start_step:,} lies behind {MOST_EPOCHS:,} epochs, which a run has at most"
-        )
-    # All batches of training have one shape, so that Keras traces once and XLA compiles once.
-    drop = options.remainder is None and training and schedule.size >= options.batch_size
-    return replace(schedule, remainder="drop") if drop else schedule
+    plan = LoaderPlan(tuple(sources), options, tuple(class_names), obstacle)
+    _ = plan.schedule, plan.memory, plan.parts  # all else comes before these: what cannot be is an error now
+    return plan
 
 
 def _groups(order: str, block: int, table: RecordTable) -> Numbers | None:
@@ -245,109 +311,7 @@ def _groups(order: str, block: int, table: RecordTable) -> Numbers | None:
     return table.file_of(table.record(rows, first_variant))
 
 
-# --- how it is read --------------------------------------------------------------------------------------------------------
-
-
-def _plan_casts(
-    options: LoaderOptions, specs: Mapping[str, FieldSpec], read: Outputs, indexed: Mapping[str, str]
-) -> tuple[Cast, ...]:
-    choice = options.cache
-    if choice in (False, "encoded") or read.ragged or not (options.training or choice == "decoded"):
-        return ()
-    return tuple(smaller_forms([output for output in read.outputs if output.name not in indexed], specs))
-
-
 def _kept(read: Outputs, casts: Sequence[Cast]) -> list[Output]:
     """Return what is read and kept: the outputs that are delivered, or their stored form."""
     stored = {cast.output.name: cast.stored for cast in casts}
     return [stored.get(output.name, output) for output in read.outputs]
-
-
-def _batch_outputs(read: Outputs, at_load: AtLoad | None, casts: Sequence[Cast]) -> list[Output]:
-    filled = at_load.filled(read) if at_load else read
-    return [*filled.outputs, *(cast.stored for cast in casts)]
-
-
-def _make_parts(
-    sources: Sequence[SplitRows],
-    options: LoaderOptions,
-    specs: Mapping[str, FieldSpec],
-    read: Outputs,
-    indexed: Mapping[str, str],
-    casts: Sequence[Cast],
-) -> tuple[FieldPart, ...]:
-    parts = field_parts(_kept(read, casts), specs, sources[0].dataset.codecs, warped=bool(options.geometry))
-    return tuple(part for part in parts if part.output.name not in indexed)
-
-
-def _plan_means(
-    options: LoaderOptions,
-    specs: Mapping[str, FieldSpec],
-    read: Outputs,
-    at_load: AtLoad | None,
-    indexed: Mapping[str, str],
-    table: RecordTable,
-    schedule: BatchSchedule,
-    casts: Sequence[Cast],
-    parts: Sequence[FieldPart],
-) -> tuple[WorkersPlan, VaryingBytes | None, MemoryPlan]:
-    """Divide the memory budget: worker processes get what batches and decoding leave, and prefetching what those leave."""
-    delivered = at_load.delivered(read) if at_load else read
-    budget, batch_rows, rows = budget_bytes(options.memory_budget), len(schedule.positions(0)), schedule.rows
-    threads = options.threads or usable_cpus()
-    batch = batch_bytes([*delivered.outputs, *(cast.stored for cast in casts)], specs, table, rows, batch_rows)
-    working = working_bytes(read.outputs, specs, table, rows, threads * (STAGED_ROWS if at_load else 1))
-    working += (
-        batch if delivered.ragged else 0
-    )  # TensorFlow's ragged tensors are put together from the arrays of a batch
-    in_batch = _batch_outputs(read, at_load, casts)
-    needed = batch * ((options.prefetch or 1) + HELD_ELSEWHERE) + working + rooms_bytes(in_batch, table)
-    records = _records_of_each_epoch(options, read, indexed, table, schedule, casts, budget)
-    other = "cache='encoded' lies in the memory of this process" if options.cache == "encoded" else ""
-    if options.local is not None:
-        other = "shards arrive in the folder `local` while it runs"
-    workers = plan_workers(
-        options.workers, threads, parts=parts, ops=(options.geometry, at_load, casts), files=table.files, records=records,
-        budget=budget, needed=needed, other=other,
-    )  # fmt: skip
-    varying = varying_bytes(in_batch, specs, table, rows, batch_rows) if workers.processes else None
-    working += workers.nbytes + (0 if varying is None else varying.units_of_row.nbytes)
-    memory = plan_memory(budget, batch, options.prefetch, max(PREFETCH, most_prefetch(workers, batch_rows)), working)
-    remote = any(is_remote(path) for path in table.files)
-    return workers, varying, memory.with_fetching() if remote else memory
-
-
-def _records_of_each_epoch(
-    options: LoaderOptions,
-    read: Outputs,
-    indexed: Mapping[str, str],
-    table: RecordTable,
-    schedule: BatchSchedule,
-    casts: Sequence[Cast],
-    budget: int,
-) -> int:
-    """Return how many records this host reads in every epoch; 0 where all of them fit into the cache."""
-    row = sum(row_bytes(output) for output in _kept(read, casts) if output.name not in indexed)
-    fits = not read.ragged and table.records * row <= budget // 2  # batches leave at least half
-    if fits and (options.cache == "decoded" or (options.cache == "auto" and options.training)):
-        return 0
-    return schedule.size // options.host.count
-
-
-def _choose_cache(plan: LoaderPlan) -> CacheKind:
-    """By default none that holds too little to be worth its memory."""
-    choice = plan.options.cache
-    if choice is False or choice == "encoded":
-        return choice or "none"
-    if plan.read.ragged:
-        if choice == "decoded":
-            raise LoaderError(
-                "cache='decoded' keeps arrays of one size; these images differ: use 'encoded', or geometry"
-            )
-        return "none"
-    if choice == "decoded":
-        return "decoded"
-    decodes = not all(part.direct for part in plan.parts)  # a hit then saves more than a read
-    least = math.ceil(plan.table.records * (PARTLY if decodes else 1))
-    fits = cached_records(plan.cached_outputs, plan.table.records, plan.memory.cache_bytes) >= least
-    return "decoded" if fits and plan.options.training else "none"

@@ -18,7 +18,7 @@ from tfprep.load.options import LoaderOptions
 from tfprep.load.order.samplers import Sampler, StratifiedSampler, UniformSampler, Variants, WeightedSampler
 from tfprep.load.order.schedule import Numbers
 from tfprep.load.order.where import NO_CLASS_NAMES, column_names, rows_where
-from tfprep.load.reader.table import RecordTable, TableSplit
+from tfprep.load.reader.table import RecordTable
 
 
 @dataclass(frozen=True)
@@ -52,14 +52,6 @@ class SplitRows:
     def label(self) -> str | None:
         """The field that the index's column `label` holds: the first label stored."""
         return next((name for name, spec in self.dataset.fields.items() if spec.kind == "label"), None)
-
-
-def table_of(
-    sources: Sequence[SplitRows], variants: Variants, fields: Sequence[str], *, with_label: bool
-) -> RecordTable:
-    """The table of the records of these splits, in the variants that are read."""
-    splits = [TableSplit(source.dataset, source.split, variants.used(source.variants)) for source in sources]
-    return RecordTable(splits, fields, label=with_label)
 
 
 def table_rows(sources: Sequence[SplitRows], table: RecordTable) -> Numbers | None:

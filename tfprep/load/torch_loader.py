@@ -12,9 +12,9 @@ import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from tfprep.errors import LoaderError
-from tfprep.load.accessors import PipelineAccessors, summary
-from tfprep.load.numpy_loader import steps_of_pass, with_text
-from tfprep.load.pipeline import Pipeline, repeated
+from tfprep.load.accessors import PipelineAccessors
+from tfprep.load.numpy_loader import with_text
+from tfprep.load.pipeline import Pipeline
 from tfprep.load.reader.batch import Batch
 
 
@@ -27,13 +27,12 @@ class TorchLoader(PipelineAccessors, IterableDataset[Any]):  # type: ignore[misc
     different sizes as lists of tensors.
     """
 
-    def __init__(self, pipeline: Pipeline, epochs: int | None = 1) -> None:
-        """`epochs`: those of one iteration in training; None for no end."""
+    def __init__(self, pipeline: Pipeline) -> None:
         super().__init__()
         options = pipeline.options
         if options.hosts is None and (rank := torch_hosts()) is not None:
             pipeline = pipeline.with_options(replace(options, hosts=rank))
-        self.pipeline, self._epochs = pipeline, epochs
+        self.pipeline = pipeline
 
     def __iter__(self) -> Iterator[Any]:
         if get_worker_info() is not None:
@@ -43,21 +42,6 @@ class TorchLoader(PipelineAccessors, IterableDataset[Any]):  # type: ignore[misc
                 "batch_sampler=data.batch_sampler(split, batch_size), num_workers=8)"
             )
         return self.pipeline.batches(functools.partial(_element, self.pipeline), epochs=self._epochs)
-
-    def __len__(self) -> int:
-        """Batches of one iteration; TypeError for `repeat()`, which has no end."""
-        return steps_of_pass(self.pipeline, self._epochs)
-
-    def __repr__(self) -> str:
-        return summary(self.pipeline, type(self).__name__, self._epochs)
-
-    def repeat(self, count: int | None = None) -> TorchLoader:
-        """The epochs one after another in one iteration: `count` of them, or without an end.
-
-        Raises:
-            LoaderError: `count` is not a number from 1 or None, or this loader is for evaluation, which has no epochs.
-        """
-        return TorchLoader(self.pipeline, repeated(self.pipeline, count))
 
 
 def tensors_of(element: Any) -> Any:

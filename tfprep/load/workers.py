@@ -15,7 +15,7 @@ from tfprep.load.outputs import Output, has_array
 from tfprep.load.reader.assembler import BatchAssembler
 from tfprep.load.reader.buffers import SharedMemory
 from tfprep.load.reader.parts import FieldPart
-from tfprep.load.reader.worker_pool import JOB_ROWS, SPARE_JOBS, WorkerPool, sendable
+from tfprep.load.reader.worker_pool import JOB_ROWS, SPARE_JOBS, WorkerPool, check_sendable
 from tfprep.load.reader.worker_process import Setup, SharedArray
 from tfprep.storage.urls import is_remote
 
@@ -120,7 +120,7 @@ def _obstacle(parts: Sequence[FieldPart], ops: Any, files: Sequence[Any]) -> str
     if any(is_remote(path) for path in files):
         return "records at a URL are fetched by threads"
     try:
-        sendable((parts, ops))
+        check_sendable((parts, ops))
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         return f"a codec or an op cannot be sent to another process ({error})"
     return ""
@@ -133,7 +133,7 @@ def most_prefetch(plan: WorkersPlan, batch_rows: int) -> int:
 
 
 def make_pool(
-    plan: WorkersPlan, memory: SharedMemory, assembler: BatchAssembler, outputs: Sequence[Output], batches_bytes: int
+    plan: WorkersPlan, memory: SharedMemory, assembler: BatchAssembler, outputs: Sequence[Output]
 ) -> WorkerPool:
     """The pool; its processes start with the first batch that is asked for.
 
@@ -142,7 +142,6 @@ def make_pool(
         memory: Where batches and the cache lie.
         assembler: What locates the rows that they read.
         outputs: All arrays of a batch.
-        batches_bytes: What all batches in turn take.
     """
     reading = assembler.reading
     filled = {part.output.name for part in reading.parts} | {cast.output.name for cast in assembler.casts}
@@ -173,4 +172,4 @@ def make_pool(
         assembler.mixing.plan if assembler.mixing is not None else None,
         plan.threads,
     )
-    return WorkerPool(setup, memory, plan.processes, batches_bytes)
+    return WorkerPool(setup, memory, plan.processes)

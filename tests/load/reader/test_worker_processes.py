@@ -7,28 +7,25 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections import Counter
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import psutil
 import pytest
 
 import tfprep
+from tests.conftest import smooth, write_dataset
 from tests.waiting import wait_until
 from tfprep import augment, codecs
 from tfprep.errors import LoaderError, RecordError, StalledPipelineError
 from tfprep.load import CutMix, MixUp, RandomCrop, RandomFlip
-from tfprep.load.reader import worker_handle
 from tfprep.load.reader.batch import ALIGNMENT, Packed, unpack
 from tfprep.load.reader.buffers import MappedMemory, SharedMemory
-from tfprep.load.reader.worker_handle import PROGRAM, cause_of_death
-from tfprep.load.reader.worker_pool import MOST_DEATHS, MOST_INTERRUPTIONS
+from tfprep.load.reader.worker_pool import ENTRY
+from tfprep.load.reader.worker_process import Job
 from tfprep.load.workers import PROCESS_BYTES
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="this system has no memfd_create")
@@ -40,7 +37,7 @@ PROCESSES = {"workers": "processes", "threads": 4}
 def workers_of(parent=None):
     """The worker processes of a process, which have not ended."""
     children = psutil.Process(parent).children()
-    return [child for child in children if child.status() != psutil.STATUS_ZOMBIE and PROGRAM in child.cmdline()]
+    return [child for child in children if child.status() != psutil.STATUS_ZOMBIE and ENTRY in child.cmdline()]
 
 
 def descriptors():
@@ -58,17 +55,9 @@ def nothing_is_left():
 
 
 @pytest.fixture(scope="module")
-def made(make_dataset_once):
-    return make_dataset_once
-
-
-@pytest.fixture(scope="module")
-def make_dataset_once(tmp_path_factory):
-    from tests.conftest import write_dataset
-
-    return write_dataset(
-        tmp_path_factory.mktemp("workers") / "d", samples={"train": 90, "val": 21}, variants=3, fields=FIELDS
-    )
+def made(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("workers") / "d"
+    return write_dataset(folder, samples={"train": 90, "val": 21}, variants=3, fields=FIELDS)
 
 
 @pytest.fixture
@@ -80,8 +69,15 @@ def started(loader):
     """An iterator whose first batch came, and whose processes have started."""
     batches = iter(loader)
     first = next(batches)
-    wait_until(lambda: loader.pipeline._pool.ready)
+    wait_until(lambda: loader.report()["workers"]["started"])
     return first, batches
+
+
+def without_threads(loader):
+    """An iterator from the first batch on, all of whose batches are those of processes."""
+    _, batches = started(loader)
+    batches.close()
+    return iter(loader.at_epoch(0)) if loader.report()["training"] else iter(loader)
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +87,6 @@ def uneven(tmp_path_factory):
 
 def write_uneven(path):
     """Images of different sizes with masks, boxes and texts, among them none at all."""
-    from tests.conftest import smooth, write_dataset
 
     def make(rng, number):
         height, width, boxes = 40 + number % 17, 50 - number % 13, number % 4
@@ -183,26 +178,20 @@ def test_arrays_that_differ_in_size_begin_where_tensorflow_takes_them_over(uneve
     options = {"fields": ["image", "mask", "boxes"], "dtype": "float32", "cache": False, "seed": 3}
     data = tfprep.open(uneven.path)
     with closing(data.numpy_loader("train", 16, **options, **PROCESSES, prefetch=prefetch).repeat()) as loader:
-        loader.pipeline._pool.ready = True  # no thread of this process reads
-        for _, batch in zip(range(6), loader, strict=False):
+        for _, batch in zip(range(6), without_threads(loader), strict=False):
             for values in batch.values():
                 assert all(value.flags.aligned and value.ctypes.data % ALIGNMENT == 0 for value in values)
 
 
 def test_a_fork_that_drops_its_copies_leaves_the_batches_alone(data):
     with closing(data.numpy_loader("train", 16, fields=["field"], cache=False, prefetch=1, **PROCESSES)) as loader:
-        loader.pipeline._pool.ready = True  # no thread of this process reads
-        kept = list(loader)
+        kept = list(without_threads(loader))
         expected = [batch["field"].copy() for batch in kept]
         child = os.fork()
         if child == 0:
             kept.clear()
-            try:
-                loader.pipeline._shared.allocate(1)
-            except LoaderError:
-                os._exit(0)
-            os._exit(1)
-        assert os.waitpid(child, 0)[1] == 0  # it gets no memory that may be in use here either
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
         for batch, values in zip(kept, expected, strict=True):
             assert np.array_equal(batch["field"], values)
 
@@ -220,10 +209,8 @@ def test_a_cache_of_text_alone(uneven, workers):
     expected = {key: sample["caption"] for key, sample in zip(keys, data.samples("train"), strict=True)}
     options = {"fields": ["caption", "key"], "cache": "decoded", "seed": 3, "threads": 2}
     with closing(data.numpy_loader("train", 16, workers=workers, **options)) as loader:
-        if workers == "processes":
-            loader.pipeline._pool.ready = True  # no thread of this process may fill the cache
         for _ in range(4):
-            for batch in loader:
+            for batch in started(loader)[1] if workers == "processes" else loader:
                 assert batch["caption"].tolist() == [expected[key] for key in batch["key"].tolist()]
         assert loader.report()["workers"]["kind"] == workers
 
@@ -239,10 +226,8 @@ def compare_with_threads(data, options):
         assert_same(first, next(threads))
         for _ in range(45):  # several epochs: the first, the cached ones
             assert_same(next(processes), next(threads))
-        (reader,) = loader.pipeline.readers
-        for _ in range(reader.prefetch + 1):  # threads filled what was prefetched before processes had started
+        for _ in range(loader.stats["prefetch"] + 1):  # threads filled what was prefetched before processes had started
             assert_same(next(processes), next(threads))
-        assert reader.remote.records
         assert loader.report()["workers"]["kind"] == "processes"
 
 
@@ -302,8 +287,6 @@ def test_batches_that_are_kept_keep_their_pixels(request, name, fields):
 
 @pytest.fixture
 def damaged(tmp_path):
-    from tests.conftest import write_dataset
-
     return damage(write_dataset(tmp_path / "d", samples={"train": 60}, fields=("image", "clicks", "label")))
 
 
@@ -339,9 +322,8 @@ def test_a_substitute_leaves_the_other_rows_alone(tmp_path, prefetch):
     data = tfprep.open(damage(write_uneven(tmp_path / "d")).path)
     options = {"seed": 5, "on_bad": "skip", "fields": ["image", "mask", "caption", "key"], "cache": False}
     with closing(data.numpy_loader("train", 16, **options, **PROCESSES, prefetch=prefetch).repeat()) as loader:
-        loader.pipeline._pool.ready = True  # no thread of this process reads
         threads = data.numpy_loader("train", 16, workers="threads", **options).repeat()
-        for _, batch, other in zip(range(12), loader, threads, strict=False):
+        for _, batch, other in zip(range(12), without_threads(loader), threads, strict=False):
             assert_same(batch, other)
         assert {bad["key"] for bad in loader.report()["bad_records"]} == {"train/0003", "train/0020", "train/0041"}
 
@@ -360,15 +342,14 @@ def test_a_file_that_is_cut_short_under_its_memory_map(make_dataset, field):
     made = make_dataset(samples={"train": 400}, shards=1, fields=("clicks", "image"))
     options = {"verify": "never", "fields": [field], "cache": False, "workers": "processes", "threads": 1}
     loader = tfprep.open(made.path).numpy_loader("train", 8, **options)
-    loader.pipeline._pool.ready = True  # no thread of this process reads
-    batches = iter(loader)
+    batches = without_threads(loader)
     next(batches)  # by the one process, which has mapped the one file
     (file,) = tfprep.open(made.path).split("train").files[0]
     os.truncate(made.path / file.name, 4096)
     with pytest.raises(RecordError, match="cut short"):
         for _ in batches:
             pass
-    assert any("died of SIGBUS" in death for death in loader.report()["workers"]["deaths"])
+    assert any("was killed by SIGBUS" in death for death in loader.report()["workers"]["deaths"])
     loader.close()
 
 
@@ -393,155 +374,86 @@ def test_a_killed_worker_is_replaced(data):
     deaths = lambda: loader.report()["workers"]["deaths"]  # noqa: E731
     wait_until(lambda: len(deaths()) == len(killed))
     for pid in killed:
-        assert any(f"(pid {pid}) died of SIGKILL" in death for death in deaths())
+        assert any(f"(pid {pid}) was killed by SIGKILL" in death for death in deaths())
     loader.close()
     threads.close()
 
 
-def test_a_batch_whose_mixing_was_interrupted_is_filled_again(data, monkeypatch):
-    options = {
-        "batch_size": 16,
-        "seed": 3,
-        "fields": ["image", "label", "key"],
-        "cache": False,
-        "prefetch": 2,
-        "at_load": [MixUp(0.4)],
-    }
-    threads = iter(data.numpy_loader("train", workers="threads", **options).repeat())
-    loader = data.numpy_loader("train", **options, **PROCESSES).repeat()
-    first, batches = started(loader)
-    assert_same(first, next(threads))
-    pool, interrupted = loader.pipeline._pool, []
-    message = pool._message
+@dataclass(frozen=True)
+class Interrupting(MixUp):
+    """Ends its worker process while it mixes, if a file for that is left in a folder: nobody knows which rows are mixed."""
 
-    def interrupt(job):
-        if not len(job.rows) and len(interrupted) < 3:
-            interrupted.append(job.batch.step)
-            job.batch.values["image"][:9] = 0  # stands for rows that are mixed already
-            for worker in workers_of():
-                worker.kill()
-        return message(job)
+    folder: str = ""
 
-    monkeypatch.setattr(pool, "_message", interrupt)
-    for _ in range(40):
-        assert_same(next(batches), next(threads))
-    assert len(interrupted) == 3
-    loader.close()
-    threads.close()
+    def __getattribute__(self, name):
+        if name == "alpha" and "child_process" in sys.argv[0]:
+            with suppress(OSError):
+                os.unlink(next(iter(Path(self.folder).iterdir()), ""))
+                signal.setitimer(signal.ITIMER_REAL, 1e-4)  # SIGALRM
+        return super().__getattribute__(name)
 
 
-def test_a_batch_whose_mixing_always_ends_its_process_is_mixed_here(data, monkeypatch):
-    options = {"batch_size": 16, "seed": 3, "fields": ["image", "label"], "cache": False, "at_load": [MixUp(0.4)]}
-    with closing(data.numpy_loader("train", **options, **PROCESSES, prefetch=2).repeat()) as loader:
+@pytest.mark.parametrize("times", [3, 1000])
+def test_a_batch_whose_mixing_was_interrupted_is_filled_again(data, tmp_path, times):
+    """And mixed by this process, if that happens again."""
+    for number in range(times):
+        (tmp_path / str(number)).touch()
+    options = {"batch_size": 16, "seed": 3, "fields": ["field", "label", "key"], "cache": False, "prefetch": 2}
+    threads = iter(data.numpy_loader("train", workers="threads", at_load=[Interrupting(0.4)], **options).repeat())
+    mixing = [Interrupting(0.4, folder=str(tmp_path))]
+    with closing(data.numpy_loader("train", at_load=mixing, **options, **PROCESSES).repeat()) as loader:
         first, batches = started(loader)
-        expected = iter(data.numpy_loader("train", workers="threads", **options).repeat())
-        assert_same(first, next(expected))
-        pool, mixed = loader.pipeline._pool, Counter()
-        message = pool._message
-
-        def interrupt(job):
-            if not len(job.rows):
-                mixed[job.batch.step] += 1
-                for worker in list(pool._workers):
-                    worker.process.kill()
-            return message(job)
-
-        monkeypatch.setattr(pool, "_message", interrupt)
-        for _ in range(3):
-            assert_same(next(batches), next(expected))
-        assert max(mixed.values()) == MOST_INTERRUPTIONS
+        assert_same(first, next(threads))
+        for _ in range(20 if times == 3 else 5):
+            assert_same(next(batches), next(threads))
+        assert any("SIGALRM" in death for death in loader.report()["workers"]["deaths"])
 
 
-def test_the_message_to_mix_a_batch_is_short_whatever_its_size(data, monkeypatch):
-    """It is sent when a process takes it, so it must fit into the pipe behind other jobs."""
-    options = {"fields": ["image", "label"], "cache": False, "at_load": [MixUp(0.4)], "remainder": "wrap"}
-    with closing(data.numpy_loader("train", 1000, **options, **PROCESSES, prefetch=1).repeat()) as loader:
-        pool, sizes = loader.pipeline._pool, []
-        pool.ready = True
-        message = pool._message
-
-        def noted(job):
-            content = message(job)
-            sizes.extend([len(content)] if not len(job.rows) else [])
-            return content
-
-        monkeypatch.setattr(pool, "_message", noted)
-        next(iter(loader))
-        assert max(sizes) < 200
-
-
-def test_closing_ends_processes_that_read_nothing(data, monkeypatch):
-    monkeypatch.setattr("tfprep.load.reader.worker_pool.CLOSE_S", 0.1)
+def test_closing_ends_processes_that_read_nothing(data):
     loader = data.numpy_loader("train", 8, cache=False, fields=["image"], prefetch=1, **PROCESSES).repeat()
-    _, batches = started(loader)
-    pool, blocked = loader.pipeline._pool, threading.Event()
-    wait_until(lambda: loader.pipeline.readers[0].ready)  # until the next batch is taken, there is no work
+    started(loader)
     for worker in workers_of():
         worker.suspend()
-    message = pool._message
-
-    def too_long(job):
-        blocked.set()
-        return message(job) + bytes(1 << 17)
-
-    monkeypatch.setattr(pool, "_message", too_long)
-    next(batches)
-    assert blocked.wait(60)
     loader.close()
     assert not workers_of()
 
 
 @dataclass(frozen=True)
 class Dying(codecs.Raw):
-    """A codec that ends the process at one value."""
+    """A codec that ends a worker process by a signal, at one value or at all."""
+
+    number: int = signal.SIGSEGV
+    value: int | None = 13
 
     def decode(self, data, spec, shape=None):
-        value = super().decode(data, spec, shape)
-        if value.ravel()[0] == 13:
-            signal.raise_signal(signal.SIGSEGV)
-        return value
+        decoded = super().decode(data, spec, shape)
+        if self.value in (None, decoded.ravel()[0]) and "child_process" in sys.argv[0]:
+            os.kill(os.getpid(), self.number)
+        return decoded
 
 
 def test_a_record_that_ends_processes_is_a_bad_record(make_dataset, monkeypatch):
-    made = make_dataset(samples={"train": 40}, fields=("clicks",))
-    data = tfprep.open(made.path)
+    data = tfprep.open(make_dataset(samples={"train": 40}, fields=("clicks",)).path)
     monkeypatch.setitem(data.codecs, "clicks", Dying())
-    loader = data.numpy_loader("train", 8, on_bad="skip", dtype="float32", cache=False, **PROCESSES).repeat()
-    pool = loader.pipeline._pool
-    pool.ready = True  # no thread of this process may read the record
-    for _, batch in zip(range(12), loader, strict=False):
-        assert not (batch["clicks"][..., 0] == 13).any()
-    (bad,) = loader.report()["bad_records"]
+    options = {"on_bad": "skip", "dtype": "float32", "cache": False}
+    with closing(data.numpy_loader("train", 8, **options, **PROCESSES).repeat()) as loader:
+        for _, batch in zip(range(12), without_threads(loader), strict=False):
+            assert not (batch["clicks"][..., 0] == 13).any()
+        (bad,) = loader.report()["bad_records"]
     assert bad["key"] == "train/0013"
-    assert "died of SIGSEGV" in bad["reason"]
-    loader.close()
+    assert "was killed by SIGSEGV (a crash in native code)" in bad["reason"]
 
 
-def test_workers_that_always_die_are_an_error(data, monkeypatch):
-    loader = data.numpy_loader("train", 8, cache=False, fields=["image"], **PROCESSES).repeat()
-    _, batches = started(loader)
-    pool = loader.pipeline._pool
-    monkeypatch.setattr(pool, "_complete", lambda *_: None)
-    monkeypatch.setattr(type(pool), "_start_one", lambda self, number: type(pool).__dict__)
-    for worker in workers_of():
-        worker.kill()
-    monkeypatch.setattr(pool, "_deaths_in_a_row", MOST_DEATHS * pool.processes)
-    with pytest.raises(LoaderError, match=r"worker processes died one after another.*SIGKILL.*workers='threads'"):
-        for _ in batches:
+def test_workers_that_always_die_are_an_error(make_dataset, monkeypatch):
+    data = tfprep.open(make_dataset(samples={"train": 40}, fields=("clicks",)).path)
+    monkeypatch.setitem(data.codecs, "clicks", Dying(number=signal.SIGKILL, value=None))
+    monkeypatch.setattr("tfprep.load.reader.worker_pool.MOST_DEATHS", 1)
+    with (
+        closing(data.numpy_loader("train", 8, dtype="float32", cache=False, **PROCESSES).repeat()) as loader,
+        pytest.raises(LoaderError, match=r"3 worker processes died one after another.*SIGKILL.*workers='threads'"),
+    ):
+        for _ in started(loader)[1]:
             pass
-    loader.close()
-
-
-@pytest.mark.parametrize(
-    ("returncode", "text"),
-    [
-        (-9, "died of SIGKILL (killed from outside"),
-        (-7, "died of SIGBUS (a file was cut short"),
-        (3, "ended with status 3"),
-    ],
-)
-def test_causes_of_death(returncode, text):
-    assert cause_of_death(returncode).startswith(text)
 
 
 TRAINER = """
@@ -550,44 +462,12 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # pytest in the backgr
 loader = tfprep.open(sys.argv[1]).numpy_loader("train", 8, cache=False, workers="processes", threads=4).repeat()
 batches = iter(loader)
 for number, batch in enumerate(batches):
-    if number > 20 and loader.pipeline._pool.ready:
+    if number > 20 and loader.report()["workers"]["started"]:
         print("reading", flush=True)
         break
 for batch in batches:
     pass
 """
-
-
-OURS = "glibc.cpu.x86_non_temporal_threshold=0x10000:glibc.cpu.x86_rep_movsb_threshold=0x100000000"
-
-
-@pytest.mark.parametrize(
-    ("maker", "own", "batches_bytes", "variables"),
-    [
-        ("AuthenticAMD", None, 32 << 20, {"GLIBC_TUNABLES": OURS}),
-        ("AuthenticAMD", "glibc.malloc.check=3", 64 << 20, {"GLIBC_TUNABLES": f"{OURS}:glibc.malloc.check=3"}),
-        ("AuthenticAMD", None, 31 << 20, {}),
-        ("GenuineIntel", "glibc.malloc.check=3", 64 << 20, {}),
-        ("", None, 64 << 20, {}),
-    ],
-)
-def test_large_copies_pass_the_cache_and_what_the_user_sets_counts(monkeypatch, maker, own, batches_bytes, variables):
-    monkeypatch.setattr(worker_handle, "_cpu_description", lambda: f"processor\t: 0\nvendor_id\t: {maker}\n")
-    monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
-    if own:
-        monkeypatch.setenv("GLIBC_TUNABLES", own)
-    assert worker_handle.large_copies(batches_bytes) == variables
-
-
-def test_small_batches_are_not_counted_as_large_ones(data, monkeypatch):
-    monkeypatch.setattr(worker_handle, "_cpu_description", lambda: "vendor_id\t: AuthenticAMD\n")
-    loader = data.numpy_loader("train", 4, fields=["image"], **PROCESSES)
-    assert loader.pipeline.memory.batches_bytes > worker_handle.CACHE_BYTES  # with the memory of the processes
-    monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
-    large = data.numpy_loader("train", 90, fields=["image"], prefetch=4000, **PROCESSES).pipeline._pool
-    assert "GLIBC_TUNABLES" in large._environment
-    assert loader.pipeline._pool._environment == {}
-    loader.close()
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
@@ -604,29 +484,19 @@ def test_nothing_is_left_of_a_trainer_that_ends(made, number):
     assert "KeyboardInterrupt" in errors or number == signal.SIGKILL
 
 
-def test_a_job_of_cached_rows_is_said_to_be_from_the_cache(data):
-    with closing(
-        data.numpy_loader("val", 21, training=False, fields=["image"], cache="decoded", **PROCESSES)
-    ) as loader:
-        for _ in range(2):
-            started(loader)
-            loader.pipeline._pool.ready = True
-        pool, assembler = loader.pipeline._pool, loader.pipeline._assembler
-        batch = SimpleNamespace(located=None, indices=loader.pipeline.schedule.batch_indices([0])[0], values={})
-        assert pool._place(assembler.prepare(batch, 0, 21)) == "from the cache"
-
-
-def test_a_stall_names_the_worker_and_its_stacks(data):
-    loader = data.numpy_loader("train", 8, cache=False, fields=["image"], timeout_s=3, **PROCESSES).repeat()
-    _, batches = started(loader)
-    for worker in workers_of():
-        worker.suspend()
-    with pytest.raises(
-        StalledPipelineError, match=r"(?s)worker process 0 \(pid \d+\): made-train.* at byte .*it does not answer"
-    ):
-        for _ in batches:
-            pass
-    loader.close()
+@pytest.mark.parametrize(("cache", "place"), [(False, r"made-train.* at byte .*"), ("decoded", "from the cache")])
+def test_a_stall_names_the_worker_and_its_stacks(data, cache, place):
+    options = {"cache": cache, "fields": ["image"], "variants": 0, "timeout_s": 2, "verify": "never"}
+    with closing(data.numpy_loader("train", 8, **options, **PROCESSES).repeat()) as loader:
+        _, batches = started(loader)
+        wait_until(lambda: next(batches) and loader.report()["cache"].get("records") in (None, 90))
+        for worker in workers_of():
+            worker.suspend()
+        with pytest.raises(
+            StalledPipelineError, match=rf"(?s)worker process 0 \(pid \d+\): {place}.*it does not answer"
+        ):
+            for _ in batches:
+                pass
 
 
 # --- what is taken ------------------------------------------------------------------------------------------------------
@@ -688,7 +558,6 @@ def test_a_closed_loader_reads_with_threads_and_keeps_no_readers(data):
     loader = data.numpy_loader("val", 7, fields=["image"], **PROCESSES)
     loader.close()
     assert [len(batch["image"]) for _ in range(2) for batch in loader] == [7] * 6
-    assert loader.pipeline._pool._readers == []
     assert loader.report()["workers"]["kind"] == "threads"
     assert "was closed" in loader.report()["workers"]["because"]
 
@@ -782,16 +651,22 @@ def test_workers_import_neither_tensorflow_nor_pyarrow():
     assert done.stdout == "set()\n"
 
 
+def shared_file_bytes():
+    """Bytes of the pages of this process's anonymous files."""
+    files = [file for file in list(Path("/proc/self/fd").iterdir()) if file.is_symlink()]  # not that of the listing
+    return sum(file.stat().st_blocks * 512 for file in files if "memfd:tfprep" in os.readlink(file))
+
+
 def test_the_memory_of_dropped_batches_goes_back_to_the_system(data):
-    """Blocks of the anonymous file that nobody holds have no pages."""
-    loader = data.numpy_loader("train", 16, fields=["field"], prefetch=2, cache=False, **PROCESSES).repeat()
-    first, batches = started(loader)
-    kept = [first, *(next(batches) for _ in range(200))]
-    blocks = os.fstat(loader.pipeline._shared.fd).st_blocks
-    assert blocks * 512 >= sum(batch["field"].nbytes for batch in kept)
-    del kept, first
-    wait_until(lambda: os.fstat(loader.pipeline._shared.fd).st_blocks < blocks // 8)
-    loader.close()
+    with closing(
+        data.numpy_loader("train", 16, fields=["field"], prefetch=2, cache=False, **PROCESSES).repeat()
+    ) as loader:
+        _, batches = started(loader)
+        kept = [next(batches) for _ in range(200)]
+        nbytes = sum(batch["field"].nbytes for batch in kept)
+        assert shared_file_bytes() >= nbytes / 2  # threads made the first batches
+        del kept
+        wait_until(lambda: shared_file_bytes() < nbytes / 8)
 
 
 def test_no_files_outside(tmp_path: Path, data):
@@ -802,27 +677,22 @@ def test_no_files_outside(tmp_path: Path, data):
     loader.close()
 
 
-def job_sizes(data, monkeypatch, **options):
-    """The rows of each job that processes are sent for some batches, but for the first batch's."""
-    sizes = []
-    loader = data.numpy_loader("train", 64, inputs="image", cache=False, **PROCESSES, **options).repeat()
-    _, batches = started(loader)
-    pool = loader.pipeline._pool
-    message = pool._message
-    monkeypatch.setattr(pool, "_message", lambda job: sizes.append(len(job.rows)) or message(job))
-    for _ in range(40):
-        next(batches)
-    loader.close()
-    return sizes[-10:]
+@pytest.mark.parametrize(("options", "sizes"), [({}, range(64, 65)), ({"prefetch": 1}, range(1, 32))])
+def test_jobs_have_many_rows_where_many_batches_are_prefetched(data, monkeypatch, options, sizes):
+    """One batch is divided among all threads."""
+    seen = []
 
+    def noted(rows, offsets, table=None, *others, **named):
+        seen.append(table.shape[1])
+        return Job(rows, offsets, table, *others, **named)
 
-def test_jobs_have_many_rows_where_many_batches_are_prefetched(data, monkeypatch):
-    assert set(job_sizes(data, monkeypatch)) == {64}
-
-
-def test_jobs_have_few_rows_where_few_batches_are_prefetched(data, monkeypatch):
-    sizes = job_sizes(data, monkeypatch, prefetch=1)
-    assert max(sizes) < 32  # one batch keeps all threads busy
+    monkeypatch.setattr("tfprep.load.reader.worker_pool.Job", noted)
+    options = {"inputs": "image", "cache": False, **options}
+    with closing(data.numpy_loader("train", 64, **options, **PROCESSES).repeat()) as loader:
+        batches = without_threads(loader)
+        for _ in range(40):
+            next(batches)
+    assert set(seen[-10:]) <= set(sizes)
 
 
 LIMITED = """

@@ -126,7 +126,7 @@ def test_clear_session_leaves_datasets_as_they_are(names):
 
 
 def test_loaders_that_are_dropped_without_close_leave_nothing(make_dataset):
-    """Sixty loaders, each with a full cache of 3 MB and two open files."""
+    """Thirty loaders, each with a full cache of 3 MB and two open files."""
     made = make_dataset(
         samples={"train": 64},
         fields=("image",),
@@ -135,7 +135,7 @@ def test_loaders_that_are_dropped_without_close_leave_nothing(make_dataset):
     )
     data, process, seen = tfprep.open(made.path), psutil.Process(), []
     before = set(threading.enumerate())
-    for number in range(60):
+    for number in range(30):
         loader = data.loader("train", 16, seed=number, cache="decoded").repeat()
         iterator = iter(loader)
         for _ in range(5):
@@ -143,12 +143,12 @@ def test_loaders_that_are_dropped_without_close_leave_nothing(make_dataset):
         assert len(list(loader.take(2))) == 2
         del loader, iterator
         gc.collect()
-        if number in (9, 59):
+        if number in (9, 29):
             tf.constant(0)
             seen.append((process.num_fds(), process.memory_info().rss))
-    # The files of the last loader may still be open: a reading thread closes them. Fifty loaders would hold a hundred.
+    # The files of the last loader may still be open: a reading thread closes them. Twenty loaders would hold forty.
     assert seen[1][0] - seen[0][0] < 20
-    assert seen[1][1] - seen[0][1] < 50 << 20  # All caches together have 150 MB.
+    assert seen[1][1] - seen[0][1] < 30 << 20  # All caches together have 60 MB.
     for thread in set(threading.enumerate()) - before:
         if thread.name.startswith("tfprep-read-"):
             thread.join(100)  # it has been asked to end, but may be reading

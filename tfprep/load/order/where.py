@@ -16,7 +16,7 @@ import operator
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -159,7 +159,7 @@ def _joined(expressions: list[pc.Expression], join: Callable[[Any, Any], Any]) -
 
 @dataclass(frozen=True)
 class _Translator:
-    """Translates the nodes that are allowed, each by its own method; all others are refused."""
+    """Translates the nodes that are allowed; all others are refused."""
 
     text: str
     class_names: tuple[str, ...]
@@ -173,37 +173,44 @@ class _Translator:
             raise LoaderError(f"where={_shown(self.text)} names no column of the index; for example 'label == 3'")
         return expression
 
-    def _any(self, node: ast.expr) -> Any:
-        translators: dict[type[ast.expr], Callable[[Any], Any]] = {
-            ast.Name: self._column,
-            ast.Constant: self._constant,
-            ast.List: self._list,
-            ast.Tuple: self._list,
-            ast.Set: self._list,
-            ast.BinOp: self._arithmetic,
-            ast.BoolOp: self._and_or,
-            ast.UnaryOp: self._unary,
-            ast.Compare: self._comparison,
-            ast.Call: self._call,
-        }
-        translate: Callable[[Any], Any] = translators.get(type(node), self._refuse)
-        return translate(node)
+    def _any(self, node: ast.expr) -> Any:  # noqa: PLR0911, PLR0912 - one case for each kind of node
+        match node:
+            case ast.Name():
+                return pc.field(node.id)
+            case ast.Constant(value=str(text)):
+                text.encode()  # UnicodeEncodeError for half a surrogate pair, which no column holds
+                return text
+            case ast.Constant(value=int() | float() as number) if not isinstance(number, bool):
+                return self._number(number)
+            case ast.List() | ast.Tuple() | ast.Set():
+                return [self._any(item) for item in node.elts]
+            case ast.BinOp() if type(node.op) in _ARITHMETIC:
+                values = self._any(node.left), self._any(node.right)
+                for side, value in zip((node.left, node.right), values, strict=True):
+                    if not isinstance(value, pc.Expression | int | float):  # text times a number could be of any length
+                        self._refuse(side)
+                return self._number(_ARITHMETIC[type(node.op)](*values))
+            case ast.BoolOp():
+                return _joined([self._expression(value) for value in node.values], _LOGIC[type(node.op)])
+            case ast.UnaryOp(op=ast.Not()):
+                return ~self._expression(node.operand)
+            case ast.UnaryOp(op=ast.USub()):
+                value = self._any(node.operand)
+                if isinstance(value, pc.Expression | int | float):
+                    return pc.negate_checked(value) if isinstance(value, pc.Expression) else -value
+            case ast.Compare():
+                sides = [node.left, *node.comparators]
+                pairs = zip(sides, node.ops, sides[1:], strict=False)
+                return _joined([self._pair(left, op, right) for left, op, right in pairs], operator.and_)
+            case ast.Call(func=ast.Attribute(value=column, attr=method), args=[argument], keywords=[]) if (
+                method in _TEXT
+            ):
+                pattern = self._any(argument)
+                if isinstance(pattern, str):
+                    return _TEXT[method](self._expression(column), pattern)
+        return self._refuse(node)
 
-    def _column(self, node: ast.Name) -> pc.Expression:
-        return pc.field(node.id)
-
-    def _list(self, node: ast.List | ast.Tuple | ast.Set) -> list[Any]:
-        return [self._any(item) for item in node.elts]
-
-    def _constant(self, node: ast.Constant) -> Any:
-        if isinstance(node.value, str):
-            node.value.encode()  # UnicodeEncodeError for half a surrogate pair, which no column holds
-            return node.value
-        if isinstance(node.value, bool) or not isinstance(node.value, int | float):
-            return self._refuse(node)
-        return self._number(node.value)
-
-    def _number(self, value: float) -> Any:
+    def _number(self, value: Any) -> Any:
         if isinstance(value, int) and abs(value) > LARGEST_NUMBER:
             raise LoaderError(f"where={_shown(self.text)}: numbers have 64 bits, this one has {value.bit_length()}")
         return value
@@ -213,40 +220,21 @@ class _Translator:
         value = self._any(node)
         return value if isinstance(value, pc.Expression) else self._refuse(node)
 
-    def _arithmetic(self, node: ast.BinOp) -> Any:
-        if type(node.op) not in _ARITHMETIC:
-            return self._refuse(node)
-        left, right = self._any(node.left), self._any(node.right)
-        for side, value in ((node.left, left), (node.right, right)):
-            if not isinstance(value, pc.Expression | int | float):  # text times a number could be of any length
-                self._refuse(side)
-        result = _ARITHMETIC[type(node.op)](left, right)
-        return result if isinstance(result, pc.Expression) else self._number(result)
-
-    def _and_or(self, node: ast.BoolOp) -> pc.Expression:
-        return _joined([self._expression(value) for value in node.values], _LOGIC[type(node.op)])
-
-    def _unary(self, node: ast.UnaryOp) -> Any:
-        if isinstance(node.op, ast.Not):
-            return ~self._expression(node.operand)
-        value = self._any(node.operand)
-        if not isinstance(node.op, ast.USub) or not isinstance(value, pc.Expression | int | float):
-            return self._refuse(node)
-        return pc.negate_checked(value) if isinstance(value, pc.Expression) else -value
-
-    def _comparison(self, node: ast.Compare) -> Any:
-        sides = [node.left, *node.comparators]
-        pairs = zip(sides, node.ops, sides[1:], strict=False)
-        return _joined([self._pair(left, op, right) for left, op, right in pairs], operator.and_)
-
     def _pair(self, left: ast.expr, op: ast.cmpop, right: ast.expr) -> pc.Expression:
         a, b = self._any(left), self._any(right)
         if isinstance(left, ast.Name) and left.id == "label":
             b = self._class_numbers(b)
         if isinstance(right, ast.Name) and right.id == "label":
             a = self._class_numbers(a)
-        if isinstance(op, ast.In | ast.NotIn):
-            contained = self._contained(left, a, right, b)
+        if isinstance(op, ast.In | ast.NotIn):  # `column in [...]`, or `"text" in column`
+            if isinstance(a, pc.Expression) and isinstance(b, list):
+                if any(isinstance(item, list | pc.Expression) for item in b):
+                    self._refuse(right)
+                contained = a.isin(b)
+            elif isinstance(a, str) and isinstance(b, pc.Expression):
+                contained = pc.match_substring(b, a)
+            else:
+                self._refuse(left)
             return ~contained if isinstance(op, ast.NotIn) else contained
         for side, value in ((left, a), (right, b)):
             if isinstance(value, list) or type(op) not in _COMPARE:
@@ -259,16 +247,6 @@ class _Translator:
         result: pc.Expression = _COMPARE[type(op)](a, b)
         return result
 
-    def _contained(self, left: ast.expr, a: Any, right: ast.expr, b: Any) -> pc.Expression:
-        """`column in [...]`, or `"text" in column`."""
-        if isinstance(a, pc.Expression) and isinstance(b, list):
-            if any(isinstance(item, list | pc.Expression) for item in b):
-                self._refuse(right)
-            return a.isin(b)
-        if isinstance(a, str) and isinstance(b, pc.Expression):
-            return pc.match_substring(b, a)
-        return self._refuse(left)
-
     def _class_numbers(self, value: Any) -> Any:
         """Class names as class numbers."""
         if isinstance(value, list):
@@ -280,15 +258,7 @@ class _Translator:
             raise LoaderError(f"where={_shown(self.text)}: there is no class {value!r}; {known}")
         return self.class_names.index(value)
 
-    def _call(self, node: ast.Call) -> Any:
-        method = node.func
-        if isinstance(method, ast.Attribute) and method.attr in _TEXT and len(node.args) == 1 and not node.keywords:
-            pattern = self._any(node.args[0])
-            if isinstance(pattern, str):
-                return _TEXT[method.attr](self._expression(method.value), pattern)
-        return self._refuse(node)
-
-    def _refuse(self, node: ast.AST) -> Any:
+    def _refuse(self, node: ast.AST) -> NoReturn:
         raise LoaderError(
             f"where={_shown(self.text)}: {_shown(ast.unparse(node))} cannot stand here; there are columns, numbers, text, "
             "comparisons, in, and, or, not, .startswith() and .endswith()"

@@ -79,14 +79,6 @@ class BadRecords:
             self.rows_lost += 1
 
 
-def too_many(place: int, reason: str) -> LoaderError:
-    """The error where no record can be read for a place of the run; `reason`: why the last one could not."""
-    return LoaderError(
-        f"{ATTEMPTS} records in a row could not be read for place {place} of the run, the last one because: {reason}. report() "
-        "names them; where files are damaged, build the dataset again"
-    )
-
-
 Substitute = Callable[[int, int], int]
 """(position in the run, attempt) to the row that replaces one that cannot be read."""
 
@@ -133,7 +125,7 @@ class BatchAssembler:
         self.casts, self.cuts, self.mixing = tuple(casts), cuts, mixing
         self._decoded = cache if isinstance(cache, DecodedCache) else None
         self._encoded = cache if isinstance(cache, EncodedCache) else None
-        self._reading = RecordReader(
+        self.reading = RecordReader(  # here or in a worker process
             table.files if paths is None else paths,
             identities,
             parts,
@@ -142,7 +134,7 @@ class BatchAssembler:
             announce=cold,
             damaged=damaged,
         )
-        self._stages = with_stages(self._reading, self.cached_arrays, self.casts, cuts)
+        self._stages = with_stages(self.reading, self.cached_arrays, self.casts, cuts)
         self._verified = np.full(table.records, policy.verify == "never", np.uint8)
 
     @property
@@ -154,7 +146,7 @@ class BatchAssembler:
     @property
     def cheap(self) -> bool:
         """Return whether rows are copied from memory, the page cache's or ours, and nothing is decoded."""
-        in_place = self._reading.by_field and self._policy.verify != "always" and not self.casts
+        in_place = self.reading.by_field and self._policy.verify != "always" and not self.casts
         copied = in_place and not self._cold and all(part.direct for part in self._parts) and not self._processes_rows
         return self.all_cached or copied
 
@@ -166,13 +158,13 @@ class BatchAssembler:
     @property
     def fetched(self) -> Fetched:
         """Return what is fetched from URLs."""
-        return self._reading.files.fetched
+        return self.reading.files.fetched
 
     def to_fetch(self, records: Numbers, files: Numbers) -> npt.NDArray[np.bool_]:
         """Return which of these records, in these files, lie at a URL and in no cache."""
-        if not self._reading.fields:  # the index has it all
+        if not self.reading.fields:  # the index has it all
             return np.zeros(len(records), bool)
-        remote: npt.NDArray[np.bool_] = self._reading.files.remote[files]
+        remote: npt.NDArray[np.bool_] = self.reading.files.remote[files]
         for cache in (self._decoded, self._encoded):
             if cache is not None and remote.any():
                 remote &= ~cache.holds(records)
@@ -180,12 +172,7 @@ class BatchAssembler:
 
     def byte_ranges(self, rows: Rows) -> tuple[Numbers, Numbers, Numbers]:
         """Return the bytes that reading these rows takes (see `RecordReader.byte_ranges`)."""
-        return self._reading.byte_ranges(rows)
-
-    @property
-    def reading(self) -> RecordReader:
-        """Return what reads the rows, here or in a worker process."""
-        return self._reading
+        return self.reading.byte_ranges(rows)
 
     @property
     def cached_arrays(self) -> Mapping[str, Array] | None:
@@ -196,13 +183,13 @@ class BatchAssembler:
 
     def close(self) -> None:
         """Close the files and let go of the cache."""
-        self._reading.close()
+        self.reading.close()
         self._decoded = self._encoded = None
-        self._stages = with_stages(self._reading, None, self.casts, self.cuts)
+        self._stages = with_stages(self.reading, None, self.casts, self.cuts)
 
     def fill(self, batch: Batch, start: int, stop: int, state: ThreadState) -> None:
         """Fill the rows [start, stop)."""
-        if not self._reading.fields:  # the index has it all
+        if not self.reading.fields:  # the index has it all
             self._look_up(batch, start, self._records(batch, start, stop))
             state.records += stop - start
             return
@@ -228,16 +215,21 @@ class BatchAssembler:
     def prepare(self, batch: Batch, start: int, stop: int) -> Rows:
         """Return what a thread or a worker process needs to fill the rows [start, stop).
 
-        What is known of them here is filled in: from the index, and text from the cache.
+        Fills what is known of them here: from the index, and text from the cache.
         """
         decoded = self._decoded  # `close` may take it away at any time
-        rows = self._located(batch, start, stop, decoded)
+        if batch.located is not None:
+            rows = batch.located.take(slice(start, stop))
+        else:
+            records = self._records(batch, start, stop)
+            cached = decoded is not None and bool(decoded.holds(records).all())
+            rows = self._locate(np.arange(start, stop), batch.indices.position[start:stop], records, cached=cached)
         self._look_up(batch, start, rows["record"], None if batch.located is None else rows["label"])
         if decoded is not None:
             rows["slot"][:], rows["cached"][:] = decoded.reserve(rows["record"])
-            cached = rows["cached"] != 0
+            known = rows["cached"] != 0
             for name, text in self._cached_text(decoded):
-                batch.values[name][rows["row"][cached]] = text[rows["slot"][cached]]
+                batch.values[name][rows["row"][known]] = text[rows["slot"][known]]
         return rows
 
     def release(self, rows: Rows) -> None:
@@ -249,22 +241,24 @@ class BatchAssembler:
     def complete(self, batch: Batch, rows: Rows, unread: Sequence[UnreadRow], state: ThreadState) -> list[Rows]:
         """Take over rows that were filled, but for the `unread` ones; what is to be read instead of those."""
         state.records += len(rows) - len(unread)
+        read = np.ones(len(rows), bool)
+        read[[failure.number for failure in unread]] = False
         decoded = self._decoded
+        if decoded is not None and (fresh := rows["cached"] == 0).any():
+            self.release(rows.take(~read))
+            written = (rows["slot"] >= 0) & fresh & read
+            for name, text in self._cached_text(decoded):
+                text[rows["slot"][written]] = batch.values[name][rows["row"][written]]
+            decoded.commit(rows["record"][written], rows["slot"][written])
         if decoded is not None:
-            cached = int(np.count_nonzero(rows["cached"]))
-            state.cached += cached
-            if cached < len(rows):
-                self._commit(decoded, batch, rows, [failure.number for failure in unread])
-        return self._settle(batch, rows, unread)
-
-    def _commit(self, cache: DecodedCache, batch: Batch, rows: Rows, failed: Sequence[int]) -> None:
-        """Note which rows are in the cache now: those with a slot, but for the `failed` ones."""
-        self.release(rows.take(failed))
-        written = (rows["slot"] >= 0) & (rows["cached"] == 0)
-        written[failed] = False
-        for name, text in self._cached_text(cache):
-            text[rows["slot"][written]] = batch.values[name][rows["row"][written]]
-        cache.commit(rows["record"][written], rows["slot"][written])
+            state.cached += int(np.count_nonzero(rows["cached"]))
+        self._verified[rows["record"][read]] = 1
+        replacements = []
+        for failure in unread:
+            row, record = int(rows["row"][failure.number]), int(rows["record"][failure.number])
+            replacement = self._replacement(batch, row, record, failure.reason)
+            replacements += [] if replacement is None else [replacement]
+        return replacements
 
     def finish(self, batch: Batch) -> None:
         """Complete a batch all of whose rows are filled: close the gaps of those that were lost, and mix samples."""
@@ -282,21 +276,13 @@ class BatchAssembler:
     def _records(self, batch: Batch, start: int, stop: int) -> Numbers:
         return self._table.record(batch.indices.row[start:stop], batch.indices.variant[start:stop])
 
-    def _located(self, batch: Batch, start: int, stop: int, cache: DecodedCache | None) -> Rows:
-        """Return where the records of the rows [start, stop) lie, unless all of them are in the cache."""
-        if batch.located is not None:
-            return batch.located.take(slice(start, stop))
-        records = self._records(batch, start, stop)
-        cached = cache is not None and bool(cache.holds(records).all())
-        return self._locate(np.arange(start, stop), batch.indices.position[start:stop], records, cached=cached)
-
     def _locate(self, numbers: Numbers, position: Numbers, records: Numbers, *, cached: bool = False) -> Rows:
         """Return where the records of these rows of a batch lie; nothing of that where all are `cached`."""
-        rows = Rows(np.zeros((len(COLUMNS) + 2 * len(self._reading.fields), len(records)), np.int64))
+        rows = Rows(np.zeros((len(COLUMNS) + 2 * len(self.reading.fields), len(records)), np.int64))
         rows["row"][:], rows["position"][:], rows["record"][:], rows["slot"][:] = numbers, position, records, -1
         if cached:
             return rows
-        spans = [f"{name}_{what}" for name in self._reading.fields for what in ("offset", "size")]
+        spans = [f"{name}_{what}" for name in self.reading.fields for what in ("offset", "size")]
         frame = ["offset", "size", "payload_crc", *(["label"] if "label" in self._indexed.values() else [])]
         places = self._table.locate(records, [*frame, *spans])
         rows["file"][:] = self._table.file_of(records)
@@ -320,36 +306,23 @@ class BatchAssembler:
                 keys = self._table.column("key").take(batch.indices.row[rows]).to_pylist()
                 batch.values[name][rows] = [key.encode("utf-8", "surrogateescape") for key in keys]
 
-    # --- rows that were read, and those that cannot be ------------------------------------------------------------------
+    # --- rows that cannot be read ---------------------------------------------------------------------------------------
 
-    def _settle(self, batch: Batch, rows: Rows, unread: Sequence[UnreadRow]) -> list[Rows]:
-        """Note which rows were read, and say what is to be read instead of the others."""
-        if not unread:  # as a rule, and once for every job
-            self._verified[rows["record"]] = 1
-            return []
-        read = np.ones(len(rows), bool)
-        read[[failure.number for failure in unread]] = False
-        self._verified[rows["record"][read]] = 1
-        replacements = []
-        for failure in unread:
-            row, record = int(rows["row"][failure.number]), int(rows["record"][failure.number])
-            self._note(batch, row, record, failure.reason)
-            replacements.append(self._replacement(batch, row, failure.reason))
-        return [rows for rows in replacements if rows is not None]
+    def _replacement(self, batch: Batch, row: int, record: int, reason: str) -> Rows | None:
+        """Another sample for a row whose record cannot be read; None where by the policy the row is lost.
 
-    def _note(self, batch: Batch, row: int, record: int, reason: str) -> None:
-        """Raise the error of a record that cannot be read, or note it; a record of another build is an error in any case."""
-        sample = int(batch.indices.row[row])
-        if not self._policy.bad.known(record):
+        Raises:
+            RecordError: By the policy, bad records are errors.
+            DatasetReplacedError: The record is of another build.
+            LoaderError: `ATTEMPTS` others in a row cannot be read either.
+        """
+        bad, substitute, sample = self._policy.bad, self._policy.substitute, int(batch.indices.row[row])
+        if not bad.known(record):
             self._table.check_not_replaced(record)
         error = self._error(reason, record, sample)
-        if self._policy.bad.on_bad == "raise":
+        if bad.on_bad == "raise":
             raise error
-        self._policy.bad.note(record, self._table.key(sample), error)
-
-    def _replacement(self, batch: Batch, row: int, reason: str) -> Rows | None:
-        """Another sample for a row that cannot be read for this reason; None where by the policy the row is lost."""
-        bad, substitute = self._policy.bad, self._policy.substitute
+        bad.note(record, self._table.key(sample), error)
         if row not in batch.attempts:
             bad.lost()
         if substitute is None:
@@ -363,7 +336,10 @@ class BatchAssembler:
             if not bad.known(int(records[0])):
                 self._look_up(batch, row, records)
                 return self._locate(np.array([row]), batch.indices.position[row : row + 1], records)
-        raise too_many(position, reason)
+        raise LoaderError(
+            f"{ATTEMPTS} records in a row could not be read for place {position} of the run, the last one because: {reason}. "
+            "report() names them; where files are damaged, build the dataset again"
+        )
 
     def _error(self, reason: str, record: int, sample: int) -> RecordError:
         """The error with the file, the record's number in it, and the sample's key."""

@@ -126,7 +126,7 @@ class Batch:
     lost: list[int] = field(default_factory=list)
     attempts: dict[int, int] = field(default_factory=dict)
     located: Rows | None = None
-    offsets: bytes = b""
+    offsets: Sequence[int] = ()
     space: Space | None = None
     error: BaseException | None = None
     mixed: bool = False

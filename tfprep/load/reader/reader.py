@@ -10,10 +10,9 @@ import threading
 import time
 import traceback
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from typing import TypeVar
 
 from tfprep.errors import LoaderError, StalledPipelineError
 from tfprep.limits import usable_cpus
@@ -25,8 +24,6 @@ from tfprep.load.reader.buffers import note_delivery
 from tfprep.load.reader.rows import Rows
 from tfprep.load.reader.thread_state import ThreadState
 from tfprep.load.reader.worker_pool import JOB_ROWS, SPARE_JOBS, WorkerPool
-
-T = TypeVar("T")
 
 PLAN_ROWS, PLAN_STEPS = 4096, 16
 """Rows, or at least this many steps, whose indices are computed at once: some thousand cost hardly more than one."""
@@ -71,44 +68,34 @@ class Counts:
     longest_wait_s: float = 0.0
 
 
-class Batches(Iterator[T]):
-    """An iterator over the batches of a reader, each converted by `convert`. Use it in one thread.
+class Batches(Iterator[Batch]):
+    """The batches of a reader. Use it in one thread.
 
     `close` stops the reader and waits for its threads. An iterator that is dropped only asks them to stop: the garbage
     collector may drop it in any thread at any allocation, also in a reading thread that has a lock.
     """
 
-    def __init__(self, reader: Reader, convert: Callable[[Batch], T], failed: Callable[[Exception], None]) -> None:
-        """`failed` is called with the error that ends the iteration, if one does."""
-        self._reader, self._convert, self._failed = reader, convert, failed
-        self._ended = False
+    def __init__(self, reader: Reader) -> None:
+        self.reader = reader
 
-    def __iter__(self) -> Batches[T]:
-        return self
-
-    def __next__(self) -> T:
-        if self._ended:
-            raise StopIteration
+    def __next__(self) -> Batch:
         try:
-            batch = self._reader.next()
-        except BaseException as error:
-            if isinstance(error, Exception):
-                self._failed(error)
+            batch = self.reader.next()
+        except BaseException:
             self.close()
             raise
         if batch is None:
             self.close()
             raise StopIteration
-        return self._convert(batch)
+        return batch
 
     def close(self) -> None:
         """Stop the reading threads and give the memory back; batches that were delivered stay as they are."""
-        self._ended = True
-        self._reader.close()
+        self.reader.close()
 
     def __del__(self, error: type[LoaderError] = LoaderError) -> None:
         # The default keeps the class: the interpreter clears the names of modules before it drops the last objects.
-        self._reader.stop(error("the iterator was dropped"))
+        self.reader.stop(error("the iterator was dropped"))
 
 
 class Reader:

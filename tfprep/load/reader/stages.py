@@ -7,7 +7,6 @@ their windows are copied into the batch. Rasters that are only mirrored are deco
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -50,11 +49,10 @@ class CutRows:
         self._staged = set(self._plan.rasters) if self._plan.size else set()
         size = self._read[self._plan.rasters[0]].shape[:2]
         self._known_size = None if None in size else size
-        self._own = threading.local()
 
     def fill(self, values: Mapping[str, Any], rows: Rows, state: ThreadState) -> list[UnreadRow]:
         """See `Stage`."""
-        views = self._views(rows["position"], *self._known_size) if self._known_size else None
+        views = windows(self._plan, rows["position"], *self._known_size).rows if self._known_size else None
         unread: list[UnreadRow] = []
         for first, last in _runs(rows["row"].tolist()):
             failed = self._fill(values, rows.take(slice(first, last)), views and views[first:last], state)
@@ -66,7 +64,7 @@ class CutRows:
     ) -> list[UnreadRow]:
         """Fill consecutive rows; `views` holds their windows where these are known already."""
         begin, count = int(rows["row"][0]), len(rows)
-        inside = {name: self._inside(name, value, begin, count) for name, value in values.items()}
+        inside = {name: self._inside(name, value, begin, count, state) for name, value in values.items()}
         unread = self._inner.fill(inside, rows.moved(-begin), state)
         for number in sorted(set(range(count)) - {failure.number for failure in unread}):
             try:
@@ -76,15 +74,16 @@ class CutRows:
                 continue
             for name, value in inside.items():
                 if name in self._plan.rasters:
-                    self._cut(name, value[number], values, begin + number, view)
+                    self._cut(name, value[number], values, begin + number, view, state)
                 elif isinstance(value, list) and not rows["cached"][number]:  # what is cached is in the batch already
                     values[name][begin + number] = value[number]
         return unread
 
-    def _inside(self, name: str, values: Any, begin: int, count: int) -> Any:
+    def _inside(self, name: str, values: Any, begin: int, count: int, state: ThreadState) -> Any:
         """Return where the rows of an output are filled before they are cut."""
-        if name in self._staged and None not in self._read[name].shape:
-            return self._array(name, count)
+        if name in self._staged and None not in (shape := self._read[name].shape):
+            known = tuple(size or 0 for size in shape)
+            return state.array((STAGED_ROWS, *known), self._read[name].dtype, f"before the cut of {name}")[:count]
         if name in self._staged or not isinstance(values, np.ndarray):
             return [None] * count
         return values[begin : begin + count]
@@ -102,12 +101,9 @@ class CutRows:
                 f"{size[0]} x {size[1]} pixels are fewer than RandomCrop({least[0]}, {least[1]}) leaves; store images of at "
                 "least that size, or choose a smaller crop"
             )
-        return self._views(rows["position"][number : number + 1], *size)[0]
+        return windows(self._plan, rows["position"][number : number + 1], *size).rows[0]
 
-    def _views(self, position: Numbers, height: int | None, width: int | None) -> list[View]:
-        return windows(self._plan, position, height, width).rows
-
-    def _cut(self, name: str, source: Any, values: Mapping[str, Any], row: int, view: View) -> None:
+    def _cut(self, name: str, source: Any, values: Mapping[str, Any], row: int, view: View, state: ThreadState) -> None:
         y, x, height, width, flip_y, flip_x = view
         flips, target = flip_y or flip_x, values[name]
         if not isinstance(target, np.ndarray):
@@ -117,24 +113,8 @@ class CutRows:
             part, pixels = source[y : y + height, x : x + width], target[row]
             mirrored(part, flip_y, flip_x, out=pixels) if flips else np.copyto(pixels, part)
         elif flips:
-            target[row] = mirrored(source, flip_y, flip_x, out=self._scratch(source))
-
-    # --- memory of each thread --------------------------------------------------------------------------------------
-
-    def _array(self, name: str, rows: int) -> Array:
-        """Memory for decoded rows of an output, valid until the thread's next call."""
-        arrays: dict[str, Array] = self._own.__dict__.setdefault("staged", {})
-        if name not in arrays:
-            output = self._read[name]
-            arrays[name] = np.empty((STAGED_ROWS, *(size or 0 for size in output.shape)), output.dtype)
-        return arrays[name][:rows]
-
-    def _scratch(self, like: Array) -> Array:
-        arrays: dict[Any, Array] = self._own.__dict__.setdefault("mirrored", {})
-        key = like.shape, like.dtype.name
-        if key not in arrays:
-            arrays[key] = np.empty(like.shape, like.dtype)
-        return arrays[key]
+            scratch = state.array(source.shape, source.dtype.name, "mirrored")
+            target[row] = mirrored(source, flip_y, flip_x, out=scratch)
 
 
 def _runs(rows: Sequence[int]) -> Iterator[tuple[int, int]]:

@@ -6,7 +6,6 @@ its variants: records are numbered by part, then variant, then row, so that a va
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import threading
 from collections.abc import Sequence
@@ -49,66 +48,42 @@ Columns = dict[str, Array]
 """By name one value a record: `offset`, `size` and `payload_crc` of its frame, `FIELD_offset` and `FIELD_size`, `label`."""
 
 
-class _MappedRecords:
-    """Records of consecutive variants of a split, in a file that is mapped into memory."""
-
-    def __init__(self, locations: Locations) -> None:
-        self._locations = locations
-        self.records, self.nbytes = len(locations), locations.nbytes
-
-    def take(self, numbers: Numbers, names: Sequence[str]) -> Columns:
-        """Return these columns of these records; offsets are those in the shard."""
-        rows = self._locations.take(numbers)
-        offset = rows["offset"].astype(np.int64)
-        columns = {name: rows[name] for name in names}
-        columns |= {name: offset + rows[name] for name in names if name.endswith("_offset")}
-        return columns | {"offset": offset}
-
-
-def _records(part: TableSplit) -> _MappedRecords:
-    """Return the records of a part, in their order."""
-    return _MappedRecords(part.dataset.locations(part.split, range(part.variants[0], part.variants[-1] + 1)))
-
-
 class RecordTable:
-    """The samples of the parts, in the order of the records on disk. The index is read when its places are first asked for."""
+    """The samples of the parts, in the order of the records on disk. Their places are mapped when they are first asked for."""
 
-    def __init__(self, parts: Sequence[TableSplit], fields: Sequence[str], *, label: bool = False) -> None:
-        """`fields` are those whose places are wanted; `label`: the index's label column too."""
+    def __init__(self, parts: Sequence[TableSplit]) -> None:
         self.parts = tuple(parts)
-        self.fields = tuple(fields)
-        self._label = label
         self.samples = sum(part.samples for part in parts)
         self.records = sum(part.records for part in parts)
         self.first_row = np.cumsum([0] + [part.samples for part in parts])
         self._first_record = np.cumsum([0] + [part.records for part in parts])
         self._lock = threading.Lock()
-        self._sources: list[_MappedRecords] | None = None
+        self._locations: list[Locations] | None = None
         self._columns: dict[str, pa.ChunkedArray] = {}
-        self.files: list[Path] = [
-            part.dataset.shard_path(file)
+        files = [
+            (part, file)
             for part in parts
             for variant in part.variants
             for file in part.dataset.split(part.split).files[variant]
         ]
-        self.file_ends: Numbers = np.cumsum(
-            [
-                file.records
-                for part in parts
-                for variant in part.variants
-                for file in part.dataset.split(part.split).files[variant]
-            ]
-        )
+        self.files: list[Path] = [part.dataset.shard_path(file) for part, file in files]
+        self.file_ends: Numbers = np.cumsum([file.records for _, file in files])
         """For each file the number of the first record after it: int64 [files]."""
-
-    def read(self) -> None:
-        """Read the index, or map the file of the records' places, unless that is done. Raises DatasetError if it is damaged."""
-        self._all_sources()
 
     def file_of(self, records: Any) -> Numbers:
         """The number in `files` of each record's file: int64 [N]."""
         files: Numbers = np.searchsorted(self.file_ends, records, "right")
         return files
+
+    def read(self) -> list[Locations]:
+        """The records' places of each part, mapped or read when this is first called. DatasetError where they are damaged."""
+        with self._lock:
+            if self._locations is None:
+                self._locations = [
+                    part.dataset.locations(part.split, range(part.variants[0], part.variants[-1] + 1))
+                    for part in self.parts
+                ]
+            return self._locations
 
     def locate(self, records: Numbers, names: Sequence[str]) -> Columns:
         """Return where records lie.
@@ -118,39 +93,26 @@ class RecordTable:
             names: `offset`, `size`, `payload_crc`, `label`, and `FIELD_offset` and `FIELD_size` of the table's fields.
 
         Returns:
-            Those columns, one value a record.
+            Those columns, one value a record; offsets are those in the file.
 
         Raises:
             DatasetError: The index, or what it says of these records, is damaged.
         """
-        sources = self._all_sources()
-        if len(sources) == 1:
-            return sources[0].take(records, names)
-        number = np.searchsorted(np.cumsum([source.records for source in sources]), records, "right")
-        first = np.cumsum([0, *(source.records for source in sources)])
-        order = np.argsort(number, kind="stable")
-        taken = [sources[at].take(records[number == at] - first[at], names) for at in np.unique(number).tolist()]
-        back = np.argsort(order, kind="stable")
+        locations = self.read()
+        if len(locations) == 1:
+            return _columns(locations[0].take(records), names)
+        part = np.searchsorted(self._first_record, records, "right") - 1
+        taken = [
+            _columns(locations[at].take(records[part == at] - self._first_record[at]), names)
+            for at in np.unique(part).tolist()
+        ]
+        back = np.argsort(np.argsort(part, kind="stable"), kind="stable")
         return {name: np.concatenate([columns[name] for columns in taken])[back] for name in names}
-
-    def _all_sources(self) -> list[_MappedRecords]:
-        with self._lock:
-            if self._sources is None:
-                self._sources = [_records(part) for part in self.parts]
-            return self._sources
-
-    def read_ahead(self) -> None:
-        """Begin to read the index: of a million records that takes as long as TensorFlow takes to make a graph."""
-        threading.Thread(target=self._try_to_read, name="tfprep-index", daemon=True).start()
-
-    def _try_to_read(self) -> None:
-        with contextlib.suppress(Exception):  # who needs the places gets the error
-            self.read()
 
     @property
     def nbytes(self) -> int:
         """Memory that the places take: 0 before they are read, and 0 where a file is mapped."""
-        return sum(source.nbytes for source in self._sources or ())
+        return sum(locations.nbytes for locations in self._locations or ())
 
     def record(self, row: Numbers, variant: Numbers) -> Numbers:
         """The record of each row's variant."""
@@ -186,6 +148,15 @@ class RecordTable:
         """A record's number in its file, from 0."""
         file = int(self.file_of(record))
         return record - (int(self.file_ends[file - 1]) if file else 0)
+
+
+def _columns(rows: Array, names: Sequence[str]) -> Columns:
+    """These columns of rows of `locations.bin`; offsets are those in the shard."""
+    offset = rows["offset"].astype(np.int64)
+    return {
+        name: offset if name == "offset" else offset + rows[name] if name.endswith("_offset") else rows[name]
+        for name in names
+    }
 
 
 def _slot(part: TableSplit, variant: Any) -> Any:

@@ -45,7 +45,7 @@ class ThreadState:
     read_s: float = 0.0
     decode_s: float = 0.0
     idle_s: float = 0.0
-    _arrays: dict[tuple[tuple[int, ...], str], Array] = field(default_factory=dict)
+    _arrays: dict[tuple[tuple[int, ...], str, str], Array] = field(default_factory=dict)
 
     def enter(self, stage: str) -> None:
         """Note what comes next; the time since the last note goes to the stage that ends."""
@@ -59,11 +59,12 @@ class ThreadState:
             self.idle_s += spent
         self.stage, self.since = stage, now
 
-    def array(self, shape: tuple[int, ...], dtype: str) -> Array:
-        """An array of its own, the same for every call with this shape and dtype."""
-        if (shape, dtype) not in self._arrays:
-            self._arrays[shape, dtype] = np.empty(shape, dtype)
-        return self._arrays[shape, dtype]
+    def array(self, shape: tuple[int, ...], dtype: str, purpose: str = "") -> Array:
+        """An array of its own, the same for every call with this shape, dtype and purpose."""
+        key = shape, dtype, purpose
+        if key not in self._arrays:
+            self._arrays[key] = np.empty(shape, dtype)
+        return self._arrays[key]
 
     def add(self, nbytes: int, read_s: float, decode_s: float, idle_s: float = 0.0) -> None:
         """Add what a worker process has read, in bytes, and how many seconds it has read, decoded and had no work."""

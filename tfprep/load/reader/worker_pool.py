@@ -1,8 +1,8 @@
-"""ThreadState processes that fill batches in shared memory, so that decoding does not share one interpreter with training.
+"""Worker processes that fill batches in shared memory, so that decoding does not share one interpreter with training.
 
-A thread of this process, the dispatcher, takes rows from the readers as reading threads do, sends them to the processes as
-packed numbers, and hands full batches over. Each process is a fresh Python that runs `tfprep.load.reader.worker_process`: never
-a fork of this one, which may have TensorFlow's threads, and a script needs no `if __name__ == "__main__"`.
+A thread of this process, the dispatcher, takes rows from the readers as reading threads do, sends them to the processes, and
+hands full batches over. The processes are those of `tfprep.child_process`, each with several threads and several jobs at a time;
+their work is in `tfprep.load.reader.worker_process`.
 
 A process that dies is replaced, and only the rows that it worked on are read again.
 """
@@ -15,46 +15,128 @@ import io
 import os
 import pickle
 import selectors
-import struct
+import signal
+import sys
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from types import FunctionType
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
+from tfprep.child_process import ChildProcess, WorkerOutput, ending_of, framed, worker_environment
 from tfprep.errors import LoaderError
 from tfprep.load.reader.batch import Batch, unpack
 from tfprep.load.reader.buffers import SharedMemory
 from tfprep.load.reader.rows import COLUMNS, Rows, UnreadRow
-from tfprep.load.reader.worker_handle import ReadJob, RowsSource, WorkerProcess, cause_of_death, is_fault, large_copies
-from tfprep.load.reader.worker_process import READY, Outcome, Setup
+from tfprep.load.reader.thread_state import ThreadState
+from tfprep.load.reader.worker_process import Job, Outcome, Setup
 
+ENTRY = "tfprep.load.reader.worker_process:open_worker"
+START = -1
+"""The number of the task that shows that a process has started."""
 MOST_DEATHS = 5
 """Give up after this many deaths for each process without a finished job in between."""
 JOB_ROWS, JOB_BYTES = 64, 16_000
-"""The most rows of a job, and bytes of its message. Each job costs this process some 100 us of Python."""
+"""The most rows of a job, and bytes of its table. Each job costs this process some 100 us of Python."""
+PIPE_BYTES = 32_000
+"""No further job for a process that has this many bytes of jobs: a pipe takes 64 KiB, and writing must not block."""
 SPARE_JOBS = 2
 """Jobs that a process has beyond one a thread, so that its threads do not wait for the dispatcher's next turn."""
 LISTED_DEATHS = 100
 MOST_INTERRUPTIONS = 2
 """A batch during whose mixing so many processes died is mixed by this process."""
-CLOSE_S = 10.0
-"""Time that `close` waits for the processes to end by themselves."""
+ANSWER_S = 1.0
+"""Time in which a process may write its stacks down."""
+FAULTS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL)
+"""Signals by which a process ends for what it did itself; others come from outside."""
 NO_ROWS = Rows(np.empty((len(COLUMNS), 0), np.int64))
 """The rows of a job that mixes a batch."""
+
+
+class RowsSource(Protocol):
+    """A reader, as the dispatcher sees it (see `tfprep.load.reader.reader.Reader`)."""
+
+    assembler: Any
+    remote: ThreadState
+
+    def job_rows(self, batch: Batch) -> int: ...
+
+    @property
+    def stopped(self) -> bool: ...
+
+    def take_now(self) -> tuple[Batch, int, int] | None: ...
+
+    def filled(self, batch: Batch, rows: int, error: BaseException | None = None) -> bool: ...
+
+    def complete(self, batch: Batch, error: BaseException | None = None) -> None: ...
+
+    def stop(self, reason: BaseException) -> None: ...
+
+    def wake(self) -> None: ...
+
+
+@dataclass(eq=False, slots=True)
+class ReadJob:
+    """Some rows of a reader's batch; without rows, the mixing of the batch.
+
+    One whose process died of a fault is tried again row by row, with `deaths` 1.
+    """
+
+    number: int
+    reader: RowsSource
+    batch: Batch
+    rows: Rows
+    deaths: int = 0
+    nbytes: int = 0
+
+
+class WorkerProcess(ChildProcess):
+    """One process, and the jobs that are with it."""
+
+    def __init__(self, number: int, memory: int) -> None:
+        """`memory` is a file descriptor."""
+        super().__init__(ENTRY, worker_environment(), pass_fds=(memory,), own_session=True)
+        self.number = number
+        self.jobs: dict[int, ReadJob] = {}
+        self.ready = False
+
+    def has_room(self, most: int) -> bool:
+        """Return whether it takes another job. A job that is retried alone runs alone, so that a crash is attributable to it."""
+        jobs = self.jobs.values()
+        return (
+            self.ready
+            and len(jobs) < most
+            and sum(job.nbytes for job in jobs) < PIPE_BYTES
+            and not any(job.deaths for job in jobs)
+        )
+
+    def stacks(self) -> str:
+        """The Python stacks of its threads at this moment."""
+        if not self.ready:  # the signal would end it
+            return "  (it is starting)"
+        self.process.send_signal(signal.SIGUSR1)
+        end = time.monotonic() + ANSWER_S
+        while time.monotonic() < end:
+            time.sleep(0.05)
+            with contextlib.suppress(ValueError):  # it has ended meanwhile
+                if text := self.output_tail():
+                    return text
+        return "  (it does not answer)"
 
 
 class WorkerPool:
     """So many worker processes. Readers attach themselves; `stop` takes no lock."""
 
-    def __init__(self, setup: Setup, memory: SharedMemory, processes: int, batches_bytes: int) -> None:
-        """`batches_bytes`: what all batches in turn take. Raises an error where the setup cannot be sent to another process."""
-        self._environment = large_copies(batches_bytes)
+    def __init__(self, setup: Setup, memory: SharedMemory, processes: int) -> None:
+        """Raises an error where the setup cannot be sent to another process."""
         self.memory, self.processes, self.threads = memory, processes, setup.threads
-        self._setup = _file_of(sendable(setup))
+        check_sendable(setup)
+        self._start = framed((setup, setup.threads)) + framed((START, None))
         self._paths = setup.paths
         self._outputs = [array.output for array in setup.outputs]
         self._thread: threading.Thread | None = None
@@ -114,11 +196,9 @@ class WorkerPool:
         self.stop()
         if self._thread is None or self._thread is threading.current_thread():
             return
-        self._thread.join(CLOSE_S)
-        if self._thread.is_alive():  # it waits for a process that does not read its pipe
-            for worker in list(self._workers):
-                worker.process.kill()
-            self._thread.join()
+        for worker in list(self._workers):  # here: the dispatcher may wait for one that does not read its pipe
+            worker.process.kill()
+        self._thread.join()
 
     def describe(self) -> list[str]:
         """Return what each process works on, and the stacks of its threads."""
@@ -152,69 +232,76 @@ class WorkerPool:
             self._give_up(f"the worker processes cannot go on ({type(error).__name__}: {error})")
         finally:
             self.ready = False
-            self._end_all()
+            for worker in self._workers:
+                worker.process.kill()
+            for worker in self._workers:
+                worker.end()
+            for held in (self._workers, self._jobs, self._retry, self._readers):
+                held.clear()
+            self._selector.close()
 
     def _start_one(self, number: int) -> None:
-        worker = WorkerProcess(number, self._setup, self.memory.fd, self._environment)
+        worker = WorkerProcess(number, self.memory.fd)
         self._workers.append(worker)
-        self._selector.register(worker.receive, selectors.EVENT_READ, worker)
+        self._selector.register(worker.output, selectors.EVENT_READ, worker)
+        worker.send(self._start)
 
     def _wait(self) -> None:
         for key, _ in self._selector.select():
             if key.data is None:
                 self._wakeup.clear()
                 continue
-            replies = key.data.replies()
-            if replies is None:
+            messages = key.data.receive()
+            if messages is None:
                 self._replace_dead(key.data)
                 continue
-            for number, nbytes, read_s, decode_s, idle_s, outcome in replies:
-                if number == READY:
-                    self._note_ready(key.data, outcome)
-                    continue
-                job = key.data.done(number)
-                job.reader.remote.add(nbytes, read_s, decode_s, idle_s)
-                self._complete(job, outcome)
+            for kind, content in messages:
+                self._take_up(key.data, kind, content)
 
-    def _note_ready(self, worker: WorkerProcess, outcome: Outcome) -> None:
-        if outcome.refusal:
-            raise LoaderError(outcome.refusal)
-        worker.ready = True
-        if not self.ready and all(worker.ready for worker in self._workers):
-            self.ready = True
-            for reader in list(self._readers):
-                reader.wake()  # its threads leave
+    def _take_up(self, worker: WorkerProcess, kind: str, content: Any) -> None:
+        """Take up a message of a process."""
+        if kind == "failed":
+            name, text = content
+            raise LoaderError(f"{name}: {text}")
+        if kind == "event":
+            if isinstance(content, WorkerOutput):
+                sys.stderr.write(content.text)
+            return
+        number, outcome = content
+        if number == START:
+            worker.ready = True
+            if not self.ready and all(worker.ready for worker in self._workers):
+                self.ready = True
+                for reader in list(self._readers):
+                    reader.wake()  # its threads leave
+            return
+        job = worker.jobs.pop(number)
+        job.reader.remote.add(outcome.nbytes, outcome.read_s, outcome.decode_s, outcome.idle_s)
+        self._complete(job, outcome)
 
     def _hand_out(self) -> None:
         """Give every process the jobs that it takes, in one write: each write may wake a process."""
         self.wants_work = True  # before the readers are asked: what they get from now on rings the bell
-        takers = deque(sorted(filter(self._has_room, self._workers), key=lambda worker: len(worker.jobs)))
+        most = self.threads + SPARE_JOBS
+        takers = deque(
+            sorted((each for each in self._workers if each.has_room(most)), key=lambda worker: len(worker.jobs))
+        )
         messages: dict[WorkerProcess, list[bytes]] = {}
         while takers:
             worker = takers.popleft()
-            job = (None if worker.jobs else self._next_to_retry_alone()) or self._next_job()
+            job = (None if worker.jobs else next(self._of_readers(self._retry_alone), None)) or self._next_job()
             if job is None:
                 break
-            messages.setdefault(worker, []).append(self._added(worker, job))
-            if self._has_room(worker):
+            message = self._message(job)
+            job.nbytes = len(message)
+            worker.jobs[job.number] = job
+            messages.setdefault(worker, []).append(message)
+            if worker.has_room(most):
                 takers.append(worker)  # behind the others, each of which gets one first
         else:
             self.wants_work = False  # they have all that they take; a reply is the next occasion
         for worker, jobs in messages.items():
             worker.send(b"".join(jobs))
-
-    def _has_room(self, worker: WorkerProcess) -> bool:
-        return worker.has_room and len(worker.jobs) < self.threads + SPARE_JOBS
-
-    def _added(self, worker: WorkerProcess, job: ReadJob) -> bytes:
-        """Note that the worker has this job; return the message that tells it so."""
-        message = self._message(job)
-        job.nbytes = len(message)
-        worker.add(job)
-        return message
-
-    def _next_to_retry_alone(self) -> ReadJob | None:
-        return next(self._of_readers(self._retry_alone), None)
 
     def _of_readers(self, jobs: deque[ReadJob]) -> Iterator[ReadJob]:
         """Take out jobs one by one, but for those of readers that were stopped."""
@@ -251,22 +338,23 @@ class WorkerPool:
             return False
         size = min(reader.job_rows(batch), max(1, JOB_BYTES // (rows.table.itemsize * rows.table.shape[0])))
         for first in range(0, len(rows), size):
-            part = rows.take(slice(first, first + size))
-            self._jobs.append(self._job(reader, batch, part))
+            self._jobs.append(self._job(reader, batch, rows.take(slice(first, first + size))))
         return True
 
     def _message(self, job: ReadJob) -> bytes:
         batch = job.batch
         if not batch.offsets:
-            offsets = [self.memory.offset(batch.values[name]) for name in self._outputs]
-            batch.offsets = struct.pack(f"<{len(offsets)}q", *offsets)
-        place, begin, nbytes = 0, 0, 0
-        if batch.space is not None and has_own_room(job):
+            batch.offsets = [self.memory.offset(batch.values[name]) for name in self._outputs]
+        if not len(job.rows):
+            span = job.reader.assembler.mixing.span(batch)
+            return framed((job.number, Job(batch.rows, batch.offsets, span=span)))
+        room = 0, 0, 0
+        # The part of the space that belongs to these rows is not that of a row that another sample takes: the job that failed to
+        # read the row has packed its other rows without gaps.
+        if batch.space is not None and int(job.rows["row"][0]) not in batch.attempts:
             begin, nbytes = batch.space.part(job.rows["row"])
-            place = self.memory.offset(batch.space.memory) + begin
-        table = job.rows.table if len(job.rows) else np.array(job.reader.assembler.mixing.span(batch), np.int64)
-        content = batch.offsets + struct.pack("<3q", place, begin, nbytes) + table.tobytes()
-        return struct.pack("<4q", 24 + len(content), job.number, batch.rows, len(job.rows)) + content
+            room = self.memory.offset(batch.space.memory) + begin, begin, nbytes
+        return framed((job.number, Job(batch.rows, batch.offsets, job.rows.table, room)))
 
     def _complete(self, job: ReadJob, outcome: Outcome) -> None:
         self._deaths_in_a_row = 0
@@ -278,21 +366,18 @@ class WorkerPool:
         replacements: list[Rows] = []
         if error is None:
             try:
-                unpack(outcome.values, job.batch.values, job.batch.space)
+                unpack(outcome.values or {}, job.batch.values, job.batch.space)
                 replacements = job.reader.assembler.complete(job.batch, job.rows, outcome.unread, job.reader.remote)
             except BaseException as caught:
                 error = caught
         self._retry.extend(self._job(job.reader, job.batch, rows) for rows in replacements)
         if job.reader.filled(job.batch, len(job.rows) - len(replacements), error):
-            self._mix_or_deliver(job.reader, job.batch)
-
-    def _mix_or_deliver(self, reader: RowsSource, batch: Batch) -> None:
-        mixing = reader.assembler.mixing
-        mixes = mixing is not None and mixing.mixes_rasters and batch.interrupted < MOST_INTERRUPTIONS
-        if batch.error is None and mixes:
-            self._retry.append(self._job(reader, batch, NO_ROWS))
-        else:
-            reader.complete(batch)
+            mixing = job.reader.assembler.mixing
+            mixes = mixing is not None and mixing.mixes_rasters and job.batch.interrupted < MOST_INTERRUPTIONS
+            if job.batch.error is None and mixes:
+                self._retry.append(self._job(job.reader, job.batch, NO_ROWS))
+            else:
+                job.reader.complete(job.batch)
 
     def _job(self, reader: RowsSource, batch: Batch, rows: Rows, deaths: int = 0) -> ReadJob:
         self._numbers += 1
@@ -302,8 +387,13 @@ class WorkerPool:
 
     def _replace_dead(self, worker: WorkerProcess) -> None:
         """Note what a process died of, give its jobs to others, and start another one."""
-        self._forget(worker)
-        cause = cause_of_death(worker.process.returncode)
+        self._selector.unregister(worker.output)
+        self._workers.remove(worker)
+        sys.stderr.write(worker.output_tail())
+        status = worker.end()
+        if self._stopping:
+            return
+        cause = f"was {ending_of(status)}" if status < 0 else ending_of(status)
         self.deaths.append(f"worker process {worker.number} (pid {worker.process.pid}) {cause}")
         self._deaths_in_a_row += 1
         if self._deaths_in_a_row > MOST_DEATHS * self.processes:
@@ -312,7 +402,7 @@ class WorkerPool:
         for job in worker.jobs.values():
             if not len(job.rows):
                 self._refill(job.reader, job.batch)
-            elif is_fault(worker.process.returncode):
+            elif status >= 0 or -status in FAULTS:
                 self._retry_row_by_row(job, cause)
             else:
                 self._retry.append(job)
@@ -338,12 +428,6 @@ class WorkerPool:
             part["verify"][:] = 1
             self._retry_alone.append(self._job(job.reader, job.batch, part, deaths=1))
 
-    def _forget(self, worker: WorkerProcess) -> None:
-        self._selector.unregister(worker.receive)
-        self._workers.remove(worker)
-        worker.close_jobs()
-        worker.end()
-
     def _give_up(self, reason: str) -> None:
         self.failure = reason
         self._stopping = True
@@ -352,32 +436,9 @@ class WorkerPool:
             for reader in list(self._readers):
                 reader.stop(LoaderError(f"{reason}; {hint}"))
 
-    def _end_all(self) -> None:
-        for worker in self._workers:
-            worker.close_jobs()
-        for worker in self._workers:
-            worker.end()
-        self._workers.clear()
-        self._jobs.clear()
-        self._retry.clear()
-        self._readers.clear()
-        self._selector.close()
-
-    def __del__(self, close: Callable[[int], None] = os.close) -> None:
-        if hasattr(self, "_setup"):
-            close(self._setup)
-
-
-def has_own_room(job: ReadJob) -> bool:
-    """Return whether the part of a batch's `Space` that belongs to the job's rows is its own.
-
-    It is not that of a row that another sample takes: the job that failed to read the row has packed its other rows without gaps.
-    """
-    return len(job.rows) > 0 and int(job.rows["row"][0]) not in job.batch.attempts
-
 
 class _Wakeup:
-    """Wakes a thread that waits in `select`. `ring` is one system call at most, and takes no lock."""
+    """Wakes a thread that waits in `select`. `set` is one system call at most, and takes no lock."""
 
     def __init__(self) -> None:
         self.fd, self._ring = os.pipe()
@@ -413,19 +474,9 @@ class _Sender(pickle.Pickler):
         return NotImplemented
 
 
-def sendable(value: Any) -> bytes:
-    """The value as bytes; an error where it holds what another process cannot load."""
-    target = io.BytesIO()
-    _Sender(target).dump(value)
-    return target.getvalue()
-
-
-def _file_of(content: bytes) -> int:
-    """The descriptor of a file without a name that holds this."""
-    file = os.memfd_create("tfprep-setup", os.MFD_CLOEXEC)
-    with open(file, "wb", closefd=False) as target:
-        target.write(content)
-    return file
+def check_sendable(value: Any) -> None:
+    """Raise an error where a value holds what another process cannot load."""
+    _Sender(io.BytesIO()).dump(value)
 
 
 _open_pools: weakref.WeakSet[WorkerPool] = weakref.WeakSet()

@@ -19,7 +19,7 @@ from tfprep.load.passes import Steps
 from tfprep.load.pipeline import Pipeline
 from tfprep.load.reader.batch import Batch
 from tfprep.load.state import start_step, state_at
-from tfprep.load.tensorflow.allocator import restore_allocator
+from tfprep.load.tensorflow.handover import restore_allocator
 from tfprep.load.tensorflow.private import tensor_maker
 
 WAIT = "IteratorGetNext"

@@ -14,9 +14,11 @@ deallocation shows that TensorFlow has dropped the dataset.
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import itertools
 import mmap
+import os
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
@@ -24,7 +26,6 @@ from typing import Any, TypeAlias
 import numpy as np
 import tensorflow as tf
 
-from tfprep.load.tensorflow.allocator import restore_allocator
 from tfprep.load.tensorflow.private import tensor_maker
 
 Arrays: TypeAlias = Sequence[Any]
@@ -160,3 +161,26 @@ def _next_function(leaves: tuple[tf.TensorSpec, ...]) -> Any:
         return tuple(tf.ensure_shape(array, leaf.shape) for array, leaf in zip(arrays, leaves, strict=True))
 
     return _traced(step, _NUMBER, _NUMBER)
+
+
+# --- glibc's allocator, whose thresholds TensorFlow changes for the whole process ---------------------------------------
+
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+_USUAL_BYTES = 32 << 20
+"""The largest threshold that glibc reaches by itself on 64 bits (mallopt(3)); that of trimming is twice as large."""
+_MALLOC_VARIABLES = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_")
+
+
+def restore_allocator() -> None:
+    """Let glibc keep freed blocks as it does by itself, unless the environment sets its thresholds.
+
+    TensorFlow 2.21 sets one of them when it makes a dataset of a Python iterator, also in `from_generator`. glibc adjusts none of
+    them from then on and gives most freed blocks back to the system: `tf.data` on raw images in the same process had a fifth of
+    its rate.
+    """
+    tunables = os.environ.get("GLIBC_TUNABLES", "")
+    if "glibc.malloc" not in tunables and not any(name in os.environ for name in _MALLOC_VARIABLES):
+        libc = ctypes.CDLL(None)
+        if hasattr(libc, "mallopt"):
+            libc.mallopt(_M_MMAP_THRESHOLD, _USUAL_BYTES)
+            libc.mallopt(_M_TRIM_THRESHOLD, 2 * _USUAL_BYTES)

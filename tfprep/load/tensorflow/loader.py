@@ -14,11 +14,11 @@ import numpy as np
 import tensorflow as tf
 
 from tfprep.errors import LoaderError
-from tfprep.load.accessors import PipelineAccessors, summary
-from tfprep.load.jax_hosts import check_distribution
+from tfprep.load.accessors import PipelineAccessors
+from tfprep.load.jax_loader import check_distribution
 from tfprep.load.outputs import Output
 from tfprep.load.passes import LOOK, Steps
-from tfprep.load.pipeline import Pipeline, repeated
+from tfprep.load.pipeline import Pipeline
 from tfprep.load.reader.batch import Batch
 from tfprep.load.tensorflow.eager_iterator import EagerBatches, is_possible
 from tfprep.load.tensorflow.handover import dataset_of
@@ -66,10 +66,7 @@ class Loader(PipelineAccessors, DatasetOver):
         active = self._eager and is_possible(self.pipeline)
         return with_source(iterator, EagerBatches(self.pipeline, self._epochs, dataset_from, active=active))
 
-    def __repr__(self) -> str:
-        return summary(self.pipeline, "Loader" if self._epochs == 1 else "Loader.repeat()", self._epochs)
-
-    __str__ = __repr__
+    __str__ = PipelineAccessors.__repr__
 
     def repeat(self, count: Any = None, name: str | None = None) -> Any:
         """The epochs one after another in one iterator: `count` of them, or without an end.
@@ -88,8 +85,8 @@ class Loader(PipelineAccessors, DatasetOver):
             LoaderError: `count` is not a number from 1 or None.
         """
         if not self.pipeline.training:
-            return super().repeat(count, name)
-        return make_loader(self.pipeline, repeated(self.pipeline, count))
+            return DatasetOver.repeat(self, count, name)
+        return make_loader(self.pipeline, self._epochs_of(count))
 
 
 def make_loader(pipeline: Pipeline, epochs: int | None = 1) -> Loader:
@@ -109,7 +106,6 @@ def make_loader(pipeline: Pipeline, epochs: int | None = 1) -> Loader:
         check_distribution("loader()", pipeline.options)
     device = pipeline.options.prefetch_to_device
     _check_device(device)
-    pipeline.table.read_ahead()
     return Loader(pipeline, _on_device(pipeline, _dataset(pipeline, epochs)), epochs, eager=device is None)
 
 
