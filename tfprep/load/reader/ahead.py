@@ -16,15 +16,15 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from queue import SimpleQueue
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from tfprep.load.order.schedule import BatchIndices, BatchSchedule, Numbers
-from tfprep.load.reader.files import ByteRange, Fetched
+from tfprep.load.order.schedule import BatchSchedule, Numbers
+from tfprep.load.reader.assembler import BatchAssembler
+from tfprep.load.reader.files import ByteRange
 from tfprep.load.reader.rows import Rows
 
 GAP_BYTES = 64 << 10
@@ -42,24 +42,11 @@ JOIN_S = 5.0
 """Time that `join` waits for requests in flight; those that hang end by their own time-outs."""
 
 
-class RangeSource(Protocol):
-    """Answers of a `BatchAssembler` that the plan needs: where records lie, and which are still to be read from a store."""
-
-    def locate(self, batches: Sequence[BatchIndices]) -> list[Rows]: ...
-
-    def to_fetch(self, records: Numbers, files: Numbers) -> npt.NDArray[np.bool_]: ...
-
-    def byte_ranges(self, rows: Rows) -> tuple[Numbers, Numbers, Numbers]: ...
-
-    @property
-    def fetched(self) -> Fetched: ...
-
-
 class ReadAhead:
     """Fetches what the steps `start`, `start + stride`, ... need. `stop` takes no lock, as that of `Reader`."""
 
     def __init__(
-        self, source: RangeSource, schedule: BatchSchedule, budget: int, *, start: int = 0, stride: int = 1
+        self, source: BatchAssembler, schedule: BatchSchedule, budget: int, *, start: int = 0, stride: int = 1
     ) -> None:
         self._source, self._schedule, self._budget = source, schedule, budget
         self._plan = plan_ranges(source, schedule, self._steps(start, stride), max(budget // 4, 1))
@@ -187,7 +174,7 @@ class ReadAhead:
 
 
 def plan_ranges(
-    source: RangeSource, schedule: BatchSchedule, steps: Iterator[int], most_bytes: int
+    source: BatchAssembler, schedule: BatchSchedule, steps: Iterator[int], most_bytes: int
 ) -> Iterator[list[ByteRange]]:
     """Yield the ranges of consecutive parts of the run, each in the order of first use; none where nothing is to be fetched.
 
@@ -213,7 +200,7 @@ def plan_ranges(
         waiting = [(rows, step, window)] if len(rows) else []
 
 
-def _extend(waiting: list[Any], source: RangeSource, schedule: BatchSchedule, steps: Iterator[int]) -> bool:
+def _extend(waiting: list[Any], source: BatchAssembler, schedule: BatchSchedule, steps: Iterator[int]) -> bool:
     """Add the rows of some more steps; return whether there were any."""
     some = min(PLAN_ROWS if waiting else PLAN_ROWS // 4, schedule.size)  # The first ones soon.
     many = math.ceil(some / schedule.batch_size)
@@ -248,7 +235,7 @@ def _end_of_part(rows: Rows, window: Numbers, most_rows: int, most_bytes: int) -
     return min(last, max(1, int(np.searchsorted(np.cumsum(rows["size"]), most_bytes, "right"))))
 
 
-def _ranges(source: RangeSource, rows: Rows, step: Numbers) -> list[ByteRange]:
+def _ranges(source: BatchAssembler, rows: Rows, step: Numbers) -> list[ByteRange]:
     """Join what lies close together in one file, to ranges of about `REQUEST_BYTES` at most."""
     row, start, stop = source.byte_ranges(rows)
     if not len(row):

@@ -32,11 +32,10 @@ import numpy as np
 
 from tfprep.errors import LoaderError
 from tfprep.fields import Array
+from tfprep.limits import available_memory
 
-SEGMENT_BYTES = 1 << 36
-"""Bytes that are mapped at a time, 64 GiB of addresses. Each mapping takes one file descriptor."""
-LEAST_SEGMENT_BYTES = 1 << 28
-"""The least mapping, where the system allows no larger one (`ulimit -v`)."""
+MOST_BYTES, LEAST_BYTES = 1 << 36, 1 << 28
+"""Bytes that are mapped: 64 GiB of addresses, or twice the machine's memory; and the least, where the system allows no more."""
 
 
 class SharedMemory:
@@ -50,10 +49,23 @@ class SharedMemory:
         self.fd = os.memfd_create("tfprep", os.MFD_CLOEXEC)
         self._process = os.getpid()
         self._lock = threading.Lock()
-        self._segments: list[_Segment] = []
-        self._segments.append(self._new_segment(1))
-        self._used = 0  # of the last segment
+        self._used = 0
         self._spare: dict[int, deque[Array]] = defaultdict(deque)
+        size = max(MOST_BYTES, 2 * available_memory() // mmap.PAGESIZE * mmap.PAGESIZE)
+        while True:
+            try:
+                os.ftruncate(self.fd, size)
+                self._pages = mmap.mmap(self.fd, size, flags=mmap.MAP_SHARED)
+                break
+            except OSError as error:
+                if size // 2 < LEAST_BYTES:
+                    raise LoaderError(
+                        f"this process may not map {LEAST_BYTES:,} bytes that it shares with worker processes "
+                        f"({error.strerror}): raise the limit of addresses (ulimit -v), or use workers='threads'"
+                    ) from error
+                size //= 2
+        self._memory: Array = np.frombuffer(self._pages, np.uint8)
+        self._address = _address(self._memory)
 
     def allocate(self, nbytes: int) -> Array:
         """Page-aligned memory, uint8 [nbytes rounded up to pages]: zeros, or what was freed. LoaderError in a forked process."""
@@ -66,44 +78,26 @@ class SharedMemory:
         with self._lock:
             if self._spare[size]:
                 return self._spare[size].pop()
-            if self._used + size > self._segments[-1].nbytes:
-                self._segments.append(self._new_segment(size))
-                self._used = 0
+            if self._used + size > len(self._memory):
+                raise LoaderError(
+                    f"the {len(self._memory):,} bytes that are shared with worker processes have no room for {size:,} more: "
+                    "raise the limit of addresses (ulimit -v), keep fewer batches, or use workers='threads'"
+                )
             start, self._used = self._used, self._used + size
-            return self._segments[-1].memory[start : start + size]
+            return self._memory[start : start + size]
 
     def offset(self, array: Array) -> int:
         """Return where an array that lies in this memory begins, in bytes from the beginning of the file."""
-        address = array.__array_interface__["data"][0]
-        for segment in self._segments:
-            if segment.address <= address < segment.address + segment.nbytes:
-                return int(segment.offset + address - segment.address)
-        raise ValueError("the array does not lie in this memory")
+        offset = _address(array) - self._address
+        if not 0 <= offset < len(self._memory):
+            raise ValueError("the array does not lie in this memory")
+        return offset
 
     def free(self, memory: Array) -> None:
         """Give the pages of a block back to the system; its addresses are used again. A forked process does nothing."""
-        if os.getpid() != self._process:
-            return
-        address = memory.__array_interface__["data"][0]
-        for segment in self._segments:
-            if segment.address <= address < segment.address + segment.nbytes:
-                segment.pages.madvise(mmap.MADV_REMOVE, address - segment.address, len(memory))
-        self._spare[len(memory)].append(memory)
-
-    def _new_segment(self, nbytes: int) -> _Segment:
-        offset = self._segments[-1].offset + self._segments[-1].nbytes if self._segments else 0
-        size = max(SEGMENT_BYTES, nbytes)
-        while True:
-            try:
-                os.ftruncate(self.fd, offset + size)
-                return _Segment(self.fd, offset, size)
-            except OSError as error:
-                if size // 2 < max(nbytes, LEAST_SEGMENT_BYTES):
-                    raise LoaderError(
-                        f"this process may not map {max(nbytes, LEAST_SEGMENT_BYTES):,} bytes that it shares with worker "
-                        f"processes ({error.strerror}): raise the limit of addresses (ulimit -v), or use workers='threads'"
-                    ) from error
-                size //= 2
+        if os.getpid() == self._process:
+            self._pages.madvise(mmap.MADV_REMOVE, self.offset(memory), len(memory))
+            self._spare[len(memory)].append(memory)
 
     def __del__(self, close: Callable[[int], None] = os.close) -> None:
         if hasattr(self, "fd"):
@@ -114,33 +108,22 @@ class MappedMemory:
     """The same memory in a worker process, by offset."""
 
     def __init__(self, fd: int) -> None:
-        self._fd = fd
-        self._segments: list[_Segment] = []
+        self._memory: Array = np.frombuffer(mmap.mmap(fd, os.fstat(fd).st_size, flags=mmap.MAP_SHARED), np.uint8)
 
     def array(self, offset: int, shape: tuple[int, ...], dtype: Any) -> Array:
         """The array that lies there. ValueError where none does."""
-        for segment in self._segments:
-            if segment.offset <= offset < segment.offset + segment.nbytes:
-                kind = np.dtype(dtype)
-                start, nbytes = offset - segment.offset, math.prod(shape) * kind.itemsize
-                memory = segment.memory[start : start + nbytes]
-                if len(memory) != nbytes:
-                    raise ValueError(f"an array of {nbytes} bytes at {offset} does not lie in the shared memory")
-                typed: Array = memory.view(kind)
-                return typed.reshape(shape)
-        end = self._segments[-1].offset + self._segments[-1].nbytes if self._segments else 0
-        self._segments.append(_Segment(self._fd, end, os.fstat(self._fd).st_size - end))
-        return self.array(offset, shape, dtype)
+        kind = np.dtype(dtype)
+        nbytes = math.prod(shape) * kind.itemsize
+        memory = self._memory[offset : offset + nbytes]
+        if len(memory) != nbytes:
+            raise ValueError(f"an array of {nbytes} bytes at {offset} does not lie in the shared memory")
+        typed: Array = memory.view(kind)
+        return typed.reshape(shape)
 
 
-class _Segment:
-    """A mapped range of the file."""
-
-    def __init__(self, fd: int, offset: int, nbytes: int) -> None:
-        self.offset, self.nbytes = offset, nbytes
-        self.pages = mmap.mmap(fd, nbytes, flags=mmap.MAP_SHARED, offset=offset)
-        self.memory: Array = np.frombuffer(self.pages, np.uint8)
-        self.address = self.memory.__array_interface__["data"][0]
+def _address(array: Array) -> int:
+    address: int = array.__array_interface__["data"][0]
+    return address
 
 
 HUGE_PAGE = 1 << 21
@@ -202,8 +185,8 @@ class _Lease:
     def __init__(self, pool: Buffers, memory: Array) -> None:
         self._pool, self.memory = pool, memory
         self.delivered = self.retired = False
-        address = memory.__array_interface__["data"][0]
-        self.__array_interface__ = {"shape": (len(memory),), "typestr": "|u1", "data": (address, False), "version": 3}
+        data = _address(memory), False
+        self.__array_interface__ = {"shape": (len(memory),), "typestr": "|u1", "data": data, "version": 3}
 
     def __del__(self) -> None:
         if not self.retired:
@@ -288,7 +271,7 @@ def _make_private(memory: Array) -> None:
     """Put a copy that belongs to this process alone in the place of shared memory, at the same addresses."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype = libc.mremap.restype = ctypes.c_void_p
-    target, size = memory.__array_interface__["data"][0], ctypes.c_size_t(len(memory))
+    target, size = _address(memory), ctypes.c_size_t(len(memory))
     protection, flags = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
     copy = libc.mmap(None, size, protection, flags, -1, ctypes.c_long(0))
     if copy != ctypes.c_void_p(-1).value:
