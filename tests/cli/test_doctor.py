@@ -64,7 +64,7 @@ def test_a_folder_that_does_not_exist(run, tmp_path):
 
 
 CASES = {
-    "no OpenCV": ({"_opencv_flavours": lambda: []}, "OpenCV", "problem", "pip install 'tfprep[opencv]'"),
+    "no OpenCV": ({"_opencv_flavours": lambda: []}, "OpenCV", "note", "pip install 'tfprep[opencv]'"),
     "two flavours of OpenCV": (
         {"_opencv_flavours": lambda: ["opencv-python", "opencv-python-headless"], "version": lambda _: "5.0.0"},
         "OpenCV",
@@ -93,6 +93,19 @@ def test_each_finding_has_an_advice(findings, monkeypatch, case):
     finding = findings(**replaced)[name]
     assert finding.status == status
     assert advice in finding.advice
+
+
+@pytest.mark.parametrize(
+    ("hard", "advice"), [(4096, "ulimit -n 4096"), (512, "ulimit -n 512"), (256, "the hard limit")]
+)
+def test_a_low_limit_of_open_files_is_never_advised_again(findings, monkeypatch, hard, advice):
+    import resource
+
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (256, hard))
+    finding = findings()["Open files"]
+    assert finding.status == "problem"
+    assert advice in finding.advice
+    assert "ulimit -n 256" not in finding.advice
 
 
 @pytest.mark.parametrize(

@@ -67,6 +67,28 @@ def test_every_kind_of_change_of_the_raw_files(before, tmp_path, build_folder, p
     assert set(difference.statistics) == {"image"}
 
 
+def test_relabelled_samples_are_named_under_one_key_and_under_two(before, tmp_path, build_folder, photo_of, capsys):
+    def change(raw):
+        (raw / "train/a/04.png").rename(raw / "train/b/04.png")
+
+    difference = rebuilt(before, tmp_path, build_folder, change)
+    assert difference.relabelled == (("train/a/04.png", "train/b/04.png", "a", "b"),)
+    for number in range(3):
+        path = tmp_path / "table" / f"{number}.png"
+        path.parent.mkdir(exist_ok=True)
+        Image.fromarray(photo_of(number, 32, 40)).save(path)
+    for name, labels in (("old", "cat dog cat"), ("new", "cat cat cat")):
+        rows = [f"{number}.png,{label}" for number, label in enumerate(labels.split())]
+        (tmp_path / "table" / f"{name}.csv").write_text("\n".join(["image,label", *rows]) + "\n")
+        table = sources.Table(f"{name}.csv", image="image", label="label")
+        build_folder(tmp_path / "table", tmp_path / name, source=table)
+    difference = compare(open_dataset(tmp_path / "old"), open_dataset(tmp_path / "new"))
+    assert [row[2:] for row in difference.relabelled] == [("dog", "cat")]
+    with pytest.raises(SystemExit):
+        main(["diff", str(tmp_path / "old"), str(tmp_path / "new")])
+    assert "relabelled, the same image file: 1: " in capsys.readouterr().out
+
+
 def test_a_change_of_the_recipe_is_told_from_one_of_the_files(before, tmp_path, build_folder):
     store = {"image": codecs.Jpeg(90), "label": codecs.Scalar()}
     difference = rebuilt(before, tmp_path, build_folder, store=store, variants={"train": 3})

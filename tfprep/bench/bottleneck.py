@@ -26,8 +26,10 @@ MAP_SHARE = 0.5
 SCARCE = 2
 """With room for so few batches in advance, threads wait for the consumer."""
 WAITS_BELOW = 0.6
-"""Reading that keeps less than this share of the cores busy waits for the disk."""
+"""A stage that keeps less than this share of the cores busy waits for a disk, or for other threads."""
 REPEATS = 3
+_LARGE_BATCH = 32
+"""From this size on, larger batches were not measurably faster to hand over."""
 
 
 @dataclass(frozen=True)
@@ -48,11 +50,34 @@ class Change:
 
 
 @dataclass(frozen=True)
+class LoaderFacts:
+    """Facts about the loader that advice depends on.
+
+    Attributes:
+        batch_size: Samples in a batch.
+        prefetch: Batches that the memory budget has room for in advance; None where something else decides, such as a cache.
+        cache: "filling" or "full" where the loader's cache is to hold all records decoded; else "".
+        map_share: With a full cache, the share of the time (0 to 1) that the user's `.map` adds.
+        python: Whether the user's `.map` calls Python for each batch.
+        floats: Arrays of floats, of rank 3 or more, in a batch.
+        images_per_s: Of the loader as it was measured.
+    """
+
+    batch_size: int = 32
+    prefetch: int | None = None
+    cache: str = ""
+    map_share: float = 0.0
+    python: bool = False
+    floats: int = 0
+    images_per_s: float = 0.0
+
+
+@dataclass(frozen=True)
 class Bottleneck:
     """The limit of the loader on this machine, an explanation, and helpful changes, the best first.
 
-    `stage` is a stage of loading, or "processors" (other programs take them), "memory" (no room to load ahead) or "copying" (from
-    the loader's cache).
+    `stage` is a stage of loading, or "processors" (other programs take them), "memory" (no room to load ahead), "filling" (the
+    first epoch decodes for a cache that holds all records) or "copying" (from the loader's full cache).
     """
 
     stage: str
@@ -72,62 +97,86 @@ def explain(
     cores: int,
     changes: Sequence[Change] = (),
     others: float = 0.0,
-    prefetch: int | None = None,
-    behind_cache: float | None = None,
+    facts: LoaderFacts | None = None,
 ) -> Bottleneck:
-    """Explain the bottleneck.
+    """Explain the bottleneck, with the evidence, and with advice that is not followed yet.
 
     Args:
         stages: The measured cost of each stage.
         cores: Usable cores of the machine.
         changes: Other storage forms; those that help against this bottleneck are included.
         others: Share of the cores (0 to 1) that other programs use.
-        prefetch: Batches that the loader's memory budget has room for in advance; None where something else decides.
-        behind_cache: The share of the time (0 to 1) that the user's `.map` adds where the loader's cache has all records decoded;
-            None where it has not.
+        facts: Facts about the loader.
     """
-    if behind_cache is not None:
-        return _behind_cache(behind_cache, stages.limit)
-    stage, top, free = stages.limit, stages.top, cores * (1 - others)
-    waits, top_waits = stage.cores.median < WAITS_BELOW * free, top.cores.median < WAITS_BELOW * free
-    if others > TAKEN and others * cores > top.cores.median / 2 and not waits:
-        words = f"other programs take {others * cores:.1f} of {cores} cores, and the loader gets {top.cores.median:.1f}"
-        return Bottleneck(
-            "processors", f"processors: {words}; end them, and measure again for the loader's own limit", ()
+    facts = facts or LoaderFacts()
+    own = _own_limit(stages, cores, changes, others, facts)
+    top, waits = stages.top.cores.median, _waits(stages.limit, cores, others)
+    # Threads that wait for a disk or sleep in a `.map` lack no processor.
+    waits = waits and stages.limit.name in ("reading", "map") and facts.cache != "full"
+    if others > TAKEN and others * cores > top / 2 and not waits:
+        taken = (
+            f"other programs take {others * cores:.1f} of {cores} cores ({others:.0%}), and the loader gets {top:.1f}"
         )
-    if prefetch is not None and prefetch <= SCARCE and stage.name in ("decoding", "batching") and top_waits:
-        room = f"room for {prefetch} batch{'es' if prefetch > 1 else ''} in advance, {_at_work(top, cores)}"
+        words = f"processors: {taken}; end them, and measure again. Of the loader itself, {own.words}"
+        return Bottleneck("processors", words, own.changes)
+    return own
+
+
+def _waits(stage: StageCost, cores: int, others: float) -> bool:
+    return stage.cores.median < WAITS_BELOW * cores * (1 - others)
+
+
+def _own_limit(
+    stages: StageCosts, cores: int, changes: Sequence[Change], others: float, facts: LoaderFacts
+) -> Bottleneck:
+    stage = stages.limit
+    if facts.cache == "full":
+        return _behind_cache(stages, facts)
+    helping = [change for change in changes if change.speed > 1.1] if stage.name in ("reading", "decoding") else []
+    helping = sorted(helping, key=lambda change: -change.speed)[:3]
+    busy = f"{stage.cores.median:.1f} of {cores} cores busy, {stage.share:.0%} of the time per image"
+    if facts.cache == "filling" and stage.name != "map":
+        words = (
+            f"filling the cache: the first epoch reads and decodes ('{stage.words}' takes most, {busy}) and reaches "
+        )
+        words += f"{stages.top.images_per_s.median:,.0f} images/s; later epochs copy from the cache, and were not reached here"
+        return Bottleneck("filling", words, tuple(helping))
+    few = facts.prefetch is not None and facts.prefetch <= SCARCE
+    if few and stage.name in ("decoding", "batching") and _waits(stages.top, cores, others):
+        room = f"room for {facts.prefetch} batch{'es' if facts.prefetch != 1 else ''} in advance, {busy}"
         return Bottleneck(
             "memory", f"memory: the loader's memory_budget has {room}; raise it, or make batches smaller", ()
         )
-    rate, busy = f"{stage.bytes_per_s.median / 1e6:,.0f} MB/s", _at_work(stage, cores)
     words = {
-        "reading": f"reading: {rate}, {busy}: the disk limits; smaller records, order='block' or a faster disk help"
-        if waits
-        else f"reading: {rate}, {busy}: copying the bytes into memory limits; smaller records help",
-        "decoding": f"decoding: {busy}",
-        "batching": f"batching: {busy}; larger batches or a larger `prefetch` help",
-        "tensorflow": f"handing batches to TensorFlow: {busy}; larger batches help",
-        "map": f"your .map: it adds {stage.share:.0%} of the time per image, {busy}; move its work to the recipe, or use "
-        "TensorFlow ops on whole batches",
+        "reading": "the disk limits; smaller records, order='block' or a faster disk help"
+        if _waits(stage, cores, others)
+        else "copying the bytes into memory limits; smaller records help",
+        "decoding": "",
+        "batching": "",
+        "tensorflow": "larger batches need fewer hand-overs" if facts.batch_size < _LARGE_BATCH else "",
+        "map": _map_advice(facts),
     }[stage.name]
-    helping = [change for change in changes if change.speed > 1.1] if stage.name in ("reading", "decoding") else []
-    return Bottleneck(stage.name, words, tuple(sorted(helping, key=lambda change: -change.speed)[:3]))
+    rate = f"{stage.bytes_per_s.median / 1e6:,.0f} MB/s, " if stage.name == "reading" else ""
+    name = {"tensorflow": "handing batches to TensorFlow", "map": "your .map"}.get(stage.name, stage.name)
+    return Bottleneck(stage.name, f"{name}: {rate}{busy}{'; ' if words else ''}{words}", tuple(helping))
 
 
-def _behind_cache(share: float, first: StageCost) -> Bottleneck:
-    words = f"in the first epoch '{first.words}' takes most of the time, and later epochs copy rows from the loader's full cache"
-    if share > MAP_SHARE:
-        advice = "move its work to the recipe, or use TensorFlow ops on whole batches"
-        return Bottleneck(
-            "map", f"your .map: {words}; the .map then adds {share:.0%} of the time per image: {advice}", ()
-        )
-    advice = "deliver uint8 and cast in the model, or drop fields that are not used"
-    return Bottleneck("copying", f"copying: {words}; to make these faster, {advice}", ())
+def _map_advice(facts: LoaderFacts) -> str:
+    return "move its work to the recipe" + (", or write it with TensorFlow ops" if facts.python else "")
 
 
-def _at_work(stage: StageCost, cores: int) -> str:
-    return f"{stage.cores.median:.1f} of {cores} cores busy"
+def _behind_cache(stages: StageCosts, facts: LoaderFacts) -> Bottleneck:
+    words = f"the first epoch reaches {stages.top.images_per_s.median:,.0f} images/s, of which '{stages.limit.words}' takes most "
+    words += (
+        f"of the time, and later epochs copy rows from the loader's full cache at {facts.images_per_s:,.0f} images/s"
+    )
+    if facts.map_share > MAP_SHARE:
+        advice = _map_advice(facts)
+        words = f"your .map: {words}; the .map then adds {facts.map_share:.0%} of the time per image: {advice}"
+        return Bottleneck("map", words, ())
+    if facts.floats:
+        words += f"; {facts.floats} of the arrays are floats: deliver uint8 and cast in the model"
+    return Bottleneck("copying", f"copying: {words}", ())
 
 
 # --- other forms

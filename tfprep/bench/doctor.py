@@ -137,7 +137,7 @@ def _numbers(text: str) -> tuple[int, ...]:
 def _opencv() -> Finding:
     flavours = _opencv_flavours()
     if not flavours:
-        return Finding("OpenCV", "not installed", "problem", "Builds need it: pip install 'tfprep[opencv]'")
+        return Finding("OpenCV", "not installed", "note", "Builds need it: pip install 'tfprep[opencv]'")
     value = ", ".join(f"{name} {version(name)}" for name in flavours)
     if len(flavours) > 1:
         keep = flavours[-1]
@@ -174,7 +174,12 @@ def _processor_and_memory(folder: Path) -> Iterator[Finding]:
     advice = "TensorFlow and two workers need 2 GiB: end other programs"
     yield Finding("Memory", value, "problem", advice) if free < MEMORY_BYTES else Finding("Memory", value)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    advice = f"A dataset of many shards needs more: ulimit -n {min(hard, 4096) if hard > 0 else 4096}"
+    possible = min(hard, 4096) if hard > 0 else 4096
+    advice = f"A dataset of many shards needs more: ulimit -n {possible}"
+    if possible <= soft:
+        advice = (
+            "A dataset of many shards needs more, and this is the hard limit: an administrator raises it (limits.conf)"
+        )
     value = f"at most {soft:,}"
     yield Finding("Open files", value, "problem", advice) if soft < DESCRIPTORS else Finding("Open files", value)
 

@@ -140,7 +140,12 @@ def write_report(bench: Bench, path: Path) -> list[Path]:
     figures = path.with_suffix(".json")
     text = lines(bench)
     stages = [(one.words, one.images_per_s, f"{one.share:.0%} of the time") for one in bench.stages.costs]
-    charts = [("Images per second up to each stage, and the share of the time that it adds", stages)]
+    cached = bench.settings.get("cache", {}).get("kind", "none") != "none"
+    if cached:
+        filled = "from its cache" if bench.rounds.settled(LOADER) else "while its cache fills"
+        stages.append((f"the loader, {filled}", bench.rounds.images_per_s(LOADER), "cached"))
+    epoch = ", in the first epoch, without the loader's cache" if cached else ""
+    charts = [(f"Images per second up to each stage, and the share of the time that it adds{epoch}", stages)]
     if bench.baselines:
         compared = [
             (
@@ -153,10 +158,11 @@ def write_report(bench: Bench, path: Path) -> list[Path]:
         charts.append(
             ("Images per second beside baselines", [("tfprep", bench.rounds.images_per_s(LOADER), ""), *compared])
         )
+    where = f", {stages[-1][0].removeprefix('the loader, ')}" if cached else ""
     page = render(
         "bench/report.html.j2",
         name=f"{bench.folder.name}, {bench.split}",
-        verdict=[f"{_whole(bench.rounds.images_per_s(LOADER))} images/s", *bench.limit.lines()]
+        verdict=[f"{_whole(bench.rounds.images_per_s(LOADER))} images/s{where}", *bench.limit.lines()]
         + (
             [f"Beside a step of {1000 * bench.against.step_s:.1f} ms: {bench.against.words()}"] if bench.against else []
         ),

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from tfprep.bench.bottleneck import Bottleneck, changes_of, explain
+from tfprep.bench.bottleneck import Bottleneck, LoaderFacts, changes_of, explain
 from tfprep.bench.loaders import Iteration, Map, check_map, loader_candidate, opened
 from tfprep.bench.machine import Machine, cached_share, drop_cache, this_machine
 from tfprep.bench.rounds import Budget, Candidate, Rounds, compare
@@ -145,7 +145,7 @@ def bench(
     loader = loader_candidate(data, split, size, name=LOADER, map_function=function, **options.loader)
     if function is not None:
         check_map(loader)
-    settings = settings_of(loader)
+    settings, python, floats = settings_of(loader)
     cache = settings.get("cache", {})
     keeps_all = cache.get("kind") == "decoded" and cache.get("capacity", 0) >= cache.get("of", 1)
     candidates = [*stage_candidates(data, split, size, function, **options.loader), loader, *baselines]
@@ -156,16 +156,23 @@ def bench(
     rounds = compare(candidates, options.budget)
     stages = stage_costs(rounds)
     others = rounds.others or 0.0
-    behind_cache = (
-        None  # the share of the time per image that the user's `.map` adds to a loader that copies from its cache
+    full = keeps_all and rounds.settled(LOADER)
+    mapped = full and UNMAPPED in rounds.measurements
+    facts = LoaderFacts(
+        batch_size=size,
+        prefetch=None
+        if options.loader.get("prefetch") or cache.get("kind") == "decoded"
+        else settings.get("memory", {}).get("prefetch"),
+        cache="full" if full else "filling" if keeps_all else "",
+        map_share=max(0.0, 1 - rounds.ratio(LOADER, UNMAPPED).median) if mapped else 0.0,
+        python=python,
+        floats=floats,
+        images_per_s=rounds.images_per_s(LOADER).median,
     )
-    if keeps_all and rounds.settled(LOADER):
-        behind_cache = max(0.0, 1 - rounds.ratio(LOADER, UNMAPPED).median) if UNMAPPED in rounds.measurements else 0.0
     # No recipe stores what an index refers to in another form.
-    rebuilt = options.changes and data.manifest.imported is None and behind_cache is None
+    rebuilt = options.changes and data.manifest.imported is None and not full
     changes = changes_of(data, split, stages, machine.cores * (1 - others)) if rebuilt else []
-    prefetch = settings.get("memory", {}).get("prefetch") if options.loader.get("prefetch") is None else None
-    limit = explain(stages, machine.cores, changes, others, prefetch, behind_cache)
+    limit = explain(stages, machine.cores, changes, others, facts)
     names = tuple(candidate.name for candidate in baselines)
     result = Bench(
         data.path, split, data.split(split).samples, options, machine, cached, settings, rounds, stages, limit, names
@@ -194,16 +201,22 @@ def files_of(data: Data, split: str) -> list[Path]:
     return files
 
 
-def settings_of(candidate: Candidate) -> dict[str, Any]:
-    """The report of a loader that has read nothing, without its counters."""
-    iteration = candidate.open()
+def settings_of(candidate: Candidate) -> tuple[dict[str, Any], bool, int]:
+    """A loader's report before it reads, without counters; whether its `.map` calls Python; how many of its arrays are floats."""
+    import tensorflow as tf
+
+    from tfprep.load.tensorflow.private import datasets_behind, python_functions
+
+    iteration: Any = candidate.open()
     try:
-        report = dict(iteration.loader.report())  # type: ignore[attr-defined]
+        report = dict(iteration.loader.report())
+        python = any(python_functions(dataset) for dataset in datasets_behind(iteration.batches))
+        specs = tf.nest.flatten(iteration.loader.element_spec)
     finally:
-        iteration.close()  # type: ignore[attr-defined]
+        iteration.close()
     report.pop("stats", None)
     report["cache"] = {name: value for name, value in report["cache"].items() if name not in ("records", "bytes")}
-    return report
+    return report, python, sum(spec.dtype.is_floating and (spec.shape.rank or 0) >= 3 for spec in specs)
 
 
 def _colder(candidate: Candidate, files: Sequence[Path]) -> Candidate:

@@ -38,6 +38,7 @@ class Difference:
         renamed: Of these, those of one image file (the same `image_digest`), as pairs of the old and the new key.
         moved: Samples in another split, by `old -> new`.
         raw_changed: Samples whose files or values differ.
+        relabelled: Of those and of `renamed`, those of one image file under another label: old key, new key, old and new label.
         recipe_changed: Samples of equal files and values whose records differ.
         samples: By split, the number of samples of the first and of the second dataset; 0 where there is no such split.
         variants: By split that both have, the numbers of variants where they differ.
@@ -54,6 +55,7 @@ class Difference:
     renamed: tuple[tuple[str, str], ...]
     moved: Mapping[str, KeyList]
     raw_changed: KeyList
+    relabelled: tuple[tuple[str, str, str, str], ...]
     recipe_changed: KeyList
     samples: Mapping[str, tuple[int, int]]
     variants: Mapping[str, tuple[int, int]]
@@ -95,13 +97,15 @@ def compare(old: Dataset, new: Dataset, most_keys: int = 1000) -> Difference:
     removed = np.setdiff1d(np.arange(len(a.keys)), place[both])
     raw = both[~_equal(a.sources, place[both], b.sources, both)]
     same = np.setdiff1d(both, raw)
+    renamed = list(_renamed(a, removed, b, added))
     recipe = same[a.record[place[same]] != b.record[same]]
     return Difference(
         added=_listed(b.keys, added, most_keys),
         removed=_listed(a.keys, removed, most_keys),
-        renamed=tuple(_renamed(a, removed, b, added))[:most_keys],
+        renamed=tuple((a.key(row), b.key(other)) for row, other in renamed[:most_keys]),
         moved=dict(_moved(a, b, place, both, most_keys)),
         raw_changed=_listed(b.keys, raw, most_keys),
+        relabelled=tuple(_relabelled(a, b, [*zip(place[raw].tolist(), raw.tolist(), strict=True), *renamed]))[:most_keys],
         recipe_changed=_listed(b.keys, recipe, most_keys),
         samples={name: (_size(old, name), _size(new, name)) for name in dict.fromkeys([*old.splits, *new.splits])},
         variants=_unequal({n: s.variants for n, s in old.splits.items()}, {n: s.variants for n, s in new.splits.items()}, 0),
@@ -125,13 +129,28 @@ class _Samples:
     """
 
     def __init__(self, data: Dataset) -> None:
-        columns = ["key", "split", "source_digest", "image_digest", "size", "payload_crc"]
+        columns = ["key", "split", "source_digest", "image_digest", "size", "payload_crc", "label"]
         table = pa.concat_tables([data.index(split, 0, columns) for split in data.splits]).combine_chunks()
         self.keys, self.splits = table["key"].cast(pa.string()), table["split"].cast(pa.string())
         nulls = pa.chunked_array([pa.nulls(len(table), pa.binary(16))])
         self.images = table["image_digest"] if "image_digest" in table.column_names else nulls
+        self._labels = table["label"] if "label" in table.column_names else None
+        labels = (name for name, spec in data.fields.items() if spec.kind == "label")
+        self._classes = data.manifest.classes.get(next(labels, ""), ())
         self.record = np.concatenate([_records(data, split) for split in data.splits])
         self.sources = table["source_digest"] if data.manifest.imported is None else pa.chunked_array([self.record])
+
+    def key(self, row: int) -> str:
+        return str(self.keys[row].as_py())
+
+    def label(self, row: int) -> str | None:
+        """Return the label of a sample in words, the names of its classes where they have any; None without a label."""
+        value = None if self._labels is None else self._labels[row].as_py()
+        if value is None:
+            return None
+        numbers = value if isinstance(value, list) else [value]
+        known = [self._classes[n] if isinstance(n, int) and 0 <= n < len(self._classes) else n for n in numbers]
+        return ", ".join(map(str, known))
 
 
 def _records(data: Dataset, split: str) -> Array:
@@ -157,13 +176,20 @@ def _listed(keys: pa.ChunkedArray, rows: Array, most: int) -> KeyList:
     return KeyList(len(rows), tuple(keys.take(pa.array(rows[:most])).to_pylist()))
 
 
-def _renamed(a: _Samples, removed: Array, b: _Samples, added: Array) -> Iterator[tuple[str, str]]:
+def _renamed(a: _Samples, removed: Array, b: _Samples, added: Array) -> Iterator[tuple[int, int]]:
     images = {
         image: row for row, image in zip(removed.tolist(), a.images.take(pa.array(removed)).to_pylist(), strict=True)
     }
     for row, image in zip(added.tolist(), b.images.take(pa.array(added)).to_pylist(), strict=True):
         if image is not None and image in images:
-            yield a.keys[images.pop(image)].as_py(), b.keys[row].as_py()
+            yield images.pop(image), row
+
+
+def _relabelled(a: _Samples, b: _Samples, pairs: Sequence[tuple[int, int]]) -> Iterator[tuple[str, str, str, str]]:
+    for row, other in pairs:
+        labels, image = (a.label(row), b.label(other)), a.images[row].as_py()
+        if image is not None and image == b.images[other].as_py() and None not in labels and labels[0] != labels[1]:
+            yield a.key(row), b.key(other), str(labels[0]), str(labels[1])
 
 
 def _moved(a: _Samples, b: _Samples, place: Array, both: Array, most: int) -> Iterator[tuple[str, KeyList]]:

@@ -64,6 +64,10 @@ class MemoryReport:
         if self.measured_peak is not None:
             sizes["one step, measured"] = self.measured_peak
         lines = [f"{name:24s}{size / _MB:12,.1f} MB" for name, size in sizes.items()]
+        if self.measured_peak is None:
+            lines.append(
+                "without activations, which are measured on a GPU with TensorFlow alone; find_batch_size tries what fits"
+            )
         return "\n".join([f"batch of {self.batch_size}", *lines])
 
 
