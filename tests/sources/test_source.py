@@ -108,6 +108,7 @@ def test_public_names() -> None:
     assert set(sources.__all__) == {
         *(
             "Archives",
+            "Arrays",
             "Coco",
             "CocoPanoptic",
             "FieldDecoder",

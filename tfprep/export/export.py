@@ -80,5 +80,7 @@ def _left_out(data: Dataset, to: Format, variant: int, splits: list[str]) -> Ite
         )
     else:
         yield from (
-            f"class names of {name}: labels are numbers there" for name in data.manifest.classes if name in data.fields
+            f"class names of {name}: labels are numbers there"
+            for name in data.manifest.classes
+            if name in data.fields and data.fields[name].kind != "label"
         )

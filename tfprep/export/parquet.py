@@ -55,13 +55,9 @@ def _features(data: Dataset, encoded: set[str]) -> dict[str, Any]:
     """Columns that are more than their Arrow type says, as Hugging Face's datasets writes them."""
     features: dict[str, Any] = {name: {"_type": "Image"} for name in data.fields if name in encoded}
     for name, spec in data.fields.items():
-        if (
-            spec.kind == "label"
-            and spec.shape == ()
-            and spec.dtype == "int64"
-            and (names := data.manifest.classes.get(name))
-        ):
-            features[name] = {"names": list(names), "_type": "ClassLabel"}
+        if spec.kind == "label" and spec.dtype == "int64" and (names := data.manifest.classes.get(name)):
+            classes = {"names": list(names), "_type": "ClassLabel"}
+            features[name] = classes if spec.shape == () else {"feature": classes, "_type": "Sequence"}
     return features
 
 

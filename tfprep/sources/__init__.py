@@ -12,6 +12,7 @@ from tfprep.lazy import lazy_names
 if TYPE_CHECKING:
     from tfprep.sources.annotations import Coco, CocoPanoptic, LabelMe, ObjectTable, Voc, Yolo
     from tfprep.sources.archives import Archives
+    from tfprep.sources.arrays import Arrays
     from tfprep.sources.folder import Folder
     from tfprep.sources.leaks import GroupFile, Without
     from tfprep.sources.paired import Paired, ade20k, camvid, cityscapes
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
     from tfprep.sources.video import Video
 
 __all__ = [
-    "Archives", "Coco", "CocoPanoptic", "Entry", "FieldDecoder", "Folder", "Fractions", "GroupFile", "LabelMe", "Listing",
-    "ObjectTable", "Paired", "Pixels", "Source", "Table", "Video", "Voc", "Without", "Yolo", "ade20k", "camvid",
+    "Archives", "Arrays", "Coco", "CocoPanoptic", "Entry", "FieldDecoder", "Folder", "Fractions", "GroupFile", "LabelMe",
+    "Listing", "ObjectTable", "Paired", "Pixels", "Source", "Table", "Video", "Voc", "Without", "Yolo", "ade20k", "camvid",
     "cityscapes", "read_files",
 ]  # fmt: skip
 
@@ -32,6 +33,7 @@ __getattr__, __dir__ = lazy_names(
     {
         "annotations": ["Coco", "CocoPanoptic", "LabelMe", "ObjectTable", "Voc", "Yolo"],
         "archives": ["Archives"],
+        "arrays": ["Arrays"],
         "folder": ["Folder"],
         "leaks": ["GroupFile", "Without"],
         "paired": ["Paired", "ade20k", "camvid", "cityscapes"],

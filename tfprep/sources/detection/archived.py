@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
-from tfprep.errors import RecipeError, SourceError
-from tfprep.fields import Kind
+from tfprep.errors import SourceError
+from tfprep.fields import Kind, field_name_fault
 from tfprep.sources.archives import Archives, members, plain_archive, split_name
 from tfprep.sources.detection.folders import folders
 from tfprep.sources.detection.guess import BY_CLASS, FRACTIONS, LayoutGuess, Refusal
 from tfprep.sources.detection.inventory import ANNOTATIONS, Inventory, suffix_of
-from tfprep.sources.detection.pairs import MASK_WORD, SPLIT_NAMES, split_pattern
+from tfprep.sources.detection.pairs import IMAGE_WORD, MASK_WORD, files_by_split
 from tfprep.sources.folder import Folder
 from tfprep.sources.patterns import IMAGE_SUFFIXES, compile_pattern
 from tfprep.sources.walk import walk
@@ -31,26 +29,13 @@ def archives(folder: Path) -> LayoutGuess | None:
         paths = [found.path for found in walk(folder, compile_pattern(f"**/*{suffix}", "detect"), Counter())]
         if not paths:
             continue
-        pattern = _split_pattern(paths, suffix) or f"**/*{suffix}"
+        pattern = files_by_split(paths, suffix) or f"**/*{suffix}"
         by_split = "{split}" in pattern
         names = [member.name for member in islice(members(plain_archive(folder / paths[0]), Counter()), _MEMBERS_READ)]
         guess = _guess(
             folder / paths[0], pattern, len(paths), Counter(split_name(name)[1].lower() for name in names), by_split
         )
         return None if guess is None else _with_folders(guess, folder / paths[0], names)
-    return None
-
-
-def _split_pattern(paths: list[str], suffix: str) -> str | None:
-    """The pattern whose `{split}` is the folder of the archives, or a word in their names; None where they have no such word."""
-    heads = {path.split("/")[0].lower() if "/" in path else "" for path in paths}
-    if heads <= SPLIT_NAMES:
-        return f"{{split}}/**/*{suffix}"
-    for shard in (r"(?!)", r"\d+"):  # shards differ in their numbers
-        patterns = {re.sub(shard, "*", split_pattern(path)) for path in paths}
-        with suppress(RecipeError):
-            if len(patterns) == 1 and "{split}" in compile_pattern(next(iter(patterns)), "detect").text:
-                return patterns.pop()
     return None
 
 
@@ -85,19 +70,24 @@ def _with_folders(guess: LayoutGuess, archive: Path, names: list[str]) -> Layout
 
 def _guess(archive: Path, pattern: str, count: int, endings: Counter[str], by_split: bool) -> LayoutGuess | None:
     images = [ending for ending in endings if f".{ending}" in IMAGE_SUFFIXES]
+    images = images or [
+        one for one in endings if IMAGE_WORD.fullmatch(one.partition(".")[0]) and suffix_of(one) in IMAGE_SUFFIXES
+    ]
     if not images:
         return None
-    label = "cls" if "cls" in endings else None
+    label = next((ending for ending in endings if ending.rpartition(".")[2] == "cls"), None)
     fields: dict[str, tuple[Kind, str]] = {}
     for ending in endings:
         first, _, last = ending.partition(".")
         if last and f".{last}" in IMAGE_SUFFIXES and MASK_WORD.fullmatch(first):
             fields.setdefault("mask", ("mask", ending))
-    if "txt" in endings:
-        fields["text"] = ("text", "txt")
+    for ending in endings:  # our own exports have the key of each sample as key.txt
+        name, _, last = f"text.{ending}".rpartition(".") if ending == "txt" else ending.rpartition(".")
+        if last == "txt" and name != "key" and field_name_fault(name) == "" and name not in ("image", "label"):
+            fields[name] = ("text", ending)
     fractions = BY_CLASS if label else FRACTIONS
     source = Archives(pattern, tuple(images), label, fields=fields, splits=None if by_split else fractions)
-    known = {*images, label, *(ending for _, ending in fields.values())}
+    known = {*images, label, "key.txt", *(ending for _, ending in fields.values())}
     others = sorted(ending for ending in endings if ending not in known)
     count_of_images = sum(endings[ending] for ending in images)
     notes = [one for one in others if f".{one}" in ANNOTATIONS and 2 * endings[one] < count_of_images]

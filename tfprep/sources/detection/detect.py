@@ -15,9 +15,10 @@ from typing import TypeAlias
 from tfprep.errors import SourceError
 from tfprep.sources.annotations import Coco, CocoPanoptic, LabelMe, ObjectTable, Voc, Yolo
 from tfprep.sources.archives import Archives
+from tfprep.sources.arrays import Arrays
 from tfprep.sources.detection.annotated import labelme, presets, voc, yolo
 from tfprep.sources.detection.archived import archives
-from tfprep.sources.detection.bundled import parquet_images, videos
+from tfprep.sources.detection.bundled import arrays, parquet_images, videos
 from tfprep.sources.detection.coco import coco
 from tfprep.sources.detection.facts import PAGES, Facts, look
 from tfprep.sources.detection.folders import folders, pairs
@@ -35,16 +36,22 @@ from tfprep.sources.table import Table
 
 _OfPixels: TypeAlias = Folder | Paired | Table | Archives | Coco | CocoPanoptic | Voc | Yolo | LabelMe | ObjectTable
 """The sources with the option `pixels`."""
-_WRITE_FILES = "write an image file for each sample with Pillow"
+_TO_ARRAYS = "init reads the .npz that this line writes: python -c "
+_OF_KERAS = (
+    '"import keras, numpy; (a, b), (c, d) = keras.datasets.{0}.load_data(); '
+    "numpy.savez('{0}.npz', x_train=a, y_train=b, x_test=c, y_test=d)\""
+)
 _OTHER_FILES = {
     r".*tfrecords?(?:[.-].*)?|.*\.tfrec|.*\.record": "TFRecords: `tfprep index 'PATTERN' SPLIT` reads them where they are",
-    r".*-idx[1-4]-ubyte(?:\.gz)?": f"MNIST's idx files: keras.datasets.mnist.load_data() reads them; {_WRITE_FILES}",
-    r"data_batch_\d+(?:\.bin)?|test_batch(?:\.bin)?": "CIFAR's batches: keras.datasets.cifar10.load_data() reads them; "
-    + _WRITE_FILES,
-    r".*\.(?:h5|hdf5)": f"HDF5: read it with h5py, and {_WRITE_FILES}",
-    r".*\.(?:npy|npz)": f"NumPy arrays: read them with numpy.load, and {_WRITE_FILES}",
-    r".*\.mat": f"MATLAB files: read them with scipy.io.loadmat, and {_WRITE_FILES}",
-    r".*\.(?:pkl|pickle)": f"pickles, which run code when they are read: {_WRITE_FILES}",
+    r".*[.-]idx[1-4]-ubyte(?:\.gz)?": f"MNIST's idx files; {_TO_ARRAYS}{_OF_KERAS.format('mnist')}",
+    r"data_batch_\d+(?:\.bin)?|test_batch(?:\.bin)?": f"CIFAR's batches; {_TO_ARRAYS}{_OF_KERAS.format('cifar10')}",
+    r".*\.(?:h5|hdf5)": f"HDF5; {_TO_ARRAYS}\"import h5py, numpy; f = h5py.File('FILE'); "
+    "numpy.savez('data.npz', **{name: f[name][:] for name in f})\"",
+    r".*\.mat": f"MATLAB; {_TO_ARRAYS}\"import numpy, scipy.io; f = scipy.io.loadmat('FILE'); "
+    "numpy.savez('data.npz', x=f['X'].transpose(3, 0, 1, 2), y=f['y'])\", for an array X [H, W, C, N] as in SVHN",
+    r".*\.(?:pkl|pickle)": "pickles, which run code when they are read: write an image file for each sample with Pillow",
+    r".*\.arrow": "Arrow of Hugging Face: datasets.load_from_disk(FOLDER)['train'].to_parquet('train.parquet') writes Parquet",
+    r".*\.mdb": "LMDB: write an image file for each sample with Pillow",
 }
 """What a folder without images may hold instead, and the way out."""
 
@@ -121,7 +128,7 @@ def _refused(tree: Inventory, refused: Sequence[Refusal], layout: Layout | None)
 
 
 def _without_images(tree: Inventory) -> Detected:
-    for bundled in (archives, parquet_images, videos):
+    for bundled in (archives, parquet_images, videos, arrays):
         if (guess := bundled(tree.root)) is not None:
             return looked(guess, tree)
     names = [name for files in tree.others.values() for few in files.values() for name in few]
@@ -172,6 +179,8 @@ def _annotation_files(source: Source) -> list[Pattern]:
     ]
     if isinstance(source, Yolo) and source.labels is None:
         texts.append("**/*.txt")
+    if isinstance(source, Arrays):
+        texts = [text.partition(":")[0] for text in (source.image, source.label or "") if text]
     if isinstance(source, Folder):
         texts += map(literal, source.labels.values())
     return [compile_pattern(text, "detect") for text in texts if isinstance(text, str)]

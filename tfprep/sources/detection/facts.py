@@ -191,6 +191,8 @@ def _opened(
             if size is not None:
                 sizes.append(size)
             made = {name: decoder.decode(raw, size) for name, decoder in decoders.items()}
+            if "image" not in raw:
+                forms[f"{made['image'].dtype} [H, W, {made['image'].shape[2]}]"] += 1
             for name, found in numbers.items():
                 found.update(np.unique(made[name] if name in made else decode_mask(raw[name])).tolist())
         except SampleError as error:

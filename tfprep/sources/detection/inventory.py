@@ -22,11 +22,11 @@ NAMES_KEPT = 64
 ANNOTATIONS = frozenset((
     *(".json", ".jsonl", ".ndjson", ".geojson", ".xml", ".txt", ".csv", ".tsv", ".yaml", ".yml", ".parquet", ".arrow"),
     *(".names", ".data", ".mat", ".npy", ".npz", ".h5", ".hdf5", ".pkl", ".pickle", ".xls", ".xlsx", ".svg"),
-    *(".tfrecord", ".tfrecords", ".tar", ".zip", ".gz", ".tgz"),
+    *(".tfrecord", ".tfrecords", ".tar", ".zip", ".gz", ".tgz", ".mdb"),
 ))  # fmt: skip
 """The suffixes of files that may hold labels, boxes, masks or further samples."""
 _SAMPLES = re.compile(
-    r".*tfrecords?(?:[.-].*)?|.*\.tfrec|.*\.record|.*-idx[1-4]-ubyte|data_batch_\d+|test_batch", re.IGNORECASE
+    r".*tfrecords?(?:[.-].*)?|.*\.tfrec|.*\.record|.*[.-]idx[1-4]-ubyte|data_batch_\d+|test_batch", re.IGNORECASE
 )
 """Names of files that hold many samples each, and have no suffix of their own."""
 _NOTES = re.compile(r"(?:readme|licen[cs]e|copying|changelog|requirements|citation|authors|notice)\b.*", re.IGNORECASE)

@@ -8,10 +8,12 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import NamedTuple, TypeAlias
 
+from tfprep.errors import RecipeError
 from tfprep.sources.detection.inventory import Inventory
-from tfprep.sources.patterns import literal
+from tfprep.sources.patterns import compile_pattern, literal
 
 SPLIT_NAMES = frozenset(
     ("train", "training", "trainval", "val", "valid", "validation", "dev", "test", "testing", "eval", "holdout")
@@ -55,6 +57,19 @@ def splits_of_paths(paths: Iterable[str]) -> str | None:
         folders = {one[place] if len(one) > place else "" for one in parts}
         if len(folders) > 1 and {folder.lower() for folder in folders} <= SPLIT_NAMES:
             return f"{'*/' * place}{{split}}/**"
+    return None
+
+
+def files_by_split(paths: Sequence[str], suffix: str) -> str | None:
+    """Return the pattern of files whose `{split}` is their folder, or a word in their names; None where there is no such word."""
+    heads = {path.split("/")[0].lower() if "/" in path else "" for path in paths}
+    if heads <= SPLIT_NAMES:
+        return f"{{split}}/**/*{suffix}"
+    for shard in (r"(?!)", r"\d+"):  # shards differ in their numbers
+        patterns = {re.sub(shard, "*", split_pattern(path)) for path in paths}
+        with suppress(RecipeError):
+            if len(patterns) == 1 and "{split}" in compile_pattern(next(iter(patterns)), "detect").text:
+                return patterns.pop()
     return None
 
 

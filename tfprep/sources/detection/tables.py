@@ -273,7 +273,7 @@ def _existing(tree: Inventory, paths: Sequence[str]) -> bool:
 
 def _is_mask(column: str) -> bool:
     return (
-        MASK_WORD.fullmatch(re.sub(r"[_ ]?(?:path|file|filename|name)$", "", column, flags=re.IGNORECASE)) is not None
+        MASK_WORD.fullmatch(re.sub(r"[_ ]?(?:path|file_?name|file|name)$", "", column, flags=re.IGNORECASE)) is not None
     )
 
 
@@ -306,8 +306,7 @@ def _joint(pattern: str, seen: _Seen, column: str, image: str, looked: Mapping[s
     """The path of the images for the tables of several splits, and the tables that it fits: with the split in it, or without."""
     compiled = compile_pattern(pattern, "detect")
     split_of = {path: (compiled.match_path(path) or {}).get("split", "") for path in looked}
-    word = rf"(?<![A-Za-z{{]){re.escape(split_of[seen.path])}(?![A-Za-z}}])"
-    by_split = re.sub(word, "{split}", image)
+    by_split = re.sub(_word(split_of[seen.path]), "{split}", image)
     alike = [path for path, one in looked.items() if set(_needed(seen)) <= set(one.columns)]
     best: tuple[str, list[str]] = (image, [seen.path])
     for template in (image, by_split):
@@ -315,6 +314,10 @@ def _joint(pattern: str, seen: _Seen, column: str, image: str, looked: Mapping[s
         if seen.path in fits and (len(fits), template == by_split) >= (len(best[1]), True):
             best = template, fits
     return best
+
+
+def _word(split: str) -> str:
+    return rf"(?<![A-Za-z{{]){re.escape(split)}(?![A-Za-z}}])"
 
 
 def _needed(seen: _Seen) -> list[str]:
@@ -337,7 +340,11 @@ def _samples(
         c: ("text", c) for c in seen.columns if c.lower() in _TEXTS and c not in seen.paths
     }
     masks = [c for c in seen.paths if c != column and _is_mask(c)]
-    fields |= {"mask": ("mask", seen.paths[masks[0]])} if masks else {}
+    if masks:
+        path = seen.paths[masks[0]]
+        split = next((word[0] for word in SPLIT_WORD.finditer(seen.path)), "")
+        by_split = "{split}" in image and re.sub(_word(split), "{split}", path)
+        fields["mask"] = ("mask", by_split or path)
     boxes, format = next(((c, f) for c in seen.columns if (f := _nested_boxes(tree, seen, image, c))), ("", None))
     doubts = []
     if format is not None:
@@ -402,7 +409,8 @@ def _flag_columns(seen: _Seen) -> tuple[str, ...] | None:
 def _only_other(seen: _Seen, image: str) -> tuple[Kind, str] | None:
     """The only column beside the images', and what it may hold: classes, numbers, or text where all cells differ."""
     of_image = path_columns(path_template(image), by_file=True)
-    others = [column for column in seen.columns if column not in of_image and column not in seen.paths and column]
+    names = [column for column in seen.columns if column and _plain(column) not in ("key", "id", "index")]
+    others = [column for column in names if column not in of_image and column not in seen.paths]
     values = [value for value in seen.columns[others[0]] if value not in (None, "")] if len(others) == 1 else []
     distinct = len({str(value) for value in values})
     if distinct < 2:

@@ -1,0 +1,124 @@
+"""Arrays of NumPy's files, compared with what was saved; and what is no array of images."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.sources.building import built
+from tfprep.errors import RecipeError, SourceError
+from tfprep.sources import Arrays, Fractions
+from tfprep.sources.detection.detect import detect
+
+RGB = np.random.default_rng(0).integers(0, 256, (6, 8, 10, 3)).astype(np.uint8)
+
+
+@pytest.fixture(autouse=True)
+def staging(tmp_path, monkeypatch):
+    monkeypatch.setenv("TFPREP_STAGING", str(tmp_path / "staging"))
+
+
+@pytest.mark.parametrize(
+    ("images", "first", "expected"),
+    [
+        (RGB, False, RGB),
+        (RGB[..., 0], False, np.repeat(RGB[..., :1], 3, axis=3)),
+        (RGB.transpose(0, 3, 1, 2).copy(), True, RGB),
+        (RGB.astype(">u2") * 200, False, RGB.astype(np.uint16) * 200),
+        (RGB / 255, False, (RGB / 255).astype(np.float32)),
+    ],
+    ids=["RGB", "gray", "channels first", "big-endian", "float64"],
+)
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed], ids=["npz", "compressed"])
+def test_rows_of_arrays(tmp_path, images, first, expected, save):
+    (tmp_path / "raw").mkdir()
+    save(
+        tmp_path / "raw/d.npz",
+        x_train=images[:4],
+        y_train=np.array([[3], [7], [3], [7]]),
+        x_test=images[4:],
+        y_test=[3, 7],
+    )
+    np.save(tmp_path / "raw/x.npy", images)
+    source = Arrays("d.npz:x_{split}", "d.npz:y_{split}", channels_first=first)
+    fields, rejects = built(source, tmp_path / "raw", tmp_path / "out")
+    assert not rejects
+    for number in range(6):
+        key = f"d.npz/x_train/{number}" if number < 4 else f"d.npz/x_test/{number - 4}"
+        np.testing.assert_array_equal(fields[key]["image"], expected[number])
+        assert (fields[key]["split"], fields[key]["label"]) == ("train" if number < 4 else "test", number % 2)
+    assert source.scan(tmp_path / "raw").classes == {"label": ("3", "7")}
+    fields, _ = built(Arrays("x.npy", channels_first=first), tmp_path / "raw", tmp_path / "plain")
+    np.testing.assert_array_equal(fields["x.npy/5"]["image"], expected[5])
+
+
+LAYOUTS = [
+    ({"x.npy": RGB, "y.npy": np.arange(6) % 2}, "Arrays(image='x.npy', label='y.npy', splits="),
+    (
+        {
+            "train_images.npy": RGB,
+            "train_labels.npy": np.arange(6),
+            "test_images.npy": RGB,
+            "test_labels.npy": np.arange(6),
+        },
+        "Arrays(image='{split}_images.npy', label='{split}_labels.npy')",
+    ),
+    (
+        {"d.npz": {"x_train": RGB, "y_train": np.arange(6), "x_val": RGB, "y_val": np.arange(6)}},
+        "Arrays(image='d.npz:x_{split}', label='d.npz:y_{split}')",
+    ),
+    ({"x.npy": RGB.transpose(0, 3, 1, 2).copy()}, "Arrays(image='x.npy', channels_first=True"),
+]
+
+
+@pytest.mark.parametrize(("files", "expected"), LAYOUTS, ids=["pair", "splits", "npz", "channels first"])
+def test_init_recognises_arrays(tmp_path, files, expected):
+    save(tmp_path, files)
+    found = detect(tmp_path)
+    assert expected in repr(found.source)
+    assert sum(found.facts.splits.values()) == 6 * sum("x" in name or "image" in name for name in str(files).split("'")[1::2]
+                                                       if "label" not in name and "npz" not in name)  # fmt: skip
+    assert not any("does not read" in line for line in found.lines())
+
+
+def save(root: Path, files: dict[str, object]) -> None:
+    for name, content in files.items():
+        if isinstance(content, dict):
+            np.savez(root / name, **content)
+        else:
+            np.save(root / name, content, allow_pickle=True)
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({"a.npy": RGB, "b.npy": RGB}, "nothing says which array holds the images: a.npy uint8"),
+        ({"a.npy": RGB[0]}, "this is one image, or N of one height"),
+        ({"a.npy": np.array([{"a": 1}] * 3, object)}, "nothing says which array holds the images"),
+        ({"a.npy": RGB.astype(np.int64)}, r"of uint8, uint16, float32, float64 in C order; got int64 \[6, 8, 10, 3\]"),
+        ({"a.npy": np.asfortranarray(RGB)}, "in Fortran order"),
+        ({"x.npy": RGB, "y.npy": np.arange(6) + 0.5}, "classes are whole numbers or names; got float64 with fractions"),
+    ],
+)
+def test_what_is_no_array_of_images_is_named(tmp_path, files, message):
+    save(tmp_path, files)
+    with pytest.raises(SourceError, match=message):
+        detect(tmp_path)
+
+
+def test_wrong_options_and_lengths(tmp_path):
+    for options in (
+        {"image": "x.npz"},
+        {"image": "x.npy:a"},
+        {"image": "x.npy", "splits": Fractions(train=1, stratify="label")},
+    ):
+        with pytest.raises(RecipeError, match="Arrays: "):
+            Arrays(**options)
+    save(tmp_path, {"x.npy": RGB, "y.npy": np.arange(5)})
+    with pytest.raises(SourceError, match=r"x.npy has 6 images, and 'y.npy' has 5 labels"):
+        Arrays("x.npy", "y.npy").scan(tmp_path)
+    (tmp_path / "y.npy").write_bytes(b"no array")
+    with pytest.raises(SourceError, match=r"y.npy is no array of NumPy that can be read"):
+        Arrays("x.npy", "y.npy").scan(tmp_path)

@@ -1,0 +1,235 @@
+"""Images in NumPy's files (https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html): .npy, and .npz with several.
+
+The rows of an array that is stored in C order lie one behind the other, so that each image has its own place in the file. A
+compressed array of a .npz has none: a plain copy is made once (`tfprep.sources.staging`).
+"""
+
+from __future__ import annotations
+
+import zipfile
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tfprep.errors import RecipeError, SourceError
+from tfprep.fields import Array, Kind, Size
+from tfprep.sources.archives import members
+from tfprep.sources.cells import sorted_classes
+from tfprep.sources.folder import UNSPLIT, Splits, check_splits, stratified_by
+from tfprep.sources.patterns import compile_pattern
+from tfprep.sources.raw import Reference, open_raw
+from tfprep.sources.source import Entry, FieldDecoder, Listing, check_classes, constructor_text, key_of
+from tfprep.sources.splits import Fractions, Row, check_split_name, split_rows
+from tfprep.sources.staging import CheckedFile, staged
+from tfprep.sources.walk import walk
+
+_PIECE_BYTES = 4 << 20
+_DTYPES = ("uint8", "uint16", "float32", "float64")
+
+
+class StoredArray(NamedTuple):
+    """An array in a file.
+
+    Attributes:
+        name: Its path relative to the root; for one of a .npz with its name behind a slash.
+        split: Its split.
+        file: The file that holds its values: the path relative to the root, or that of a copy.
+        start: The first byte of the values.
+        shape, dtype, fortran: As its header says.
+    """
+
+    name: str
+    split: str
+    file: str
+    start: int
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    fortran: bool
+
+
+@dataclass(frozen=True, repr=False)
+class Arrays:
+    """The rows of an array [N, H, W] or [N, H, W, C]. Fields: `image`, and `label` if given.
+
+    8-bit images of one channel become RGB; others keep dtype and channels, float64 becomes float32. The key of an image is its
+    array and row: `data.npz/x_train/17`.
+
+    Attributes:
+        image: The pattern of the files, with `{split}` or without: `{split}_images.npy`. An array of a .npz is named behind a
+            colon: `data.npz:x_{split}`.
+        label: The same for the classes: whole numbers or names [N] or [N, 1]. None if there are none.
+        channels_first: Whether the arrays are [N, C, H, W].
+        classes: The class names in the order of their numbers. By default the numbers or names that occur, sorted.
+        splits: As in `Folder`.
+
+    Raises:
+        RecipeError: An option is wrong, or two options contradict each other.
+    """
+
+    image: str
+    label: str | None = None
+    channels_first: bool = False
+    classes: tuple[str, ...] | None = None
+    splits: Splits = None
+
+    def __post_init__(self) -> None:
+        for text in (self.image, *([] if self.label is None else [self.label])):
+            file, colon, _ = str(text).partition(":")
+            if not file.endswith(".npz" if colon else ".npy"):
+                raise RecipeError(
+                    f"Arrays: expected a file such as 'x.npy', or 'data.npz:x' for one array of it; got {text!r}"
+                )
+        pattern = compile_pattern(self.image.replace(":", "/"), "Arrays: image")
+        if isinstance(self.splits, Fractions) and self.splits.stratify is not None:
+            if self.splits.stratify != "label" or self.label is None:
+                raise RecipeError(f"Arrays: stratify={self.splits.stratify!r} names no label field")
+            check_splits(replace(self.splits, stratify=None), pattern, "Arrays")
+        else:
+            object.__setattr__(self, "splits", check_splits(self.splits, pattern, "Arrays"))
+        if self.classes is not None:
+            object.__setattr__(self, "classes", check_classes(self.classes, "Arrays: classes"))
+
+    def kinds(self) -> dict[str, Kind]:
+        """The kind of each field."""
+        return {"image": "image"} if self.label is None else {"image": "image", "label": "label"}
+
+    def decoders(self) -> dict[str, FieldDecoder]:
+        """The decoder of images."""
+        return {"image": ArrayImage(self.channels_first)}
+
+    def scan(self, root: Path) -> Listing:
+        """List the rows of the arrays below `root`; see `Source.scan`."""
+        images = stored_arrays(root, self.image)
+        if isinstance(self.splits, tuple):
+            images = [one for one in images if one.split in self.splits]
+        for one in images:
+            _check_image(one)
+        of_split = (
+            {} if self.label is None else {one.split: _labels(root, one) for one in stored_arrays(root, self.label)}
+        )
+        for one in images:
+            count = len(of_split.get(one.split, ()))
+            if self.label is not None and count != one.shape[0]:
+                raise SourceError(
+                    f"{root / one.name} has {one.shape[0]} images, and {self.label!r} has {count} labels for them"
+                )
+        names = self.classes or sorted_classes({name for labels in of_split.values() for name in labels})
+        tally: Counter[str] = Counter()
+        rows = partial(
+            _rows, images, of_split, {name: number for number, name in enumerate(names)}, self.label is not None
+        )
+        entries = split_rows(rows, tally, self.splits, None if stratified_by(self.splits) is None else 1)
+        classes = {"label": names} if self.label is not None else {}
+        return Listing(self.kinds(), ("pixels",), ("form", *classes), entries, classes, tally)
+
+    __repr__ = constructor_text
+
+
+def stored_arrays(root: Path, text: str) -> list[StoredArray]:
+    """Return the arrays that a text of `Arrays` names. SourceError if there is none, or one cannot be read."""
+    file, _, name = text.partition(":")
+    inside = compile_pattern(f"{name}.npy", "Arrays") if name else None
+    found = []
+    for one in walk(root, compile_pattern(file, "Arrays"), Counter()):
+        if inside is None:
+            found.append(_stored(root, one.path, one.path, 0, one.holes.get("split", UNSPLIT)))
+            continue
+        for member in members(root / one.path, Counter()):
+            holes = inside.match_file(member.name, one.holes)
+            if holes is not None:
+                place, start = one.path, member.start
+                if member.deflated:
+                    copy = partial(_copy_member, root / one.path, member.name)
+                    place, start = str(staged(root / one.path, f".{member.name}".replace("/", "_"), copy)), 0
+                array = f"{one.path}/{member.name.removesuffix('.npy')}"
+                found.append(_stored(root, array, place, start, holes.get("split", UNSPLIT)))
+    if not found:
+        raise SourceError(f"{root}: no array fits {text!r}")
+    return found
+
+
+def _stored(root: Path, name: str, file: str, start: int, split: str) -> StoredArray:
+    headers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+    try:
+        with open_raw(root / file) as opened:
+            opened.seek(start)
+            shape, fortran, dtype = headers[np.lib.format.read_magic(opened)](opened)
+            return StoredArray(name, check_split_name(key_of(split), name), file, opened.tell(), shape, dtype, fortran)
+    except (OSError, ValueError, KeyError) as error:
+        raise SourceError(f"{root / name} is no array of NumPy that can be read: {error}") from error
+
+
+def _copy_member(path: Path, name: str, target: CheckedFile) -> None:
+    try:
+        with open_raw(path) as file, zipfile.ZipFile(file) as archive, archive.open(name) as member:
+            while piece := member.read(_PIECE_BYTES):
+                target.write(piece)
+    except (OSError, zipfile.BadZipFile) as error:
+        raise SourceError(f"{path}: {name} cannot be read: {error}") from error
+
+
+def _check_image(one: StoredArray) -> None:
+    rule = f"{one.name}: expected images [N, H, W] or [N, H, W, C] of {', '.join(_DTYPES)} in C order"
+    if one.dtype.hasobject:
+        raise SourceError(f"{rule}; the array holds Python objects, which run code when they are read")
+    if len(one.shape) not in (3, 4) or one.dtype.name not in _DTYPES or one.fortran or 0 in one.shape[1:]:
+        order = " in Fortran order" if one.fortran else ""
+        raise SourceError(f"{rule}; got {one.dtype} {list(one.shape)}{order}. Save it as such with numpy.save")
+
+
+def _labels(root: Path, one: StoredArray) -> list[str]:
+    """The classes of an array as text."""
+    if one.dtype.kind not in "iubUf" or int(np.prod(one.shape)) != (one.shape[0] if one.shape else 0):
+        raise SourceError(
+            f"{root / one.name}: expected whole numbers or names [N] or [N, 1]; got {one.dtype} {list(one.shape)}"
+        )
+    with open_raw(root / one.file) as file:
+        file.seek(one.start)
+        values = np.frombuffer(file.read(one.dtype.itemsize * one.shape[0]), one.dtype)
+    if one.dtype.kind == "f" and not (values == np.round(values)).all():
+        raise SourceError(f"{root / one.name}: classes are whole numbers or names; got {one.dtype} with fractions")
+    return [str(value) if one.dtype.kind == "U" else str(int(value)) for value in values]
+
+
+def _rows(
+    images: list[StoredArray],
+    labels: Mapping[str, list[str]],
+    numbers: Mapping[str, int],
+    labelled: bool,
+    tally: Counter[str],
+) -> Iterator[Row]:
+    for one in images:
+        size = one.dtype.itemsize * int(np.prod(one.shape[1:]))
+        form = [one.dtype.str, *one.shape[1:]]
+        for row in range(one.shape[0]):
+            reference = Reference(one.file, one.start + row * size, size, member=f"row {row} of {one.name}")
+            values = (form, numbers.get(labels[one.split][row])) if labelled else (form,)
+            yield Entry(f"{key_of(one.name)}/{row}", one.split, (str(reference),), values), None
+
+
+@dataclass(frozen=True)
+class ArrayImage:
+    """Makes an image of the bytes of a row, whose dtype and shape are in `form`."""
+
+    channels_first: bool = False
+
+    def size(self, raw: Mapping[str, Any]) -> Size | None:
+        shape = raw["form"][1:]
+        return (shape[1], shape[2]) if self.channels_first and len(shape) == 3 else (shape[0], shape[1])
+
+    def decode(self, raw: Mapping[str, Any], size: Size | None) -> Array:
+        dtype, *shape = raw["form"]
+        values = np.frombuffer(raw["pixels"], dtype).reshape(shape)
+        if len(shape) == 2:
+            values = values[:, :, np.newaxis]
+        elif self.channels_first:
+            values = values.transpose(1, 2, 0)
+        if values.dtype == np.uint8 and values.shape[2] == 1:
+            values = np.repeat(values, 3, axis=2)
+        kept = np.float32 if values.dtype.kind == "f" else values.dtype.newbyteorder("=")
+        return np.ascontiguousarray(values, kept)
