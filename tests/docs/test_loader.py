@@ -79,6 +79,7 @@ def test_every_option_named_there_exists():
         "jit_compile",
         "save_freq",
         "multiprocessing_context",
+        "variant",
     }
     named = set(re.findall(r"`(\w+)=[^`]*`", PAGE)) - others
     assert named

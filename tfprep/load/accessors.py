@@ -10,7 +10,7 @@ import numpy as np
 
 from tfprep.errors import LoaderError
 from tfprep.limits import usable_cpus
-from tfprep.load.pipeline import NOTHING, Pipeline
+from tfprep.load.pipeline import Pipeline
 from tfprep.load.plan import MOST_EPOCHS
 from tfprep.load.reader.cache import DecodedCache, EncodedCache
 from tfprep.load.state import start_step, state_at
@@ -134,7 +134,7 @@ class PipelineAccessors:
         pipeline = self.pipeline
         readers, counts = pipeline.readers, pipeline.counts
         return {
-            **{name: counts[name] for name in NOTHING if name != "records"},
+            **{name: value for name, value in counts.items() if name != "records"},
             "batches_ready": sum(reader.ready for reader in readers),
             "batches_in_flight": sum(reader.in_flight for reader in readers),
             "prefetch": max((reader.prefetch for reader in readers), default=pipeline.memory.prefetch),

@@ -8,6 +8,7 @@ order of the run is the same whatever the cache holds.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,9 +17,12 @@ from typing import Any
 
 import numpy as np
 
-from tfprep.errors import StorageError
+from tfprep.dataset import FileInfo
+from tfprep.errors import LoaderError, StorageError
+from tfprep.load.memory import parse_bytes
 from tfprep.load.order.schedule import Numbers
 from tfprep.storage.cache import CachedObject, LocalCache
+from tfprep.storage.urls import is_remote
 
 FETCHING_THREADS = 4
 """Shards on their way at a time: a connection to S3 brings some 80 MB/s."""
@@ -156,3 +160,29 @@ def first_needed(files: Numbers, shards: int) -> list[int]:
     numbers, first = np.unique(files, return_index=True)
     order: list[int] = numbers[np.argsort(first, kind="stable")].tolist()
     return order + sorted(set(range(shards)) - set(order))
+
+
+def local_shards(
+    folder: str | os.PathLike[str],
+    limit: int | str | None,
+    urls: Sequence[Any],
+    infos: Sequence[FileInfo],
+    *,
+    imported: bool,
+) -> LocalShards:
+    """The shards at these URLs in the folder `local`, of at most `limit` bytes. `imported`: nobody knows their SHA-256.
+
+    Raises:
+        LoaderError: They lie in a folder, or nobody knows their SHA-256.
+    """
+    here = [path for path in urls if not is_remote(path)]
+    if here:
+        raise LoaderError(
+            f"local= keeps shards of datasets at URLs; {here[0].parent} is a folder, which is read as it is"
+        )
+    if imported:
+        rule = "local= compares shards with their SHA-256, which an index of other tools' TFRecords does not hold"
+        raise LoaderError(f"{rule}; build a dataset with tfprep, or copy the shards to this machine")
+    cache = LocalCache(Path(folder), None if limit is None else parse_bytes(limit, "local_limit"))
+    items = [CachedObject(url, info.bytes, info.sha256) for url, info in zip(urls, infos, strict=True)]
+    return LocalShards(cache, items, list(urls))

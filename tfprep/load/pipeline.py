@@ -5,12 +5,12 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -18,44 +18,26 @@ from tfprep.dataset import FileInfo
 from tfprep.errors import LoaderError
 from tfprep.limits import available_memory
 from tfprep.load.at_load.mixing import Mixing
-from tfprep.load.local import FIRST_POSITIONS, LocalShards, first_needed
-from tfprep.load.memory import parse_bytes
+from tfprep.load.local import FIRST_POSITIONS, LocalShards, first_needed, local_shards
 from tfprep.load.options import LoaderOptions
 from tfprep.load.order.schedule import Numbers
 from tfprep.load.passes import PassBatches, Passes, Steps
 from tfprep.load.plan import LoaderPlan, plan_loader
-from tfprep.load.reader.ahead import PLAN_ROWS, ReadAhead, plan_ranges
+from tfprep.load.reader.ahead import ReadAhead, requests_per_sample
 from tfprep.load.reader.assembler import BadRecords, BatchAssembler, ReadPolicy
 from tfprep.load.reader.batch import Batch, BatchMemory
 from tfprep.load.reader.buffers import SharedMemory
 from tfprep.load.reader.cache import DecodedCache, EncodedCache
 from tfprep.load.reader.files import Fetched
-from tfprep.load.reader.reader import PrefetchSettings, Reader
+from tfprep.load.reader.reader import NOTHING, Counts, PrefetchSettings, Reader, added
 from tfprep.load.reader.stages import Cuts
 from tfprep.load.reader.thread_state import ThreadState
 from tfprep.load.reader.worker_pool import WorkerPool
 from tfprep.load.selection import SplitRows
 from tfprep.load.workers import make_pool
-from tfprep.storage.cache import CachedObject, LocalCache
 from tfprep.storage.local import FileIdentity
-from tfprep.storage.urls import is_remote
 
 T = TypeVar("T")
-
-
-Counts: TypeAlias = dict[str, Any]
-"""Counters of readers by name, as `stats.snapshot` returns them."""
-
-_CONSUMER = ("batches", "samples", "bytes_delivered", "waits", "wait_s")
-_WORKER = {
-    "records": "records",
-    "records_cached": "cached",
-    "bytes_read": "bytes",
-    "read_s": "read_s",
-    "decode_s": "decode_s",
-    "idle_s": "idle_s",
-}
-NOTHING: Counts = dict.fromkeys((*_CONSUMER, "longest_wait_s", "records_read", *_WORKER), 0)
 
 
 class Pipeline:
@@ -69,7 +51,12 @@ class Pipeline:
         self.outputs, self.table, self.schedule, self.variants = plan.outputs, plan.table, plan.schedule, plan.variants
         self.workers, self.memory, self.is_remote = plan.workers, plan.memory, plan.is_remote
         identities = _check_files(plan)
-        self.local = _make_local(plan)
+        self.local: LocalShards | None = None
+        if options.local is not None:
+            imported = any(source.dataset.manifest.imported is not None for source in sources)
+            self.local = local_shards(
+                options.local, options.local_limit, plan.table.files, _infos(plan), imported=imported
+            )
         self.passes = Passes(self.schedule, self.options.start_step)
         self.bad = BadRecords(self.options.on_bad)
         self.cache = _make_cache(plan, self._shared)
@@ -79,7 +66,7 @@ class Pipeline:
             self._pool = make_pool(self.workers, self._shared, self._assembler, plan.batch_outputs)
         self._lock = threading.Lock()
         self._readers: list[Reader] = []
-        self._ended: Counts = NOTHING
+        self._ended = NOTHING
         self.interruption: LoaderError | None = None
         """The error with which Ctrl-C ended the waits for batches, the last time."""
         self._error: BaseException | None = None
@@ -177,15 +164,12 @@ class Pipeline:
         """Counters over all readers, those at work and those that have ended."""
         with self._lock:
             self._fold_ended()
-            counts = self._ended
-            for reader in self._readers:
-                counts = add_counts(counts, reader)
-            return counts
+            return functools.reduce(added, [reader.counters for reader in self._readers], self._ended)
 
     def _fold_ended(self) -> None:
         """Replace readers that have ended by their counts. Runs under the lock."""
         for reader in [reader for reader in self._readers if reader.ended]:
-            self._ended = add_counts(self._ended, reader)
+            self._ended = added(self._ended, reader.counters)
             self._readers.remove(reader)
 
     def take_error(self) -> BaseException | None:
@@ -229,20 +213,11 @@ class Pipeline:
     @cached_property
     def fetching(self) -> dict[str, float]:
         """Return what an epoch fetches from URLs before anything is in a cache, by the plan of its first part."""
-        rows, requests, nbytes = 0, 0, 0
-        first = self.options.start_step
-        last = first + max(1, min(self.steps_per_epoch, PLAN_ROWS // self.options.batch_size))
-        steps = iter(range(first, last if self.schedule.steps is None else min(last, self.schedule.steps)))
-        for ranges in plan_ranges(self._assembler, self.schedule, steps, max(self.memory.fetch_bytes // 4, 1)):
-            requests += len(ranges)
-            nbytes += sum(part.nbytes for part in ranges)
-            rows += sum(len(np.unique(part.records)) for part in ranges)
+        budget = max(self.memory.fetch_bytes // 4, 1)
         samples = self.schedule.size / self.options.host.count
-        return {
-            "bytes_per_sample": nbytes / max(rows, 1),
-            "requests_per_sample": requests / max(rows, 1),
-            "bytes_per_epoch": nbytes / max(rows, 1) * samples,
-            "requests_per_epoch": requests / max(rows, 1) * samples,
+        per_sample = requests_per_sample(self._assembler, self.schedule, self.options.start_step, budget)
+        return {f"{name}_per_sample": value for name, value in per_sample.items()} | {
+            f"{name}_per_epoch": value * samples for name, value in per_sample.items()
         }
 
     @cached_property
@@ -302,25 +277,6 @@ def _check_files(plan: LoaderPlan) -> list[FileIdentity | None]:
     return identities
 
 
-def _make_local(plan: LoaderPlan) -> LocalShards | None:
-    """The shards that lie, or will lie, in the folder `local`."""
-    folder, limit = plan.options.local, plan.options.local_limit
-    if folder is None:
-        return None
-    here = [path for path in plan.table.files if not is_remote(path)]
-    if here:
-        raise LoaderError(
-            f"local= keeps shards of datasets at URLs; {here[0].parent} is a folder, which is read as it is"
-        )
-    if any(source.dataset.manifest.imported is not None for source in plan.sources):
-        rule = "local= compares shards with their SHA-256, which an index of other tools' TFRecords does not hold"
-        raise LoaderError(f"{rule}; build a dataset with tfprep, or copy the shards to this machine")
-    cache = LocalCache(Path(folder), None if limit is None else parse_bytes(limit, "local_limit"))
-    urls: list[Any] = list(plan.table.files)
-    items = [CachedObject(url, info.bytes, info.sha256) for url, info in zip(urls, _infos(plan), strict=True)]
-    return LocalShards(cache, items, urls)
-
-
 def _infos(plan: LoaderPlan) -> list[FileInfo]:
     """Return what the manifests say of the table's files, in their order."""
     return [info for source in plan.sources for info in source.files(plan.variants)]
@@ -353,16 +309,3 @@ def _make_assembler(
         mixing=Mixing(at_load, plan.schedule) if at_load else None, cold=cold,
         paths=local.paths if local else None, damaged=local.damaged if local else None,
     )  # fmt: skip
-
-
-def add_counts(counts: Counts, reader: Reader) -> Counts:
-    """The counts with those of one reader added."""
-    total = dict(counts)
-    for name in _CONSUMER:
-        total[name] += getattr(reader.counts, name)
-    for worker in [*reader.states, reader.remote]:
-        for name, attribute in _WORKER.items():
-            total[name] += getattr(worker, attribute)
-    total["longest_wait_s"] = max(counts["longest_wait_s"], reader.counts.longest_wait_s)
-    total["records_read"] = total["records"] - total["records_cached"]
-    return total

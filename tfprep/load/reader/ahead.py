@@ -200,6 +200,20 @@ def plan_ranges(
         waiting = [(rows, step, window)] if len(rows) else []
 
 
+def requests_per_sample(
+    source: BatchAssembler, schedule: BatchSchedule, start: int, most_bytes: int
+) -> dict[str, float]:
+    """Return the `bytes` and `requests` of a sample before anything is in a cache, by the plan of the first part of a run."""
+    rows, requests, nbytes = 0, 0, 0
+    last = start + max(1, min(schedule.steps_per_epoch, PLAN_ROWS // schedule.batch_size))
+    steps = iter(range(start, last if schedule.steps is None else min(last, schedule.steps)))
+    for ranges in plan_ranges(source, schedule, steps, most_bytes):
+        requests += len(ranges)
+        nbytes += sum(part.nbytes for part in ranges)
+        rows += sum(len(np.unique(part.records)) for part in ranges)
+    return {"bytes": nbytes / max(rows, 1), "requests": requests / max(rows, 1)}
+
+
 def _extend(waiting: list[Any], source: BatchAssembler, schedule: BatchSchedule, steps: Iterator[int]) -> bool:
     """Add the rows of some more steps; return whether there were any."""
     some = min(PLAN_ROWS if waiting else PLAN_ROWS // 4, schedule.size)  # The first ones soon.

@@ -11,8 +11,9 @@ import time
 import traceback
 import weakref
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from queue import Empty, SimpleQueue
+from typing import Any, TypeAlias
 
 from tfprep.errors import LoaderError, StalledPipelineError
 from tfprep.limits import usable_cpus
@@ -57,7 +58,7 @@ class PrefetchSettings:
 
 
 @dataclass
-class Counts:
+class Consumed:
     """Counters of the consumer of a reader: batches that it has received, and the time that it waited."""
 
     batches: int = 0
@@ -66,6 +67,25 @@ class Counts:
     waits: int = 0
     wait_s: float = 0.0
     longest_wait_s: float = 0.0
+
+
+Counts: TypeAlias = dict[str, Any]
+"""Counters of readers by name."""
+_OF_THREADS = {
+    "records": "records",
+    "records_cached": "cached",
+    "bytes_read": "bytes",
+    "read_s": "read_s",
+    "decode_s": "decode_s",
+    "idle_s": "idle_s",
+}
+NOTHING: Counts = {**asdict(Consumed()), **dict.fromkeys(_OF_THREADS, 0), "records_read": 0}
+
+
+def added(counts: Counts, others: Counts) -> Counts:
+    """The counters of both together."""
+    total = {name: value + others[name] for name, value in counts.items()}
+    return total | {"longest_wait_s": max(counts["longest_wait_s"], others["longest_wait_s"])}
 
 
 class Batches(Iterator[Batch]):
@@ -137,7 +157,7 @@ class Reader:
         self._threads: list[threading.Thread] = []
         self.states = [ThreadState(f"tfprep-read-{number}") for number in range(settings.thread_count)]
         self._copiers = settings.threads or min(COPYING_THREADS, settings.thread_count)
-        self.counts = Counts()
+        self.counts = Consumed()
         self.consumed_at = 0.0
         """When the consumer last left with a batch, by `time.monotonic`; infinity while it waits for one."""
         self._stopped: BaseException | None = None
@@ -178,6 +198,13 @@ class Reader:
         self.counts.samples += batch.rows
         self.counts.bytes_delivered += batch.nbytes
         return batch
+
+    @property
+    def counters(self) -> Counts:
+        """The counters of the consumer, and of all threads and worker processes together."""
+        states = [*self.states, self.remote]
+        counts = {name: sum(getattr(state, own) for state in states) for name, own in _OF_THREADS.items()}
+        return {**asdict(self.counts), **counts, "records_read": counts["records"] - counts["records_cached"]}
 
     @property
     def ready(self) -> int:
@@ -347,20 +374,18 @@ class Reader:
         """Fill batches, in a reading thread. An error in planning, which belongs to no batch, ends the whole reader."""
         try:
             while (work := self._take(state)) is not None:
-                self._fill(*work, state)
-                del work
+                batch, start, stop = work
+                error: BaseException | None = None
+                try:
+                    self.assembler.fill(batch, start, stop, state)
+                except BaseException as caught:
+                    error = caught
+                state.enter("waiting for work")
+                if self.filled(batch, stop - start, error):
+                    self.complete(batch)
+                del work, batch, error
         except BaseException as error:
             self.stop(error)
-
-    def _fill(self, batch: Batch, start: int, stop: int, state: ThreadState) -> None:
-        error: BaseException | None = None
-        try:
-            self.assembler.fill(batch, start, stop, state)
-        except BaseException as caught:
-            error = caught
-        state.enter("waiting for work")
-        if self.filled(batch, stop - start, error):
-            self.complete(batch)
 
     def filled(self, batch: Batch, rows: int, error: BaseException | None = None) -> bool:
         """Note that so many rows of the batch are filled, or why they are not; return whether it is now to be completed."""
@@ -391,8 +416,8 @@ class Reader:
             with self._lock:
                 if self._stopped is not None or not self._is_useful(state):
                     return None
-                if (rows := self._next_rows()) is not None:
-                    return rows
+                if (batch := self._next_batch()) is not None:
+                    return self._chunk(batch)
                 if self._at_end(self._opened):
                     return None
                 state.enter("waiting for room" if not self._may_open() else "waiting for work")
@@ -416,12 +441,8 @@ class Reader:
         with self._lock:
             self._wake_workers()
 
-    def _next_rows(self) -> tuple[Batch, int, int] | None:
-        """A part of the batch that is being filled, or of a new one; None without either. Runs under the lock."""
-        batch = self._next_batch()
-        return None if batch is None else self._chunk(batch)
-
     def _next_batch(self) -> Batch | None:
+        """The batch that is being filled, or a new one; None without either. Runs under the lock."""
         while self._filling is None and not self._at_end(self._opened) and self._may_open():
             self._open()
         return self._filling
