@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,8 +14,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import tfprep
 from tests.waiting import wait_until
 from tfprep.cli import COMMANDS, text
+from tfprep.demo.scenes import LEAF
 
 PIPELINES = Path(__file__).parents[2] / "pipelines"
 
@@ -150,6 +153,26 @@ def test_info(run, built):
     assert "cat" in out
     _, out, _ = run("info", built, "--json")
     assert json.loads(out)["splits"]["val"]["samples"] == 10
+
+
+def test_mixed_sizes_are_said_with_the_lines_that_crop_or_pad(run, built, photos, tmp_path):
+    import shutil
+
+    mixed = shutil.copytree(photos, tmp_path / "mixed")
+    Image.new("RGB", (300, 230)).save(mixed / "cat" / "large.jpg")
+    (tmp_path / "plain.py").write_text(RECIPE.replace("augment.Resize(48, 64)", ""))
+    status, out, _ = run("build", tmp_path / "plain.py", "--data", mixed, "--out", tmp_path / "plain", "--workers", 0)
+    assert status == 0
+    said = out.splitlines()[-1]
+    assert said.startswith("Sizes differ: image. One array a batch")
+    assert said in run("info", tmp_path / "plain")[1].splitlines()
+    ways = re.findall(r"\[augment.*?\)\]", said)
+    assert len(ways) == 2
+    for way in ways:
+        geometry = eval(way, {"augment": tfprep.augment})
+        batch = next(iter(tfprep.open(tmp_path / "plain").numpy_loader("train", 8, geometry=geometry)))
+        assert batch["image"].shape == (8, 224, 224, 3)
+    assert "Sizes differ" not in run("info", built)[1]
 
 
 def test_show(run, built, tmp_path):
@@ -305,6 +328,8 @@ def test_demo_makes_data_for_tutorials(run, tmp_path):
     masks = sorted((tmp_path / "raw" / "train" / "masks").iterdir())
     assert len(masks) == len(list((tmp_path / "raw" / "train" / "images").iterdir())) == 20
     assert {int(value) for path in masks for value in np.unique(Image.open(path))} == {0, 1, 2, 3}
+    for path in masks:
+        assert (np.asarray(Image.open(path)) == LEAF).mean() > 0.002, f"{path} shows a leaf, the demo's target"
     assert sorted(path.name for path in (tmp_path / "objects").iterdir()) == ["leaf", "star", "stone"]
     assert len(list((tmp_path / "objects").rglob("*.jpg"))) == 20
     coco = json.loads((tmp_path / "raw" / "annotations" / "instances_train.json").read_text())

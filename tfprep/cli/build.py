@@ -220,6 +220,9 @@ def _interrupted(bar: BuildBar) -> click.Abort:
 
 
 def _summary_text(summary: Any, finish: bool) -> str:
+    from tfprep.cli.info import mixed_sizes
+    from tfprep.dataset import open_dataset
+
     rows = [("split", "samples", "variants", "shards", "size")]
     rows += [
         (name, split["samples"], split["variants"], split["shards"], text.size(split["bytes"]))
@@ -240,6 +243,8 @@ def _summary_text(summary: Any, finish: bool) -> str:
         )
     if built:
         lines.append(f"Report: {summary.out / 'report.html'}")
+    if sizes := mixed_sizes(open_dataset(summary.out).manifest):
+        lines.append(sizes)
     return "\n".join(lines)
 
 

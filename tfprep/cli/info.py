@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tfprep.cli import text
+from tfprep.fields import RASTER_KINDS
 
 if TYPE_CHECKING:
     from tfprep.dataset import Manifest
@@ -29,12 +30,27 @@ def command(folder: str, as_json: bool) -> None:
         return
     parts = [part(manifest) for part in (_splits, _fields, _classes, _statistics, _versions)]
     text.echo("\n".join([f"{manifest.name} in {folder}", *filter(None, parts)]))
+    if sizes := mixed_sizes(manifest):
+        text.echo(sizes)
     imported = manifest.imported
     if imported is not None and imported.left_out:
         text.echo(text.table([("left out", "because"), *imported.left_out.items()]))
     if manifest.rejects:
         rejected = text.number(manifest.rejects, "input was", "inputs were")
         text.echo(f"{rejected} rejected; see {data.path / 'rejects.jsonl'}")
+
+
+def mixed_sizes(manifest: Manifest) -> str:
+    """Which images differ in size, and the lines that make them equal; "" if none does."""
+    names = [
+        name for name, info in manifest.fields.items() if info.spec.kind in RASTER_KINDS and None in info.spec.shape[:2]
+    ]
+    if not names:
+        return ""
+    return (
+        f"Sizes differ: {', '.join(names)}. One array a batch, as most models take it, needs geometry= in the recipe or the "
+        "loader: [augment.Resize(shorter=256), augment.CenterCrop(224, 224)] crops, [augment.Resize(224, 224, pad=True)] pads"
+    )
 
 
 def _splits(manifest: Manifest) -> str:

@@ -4,10 +4,8 @@ Run: tfprep build pipelines/demo.py --data out/demo/raw --out out/demo/built
 """
 
 from tfprep import augment, codecs, derive, sources
-from tfprep.demo.scenes import CLASSES
+from tfprep.demo.scenes import CLASSES, LEAF
 from tfprep.recipe import Recipe
-
-LEAF = CLASSES.index("leaf")
 
 RECIPE = Recipe(
     name="demo",

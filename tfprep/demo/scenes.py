@@ -20,6 +20,7 @@ from tfprep.opencv import cv2
 from tfprep.seeding import generator
 
 CLASSES = ("ground", "leaf", "star", "stone")
+LEAF = CLASSES.index("leaf")
 TINTS = {1: (90, 170, 80), 2: (210, 150, 70), 3: (140, 140, 150)}
 """RGB around which the colours of tinted objects lie, by class."""
 _SOFT_PX = 0.7
@@ -104,7 +105,8 @@ def draw_scene(
 
     Args:
         draws: The source of everything that is drawn at random.
-        kinds: The class of each object; by default three to six objects of random classes.
+        kinds: The class of each object; by default three to six objects of random classes, of which the last, which nothing
+            hides, is a leaf around the middle: every scene then shows the demo's target, also after rotation and scaling.
         radii: The smallest and the largest radius of an object, as shares of the image's shorter side.
         tinted: Give most leaves a green, stars an orange and stones a gray tint; by default colours say nothing.
 
@@ -114,9 +116,11 @@ def draw_scene(
     height, width = (int(n) for n in draws.integers((240, 320), (321, 441)))
     canvas = _ground(height, width, draws)
     mask, numbers, classes = np.zeros((height, width), np.uint8), np.zeros((height, width), np.uint8), []
-    for number in range(len(kinds) or int(draws.integers(3, 7))):
-        kind = kinds[number] if kinds else int(draws.integers(1, len(CLASSES)))
-        shape = _shape(kind, (height, width), radii, draws)
+    count = len(kinds) or int(draws.integers(3, 7))
+    for number in range(count):
+        target = not kinds and number == count - 1
+        kind = kinds[number] if kinds else LEAF if target else int(draws.integers(1, len(CLASSES)))
+        shape = _shape(kind, (height, width), radii, draws, 0.35 if target else 0.0)
         _shade(canvas, shape)
         colour = np.add(TINTS[kind], draws.uniform(-50, 50, 3)) if tinted else draws.uniform(40, 240, 3)
         _paint(canvas, shape, colour, draws)
@@ -150,10 +154,14 @@ def _noise(size: tuple[int, int], draws: np.random.Generator, octaves: int) -> A
     return (total - low) / (high - low)
 
 
-def _shape(kind: int, size: tuple[int, int], radii: tuple[float, float], draws: np.random.Generator) -> Array:
-    """The object's silhouette, uint8 0 or 255."""
+def _shape(
+    kind: int, size: tuple[int, int], radii: tuple[float, float], draws: np.random.Generator, margin: float
+) -> Array:
+    """The object's silhouette, uint8 0 or 255. Its centre keeps away from the edges by `margin`, a share of the image's sides."""
     radius = min(size) * draws.uniform(*radii)
-    centre = draws.uniform(radius, np.array(size[::-1]) - radius)
+    sides = np.array(size[::-1])
+    nearest = np.maximum(radius, margin * sides)
+    centre = draws.uniform(nearest, sides - nearest)
     around = np.linspace(0, 2 * np.pi, 240, endpoint=False)
     turn = draws.uniform(0, 2 * np.pi)
     if kind == 1:

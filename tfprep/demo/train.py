@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tfprep.demo.recipe import LEAF
+from tfprep.demo.scenes import LEAF
 from tfprep.load import Data
 
 BATCH = 16
