@@ -41,6 +41,9 @@ napoleon_custom_sections = [("Attributes", "params_style"), ("Yields", "returns_
 intersphinx_mapping: dict[str, tuple[str, str | None]] = {}
 
 html_theme = "furo"
+html_static_path = ["style"]
+html_css_files = ["cards.css"]
+html_extra_path = ["llms.txt"]
 html_title = "tfprep"
 html_search_scorer = str(Path(__file__).parent / "scorer.js")
 html_theme_options = {

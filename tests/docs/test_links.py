@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("data/*.md")])
+PAGES = sorted(path for name in ("*.md", "docs/**/*.md", "data/*.md", "docs/llms.txt") for path in ROOT.glob(name))
 REPOSITORY = re.compile(
     r"https://(?:github\.com/tfprep/tfprep/(?:blob|tree)|raw\.githubusercontent\.com/tfprep/tfprep)/main/"
 )

@@ -1,0 +1,138 @@
+"""The page for coding agents and llms.txt: each error of the table is what the package says, each command and page is there."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+from PIL import Image
+
+import tfprep
+from tests.test_without_opencv import BLOCKED, run
+from tfprep import Recipe, augment, codecs, sources
+from tfprep.builder import BuildOptions
+from tfprep.cli import COMMANDS, main
+from tfprep.errors import TfprepError
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = (DOCS / "agents.md").read_text()
+MESSAGES = re.findall(r"^\| `([^`]*)` \|", PAGE.partition("## Errors")[2], re.M)
+STORE = {"image": codecs.Original(), "label": codecs.Scalar()}
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory) -> Path:
+    """Photos of two sizes in class folders, and a dataset of them."""
+    root = tmp_path_factory.mktemp("agents")
+    for number in range(8):
+        path = root / "photos" / "ab"[number % 2] / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.full((20, 20 + number, 3), number, np.uint8)).save(path)
+    build(root, root / "built", Recipe(name="photos", source=sources.Folder(), store=STORE))
+    return root
+
+
+def build(root: Path, out: Path, recipe: Recipe) -> None:
+    tfprep.build(recipe, out, root / "photos", options=BuildOptions(workers=0))
+
+
+def command(*args: object) -> None:
+    main([str(arg) for arg in args])
+
+
+def recipe_file(root: Path, pattern: str = "{label}/*.png") -> Path:
+    path = root / "recipe.py"
+    path.write_text(
+        "from tfprep import Recipe, codecs, sources\n"
+        f'RECIPE = Recipe(name="x", source=sources.Folder({pattern!r}), store={{"image": codecs.Png()}})\n'
+    )
+    return path
+
+
+def without(package: str, call):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, package, None)
+        call()
+
+
+def build_without_opencv(root: Path) -> None:
+    args = ["build", recipe_file(root), "--data", root / "photos", "--out", root / "x", "--workers", "0"]
+    raise TfprepError(run(f"{BLOCKED}from tfprep.cli import run\nsys.argv[0] = 'tfprep'\nrun()", *args).stderr)
+
+
+def on_another_backend(call):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(keras.backend, "backend", lambda: "numpy")
+        call()
+
+
+def opened(root: Path) -> tfprep.load.Data:
+    return tfprep.open(root / "built")
+
+
+TRIGGERS = {
+    "needs OpenCV": build_without_opencv,
+    "loader() needs": lambda root: without("tensorflow", lambda: opened(root).loader("train", 4)),
+    "already exists": lambda root: command("init", root / "photos", "--out", recipe_file(root)),
+    "no such folder": lambda root: command("build", recipe_file(root), "--data", root / "none", "--out", root / "x"),
+    "no file fits": lambda root: command(
+        "build", recipe_file(root, "*/images/*.jpg"), "--data", root / "photos", "--out", root / "x"
+    ),
+    "and this recipe": lambda root: build(
+        root, root / "built", Recipe(name="other", source=sources.Folder(), store=STORE)
+    ),
+    "belongs in": lambda root: Recipe(
+        name="x", source=sources.Folder(), geometry=[augment.Brightness(0.2)], store=STORE
+    ),
+    "use Scalar()": lambda root: build(
+        root, root / "x", Recipe(name="x", source=sources.Folder(), store={"label": codecs.Jpeg()})
+    ),
+    "the dataset has": lambda root: opened(root).numpy_loader("train", 4, inputs="photo"),
+    "differ in shape": lambda root: on_another_backend(
+        lambda: opened(root).keras_loader("train", 4, inputs="image", seed=0)
+    ),
+}
+"""By the beginning of a message: what raises it."""
+
+
+@pytest.mark.parametrize("beginning", TRIGGERS)
+def test_each_error_of_the_table_is_what_the_package_says(beginning, root, capsys):
+    (message,) = [message for message in MESSAGES if message.startswith(beginning)]
+    with pytest.raises((TfprepError, SystemExit)) as caught:
+        TRIGGERS[beginning](root)
+    assert message in str(caught.value) + capsys.readouterr().err
+
+
+def test_the_table_has_ten_errors_and_no_command_that_is_not_there():
+    assert len(MESSAGES) == len(TRIGGERS) == 10
+    assert set(re.findall(r"`tfprep ([a-z]+)", PAGE)) <= COMMANDS.keys()
+
+
+def test_every_call_of_the_goals_exists():
+    for name in (
+        "loader",
+        "keras_loader",
+        "torch_loader",
+        "jax_loader",
+        "numpy_loader",
+        "random_access",
+        "batch_sampler",
+    ):
+        assert f"`{name}" in PAGE or f".{name}(" in PAGE
+        assert hasattr(tfprep.load.Data, name)
+
+
+def test_llms_txt_lists_every_page():
+    text = (DOCS / "llms.txt").read_text()
+    title, _, summary = text.splitlines()[:3]
+    assert title == "# tfprep"
+    assert summary.startswith("> ")
+    listed = set(re.findall(r"\(https://raw\.githubusercontent\.com/tfprep/tfprep/main/docs/([^)]+)\)", text))
+    pages = {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")}
+    assert listed == pages - {"index.md", "gallery/README.md"} - {
+        page for page in pages if page.startswith("reference")
+    }
