@@ -1,13 +1,17 @@
-"""Causes of slow training, each staged on purpose: which of them `InputMonitor` and `tfprep bench` name.
+"""Causes of slow training, each staged on purpose: which of them `InputMonitor` and `tfprep bench` name, and what they advise.
 
-    python benchmarks/causes.py [--times 3] [--tool monitor] [--cause map ...] [--data DIR] [--json causes.json]
+    python benchmarks/causes.py [--times 1] [--burners 0] [--tool monitor] [--input tfprep] [--backend jax] [--cause decode ...]
+                                [--jax PYTHON] [--data DIR] [--json causes.json]
 
-Each cause runs in a process of its own, on 600 images of 224 x 224 pixels: a `.map` behind the loader that sleeps, reads that
-sleep, JPEG decoded by one thread, other programs on every processor, a memory budget for one or two batches under reads that
-pause now and then, a step that sleeps, and a callback that sleeps. `bench` sees no callbacks, so the last one is for
-`InputMonitor` alone.
-The machine should be idle otherwise: on a busy one the right answer is that other programs limit. A cause is staged again where
-others took more than 15 % of the machine, and the last answer says so.
+Twelve causes: the epoch that fills a cache, JPEG decoded by one thread, reads that sleep, a map that calls Python, a map of
+TensorFlow ops, a memory budget for one or two batches under uneven reads, a step that computes, a callback that sleeps, other
+programs on every processor, a step that is traced again and again, a store with a latency, and validation. They are staged behind
+tfprep's loader and behind plain tf.data, on TensorFlow and on JAX (--jax names an interpreter that has it; plain tf.data on JAX
+needs both). Each answer is that of a process of its own, on 600 images of 224 x 224 pixels; `bench` is asked for the causes that
+it can see. An answer is right if its first cause is the staged one and it advises nothing that is done already. --burners runs
+programs beside everything that take a processor each.
+
+A run takes about 15 s: all of `--times 1` 8 minutes on two cores.
 """
 
 from __future__ import annotations
@@ -21,71 +25,106 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-sys.path.insert(0, str(Path(__file__).parent))
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))
 
 BATCH = 32
-TRIES = 3
-BUSY = 0.15
-"""Share of the machine from which on other programs spoil an answer."""
-MONITOR = {
-    "map": "what comes after the loader limits",
-    "disk": "reading limits",
-    "decode": "decoding limits",
-    "processors": "other programs limit",
-    "memory": "the loader's memory limits",
-    "step": "the step limits",
-    "python": "Python between the steps",
-}
-"""By cause what the summary of `InputMonitor` says."""
+IMAGES = 600
+LATENCY_MS = 60
+SLEEP_S = 0.04
+TFPREP = {
+    "filling": "filling", "decode": "decode", "disk": "read", "python map": "python map", "map": "map", "memory": "memory",
+    "step": "step", "callback": "python", "processors": "processors", "retracing": "retracing", "remote": "fetch",
+    "validation": "validation",
+}  # fmt: skip
+"""By cause the kind that `InputMonitor` names behind tfprep's loader."""
+PLAIN = {**TFPREP, "decode": "map", "disk": "stage"}
+"""Behind plain tf.data: a map decodes, and a generator reads. A memory budget and a store are the loader's own."""
 BENCH = {
-    "map": "map",
-    "disk": "reading",
-    "decode": "decoding",
+    "filling": "copying", "decode": "decoding", "disk": "reading", "python map": "map", "memory": "memory", "step": "step",
     "processors": "processors",
-    "memory": "memory",
-    "step": "step",
-}
+}  # fmt: skip
 """By cause what `bench` returns as its limit; of the step the limit of the comparison with it."""
+NOT_STAGED = {
+    ("plain", "tensorflow"): {"memory", "remote"},
+    ("plain", "jax"): {"memory", "remote", "retracing"},
+    ("tfprep", "jax"): {"python map", "map"},
+    ("tfprep", "tensorflow"): set(),
+}
+FOLLOWED = ("num_parallel_calls", "end the pipeline with prefetch", "Deliver uint8", "deliver uint8", "Raise threads")
+"""Advice that every pipeline here follows already; a loader of one thread is the exception."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--times", type=int, default=3, help="How often each cause is staged")
+    parser.add_argument("--times", type=int, default=1, help="How often each cause is staged")
+    parser.add_argument("--burners", type=int, default=0, help="Programs that take a processor each beside everything")
     parser.add_argument("--tool", choices=("monitor", "bench"), help="The one to ask; both by default")
-    parser.add_argument("--cause", choices=MONITOR, nargs="+", default=list(MONITOR), help="The causes to stage")
+    parser.add_argument(
+        "--input", choices=("tfprep", "plain"), help="The input of the monitored training; both by default"
+    )
+    parser.add_argument("--backend", choices=("tensorflow", "jax"), help="Keras's backend; both by default")
+    parser.add_argument("--cause", choices=TFPREP, nargs="+", default=list(TFPREP), help="The causes to stage")
+    parser.add_argument("--jax", default=sys.executable, help="Interpreter with JAX")
     parser.add_argument("--data", type=Path, help="Folder that keeps the images for the next run")
     parser.add_argument("--json", type=Path, help="File for the answers")
-    parser.add_argument("--run", nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument("--run", nargs=4, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.run:
-        tool, cause, folder = options.run
-        print(json.dumps(monitored(cause, Path(folder)) if tool == "monitor" else benched(cause, Path(folder))))
+        tool, source, cause, folder = options.run
+        print(json.dumps(monitored(source, cause, Path(folder)) if tool == "monitor" else benched(cause, Path(folder))))
         return
-    tools = [
-        (name, causes) for name, causes in (("monitor", MONITOR), ("bench", BENCH)) if options.tool in (None, name)
-    ]
-    answers: dict[str, dict[str, list[str]]] = {name: {} for name, _ in tools}
-    with tempfile.TemporaryDirectory() as own_folder:
-        folder = options.data or Path(own_folder)
+    answers: list[dict[str, Any]] = []
+    with ExitStack() as stack:
+        folder = options.data or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         write_datasets(folder)
-        for _, (tool, causes) in itertools.product(range(options.times), tools):
-            for cause in (cause for cause in causes if cause in options.cause):
-                answers[tool].setdefault(cause, []).append(asked(tool, cause, str(folder)))
-                print(tool, cause, answers[tool][cause][-1], flush=True)
-    for tool, by_cause in answers.items():
-        right = sum(answer == cause for cause, given in by_cause.items() for answer in given)
-        print(f"{tool}: {right} of {sum(map(len, by_cause.values()))}")
-        for cause, given in by_cause.items():
-            print(f"  {cause:10} {', '.join(given)}")
+        stack.enter_context(burning(options.burners))
+        for _, (tool, source, backend, cause) in itertools.product(range(options.times), cells(options)):
+            answers.append(asked(options, tool, source, backend, cause, folder))
+            print("right" if answers[-1]["right"] else "WRONG", json.dumps(answers[-1]), flush=True)
+    print(f"{sum(answer['right'] for answer in answers)} of {len(answers)} right", flush=True)
+    for (tool, source, backend), given in itertools.groupby(
+        sorted(answers, key=lambda one: (one["tool"], one["input"], one["backend"])),
+        key=lambda one: (one["tool"], one["input"], one["backend"]),
+    ):
+        listed = list(given)
+        wrong = [f"{one['cause']} as {one['kind']}" for one in listed if not one["right"]]
+        print(
+            f"  {tool}, {source}, {backend}: {len(listed) - len(wrong)} of {len(listed)}; wrong: {', '.join(wrong) or 'none'}"
+        )
     if options.json:
-        options.json.write_text(json.dumps(answers, indent=1))
+        options.json.write_text(
+            json.dumps({"times": options.times, "burners": options.burners, "answers": answers}, indent=1)
+        )
+
+
+def cells(options: argparse.Namespace) -> list[tuple[str, str, str, str]]:
+    """Tool, input, backend and cause of each question."""
+    found = []
+    for source, backend in itertools.product(("tfprep", "plain"), ("tensorflow", "jax")):
+        if options.input not in (None, source) or options.backend not in (None, backend):
+            continue
+        needed = {backend} | ({"tensorflow"} if source == "plain" else set())
+        missing = needed - installed(options.jax if backend == "jax" else sys.executable)
+        if missing:
+            print(f"{source} on {backend}: left out, {', '.join(sorted(missing))} is not installed")
+            continue
+        causes = [cause for cause in options.cause if cause not in NOT_STAGED[source, backend]]
+        found += [("monitor", source, backend, cause) for cause in causes]
+    if options.backend in (None, "tensorflow") and options.input in (None, "tfprep"):
+        found += [("bench", "tfprep", "tensorflow", cause) for cause in options.cause if cause in BENCH]
+    return [cell for cell in found if options.tool in (None, cell[0])]
+
+
+def installed(interpreter: str) -> set[str]:
+    code = "import importlib.util as u; print([m for m in ('jax', 'tensorflow') if u.find_spec(m)])"
+    done = subprocess.run([interpreter, "-c", code], capture_output=True, text=True, check=True)
+    return set(json.loads(done.stdout.replace("'", '"')))
 
 
 def write_datasets(folder: Path) -> None:
@@ -94,59 +133,77 @@ def write_datasets(folder: Path) -> None:
     from tfprep import codecs
 
     for name, codec in (("jpeg", codecs.Jpeg(95)), ("raw", codecs.Raw())):
-        write(folder / name, codec, 600)
+        write(folder / name, codec, IMAGES)
 
 
-def asked(tool: str, cause: str, folder: str) -> str:
-    """The answer; asked up to `TRIES` times where programs that are not staged took more than `BUSY` of the machine."""
-    for path in Path(folder).rglob("*.tfrecord-*"):
+def asked(
+    options: argparse.Namespace, tool: str, source: str, backend: str, cause: str, folder: Path
+) -> dict[str, Any]:
+    """The answer of a process of its own: what it named, in which words, and whether that is right."""
+    for path in folder.rglob("*.tfrecord-*"):
         path.read_bytes()  # into the page cache, so that no disk but the staged one is slow
-    command = [sys.executable, __file__, "--run", tool, cause, folder]
-    for _ in range(TRIES):
-        busy_s, began = _busy_elsewhere_s(), time.monotonic()
-        with busy_processors() if cause == "processors" else nullcontext():
-            done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True)
-        others = (_busy_elsewhere_s() - busy_s) / (time.monotonic() - began) / (os.cpu_count() or 1)
-        answer = str(json.loads(done.stdout.splitlines()[-1]))
-        if others < BUSY:
-            return answer
-    return f"{answer} (other programs took {others:.0%})"
+    python = options.jax if backend == "jax" else sys.executable
+    command = [python, __file__, "--run", tool, source, cause, str(folder)]
+    environment = {**os.environ, "KERAS_BACKEND": backend, "PYTHONPATH": str(HERE.parent)}
+    with ExitStack() as stack:
+        if cause == "processors":
+            stack.enter_context(burning(4 * (os.cpu_count() or 1)))
+        if cause == "remote":
+            environment.update(stack.enter_context(store(folder)))
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    if done.returncode:
+        kind, text = "failed", done.stderr[-600:]
+    else:
+        kind, text = json.loads(done.stdout.splitlines()[-1])
+    expected = BENCH[cause] if tool == "bench" else (PLAIN if source == "plain" else TFPREP)[cause]
+    repeated = [words for words in FOLLOWED if words in text and (words != "Raise threads" or cause != "decode")]
+    return {
+        "tool": tool, "input": source, "backend": backend, "cause": cause, "kind": kind, "text": text, "already_done": repeated,
+        "right": kind == expected and not repeated,
+    }  # fmt: skip
 
 
-def _busy_elsewhere_s() -> float:
-    """Processor time of all programs but this one and those that it has started and that have ended."""
-    machine, own = psutil.cpu_times(), os.times()
-    return float(machine.user + machine.nice + machine.system) - sum(own[:4])
+@contextmanager
+def burning(count: int) -> Iterator[None]:
+    """Programs that compute. The trainer does not start them: it counts its own children as itself."""
+    programs = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for program in programs:
+            program.kill()
+            program.wait()
+
+
+@contextmanager
+def store(folder: Path) -> Iterator[dict[str, str]]:
+    """A server of S3 with a latency; yields the environment of its clients."""
+    command = [sys.executable, str(HERE / "store_server.py"), str(folder), str(LATENCY_MS)]
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert server.stdout is not None
+    try:
+        url = f"http://127.0.0.1:{int(server.stdout.readline())}"
+        keys = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REGION": "us-east-1"}
+        yield {**keys, "AWS_ENDPOINT_URL": url, "AWS_ALLOW_HTTP": "true"}
+    finally:
+        server.kill()
+        server.wait()
 
 
 # --- the stages of the causes -----------------------------------------------------------------------------------------------
 
 
 @contextmanager
-def busy_processors() -> Iterator[None]:
-    """Four programs on each processor. The trainer does not start them: it counts its own children as itself."""
-    burn = [sys.executable, "-c", "while True: pass"]
-    programs = [subprocess.Popen(burn) for _ in range(4 * (os.cpu_count() or 1))]
-    try:
-        yield
-    finally:
-        for program in programs:
-            program.kill()
-            program.wait()  # so that their time counts as that of this process
-
-
-@contextmanager
-def staged(cause: str) -> Iterator[None]:
+def slow_reads(cause: str) -> Iterator[None]:
     """Slow reads, for the length of the block."""
-    read = os.preadv
-    if cause in ("disk", "memory"):
-        number = itertools.count()
+    read, number = os.preadv, itertools.count()
 
-        def slow(*arguments: Any) -> Any:
-            if cause == "disk" or next(number) % 320 < 2:  # two records of every ten batches
-                time.sleep(0.02 if cause == "disk" else 0.3)
-            return read(*arguments)
+    def slow(*arguments: Any) -> Any:
+        if cause != "memory" or next(number) % 320 < 2:  # two records of every ten batches
+            time.sleep(0.6 if cause == "memory" else 0.01)
+        return read(*arguments)
 
+    if cause in ("disk", "memory", "filling"):
         os.preadv = slow
     try:
         yield
@@ -157,86 +214,177 @@ def staged(cause: str) -> Iterator[None]:
 def loader_options(cause: str) -> dict[str, Any]:
     batch_bytes = BATCH * 224 * 224 * 3 + 4096  # with labels, in whole pages
     return {
-        "cache": False,
+        "inputs": "image",
+        "targets": "label",
+        "training": True,
+        **({} if cause == "filling" else {"cache": False}),
         **({"threads": 1} if cause == "decode" else {}),
         **({"memory_budget": 5 * batch_bytes, "threads": 4} if cause == "memory" else {}),
+        **({"threads": 2} if cause == "remote" else {}),
     }
 
 
-def dataset_of(cause: str, folder: Path) -> Path:
-    return folder / ("jpeg" if cause in ("decode", "processors") else "raw")
+def dataset_of(cause: str, folder: Path) -> Any:
+    name = "jpeg" if cause in ("decode", "processors", "filling") else "raw"
+    return f"s3://bench/{name}" if cause == "remote" else folder / name
 
 
-def slow_map(*element: Any) -> Any:
-    """Sleeps for 50 ms in Python."""
+def asleep(value: Any) -> Any:
+    """Returns `value` after a while, in Python."""
     import tensorflow as tf
 
-    flat = tf.nest.flatten(element)
-    label = flat[-1]
-    waited = tf.numpy_function(lambda value: (time.sleep(0.05), value)[1], [label], label.dtype)
-    flat[-1] = tf.ensure_shape(waited, label.shape)
-    packed = tf.nest.pack_sequence_as(element, flat)
-    return packed if len(packed) > 1 else packed[0]
+    return tf.ensure_shape(tf.numpy_function(lambda v: (time.sleep(SLEEP_S), v)[1], [value], value.dtype), value.shape)
+
+
+def busy(images: Any) -> Any:
+    """Images that TensorFlow ops have worked on for some 50 ms."""
+    import tensorflow as tf
+
+    small = tf.cast(images, tf.float32)
+    for _ in range(6):
+        small = tf.nn.depthwise_conv2d(small, tf.ones([5, 5, 3, 1]) / 25, [1, 1, 1, 1], "SAME")
+    return tf.cast(small, tf.uint8)
+
+
+def input_of(source: str, cause: str, folder: Path, backend: str) -> tuple[Any, int]:
+    """The input, and its steps an epoch."""
+    import tfprep
+
+    steps = IMAGES // BATCH if cause == "filling" else 150 if cause in ("decode", "processors") else 60
+    if source == "plain":
+        return plain(cause, folder), steps
+    data = tfprep.open(dataset_of(cause, folder))
+    if backend == "jax":
+        return data.keras_loader("train", BATCH, **loader_options(cause)), steps
+    import tensorflow as tf
+
+    train = data.loader("train", BATCH, **loader_options(cause))
+    train = train if cause == "filling" else train.repeat()
+    if cause == "python map":
+        mapped = train.map(lambda images, labels: (images, asleep(labels)), num_parallel_calls=1)
+        return mapped.prefetch(2), steps
+    if cause == "map":
+        mapped = train.map(lambda images, labels: (busy(images), labels), num_parallel_calls=tf.data.AUTOTUNE)
+        return mapped.prefetch(2), steps
+    return train, steps
+
+
+def plain(cause: str, folder: Path) -> Any:
+    """A pipeline of tf.data as its guide writes it: parallel maps, and a prefetch at its end."""
+    import tensorflow as tf
+
+    name = "jpeg" if cause in ("decode", "processors", "filling") else "raw"
+    files = sorted(str(path) for path in (folder / name).glob("*.tfrecord-*"))
+    features = {"image": tf.io.FixedLenFeature([], tf.string), "label": tf.io.FixedLenFeature([], tf.int64)}
+
+    def parsed(record: Any) -> Any:
+        example = tf.io.parse_single_example(record, features)
+        if name == "jpeg":
+            image = tf.ensure_shape(tf.io.decode_jpeg(example["image"], channels=3), [224, 224, 3])
+        else:
+            image = tf.reshape(tf.io.decode_raw(example["image"], tf.uint8), [224, 224, 3])
+        return image, example["label"]
+
+    def slow() -> Iterator[bytes]:
+        for record in tf.data.TFRecordDataset(files).as_numpy_iterator():
+            time.sleep(0.003)
+            yield record
+
+    records = tf.data.TFRecordDataset(files)
+    if cause == "disk":
+        records = tf.data.Dataset.from_generator(slow, output_signature=tf.TensorSpec([], tf.string))
+    threads = 1 if cause == "decode" else tf.data.AUTOTUNE
+    dataset = records.map(parsed, num_parallel_calls=threads)
+    dataset = dataset.cache() if cause == "filling" else dataset.repeat()
+    dataset = dataset.batch(BATCH, drop_remainder=True)
+    if cause == "python map":
+        dataset = dataset.map(lambda images, labels: (images, asleep(labels)), num_parallel_calls=1)
+    if cause == "map":
+        dataset = dataset.map(lambda images, labels: (busy(images), labels), num_parallel_calls=tf.data.AUTOTUNE)
+    return dataset.prefetch(2)
 
 
 # --- who is asked -----------------------------------------------------------------------------------------------------------
 
 
-def monitored(cause: str, folder: Path) -> str:
+def monitored(source: str, cause: str, folder: Path) -> tuple[str, str]:
+    """The kind of the first cause that `InputMonitor` names, and its words."""
     import keras
-    import tensorflow as tf
 
     import tfprep
 
+    backend = keras.backend.backend()
+    feed, steps = input_of(source, cause, folder, backend)
+    with tempfile.TemporaryDirectory() as logs, slow_reads(cause):
+        monitor = tfprep.train.InputMonitor(logs, every_s=1)
+        if cause == "retracing":
+            retraced(monitor, feed, backend)
+        else:
+            fitted(monitor, feed, steps, cause)
+        total = monitor._total()
+    return (total.causes[0].kind if total else "none"), monitor.summary
+
+
+def fitted(monitor: Any, feed: Any, steps: int, cause: str) -> None:
+    import keras
+
     class Sleeping(keras.callbacks.Callback):
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-            time.sleep(0.05)
+            time.sleep(SLEEP_S)
 
-    class SlowStep(keras.layers.Layer):
-        def call(self, inputs: Any) -> Any:
-            waited = tf.numpy_function(lambda value: (time.sleep(0.05), value)[1], [inputs], inputs.dtype)
-            return tf.ensure_shape(waited, inputs.shape)
+    class Strided(keras.layers.Layer):
+        def call(self, images: Any) -> Any:
+            return keras.ops.cast(
+                images[:, ::8, ::8] if cause in ("step", "memory") else images[:, ::16, ::16], "float32"
+            )
 
-    layers = [keras.layers.Lambda(lambda images: tf.cast(images[:, ::16, ::16], tf.float32)), keras.layers.Flatten()]
-    model = keras.Sequential([*layers, *([SlowStep()] if cause in ("step", "memory") else []), keras.layers.Dense(1)])
-    model.compile("sgd", "mse", jit_compile=False)
-    data = tfprep.open(dataset_of(cause, folder))
-    options = {"inputs": "image", "targets": "label", "training": True, **loader_options(cause)}
-    train = data.loader("train", BATCH, **options).repeat()
-    feed = train.map(slow_map) if cause == "map" else train
-    with tempfile.TemporaryDirectory() as logs, staged(cause):
-        monitor = tfprep.train.InputMonitor(logs, every_s=1)
-        callbacks = [monitor, *([Sleeping()] if cause == "python" else [])]
-        model.fit(
-            feed,
-            steps_per_epoch=300 if cause in ("decode", "processors") else 60,
-            epochs=1,
-            verbose=0,
-            shuffle=False,
-            callbacks=callbacks,
-        )
-    last = monitor.summary.splitlines()[-1]
-    if MONITOR["python"] in last:
-        return "python"
-    return next((name for name, words in MONITOR.items() if words in last), last)
+    heavy = [keras.layers.Conv2D(64, 5, activation="relu"), keras.layers.Conv2D(64, 5, activation="relu")]
+    layers = [Strided(), *(heavy if cause in ("step", "memory") else []), keras.layers.Flatten(), keras.layers.Dense(1)]
+    model = keras.Sequential(layers)
+    model.compile("sgd", "mse", jit_compile=keras.backend.backend() == "jax")
+    callbacks = [monitor, *([Sleeping()] if cause == "callback" else [])]
+    whole = cause == "filling"  # an epoch from the beginning to the end
+    options = {} if whole else {"steps_per_epoch": steps if cause != "validation" else 10}
+    if cause == "validation":
+        options |= {"validation_data": feed, "validation_steps": 60, "epochs": 4}
+    model.fit(feed, verbose=0, shuffle=False, callbacks=callbacks, **options)
 
 
-def benched(cause: str, folder: Path) -> str:
+def retraced(monitor: Any, feed: Any, backend: str) -> None:
+    """A step that gets images of another width each time."""
+    if backend == "jax":
+        import jax
+        from jax import numpy
+
+        step = jax.jit(lambda images: numpy.sum(numpy.sin(images.astype("float32"))))
+    else:
+        import tensorflow as tf
+
+        step = tf.function(lambda images: tf.reduce_sum(tf.sin(tf.cast(images, tf.float32))), reduce_retracing=False)
+    with monitor:
+        watched = monitor.watch(feed, step=step if backend == "tensorflow" else None)
+        for number, (images, _) in zip(range(60), watched, strict=False):
+            step(images[:, : 8 + number])
+
+
+def benched(cause: str, folder: Path) -> tuple[str, str]:
+    """The limit that `bench` names, and its words."""
     from tfprep.bench.run import BenchOptions, bench
 
-    loader = {**loader_options(cause), "inputs": "image", "targets": "label"}
-    with staged(cause):
+    loader = {name: value for name, value in loader_options(cause).items() if name != "training"}
+    with slow_reads(cause):
         options = BenchOptions(
             batch_size=BATCH,
             rounds=1,
-            seconds=1.5,
+            seconds=1.0,
             changes=False,
             loader=loader,
-            map_function=slow_map if cause == "map" else None,
+            map_function=(lambda images, labels: (images, asleep(labels))) if cause == "python map" else None,
         )
         result = bench(dataset_of(cause, folder), options, step_s=0.2 if cause == "step" else None)
-    answer = result.against.limit if result.against is not None else result.limit.stage
-    return next((name for name, stage in BENCH.items() if stage == answer), answer)
+    if result.against is not None:
+        return result.against.limit, result.against.words()
+    return result.limit.stage, result.limit.words
 
 
 if __name__ == "__main__":

@@ -90,6 +90,7 @@ class InputMonitor(keras.callbacks.Callback):  # type: ignore[misc]
         self._lock = threading.RLock()
         self._window = InputWindow()
         self._steps: TrainSteps | None = None
+        self._step: Any = None
         self._log: InputLog | None = None
         self._stop = threading.Event()
         self._step_before = self._batches = 0
@@ -160,16 +161,20 @@ class InputMonitor(keras.callbacks.Callback):  # type: ignore[misc]
 
     # --- custom training loops ----------------------------------------------------------------------------------------
 
-    def watch(self, data: Any) -> Any:
+    def watch(self, data: Any, *, step: Any = None) -> Any:
         """Return an iterator over `data` whose waits are measured, for Python loops and functions of `tf.function`.
 
         Args:
             data: A `tf.data.Dataset` or `tf.data.Iterator`, of which a `tf.data.Iterator` comes back; or an iterable of batches,
                 such as tfprep's other loaders.
+            step: The `tf.function` that trains, whose traces are counted. On JAX compilations are counted without it.
 
         Raises:
-            TrainError: `data` is something else, or the monitor does not run.
+            TrainError: `data` or `step` is something else, or the monitor does not run.
         """
+        if step is not None and not hasattr(step, "experimental_get_tracing_count"):
+            raise TrainError(f"step is a tf.function, whose traces are counted, got {step!r}; leave it out")
+        self._step = step
         if self._log is None:
             raise TrainError("watch() measures inside `with InputMonitor(...) as monitor:`; call it there")
         relay = relay_of(data)
@@ -181,7 +186,7 @@ class InputMonitor(keras.callbacks.Callback):  # type: ignore[misc]
         return relay.handed_over()
 
     def __enter__(self) -> InputMonitor:
-        self._steps = None
+        self._steps = self._step = None
         self._begin()
         return self
 
@@ -249,7 +254,8 @@ class InputMonitor(keras.callbacks.Callback):  # type: ignore[misc]
         loader = self._steps.loader if self._steps else None
         readers = counters(self._reader, loader, loader_behind(source))
         of_tf_data = stages(source) if source is not None else ()
-        compiled, compile_s = compilations()
+        traces, compile_s = compilations()
+        traces += self._step.experimental_get_tracing_count() if self._step is not None else 0
         return Sample(
             time=time.time(),
             step=max(unmeasured, self._step_before + self._batches),
@@ -259,7 +265,7 @@ class InputMonitor(keras.callbacks.Callback):  # type: ignore[misc]
             readers=readers,
             between_s=self._steps.between_s if self._steps else None,
             validation_s=self._validation_s,
-            traces=self._steps.traces if self._steps else compiled,
+            traces=self._steps.traces if self._steps else traces,
             compile_s=compile_s,
             pipeline=pipeline_behind(source),
         )
