@@ -73,7 +73,7 @@ def first_shard(document):
         (lambda d: d.update(splits={}), "at least one field and one split"),
         (lambda d: d["fields"].update({"../../evil": d["fields"]["image"]}), "the name of a field is a letter"),
         (lambda d: d["fields"].update({"a\x1b[31m": d["fields"]["image"]}), "the name of a field is a letter"),
-        (lambda d: d["fields"]["image"]["spec"].update(kind=["image"]), "unknown kind of field list"),
+        (lambda d: d["fields"]["image"]["spec"].update(kind=["image"]), r"spec.kind is one of image, .*, not list"),
         (lambda d: d["fields"]["image"]["spec"].update(shape=[2**40, 2**40, 3]), "value of more than"),
         (lambda d: d["fields"]["image"]["spec"].update(shape=[-1, 5, 3]), r"shape\[0\] is a whole number"),
         (lambda d: d["fields"]["image"]["spec"].update(shape=[1] * 40), "at most 8 dimensions"),

@@ -17,6 +17,7 @@ from tfprep.dataset.names import INDEX, LOCATIONS, check_file_name
 from tfprep.errors import DatasetError
 from tfprep.fields import FieldSpec
 from tfprep.plain_json import indented
+from tfprep.records.framing import FRAME_BYTES
 from tfprep.storage.urls import open_file
 
 FORMAT_VERSION = 2
@@ -40,8 +41,8 @@ class FileInfo:
 
     def __post_init__(self) -> None:
         check_file_name(self.name)
-        if self.records < 0 or self.bytes < 0:
-            raise DatasetError(f"{self.name}: {self.records} records and {self.bytes} bytes")
+        if not 0 <= self.records * FRAME_BYTES <= self.bytes:
+            raise DatasetError(f"{self.name}: {self.records} records do not fit into {self.bytes} bytes")
 
 
 @dataclass(frozen=True)

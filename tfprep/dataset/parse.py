@@ -8,34 +8,22 @@ rule.
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
 from tfprep.codecs import from_description
-from tfprep.dataset.manifest import (
-    FORMAT_VERSION,
-    NOT_SEALED,
-    FieldInfo,
-    FileDigest,
-    FileInfo,
-    Imported,
-    Manifest,
-    SplitInfo,
-    Statistics,
-    is_sealed,
-)
+from tfprep.dataset.manifest import FORMAT_VERSION, NOT_SEALED, FieldInfo, Manifest, SplitInfo, is_sealed
 from tfprep.dataset.names import check_file_name, check_name
 from tfprep.errors import DatasetError, RecipeError
-from tfprep.fields import KINDS, FieldSpec, field_name_fault
-from tfprep.plain_json import from_json
-from tfprep.records.framing import FRAME_BYTES
+from tfprep.fields import FieldSpec, field_name_fault
+from tfprep.plain_json import WrongJsonError, from_json, plain_leaf, wrong
 from tfprep.units import printable
 
 MOST_BYTES = 128 << 20
@@ -49,8 +37,8 @@ _MOST_COUNT = 2**63 - 1
 _SHOWN_CHARACTERS = 60
 _MOST_REASON = 300
 _SHA256 = re.compile(r"[0-9a-f]{64}\Z")
-
-T = TypeVar("T")
+_AROUND = ("format_version", "sha256")
+"""Entries that are of the file and not of the dataset."""
 
 
 def parse_manifest(content: bytes, path: Path, *, sealed: bool = True) -> Manifest:
@@ -78,270 +66,160 @@ def parse_manifest(content: bytes, path: Path, *, sealed: bool = True) -> Manife
     if sealed and not is_sealed(content):
         raise DatasetError(f"{path} {NOT_SEALED}; {way_out}")
     try:
-        return _manifest(_Entry(raw, ""))
-    except DatasetError as error:
+        manifest = from_json(Manifest, {n: v for n, v in raw.items() if n not in _AROUND} if is_object else raw, _leaf)
+        _check(manifest)
+    except (WrongJsonError, DatasetError) as error:
         raise DatasetError(f"{path} is damaged: {printable(str(error))[:_MOST_REASON]}; {way_out}") from error
+    return manifest
 
 
 def _check_version(version: Any, path: Path) -> None:
     if not isinstance(version, int) or isinstance(version, bool) or version != FORMAT_VERSION:
         newer = isinstance(version, int) and version > FORMAT_VERSION
         advice = "upgrade tfprep" if newer else "build it again with this version"
-        raise DatasetError(f"{path}: format version {_shown(version)}, this tfprep reads {FORMAT_VERSION}; {advice}")
+        raise DatasetError(
+            f"{path}: format version {printable(repr(version))[:_SHOWN_CHARACTERS]}, this tfprep reads {FORMAT_VERSION}; {advice}"
+        )
 
 
-# --- entries --------------------------------------------------------------------------------------------------------
+def _leaf(kind: type) -> Callable[[Any], Any]:
+    """Return the check of a text or number of a manifest, for `from_json`."""
+    return _LEAVES.get(kind) or plain_leaf(kind)
 
 
-@dataclass(frozen=True)
-class _Entry:
-    """A value of the document, and the way to it for messages, as `splits.train.samples`."""
-
-    value: Any
-    way: str
-
-    def wrong(self, rule: str) -> DatasetError:
-        return DatasetError(f"{self.way or 'the document'} {rule}, not {_shown(self.value)}")
-
-    def __getitem__(self, name: str) -> _Entry:
-        if not isinstance(self.value, dict):
-            raise self.wrong("is an object")
-        if name not in self.value:
-            raise DatasetError(f"{self._way_to(name)} is missing")
-        return _Entry(self.value[name], self._way_to(name))
-
-    def items(self) -> Iterator[tuple[str, _Entry]]:
-        """The entries of an object."""
-        if not isinstance(self.value, dict):
-            raise self.wrong("is an object")
-        for name, value in self.value.items():
-            yield name, _Entry(value, self._way_to(name))
-
-    def entries(self, convert: Callable[[_Entry], T]) -> dict[str, T]:
-        """An object with every value converted."""
-        return {name: convert(entry) for name, entry in self.items()}
-
-    def list(self, convert: Callable[[_Entry], T]) -> tuple[T, ...]:
-        """A list with every element converted."""
-        if not isinstance(self.value, list):
-            raise self.wrong("is a list")
-        return tuple(convert(_Entry(value, f"{self.way}[{n}]")) for n, value in enumerate(self.value))
-
-    def text(self) -> str:
-        if not isinstance(self.value, str):
-            raise self.wrong("is text")
-        _check_encodes(self.value, self)
-        return self.value
-
-    def count(self) -> int:
-        if not isinstance(self.value, int) or isinstance(self.value, bool) or not 0 <= self.value <= _MOST_COUNT:
-            raise self.wrong("is a whole number from 0 on")
-        return self.value
-
-    def counts(self) -> tuple[int, ...]:
-        """A list of counts; only if something is wrong they are checked one by one."""
-        if isinstance(self.value, list) and all(type(one) is int and 0 <= one <= _MOST_COUNT for one in self.value):
-            return tuple(self.value)
-        return self.list(_Entry.count)
-
-    def number(self) -> float:
-        if not isinstance(self.value, int | float) or isinstance(self.value, bool) or not math.isfinite(self.value):
-            raise self.wrong("is a finite number")
-        return float(self.value)
-
-    def digest(self) -> str:
-        if not isinstance(self.value, str) or not _SHA256.match(self.value):
-            raise self.wrong("is a SHA-256 of 64 hexadecimal digits")
-        return self.value
-
-    def plain(self) -> Mapping[str, Any]:
-        """An object of any plain JSON, not nested without end."""
-        if not isinstance(self.value, dict):
-            raise self.wrong("is an object")
-        _check_plain(self)
-        return self.value
-
-    def _way_to(self, name: str) -> str:
-        return f"{self.way}.{printable(name)[:_SHOWN_CHARACTERS]}".removeprefix(".")
+def _count(value: Any) -> int:
+    if type(value) is not int or not 0 <= value <= _MOST_COUNT:
+        raise wrong("is a whole number from 0 on", value)
+    return value
 
 
-def _shown(value: Any) -> str:
-    text = type(value).__name__ if isinstance(value, dict | list) else printable(repr(value))
-    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
+def _number(value: Any) -> float:
+    if type(value) not in (int, float) or not math.isfinite(value):
+        raise wrong("is a finite number", value)
+    return float(value)
 
 
-def _check_encodes(text: str, entry: _Entry) -> None:
-    """Names of files that are not UTF-8 come as half surrogates; what no file name gives is refused."""
+def _text(value: Any) -> str:
+    """A text; names of files that are not UTF-8 come as half surrogates, what no file name gives is refused."""
+    if type(value) is not str:
+        raise wrong("is text", value)
     try:
-        text.encode("utf-8", "surrogateescape")
+        value.isascii() or value.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
-        raise entry.wrong("is text that can be written as UTF-8") from None
+        raise wrong("is text that can be written as UTF-8", value) from None
+    return value
 
 
-def _check_plain(entry: _Entry) -> None:
+_LEAVES: Mapping[type, Callable[[Any], Any]] = {int: _count, float: _number, str: _text}
+
+
+# --- rules between entries --------------------------------------------------------------------------------------------
+
+
+def _check(manifest: Manifest) -> None:
+    """Check what the types of the entries do not say. Raises DatasetError or WrongJsonError."""
+    check_name("the name of a dataset", manifest.name)
+    if not manifest.fields or not manifest.splits:
+        raise DatasetError("there is at least one field and one split")
+    _check_plain(manifest.recipe, "recipe")
+    # Loaders look up derived inputs and stacks in the recipe.
+    for name, kind in (("derive", Mapping[str, Mapping[str, Any]]), ("stack", Mapping[str, tuple[str, ...]])):
+        if name in manifest.recipe:
+            try:
+                from_json(kind, manifest.recipe[name], _leaf)
+            except WrongJsonError as error:
+                raise error.below(f"recipe.{name}") from None
+    for name, field in manifest.fields.items():
+        _check_field(name, field)
+    for name, split in manifest.splits.items():
+        _check_split(name, split, manifest)
+    _check_files(manifest)
+    _check_counts(manifest)
+
+
+def _check_plain(value: Any, way: str) -> None:
     """Walk through plain JSON without recursion: finite numbers, bounded depth."""
-    waiting: list[tuple[Any, int]] = [(entry.value, 0)]
+    waiting: list[tuple[Any, int]] = [(value, 0)]
     while waiting:
         value, depth = waiting.pop()
         if depth > _MOST_DEPTH:
-            raise DatasetError(f"{entry.way} is nested more than {_MOST_DEPTH} deep")
+            raise DatasetError(f"{way} is nested more than {_MOST_DEPTH} deep")
         if isinstance(value, float) and not math.isfinite(value):
-            raise DatasetError(f"{entry.way} holds {value}; its numbers are finite")
+            raise DatasetError(f"{way} holds {value}; its numbers are finite")
         if isinstance(value, str):
-            _check_encodes(value, entry)
+            _text(value)
         elif isinstance(value, dict):
             waiting += [(inner, depth + 1) for pair in value.items() for inner in pair]
         elif isinstance(value, list):
             waiting += [(inner, depth + 1) for inner in value]
 
 
-# --- the manifest ---------------------------------------------------------------------------------------------------
-
-
-def _manifest(raw: _Entry) -> Manifest:
-    name = raw["name"].text()
-    check_name("the name of a dataset", name)
-    fields = {name: _field(name, entry) for name, entry in raw["fields"].items()}
-    if not fields or not raw["splits"].value:
-        raise DatasetError("there is at least one field and one split")
-    imported = _imported(raw["imported"]) if "imported" in raw.value else None
-    manifest = Manifest(
-        name=name,
-        fingerprint=raw["fingerprint"].text(),
-        recipe=_recipe(raw["recipe"]),
-        fields=fields,
-        splits={name: _split(name, entry, imported) for name, entry in raw["splits"].items()},
-        classes=raw["classes"].entries(lambda names: names.list(_Entry.text)),
-        class_counts=raw["class_counts"].entries(lambda splits: splits.entries(_Entry.counts)),
-        statistics=raw["statistics"].entries(_statistics),
-        versions=raw["versions"].entries(_Entry.text),
-        rejects=raw["rejects"].count(),
-        files=raw["files"].entries(_file_digest),
-        imported=imported,
-    )
-    _check_together(manifest)
-    return manifest
-
-
-def _recipe(raw: _Entry) -> Mapping[str, Any]:
-    """Any plain JSON; loaders look up derived inputs and stacks in it."""
-    recipe = raw.plain()
-    if "derive" in recipe:
-        raw["derive"].entries(_Entry.plain)
-    if "stack" in recipe:
-        raw["stack"].entries(lambda fields: fields.list(_Entry.text))
-    return recipe
-
-
-def _field(name: str, raw: _Entry) -> FieldInfo:
+def _check_field(name: str, info: FieldInfo) -> None:
+    way = f"fields.{printable(name)[:_SHOWN_CHARACTERS]}"
     if fault := field_name_fault(name):
-        raise DatasetError(f"{raw.way}: {fault}")
-    spec, description = _spec(raw["spec"]), raw["codec"].plain()
+        raise DatasetError(f"{way}: {fault}")
+    _check_plain(info.codec, f"{way}.codec")
+    _check_array(info.spec, f"{way}.spec")
     try:
-        from_description(description).check(name, spec.kind)
+        from_description(info.codec).check(name, info.spec.kind)
     except (RecipeError, TypeError, ValueError) as error:
-        raise DatasetError(f"{raw.way}.codec is not one that tfprep writes: {printable(str(error))}") from error
-    return FieldInfo(spec, description)
+        raise DatasetError(f"{way}.codec is not one that tfprep writes: {printable(str(error))}") from error
 
 
-def _spec(raw: _Entry) -> FieldSpec:
-    kind = raw["kind"]
-    if kind.value not in KINDS:
-        raise DatasetError(f"{raw.way}: unknown kind of field {_shown(kind.value)}; known are {', '.join(KINDS)}")
-    shape = raw["shape"].list(lambda size: None if size.value is None else size.count())
-    dtype = raw["dtype"].text()
-    _check_array(raw, shape, dtype)
-    return FieldSpec(kind.value, shape, dtype)
-
-
-def _check_array(raw: _Entry, shape: tuple[int | None, ...], dtype: str) -> None:
-    if (dtype == "string") != (raw["kind"].value == "text"):
-        raise raw["dtype"].wrong("is 'string' for text and for nothing else")
+def _check_array(spec: FieldSpec, way: str) -> None:
+    dtype, is_text = spec.dtype, spec.dtype == "string"
+    if is_text != (spec.kind == "text"):
+        raise wrong("is 'string' for text and for nothing else", dtype).below(f"{way}.dtype")
     try:
-        item_bytes = 1 if dtype == "string" else np.dtype(dtype).itemsize
+        item_bytes = 1 if is_text else np.dtype(dtype).itemsize
     except TypeError:
-        raise raw["dtype"].wrong("is a type of NumPy's") from None
-    if dtype != "string" and (np.dtype(dtype).kind not in "biufc" or np.dtype(dtype).name != dtype):
-        raise raw["dtype"].wrong("is the plain name of a type of numbers")
-    if len(shape) > _MOST_DIMENSIONS:
-        raise raw["shape"].wrong(f"has at most {_MOST_DIMENSIONS} dimensions")
-    if math.prod(size for size in shape if size is not None) * item_bytes > _MOST_VALUE_BYTES:
-        raise DatasetError(f"{raw.way}.shape is that of a value of more than {_MOST_VALUE_BYTES} bytes")
+        raise wrong("is a type of NumPy's", dtype).below(f"{way}.dtype") from None
+    if not is_text and (np.dtype(dtype).kind not in "biufc" or np.dtype(dtype).name != dtype):
+        raise wrong("is the plain name of a type of numbers", dtype).below(f"{way}.dtype")
+    if len(spec.shape) > _MOST_DIMENSIONS:
+        raise wrong(f"has at most {_MOST_DIMENSIONS} dimensions", list(spec.shape)).below(f"{way}.shape")
+    if math.prod(size for size in spec.shape if size is not None) * item_bytes > _MOST_VALUE_BYTES:
+        raise DatasetError(f"{way}.shape is that of a value of more than {_MOST_VALUE_BYTES} bytes")
 
 
-def _imported(raw: _Entry) -> Imported:
-    try:
-        return from_json(Imported, raw.value)
-    except ValueError as error:
-        raise DatasetError(f"{raw.way}: {error}") from error
-
-
-def _split(name: str, raw: _Entry, imported: Imported | None) -> SplitInfo:
+def _check_split(name: str, split: SplitInfo, manifest: Manifest) -> None:
     check_name("the name of a split", name)
-    files = raw["files"].list(_shards if imported is None else lambda shards: shards.list(_imported_shard))
-    if not files or not files[0]:
-        raise DatasetError(f"{raw.way}.files names no shard")
-    split = SplitInfo(raw["samples"].count(), files, raw["rows_crc32c"].list(_Entry.counts))
-    if [len(crcs) for crcs in split.rows_crc32c] != [len(shards) for shards in files]:
-        raise DatasetError(f"{raw.way}.rows_crc32c has not one number for each shard of each variant")
-    if imported is not None and [len(imported.versions.get(name, ()))] != [len(shards) for shards in files]:
-        raise DatasetError(f"imported.versions has not one text for each shard of {name}, which has one variant")
-    if imported is not None and name not in imported.commands:
-        raise DatasetError(f"imported.commands.{name} is missing")
-    return split
+    if not split.files or not split.files[0]:
+        raise DatasetError(f"splits.{name}.files names no shard")
+    counts = [len(shards) for shards in split.files]
+    if [len(crcs) for crcs in split.rows_crc32c] != counts:
+        raise DatasetError(f"splits.{name}.rows_crc32c has not one number for each shard of each variant")
+    if manifest.imported is None:
+        for file in itertools.chain.from_iterable(split.files):
+            if not _SHA256.match(file.sha256):
+                raise _no_sha256(file.name, file.sha256)
+    if manifest.imported is not None:
+        if [len(manifest.imported.versions.get(name, ()))] != counts:
+            raise DatasetError(f"imported.versions has not one text for each shard of {name}, which has one variant")
+        if name not in manifest.imported.commands:
+            raise DatasetError(f"imported.commands.{name} is missing")
 
 
-def _shards(raw: _Entry) -> tuple[FileInfo, ...]:
-    """All shards of a variant. A large dataset has 100,000: only if something is wrong they are checked entry by entry."""
-    if isinstance(raw.value, list) and all(map(_is_shard, raw.value)):
-        return tuple(FileInfo(one["name"], one["records"], one["bytes"], one["sha256"]) for one in raw.value)
-    return raw.list(_shard)
+def _no_sha256(name: str, value: str) -> WrongJsonError:
+    return wrong("is a SHA-256 of 64 hexadecimal digits", value).below(f"{name}: sha256")
 
 
-def _is_shard(value: Any) -> bool:
-    if type(value) is not dict:
-        return False
-    name, records, size, sha256 = value.get("name"), value.get("records"), value.get("bytes"), value.get("sha256")
-    if type(name) is not str or type(records) is not int or type(size) is not int or type(sha256) is not str:
-        return False
-    fits = 0 <= records * FRAME_BYTES <= size <= _MOST_COUNT
-    return fits and name.isascii() and _SHA256.match(sha256) is not None
-
-
-def _shard(raw: _Entry) -> FileInfo:
-    return replace(_imported_shard(raw), sha256=raw["sha256"].digest())
-
-
-def _imported_shard(raw: _Entry) -> FileInfo:
-    info = FileInfo(raw["name"].text(), raw["records"].count(), raw["bytes"].count())
-    if info.bytes < info.records * FRAME_BYTES:
-        raise DatasetError(f"{raw.way}: {info.records} records do not fit into {info.bytes} bytes")
-    return info
-
-
-def _file_digest(raw: _Entry) -> FileDigest:
-    return FileDigest(raw["bytes"].count(), raw["crc32c"].count(), raw["sha256"].digest())
-
-
-def _statistics(raw: _Entry) -> Statistics:
-    mean, std = raw["mean"].list(_Entry.number), raw["std"].list(_Entry.number)
-    if len(mean) != len(std) or not mean or min(std) < 0:
-        raise DatasetError(f"{raw.way}: mean and std have one number each a channel, and std is not negative")
-    return Statistics(mean, std)
-
-
-def _check_together(manifest: Manifest) -> None:
-    """The rules between entries."""
+def _check_files(manifest: Manifest) -> None:
     for name in (manifest.index, manifest.locations):
         if name not in manifest.files:
             raise DatasetError(f"files does not name {name}")
-    if manifest.imported is not None and manifest.imported.features.keys() != manifest.fields.keys():
-        raise DatasetError("imported.features has not one name for each field")
-    for name in manifest.files:
+    for name, digest in manifest.files.items():
         check_file_name(name)
+        if not _SHA256.match(digest.sha256):
+            raise _no_sha256(name, digest.sha256)
     names = [file.name for file in manifest.shard_files()]
     if len(set(names)) < len(names) or set(names) & manifest.files.keys():
         raise DatasetError("splits names a file twice")
+    if manifest.imported is not None and manifest.imported.features.keys() != manifest.fields.keys():
+        raise DatasetError("imported.features has not one name for each field")
+
+
+def _check_counts(manifest: Manifest) -> None:
     for name, counts in manifest.class_counts.items():
         if name not in manifest.fields or name not in manifest.classes:
             raise DatasetError(f"class_counts.{name} is of no field with classes")
@@ -352,6 +230,10 @@ def _check_together(manifest: Manifest) -> None:
                 f"class_counts.{name} has not one count for each of {len(manifest.classes[name])} classes"
             )
     for name, statistics in manifest.statistics.items():
+        if len(statistics.mean) != len(statistics.std) or not statistics.mean or min(statistics.std) < 0:
+            raise DatasetError(
+                f"statistics.{name}: mean and std have one number each a channel, and std is not negative"
+            )
         shape = manifest.fields[name].spec.shape if name in manifest.fields else ()
         if len(shape) != 3 or shape[2] not in (None, len(statistics.mean)):
             raise DatasetError(f"statistics.{name} has not one mean a channel of an image field")
