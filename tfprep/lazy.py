@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
-from tfprep.optional import OPTIONAL, require_package
+from tfprep.errors import MissingDependencyError
+from tfprep.optional import missing_package
 
 
 def lazy_names(
@@ -40,7 +41,7 @@ def _imported(module: str, feature: str) -> ModuleType:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         missing = error
-    name = (missing.name or "").partition(".")[0]
-    if name in OPTIONAL:  # outside the handler, so that the user sees one error instead of two
-        require_package(name, feature)
-    raise missing  # a package that is installed lacks a module
+    message = missing_package(missing, feature)
+    raise (
+        MissingDependencyError(message) if message else missing
+    )  # outside the handler: the user sees one error, not two

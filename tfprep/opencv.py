@@ -9,7 +9,7 @@ import importlib
 import importlib.util
 from typing import TYPE_CHECKING, Any
 
-from tfprep.errors import MissingDependencyError
+from tfprep.optional import require_package
 
 HAS_OPENCV = importlib.util.find_spec("cv2") is not None
 """Whether OpenCV is installed."""
@@ -23,11 +23,8 @@ else:
         """Stands for the module; each name is kept here when it is first used."""
 
         def __getattr__(self, name: str) -> Any:
-            if not HAS_OPENCV:
-                raise MissingDependencyError(
-                    "what warps, draws or encodes pixels needs OpenCV: pip install 'tfprep[opencv]'; datasets are opened, loaded "
-                    "and checked without it"
-                )
+            instead = "datasets are opened, loaded and checked without it"
+            require_package("cv2", "what warps, draws or encodes pixels", instead)
             value = getattr(importlib.import_module("cv2"), name)
             setattr(self, name, value)
             return value

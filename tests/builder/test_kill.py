@@ -212,7 +212,7 @@ def child(recipe):
         Path.replace = lambda self, target: os.replace(self, target)
         return real(*arguments)
     os.fsync = lambda descriptor: None
-    tfprep.builder.run.publish = published
+    publish.publish = published
     build(recipe, out, data, options=BuildOptions(workers=0))
     os._exit(0)
 

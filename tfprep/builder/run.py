@@ -7,23 +7,21 @@ import os
 import pickle
 import secrets
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tfprep.builder.layout import Layout, forget_marks, locked, placed, remember_origin
+from tfprep.builder.layout import Layout, forget_marks, placed, remember_origin
 from tfprep.builder.options import (
     BuildOptions,
     BuildSummary,
     LogEvent,
     NodeProgress,
-    OnEvent,
     OnProgress,
     Part,
     PartSummary,
-    logged_events,
     worker_count,
 )
 from tfprep.builder.planning.parts import (
@@ -45,8 +43,7 @@ from tfprep.builder.planning.plan import (
     warning_of_opencv,
 )
 from tfprep.builder.planning.state import ShardState, check_replacement, explain, shard_states
-from tfprep.builder.publication.at_store import locked_at_store
-from tfprep.builder.publication.publish import Publication, check_rejects, publish
+from tfprep.builder.publication.publish import Publication, check_rejects
 from tfprep.builder.receipts import Receipt, read_receipts
 from tfprep.builder.report import foreign_profiles, preparing_report, write_report
 from tfprep.builder.schedule import Engine, ShardScheduler, SpaceCheck
@@ -98,41 +95,13 @@ def plan_build(
       BuildError: The build would refuse to start, for example because `out` holds another dataset.
     """
     root = raw_root(data)
-    loaded, file = _loaded(recipe)
+    loaded, file = loaded_recipe(recipe)
     with placed(out) as layout:
-        _check_folders(root, layout.out)
+        check_folders(root, layout.out)
         plan = _plan(loaded, file, root, layout, limit, reshard)
         if not replace:
             check_replacement(plan, layout, limit)
         return list(shard_states(plan, layout, part.shards(plan) if part else None))
-
-
-@contextmanager
-def opened(
-    recipe: Recipe | str | os.PathLike[str], out: str | os.PathLike[str], data: str | os.PathLike[str], options: BuildOptions,
-    engine: Engine, on_progress: OnProgress | None, on_event: OnEvent | None, started: float, part: Part | None = None,
-) -> Iterator[Build]:  # fmt: skip
-    """Load the recipe, lock the dataset and open the log of a build.
-
-    Args:
-      recipe, out, data, options, on_progress, on_event: As in `tfprep.build`.
-      engine: Where the tasks run.
-      started: `time.monotonic()` at the beginning.
-      part: The part to build; parts share the lock with each other.
-    """
-    root = raw_root(data)
-    loaded, file = _loaded(recipe)
-    with ExitStack() as stack:
-        layout = stack.enter_context(placed(out, options.scratch))
-        _check_folders(root, layout.out)
-        publication: Publication = publish
-        if layout.at_store:
-            publication = stack.enter_context(locked_at_store(layout, shared=part is not None))
-        else:
-            stack.enter_context(locked(layout, shared=part is not None))
-        log = layout.log if part is None else layout.part_log(part.number, part.parts)
-        log_event = stack.enter_context(logged_events(log, on_event))
-        yield Build(loaded, file, layout, root, options, engine, on_progress, log_event, publication, started)
 
 
 @dataclass
@@ -142,9 +111,11 @@ class Build:
     Attributes:
       recipe, file: The recipe, and its file if it came from one.
       layout, root: The folders of the build and of the raw files.
-      options, engine, on_progress, started: As in `opened`.
+      options, on_progress: As in `tfprep.build`.
+      engine: Where the tasks run.
       log_event: Reports an event.
       publication: Makes the built shards the dataset.
+      started: `time.monotonic()` at the beginning.
     """
 
     recipe: Recipe
@@ -188,8 +159,18 @@ class Build:
         self._run_tasks(plan, scheduler, due)
         built = list(scheduler.built.values())
         receipts = _receipts(plan, self.layout, shards)
-        seconds = time.monotonic() - self.started
-        summary = _part_summary(self.layout, part, receipts, built, seconds)
+        rejects = sum(len(receipt.rejects) for receipt in receipts)
+        summary = PartSummary(
+            out=self.layout.out,
+            part=part.number,
+            parts=part.parts,
+            shards=len(receipts),
+            samples=sum(receipt.records for receipt in receipts) + rejects,
+            rejects=rejects,
+            built_samples=sum(state.samples for state in built),
+            built_shards=len(built),
+            seconds=time.monotonic() - self.started,
+        )
         text = f"part {part}: {summary.shards} shards of {summary.samples} samples, {summary.rejects} rejected"
         self.log_event("part", text, part=part.number, parts=part.parts, rejects=summary.rejects)
         return summary
@@ -261,16 +242,12 @@ class Build:
         forget_recipes(plan, self.layout)
         if built or report or size_of(self.layout.report) is None:
             self._report(plan, manifest, receipts, built)
-        if built or report:
-            self._warn_of_tfds(manifest)
+        for name, sentence in tfds_limits(manifest).items() if built or report else ():
+            self.log_event("warning", sentence, field=name)
         summary = _summary(manifest, self.layout, built, time.monotonic() - self.started, self._nodes)
         text = f"{summary.records} records of {summary.samples} samples, {summary.rejects} rejected"
         self.log_event("published", text, records=summary.records, samples=summary.samples, rejects=summary.rejects)
         return summary
-
-    def _warn_of_tfds(self, manifest: Manifest) -> None:
-        for name, sentence in tfds_limits(manifest).items():
-            self.log_event("warning", sentence, field=name)
 
     def _is_due(self, state: ShardState) -> bool:
         """A sample that crashed is not tried again in this process, which it would take down."""
@@ -365,11 +342,13 @@ class Build:
         }
 
 
-def _loaded(recipe: Recipe | str | os.PathLike[str]) -> tuple[Recipe, Path | None]:
+def loaded_recipe(recipe: Recipe | str | os.PathLike[str]) -> tuple[Recipe, Path | None]:
+    """Return the recipe, and its file if it came from one."""
     return (recipe, None) if isinstance(recipe, Recipe) else (load_recipe(Path(recipe)), Path(recipe))
 
 
-def _check_folders(root: Path, out: Path) -> None:
+def check_folders(root: Path, out: Path) -> None:
+    """Raise SourceError or BuildError if there are no raw files, or the dataset would be built among them."""
     if not is_remote(root) and not root.is_dir():
         raise SourceError(f"{root}: no such folder of raw data; say where it is with --data")
     local = not is_remote(root) and not is_remote(out)
@@ -398,23 +377,6 @@ def _receipts(plan: Plan, layout: Layout, shards: Sequence[tuple[str, int]] | No
             )
         receipts.append(receipt)
     return receipts
-
-
-def _part_summary(
-    layout: Layout, part: Part, receipts: Sequence[Receipt], built: Sequence[ShardState], seconds: float
-) -> PartSummary:
-    rejects = sum(len(receipt.rejects) for receipt in receipts)
-    return PartSummary(
-        out=layout.out,
-        part=part.number,
-        parts=part.parts,
-        shards=len(receipts),
-        samples=sum(receipt.records for receipt in receipts) + rejects,
-        rejects=rejects,
-        built_samples=sum(state.samples for state in built),
-        built_shards=len(built),
-        seconds=seconds,
-    )
 
 
 def _summary(

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tfprep.builder.options import BuildOptions, BuildSummary, Part, PartSummary, worker_count
+from tfprep.builder.options import BuildOptions, BuildSummary, Part, PartSummary, logged_events, worker_count
 from tfprep.child_process import Inline, Processes, worker_environment
 from tfprep.dataset.names import INDEX
 from tfprep.engines import Ray
@@ -183,22 +183,38 @@ def _job(
     options: BuildOptions | None, on_progress: OnProgress | None, on_event: OnEvent | None, *, workers: bool,
     cluster: Ray | None = None, part: Part | None = None,
 ) -> Iterator[Build]:  # fmt: skip
-    """Make the engine, start its workers at once if they are needed and run on this machine, and close it in the end."""
+    """Start the workers at once if they are needed and run on this machine, load the recipe, lock the dataset and open the log.
+
+    A part shares the lock with others.
+    """
     started = time.monotonic()
     options = options or BuildOptions()
-    with closing(_engine(options, cluster)) as engine:
+    with ExitStack() as stack:
+        engine = stack.enter_context(closing(_engine(options, cluster)))
         _check_memory((data, out), options, cluster)
         if workers and cluster is None and _is_there(recipe):
             engine.start()
         # NumPy, OpenCV and Arrow are imported here, the first two by the recipe, while the workers do the same.
         root = _root(recipe, data)
         _check_memory((root,), options, cluster)
-        from tfprep.builder.run import opened
+        from tfprep.builder.layout import locked, placed
+        from tfprep.builder.publication.at_store import locked_at_store
+        from tfprep.builder.publication.publish import Publication, publish
+        from tfprep.builder.run import Build, check_folders, loaded_recipe
+        from tfprep.sources.raw import raw_root
 
-        with opened(
-            recipe, os.path.expanduser(out), root, options, engine, on_progress, on_event, started, part
-        ) as build:
-            yield build
+        raw = raw_root(root)
+        loaded, file = loaded_recipe(recipe)
+        layout = stack.enter_context(placed(os.path.expanduser(out), options.scratch))
+        check_folders(raw, layout.out)
+        publication: Publication = publish
+        if layout.at_store:
+            publication = stack.enter_context(locked_at_store(layout, shared=part is not None))
+        else:
+            stack.enter_context(locked(layout, shared=part is not None))
+        log = layout.log if part is None else layout.part_log(part.number, part.parts)
+        log_event = stack.enter_context(logged_events(log, on_event))
+        yield Build(loaded, file, layout, raw, options, engine, on_progress, log_event, publication, started)
 
 
 def _is_there(recipe: Recipe | str | os.PathLike[str]) -> bool:
