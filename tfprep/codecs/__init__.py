@@ -7,11 +7,12 @@ from typing import Any
 
 from tfprep.codecs.codec import Codec, Feature, InPlace
 from tfprep.codecs.encoded import Encoded, Jpeg, Original, Png
-from tfprep.codecs.raw import Raw, Scalar, Text, Texts
+from tfprep.codecs.raw import Columns, Raw, Scalar, Text, Texts
 from tfprep.errors import DatasetError
 
 __all__ = [
-    "Codec", "Encoded", "Feature", "InPlace", "Jpeg", "Original", "Png", "Raw", "Scalar", "Text", "Texts", "from_description",
+    "Codec", "Columns", "Encoded", "Feature", "InPlace", "Jpeg", "Original", "Png", "Raw", "Scalar", "Text", "Texts",
+    "from_description",
 ]  # fmt: skip
 
 _BY_NAME = {
@@ -23,6 +24,7 @@ _BY_NAME = {
     "text": Text,
     "encoded": Encoded,
     "texts": Texts,
+    "columns": Columns,
 }
 
 

@@ -5,7 +5,7 @@ Example's own lists; Texts, lists of strings in TFRecords that another tool wrot
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -200,6 +200,46 @@ class Text(OneBytes):
 
     def describe(self) -> dict[str, Any]:
         return {"codec": "text"}
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Rows of numbers, float32 [N, K], whose K columns are features of their own: boxes of TensorFlow's Object Detection API."""
+
+    columns: Sequence[str]
+
+    def check(self, field: str, kind: Kind) -> None:
+        require_kind(self, field, kind, ("scalar",), "it reads TFRecords of other tools")
+
+    def encode(self, value: Any) -> Mapping[str, Feature]:
+        raise RecipeError("Columns() reads TFRecords of other tools; a recipe stores rows of numbers as Scalar()")
+
+    def spec(self, kind: Kind, value: Any) -> FieldSpec:
+        return FieldSpec(kind, (len(value), len(self.columns)), "float32")
+
+    def decode(self, feature: Any, spec: FieldSpec, shape: tuple[int, ...] | None = None) -> Array:
+        """The rows; `feature` is a mapping with the numbers of each column. A feature that it lacks has none."""
+        columns = [np.asarray(feature.get(name, ()), np.float32) for name in self.columns]
+        if len({len(column) for column in columns}) != 1:
+            counts = ", ".join(f"{len(column)} of {name!r}" for name, column in zip(self.columns, columns, strict=True))
+            raise SampleError(f"columns of the same rows differ in length: {counts}")
+        return np.stack(columns, -1)
+
+    def tf_features(self, name: str, spec: FieldSpec) -> Mapping[str, Any]:
+        import tensorflow as tf
+
+        return {column: tf.io.FixedLenSequenceFeature([], tf.float32, allow_missing=True) for column in self.columns}
+
+    def tf_decode(self, features: Mapping[str, Any], name: str, spec: FieldSpec) -> Any:
+        import tensorflow as tf
+
+        return tf.ensure_shape(tf.stack([features[column] for column in self.columns], -1), spec.shape)
+
+    def tfds_feature(self, name: str, spec: FieldSpec, num_classes: int | None) -> Mapping[str, Any]:
+        return {name: tensor_feature(spec.shape, spec.dtype, "none")}
+
+    def describe(self) -> dict[str, Any]:
+        return {"codec": "columns", "columns": list(self.columns)}
 
 
 _ITEM = 0x0A

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tfprep.codecs import Codec, Scalar, Texts, from_description
+from tfprep.codecs import Codec, Columns, Scalar, Texts, from_description
 from tfprep.dataset.imported.shards import check_shards, path_below, root_of
 from tfprep.dataset.index import read_index
 from tfprep.dataset.locations import Locations
@@ -255,6 +255,8 @@ class Dataset:
         feature, codec = self.feature(name), self.codecs[name]
         if feature not in features and self.manifest.imported is None:
             raise SampleError(f"the record has no field {name!r}, which {MANIFEST} names")
+        if isinstance(codec, Columns):
+            return codec.decode(features, info.spec)
         value = features.get(feature, [])  # other tools leave a feature out where it has no values
         if not isinstance(codec, Scalar | Texts):
             if len(value) != 1:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tfprep import images
-from tfprep.codecs import Raw, Scalar, Texts, from_description
+from tfprep.codecs import Columns, Raw, Scalar, Texts, from_description
 from tfprep.dataset.dataset import Dataset, open_dataset
 from tfprep.errors import RecipeError, SampleError, SourceError
 from tfprep.fields import KINDS, RASTER_KINDS, FieldSpec, Kind, Size
@@ -142,6 +142,8 @@ class StoredField:
             raise SampleError("the record is damaged, or another one than the index describes (its checksum differs)")
         codec, _, name = self._stored(raw)
         features = decode(raw[_RECORD])
+        if isinstance(codec, Columns):
+            return features, None
         value: Any = features.get(name, [])
         shape = features.get(f"{name}/shape")
         if not isinstance(codec, Scalar | Texts):

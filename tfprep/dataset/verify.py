@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tfprep.codecs import Scalar, Texts
+from tfprep.codecs import Columns, Scalar, Texts
 from tfprep.dataset.arrow import numpy_column
 from tfprep.dataset.dataset import Dataset, load_manifest, manifest_folder
 from tfprep.dataset.index import read_index
@@ -213,7 +213,7 @@ class _IndexCheck:
         for name, codec in self._data.codecs.items():
             span = found.get(self._data.feature(name).encode("utf-8", "surrogateescape"))
             size = 0 if span is None else span.size
-            if size and not isinstance(codec, Scalar | Texts):  # one string, without its tag and its length
+            if size and not isinstance(codec, Scalar | Texts | Columns):  # one string, without its tag and its length
                 size -= next(head for head in range(2, 8) if size - head < 1 << 7 * (head - 1))
             spans[name] = (span.offset + span.size - size if span else 0), size
         return spans

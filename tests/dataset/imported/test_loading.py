@@ -14,12 +14,12 @@ import tfprep
 from tests.dataset.imported.conftest import image_bytes, serialized, write
 from tfprep import augment
 from tfprep.dataset import IndexOptions, index_tfrecords
+from tfprep.dataset.verify import verify
 from tfprep.errors import DatasetError, LoaderError, RecordError
 
 LISTS = {
     "image/object/class/text": tf.string,
     "image/object/class/label": tf.int64,
-    "image/object/bbox/xmin": tf.float32,
     "image/weather": tf.int64,
 }
 SPEC = {
@@ -81,6 +81,50 @@ def test_every_record_once_an_epoch_with_the_values_of_tensorflow(data, expected
     with_seed.close()
     assert set(collections.Counter(names).values()) == {2}
     assert len(set(names)) == 60
+
+
+SIDES = [f"image/object/bbox/{side}" for side in ("xmin", "ymin", "xmax", "ymax")]
+
+
+def test_boxes_in_four_features_are_one_field(data, detections, tmp_path):
+    """With the values that TensorFlow parses, in every way of reading them."""
+    assert data.fields["boxes"].shape == (None, 4)
+    assert not [name for name in data.fields if name.endswith(("xmin", "ymax"))]
+    spec = {
+        "image/filename": tf.io.FixedLenFeature([], tf.string),
+        **{name: tf.io.RaggedFeature(tf.float32) for name in SIDES},
+    }
+    expected = {}
+    for path in sorted(detections.glob("train-*")):
+        for record in tf.data.TFRecordDataset(str(path)):
+            parsed = tf.io.parse_single_example(record, spec)
+            expected[parsed["image/filename"].numpy().decode()] = np.stack([parsed[name] for name in SIDES], -1)
+    assert {len(boxes) for boxes in expected.values()} == {0, 1, 2, 3}
+    ways = {
+        "samples": ((sample["image_filename"], sample["boxes"]) for sample in data.samples("train")),
+        "numpy_loader": in_rows(data.numpy_loader("train", 8, fields=["image_filename", "boxes"], training=False)),
+        "processes": in_rows(
+            data.numpy_loader("train", 8, fields=["image_filename", "boxes"], training=False, workers="processes")
+        ),
+        "loader": in_rows(data.loader("train", 8, fields=["image_filename", "boxes"], training=False)),
+        "tf_dataset": in_rows(data.tf_dataset("train", 1, fields=["image_filename", "boxes"], training=False)),
+        "random_access": ((sample["image_filename"], sample["boxes"]) for sample in data.random_access("train")),
+    }
+    for way, samples in ways.items():
+        seen = dict(samples)
+        assert seen.keys() == expected.keys(), way
+        for name, boxes in seen.items():
+            assert np.array_equal(boxes, expected[name]), (way, name)
+    batch = next(iter(data.numpy_loader("train", 8, fields=["boxes"], pad={"boxes": 5}, training=False)))
+    assert batch["boxes"].shape == (8, 5, 4)
+    assert not list(verify(data.path))
+
+
+def in_rows(batches):
+    for batch in batches:
+        for name, boxes in zip(batch["image_filename"], batch["boxes"], strict=True):
+            text = name.numpy() if hasattr(name, "numpy") else name
+            yield text.decode() if isinstance(text, bytes) else str(text), np.asarray(boxes).reshape(-1, 4)
 
 
 def test_tensorflow_loader(data, expected):

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
-from tfprep.codecs import Encoded, Raw, Scalar, Text, Texts
+from tfprep.codecs import Columns, Encoded, Raw, Scalar, Text, Texts
 from tfprep.codecs.raw import DTYPES
 from tfprep.dataset.imported.declared import Declared, Shape
 from tfprep.errors import DatasetError, RecipeError
@@ -27,6 +27,8 @@ RESERVED = {
 """Columns of an index that are no fields; `label` is the first label."""
 _MASK_WORDS = {"mask", "masks", "segmentation", "annotation", "annotations", "seg"}
 _BOX_WORDS = {"bbox", "bboxes", "box", "boxes", "xmin", "keypoints", "polygon"}
+BOX_SIDES = ("xmin", "ymin", "xmax", "ymax")
+"""Ends of the names of features that hold the sides of boxes, in the order of `xyxy`."""
 _DTYPES = {"int64": "int64", "float": "float32"}
 LONGEST_VALUE = 256
 """Bytes of a string that the index keeps for `where` and `balance`: names of classes and files, no captions."""
@@ -172,7 +174,30 @@ def decide_fields(
             left_out.append(LeftOut(feature, str(error)))
     absent = sorted(set(declared) - set(summaries))
     left_out += [LeftOut(name, declared[name].reason or "no record has it, although it is declared") for name in absent]
-    return _label_first(fields), left_out
+    return _label_first(_with_boxes(fields)), left_out
+
+
+def _with_boxes(fields: list[IndexedField]) -> list[IndexedField]:
+    """Join the sides of boxes, lists of numbers of equal shape in four features (`.../xmin`, ...), to one field of rows."""
+    by_feature = {field.feature: field for field in fields}
+    for feature in sorted(by_feature):
+        prefix, slash, side = feature.rpartition("/")
+        sides = [by_feature.get(f"{prefix}{slash}{name}") for name in BOX_SIDES]
+        parts = [part for part in sides if part is not None and part.spec.dtype == "float32"]
+        if side != BOX_SIDES[0] or len(parts) < len(sides) or len({part.spec.shape for part in parts}) != 1:
+            continue
+        rest, (axis, *_) = [field for field in fields if field not in parts], (*parts[0].spec.shape, 1)
+        name = "boxes"
+        while any({name, f"{name}_offset", f"{name}_size"} & {field.name} for field in rest):
+            name += "_"
+        boxes = IndexedField(
+            name, feature, FieldSpec("scalar", (axis, len(parts)), "float32"),
+            Columns([part.feature for part in parts]).describe(), required=any(part.required for part in parts),
+            note=f"x0, y0, x1, y1 of {prefix}{slash}xmin and the other sides, as they are stored: in this API shares of width "
+            "and height (tfprep.convert_boxes makes pixels of them); geometry= moves pixels, not these numbers",
+        )  # fmt: skip
+        fields = [*rest, boxes]
+    return fields
 
 
 def _label_first(fields: list[IndexedField]) -> list[IndexedField]:

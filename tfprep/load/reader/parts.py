@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from tfprep.codecs import Codec, Encoded, InPlace, Jpeg, Png, Raw, Scalar, Text, Texts
+from tfprep.codecs import Codec, Columns, Encoded, InPlace, Jpeg, Png, Raw, Scalar, Text, Texts
 from tfprep.errors import SampleError
 from tfprep.fields import Array, FieldSpec
 from tfprep.load.outputs import PADDING, Output, channels_of, row_bytes
@@ -106,8 +106,8 @@ class FieldPart:
 
     @cached_property
     def whole_example(self) -> bool:
-        """Return whether its shape must be looked up in the record: an array with several unknown sizes."""
-        return isinstance(self.codec, Raw) and self.spec.shape.count(None) > 1
+        """Return whether other features of the record are needed: an array with several unknown sizes, rows in columns."""
+        return isinstance(self.codec, Columns) or (isinstance(self.codec, Raw) and self.spec.shape.count(None) > 1)
 
     def store(self, content: Array, values: Mapping[str, Any], row: int, state: ThreadState) -> None:
         """Decode `content` into the batch; SampleError where it cannot be."""
@@ -172,6 +172,8 @@ class FieldPart:
 
     def _from_example(self, payload: Array) -> Array:
         features = decode_example(payload.tobytes())
+        if isinstance(self.codec, Columns):
+            return self.codec.decode(features, self.spec)
         shape = tuple(int(size) for size in features[f"{self.field}/shape"])
         return np.array(self.codec.decode(features[self.field][0], self.spec, shape))
 
