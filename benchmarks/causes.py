@@ -274,7 +274,7 @@ def plain(cause: str, folder: Path) -> Any:
     import tensorflow as tf
 
     name = "jpeg" if cause in ("decode", "processors", "filling") else "raw"
-    files = sorted(str(path) for path in (folder / name).glob("*.tfrecord-*"))
+    files = sorted(str(path) for path in (folder / name).glob("*.tfrecord-*") if path.suffix != ".idx")
     features = {"image": tf.io.FixedLenFeature([], tf.string), "label": tf.io.FixedLenFeature([], tf.int64)}
 
     def parsed(record: Any) -> Any:

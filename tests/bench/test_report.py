@@ -47,10 +47,13 @@ def test_the_report_of_a_bench(jpeg_data: Data, tmp_path: Path) -> None:
     assert f"{result.rounds.images_per_s('loader').median:,.0f}" in text
     assert "limit: " in text
     widths = [float(width) for width in re.findall(r'style="width: ([0-9.]+)%"', text)]
-    assert len(widths) == len(result.stages.costs) + 3  # the loader from its cache, and two bars beside each other
-    assert "from its cache" in text
-    assert "without the loader&#39;s cache" in text
-    assert max(widths) == 100.0
+    assert len(widths) == len(result.stages.costs) + 3  # the loader from its cache, without it, and the baseline
+    assert "tfprep from its cache: " in text
+    assert "tfprep in the first epoch: " in text
+    limiting = result.stages.limit
+    image_ms = 1000 / result.stages.top.images_per_s.median
+    assert f"{limiting.words}: {limiting.share * image_ms:.3g} ms" in text
+    assert widths[result.stages.costs.index(limiting)] == 100.0  # what limits is the longest bar
     lines = re.findall(r'points="([^"]*)"', text)
     assert len(lines) == 3  # Waits, buffers and memory.
     for line in lines:

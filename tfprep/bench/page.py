@@ -139,26 +139,9 @@ def write_report(bench: Bench, path: Path) -> list[Path]:
     """Write the page to `path`, and the figures as JSON to a file of the same name. Returns both paths."""
     figures = path.with_suffix(".json")
     text = lines(bench)
-    stages = [(one.words, one.images_per_s, f"{one.share:.0%} of the time") for one in bench.stages.costs]
-    cached = bench.settings.get("cache", {}).get("kind", "none") != "none"
-    if cached:
-        filled = "from its cache" if bench.rounds.settled(LOADER) else "while its cache fills"
-        stages.append((f"the loader, {filled}", bench.rounds.images_per_s(LOADER), "cached"))
-    epoch = ", in the first epoch, without the loader's cache" if cached else ""
-    charts = [(f"Images per second up to each stage, and the share of the time that it adds{epoch}", stages)]
-    if bench.baselines:
-        compared = [
-            (
-                name,
-                bench.rounds.images_per_s(name),
-                f"tfprep is {bench.rounds.ratio(LOADER, name).median:.2f} times as fast",
-            )
-            for name in bench.baselines
-        ]
-        charts.append(
-            ("Images per second beside baselines", [("tfprep", bench.rounds.images_per_s(LOADER), ""), *compared])
-        )
-    where = f", {stages[-1][0].removeprefix('the loader, ')}" if cached else ""
+    kind = bench.settings.get("cache", {}).get("kind", "none")
+    where = "" if kind == "none" else " from its cache" if bench.rounds.settled(LOADER) else " while its cache fills"
+    page_bars = [_stage_bars(bench), _rate_bars(bench, where)]
     page = render(
         "bench/report.html.j2",
         name=f"{bench.folder.name}, {bench.split}",
@@ -166,16 +149,7 @@ def write_report(bench: Bench, path: Path) -> list[Path]:
         + (
             [f"Beside a step of {1000 * bench.against.step_s:.1f} ms: {bench.against.words()}"] if bench.against else []
         ),
-        bars=[
-            (
-                title,
-                [
-                    (name, rate, 100 * rate.median / max(r.greatest for _, r, _ in rows), note)
-                    for name, rate, note in rows
-                ],
-            )
-            for title, rows in charts
-        ],
+        bars=page_bars,
         series=list(_series(bench.against)) if bench.against else [],
         size=_CHART,
         text="\n".join(text),
@@ -183,6 +157,47 @@ def write_report(bench: Bench, path: Path) -> list[Path]:
     path.write_text(page, encoding="utf-8")
     figures.write_text(json.dumps(bench.as_json(), indent=1, default=str), encoding="utf-8")
     return [path, figures]
+
+
+Bars = tuple[str, list[tuple[str, str, float, str]]]
+"""A title, and rows of a name, a value in words, the length of the bar in percent, and a note."""
+
+
+def _stage_bars(bench: Bench) -> Bars:
+    """The time that each stage adds to an image: a rate would make the slowest stage the shortest bar."""
+    image_ms = 1000 / bench.stages.top.images_per_s.median
+    largest = max(one.share for one in bench.stages.costs)
+    rows = [
+        (
+            one.words,
+            f"{one.share * image_ms:.3g} ms",
+            100 * one.share / largest,
+            f"{one.share:.0%} of the time; {_whole(one.images_per_s)} images/s up to here",
+        )
+        for one in bench.stages.costs
+    ]
+    return f"Milliseconds an image that each stage adds, without the loader's cache: {image_ms:.3g} in all", rows
+
+
+def _rate_bars(bench: Bench, where: str) -> Bars:
+    rates = {f"tfprep{where}": bench.rounds.images_per_s(LOADER)}
+    if where:
+        rates["tfprep in the first epoch"] = bench.stages.top.images_per_s
+    notes = {}
+    for name in bench.baselines:
+        rates[name] = bench.rounds.images_per_s(name)
+        notes[name] = f"; tfprep is {bench.rounds.ratio(LOADER, name).median:.2f} times as fast"
+    largest = max(rate.greatest for rate in rates.values())
+    rows = [
+        (
+            name,
+            f"{rate.median:,.0f} images/s",
+            100 * rate.median / largest,
+            f"({rate.least:,.0f} to {rate.greatest:,.0f}){notes.get(name, '')}",
+        )
+        for name, rate in rates.items()
+    ]
+    return "Images per second", rows
 
 
 def _series(against: StepComparison) -> Iterator[tuple[str, str, str]]:
