@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import tfprep
+from tests.dataset.golden.test_golden import HERE as GOLDEN
 from tests.docs.test_tutorials import BLOCK, DOCS, demo, follow, session  # noqa: F401 # fixtures
 
 grain = pytest.importorskip("grain")
@@ -49,6 +50,16 @@ def test_a_state_resumes_exactly(samples, step):
     resumed = iter(dataset)
     resumed.set_state(state)
     assert [next(resumed)["key"].tolist() for _ in range(4)] == expected
+
+
+def test_tfrecords_of_another_tool_are_shuffled_as_a_whole():
+    """Those of `tfprep index`, whose records stay as they are."""
+    data = tfprep.open(GOLDEN / "v2" / "indexed")
+    dataset = grain.MapDataset.source(data.random_access("train", fields=["key", "picture"])).shuffle(seed=2)
+    expected = dict(zip(data.index("train")["key"].to_pylist(), data.samples("train"), strict=True))
+    assert {sample["key"] for sample in dataset} == set(expected)
+    for sample in dataset:
+        assert np.array_equal(sample["picture"], expected[sample["key"]]["picture"])
 
 
 WORKERS = """
