@@ -46,7 +46,7 @@ def test_so_many_batches_are_taken_ahead(data: Any, ahead: int) -> None:
             taken.append(number)
             yield number
 
-    queue = TransferredAhead(batches(), ahead)
+    queue = TransferredAhead(batches(), ahead, lambda on_the_way: None)
     assert (next(queue), len(taken)) == (0, 1 + ahead)
     assert (next(queue), len(taken)) == (1, 2 + ahead)
     assert (next(queue), len(taken)) == (2, 3 + ahead)
@@ -61,6 +61,22 @@ def test_each_iterator_is_the_next_epoch_and_a_run_continues(data: Any) -> None:
     assert keys[0] == first["key"].tolist()
     continued = data.jax_loader("train", 8, start_step=loader.step_of(loader.state_at(7)), **OPTIONS)
     assert next(iter(continued))["key"].tolist() == keys[7]
+
+
+@pytest.mark.parametrize("taken", [0, 1, 4, 5, 6, 8, 12])
+def test_state_dict_counts_batches_that_were_delivered(data: Any, taken: int) -> None:
+    """Two more are on the way, and six are an epoch."""
+    loader = data.jax_loader("train", 8, **OPTIONS)
+    expected = [batch["key"].tolist() for batch in data.numpy_loader("train", 8, **OPTIONS).repeat(4)]
+    for number in range(1 + taken // 6):
+        for _ in islice(iter(loader), min(6, taken - 6 * number)):
+            pass
+    assert loader.state_dict()["step"] == taken
+    resumed = data.jax_loader("train", 8, **OPTIONS)
+    resumed.load_state_dict(loader.state_dict())
+    assert resumed.state_dict()["step"] == taken
+    assert [batch["key"].tolist() for batch in resumed] == expected[taken : taken + 6 - taken % 6]
+    assert loader.at_epoch(1).state_dict()["step"] == 6
 
 
 def test_a_sharding_divides_each_batch(data: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import islice
 
 import pytest
 
@@ -157,3 +158,83 @@ def test_another_dataset_of_the_same_name(make_dataset):
     )
     with pytest.raises(LoaderError, match=r"its fingerprint is .* built anew"):
         other.numpy_loader("train", 2).step_of(one.numpy_loader("train", 2).state_at(3))
+
+
+LOADERS = ["numpy_loader", "loader"]
+
+
+def keys_of(batch):
+    keys = batch["key"]
+    return [
+        key.decode() if isinstance(key, bytes) else key for key in (keys if isinstance(keys, list) else keys.tolist())
+    ]
+
+
+@pytest.fixture(params=LOADERS)
+def kind(request):
+    """The name of a loader's function."""
+    pytest.importorskip(
+        {"loader": "tensorflow", "torch_loader": "torch", "jax_loader": "jax"}.get(request.param, "numpy")
+    )
+    return request.param
+
+
+def arrays(batch):
+    return {"key": batch["key"].numpy()} if hasattr(batch["key"], "numpy") else batch
+
+
+@pytest.mark.parametrize("taken", [0, 1, 5, 6, 7, 12, 16])
+def test_state_dict_follows_the_batches_that_were_delivered(data, kind, taken):
+    """50 samples make 6 steps an epoch. The pass that continues ends where the interrupted one would have ended."""
+
+    def make():
+        return getattr(data, kind)("train", 8, seed=4, fields=["key"])
+
+    expected = [keys_of(batch) for batch in data.numpy_loader("train", 8, seed=4, fields=["key"]).repeat(4)]
+    first, seen = make(), []
+    while taken - len(seen) >= 6:
+        seen += [keys_of(arrays(batch)) for batch in first]
+    seen += [keys_of(arrays(batch)) for batch in islice(iter(first), taken - len(seen))]
+    state = through_a_file(first.state_dict())
+    assert state["step"] == taken
+    resumed = make()
+    resumed.load_state_dict(state)
+    assert resumed.state_dict() == state
+    passes = [[keys_of(arrays(batch)) for batch in resumed] for _ in range(2)]
+    assert [len(one) for one in passes] == [6 - taken % 6, 6]
+    assert seen + [keys for one in passes for keys in one] == expected[: taken + 12 - taken % 6]
+
+
+@pytest.mark.parametrize("taken", [0, 1, 2, 3])
+def test_state_dict_of_an_evaluation(data, kind, taken):
+    """Its next pass is what is left; the passes behind it are whole."""
+    loader = getattr(data, kind)("val", 4, fields=["key"])
+    whole = [keys_of(arrays(batch)) for batch in loader]
+    seen = [keys_of(arrays(batch)) for batch in islice(iter(loader), taken)]
+    state = through_a_file(loader.state_dict())
+    resumed = getattr(data, kind)("val", 4, fields=["key"])
+    resumed.load_state_dict(state)
+    rest = [keys_of(arrays(batch)) for batch in resumed]
+    assert (seen + rest == whole) if taken < 3 else (rest == whole)
+    assert [keys_of(arrays(batch)) for batch in resumed] == whole
+
+
+def test_at_epoch_moves_the_state(data, kind):
+    loader = getattr(data, kind)("train", 8, fields=["key"])
+    assert len(list(islice(iter(loader), 3))) == 3
+    assert loader.state_dict()["step"] == 3
+    assert loader.at_epoch(1).state_dict()["step"] == 6
+    assert loader.at_epoch(5).state_dict()["step"] == 30
+
+
+def test_a_state_of_another_run_is_not_loaded(data, kind):
+    with pytest.raises(LoaderError, match="its seed is 4, here it is 5"):
+        getattr(data, kind)("train", 8, seed=5).load_state_dict(data.numpy_loader("train", 8, seed=4).state_dict())
+
+
+def test_state_dict_of_a_loader_that_is_read_in_advance(data):
+    pytest.importorskip("tensorflow")
+    loader = data.loader("train", 8, fields=["key"])
+    next(iter(loader.prefetch(2)))
+    with pytest.raises(LoaderError, match="take batches in advance"):
+        loader.state_dict()

@@ -209,3 +209,24 @@ def test_a_stateful_data_loader_resumes_exactly(data, workers, taken):
     while len(seen) < 18:
         seen += keys(resumed)
     assert seen == expected
+
+
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")
+@pytest.mark.parametrize("taken", [0, 1, 5, 6, 7, 13])
+def test_a_stateful_data_loader_around_the_loader(data, taken):
+    stateful = pytest.importorskip("torchdata.stateful_dataloader")
+
+    def make():
+        return stateful.StatefulDataLoader(data.torch_loader("train", 8, seed=4, fields=["key"]), batch_size=None)
+
+    expected = [batch["key"].tolist() for batch in data.numpy_loader("train", 8, seed=4, fields=["key"]).repeat(4)]
+    first, seen = make(), []
+    while taken - len(seen) >= 6:
+        seen += [batch["key"] for batch in first]
+    if taken > len(seen):
+        seen += [batch["key"] for batch in islice(iter(first), taken - len(seen))]
+    resumed = make()
+    resumed.load_state_dict(json.loads(json.dumps(first.state_dict())))
+    while len(seen) < 18:
+        seen += [batch["key"] for batch in resumed]
+    assert seen == expected[: len(seen)]

@@ -176,6 +176,28 @@ class PipelineAccessors:
             "stats": self.stats,
         }
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state before the batch that comes next, for torchdata's `StatefulDataLoader` and loops of your own.
+
+        Returns:
+            What `state_at` returns for that step.
+
+        Raises:
+            LoaderError: `fit` or tf.data reads the loader, and takes batches in advance: use `SaveLoaderState`, or `state_at`.
+        """
+        return self.state_at(self.pipeline.passes.position)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Let the next pass continue where this state was taken, and end where that pass would have ended.
+
+        Args:
+            state: What `state_dict` or `state_at` of a loader with the same options returned.
+
+        Raises:
+            LoaderError: The state belongs to another run (see `step_of`).
+        """
+        self.pipeline.passes.resume(self.step_of(state))
+
     def state_at(self, step: int) -> dict[str, Any]:
         """The state of the run before a step, to be saved with the weights of that moment.
 

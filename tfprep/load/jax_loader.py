@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 from tfprep.errors import LoaderError
 from tfprep.load.numpy_loader import NumpyLoader, with_text
@@ -43,6 +43,8 @@ class JaxLoader(NumpyLoader):
             pipeline = pipeline.with_options(replace(pipeline.options, hosts=hosts))
         super().__init__(pipeline)
         self._sharding, self._ahead = sharding, ahead
+        self._taken = -1  # the position of the pass when its last batch was delivered, and the batches on the way then
+        self._transferred = 0
         self._check()
 
     def __iter__(self) -> Iterator[Any]:
@@ -51,7 +53,23 @@ class JaxLoader(NumpyLoader):
             lambda batch: pack({name: self._put(value) for name, value in with_text(batch).items()}),
             epochs=self._epochs,
         )
-        return TransferredAhead(batches, self._ahead)
+        return TransferredAhead(batches, self._ahead, self._note_transferred)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state before the batch that comes next (see `NumpyLoader.state_dict`): batches on the way do not count."""
+        position = self.pipeline.passes.position
+        return self.state_at(position - (self._transferred if position == self._taken else 0))
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        super().load_state_dict(state)
+        self._taken = -1
+
+    def at_epoch(self, number: int) -> Self:
+        self._taken = -1
+        return super().at_epoch(number)
+
+    def _note_transferred(self, transferred: int) -> None:
+        self._taken, self._transferred = self.pipeline.passes.position, transferred
 
     def _put(self, value: Any) -> Any:
         import jax
@@ -94,8 +112,9 @@ class JaxLoader(NumpyLoader):
 class TransferredAhead(Iterator[Any]):
     """Delivers each batch when `ahead` more are taken. Not a generator: that would end with Ctrl-C, and the data with it."""
 
-    def __init__(self, batches: Iterator[Any], ahead: int) -> None:
-        self._batches, self._ahead = batches, ahead
+    def __init__(self, batches: Iterator[Any], ahead: int, note: Callable[[int], None]) -> None:
+        """`note` is called with each delivery, with the number of batches that are on the way."""
+        self._batches, self._ahead, self._note = batches, ahead, note
         self._queue: deque[Any] = deque()
 
     def __next__(self) -> Any:
@@ -106,7 +125,9 @@ class TransferredAhead(Iterator[Any]):
                 if not self._queue:
                     raise
                 break
-        return self._queue.popleft()
+        element = self._queue.popleft()
+        self._note(len(self._queue))
+        return element
 
 
 # --- several processes of JAX -------------------------------------------------------------------------------------------

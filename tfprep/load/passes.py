@@ -17,6 +17,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import NamedTuple, TypeVar
 
+from tfprep.errors import LoaderError
 from tfprep.load.order.schedule import BatchSchedule
 from tfprep.load.reader.batch import Batch
 from tfprep.load.reader.reader import Batches, Reader
@@ -41,7 +42,6 @@ class _Stream(NamedTuple):
 
     batches: Batches
     step: int
-    stride: int
     process: int
 
 
@@ -59,6 +59,8 @@ class Passes:
         self._start, self._end = start_step, schedule.steps
         self._next = start_step
         self._left: Steps | None = None  # a pass that no longer decides with which step the next one begins
+        self._position = start_step
+        self._looks = False  # whether the latest pass takes batches in advance
         self._idle: _Stream | None = None
         self._lock = threading.Lock()
 
@@ -72,6 +74,28 @@ class Passes:
         """The step with which the next pass begins."""
         return self._next
 
+    @property
+    def position(self) -> int:
+        """The step of the next batch: of the pass that was read last, or of the next pass where that was not read or has ended.
+
+        Raises:
+            LoaderError: That pass is read for `fit` or by tf.data, which take batches in advance.
+        """
+        if self._looks:
+            raise LoaderError(
+                "fit and tf.data take batches in advance, so that the loader's state is ahead of the training: use "
+                "tfprep.SaveLoaderState in fit, or count the steps and save state_at(step)"
+            )
+        return self._position
+
+    def resume(self, step: int) -> None:
+        """Let the next pass begin with this step, also where every pass reads the same samples: that one continues there."""
+        self.move_to(step)
+        with self._lock:
+            self._position, self._looks = step, False
+            if self._end is not None:
+                self._next = step if step < self._end else self._start
+
     def steps(self, epochs: int | None) -> int | None:
         """The number of steps of a pass over so many epochs, None standing for a stream without an end."""
         if self._end is not None:
@@ -83,8 +107,11 @@ class Passes:
         with self._lock:
             steps, first = self.steps(epochs), self._next
             phase = first % self.length if whole else 0
-            begin = first if self._end is not None else self._epoch(first, phase)
+            begin = self._start if self._end is not None else self._epoch(first, phase)
             self.latest = Steps(first, None if steps is None else begin + steps, phase)
+            self._position, self._looks = first, look > 0
+            if self._end is not None:
+                self._next = self._start
             if not look:
                 self._use(first, phase)
             return self.latest
@@ -92,8 +119,10 @@ class Passes:
     def begin_at(self, step: int, epochs: int | None) -> Steps:
         """The steps of a pass that continues at a step, in the epoch in which it lies."""
         with self._lock:
+            self._position, self._looks = step, False
             if self._end is not None:
-                return Steps(step, self._end)
+                self.latest = Steps(step, self._end)
+                return self.latest
             first = self._next = self._epoch(step, 0)
             self.latest = Steps(step, None if epochs is None else first + epochs * self.length)
             self._use(first, 0)
@@ -102,7 +131,10 @@ class Passes:
     def move_to(self, step: int) -> None:
         """Let the next pass begin with this step, whatever is read in advance for the pass that began last."""
         with self._lock:
-            if self._end is None and step != self._next:
+            if self._end is not None:
+                return
+            self._position, self._looks = step, False
+            if step != self._next:
                 self._next, self._left = step, self.latest
 
     def skip_to(self, step: int) -> None:
@@ -114,6 +146,8 @@ class Passes:
 
         The only batch of the rest of an epoch may be a look: the pass is used when it ends (`finish`).
         """
+        if steps is self.latest and steps is not self._left:
+            self._position = step + 1
         begin = self._epoch(step, steps.phase)
         first = max(begin, steps.first)
         last = step == begin + self.length - 1 and (step > first or first == begin)
@@ -140,18 +174,18 @@ class Passes:
 
     # --- the reader between two passes ------------------------------------------------------------------------------
 
-    def keep(self, batches: Batches, step: int, stride: int) -> None:
+    def keep(self, batches: Batches, step: int) -> None:
         """Keep a reader for the pass that begins with this step."""
         with self._lock:
-            self._idle = _Stream(batches, step, stride, os.getpid())
+            self._idle = _Stream(batches, step, os.getpid())
 
-    def kept(self, step: int, stride: int) -> Batches | None:
+    def kept(self, step: int) -> Batches | None:
         """The reader that stands at this step; None without one. Another one is dropped, which stops its threads."""
         with self._lock:
             idle, self._idle = self._idle, None
         if idle is None or idle.batches.reader.stopped:
             return None
-        return idle.batches if (idle.step, idle.stride, idle.process) == (step, stride, os.getpid()) else None
+        return idle.batches if (idle.step, idle.process) == (step, os.getpid()) else None
 
     def close(self) -> None:
         """Drop the reader that is kept."""
@@ -170,13 +204,12 @@ class PassBatches(Iterator[T]):
     def __init__(
         self,
         passes: Passes,
-        open_reader: Callable[[int, int], Reader],
+        open_reader: Callable[[int], Reader],
         convert: Callable[[Batch], T],
         failed: Callable[[BaseException], None],
         *,
         epochs: int | None = 1,
         steps: Steps | None = None,
-        part: tuple[int, int] = (0, 1),
         look: int = 0,
         whole: bool = False,
     ) -> None:
@@ -184,19 +217,17 @@ class PassBatches(Iterator[T]):
 
         Args:
             passes: The passes of the pipeline.
-            open_reader: Makes a reader from a step on, with a stride.
+            open_reader: Makes a reader from a step on.
             convert: Makes an element of a batch.
             failed: Called with the error that ends the pass, if one does.
             epochs: See above.
             steps: See above.
-            part: (index, count): every count-th step, from the index on.
             look: The number of batches that may be taken without using an epoch.
             whole: Whether the first epoch is as long as any other, wherever it begins.
         """
         self._look, self._whole = look, whole
         self._passes, self._open, self._convert, self._failed = passes, open_reader, convert, failed
-        self._epochs, (self._offset, self._stride) = epochs, part
-        self._steps, self._step = steps, 0 if steps is None else steps.first + self._offset
+        self._epochs, self._steps, self._step = epochs, steps, 0 if steps is None else steps.first
         self._stream: Batches | None = None
         self._over = False
         self._error: Exception | None = None
@@ -208,7 +239,7 @@ class PassBatches(Iterator[T]):
             raise StopIteration
         if self._steps is None:
             self._steps = self._passes.begin(self._epochs, self._look, self._whole)
-            self._step = self._steps.first + self._offset
+            self._step = self._steps.first
         steps, step, stop = self._steps, self._step, self._steps.stop
         if stop is not None and step >= stop:
             self._passes.finish(steps)
@@ -216,14 +247,12 @@ class PassBatches(Iterator[T]):
             raise StopIteration
         try:
             if self._stream is None:
-                kept = self._passes.kept(step, self._stride)
-                self._stream = Batches(self._open(step, self._stride)) if kept is None else kept
+                self._stream = self._passes.kept(step) or Batches(self._open(step))
             element = self._convert(next(self._stream))
             self._passes.take(step, steps, self._look)
-            self._step += self._stride
+            self._step += 1
             if stop is not None and self._step >= stop and not self._passes.ends:
-                if self._step == stop + self._offset:  # the next pass begins where the reader stands
-                    self._passes.keep(self._stream, self._step, self._stride)
+                self._passes.keep(self._stream, self._step)  # the next pass begins where the reader stands
                 self._stream = None
         except BaseException as error:
             self._failed(error)  # also Ctrl-C: TensorFlow, if it called this, passes on its text alone

@@ -103,13 +103,12 @@ class Pipeline:
         *,
         epochs: int | None = 1,
         steps: Steps | None = None,
-        part: tuple[int, int] = (0, 1),
         look: int = 0,
         whole: bool = False,
     ) -> PassBatches[T]:
         """A pass over these batches, each converted: the next `epochs` epochs, or `steps` (see `PassBatches`)."""
         self._belong_to_this_process()
-        options: Any = {"epochs": epochs, "steps": steps, "part": part, "look": look, "whole": whole}
+        options: Any = {"epochs": epochs, "steps": steps, "look": look, "whole": whole}
         return PassBatches(self.passes, self._reader, convert, self._failed, **options)
 
     def fill(self, batch: Batch, start: int, stop: int, state: ThreadState) -> None:
@@ -124,7 +123,7 @@ class Pipeline:
             self.__init__(self.sources, self.options, self.class_names)  # type: ignore[misc]
             self.passes.skip_to(step)
 
-    def _reader(self, start: int, stride: int) -> Reader:
+    def _reader(self, start: int) -> Reader:
         self._belong_to_this_process()
         memory = BatchMemory(
             self.plan.batch_outputs, self.plan.batch_rows, self.memory.in_turn, self._shared, self.plan.varying
@@ -135,10 +134,8 @@ class Pipeline:
         if self.local is not None:
             self.local.start(self.first_needed, self._assembler.reading.files.arrived)
         if self.is_remote and self.memory.fetch_bytes:
-            ahead = ReadAhead(self._assembler, self.schedule, self.memory.fetch_bytes, start=start, stride=stride)
-        reader = Reader(
-            self.schedule, self._assembler, memory, settings, start=start, stride=stride, pool=pool, ahead=ahead
-        )
+            ahead = ReadAhead(self._assembler, self.schedule, self.memory.fetch_bytes, start=start)
+        reader = Reader(self.schedule, self._assembler, memory, settings, start=start, pool=pool, ahead=ahead)
         with self._lock:
             self._fold_ended()
             self._readers.append(reader)

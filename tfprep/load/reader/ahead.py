@@ -43,13 +43,11 @@ JOIN_S = 5.0
 
 
 class ReadAhead:
-    """Fetches what the steps `start`, `start + stride`, ... need. `stop` takes no lock, as that of `Reader`."""
+    """Fetches what the steps from `start` on need. `stop` takes no lock, as that of `Reader`."""
 
-    def __init__(
-        self, source: BatchAssembler, schedule: BatchSchedule, budget: int, *, start: int = 0, stride: int = 1
-    ) -> None:
+    def __init__(self, source: BatchAssembler, schedule: BatchSchedule, budget: int, *, start: int = 0) -> None:
         self._source, self._schedule, self._budget = source, schedule, budget
-        self._plan = plan_ranges(source, schedule, self._steps(start, stride), max(budget // 4, 1))
+        self._plan = plan_ranges(source, schedule, self._steps(start), max(budget // 4, 1))
         self._planned_step = self._delivered_step = start
         self._lock = threading.Lock()
         self._work: SimpleQueue[None] = SimpleQueue()
@@ -120,8 +118,8 @@ class ReadAhead:
         except BaseException:  # the reading threads meet the same error, in a batch that names it
             self.stop()
 
-    def _steps(self, start: int, stride: int) -> Iterator[int]:
-        for step in itertools.count(start, stride):
+    def _steps(self, start: int) -> Iterator[int]:
+        for step in itertools.count(start):
             self._planned_step = step
             yield step
 

@@ -119,7 +119,7 @@ class Batches(Iterator[Batch]):
 
 
 class Reader:
-    """Reads the batches of the steps `start`, `start + stride`, ... in order.
+    """Reads the batches of the steps from `start` on, in order.
 
     At most `settings.prefetch` batches are filled or being filled beyond the one delivered last. Threads start with the first
     batch that is asked for; with a pool of worker processes, they fill the first batches and end when the processes have
@@ -137,7 +137,6 @@ class Reader:
         settings: PrefetchSettings,
         *,
         start: int = 0,
-        stride: int = 1,
         pool: WorkerPool | None = None,
         ahead: ReadAhead | None = None,
     ) -> None:
@@ -147,7 +146,6 @@ class Reader:
         self._pool, self._ahead = pool, ahead
         self.remote = ThreadState("tfprep-workers")
         """Counters of all worker processes together."""
-        self._stride = stride
         self._lock = threading.Lock()
         self._work: SimpleQueue[None] = SimpleQueue()  # one item wakes one waiting thread
         self._ready: SimpleQueue[None] = SimpleQueue()  # one item wakes the consumer
@@ -188,7 +186,7 @@ class Reader:
             self._ahead.delivered(batch.step)
         with self._lock:
             self._batches.pop(batch.step, None)
-            self._wanted += self._stride
+            self._wanted += 1
             self._wake_workers()
         if batch.error is not None:
             raise batch.error
@@ -452,7 +450,7 @@ class Reader:
         return not self._has_processes and (not self.assembler.cheap or state in self.states[: self._copiers])
 
     def _may_open(self) -> bool:
-        return (self._opened - self._wanted) // self._stride < self.prefetch
+        return self._opened - self._wanted < self.prefetch
 
     def _open(self) -> None:
         """Begin the next batch. Runs under the lock: the plan of many steps at once makes it short."""
@@ -464,7 +462,7 @@ class Reader:
         batch = Batch(step, indices, self._memory.arrays(rows), pending=rows, located=located, done=not rows)
         batch.space = self._memory.space(indices.row)
         self._batches[step] = batch
-        self._opened += self._stride
+        self._opened += 1
         if batch.done:  # an empty one: this host has no part in the last batch
             self._finish(batch)
             self._wake_consumer(batch)
@@ -474,8 +472,8 @@ class Reader:
     def _plan(self, step: int) -> None:
         """Plan the first batch alone, so that it comes soon; then many at once."""
         many = max(PLAN_STEPS, PLAN_ROWS // self._schedule.batch_size)
-        steps = [step + i * self._stride for i in range(1 if step == self._wanted else many)]
-        steps = [number for number in steps if not self._at_end(number)]
+        stop = step + (1 if step == self._wanted else many)
+        steps = [number for number in range(step, stop) if not self._at_end(number)]
         indices = self._schedule.batch_indices(steps)
         located: Sequence[Rows | None] = [None] * len(steps)
         if self._has_processes:
