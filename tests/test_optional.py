@@ -13,6 +13,7 @@ import tfprep
 from tfprep import train
 from tfprep.cli import main
 from tfprep.errors import MissingDependencyError
+from tfprep.opencv import cv2
 from tfprep.optional import OPTIONAL, require_package, tensorboard_shows
 
 WITHOUT_TENSORFLOW = """
@@ -91,3 +92,11 @@ def test_every_name_of_train_says_what_it_needs():
     assert len(lines) == len(train.__all__)
     assert "tfprep.train.RetraceGuard needs TensorFlow: pip install 'tfprep[tensorflow]'" in lines
     assert all("needs TensorFlow: pip install" in line or "needs no TensorFlow" in line for line in lines)
+
+
+def test_opencv_is_found_by_one_thread_while_another_imports_it(monkeypatch):
+    """OpenCV takes its module out and puts another one in while it is imported; that one has no spec for a moment."""
+    half = ModuleType("cv2")
+    half.INTER_AREA, half.__spec__ = 3, None
+    monkeypatch.setitem(sys.modules, "cv2", half)
+    assert type(cv2)().INTER_AREA == 3

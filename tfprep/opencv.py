@@ -23,8 +23,9 @@ else:
         """Stands for the module; each name is kept here when it is first used."""
 
         def __getattr__(self, name: str) -> Any:
-            instead = "datasets are opened, loaded and checked without it"
-            require_package("cv2", "what warps, draws or encodes pixels", instead)
+            if not HAS_OPENCV:  # looking it up again would fail: OpenCV replaces its module while it is imported
+                instead = "datasets are opened, loaded and checked without it"
+                require_package("cv2", "what warps, draws or encodes pixels", instead)
             value = getattr(importlib.import_module("cv2"), name)
             setattr(self, name, value)
             return value
