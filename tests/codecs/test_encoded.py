@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from tfprep.codecs import Encoded, Texts
+from tfprep.codecs import Columns, Encoded, Texts
 from tfprep.errors import RecipeError, SampleError
 from tfprep.fields import FieldSpec
 
@@ -87,6 +87,6 @@ def test_what_is_no_image():
 
 
 def test_they_are_for_reading():
-    for codec in (Encoded(), Texts()):
+    for codec in (Encoded(), Texts(), Columns(["a"])):
         with pytest.raises(RecipeError, match="TFRecords of other tools"):
             codec.encode(None)

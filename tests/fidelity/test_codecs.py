@@ -11,7 +11,7 @@ from PIL import Image
 from scipy import ndimage
 
 from tfprep import codecs
-from tfprep.codecs import Encoded, Jpeg, Original, Png, Raw, Scalar, Text, Texts
+from tfprep.codecs import Columns, Encoded, Jpeg, Original, Png, Raw, Scalar, Text, Texts
 from tfprep.errors import SampleError
 from tfprep.fields import FieldSpec
 
@@ -163,6 +163,21 @@ def test_lists_of_strings_are_read_as_tensorflow_reads_them():
         Texts().decode(content, FieldSpec("text", (3,), "string"))
 
 
+@pytest.mark.covers("Columns")
+@pytest.mark.parametrize("rows", [0, 1, 3])
+def test_rows_in_columns_are_those_of_tensorflow(rows):
+    names, table = ("box/a", "box/b"), RNG.normal(size=(rows, 2)).astype(np.float32)
+    lists = {name: tf.train.FloatList(value=column) for name, column in zip(names, table.T, strict=True)}
+    features = {name: tf.train.Feature(float_list=numbers) for name, numbers in lists.items() if rows}
+    whole = tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()
+    spec, codec = FieldSpec("scalar", (None, 2), "float32"), Columns(names)
+    np.testing.assert_array_equal(codec.decode(dict(zip(names, table.T, strict=True)), spec), table)
+    parsed = tf.io.parse_single_example(whole, codec.tf_features("boxes", spec))
+    np.testing.assert_array_equal(codec.tf_decode(parsed, "boxes", spec), table)
+    with pytest.raises(SampleError, match="columns of the same rows differ in length: 2 of 'box/a', 0 of 'box/b'"):
+        codec.decode({"box/a": [1, 2]}, spec)
+
+
 @pytest.mark.covers("Original")
 def test_original_keeps_the_files_bytes():
     for data in (written(PIL, "JPEG", quality=80), written(PIL, "PNG")):
@@ -207,5 +222,16 @@ def test_encoded_images_are_what_tensorflow_decodes(channels):
 
 
 def test_every_codec_comes_back_from_its_description():
-    for codec in (Jpeg(81, "444"), Png(7), Raw("float16"), Raw(), Scalar(), Text(), Original(), Encoded(), Texts()):
+    for codec in (
+        Jpeg(81, "444"),
+        Png(7),
+        Raw("float16"),
+        Raw(),
+        Scalar(),
+        Text(),
+        Original(),
+        Encoded(),
+        Texts(),
+        Columns(["a"]),
+    ):
         assert codecs.from_description(codec.describe()) == codec
