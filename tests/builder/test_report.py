@@ -5,11 +5,15 @@ from __future__ import annotations
 import base64
 import html.parser
 import io
+import json
 import re
 
 import pytest
 from PIL import Image
 
+import tfprep
+from tfprep import Recipe, codecs, sources
+from tfprep.builder import BuildOptions
 from tfprep.dataset import open_dataset
 
 
@@ -113,3 +117,28 @@ def test_a_report_that_fails_does_not_fail_the_build(full, monkeypatch):
     assert full.build(on_event=events.append).samples == 30
     assert "report.html was not written: ZeroDivisionError" in next(e.text for e in events if e.name == "report")
     assert open_dataset(full.out)
+
+
+def test_empty_classes_splits_and_fields_are_named(tmp_path):
+    rows = [
+        ("0.png", "train", "a", [[1, 2, 5, 6]], [0]),
+        ("1.png", "val", "b", [], []),
+        ("none.png", "test", "a", [], []),
+    ]
+    for name, *_ in rows[:2]:
+        Image.new("RGB", (16, 12)).save(tmp_path / name)
+    lines = [dict(zip(("file", "set", "kind", "boxes", "kinds"), row, strict=True)) for row in rows]
+    (tmp_path / "t.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    fields = {"boxes": ("boxes", "boxes"), "kinds": ("label", "kinds")}
+    classes = {"label": ("a", "b", "c"), "kinds": ("x",)}
+    source = sources.Table("t.jsonl", "file", "kind", fields, classes, splits="set")
+    store = {"image": codecs.Png(), "label": codecs.Scalar(), "boxes": codecs.Scalar(), "kinds": codecs.Scalar()}
+    events = []
+    recipe = Recipe(name="few", source=source, store=store)
+    tfprep.build(recipe, tmp_path / "out", tmp_path, options=BuildOptions(workers=0), on_event=events.append)
+    assert [event.text for event in events if event.name == "empty"] == [
+        "the split 'test' has no sample; all of its samples were rejected (rejects.jsonl)",
+        "label: 2 of 3 classes have no label in 'train': b, c",
+        "label: 2 of 3 classes have no label in 'val': a, c",
+        "kinds: no sample of 'val' has a label of any class",
+    ]

@@ -79,6 +79,26 @@ def foreign_profiles(receipts: Sequence[Receipt]) -> dict[str, int]:
     return dict(profiles.most_common())
 
 
+def empty_parts(manifest: Manifest) -> list[str]:
+    """Say which splits have no samples, and which classes and fields no values, a line each."""
+    lines = [
+        f"the split {name!r} has no sample; all of its samples were rejected (rejects.jsonl)"
+        for name, split in manifest.splits.items()
+        if not split.samples
+    ]
+    for name, by_split in manifest.class_counts.items():
+        what = "pixel" if manifest.fields[name].spec.kind == "mask" else "label"
+        for split, counts in by_split.items():
+            classes = manifest.classes.get(name, ())
+            empty = [one for number, one in enumerate(classes) if number >= len(counts) or not counts[number]]
+            if len(empty) == len(classes):
+                lines.append(f"{name}: no sample of {split!r} has a {what} of any class")
+            elif empty:
+                said = ", ".join(empty[:6]) + (", …" if len(empty) > 6 else "")
+                lines.append(f"{name}: {len(empty)} of {len(classes)} classes have no {what} in {split!r}: {said}")
+    return lines
+
+
 def _read_at_most(manifest: Manifest) -> int:
     records = sum(split.samples * split.variants for split in manifest.splits.values())
     size = sum(split.bytes for split in manifest.splits.values()) / max(1, records)

@@ -45,7 +45,7 @@ from tfprep.builder.planning.plan import (
 from tfprep.builder.planning.state import ShardState, check_replacement, explain, shard_states
 from tfprep.builder.publication.publish import Publication, check_rejects
 from tfprep.builder.receipts import Receipt, read_receipts
-from tfprep.builder.report import foreign_profiles, preparing_report, write_report
+from tfprep.builder.report import empty_parts, foreign_profiles, preparing_report, write_report
 from tfprep.builder.schedule import Engine, ShardScheduler, SpaceCheck
 from tfprep.builder.shards.sums import expected_of, most_common
 from tfprep.dataset import Manifest
@@ -298,6 +298,8 @@ class Build:
                 f"{sum(profiles.values())} images have a colour profile that is not sRGB ({named}) and are stored as they are; "
                 "sources.Pixels(srgb=True) converts them",
             )
+        for line in empty_parts(manifest):
+            self.log_event("empty", line)
         if fault := write_report(self.layout, manifest, receipts, seconds, samples, plan.tally):
             self.log_event("report", fault)
 

@@ -209,7 +209,7 @@ def _report_json(event: BuildEvent) -> None:
 
 
 def _report_warning(event: BuildEvent) -> None:
-    if event.name == "warning":
+    if event.name in ("warning", "empty"):
         text.echo(f"Warning: {event.text}", err=True)
 
 

@@ -97,7 +97,8 @@ def find_in_one(payload: bytes | memoryview) -> dict[bytes, _Span]:
         for number, start, stop in messages(view, 0, len(view), 2):
             if number == 2:
                 raise ExampleError(
-                    "it is a tf.train.SequenceExample (it has feature_lists), which has no one value a feature"
+                    "it is a tf.train.SequenceExample (it has feature_lists), which has no one value a feature; "
+                    "write each step as a tf.train.Example (tf.io.parse_single_sequence_example reads the steps)"
                 )
             for inner, first, last in messages(view, start, stop, 1) if number == 1 else ():
                 if inner == 1:

@@ -229,15 +229,21 @@ def test_sequence_examples_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["GZIP", "ZLIB"])
-def test_compressed_files_are_refused_with_a_command_that_works(tmp_path, kind):
+def test_compressed_files_are_refused_and_copied(tmp_path, kind):
     payloads = [serialized({"label": number}) for number in range(200)]
     write(tmp_path / "a.tfrecord", payloads, kind)
-    with pytest.raises(DatasetError, match=f"compressed as a whole \\({kind}\\)") as error:
+    with pytest.raises(DatasetError, match=f"compressed as a whole \\({kind}\\).*--copy FOLDER"):
         index_tfrecords(str(tmp_path / "a.tfrecord"), "train")
-    command = str(error.value).partition("without compression: ")[2]
-    subprocess.run(command, shell=True, check=True)
-    index_tfrecords(str(tmp_path / "plain-a.tfrecord"), "train")
-    assert [sample["label"] for sample in read_all(tmp_path)] == list(range(200))
+    for _ in range(2):  # the second time, nothing is left to do
+        report = index_tfrecords(str(tmp_path / "a.tfrecord"), "train", copy=tmp_path / "plain")
+        assert [sample["label"] for sample in read_all(tmp_path / "plain")] == list(range(200))
+    assert not report.scanned
+    write(tmp_path / "plain.tfrecord", payloads)
+    assert (tmp_path / "plain/a.tfrecord").read_bytes() == (tmp_path / "plain.tfrecord").read_bytes()
+    (tmp_path / "b.tfrecord").write_bytes((tmp_path / "a.tfrecord").read_bytes()[:-9])
+    with pytest.raises(DatasetError, match=r"b\.tfrecord cannot be unpacked"):
+        index_tfrecords(str(tmp_path / "b.tfrecord"), "train", copy=tmp_path / "cut")
+    assert not (tmp_path / "cut/b.tfrecord").exists()
 
 
 def test_files_that_are_no_tfrecords(tmp_path):

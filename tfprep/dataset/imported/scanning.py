@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -93,7 +92,10 @@ def scan_one(shard: Shard, folder: Path, *, verify: bool, on_bytes: OnBytes) -> 
     with OpenShard(shard.path) as opened, whole_file(part) as out:
         start = opened.bytes(0, 64)
         if kind := compression_of(start):
-            raise DatasetError(_compressed(shard, kind))
+            raise DatasetError(
+                f"{shard.path} is compressed as a whole ({kind}): to read one of its records, all before it have to be unpacked. "
+                "`tfprep index ... --copy FOLDER` writes the shards without compression to a folder, and indexes them there"
+            )
         try:
             found = scan(opened.read, shard.bytes, out, verify=verify, on_bytes=on_bytes)
         except OSError as error:
@@ -111,18 +113,6 @@ def scan_one(shard: Shard, folder: Path, *, verify: bool, on_bytes: OnBytes) -> 
         summaries=found.summaries,
     )
     write_whole(receipt, indented(content))
-
-
-def _compressed(shard: Shard, kind: str) -> str:
-    reading = "gzip -dc" if kind == "GZIP" else f"{sys.executable} -c {_UNPACK_ZLIB!r}"
-    name = shard.path.name.removesuffix(".gz")
-    return (
-        f"{shard.path} is compressed as a whole ({kind}): to read one of its records, all before it have to be unpacked. "
-        f"Write it without compression: {reading} < {shard.path} > {shard.path.with_name('plain-' + name)}"
-    )
-
-
-_UNPACK_ZLIB = "import sys, zlib; sys.stdout.buffer.write(zlib.decompress(sys.stdin.buffer.read()))"
 
 
 # --- receipts ---------------------------------------------------------------------------------------------------------
