@@ -100,15 +100,17 @@ class RandomAccess:
         self._pipeline.close()
 
     def _indices(self, numbers: Sequence[SupportsIndex]) -> BatchIndices:
-        wanted = np.array([operator.index(number) for number in numbers], np.int64)
-        total = len(self)
-        if (wrong := wanted[(wanted < -total) | (wanted >= total)]).size:
-            raise IndexError(f"there are {total:,} samples, numbered from 0; there is no {wrong[0]}")
-        variant, position = np.divmod(wanted % total, self._samples)
+        wanted, total = [operator.index(number) for number in numbers], len(self)
+        for number in wanted:
+            if not -total <= number < total:
+                raise IndexError(f"there are {total:,} samples, numbered from 0; there is no {number}")
+        place = np.array(wanted, np.int64) % total
         choice = self._pipeline.options.variants
         if isinstance(choice, int):
-            variant = np.full_like(variant, choice)
-        return BatchIndices(position if self._rows is None else self._rows[position], variant, wanted % total)
+            variant, position = np.full_like(place, choice), place
+        else:
+            variant, position = np.divmod(place, self._samples)
+        return BatchIndices(position if self._rows is None else self._rows[position], variant, place)
 
     def _read(self, indices: BatchIndices) -> Batch:
         rows = len(indices.row)

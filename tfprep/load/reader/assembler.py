@@ -218,13 +218,14 @@ class BatchAssembler:
         Fills what is known of them here: from the index, and text from the cache.
         """
         decoded = self._decoded  # `close` may take it away at any time
+        cached = False
         if batch.located is not None:
             rows = batch.located.take(slice(start, stop))
         else:
             records = self._records(batch, start, stop)
             cached = decoded is not None and bool(decoded.holds(records).all())
             rows = self._locate(np.arange(start, stop), batch.indices.position[start:stop], records, cached=cached)
-        self._look_up(batch, start, rows["record"], None if batch.located is None else rows["label"])
+        self._look_up(batch, start, rows["record"], None if cached else rows["label"])
         if decoded is not None:
             rows["slot"][:], rows["cached"][:] = decoded.reserve(rows["record"])
             known = rows["cached"] != 0
