@@ -52,6 +52,8 @@ _MARK = struct.Struct("<qd")
 _LENGTH = struct.Struct("<q")
 _PIPE_BYTES = 1 << 20
 """The most that Linux gives a pipe of a user without privileges: 16 times the default, and as many fewer turns of both ends."""
+_READ_BYTES = 1 << 16
+"""Bytes that are read at a time: memory for more would come from the system, and go back to it, for each short answer."""
 _MOST_OUTPUT_BYTES = 4000
 """Number of bytes that are reported of what native code writes at one item."""
 _POLL_S = 0.25
@@ -361,7 +363,7 @@ class ChildProcess:
 
     def receive(self) -> list[tuple[str, Any]] | None:
         """Return the whole messages that arrived; None at the end of the output."""
-        data = os.read(self.output.fileno(), _PIPE_BYTES)
+        data = os.read(self.output.fileno(), _READ_BYTES)
         if not data:
             return None
         self._rest += data

@@ -16,7 +16,7 @@ from tfprep.load.reader.assembler import BatchAssembler
 from tfprep.load.reader.buffers import SharedMemory
 from tfprep.load.reader.parts import FieldPart
 from tfprep.load.reader.worker_pool import JOB_ROWS, SPARE_JOBS, WorkerPool, check_sendable
-from tfprep.load.reader.worker_process import Setup, SharedArray
+from tfprep.load.reader.worker_process import Setup
 from tfprep.storage.urls import is_remote
 
 MANY_CPUS = 8
@@ -145,18 +145,10 @@ def make_pool(
     """
     reading = assembler.reading
     filled = {part.output.name for part in reading.parts} | {cast.output.name for cast in assembler.casts}
-    arrays = [
-        SharedArray(output.name, tuple(size or 0 for size in output.shape), output.dtype)
-        for output in outputs
-        if output.name in filled and has_array(output)
-    ]
+    ours = [output for output in outputs if output.name in filled]
     cache = None
     if (cached := assembler.cached_arrays) is not None:
-        cache = [
-            SharedArray(name, rows.shape[1:], rows.dtype.name, memory.offset(rows), len(rows))
-            for name, rows in cached.items()
-            if rows.size
-        ]
+        cache = {name: (memory.offset(rows), rows.shape, rows.dtype.name) for name, rows in cached.items() if rows.size}
     setup = Setup(
         reading.paths,
         reading.identities,
@@ -164,12 +156,12 @@ def make_pool(
         reading.geometry,
         reading.announced,
         memory.fd,
-        arrays,
-        [output.name for output in outputs if output.name in filled and not has_array(output)],
-        cache,
-        assembler.casts,
-        assembler.cuts,
-        assembler.mixing.plan if assembler.mixing is not None else None,
-        plan.threads,
+        outputs=[output for output in ours if has_array(output)],
+        packed=[output.name for output in ours if not has_array(output)],
+        cache=cache,
+        casts=assembler.casts,
+        cuts=assembler.cuts,
+        mixes=assembler.mixing.plan if assembler.mixing is not None else None,
+        threads=plan.threads,
     )
     return WorkerPool(setup, memory, plan.processes)

@@ -242,18 +242,18 @@ class BatchAssembler:
     def complete(self, batch: Batch, rows: Rows, unread: Sequence[UnreadRow], state: ThreadState) -> list[Rows]:
         """Take over rows that were filled, but for the `unread` ones; what is to be read instead of those."""
         state.records += len(rows) - len(unread)
-        read = np.ones(len(rows), bool)
-        read[[failure.number for failure in unread]] = False
+        failed = [failure.number for failure in unread]
         decoded = self._decoded
         if decoded is not None and (fresh := rows["cached"] == 0).any():
-            self.release(rows.take(~read))
-            written = (rows["slot"] >= 0) & fresh & read
+            self.release(rows.take(failed))
+            written = (rows["slot"] >= 0) & fresh
+            written[failed] = False
             for name, text in self._cached_text(decoded):
                 text[rows["slot"][written]] = batch.values[name][rows["row"][written]]
             decoded.commit(rows["record"][written], rows["slot"][written])
         if decoded is not None:
             state.cached += int(np.count_nonzero(rows["cached"]))
-        self._verified[rows["record"][read]] = 1
+        self._verified[np.delete(rows["record"], failed) if failed else rows["record"]] = 1
         replacements = []
         for failure in unread:
             row, record = int(rows["row"][failure.number]), int(rows["record"][failure.number])

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tfprep.fields import Array
-from tfprep.load.outputs import Output, row_bytes
+from tfprep.load.outputs import Output, fixed_shape, row_bytes
 from tfprep.load.reader.buffers import SharedMemory, allocate
 
 FREE, BEING_WRITTEN = -1, -2
@@ -129,7 +129,7 @@ class EncodedCache:
 
 
 def _rows(output: Output, capacity: int, shared: SharedMemory | None) -> Array:
-    shape = (capacity, *(size for size in output.shape if size is not None))
+    shape = (capacity, *fixed_shape(output))
     if output.dtype == "string":
         return np.empty(shape, object)
     nbytes = capacity * row_bytes(output)

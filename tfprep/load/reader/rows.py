@@ -175,7 +175,8 @@ class RecordReader:
             alone = np.ones(len(rows), bool)
         together = np.flatnonzero(~alone)
         if len(together):
-            alone[together[self._fill_by_field(values, rows.take(together), state)]] = True
+            some = rows.take(together) if len(together) < len(rows) else rows
+            alone[together[self._fill_by_field(values, some, state)]] = True
         unread = []
         for number in np.flatnonzero(alone).tolist():
             reason = self._fill_row(values, rows, number, state)

@@ -138,7 +138,7 @@ class WorkerPool:
         check_sendable(setup)
         self._start = framed((setup, setup.threads)) + framed((START, None))
         self._paths = setup.paths
-        self._outputs = [array.output for array in setup.outputs]
+        self._outputs = [output.name for output in setup.outputs]
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
         self._readers: list[RowsSource] = []
@@ -265,7 +265,7 @@ class WorkerPool:
             raise LoaderError(f"{name}: {text}")
         if kind == "event":
             if isinstance(content, WorkerOutput):
-                sys.stderr.write(content.text)
+                _show(content.text)
             return
         number, outcome = content
         if number == START:
@@ -389,7 +389,7 @@ class WorkerPool:
         """Note what a process died of, give its jobs to others, and start another one."""
         self._selector.unregister(worker.output)
         self._workers.remove(worker)
-        sys.stderr.write(worker.output_tail())
+        _show(worker.output_tail())
         status = worker.end()
         if self._stopping:
             return
@@ -435,6 +435,12 @@ class WorkerPool:
             hint = "workers='threads' reads without processes"
             for reader in list(self._readers):
                 reader.stop(LoaderError(f"{reason}; {hint}"))
+
+
+def _show(text: str) -> None:
+    """Write what a process wrote to its standard output and error to that of this one, if it has any."""
+    if text and sys.stderr is not None:
+        sys.stderr.write(text)
 
 
 class _Wakeup:

@@ -11,7 +11,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -19,11 +19,10 @@ import numpy as np
 
 from tfprep.augment.transform import GeometryOp
 from tfprep.child_process import Mark, Work, sendable_error
-from tfprep.fields import Array
 from tfprep.load.at_load.mixing import mix_rasters
 from tfprep.load.at_load.ops import AtLoad
 from tfprep.load.order.schedule import Numbers
-from tfprep.load.outputs import require_bfloat16
+from tfprep.load.outputs import Output, fixed_shape, require_bfloat16
 from tfprep.load.reader.batch import Packer, Values
 from tfprep.load.reader.buffers import MappedMemory
 from tfprep.load.reader.parts import Cast, FieldPart
@@ -34,21 +33,11 @@ from tfprep.storage.local import FileIdentity
 
 
 @dataclass(frozen=True)
-class SharedArray:
-    """An array in the shared memory: its output, the shape of a row, the dtype; `offset` and `rows` where they are fixed."""
-
-    output: str
-    shape: tuple[int, ...]
-    dtype: str
-    offset: int = 0
-    rows: int = 0
-
-
-@dataclass(frozen=True)
 class Setup:
     """All that a worker process needs beside the jobs.
 
-    `memory` is a file descriptor; `packed` are the outputs that are text, or arrays that differ in size.
+    `memory` is a file descriptor; `outputs` are the arrays that it fills, `packed` the outputs that are text, or arrays that
+    differ in size; `cache` has the offset, shape and dtype of each array of the decoded cache by output.
     """
 
     paths: Sequence[Any]
@@ -57,9 +46,9 @@ class Setup:
     geometry: Sequence[GeometryOp]
     announce: bool
     memory: int
-    outputs: Sequence[SharedArray]
+    outputs: Sequence[Output]
     packed: Sequence[str]
-    cache: Sequence[SharedArray] | None
+    cache: Mapping[str, tuple[int, tuple[int, ...], str]] | None
     casts: Sequence[Cast]
     cuts: Cuts | None
     mixes: AtLoad | None
@@ -98,25 +87,22 @@ def open_worker(setup: Setup) -> Work:
         # A thread that has read or waited does not take the processor from the thread that trains (sched(7)).
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     faulthandler.register(signal.SIGUSR1, 2)
-    if "bfloat16" in {part.output.dtype for part in setup.parts} | {array.dtype for array in setup.outputs}:
+    if "bfloat16" in {output.dtype for output in (*setup.outputs, *(part.output for part in setup.parts))}:
         require_bfloat16()
     memory = MappedMemory(setup.memory)
-
-    def array(shared: SharedArray, offset: int, rows: int) -> Array:
-        return memory.array(offset, (rows, *shared.shape), shared.dtype)
-
     reading = RecordReader(
         setup.paths, setup.identities, setup.parts, setup.geometry, announce=setup.announce, mapped=True
     )
-    cache = None if setup.cache is None else {each.output: array(each, each.offset, each.rows) for each in setup.cache}
+    cache = None if setup.cache is None else {name: memory.array(*place) for name, place in setup.cache.items()}
     stages = with_stages(reading, cache, setup.casts, setup.cuts)
     if "tensorflow" in sys.modules:
         raise ImportError("a codec or an op of this dataset imports TensorFlow, which worker processes do without")
     own, began = threading.local(), time.monotonic()
 
     def fill_or_mix(job: Job, state: ThreadState) -> Outcome:
-        arrays = zip(setup.outputs, job.offsets, strict=True)
-        values: dict[str, Any] = {each.output: array(each, offset, job.batch_rows) for each, offset in arrays}
+        values: dict[str, Any] = {}
+        for output, offset in zip(setup.outputs, job.offsets, strict=True):
+            values[output.name] = memory.array(offset, (job.batch_rows, *fixed_shape(output)), output.dtype)
         if job.table is None:
             assert setup.mixes is not None
             state.enter("decode")
