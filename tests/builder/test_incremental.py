@@ -451,14 +451,14 @@ def test_a_dataset_that_outgrew_its_shards_says_so_and_is_resharded(site, tools,
     events = []
     assert site.build(on_event=events.append).shards == 1
     (warning,) = [event.text for event in events if event.name == "warning" and "shards" in event.text]
-    assert "'train' has 1 instead of 6 shards" in warning
+    assert "'train' has 1 instead of 4 shards" in warning
     assert "--reshard" in warning
     before = tools["digests"](site.out)
-    assert explain(plan_build(site.recipe, site.out, site.data, reshard=True)).startswith("6 of 6 shards: ")
+    assert explain(plan_build(site.recipe, site.out, site.data, reshard=True)).startswith("4 of 4 shards: ")
     assert tools["digests"](site.out) == before
     options = BuildOptions(workers=0, reshard=True)
     if parts is None:
-        assert build(site.recipe, site.out, site.data, options=options).built_shards == 6
+        assert build(site.recipe, site.out, site.data, options=options).built_shards == 4
     else:
         for part in range(parts):
             build_part(site.recipe, site.out, site.data, part=part, parts=parts, options=options)

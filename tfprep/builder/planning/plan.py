@@ -35,9 +35,10 @@ from tfprep.storage.urls import names_in, read_content, remove_file, write_conte
 SHARD_BYTES = 64 << 20
 """Largest number of raw bytes in a shard by default."""
 _EVEN_SHARDS = 16
-_LEAST_SAMPLES = 32
-"""A small dataset gets up to 16 shards, so that all cores have work, with 32 samples or more each. A larger one gets a multiple
-of 16, which 2, 4, 8 or 16 workers share without one of them building a last shard alone."""
+_LEAST_SAMPLES, _LEAST_BYTES, _FEW_SHARDS = 32, 4 << 20, 4
+"""A small dataset gets up to 16 shards, so that all cores have work, with 32 samples or more each; more than four only with 4 MB
+of raw files or more each. A larger one gets a multiple of 16, which 2, 4, 8 or 16 workers share without one of them building a
+last shard alone."""
 
 _FAR_OFF = 4
 """A split is said to have too few shards if a new dataset would have this many times as many."""
@@ -242,7 +243,8 @@ def _default_shards(samples: int, raw_bytes: int) -> int:
     by_size = -(-raw_bytes // SHARD_BYTES)
     if by_size > _EVEN_SHARDS:
         return -(-by_size // _EVEN_SHARDS) * _EVEN_SHARDS
-    return max(1, by_size, min(_EVEN_SHARDS, samples // _LEAST_SAMPLES))
+    few = max(_FEW_SHARDS, raw_bytes // _LEAST_BYTES)
+    return max(1, by_size, min(_EVEN_SHARDS, few, samples // _LEAST_SAMPLES))
 
 
 # --- versions ----------------------------------------------------------------------------------------------------------
