@@ -464,7 +464,7 @@ def test_a_dataset_that_outgrew_its_shards_says_so_and_is_resharded(site, tools,
             build_part(site.recipe, site.out, site.data, part=part, parts=parts, options=options)
         finish_build(site.recipe, site.out, site.data, options=BuildOptions(workers=0))
     assert tools["digests"](site.out) == site.from_nothing()
-    assert tools["check_whole"](site.out).split("train").shards == 6
+    assert tools["check_whole"](site.out).split("train").shards == 4
     again = []
     assert site.build(on_event=again.append).built_shards == 0, "later builds keep the number"
     assert not [event for event in again if "reshard" in event.text]
