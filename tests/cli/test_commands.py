@@ -204,6 +204,18 @@ def test_init_writes_a_recipe_that_builds_unchanged(run, photos, tmp_path, monke
         assert np.unique(np.asarray(picture.convert("L"))).size > 50  # photos, not paper alone
 
 
+def test_init_of_a_folder_with_only_a_test_split_says_so_and_builds(run, photos, tmp_path, monkeypatch):
+    import shutil
+
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(photos, tmp_path / "raw" / "test")
+    status, out, _ = run("init", "raw")
+    assert status == 0
+    assert "unsure: all samples are in the split 'test'; none is left for another" in out
+    assert run("build", "recipe.py", "--out", "out", "--workers", 0)[0] == 0
+    assert list(tfprep.open("out").splits) == ["test"]
+
+
 def test_init_says_why_it_draws_no_samples(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "raw").mkdir()

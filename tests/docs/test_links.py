@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import configparser
 import re
 from pathlib import Path
 
@@ -35,6 +36,14 @@ def test_every_link_to_a_file_leads_to_one(page):
         path = (ROOT / target if inside else page.parent / target) if target else page
         assert path.exists(), f"{page.name} links to {link}"
         assert not anchor or anchor in anchors(path), f"{page.name} links to {link}"
+
+
+def test_the_table_of_extras_has_each_extra_of_the_package():
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    table = re.findall(r"^\| (`.*?`) \|", (ROOT / "docs" / "start.md").read_text(), re.M)
+    listed = re.findall(r"`(\w+)`", " ".join(table))
+    assert sorted(listed) == sorted(set(setup["options.extras_require"]) - {"dev", "docs"})
 
 
 def test_the_front_page_has_no_relative_links():
