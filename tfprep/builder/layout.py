@@ -97,10 +97,6 @@ class Layout:
         return self.out / "report.html"
 
     @property
-    def rejects(self) -> Path:
-        return self.out / REJECTS
-
-    @property
     def failed_rejects(self) -> Path:
         """The rejects of a build that published nothing because of them."""
         return self.private / REJECTS

@@ -26,9 +26,7 @@ PADDING = 16
 
 _FEATURES, _ENTRY_KEY, _ENTRY_VALUE, _ITEM = 0x0A, 0x0A, 0x12, 0x0A
 _LIST_TAGS = (0x0A, 0x12, 0x1A)
-_UNPACKED = {FLOAT: 0x0D, INT64: 0x08}
 _MOST_KEY = 255
-_MOST_VALUE = 1 << 40
 _MOST_ITEMS = 64
 """Records with longer lists of bytes are read one by one: every item of the longest list costs all records a round."""
 

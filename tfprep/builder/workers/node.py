@@ -6,7 +6,6 @@ files with those of the driver (`SharedFolderCheck`).
 
 from __future__ import annotations
 
-import fcntl
 import queue
 import secrets
 from collections.abc import Iterator, Sequence
@@ -20,8 +19,9 @@ from tfprep.builder.planning.plan import building_versions
 from tfprep.builder.shards.inputs import Inputs
 from tfprep.builder.workers.user_code import UserCode, unpack
 from tfprep.child_process import NothingNew, Processes, TaskProgress, WorkerEvent, WorkerState
-from tfprep.errors import BuildError, DatasetError, StorageError
+from tfprep.errors import BuildError, BuildLockedError, DatasetError, StorageError
 from tfprep.sources.raw import raw_root
+from tfprep.storage.local import locked
 from tfprep.storage.urls import folder_at, read_content, remove_file, write_content
 
 Json = dict[str, Any]
@@ -138,15 +138,11 @@ class SharedFolderCheck:
 
 def _check_lock(layout: Layout) -> None:
     """Raise BuildError if the driver's lock is not seen: attempts at one shard rely on locks that all machines share."""
-    with layout.lock.open("a+") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            return
-    raise BuildError(
-        f"{layout.lock} is locked by the driver and not locked there: the file system is mounted without shared locks "
-        "(the options nolock and local_lock of NFS, noflock of Lustre)"
-    )
+    with suppress(BuildLockedError), locked(layout.lock, BuildLockedError()):
+        raise BuildError(
+            f"{layout.lock} is locked by the driver and not locked there: the file system is mounted without shared locks "
+            "(the options nolock and local_lock of NFS, noflock of Lustre)"
+        )
 
 
 @contextmanager
