@@ -343,7 +343,9 @@ def test_memory_is_refused_to_worker_processes(full, memory):
             build(full.recipe, out, data, options=BuildOptions(workers=2))
 
 
-def test_a_full_scratch_disk(full, tools, s3, tmp_path):
+def test_a_full_scratch_disk(site, tools, s3, tmp_path):
+    full = site.fill(8, 2)
+    full.change_recipe('shards={"train": 4, "val": 2}', 'shards={"train": 1, "val": 1}')
     full.build()
     url, local = s3.new_url(), full.out
     full.out = url

@@ -34,7 +34,7 @@ from tfprep.dataset.imported.shards import (
     root_of,
     shards_at,
 )
-from tfprep.dataset.imported.write import Content, write_imported
+from tfprep.dataset.imported.write import Content, Groups, write_imported
 from tfprep.dataset.manifest import BESIDE, MANIFEST, Manifest
 from tfprep.dataset.names import PRIVATE, check_name
 from tfprep.errors import BuildLockedError, DatasetError
@@ -265,16 +265,13 @@ def _out_folder(targets: _Targets, out: str | os.PathLike[str] | None) -> Path:
 # --- what is in the shards ------------------------------------------------------------------------------------------------
 
 
-_Groups = Mapping[str, Sequence[tuple[Shard, Scanned]]]
-
-
 def _scan(
     folder: Path,
     targets: _Targets,
     old: Manifest | None,
     options: IndexOptions,
     on_bytes: Callable[[int, int], None],
-) -> tuple[_Groups, list[Shard]]:
+) -> tuple[Groups, list[Shard]]:
     """Return the shards of all splits with what was found in them, and those that were scanned for it."""
     work = folder / PRIVATE
     splits = {split: list(_known_shards(folder, old, split)) for split in old.splits} if old else {}
@@ -334,7 +331,7 @@ def _check_whole(group: Sequence[tuple[Shard, Scanned]], lengths: Sequence[int] 
             )
 
 
-def _decide(groups: _Groups, targets: _Targets, old: Manifest | None, options: IndexOptions, command: str) -> Content:
+def _decide(groups: Groups, targets: _Targets, old: Manifest | None, options: IndexOptions, command: str) -> Content:
     """Decide from what was found in all shards which features become fields, and what the index is made of."""
     found = [one for group in groups.values() for _, one in group]
     summaries: dict[str, FeatureSummary] = {}
