@@ -110,11 +110,13 @@ def cells(options: argparse.Namespace) -> list[tuple[str, str, str, str]]:
         if options.input not in (None, source) or options.backend not in (None, backend):
             continue
         needed = {backend} | ({"tensorflow"} if source == "plain" else set())
-        missing = needed - installed(options.jax if backend == "jax" else sys.executable)
+        there = installed(options.jax if backend == "jax" else sys.executable)
+        missing = needed - there
         if missing:
             print(f"{source} on {backend}: left out, {', '.join(sorted(missing))} is not installed")
             continue
-        causes = [cause for cause in options.cause if cause not in NOT_STAGED[source, backend]]
+        left_out = NOT_STAGED[source, backend] | (set() if "obstore" in there else {"remote"})
+        causes = [cause for cause in options.cause if cause not in left_out]
         found += [("monitor", source, backend, cause) for cause in causes]
     if options.backend in (None, "tensorflow") and options.input in (None, "tfprep"):
         found += [("bench", "tfprep", "tensorflow", cause) for cause in options.cause if cause in BENCH]
@@ -122,7 +124,7 @@ def cells(options: argparse.Namespace) -> list[tuple[str, str, str, str]]:
 
 
 def installed(interpreter: str) -> set[str]:
-    code = "import importlib.util as u; print([m for m in ('jax', 'tensorflow') if u.find_spec(m)])"
+    code = "import importlib.util as u; print([m for m in ('jax', 'tensorflow', 'obstore') if u.find_spec(m)])"
     done = subprocess.run([interpreter, "-c", code], capture_output=True, text=True, check=True)
     return set(json.loads(done.stdout.replace("'", '"')))
 
@@ -255,7 +257,8 @@ def input_of(source: str, cause: str, folder: Path, backend: str) -> tuple[Any, 
         return plain(cause, folder), steps
     data = tfprep.open(dataset_of(cause, folder))
     if backend == "jax":
-        return data.keras_loader("train", BATCH, **loader_options(cause)), steps
+        loader = data.keras_loader("train", BATCH, **loader_options(cause))
+        return (loader if cause == "filling" else loader.repeat()), steps
     import tensorflow as tf
 
     train = data.loader("train", BATCH, **loader_options(cause))
@@ -285,13 +288,15 @@ def plain(cause: str, folder: Path) -> Any:
             image = tf.reshape(tf.io.decode_raw(example["image"], tf.uint8), [224, 224, 3])
         return image, example["label"]
 
-    def slow() -> Iterator[bytes]:
-        for record in tf.data.TFRecordDataset(files).as_numpy_iterator():
-            time.sleep(0.003)
-            yield record
-
     records = tf.data.TFRecordDataset(files)
     if cause == "disk":
+        kept = list(records.as_numpy_iterator())
+
+        def slow() -> Iterator[bytes]:
+            for record in kept:
+                time.sleep(0.003)
+                yield record
+
         records = tf.data.Dataset.from_generator(slow, output_signature=tf.TensorSpec([], tf.string))
     threads = 1 if cause == "decode" else tf.data.AUTOTUNE
     dataset = records.map(parsed, num_parallel_calls=threads)

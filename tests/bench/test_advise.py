@@ -15,8 +15,7 @@ from PIL import Image
 from tfprep import Recipe, augment, codecs, derive, sources
 from tfprep.bench.advise import Goals, Prediction, advise, choose, losses
 from tfprep.bench.rounds import Budget
-from tfprep.bench.strategies import strategies, written
-from tfprep.bench.trial import work_of
+from tfprep.bench.trial import strategies, work_of, written
 from tfprep.builder import BuildEvent, BuildOptions, build
 from tfprep.errors import RecipeError, SourceError, TfprepError
 

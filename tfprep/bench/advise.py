@@ -23,10 +23,8 @@ from tfprep.bench.bottleneck import codec_name
 from tfprep.bench.loaders import loader_candidate
 from tfprep.bench.machine import cached_share, drop_cache
 from tfprep.bench.rounds import Budget, Candidate, Rounds, compare, measure
-from tfprep.bench.samples import RawSamples
 from tfprep.bench.stages import reading
-from tfprep.bench.strategies import stored_as, strategies, written
-from tfprep.bench.trial import Built, Sampling, Work, build_all, work_of
+from tfprep.bench.trial import Built, RawSamples, Sampling, Work, build_all, stored_as, strategies, work_of, written
 from tfprep.codecs import Jpeg
 from tfprep.errors import DatasetError, LoaderError, RecipeError, SampleError, SourceError
 from tfprep.limits import memory_limit, usable_cpus

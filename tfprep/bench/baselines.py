@@ -22,7 +22,7 @@ from typing import Any, cast
 import numpy as np
 
 from tfprep.bench.rounds import Candidate
-from tfprep.bench.samples import RawSamples
+from tfprep.bench.trial import RawSamples
 from tfprep.codecs import Png
 from tfprep.errors import LoaderError
 from tfprep.export.stored import stored_samples

@@ -1,22 +1,176 @@
-"""Builds a strategy on a sample of the raw data and splits its time into a fixed part and a part per sample."""
+"""Strategies to store a dataset, and builds of them on a sample of the raw data.
+
+After PRESTO (Isenko et al., "Where Is My Training Bottleneck? Hidden Trade-Offs in Deep Learning Preprocessing Pipelines",
+SIGMOD 2022): the choice of steps to do ahead trades throughput against disk and preparation time, and the best choice is found
+by measuring, not by a rule. The time of a build is a fixed part and a part per sample.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import heapq
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-from tfprep.bench.samples import RawSamples
-from tfprep.bench.strategies import Strategy
+import numpy as np
+
+from tfprep.augment.transform import GeometryOp
+from tfprep.bench.bottleneck import codec_name
 from tfprep.builder import BuildEvent, BuildOptions, build, plan_build
-from tfprep.errors import BuildError, DatasetError, RecipeError
+from tfprep.builder.shards.make_sample import SampleMaker
+from tfprep.codecs import Jpeg, Original, Png, Raw
+from tfprep.errors import BuildError, DatasetError, RecipeError, SourceError
+from tfprep.fields import RASTER_KINDS, Array, FieldSpec, Kind
 from tfprep.limits import usable_cpus
 from tfprep.load import Data
 from tfprep.load import open as open_data
 from tfprep.recipe import Recipe
+from tfprep.seeding import sample_hash
+from tfprep.sources.source import Entry, read_files
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """A recipe that stores the same fields as `whole` in another way.
+
+    `computed` are derived inputs that the training loop computes; `load_geometry` are ops that the loader applies.
+    """
+
+    name: str
+    recipe: Recipe
+    whole: Recipe
+    computed: tuple[str, ...] = ()
+    load_geometry: tuple[GeometryOp, ...] = ()
+
+
+def strategies(recipe: Recipe, kinds: Mapping[str, Kind]) -> list[Strategy]:
+    """The strategies to measure: the recipe itself, and its images as original bytes, JPEG, PNG or raw.
+
+    Derived inputs are stored, or left to the training loop.
+    """
+    images = [name for name in recipe.store if kinds[name] == "image"]
+    found = [Strategy("as the recipe says", recipe, recipe)]
+    for label, codec in (("JPEG 95", Jpeg(95)), ("JPEG 85", Jpeg(85)), ("PNG", Png()), ("raw", Raw())):
+        stored_so = replace(recipe, store={**recipe.store, **dict.fromkeys(images, codec)})
+        found.append(Strategy(f"images as {label}", stored_so, recipe))
+    if stored := [name for name in recipe.derive if name in recipe.store]:
+        found += [_computed(strategy, stored) for strategy in found[:2]]
+    elif images == [name for name in recipe.store if kinds[name] in RASTER_KINDS] and not recipe.derive:
+        found.append(_originals(recipe, images))
+    return list(_distinct(found))
+
+
+def _originals(recipe: Recipe, images: list[str]) -> Strategy:
+    """The unchanged bytes of the files. The loader resizes and crops, and there are no variants."""
+    kept = {name: Original() if name in images else codec for name, codec in recipe.store.items()}
+    plain = replace(recipe, geometry=(), colour=(), derive={}, variants={}, fill={}, store=kept)
+    return Strategy("original bytes", plain, recipe, load_geometry=tuple(recipe.geometry))
+
+
+def _computed(strategy: Strategy, derived: list[str]) -> Strategy:
+    store = {name: codec for name, codec in strategy.recipe.store.items() if name not in derived}
+    name = f"{strategy.name}, {', '.join(derived)} computed during training"
+    return Strategy(name, replace(strategy.recipe, store=store), strategy.whole, tuple(derived))
+
+
+def _distinct(found: list[Strategy]) -> Iterator[Strategy]:
+    """One strategy of each group that stores the same."""
+    seen = set()
+    for strategy in found:
+        key = (strategy.recipe.fingerprint("train"), strategy.computed)
+        if key not in seen:
+            seen.add(key)
+            yield strategy
+
+
+def stored_as(strategy: Strategy) -> str:
+    """The stored fields with their codecs, such as `image JPEG 95, mask PNG`."""
+    return ", ".join(f"{name} {codec_name(codec)}" for name, codec in strategy.recipe.store.items())
+
+
+def written(strategy: Strategy) -> tuple[str, ...]:
+    """The lines that make a recipe and a trainer follow the strategy."""
+    store = ", ".join(f'"{name}": {_call(codec)}' for name, codec in strategy.recipe.store.items())
+    lines = [f"in the recipe: store={{{store}}},"]
+    if strategy.load_geometry:
+        lines += [
+            "in the recipe: no geometry=, colour= and variants=",
+            "in the trainer: data.loader(..., geometry=[...])",
+        ]
+    if strategy.computed:
+        lines.append(f"in the trainer: compute {', '.join(strategy.computed)}")
+    return tuple(lines)
+
+
+def _call(codec: Any) -> str:
+    """The code that makes a codec, without the options that have their defaults."""
+    if not is_dataclass(codec) or not type(codec).__module__.startswith("tfprep."):
+        return repr(codec)
+    values = {field.name: getattr(codec, field.name) for field in fields(codec)}
+    changed = [f"{field.name}={values[field.name]!r}" for field in fields(codec) if values[field.name] != field.default]
+    return f"codecs.{type(codec).__name__}({', '.join(changed)})"
+
+
+# --- samples without a build
+
+
+@dataclass(frozen=True)
+class RawSamples:
+    """The samples of one split in the order of their hashes, so that the first n are a random sample."""
+
+    recipe: Recipe
+    root: Path
+    split: str
+    entries: tuple[Entry, ...]
+    maker: SampleMaker
+    files: tuple[str, ...]
+    values: tuple[str, ...]
+
+    @classmethod
+    def of(cls, recipe: Recipe, root: Path, split: str = "train") -> RawSamples:
+        """List the source. Raises SourceError if the split has no sample."""
+        listing = recipe.source.scan(root)
+        recipe.check_fields(listing)
+        entries = list(listing.entries)
+        of_split = [entry for entry in entries if entry.split == split]
+        if not of_split:
+            there = ", ".join(sorted({entry.split for entry in entries})) or "no sample at all"
+            raise SourceError(f"{root}: split {split!r} has no sample; available: {there}")
+        of_split.sort(key=lambda entry: sample_hash(recipe.seed, entry.key))
+        maker = SampleMaker(recipe, listing.kinds, dict(listing.classes))
+        return cls(recipe, root, split, tuple(of_split), maker, listing.files, listing.values)
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def raw(self, number: int) -> dict[str, Any]:
+        """The raw fields of sample `number`: the bytes of a file, or a value. Raises SampleError."""
+        entry = self.entries[number]
+        return {**read_files(self.root, self.files, entry), **dict(zip(self.values, entry.values, strict=True))}
+
+    def made(self, number: int, variant: int) -> Mapping[str, Any]:
+        """All fields of one variant of sample `number`, before encoding. Raises SampleError."""
+        return next(self.maker.made(self.entries[number].key, self.raw(number), [variant]))
+
+    def stored(self, number: int, variant: int) -> dict[str, Any]:
+        """The stored fields of one variant as a loader would deliver them, with the shape and dtype on disk."""
+        made = self.made(number, variant)
+        return {name: _as_stored(made[name], self.spec(name, made[name])) for name in self.recipe.store}
+
+    def spec(self, name: str, value: Any) -> FieldSpec:
+        return self.recipe.store[name].spec(self.kind(name), value)
+
+    def kind(self, name: str) -> Kind:
+        return {**self.maker.kinds, **self.recipe.derived_kinds()}[name]
+
+
+def _as_stored(value: Any, spec: FieldSpec) -> Array | str:
+    return value if spec.dtype == "string" else np.asarray(value, spec.dtype)
+
+
+# --- builds of a sample
 
 MOST_SHARDS, LEAST_SAMPLES = 8, 16
 SHORT_S = 20.0

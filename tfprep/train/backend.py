@@ -65,22 +65,26 @@ def block_until_done(result: Any) -> None:
 
 def compilations() -> tuple[int, float]:
     """How many functions JAX has compiled since the first call of this function, and the seconds of tracing and compiling."""
-    if keras.backend.backend() == "jax" and not _compiled:
+    if keras.backend.backend() == "jax" and not _Compilations.listening:
         from jax import monitoring
 
-        _compiled.append(0.0)
+        _Compilations.listening = True
         monitoring.register_event_duration_secs_listener(_note_compilation)
-    return sum(event.endswith("backend_compile_duration") for event in _events), sum(_compiled)
+    return _Compilations.count, _Compilations.seconds
 
 
-_compiled: list[float] = []
-_events: list[str] = []
+class _Compilations:
+    """Compilations of JAX in this process."""
+
+    listening = False
+    count = 0
+    seconds = 0.0
 
 
 def _note_compilation(event: str, seconds: float, **_: Any) -> None:
     if event.startswith("/jax/core/compile/"):
-        _compiled.append(seconds)
-        _events.append(event)
+        _Compilations.seconds += seconds
+        _Compilations.count += event.endswith("backend_compile_duration")
 
 
 def accelerator_memory() -> dict[str, tuple[int, int]]:

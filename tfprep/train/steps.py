@@ -43,6 +43,7 @@ class TrainSteps:
             distribution strategy).
         source: Keras's own iterator; None on PyTorch.
         between_s: Seconds that the trainer spent between steps: in callbacks and in Keras's own loop.
+        compile_s: Seconds of tracing and compiling within steps, where the backend counts them (JAX).
     """
 
     def __init__(self, function: Callable[..., Any], *, steps_per_call: int) -> None:
@@ -50,7 +51,8 @@ class TrainSteps:
         self.count = 0
         self.relay: TimedInput | None = None
         self.source: Any = None
-        self.between_s = 0.0
+        self.between_s = self.compile_s = 0.0
+        self._compiled = 0
         self.timed = self.cancellable = False
         self._listeners: list[Listener] = []
         self._steps_per_call = steps_per_call
@@ -66,9 +68,9 @@ class TrainSteps:
 
     @property
     def traces(self) -> int:
-        """How often the train function was traced (TensorFlow), or any function compiled (JAX); 0 where nobody counts."""
+        """How often the train function was traced (TensorFlow), or functions compiled in it (JAX); 0 where nobody counts."""
         count = getattr(self.function, "experimental_get_tracing_count", None)
-        return int(count()) if count else compilations()[0]
+        return int(count()) if count else self._compiled
 
     def __call__(self, *arguments: Any) -> Any:
         *state, data = arguments  # on JAX Keras passes (state, iterator)
@@ -80,6 +82,7 @@ class TrainSteps:
             self._take_input(data)
         if self._returned_at is not None:
             self.between_s += self._clock() - self._returned_at - self._fetched_s()
+        compiled, compile_s = compilations()
         try:
             result = self.function(*state, data if self.relay is None or self._fetches else self.relay.iterator)
         except BaseException as error:
@@ -90,6 +93,11 @@ class TrainSteps:
             raise explained  # noqa: B904  (a listener that replaces it sets the cause)
         if self.timed:
             block_until_done(result)
+        now_compiled, now_compile_s = compilations()
+        self._compiled, self.compile_s = (
+            self._compiled + now_compiled - compiled,
+            self.compile_s + now_compile_s - compile_s,
+        )
         self._returned_at = self._clock()
         self.count += self._steps_per_call
         for listener in self._listeners:

@@ -118,7 +118,9 @@ def test_other_programs_stand_beside_what_they_slow_down(tf: Any, machine: dict[
         ({"between_s": 1.0}, ["step"]),
         ({"steps": 100, "traces": 100}, ["retracing"]),
         ({"steps": 100, "traces": 1}, ["step"]),
-        ({"steps": 100, "traces": 3, "compile_s": 8.0}, ["retracing"]),
+        ({"steps": 100, "traces": 30, "compile_s": 8.0}, ["retracing"]),
+        ({"steps": 100, "traces": 30, "compile_s": 0.2}, ["step"]),
+        ({"steps": 100, "traces": 3, "compile_s": 8.0}, ["step"]),
         ({"validation_s": 10.0}, ["validation"]),
         ({"validation_s": 5.0, "between_s": 8.0}, ["python", "validation"]),
     ],
@@ -213,3 +215,22 @@ def test_the_watchdog_says_that_batches_are_ready_behind_a_stuck_map(tf: Any, bu
             next(Watchdog(1.0).watch(stuck))
     finally:
         go_on.set()
+
+
+@pytest.mark.parametrize(
+    ("waited_s", "between_s", "kinds"),
+    [(0.5, 0.1, ["step"]), (3.0, 1.0, ["decode"]), (3.0, 5.0, ["python", "decode"]), (3.0, 2.6, ["decode"])],
+)
+def test_the_larger_share_of_the_time_comes_first(tf: Any, waited_s: float, between_s: float, kinds: list[str]) -> None:
+    from dataclasses import replace
+
+    import numpy as np
+
+    from tfprep.train.monitor.causes import summary
+    from tfprep.train.monitor.clock import Waits
+
+    waits = Waits(10.0, 100, waited_s, 800, 0.0, np.full(100, waited_s / 100))
+    sample = replace(_sample(10.0, _reader(decode_s=18.0, wait_s=waited_s)), waits=waits, between_s=between_s)
+    total = summary([sample], None, _sample(0.0, {}), 0.1)
+    assert total is not None
+    assert [cause.kind for cause in total.causes] == kinds

@@ -48,11 +48,13 @@ class Cause:
             (input); "python", "retracing", "validation" or "step".
         text: What limits and the evidence, as a clause.
         advice: What to do about it, as a sentence; empty where nothing is to be done.
+        share: Of the time that a limit of the step takes, from 0 to 1; 0 where that is not known.
     """
 
     kind: str
     text: str
     advice: str
+    share: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -106,27 +108,27 @@ def step_causes(share: float, window_s: float, times: StepTimes, others: Cause |
     """
     saved = f"a faster input would save at most {share:.0%} of the time"
     causes = []
-    if times.validation_s > _PYTHON * (window_s + times.validation_s):
-        validation = times.validation_s / (window_s + times.validation_s)
+    validation = times.validation_s / max(window_s + times.validation_s, 1e-9)
+    if validation > _PYTHON:
         text = f"validation takes {validation:.0%} of the time; {saved} of training"
-        causes.append(
-            (validation, Cause("validation", text, "Validate less often (validation_freq=) or on fewer steps"))
-        )
+        advice = "Validate less often (validation_freq=) or on fewer steps"
+        causes.append(Cause("validation", text, advice, validation))
     compiling = times.compile_s / window_s if window_s else 0.0
-    if times.traces > _RETRACED * times.steps > 0 or compiling > _COMPILING:
+    # JAX compiles small functions of its own in the first steps, and counts the time.
+    if times.traces > _RETRACED * times.steps > 0 and (compiling > _COMPILING or not times.compile_s):
         text = f"the step was traced or compiled {times.traces} times again in {times.steps} steps"
         text += f", which took {compiling:.0%} of the time" if times.compile_s else ""
         advice = "Give it batches of one shape and tensors in place of Python values; RetraceGuard names what changed"
-        causes.append((max(compiling, 0.5), Cause("retracing", f"{text}; {saved}", advice)))
+        causes.append(Cause("retracing", f"{text}; {saved}", advice, compiling or 0.5))
     between = times.between_s / window_s if times.between_s is not None and window_s else 0.0
     if between > _PYTHON:
         advice = "Do less in callbacks"
-        if keras.backend.backend() == "tensorflow":  # PyTorch and JAX run one step a call, or gain nothing from more
+        if keras.backend.backend() != "torch":  # where steps_per_execution is always 1
             advice = "Raise steps_per_execution in compile(), and do less in callbacks"
-        text = f"the step limits, and Python between the steps takes {between:.0%} of the time; {saved}"
-        causes.append((between, Cause("python", text, advice)))
-    ranked = [cause for _, cause in sorted(causes, key=lambda pair: -pair[0])]
-    return [*(ranked or [Cause("step", f"the step limits; {saved}", "")]), *([others] if others else [])]
+        text = f"the step limits; {saved}, and Python between the steps takes {between:.0%} of it"
+        causes.append(Cause("python", text, advice, between))
+    ranked = sorted(causes, key=lambda cause: -cause.share) or [Cause("step", f"the step limits; {saved}", "")]
+    return [*ranked, *([others] if others else [])]
 
 
 def others_cause(now: Sample, before: Sample | None) -> Cause | None:
@@ -402,11 +404,12 @@ def summary(
         return None
     last, share = measured[-1], waits.share or 0.0
     times = _since(last, baseline, waits.batches)
-    validation = times.validation_s / (waits.window_s + times.validation_s)
-    if share > wait_share and validation <= max(_PYTHON, share):
-        return TrainingSummary(waits, tuple(input_causes(last, baseline, waits.waited_s)))
-    others = others_cause(last, baseline)
-    return TrainingSummary(waits, tuple(step_causes(share, waits.window_s, times, others)))
+    of_step = step_causes(share, waits.window_s, times, others_cause(last, baseline))
+    if share <= wait_share:
+        return TrainingSummary(waits, tuple(of_step))
+    of_input = input_causes(last, baseline, waits.waited_s)
+    ranked = [cause for cause in of_step if cause.share > share]
+    return TrainingSummary(waits, (*ranked, *of_input))
 
 
 def _since(last: Sample, baseline: Sample | None, steps: int) -> StepTimes:

@@ -266,7 +266,7 @@ class InputMonitor(keras.callbacks.Callback):  # type: ignore[misc]
             between_s=self._steps.between_s if self._steps else None,
             validation_s=self._validation_s,
             traces=self._steps.traces if self._steps else traces,
-            compile_s=compile_s,
+            compile_s=self._steps.compile_s if self._steps else compile_s,
             pipeline=pipeline_behind(source),
         )
 

@@ -193,7 +193,7 @@ def slowest(now: tuple[Stage, ...], before: tuple[Stage, ...] = ()) -> Stage | N
     busy = [
         ((stage.busy_s - spent.get(stage.name, 0.0)) / stage.parallelism, stage)
         for stage in now
-        if stage.kind != READER
+        if stage.kind not in (READER, "Prefetch")  # a prefetch has no work of its own
     ]
     return max(busy, key=lambda pair: pair[0])[1] if busy else None
 
