@@ -396,9 +396,24 @@ finally:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device that is always full is Linux's")
-def test_an_output_that_cannot_be_written_is_an_error():
+@pytest.mark.parametrize("args", [["--help"], ["info", "{folder}"], ["info", "{folder}", "--json"]])
+def test_an_output_that_cannot_be_written_is_an_error(args, built):
+    command = [sys.executable, "-m", "tfprep", *(arg.format(folder=built) for arg in args)]
     with Path("/dev/full").open("w") as out:
-        command = [sys.executable, "-m", "tfprep", "--help"]
         ended = subprocess.run(command, stdout=out, stderr=subprocess.PIPE, text=True, check=False)
     assert ended.returncode == 1
     assert "No space left" in ended.stderr
+    assert "Traceback" not in ended.stderr
+    reading, writing = os.pipe()
+    os.close(reading)
+    ended = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writing)
+    assert (ended.returncode, ended.stderr) == (1, "")
+
+
+def test_json_is_alone_also_where_child_processes_print(recipe, photos, tmp_path):
+    recipe.write_text(f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', 'print(1)'])\n{RECIPE}")
+    command = [sys.executable, "-m", "tfprep", "build", recipe, "--data", photos, "--out", tmp_path / "out", "--json"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert json.loads(ended.stdout)["samples"] == 40
+    assert {"1", "a recipe may print"} <= set(ended.stderr.splitlines())

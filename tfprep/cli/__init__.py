@@ -7,7 +7,7 @@ import gc
 import importlib
 import os
 import sys
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any, NoReturn
 
 import click
@@ -148,7 +148,8 @@ def _fail(message: str, kind: str, status: int, as_json: bool) -> NoReturn:
     from tfprep.cli.text import echo
 
     echo(f"tfprep: {message}", err=True)
-    _print_error(message, kind, as_json)
+    with suppress(OSError):  # the message may be that standard output cannot be written
+        _print_error(message, kind, as_json)
     sys.exit(status)
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stdout, suppress
 from typing import Any
 
 import click
@@ -43,10 +44,25 @@ def print_json(value: Any) -> None:
 
 @contextmanager
 def json_alone() -> Iterator[None]:
-    """Keep standard output for `print_json`; what a recipe, a model or a function of the user prints goes to standard error."""
-    _json_out.append(sys.stdout)
+    """Keep standard output for `print_json`; what a recipe, a model or a function of the user prints goes to standard error.
+
+    So does what their child processes print, where standard output is the process's own and not that of a test or a notebook.
+    """
+    sys.stdout.flush()
     try:
+        own = sys.stdout.fileno() == 1
+    except (OSError, ValueError):
+        own = False
+    out = open(os.dup(1), "w", encoding=sys.stdout.encoding, errors=sys.stdout.errors) if own else sys.stdout  # noqa: SIM115
+    _json_out.append(out)
+    try:
+        if own:
+            os.dup2(2, 1)
         with redirect_stdout(sys.stderr):
             yield
     finally:
-        _json_out.pop().flush()
+        _json_out.pop()
+        if own:
+            os.dup2(out.fileno(), 1)
+            with suppress(OSError):  # what cannot be written was an error already
+                out.close()
