@@ -76,7 +76,10 @@ def label_cell(cell: Any, numbers: Mapping[str, int], separator: str | None = No
 
 def class_cell(cell: Any, separator: str | None = None) -> list[str] | None:
     """Return the names of the classes in a cell; None where it is empty."""
-    if cell is None or cell == "" or (isinstance(cell, float) and math.isnan(cell)):
+    if cell is None or (isinstance(cell, float) and math.isnan(cell)):
+        return None
+    cell = cell.strip() if isinstance(cell, str) else cell
+    if cell == "":
         return None
     if separator is not None and isinstance(cell, str):
         cell = [part.strip() for part in cell.split(separator) if part.strip()]

@@ -99,13 +99,13 @@ def _open_csv(path: Path, columns: list[str] | None = None) -> Any:
 
 
 def csv_delimiter(path: Path) -> str:
-    """A tab in TSV. In CSV a comma, or a semicolon if the header has that and no comma, as spreadsheets write it in Europe."""
+    """A tab in TSV. In CSV a comma, or what the header has in its place: a semicolon (spreadsheets in Europe), a tab or a bar."""
     if path.suffix.lower() == ".tsv":
         return "\t"
     with open_raw(path) as file:
         header = file.readline(BLOCK_BYTES).replace(b"\0", b"")  # of UTF-16
     unquoted = b"".join(header.split(b'"')[::2])
-    return ";" if b";" in unquoted and b"," not in unquoted else ","
+    return next((mark for mark in (",", ";", "\t", "|") if mark.encode() in unquoted), ",")
 
 
 def csv_encoding(path: Path) -> str:

@@ -80,6 +80,15 @@ def split_folders_beside_another(root):
     return truth
 
 
+def splits_below_classes(root):
+    truth = class_folders(root, "cat/train", "cat/test", "dog/train", "dog/test")
+    return {path: (path.split("/")[1], path.split("/")[0]) for path in truth}
+
+
+def two_folders_of_the_same_names(root):
+    return {path: (ANY, path[0]) for path in pictures(root, *(f"{label}/{n}.jpg" for label in "xy" for n in range(4)))}
+
+
 def images_folder_of_splits(root):
     return {
         path: (path.split("/")[0], None) for s in ("train", "val") for path in pictures(root, *numbered(f"{s}/images"))
@@ -154,6 +163,13 @@ def coco_of_roboflow(root):
         truth |= objects(paths, split)
     write(root, "README.roboflow.txt", "made by a tool")
     return truth
+
+
+def coco_beside_a_list_without_annotations(root):
+    paths = pictures(root, *numbered("train"))
+    write(root, "annotations/train.json", coco_json([Path(path).name for path in paths]))
+    write(root, "annotations/image_info_test.json", {"images": [], "categories": []})
+    return objects(paths, "train")
 
 
 def coco_that_is_cut_short(root):
@@ -552,6 +568,12 @@ def table_of_images_in_two_folders(root):
     return {path: (ANY, "ab"[n % 2]) for n, path in enumerate(paths)}
 
 
+def table_with_tabs_and_spaces(root):
+    paths = pictures(root, *numbered("images"))
+    csv_file(root, "labels.csv", "file\t label", [(Path(p).name, f" {'ab'[n % 2]}") for n, p in enumerate(paths)], "\t")
+    return {path: (ANY, "ab"[n % 2]) for n, path in enumerate(paths)}
+
+
 def table_in_each_class_folder(root):
     truth = class_folders(root, "Images/00000", "Images/00001")
     for label in ("00000", "00001"):
@@ -761,6 +783,11 @@ def instance_masks_in_files(root):
     return "images/ and masks/ are called like folders of images and masks, below what would be the classes"
 
 
+def splits_with_more_in_their_names(root):
+    class_folders(root, "seg_train/seg_train/sea", "seg_train/seg_train/ice", "seg_test/seg_test/sea")
+    return "seg_test/ is called like a part of the data, not like a class"
+
+
 def folds(root):
     class_folders(root, "fold1/a", "fold1/b", "fold2/a")
     return "fold1/ is called like a part of the data, not like a class"
@@ -813,12 +840,13 @@ READ = [
     table_with_decimal_commas, table_of_run_lengths, table_of_one_hot_columns, table_of_several_classes, table_of_attributes,
     table_in_latin_1_with_an_empty_label, table_of_paths_in_split_folders, table_of_images_in_two_folders,
     coco_of_splits_in_one_file, coco_of_polygons_without_boxes, yolo_of_lists_of_another_machine, labelme_of_masks,
+    splits_below_classes, two_folders_of_the_same_names, coco_beside_a_list_without_annotations, table_with_tabs_and_spaces,
     zips_of_splits, tars_in_a_tar, tiny_imagenet, imagenet_with_its_devkit, trimaps_in_a_deeper_folder,
     masks_of_splits_in_one_folder, masks_beside_satellite_images,
     table_in_each_class_folder, objects_in_json_lines_of_hugging_face,
 ]  # fmt: skip
 REFUSED = [
-    zip_of_coco, mask_names_alone,
+    splits_with_more_in_their_names, zip_of_coco, mask_names_alone,
     json_of_another_tool, text_files_of_another_tool, list_of_classes, kitti, instance_masks_in_files, folds,
     depth_beside_images, table_without_a_header, table_of_absolute_paths,
     table_of_composed_names, table_of_lists_as_text, table_of_boxes_that_fit_no_image,
@@ -837,6 +865,8 @@ SAID = {
     yolo_like_coco128: "val names the images of train, which are in train alone",
     yolo_with_gaps_in_names: "names has no 1",
     masks_of_0_and_255: "the masks hold 0 and 255: two classes",
+    two_folders_of_the_same_names: "x/ and y/ hold files of the same names",
+    coco_beside_a_list_without_annotations: "this recipe does not read annotations/image_info_test.json",
     tiny_imagenet: "test/images/ holds 4 .jpeg files that this recipe does not read",
     imagenet_with_its_devkit: "this recipe does not read ILSVRC2012_devkit_t12/data/meta.mat",
     masks_of_some_splits: "test has no masks, and is left out",

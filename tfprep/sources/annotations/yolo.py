@@ -41,7 +41,7 @@ from tfprep.sources.splits import Row
 from tfprep.sources.walk import Companions, image_suffix, spelled, walk
 
 _FIELDS = ("boxes", "box_labels", "box_numbers", "instances", "mask", "points")
-_SPLITS = ("train", "val", "test")
+_SPLITS = ("train", "val", "valid", "validation", "test")
 _MOST_VALUES = 1_000_000
 _MOST_CLASSES = 100_000
 """A number above this is no class number."""

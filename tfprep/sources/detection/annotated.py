@@ -126,7 +126,9 @@ def voc(tree: Inventory) -> Found:
         source = Voc(images, files, splits=None if "{split}" in images else FRACTIONS)
         doubts: tuple[str, ...] = ()
         prefix = files.rpartition("/")[0].rpartition("/")[0]
-        sets = f"{prefix}/ImageSets/Main" if prefix else "ImageSets/Main"
+        listed = ("ImageSets/Main", "ImageSets", "Main")
+        places = [f"{prefix}/{place}" if prefix else place for place in listed]
+        sets = next((place for place in places if ".txt" in tree.others.get(place, {})), places[0])
         lists = tree.others.get(sets, {}).get(".txt", []) if "{" not in sets else []
         splits = tuple(Path(name).stem for name in lists if Path(name).stem in SPLIT_NAMES - {"trainval"})
         if splits:

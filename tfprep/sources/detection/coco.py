@@ -81,8 +81,14 @@ def _guess(tree: Inventory, pattern: str, files: Mapping[str, CocoFile]) -> Layo
         return Refusal(
             "coco", SourceError(f"{file.path}: no folder holds the images that it lists, such as {', '.join(named)}")
         )
-    splits = None if "{split}" in pattern else _splits_of_images(template, file) or FRACTIONS
-    doubts = ("each file of annotations is one split",) if splits is None and len(files) == 1 else ()
+    compiled = compile_pattern(pattern, "detect")
+    fitting = [one for one in tree.files(".json") if compiled.match_path(one)]
+    of_files = tuple((compiled.match_path(one) or {}).get("split", "") for one in files)
+    unread = [one for one in fitting if one not in files]  # such as a list of images without annotations
+    others = of_files if unread else None
+    splits = others if "{split}" in pattern else _splits_of_images(template, file) or FRACTIONS
+    doubts: tuple[str, ...] = ("each file of annotations is one split",) if splits is None and len(files) == 1 else ()
+    doubts += tuple(f"this recipe does not read {one}" for one in unread)
     layout = f"COCO: {', '.join(files)}"
     if "segments_info" in first[0]:
         segments = _segments_template(tree, path)

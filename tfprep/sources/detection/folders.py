@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -10,7 +12,7 @@ from tfprep.errors import SourceError
 from tfprep.sources.detection.flat_split import list_of_labels
 from tfprep.sources.detection.guess import BY_CLASS, FRACTIONS, LayoutGuess, Refusal
 from tfprep.sources.detection.inventory import Inventory
-from tfprep.sources.detection.pairs import IMAGE_WORD, MASK_WORD, SPLIT_NAMES, jpeg_masks, mask_patterns
+from tfprep.sources.detection.pairs import IMAGE_WORD, MASK_WORD, SPLIT_NAMES, jpeg_masks, mask_patterns, split_pattern
 from tfprep.sources.folder import Folder
 from tfprep.sources.paired import Paired
 from tfprep.sources.patterns import compile_pattern, literal
@@ -66,8 +68,17 @@ def folders(tree: Inventory) -> Found:
     prefix = literal(prefix)
     heads = {folder.split("/")[0] for folder in below if folder}
     splits = {head for head in heads if head.lower() in SPLIT_NAMES}
+    inner = {folder.split("/")[1] for folder in below if "/" in folder}
     if splits and "" not in below and (splits == heads or len(splits) > 1):
         yield from _of_splits(tree, prefix, below, splits, None if splits == heads else tuple(sorted(splits)))
+    elif (
+        len(heads) > 1 and all(part.lower() in SPLIT_NAMES for part in inner) and all("/" in folder for folder in below)
+    ):
+        layout = LayoutGuess(
+            "folders", Folder(image=f"{prefix}{{label}}/{{split}}/**"), "split folders below class folders"
+        )
+        checked = _checked(tree, layout, heads, prefix)
+        yield checked if isinstance(checked, Refusal) else layout
     elif len(heads) > 1:
         layout = LayoutGuess("folders", Folder(image=f"{prefix}{{label}}/**", splits=BY_CLASS), "class folders")
         yield _checked(tree, layout, heads, prefix)
@@ -132,11 +143,17 @@ def _checked(tree: Inventory, guess: LayoutGuess, names: set[str], prefix: str =
             said = " and ".join(f"{name}/" for name in (*images, *masks))
             rule = f"{tree.root}: {said} are called like folders of images and masks, {what}"
             return Refusal("masks", SourceError(f"{rule}, but nothing says how they belong together"))
-    if split := next((name for name in sorted(names) if _OF_SPLIT.fullmatch(name)), None):
+    alike = Counter(pattern for name in names if "{split}" in (pattern := split_pattern(name)) and pattern != "{split}")
+    of_split = (name for name in sorted(names) if _OF_SPLIT.fullmatch(name) or alike[split_pattern(name)] > 1)
+    if split := next(of_split, None):
         rule = f"{tree.root}: {split}/ is called like a part of the data, not like a class"
         return Refusal(
             "folders",
             SourceError(f"{rule}; write the recipe by hand, or rename the folders to train, val and the like"),
+        )
+    if same := _same_names(tree, prefix, names):
+        guess = guess._replace(
+            doubts=(*guess.doubts, f"{same}: are these classes, or images and what belongs to them?")
         )
     if inside:
         few = ", ".join(sorted(inside)[:3])
@@ -156,6 +173,14 @@ def _last_word(name: str) -> str:
     plain = re.sub(r"(?<=[a-z])[ _-]?\d+$", "", name)
     whole = _NO_IMAGE.fullmatch(plain) or IMAGE_WORD.fullmatch(plain)
     return plain if whole else re.split(r"[ _-]", plain)[-1]
+
+
+def _same_names(tree: Inventory, prefix: str, names: set[str]) -> str:
+    """Two folders, if there are no others, that hold files of the same names; "" if they do not."""
+    folders = [f"{prefix}{name}".replace("{{", "{").replace("}}", "}") for name in sorted(names)]
+    one, other = ({os.path.splitext(file)[0] for file in tree.names.get(folder, ())} for folder in folders[:2])
+    alike = len(names) == 2 and 2 * len(one & other) > max(len(one), len(other))
+    return f"{folders[0]}/ and {folders[1]}/ hold files of the same names" if alike else ""
 
 
 def _inside(tree: Inventory, prefix: str, name: str) -> set[str]:

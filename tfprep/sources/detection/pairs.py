@@ -22,7 +22,8 @@ SPLIT_WORD = re.compile(
     rf"(?<![A-Za-z])({'|'.join(sorted(SPLIT_NAMES, key=len, reverse=True))})(?![A-Za-z])", re.IGNORECASE
 )
 _MASK_WORDS = (
-    r"(?:(?:masks?|trimaps?|ann(?:ot(?:ation)?)?s?|labels?|seg(?:mentation)?s?|gt|ground_?truth|targets?)(?:_?(?:dir|ids?|png))?"
+    r"(?:(?:masks?|trimaps?|ann(?:ot(?:ation)?)?s?|labels?|seg(?:mentation)?s?|gt|ground[_ ]?truth|targets?)"
+    r"(?:_?(?:dir|ids?|png))?"
     r"|segmentation_?(?:class|object)(?:png)?)"
 )
 MASK_WORD = re.compile(_MASK_WORDS, re.IGNORECASE)

@@ -409,7 +409,7 @@ def _flag_columns(seen: _Seen) -> tuple[str, ...] | None:
 def _only_other(seen: _Seen, image: str) -> tuple[Kind, str] | None:
     """The only column beside the images', and what it may hold: classes, numbers, or text where all cells differ."""
     of_image = path_columns(path_template(image), by_file=True)
-    names = [column for column in seen.columns if column and _plain(column) not in ("key", "id", "index")]
+    names = [column for column in seen.columns if column and _plain(column) not in ("key", "index")]
     others = [column for column in names if column not in of_image and column not in seen.paths]
     values = [value for value in seen.columns[others[0]] if value not in (None, "")] if len(others) == 1 else []
     distinct = len({str(value) for value in values})
