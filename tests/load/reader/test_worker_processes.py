@@ -484,6 +484,30 @@ def test_nothing_is_left_of_a_trainer_that_ends(made, number):
     assert "KeyboardInterrupt" in errors or number == signal.SIGKILL
 
 
+class Unloadable(codecs.Raw):
+    """A codec that worker processes cannot load."""
+
+    def __reduce__(self):
+        return unload, ()
+
+
+def unload():
+    if "child_process" in sys.argv[0]:
+        raise ImportError("no such library")
+    return Unloadable()
+
+
+def test_threads_go_on_where_processes_cannot_start(make_dataset, monkeypatch):
+    data = tfprep.open(make_dataset(samples={"train": 40}, fields=("clicks",)).path)
+    monkeypatch.setitem(data.codecs, "clicks", Unloadable())
+    with closing(data.numpy_loader("train", 8, cache=False, **PROCESSES).repeat()) as loader:
+        batches = iter(loader)
+        workers = lambda: loader.report()["workers"]  # noqa: E731
+        wait_until(lambda: next(batches) and workers()["kind"] == "threads")
+        assert workers()["because"].endswith("cannot go on (LoaderError: ImportError: no such library)")
+        next(batches)
+
+
 @pytest.mark.parametrize(("cache", "place"), [(False, r"made-train.* at byte .*"), ("decoded", "from the cache")])
 def test_a_stall_names_the_worker_and_its_stacks(data, cache, place):
     options = {"cache": cache, "fields": ["image"], "variants": 0, "timeout_s": 2, "verify": "never"}

@@ -262,7 +262,8 @@ class WorkerPool:
         """Take up a message of a process."""
         if kind == "failed":
             name, text = content
-            raise LoaderError(f"{name}: {text}")
+            *_, reason = text.strip().splitlines() or [""]  # of a traceback its last line, with the name
+            raise LoaderError(reason if reason.startswith(name) else f"{name}: {reason}")
         if kind == "event":
             if isinstance(content, WorkerOutput):
                 _show(content.text)

@@ -117,7 +117,9 @@ def open_worker(setup: Setup) -> Work:
     def work(job: Job | None, mark: Mark) -> Outcome:
         if job is None:
             return Outcome()
-        state: ThreadState = own.__dict__.setdefault("state", ThreadState(since=began))
+        if not hasattr(own, "state"):
+            own.state = ThreadState(since=began)
+        state: ThreadState = own.state
         try:
             outcome = fill_or_mix(job, state)
         except BaseException as error:
