@@ -108,3 +108,15 @@ def _lines(path: Path) -> list[str]:
         return path.read_text().splitlines()
     except OSError:  # other systems than Linux have no such files
         return []
+
+
+def cpu_wait_s() -> float:
+    """Seconds that the threads of this process were ready to run but had no processor; 0 where the system does not count it.
+
+    The sum of their run-queue delays: https://docs.kernel.org/scheduler/sched-stats.html
+    """
+    total_ns = 0
+    for path in Path("/proc/self/task").glob("*/schedstat"):
+        with contextlib.suppress(OSError, ValueError, IndexError):  # a thread has ended
+            total_ns += int(path.read_text().split()[1])
+    return total_ns / 1e9

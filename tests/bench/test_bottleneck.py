@@ -247,6 +247,8 @@ CAUSES: list[tuple[str, float, dict[str, Any], str, str]] = [
     ("processors", 0.7, {}, "other programs take 1.4 of 2 cores (70%), and the loader gets 0.5", "larger batches"),
     ("processors", 0.84, FULL, "Of the loader itself, copying: ", "uint8"),
     ("processors", 0.7, {}, "Of the loader itself, decoding: ", "memory_budget"),
+    ("processors", 0.7, {"starved": 1.5}, "other programs take 1.4 of 2 cores", "disk"),
+    ("decoding", 0.7, {"starved": 0.1}, "decoding: 0.5 of 2 cores busy", "other programs"),
     ("memory", 0.0, {"prefetch": 1}, "the loader's memory_budget has room for 1 batch in advance, 0.5 of 2", "disk"),
     ("filling", 0.0, {"cache": "filling"}, "reaches 100 images/s; later epochs copy", "memory_budget"),
     ("copying", 0.0, {**FULL, "map_share": 0.1}, "from the loader's full cache at 5,000 images/s", "uint8"),

@@ -61,6 +61,7 @@ class LoaderFacts:
         python: Whether the user's `.map` calls Python for each batch.
         floats: Arrays of floats, of rank 3 or more, in a batch.
         images_per_s: Of the loader as it was measured.
+        starved: Its threads that were ready to run but had no processor, on average; None where that is not known.
     """
 
     batch_size: int = 32
@@ -70,6 +71,7 @@ class LoaderFacts:
     python: bool = False
     floats: int = 0
     images_per_s: float = 0.0
+    starved: float | None = None
 
 
 @dataclass(frozen=True)
@@ -110,10 +112,15 @@ def explain(
     """
     facts = facts or LoaderFacts()
     own = _own_limit(stages, cores, changes, others, facts)
-    top, waits = stages.top.cores.median, _waits(stages.limit, cores, others)
-    # Threads that wait for a disk or sleep in a `.map` lack no processor.
-    waits = waits and stages.limit.name in ("reading", "map") and facts.cache != "full"
-    if others > TAKEN and others * cores > top / 2 and not waits:
+    top = stages.top.cores.median
+    if facts.starved is None:
+        lacking = (
+            not (_waits(stages.limit, cores, others) and stages.limit.name in ("reading", "map"))
+            or facts.cache == "full"
+        )
+    else:  # threads that mostly sleep wait for a processor too, but ask for little
+        lacking = facts.starved + top >= 1 and facts.starved > top / 2
+    if others > TAKEN and others * cores > top / 2 and lacking:
         taken = (
             f"other programs take {others * cores:.1f} of {cores} cores ({others:.0%}), and the loader gets {top:.1f}"
         )

@@ -19,6 +19,7 @@ from typing import Any, TypeAlias
 import psutil
 
 from tfprep.errors import LoaderError
+from tfprep.limits import cpu_wait_s
 
 Open: TypeAlias = Callable[[], Iterator[Any]]
 BUSY = 0.10
@@ -78,6 +79,8 @@ class Used:
     rss_peak: int
     others: float | None
     memory: tuple[tuple[float, int], ...]
+    cpu_wait_s: float = 0.0
+    """Time that threads of this process were ready to run but had no processor; 0 where the system does not count it."""
 
     @property
     def cores(self) -> float:
@@ -117,6 +120,11 @@ class Measurement:
     @property
     def cores(self) -> float:
         return self.used.cores
+
+    @property
+    def starved(self) -> float:
+        """The average number of threads that were ready to run but had no processor."""
+        return self.used.cpu_wait_s / self.used.seconds
 
 
 @dataclass(frozen=True)
@@ -340,18 +348,19 @@ class Meter:
 
     def __enter__(self) -> Meter:
         self._started, self._cpu, self._system = time.perf_counter(), _cpu_s(), _busy_s()
+        self._cpu_wait = cpu_wait_s()
         self._thread = threading.Thread(target=self._sample, name="tfprep-meter", daemon=True)
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         cpu, system = _cpu_s() - self._cpu, _busy_s() - self._system
-        seconds = time.perf_counter() - self._started
+        seconds, waited = time.perf_counter() - self._started, max(0.0, cpu_wait_s() - self._cpu_wait)
         self._stop.set()
         self._thread.join()
         others = max(0.0, system - cpu) / (seconds * (os.cpu_count() or 1)) if seconds >= 0.5 else None
         peak = max((nbytes for _, nbytes in self._memory), default=0)
-        self.used = Used(seconds, cpu, peak, others, tuple(self._memory))
+        self.used = Used(seconds, cpu, peak, others, tuple(self._memory), waited)
 
     def _sample(self) -> None:
         while True:

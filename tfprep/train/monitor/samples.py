@@ -11,14 +11,13 @@ from typing import Any
 
 import psutil
 
-from tfprep.limits import available_memory, usable_cpus
+from tfprep.limits import available_memory, cpu_wait_s, usable_cpus
 from tfprep.train.backend import accelerator_memory
 from tfprep.train.charts import ScalarChart, SummaryWriter
 from tfprep.train.monitor.clock import Waits
 from tfprep.train.monitor.stages import Pipeline, Stage
 
 MB = 1e6
-_TASKS = Path("/proc/self/task")
 
 
 @dataclass(frozen=True)
@@ -64,7 +63,7 @@ def look() -> MachineState:
         gpus=accelerator_memory(),
         cpus=usable_cpus(),
         cpu_s=own_s,
-        cpu_wait_s=_cpu_wait_s(),
+        cpu_wait_s=cpu_wait_s(),
         cpu_others_s=_cpu_busy_s() - own_s,
     )
 
@@ -88,15 +87,6 @@ def _cpu_busy_s() -> float:
     counted = [each[number] for number in allowed if number < len(each)] or each
     unused = ("idle", "iowait", "guest", "guest_nice")  # user and nice include guests
     return float(sum(sum(times) - sum(getattr(times, name, 0.0) for name in unused) for times in counted))
-
-
-def _cpu_wait_s() -> float:
-    """Sum of the run-queue delays of all threads: https://docs.kernel.org/scheduler/sched-stats.html"""
-    total_ns = 0
-    for path in _TASKS.glob("*/schedstat"):
-        with contextlib.suppress(OSError, ValueError, IndexError):  # a thread has ended
-            total_ns += int(path.read_text().split()[1])
-    return total_ns / 1e9
 
 
 @dataclass(frozen=True)
