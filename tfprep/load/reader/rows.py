@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
 
 from tfprep.augment.transform import GeometryOp
 from tfprep.augment.warp import warp_sample
+from tfprep.codecs import InPlace
 from tfprep.errors import RecordError, SampleError
 from tfprep.fields import RASTER_KINDS, Array, Kind, raster_size
 from tfprep.load.order.schedule import Numbers
@@ -242,7 +243,9 @@ class RecordReader:
 
         A decoder leaves little of Python in the processor's cache: each line of the loop costs many times what it does elsewhere.
         """
-        store, failed = part.store, []
+        decode = cast(InPlace, part.codec).decode_into if part.in_place else None
+        targets = [values[part.output.name][row] for row in places] if decode else []
+        spec, failed = part.spec, []
         for first, last in _groups([size for *_, size in pieces]):
             group = pieces[first:last]
             state.enter("read")
@@ -250,12 +253,14 @@ class RecordReader:
             state.enter("decode")
             for number, content in enumerate(contents, first):
                 try:
-                    if content is not None:
-                        store(content, values, places[number], state)
-                        continue
+                    if content is None:
+                        failed.append(number)
+                    elif decode:
+                        decode(content, spec, targets[number])
+                    else:
+                        part.store(content, values, places[number], state)
                 except SampleError:
-                    pass
-                failed.append(number)
+                    failed.append(number)
         return failed
 
     # --- one row ------------------------------------------------------------------------------------------------------
