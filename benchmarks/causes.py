@@ -284,12 +284,14 @@ def plain(cause: str, folder: Path) -> Any:
         example = tf.io.parse_single_example(record, features)
         if name == "jpeg":
             image = tf.ensure_shape(tf.io.decode_jpeg(example["image"], channels=3), [224, 224, 3])
+            if cause == "decode":  # as a map that decodes large photos and makes them small
+                image = tf.cast(tf.image.resize(tf.image.resize(image, [896, 896]), [224, 224]), tf.uint8)
         else:
             image = tf.reshape(tf.io.decode_raw(example["image"], tf.uint8), [224, 224, 3])
         return image, example["label"]
 
     records = tf.data.TFRecordDataset(files)
-    if cause == "disk":
+    if cause in ("disk", "filling"):
         kept = list(records.as_numpy_iterator())
 
         def slow() -> Iterator[bytes]:

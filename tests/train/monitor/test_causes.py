@@ -234,3 +234,22 @@ def test_the_larger_share_of_the_time_comes_first(tf: Any, waited_s: float, betw
     total = summary([sample], None, _sample(0.0, {}), 0.1)
     assert total is not None
     assert [cause.kind for cause in total.causes] == kinds
+
+
+def test_stages_that_repeat_makes_anew_are_summed_up_over_the_samples(tf: Any) -> None:
+    from dataclasses import replace
+
+    import numpy as np
+
+    from tfprep.train.monitor.causes import summary
+    from tfprep.train.monitor.clock import Waits
+
+    waits = Waits(5.0, 50, 4.0, 400, 0.0, np.full(50, 0.08))
+    first = _sample(5.0, {}, (("1/BatchV2", 0.2), ("3/Map", 4.0)))
+    anew = _stage("3/Map", 0.1)
+    last = _sample(10.0, {}, (("1/BatchV2", 0.4),))
+    last = replace(last, stages=(*last.stages, replace(anew, produced=10)))
+    total = summary([replace(one, waits=waits) for one in (first, last)], None, _sample(0.0, {}), 0.1)
+    assert total is not None
+    assert [cause.kind for cause in total.causes] == ["map"]
+    assert "3/Map (4.06 ms an element)" in total.causes[0].text

@@ -32,9 +32,9 @@ def test_a_slow_input_is_reported_once_with_its_stage(dense: Any, pairs: Any, tm
     monitor = InputMonitor(tmp_path, every_s=0.2)
     with caplog.at_level(logging.WARNING, "tfprep.train"):
         dense.fit(dataset, verbose=0, shuffle=False, callbacks=[monitor])
-    # Another warning may name the other programs of a busy machine.
-    reported = [warned for warned in monitor.warnings if warned.cause != "processors"]
-    assert [(warned.kind, warned.cause) for warned in reported] == [("input", "python map")]
+    # Another warning may name the other programs of a busy machine, or what is slow while a window has no batch of the map.
+    reported = [warned for warned in monitor.warnings if warned.cause == "python map"]
+    assert [warned.kind for warned in reported] == ["input"]
     text = reported[0].text
     assert "Map (" in text
     assert "tfprep build" in text

@@ -8,7 +8,7 @@ waited, something behind the loader limits. What was not measured is not said, a
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import keras
 
@@ -407,9 +407,28 @@ def summary(
     of_step = step_causes(share, waits.window_s, times, others_cause(last, baseline))
     if share <= wait_share:
         return TrainingSummary(waits, tuple(of_step))
-    of_input = input_causes(last, baseline, waits.waited_s)
+    summed = replace(last, stages=_summed_stages(measured, baseline))
+    of_input = input_causes(summed, baseline and replace(baseline, stages=()), waits.waited_s)
     ranked = [cause for cause in of_step if cause.share > share]
     return TrainingSummary(waits, (*ranked, *of_input))
+
+
+def _summed_stages(samples: Sequence[Sample], baseline: Sample | None) -> tuple[Stage, ...]:
+    """Sum up the work of each stage: `repeat` makes those behind it anew in each epoch, and a full cache drops them."""
+    before = {stage.name: stage for stage in baseline.stages} if baseline else {}
+    total: dict[str, Stage] = {}
+    for sample in samples:
+        for stage in sample.stages if baseline is None or sample.time >= baseline.time else ():
+            known = before.get(stage.name)
+            anew = known is None or stage.produced < known.produced
+            old, so_far = (None if anew else known), total.get(stage.name)
+            total[stage.name] = replace(
+                stage,
+                busy_s=stage.busy_s - (old.busy_s if old else 0.0) + (so_far.busy_s if so_far else 0.0),
+                produced=stage.produced - (old.produced if old else 0) + (so_far.produced if so_far else 0),
+            )
+            before[stage.name] = stage
+    return tuple(total.values())
 
 
 def _since(last: Sample, baseline: Sample | None, steps: int) -> StepTimes:
