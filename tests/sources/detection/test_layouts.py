@@ -755,6 +755,14 @@ def imagenet_with_its_devkit(root):
     return truth | {path: ("val", label) for path, label in zip(paths, ["n01", "n02", "n02", "n01"], strict=True)}
 
 
+def masks_of_voc(root):
+    truth = masks(root, numbered("JPEGImages"), lambda p: f"SegmentationClass/{Path(p).stem}.png", None, 0, 1, 2)
+    stems = [Path(path).stem for path in truth]
+    write(root, "ImageSets/Segmentation/train.txt", "\n".join(stems[:3]))
+    write(root, "ImageSets/Segmentation/val.txt", stems[3])
+    return {path: ("val" if stems[3] in path else "train", value) for path, (_, value) in truth.items()}
+
+
 def trimaps_in_a_deeper_folder(root):
     return masks(root, numbered("images"), lambda p: f"annotations/trimaps/{Path(p).stem}.png", None, 1, 2, 3)
 
@@ -841,7 +849,7 @@ READ = [
     table_in_latin_1_with_an_empty_label, table_of_paths_in_split_folders, table_of_images_in_two_folders,
     coco_of_splits_in_one_file, coco_of_polygons_without_boxes, yolo_of_lists_of_another_machine, labelme_of_masks,
     splits_below_classes, two_folders_of_the_same_names, coco_beside_a_list_without_annotations, table_with_tabs_and_spaces,
-    zips_of_splits, tars_in_a_tar, tiny_imagenet, imagenet_with_its_devkit, trimaps_in_a_deeper_folder,
+    masks_of_voc, zips_of_splits, tars_in_a_tar, tiny_imagenet, imagenet_with_its_devkit, trimaps_in_a_deeper_folder,
     masks_of_splits_in_one_folder, masks_beside_satellite_images,
     table_in_each_class_folder, objects_in_json_lines_of_hugging_face,
 ]  # fmt: skip
@@ -898,7 +906,7 @@ def found_in(found: Detected, root: Path) -> Truth:
         elif "boxes" in raw:
             boxes = decoders["boxes"].decode(raw, (HEIGHT, WIDTH)).tolist()
             value = list(zip([listing.classes["box_labels"][n] for n in raw["box_labels"]], boxes, strict=True))
-        elif "objects" in raw:
+        elif "objects" in raw and "mask" not in raw:
             boxes = decoders["boxes"].decode(raw, (HEIGHT, WIDTH)).tolist()
             labels = [listing.classes["box_labels"][n] for n in decoders["box_labels"].decode(raw, (HEIGHT, WIDTH))]
             value = list(zip(labels, boxes, strict=True))

@@ -17,7 +17,7 @@ from tfprep.sources.detection.guess import FRACTIONS, LayoutGuess, Refusal
 from tfprep.sources.detection.inventory import NAMES_KEPT, Inventory
 from tfprep.sources.detection.pairs import SPLIT_NAMES, annotation_patterns
 from tfprep.sources.paired import ade20k, camvid, cityscapes
-from tfprep.sources.patterns import compile_pattern
+from tfprep.sources.patterns import compile_pattern, literal
 from tfprep.sources.raw import open_raw
 
 Found = Iterator[LayoutGuess | Refusal]
@@ -34,6 +34,33 @@ def presets(tree: Inventory) -> Found:
         yield LayoutGuess("masks", ade20k(), "ADE20K: images and annotations, training and validation")
     if (folder / "701_StillsRaw_full").is_dir() and (folder / "LabeledApproved_full").is_dir():
         yield LayoutGuess("masks", camvid(FRACTIONS), "CamVid: 701_StillsRaw_full and LabeledApproved_full")
+    yield from _voc_masks(tree)
+
+
+def _voc_masks(tree: Inventory) -> Found:
+    """Yield masks of VOC whose splits are lists, where there are no boxes."""
+    for lists, by_suffix in tree.others.items():
+        prefix = lists.removesuffix("ImageSets/Segmentation")
+        folders = [f"{prefix}{name}" for name in ("JPEGImages", "SegmentationClass")]
+        names = [Path(name).stem for name in by_suffix.get(".txt", ())]
+        splits = tuple(name for name in names if name in SPLIT_NAMES - {"trainval"})
+        if (
+            prefix == lists
+            or not splits
+            or not set(folders) <= set(tree.names)
+            or f"{prefix}Annotations" in tree.others
+        ):
+            continue
+        images, masks = (f"{literal(folder)}/*" for folder in folders)
+        source = Voc(
+            f"{images}",
+            f"{literal(prefix)}Annotations/*.xml",
+            f"{literal(lists)}/{{split}}.txt",
+            ("mask",),
+            f"{masks}.png",
+        )
+        doubt = "the classes of the masks are taken for VOC's 20 (classes=)"
+        yield LayoutGuess("masks", replace(source, splits=splits), f"masks of Pascal VOC: {masks}.png", (doubt,))
 
 
 # --- YOLO -----------------------------------------------------------------------------------------------------------
