@@ -181,7 +181,9 @@ def _index(copy: Path) -> tuple[list[tuple[int, int, int]], tuple[int, str] | No
 def _decoded(path: Path) -> Iterator[Any]:
     import av
 
-    options: Any = {"format": _FORMATS[path.suffix.lower()], "metadata_errors": "replace"}
+    options: Any = {"format": _FORMATS[path.suffix.lower()]}
+    if int(av.__version__.partition(".")[0]) < 19:  # from then on, text of metadata that is not UTF-8 is never an error
+        options["metadata_errors"] = "replace"
     try:
         with path.open("rb") as file, av.open(file, "r", **options) as video:
             if not video.streams.video:

@@ -953,3 +953,16 @@ def test_a_layout_that_is_named_is_taken(tmp_path):
     assert "unsure: this recipe does not read labels.json" in found.lines()
     with pytest.raises(SourceError, match="is not laid out as --as yolo says"):
         detect(tmp_path, "yolo")
+
+
+def test_classes_in_file_names_are_said(tmp_path):
+    """As in Kaggle's Dogs vs. Cats: more files of each word than are kept by name."""
+    pictures(tmp_path, *(f"train/{word}.{n}.jpg" for word in ("cat", "dog") for n in range(70)))
+    said = "\n".join(detect(tmp_path).lines())
+    assert "the file names begin with 2 words (cat, dog), which may be classes; this recipe has no label" in said
+
+
+@pytest.mark.parametrize("names", [["IMG_1", "IMG_2", "IMG_3"], ["cat.0", "dog.0", "owl.0"], ["cat.0", "cat.1", "7"]])
+def test_names_that_say_no_classes(tmp_path, names):
+    pictures(tmp_path, *(f"{name}.jpg" for name in names))
+    assert "which may be classes" not in "\n".join(detect(tmp_path).lines())

@@ -53,6 +53,18 @@ def _mask_names(tree: Inventory) -> str:
     return ""
 
 
+def _classes_in_names(tree: Inventory) -> tuple[str, ...]:
+    """The doubt that file names such as `cat.0.jpg` and `dog.0.jpg` say the class; none where no folder is like that."""
+    for words in tree.words.values():
+        if 1 < len(words) <= words.total() / 2:
+            few = f"{len(words)} words ({', '.join(sorted(words)[:3])}{', ...' if len(words) > 3 else ''})"
+            return (
+                f"the file names begin with {few}, which may be classes; this recipe has no label: move the files into a folder "
+                "for each class, or name the classes in a table",
+            )
+    return ()
+
+
 def _splits(tree: Inventory, pattern: str) -> set[str]:
     """What `{split}` stands for in the names of the tree."""
     compiled = compile_pattern(pattern, "detect")
@@ -85,7 +97,8 @@ def folders(tree: Inventory) -> Found:
     if masks := _mask_names(tree):
         rule = f"{tree.root}: files such as {masks} are called like masks, and nothing says which images they belong to"
         yield Refusal("masks", SourceError(rule))
-    yield LayoutGuess("images", Folder(image=f"{prefix}**", splits=FRACTIONS), "images without classes")
+    doubts = _classes_in_names(tree)
+    yield LayoutGuess("images", Folder(image=f"{prefix}**", splits=FRACTIONS), "images without classes", doubts)
 
 
 def _of_splits(
@@ -130,7 +143,8 @@ def _of_splits(
         )
         yield _checked(tree, LayoutGuess("folders", source, "class folders below split folders", tuple(doubts)), inside)
     alone = (f"the only folder below the splits is {next(iter(found))}, which is no class",) if len(found) == 1 else ()
-    yield LayoutGuess("images", Folder(image=f"{prefix}{{split}}/**", splits=taken), "split folders", alone)
+    said = (*alone, *_classes_in_names(tree))
+    yield LayoutGuess("images", Folder(image=f"{prefix}{{split}}/**", splits=taken), "split folders", said)
 
 
 def _checked(tree: Inventory, guess: LayoutGuess, names: set[str], prefix: str = "") -> LayoutGuess | Refusal:

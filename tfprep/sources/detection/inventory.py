@@ -6,8 +6,8 @@ import os
 import re
 from array import array
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +30,7 @@ _SAMPLES = re.compile(
 )
 """Names of files that hold many samples each, and have no suffix of their own."""
 _NOTES = re.compile(r"(?:readme|licen[cs]e|copying|changelog|requirements|citation|authors|notice)\b.*", re.IGNORECASE)
+_NUMBERED = re.compile(r"(.*?[^\W\d_])[ ._-]*\(?\d+\)?")
 _MOST_LINES = 12
 _TEXTS = frozenset((".json", ".jsonl", ".ndjson", ".xml", ".txt", ".csv", ".tsv", ".lst", ""))
 _IMAGE_NAME = re.compile(rf"[^\s\"',;:<>]+(?:{'|'.join(map(re.escape, IMAGE_SUFFIXES))})\b", re.IGNORECASE)
@@ -44,30 +45,34 @@ class Inventory:
         images: Each folder with images, and the number of its images by suffix.
         names: Each folder with images, and its first `NAMES_KEPT` images, sorted.
         others: Each folder with files that may hold annotations, and the first `NAMES_KEPT` of them by suffix, sorted.
+        words: Each folder all of whose images are called by a word and a number, and how many images have each word.
     """
 
     root: Path
     images: Mapping[str, Counter[str]]
     names: Mapping[str, list[str]]
     others: Mapping[str, Mapping[str, list[str]]]
+    words: Mapping[str, Counter[str]] = field(default_factory=dict)
 
     @staticmethod
     def of(root: Path) -> Inventory:
         """List the files. SourceError if a folder cannot be listed."""
         images: dict[str, Counter[str]] = {}
         names: dict[str, list[str]] = {}
+        words: dict[str, Counter[str]] = {}
         others: dict[str, dict[str, list[str]]] = {}
         for folder, files in folders_in(root):
             pictures = [name for name in files if image_suffix(name)]
             if pictures:
                 images[folder] = Counter(map(suffix_of, pictures))
                 names[folder] = pictures[:NAMES_KEPT]
+                words[folder] = words_of(pictures)
             for name in files:
                 if may_annotate(name):
                     few = others.setdefault(folder, {}).setdefault(suffix_of(name), [])
                     if len(few) < NAMES_KEPT:
                         few.append(name)
-        return Inventory(root, images, names, others)
+        return Inventory(root, images, names, others, words)
 
     def files(self, *suffixes: str) -> Iterator[str]:
         """Yield paths of the files that are kept by name, with one of these suffixes, those nearer to the root first."""
@@ -157,6 +162,12 @@ def below(folder: str, name: str) -> str:
 def suffix_of(name: str) -> str:
     """Return the suffix in lower case, with its dot."""
     return os.path.splitext(name)[1].lower()
+
+
+def words_of(names: Iterable[str]) -> Counter[str]:
+    """Count the words of names such as `cat.0.jpg` and `dog 1.jpg`; empty unless all of them are like that."""
+    numbered = [_NUMBERED.fullmatch(os.path.splitext(name)[0]) for name in names]
+    return Counter() if None in numbered else Counter(match[1] for match in numbered if match)
 
 
 def may_annotate(name: str) -> bool:
