@@ -77,6 +77,9 @@ def test_state_dict_counts_batches_that_were_delivered(data: Any, taken: int) ->
     assert resumed.state_dict()["step"] == taken
     assert [batch["key"].tolist() for batch in resumed] == expected[taken : taken + 6 - taken % 6]
     assert loader.at_epoch(1).state_dict()["step"] == 6
+    stream = iter(loader.repeat())
+    assert [next(stream)["key"].tolist() for _ in range(5)] == expected[6:11]
+    assert loader.state_dict()["step"] == 11
 
 
 def test_a_sharding_divides_each_batch(data: Any) -> None:

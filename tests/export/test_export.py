@@ -133,6 +133,13 @@ def test_hugging_face_reads_images_masks_and_classes(exported, tmp_path, to):
         assert read["train"].features["label"].names == ["cat", "dog", "owl"]
 
 
+def test_a_label_that_is_no_class_stays_a_number(make_dataset, tmp_path):
+    made = make_dataset(samples={"train": 3}, shards=1, fields=["label"], make=lambda _, number: {"label": number - 1})
+    export(open_dataset(made.path), tmp_path / "folder", "folder")
+    rows = list(csv.DictReader((tmp_path / "folder" / "train" / "metadata.csv").read_text().splitlines()))
+    assert [row["label"] for row in rows] == ["-1", "cat", "dog"]
+
+
 def test_numbers_that_begin_as_an_image_file_does(make_dataset, tmp_path):
     """FF D8 begins a JPEG, and a float32 as well."""
     value = np.frombuffer(b"\xff\xd8\x00\x3f" * 4, np.float32).reshape(2, 2)

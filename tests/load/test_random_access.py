@@ -140,6 +140,60 @@ def test_the_state_of_a_batch_sampler_follows_what_is_read(data):
         data.batch_sampler("train", 8, seed=5).load_state_dict(batches.state_dict())
 
 
+def test_at_epoch_moves_the_state_of_a_batch_sampler(data):
+    batches = data.batch_sampler("train", 8)
+    assert len(list(batches)) == 6
+    assert batches.at_epoch(5).state_dict()["step"] == 30
+    with pytest.raises(LoaderError, match="is for training; with training=False"):
+        data.batch_sampler("val", 4).at_epoch(1)
+    with pytest.raises(LoaderError, match="steps end at"):
+        batches.load_state_dict({**batches.state_dict(), "step": 1 << 60})
+
+
+def test_a_pickled_batch_sampler_continues_where_it_stood(data):
+    batches = data.batch_sampler("train", 8, seed=4)
+    iterator = iter(batches)
+    next(iterator)
+    again = pickle.loads(pickle.dumps(batches))
+    assert list(again) == list(iterator)
+    assert list(again) == list(batches)
+
+
+@pytest.mark.parametrize("order", ["sequential", "global"])
+def test_the_state_of_an_evaluation_that_has_ended(data, order):
+    batches = data.batch_sampler("val", 4, order=order)
+    whole = list(batches)
+    batches.load_state_dict(batches.state_at(3))
+    assert list(batches) == whole
+    batches.load_state_dict(batches.state_at(1))
+    assert list(batches) == whole[1:]
+    assert list(batches) == whole
+
+
+def test_a_restored_iterator_that_is_dropped_gives_its_epoch_back(data):
+    """As torchdata drops it, after it has read ahead, where the state says that the epoch had ended."""
+    batches = data.batch_sampler("train", 8, seed=4)
+    state = batches.state_at(6)
+    iterator = iter(batches)
+    iterator.load_state_dict(state)
+    ahead = [next(iterator) for _ in range(4)]
+    assert list(batches)[:4] == ahead
+    assert list(batches)[:4] != ahead
+
+
+def test_a_batch_that_leaves_a_host_without_samples_is_refused(data):
+    with pytest.raises(LoaderError, match="the last batch holds 3 samples, so that some of the 4 hosts"):
+        data.batch_sampler("val", 8, hosts=(0, 4))
+
+
+def test_what_another_selection_reads_has_another_name(data):
+    """Grain compares it before it resumes."""
+    folds = [train.random_access() for train, _ in data.folds(5)]
+    names = {repr(samples) for samples in (*folds, data.random_access("train"), data.random_access("train", variant=1))}
+    assert len(names) == 7
+    assert repr(folds[0]) == repr(pickle.loads(pickle.dumps(folds[0])))
+
+
 def test_evaluation_reads_the_same_numbers_in_every_pass(data):
     batches = data.batch_sampler("val", 4)
     assert [list(batches) for _ in range(2)] == [[[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10]]] * 2

@@ -44,7 +44,7 @@ def _cell(data: Dataset, sample: StoredSample, name: str, out: Path) -> str:
         return value if isinstance(value, str) else json.dumps(list(value))
     if spec.kind == "label" and spec.shape == ():
         classes = data.manifest.classes.get(name, ())
-        return classes[int(value)] if int(value) < len(classes) else str(int(value))
+        return classes[int(value)] if 0 <= int(value) < len(classes) else str(int(value))
     if spec.shape == () and name not in sample.files:
         return str(np.asarray(value).item())
     content, suffix = sample.files.get(name, (None, "npy"))

@@ -188,7 +188,9 @@ class PipelineAccessors:
         return self.state_at(self.pipeline.passes.position)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Let the next pass continue where this state was taken, and end where that pass would have ended.
+        """Let the next pass continue where this state was taken. Its first epoch ends where the interrupted one would have ended.
+
+        A pickle or copy of the loader holds its options alone: it begins with `start_step`.
 
         Args:
             state: What `state_dict` or `state_at` of a loader with the same options returned.

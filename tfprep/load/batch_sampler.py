@@ -9,7 +9,7 @@ import numpy as np
 
 from tfprep.errors import LoaderError
 from tfprep.load.options import LoaderOptions
-from tfprep.load.plan import plan_loader
+from tfprep.load.plan import MOST_EPOCHS, plan_loader
 from tfprep.load.selection import SplitRows, table_rows
 from tfprep.load.state import fingerprint, start_step, state_at
 
@@ -25,11 +25,12 @@ class BatchSampler:
             ...
 
     In training each iterator that is read is the next epoch. The process that trains draws the order, so that it is the same for
-    any number of workers.
+    any number of workers. The numbers count within the same split, fold or mix: take `random_access` from that, too.
 
     A `DataLoader` with workers takes numbers ahead of training: there, `state_dict` is ahead of the batches that have arrived.
-    Use torchdata's `StatefulDataLoader`, whose state is right for any number of workers, or count steps and save
-    `state_at(step)`.
+    Use torchdata's `StatefulDataLoader`, whose state is right with workers, or count steps and save `state_at(step)`. Where a
+    state lies between two epochs, it reads ahead from an iterator that it then drops for another: an iterator that was restored
+    to the beginning of an epoch, and is left before its last batch, gives this epoch back.
     """
 
     def __init__(self, sources: Sequence[SplitRows], options: LoaderOptions) -> None:
@@ -37,17 +38,30 @@ class BatchSampler:
         self._schedule = plan.schedule
         if not isinstance(plan.schedule.counts, int):
             raise LoaderError("datasets of different numbers of variants have no numbers in common; give variants=0")
+        schedule, hosts = plan.schedule, plan.schedule.hosts.count
+        last = schedule.size % schedule.batch_size
+        if schedule.remainder == "keep" and 0 < last < hosts:
+            raise LoaderError(
+                f"the last batch holds {last} samples, so that some of the {hosts} hosts would get none, which PyTorch cannot "
+                "collate; use remainder='drop', or another batch_size"
+            )
         self._rows = table_rows(plan.sources, plan.table)
         self._samples = plan.table.samples if self._rows is None else len(self._rows)
         self._start = self._next = options.start_step
         self._latest: _Pass | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A pickle holds the options and the position: another process reads the index anew."""
+        step = self._next if self._latest is None else self._latest.step
+        return _sampler_at, (self._plan.sources, self._plan.options, step)
 
     def __iter__(self) -> Iterator[list[int]]:
         """Return the batches of the next epoch, or after `load_state_dict` those that are left of one."""
         return _Pass(self)
 
     def __len__(self) -> int:
-        return self._schedule.steps_per_epoch
+        """The batches of an epoch; in evaluation those from `start_step` on."""
+        return self._schedule.steps_per_epoch - (self._start if self._schedule.epochs else 0)
 
     def __repr__(self) -> str:
         names = ", ".join(f"{source.dataset.name}/{source.split}" for source in self._plan.sources)
@@ -59,7 +73,11 @@ class BatchSampler:
         """Let the next iterator be this epoch of the run, from 0, and those behind it the epochs that follow."""
         if isinstance(number, bool) or not isinstance(number, int | np.integer) or number < 0:
             raise LoaderError(f"epochs are numbered from 0, not {number!r}")
-        self._next = int(number) * len(self)
+        if self._schedule.epochs:
+            raise LoaderError("at_epoch() is for training; with training=False every pass reads the same samples once")
+        if number >= MOST_EPOCHS:
+            raise LoaderError(f"epochs are numbered from 0 to {MOST_EPOCHS - 1:,}, not {number!r}")
+        self._next, self._latest = int(number) * self._schedule.steps_per_epoch, None
         return self
 
     def state_at(self, step: int) -> dict[str, Any]:
@@ -76,12 +94,17 @@ class BatchSampler:
         Raises:
             LoaderError: The state belongs to another run: other files, seed, batch size, order or selection.
         """
-        self._next, self._latest = start_step(self._plan, state), None
+        step = start_step(self._plan, state)
+        ended = self._schedule.epochs and step >= self._schedule.steps_per_epoch
+        self._next, self._latest = self._start if ended else step, None
 
     def _begin(self, reader: _Pass) -> tuple[int, int]:
         """The steps [first, stop) of a pass that begins now."""
         first = self._next
-        stop = first - first % len(self) + len(self)
+        if self._latest is not None and not self._schedule.epochs and (begun := self._latest.gives_back()) is not None:
+            first = begun
+        length = self._schedule.steps_per_epoch
+        stop = first - first % length + length
         self._next = self._start if self._schedule.epochs else stop
         self._latest = reader
         return first, stop
@@ -100,7 +123,15 @@ class _Pass(Iterator[list[int]]):
     def __init__(self, sampler: BatchSampler) -> None:
         self._sampler = sampler
         self._steps: tuple[int, int] | None = None
+        self._first = 0
         self._drawn: list[list[int]] = []
+        self._is_restored = False
+
+    def gives_back(self) -> int | None:
+        """Return the first step of an epoch that this pass was restored to and not read to its end; None for other passes."""
+        if not self._is_restored or self._steps is None or self._steps[0] >= self._steps[1]:
+            return None
+        return None if self._first % self._sampler._schedule.steps_per_epoch else self._first
 
     @property
     def step(self) -> int:
@@ -108,7 +139,10 @@ class _Pass(Iterator[list[int]]):
         return self._sampler._next if self._steps is None else self._steps[0]
 
     def __next__(self) -> list[int]:
-        self._steps = first, stop = self._steps or self._sampler._begin(self)
+        if self._steps is None:
+            self._steps = self._sampler._begin(self)
+            self._first = self._steps[0]
+        first, stop = self._steps
         if first >= stop:
             raise StopIteration
         if not self._drawn:
@@ -125,4 +159,10 @@ class _Pass(Iterator[list[int]]):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where this state was taken (see `BatchSampler.load_state_dict`)."""
         self._sampler.load_state_dict(state)
-        self._steps, self._drawn = None, []
+        self._steps, self._drawn, self._is_restored = None, [], True
+
+
+def _sampler_at(sources: Sequence[SplitRows], options: LoaderOptions, step: int) -> BatchSampler:
+    sampler = BatchSampler(sources, options)
+    sampler._next = step
+    return sampler

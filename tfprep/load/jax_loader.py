@@ -43,8 +43,7 @@ class JaxLoader(NumpyLoader):
             pipeline = pipeline.with_options(replace(pipeline.options, hosts=hosts))
         super().__init__(pipeline)
         self._sharding, self._ahead = sharding, ahead
-        self._taken = -1  # the position of the pass when its last batch was delivered, and the batches on the way then
-        self._transferred = 0
+        self._on_the_way = _OnTheWay()  # shared with what repeat() returns
         self._check()
 
     def __iter__(self) -> Iterator[Any]:
@@ -58,18 +57,19 @@ class JaxLoader(NumpyLoader):
     def state_dict(self) -> dict[str, Any]:
         """Return the state before the batch that comes next (see `NumpyLoader.state_dict`): batches on the way do not count."""
         position = self.pipeline.passes.position
-        return self.state_at(position - (self._transferred if position == self._taken else 0))
+        way = self._on_the_way
+        return self.state_at(position - (way.batches if position == way.position else 0))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)
-        self._taken = -1
+        self._on_the_way.position = -1
 
     def at_epoch(self, number: int) -> Self:
-        self._taken = -1
+        self._on_the_way.position = -1
         return super().at_epoch(number)
 
     def _note_transferred(self, transferred: int) -> None:
-        self._taken, self._transferred = self.pipeline.passes.position, transferred
+        self._on_the_way.position, self._on_the_way.batches = self.pipeline.passes.position, transferred
 
     def _put(self, value: Any) -> Any:
         import jax
@@ -109,6 +109,12 @@ class JaxLoader(NumpyLoader):
             ) from error
 
 
+class _OnTheWay:
+    """The batches that were taken and not delivered when a pass stood at this position."""
+
+    position, batches = -1, 0
+
+
 class TransferredAhead(Iterator[Any]):
     """Delivers each batch when `ahead` more are taken. Not a generator: that would end with Ctrl-C, and the data with it."""
 
@@ -121,6 +127,7 @@ class TransferredAhead(Iterator[Any]):
         while len(self._queue) <= self._ahead:
             try:
                 self._queue.append(next(self._batches))
+                self._note(len(self._queue))
             except StopIteration:
                 if not self._queue:
                     raise

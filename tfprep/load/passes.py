@@ -76,7 +76,7 @@ class Passes:
 
     @property
     def position(self) -> int:
-        """The step of the next batch: of the pass that was read last, or of the next pass where that was not read or has ended.
+        """The step of the next batch: of the pass that began last, or of the next pass where none has, or that one has ended.
 
         Raises:
             LoaderError: That pass is read for `fit` or by tf.data, which take batches in advance.
@@ -92,7 +92,7 @@ class Passes:
         """Let the next pass begin with this step, also where every pass reads the same samples: that one continues there."""
         self.move_to(step)
         with self._lock:
-            self._position, self._looks = step, False
+            self._position, self._looks, self._left = step, False, self.latest
             if self._end is not None:
                 self._next = step if step < self._end else self._start
 
@@ -106,6 +106,11 @@ class Passes:
         """The steps of a new pass, whose first epoch is used with that, or with more than `look` batches."""
         with self._lock:
             steps, first = self.steps(epochs), self._next
+            if whole and self._end is not None and first != self._start:
+                raise LoaderError(
+                    "tf.data was promised all batches of an evaluation, and load_state_dict left some: iterate the loader "
+                    "itself, or give a new loader start_step="
+                )
             phase = first % self.length if whole else 0
             begin = self._start if self._end is not None else self._epoch(first, phase)
             self.latest = Steps(first, None if steps is None else begin + steps, phase)

@@ -121,7 +121,7 @@ class Pipeline:
         if os.getpid() != self._process:
             step = self.passes.next_step
             self.__init__(self.sources, self.options, self.class_names)  # type: ignore[misc]
-            self.passes.skip_to(step)
+            self.passes.resume(step)
 
     def _reader(self, start: int) -> Reader:
         self._belong_to_this_process()

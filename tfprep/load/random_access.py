@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 import threading
+import zlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal, SupportsIndex, TypeAlias
@@ -37,7 +38,7 @@ class RandomAccess:
 
     It is a map-style dataset for `torch.utils.data.DataLoader`, which gets all samples of a batch in one call, and a
     `grain.RandomAccessDataSource`. Text is str. Any number of threads may read at once; a process that is forked, or gets a
-    pickle, opens the files anew. Samples with an array that no other has keep no memory but their own.
+    pickle, opens the files anew. The arrays of samples that are read together share memory: copy what you keep of a few.
     """
 
     def __init__(self, sources: Sequence[SplitRows], options: LoaderOptions, class_names: Sequence[str] = ()) -> None:
@@ -62,6 +63,8 @@ class RandomAccess:
         names = ", ".join(f"{source.dataset.name}/{source.split}" for source in self._pipeline.sources)
         options = self._pipeline.options
         chosen = f"fields={[output.name for output in self._pipeline.outputs.outputs]}, variant={options.variants!r}"
+        chosen += f", geometry={list(options.geometry)!r}" if options.geometry else ""
+        chosen += "" if self._rows is None else f", rows {zlib.crc32(self._rows.tobytes()):08x}"
         digest = fingerprint(self._pipeline.sources)
         return f"<RandomAccess to {len(self):,} samples of {names}: {chosen}, files {digest}>"
 
@@ -103,7 +106,9 @@ class RandomAccess:
         wanted, total = [operator.index(number) for number in numbers], len(self)
         for number in wanted:
             if not -total <= number < total:
-                raise IndexError(f"there are {total:,} samples, numbered from 0; there is no {number}")
+                way_out = "; batch_sampler gives the numbers of random_access(variant='all')"
+                way_out = "" if self._pipeline.options.variants == "all" else way_out
+                raise IndexError(f"there are {total:,} samples, numbered from 0; there is no {number}{way_out}")
         place = np.array(wanted, np.int64) % total
         choice = self._pipeline.options.variants
         if isinstance(choice, int):

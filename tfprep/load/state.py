@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tfprep.errors import LoaderError
+from tfprep.load.options import MOST_STEPS
 
 if TYPE_CHECKING:
     from tfprep.load.pipeline import Pipeline
@@ -69,6 +70,8 @@ def start_step(run: Pipeline | LoaderPlan, state: Mapping[str, Any]) -> int:
     step = state.get("step") if isinstance(state, Mapping) else None
     if isinstance(step, bool) or not isinstance(step, int) or step < 0:
         raise LoaderError(f"a loader's state is the JSON object that state_at returned, not {str(state)[:80]!r}")
+    if step > MOST_STEPS:
+        raise LoaderError(f"a loader's state of step {step:,}; steps end at {MOST_STEPS:,}")
     if state.get("version") != VERSION:
         raise LoaderError(f"a loader's state of version {state.get('version')!r}; this tfprep reads {VERSION}")
     mine = identity(run)

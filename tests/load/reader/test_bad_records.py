@@ -189,7 +189,7 @@ def test_files_larger_than_memory_are_announced_in_every_epoch(made, monkeypatch
     asked = []
     monkeypatch.setattr(os, "posix_fadvise", lambda *values: asked.append(values))
     monkeypatch.setattr("tfprep.load.pipeline.available_memory", lambda: 1000 if cold else 1 << 40)
-    batches = iter(loader_with_keys(made, cache=False, prefetch=1, memory_budget="1GB"))
+    batches = iter(loader_with_keys(made, cache=False, prefetch=1, memory_budget="1GB", remainder="wrap"))
     for _ in range(8):
         next(batches)
     index = tfprep.open(made.path).index("train")
