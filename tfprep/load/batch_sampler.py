@@ -30,7 +30,8 @@ class BatchSampler:
     A `DataLoader` with workers takes numbers ahead of training: there, `state_dict` is ahead of the batches that have arrived.
     Use torchdata's `StatefulDataLoader`, whose state is right with workers, or count steps and save `state_at(step)`. Where a
     state lies between two epochs, it reads ahead from an iterator that it then drops for another: an iterator that was restored
-    to the beginning of an epoch, and is left before its last batch, gives this epoch back.
+    to the beginning of an epoch, and is left before its last batch, gives this epoch back. (An epoch of fewer batches than
+    the workers read ahead cannot be told from one that was read: there, the run goes on with the epoch behind it.)
     """
 
     def __init__(self, sources: Sequence[SplitRows], options: LoaderOptions) -> None:
