@@ -807,6 +807,12 @@ def depth_beside_images(root):
     return "rgb/ and depth/ are called like folders of images and masks"
 
 
+def images_of_two_resolutions(root):
+    """As in DIV2K: the names of the files differ."""
+    pictures(root, "train_HR/1.png", "train_HR/2.png", "train_LR/1x2.png", "train_LR/2x2.png")
+    return "train_HR/ and train_LR/ are called like folders of images and masks"
+
+
 def classes_with_folders_in_them(root):
     truth = class_folders(root, "animals/cat", "animals/dog", "plants/rose")
     return {path: (ANY, path.split("/")[0]) for path in truth}
@@ -856,7 +862,7 @@ READ = [
 REFUSED = [
     splits_with_more_in_their_names, zip_of_coco, mask_names_alone,
     json_of_another_tool, text_files_of_another_tool, list_of_classes, kitti, instance_masks_in_files, folds,
-    depth_beside_images, table_without_a_header, table_of_absolute_paths,
+    depth_beside_images, images_of_two_resolutions, table_without_a_header, table_of_absolute_paths,
     table_of_composed_names, table_of_lists_as_text, table_of_boxes_that_fit_no_image,
     coco_that_is_cut_short, coco_of_other_images, yolo_without_names, yolo_with_two_equal_names, masks_in_jpeg,
     masks_of_other_names, masks_of_other_stems, cvat_xml, create_ml, tfrecords, mnist, cifar, hdf5, classes_of_one_split_alone,

@@ -153,7 +153,7 @@ def _checked(tree: Inventory, guess: LayoutGuess, names: set[str], prefix: str =
     for of_kind, what in ((names, "not like classes"), (inside, "below what would be the classes")):
         images = sorted(name for name in of_kind if IMAGE_WORD.fullmatch(_last_word(name)))
         masks = sorted(name for name in of_kind if _NO_IMAGE.fullmatch(_last_word(name)))
-        if images and (masks or len(of_kind) == len(images)):
+        if (images and masks) or (of_kind and len(of_kind) in (len(images), len(masks))):
             said = " and ".join(f"{name}/" for name in (*images, *masks))
             rule = f"{tree.root}: {said} are called like folders of images and masks, {what}"
             return Refusal("masks", SourceError(f"{rule}, but nothing says how they belong together"))
@@ -176,8 +176,10 @@ def _checked(tree: Inventory, guess: LayoutGuess, names: set[str], prefix: str =
     return guess
 
 
-_NO_IMAGE = re.compile(rf"{MASK_WORD.pattern}|depths?|disparit(?:y|ies)|normals?|flows?|alphas?|mattes?", re.IGNORECASE)
-"""Folders of what belongs to images, pixel by pixel."""
+_NO_IMAGE = re.compile(
+    rf"{MASK_WORD.pattern}|depths?|disparit(?:y|ies)|normals?|flows?|alphas?|mattes?|[hl]r", re.IGNORECASE
+)
+"""Folders of what belongs to images, pixel by pixel: also those of super-resolution (HR, LR)."""
 _OF_SPLIT = re.compile(r"(?:train|test|val|valid)(?:[ _-]?[A-Z0-9])|(?:fold|split|part)[ _-]?\d+", re.IGNORECASE)
 """Folders such as trainA, test_1 and fold3."""
 
