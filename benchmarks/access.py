@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -110,6 +110,12 @@ def batches(numbers: list[int]) -> list[list[int]]:
     return [numbers[first : first + BATCH] for first in range(0, len(numbers), BATCH)]
 
 
+def consume(read: Iterable[Any]) -> None:
+    """Read batch after batch; the memory of a batch is let go before the next one but one, as in training."""
+    for _ in read:
+        pass
+
+
 # --- tfprep -------------------------------------------------------------------------------------------------------------------
 
 
@@ -121,12 +127,12 @@ def samples_of(folder: Path) -> Any:
 
 def one_by_one(folder: Path) -> tuple[Read, int]:
     samples = samples_of(folder)
-    return lambda numbers: [samples[number] for number in numbers], len(samples)
+    return lambda numbers: consume([samples[number] for number in batch] for batch in batches(numbers)), len(samples)
 
 
 def together(folder: Path) -> tuple[Read, int]:
     samples = samples_of(folder)
-    return lambda numbers: [samples.__getitems__(batch) for batch in batches(numbers)], len(samples)
+    return lambda numbers: consume(samples.__getitems__(batch) for batch in batches(numbers)), len(samples)
 
 
 def numpy_loader(folder: Path) -> tuple[Read, int]:
@@ -137,12 +143,12 @@ def numpy_loader(folder: Path) -> tuple[Read, int]:
         "train", BATCH, fields=["image", "label"], cache=False, workers="threads", prefetch=2
     )
     stream = iter(loader.repeat())
-    return lambda numbers: [next(stream) for _ in batches(numbers)], loader.pipeline.schedule.size
+    return lambda numbers: consume(next(stream) for _ in batches(numbers)), loader.pipeline.schedule.size
 
 
 def data_loader(folder: Path) -> tuple[Read, int]:
     samples = samples_of(folder)
-    return lambda numbers: list(torch_loader(samples, numbers)), len(samples)
+    return lambda numbers: consume(torch_loader(samples, numbers)), len(samples)
 
 
 def torch_loader(samples: Any, numbers: list[int]) -> Any:
@@ -183,9 +189,9 @@ def array_record(folder: Path) -> tuple[Read, int]:
         writer.close()
     source = ArrayRecordDataSource(str(path))
     decode = decoder(folder.name)
-    return lambda numbers: [[decode(data) for data in source.__getitems__(batch)] for batch in batches(numbers)], len(
-        source
-    )
+    return lambda numbers: consume(
+        [decode(data) for data in source.__getitems__(batch)] for batch in batches(numbers)
+    ), len(source)
 
 
 def grain_dataset(folder: Path) -> tuple[Read, int]:
@@ -195,7 +201,7 @@ def grain_dataset(folder: Path) -> tuple[Read, int]:
     dataset = grain.MapDataset.source(grain.sources.ArrayRecordDataSource(str(folder / "images.array_record"))).map(
         decode
     )
-    return lambda numbers: [dataset[number] for number in numbers], count
+    return lambda numbers: consume([dataset[number] for number in batch] for batch in batches(numbers)), count
 
 
 def decoder(form: str) -> Callable[[bytes], Any]:
@@ -228,7 +234,7 @@ class ImageFolder:
 
 def image_folder(folder: Path) -> tuple[Read, int]:
     images = ImageFolder(folder / "images")
-    return lambda numbers: list(torch_loader(images, numbers)), len(images)
+    return lambda numbers: consume(torch_loader(images, numbers)), len(images)
 
 
 READINGS: dict[str, tuple[str, Callable[[Path], tuple[Read, int]]]] = {

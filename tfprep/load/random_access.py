@@ -19,7 +19,7 @@ from tfprep.load.numpy_loader import with_text
 from tfprep.load.options import LoaderOptions
 from tfprep.load.order.schedule import BatchIndices, Numbers
 from tfprep.load.pipeline import Pipeline
-from tfprep.load.reader.batch import Batch, empty_array
+from tfprep.load.reader.batch import Batch, BatchMemory, empty_array
 from tfprep.load.reader.thread_state import ThreadState
 from tfprep.load.selection import SplitRows, table_rows
 from tfprep.load.state import fingerprint
@@ -28,6 +28,9 @@ VariantOrAll: TypeAlias = int | Literal["all"]
 
 REQUESTS = 16
 """Records that are fetched from a store at a time."""
+SINGLE_KEPT = 64
+"""Samples read one by one whose memory is kept for the next ones once it is let go: a batch of them, for which the system would
+otherwise find and clear new pages each time."""
 
 
 class RandomAccess:
@@ -48,6 +51,7 @@ class RandomAccess:
         self._rows: Numbers | None = None if rows is None else np.asarray(rows)
         self._samples = self._pipeline.table.samples if self._rows is None else len(self._rows)
         self._threads = threading.local()
+        self._single = BatchMemory(self._pipeline.plan.batch_outputs, 1, SINGLE_KEPT)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return RandomAccess, (self._pipeline.sources, self._pipeline.options, self._pipeline.class_names)
@@ -101,6 +105,7 @@ class RandomAccess:
     def close(self) -> None:
         """Close the files."""
         self._pipeline.close()
+        self._single.close()
 
     def _indices(self, numbers: Sequence[SupportsIndex]) -> BatchIndices:
         wanted, total = [operator.index(number) for number in numbers], len(self)
@@ -120,7 +125,8 @@ class RandomAccess:
     def _read(self, indices: BatchIndices) -> Batch:
         rows = len(indices.row)
         outputs = self._pipeline.plan.batch_outputs
-        batch = Batch(0, indices, {output.name: empty_array(output, rows) for output in outputs})
+        values = self._single.arrays(1) if rows == 1 else {one.name: empty_array(one, rows) for one in outputs}
+        batch = Batch(0, indices, values)
         fill = self._pipeline.fill
         if not self._pipeline.is_remote or rows == 1:
             fill(batch, 0, rows, self._state())
