@@ -830,7 +830,7 @@ def kitti(root):
             f"training/label_2/{Path(path).stem}.txt",
             "Car 0.00 0 -1.58 587.01 173.33 614.12 200.12 1.65 1.67 3.64\n",
         )
-    return "training/label_2/training_image_200.txt are called like images"
+    return "training/label_2/training_image_200.txt are called like images.*the format of KITTI; convert them to COCO"
 
 
 def boxes_and_trimaps(root):

@@ -31,6 +31,13 @@ _SAMPLES = re.compile(
 """Names of files that hold many samples each, and have no suffix of their own."""
 _NOTES = re.compile(r"(?:readme|licen[cs]e|copying|changelog|requirements|citation|authors|notice)\b.*", re.IGNORECASE)
 _NUMBERED = re.compile(r"(.*?[^\W\d_])[ ._-]*\(?\d+\)?")
+_LINES = {
+    "KITTI": re.compile(r"[A-Za-z_]+ -?[\d.]+ -?\d+(?: -?[\d.]+){8,13}"),
+    "DOTA": re.compile(r"(?:-?[\d.]+ ){8}[A-Za-z]\S* \d"),
+    "WIDER FACE": re.compile(r"(?:\d+ ){9}\d+"),
+    "VisDrone": re.compile(r"\d+,\d+,\d+,\d+,[01],\d+,-?\d+,-?\d+,?"),
+}
+"""An object in the labels of these, by the papers' development kits."""
 _MOST_LINES = 12
 _TEXTS = frozenset((".json", ".jsonl", ".ndjson", ".xml", ".txt", ".csv", ".tsv", ".lst", ""))
 _IMAGE_NAME = re.compile(rf"[^\s\"',;:<>]+(?:{'|'.join(map(re.escape, IMAGE_SUFFIXES))})\b", re.IGNORECASE)
@@ -90,20 +97,32 @@ class Inventory:
                     name for name in names[:_MOST_LINES] if suffix in _TEXTS and self._names_images(below(folder, name))
                 ]  # fmt: skip
                 if named:
+                    path = below(folder, named[0])
                     what = "are called like images" if named is of_images else "names images"
-                    return f"{self.root}: files such as {below(folder, named[0])} {what}, and tfprep does not read their format"
+                    return (
+                        f"{self.root}: files such as {path} {what}, and tfprep does not read {self._format_of(path)}; convert "
+                        "them to COCO (the package labelformat reads many formats)"
+                    )
         return ""
 
-    def _names_images(self, path: str) -> bool:
-        """Whether half of the first lines or file names in a text are names of images that exist."""
+    def _format_of(self, path: str) -> str:
+        """The name of a format of texts, by a line, or "their format"."""
+        lines = [line.strip() for line in self._text(path).splitlines()]
+        named = (name for name, line in _LINES.items() if any(line.fullmatch(one) for one in lines[:_MOST_LINES]))
+        return next((f"the format of {name}" for name in named), "their format")
+
+    def _text(self, path: str) -> str:
+        """The beginning of a file; "" if it cannot be read."""
         try:
             with open_raw(self.root / path) as file:
                 data = file.read(1 << 14)
         except OSError:
-            return False
-        text = data.decode("utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8", "replace").replace(
-            "\\", "/"
-        )
+            return ""
+        return data.decode("utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8", "replace")
+
+    def _names_images(self, path: str) -> bool:
+        """Whether half of the first lines or file names in a text are names of images that exist."""
+        text = self._text(path).replace("\\", "/")
         found = [one.rpartition("/")[2] for one in _IMAGE_NAME.findall(text)][:_MOST_LINES]
         words = [
             re.split(r"[\s,;]", line.strip())[0].rpartition("/")[2] for line in text.splitlines()[1 : _MOST_LINES + 1]
