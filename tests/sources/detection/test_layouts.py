@@ -668,6 +668,12 @@ def cifar(root):
     return "CIFAR's batches"
 
 
+def cifar_100(root):
+    for name in ("meta", "train", "test"):
+        write(root, f"cifar-100-python/{name}", b"x")
+    return "meta belongs to CIFAR-100's files; .*keras.datasets.cifar100"
+
+
 def hdf5(root):
     write(root, "images.h5", b"x")
     return r"HDF5; init reads .* h5py.File\('FILE'\)"
@@ -865,7 +871,8 @@ REFUSED = [
     depth_beside_images, images_of_two_resolutions, table_without_a_header, table_of_absolute_paths,
     table_of_composed_names, table_of_lists_as_text, table_of_boxes_that_fit_no_image,
     coco_that_is_cut_short, coco_of_other_images, yolo_without_names, yolo_with_two_equal_names, masks_in_jpeg,
-    masks_of_other_names, masks_of_other_stems, cvat_xml, create_ml, tfrecords, mnist, cifar, hdf5, classes_of_one_split_alone,
+    masks_of_other_names, masks_of_other_stems, cvat_xml, create_ml, tfrecords, mnist, cifar_100, cifar, hdf5,
+    classes_of_one_split_alone,
 ]  # fmt: skip
 SAID = {
     classes_with_folders_in_them: "the classes are animals, plants, and the folders in them (cat, dog, rose) are not",

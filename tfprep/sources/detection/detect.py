@@ -45,6 +45,7 @@ _OTHER_FILES = {
     r".*tfrecords?(?:[.-].*)?|.*\.tfrec|.*\.record": "TFRecords: `tfprep index 'PATTERN' SPLIT` reads them where they are",
     r".*[.-]idx[1-4]-ubyte(?:\.gz)?": f"MNIST's idx files; {_TO_ARRAYS}{_OF_KERAS.format('mnist')}",
     r"data_batch_\d+(?:\.bin)?|test_batch(?:\.bin)?": f"CIFAR's batches; {_TO_ARRAYS}{_OF_KERAS.format('cifar10')}",
+    r"meta|fine_label_names\.txt": f"CIFAR-100's files; {_TO_ARRAYS}{_OF_KERAS.format('cifar100')}",
     r".*\.(?:h5|hdf5)": f"HDF5; {_TO_ARRAYS}\"import h5py, numpy; f = h5py.File('FILE'); "
     "numpy.savez('data.npz', **{name: f[name][:] for name in f})\"",
     r".*\.mat": f"MATLAB; {_TO_ARRAYS}\"import numpy, scipy.io; f = scipy.io.loadmat('FILE'); "

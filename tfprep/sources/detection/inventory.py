@@ -26,7 +26,7 @@ ANNOTATIONS = frozenset((
 ))  # fmt: skip
 """The suffixes of files that may hold labels, boxes, masks or further samples."""
 _SAMPLES = re.compile(
-    r".*tfrecords?(?:[.-].*)?|.*\.tfrec|.*\.record|.*[.-]idx[1-4]-ubyte|data_batch_\d+|test_batch", re.IGNORECASE
+    r".*tfrecords?(?:[.-].*)?|.*\.tfrec|.*\.record|.*[.-]idx[1-4]-ubyte|data_batch_\d+|test_batch|meta", re.IGNORECASE
 )
 """Names of files that hold many samples each, and have no suffix of their own."""
 _NOTES = re.compile(r"(?:readme|licen[cs]e|copying|changelog|requirements|citation|authors|notice)\b.*", re.IGNORECASE)
