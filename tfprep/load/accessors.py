@@ -11,7 +11,6 @@ import numpy as np
 from tfprep.errors import LoaderError
 from tfprep.limits import usable_cpus
 from tfprep.load.pipeline import Pipeline
-from tfprep.load.plan import MOST_EPOCHS
 from tfprep.load.reader.cache import DecodedCache, EncodedCache
 from tfprep.load.state import start_step, state_at
 
@@ -50,7 +49,7 @@ class PipelineAccessors:
     def __repr__(self) -> str:
         """One line: what is read, for what, and how many steps a pass has."""
         pipeline, kind = self.pipeline, type(self).__name__
-        names = ", ".join(dict.fromkeys(f"{source.dataset.name}/{source.split}" for source in pipeline.sources))
+        names = ", ".join(dict.fromkeys(source.name for source in pipeline.sources))
         order, size, samples = pipeline.schedule.order.name, pipeline.options.batch_size, pipeline.schedule.size
         if not pipeline.training:
             return (
@@ -117,11 +116,7 @@ class PipelineAccessors:
         Raises:
             LoaderError: It is no whole number from 0, or this loader is for evaluation, which has no epochs.
         """
-        if not self.pipeline.training:
-            raise LoaderError("at_epoch() is for training; with training=False every pass reads the same samples once")
-        if isinstance(number, bool) or not isinstance(number, int | np.integer) or not 0 <= number < MOST_EPOCHS:
-            raise LoaderError(f"epochs are numbered from 0 to {MOST_EPOCHS - 1:,}, not {number!r}")
-        self.pipeline.passes.move_to(int(number) * self.steps_per_epoch)
+        self.pipeline.passes.move_to(self.pipeline.schedule.first_step(number))
         return self
 
     @property

@@ -9,7 +9,7 @@ import numpy as np
 
 from tfprep.errors import LoaderError
 from tfprep.load.options import LoaderOptions
-from tfprep.load.plan import MOST_EPOCHS, plan_loader
+from tfprep.load.plan import plan_loader
 from tfprep.load.selection import SplitRows, table_rows
 from tfprep.load.state import fingerprint, start_step, state_at
 
@@ -37,9 +37,9 @@ class BatchSampler:
     def __init__(self, sources: Sequence[SplitRows], options: LoaderOptions) -> None:
         self._plan = plan = plan_loader(sources, options)
         self._schedule = plan.schedule
-        if not isinstance(plan.schedule.counts, int):
+        if not isinstance(self._schedule.counts, int):
             raise LoaderError("datasets of different numbers of variants have no numbers in common; give variants=0")
-        schedule, hosts = plan.schedule, plan.schedule.hosts.count
+        schedule, hosts = self._schedule, self._schedule.hosts.count
         last = schedule.size % schedule.batch_size
         if schedule.remainder == "keep" and 0 < last < hosts:
             raise LoaderError(
@@ -65,20 +65,14 @@ class BatchSampler:
         return self._schedule.steps_per_epoch - (self._start if self._schedule.epochs else 0)
 
     def __repr__(self) -> str:
-        names = ", ".join(f"{source.dataset.name}/{source.split}" for source in self._plan.sources)
+        names = ", ".join(source.name for source in self._plan.sources)
         size, order = self._plan.options.batch_size, self._schedule.order.name
         files = fingerprint(self._plan.sources)
         return f"<BatchSampler of {names}: {len(self):,} batches of {size} in {order} order, files {files}>"
 
     def at_epoch(self, number: int) -> BatchSampler:
         """Let the next iterator be this epoch of the run, from 0, and those behind it the epochs that follow."""
-        if isinstance(number, bool) or not isinstance(number, int | np.integer) or number < 0:
-            raise LoaderError(f"epochs are numbered from 0, not {number!r}")
-        if self._schedule.epochs:
-            raise LoaderError("at_epoch() is for training; with training=False every pass reads the same samples once")
-        if number >= MOST_EPOCHS:
-            raise LoaderError(f"epochs are numbered from 0 to {MOST_EPOCHS - 1:,}, not {number!r}")
-        self._next, self._latest = int(number) * self._schedule.steps_per_epoch, None
+        self._next, self._latest = self._schedule.first_step(number), None
         return self
 
     def state_at(self, step: int) -> dict[str, Any]:

@@ -233,10 +233,12 @@ def restore_seeds(model: Any, checkpoint: str | os.PathLike[str]) -> None:
         LoaderError: The model has another number of seed generators than the one that was saved.
     """
     path = _latest_state(checkpoint)
-    saved, seeds = (json.loads(path.read_text()).get(SEEDS, []) if path.exists() else []), _seeds(model)
-    if path.exists() and len(saved) != len(seeds):
+    if not path.exists():
+        return
+    saved, seeds = json.loads(path.read_text()).get(SEEDS, []), _seeds(model)
+    if len(saved) != len(seeds):
         raise LoaderError(f"{path} holds the states of {len(saved)} seed generators, and this model has {len(seeds)}")
-    for seed, state in zip(seeds, saved, strict=False):
+    for seed, state in zip(seeds, saved, strict=True):
         seed.assign(state)
 
 

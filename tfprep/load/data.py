@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
-from tfprep.augment.transform import GeometryOp
 from tfprep.codecs import Scalar, Text
 from tfprep.dataset import Dataset
 from tfprep.dataset.dataset import read_dataset
@@ -17,10 +16,8 @@ from tfprep.errors import LoaderError
 from tfprep.load.options import (
     LoaderKeywords,
     LoaderOptions,
-    OnBad,
     OrderKeywords,
     ShuffleBuffer,
-    Verify,
     loader_options,
 )
 from tfprep.load.order.samplers import VariantChoice, fold_of
@@ -38,7 +35,7 @@ if TYPE_CHECKING:
     from tfprep.load.jax_loader import JaxLoader
     from tfprep.load.keras_loader import KerasLoader
     from tfprep.load.numpy_loader import NumpyLoader
-    from tfprep.load.random_access import RandomAccess, VariantOrAll
+    from tfprep.load.random_access import AccessKeywords, RandomAccess
     from tfprep.load.tensorflow.loader import Loader
     from tfprep.load.torch_loader import TorchLoader
 
@@ -89,25 +86,11 @@ class Subset:
 
         return JaxLoader(self.pipeline(loader_options(batch_size, options)), sharding, ahead)
 
-    def random_access(
-        self,
-        *,
-        fields: Sequence[str] | None = None,
-        variant: VariantOrAll = 0,
-        geometry: Sequence[GeometryOp] = (),
-        on_bad: OnBad = "raise",
-        verify: Verify = "first_epoch",
-    ) -> RandomAccess:
+    def random_access(self, **options: Unpack[AccessKeywords]) -> RandomAccess:
         """The samples by number (see `Data.random_access`)."""
         from tfprep.load.random_access import RandomAccess
 
-        if variant != "all" and (isinstance(variant, bool) or not isinstance(variant, int)):
-            raise LoaderError(f"variant is 'all' or a number, not {variant!r}")
-        options = LoaderOptions(
-            1, training=True, order="sequential", remainder="keep", fields=fields, variants=variant, geometry=geometry,
-            on_bad=on_bad, verify=verify, cache=False, workers="threads",
-        )  # fmt: skip
-        return RandomAccess([replace(source, share=None) for source in self.sources], options, self.class_names)
+        return RandomAccess.of(self.sources, self.class_names, **options)
 
     def batch_sampler(self, batch_size: int = 32, **options: Unpack[OrderKeywords]) -> BatchSampler:
         """The numbers of the samples of each batch (see `Data.batch_sampler`)."""
@@ -225,16 +208,7 @@ class SplitLoaders(ABC):
         """
         return self.subset(split).jax_loader(batch_size, sharding=sharding, ahead=ahead, **options)
 
-    def random_access(
-        self,
-        split: str = "train",
-        *,
-        fields: Sequence[str] | None = None,
-        variant: VariantOrAll = 0,
-        geometry: Sequence[GeometryOp] = (),
-        on_bad: OnBad = "raise",
-        verify: Verify = "first_epoch",
-    ) -> RandomAccess:
+    def random_access(self, split: str = "train", **options: Unpack[AccessKeywords]) -> RandomAccess:
         """The samples of a split by number: a map-style dataset for PyTorch, and a data source for Grain. Imports neither.
 
             photos = data.random_access("train", fields=["image", "label"])
@@ -244,12 +218,10 @@ class SplitLoaders(ABC):
 
         Args:
             split: The split's name.
-            fields: The fields of a sample; None for all that are stored. "key" and "variant" may be among them.
-            variant: The stored variant, or "all": then sample i of variant v has the number v N + i, for N samples.
-            geometry: As for `loader`.
-            on_bad: "raise", or "skip": another sample of the split takes the place of one that cannot be read, and
-                `bad_records` names it.
-            verify: Compare checksums "always", the first time that a process reads a record ("first_epoch"), or "never".
+            **options: `fields` ("key" and "variant" may be among them) and `geometry` as for `loader`; `variant`, the stored
+                variant, 0 by default, or "all": then sample i of variant v has the number v N + i, for N samples; `on_bad`, "raise"
+                or "skip": another sample of the split takes the place of one that cannot be read, and `bad_records` names it;
+                `verify`: compare checksums "always", the first time that a process reads a record ("first_epoch"), or "never".
 
         Returns:
             A sequence of dicts of NumPy arrays by field.
@@ -258,9 +230,7 @@ class SplitLoaders(ABC):
             LoaderError: There is no such field or variant.
             DatasetError: There is no such split, or a shard is missing.
         """
-        return self.subset(split).random_access(
-            fields=fields, variant=variant, geometry=geometry, on_bad=on_bad, verify=verify
-        )
+        return self.subset(split).random_access(**options)
 
     def batch_sampler(
         self, split: str = "train", batch_size: int = 32, **options: Unpack[OrderKeywords]

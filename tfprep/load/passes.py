@@ -84,7 +84,7 @@ class Passes:
         if self._looks:
             raise LoaderError(
                 "fit and tf.data take batches in advance, so that the loader's state is ahead of the training: use "
-                "tfprep.SaveLoaderState in fit, or count the steps and save state_at(step)"
+                "tfprep.load.callbacks.SaveLoaderState in fit, or count the steps and save state_at(step)"
             )
         return self._position
 
@@ -141,10 +141,6 @@ class Passes:
             self._position, self._looks = step, False
             if step != self._next:
                 self._next, self._left = step, self.latest
-
-    def skip_to(self, step: int) -> None:
-        """Let the next pass begin with this step, if it would begin with an earlier one."""
-        self.move_to(max(self._next, step))
 
     def take(self, step: int, steps: Steps, look: int) -> None:
         """Note that a pass took the batch of this step. Its epoch is used if that is more than a look, or the last batch.

@@ -21,7 +21,7 @@ from tfprep.load.memory import HELD_ELSEWHERE, PREFETCH, MemoryPlan, Sizes, budg
 from tfprep.load.options import LoaderOptions
 from tfprep.load.order.permutation import EpochOrder
 from tfprep.load.order.samplers import Variants
-from tfprep.load.order.schedule import BatchSchedule, Numbers
+from tfprep.load.order.schedule import MOST_EPOCHS, BatchSchedule, Numbers
 from tfprep.load.outputs import EXTRA, Output, Outputs, convert, pad_outputs, resolve, row_bytes, warped_spec
 from tfprep.load.reader.batch import VaryingBytes
 from tfprep.load.reader.cache import cached_records
@@ -42,7 +42,6 @@ from tfprep.storage.urls import is_remote
 
 CacheKind: TypeAlias = Literal["decoded", "encoded", "none"]
 
-MOST_EPOCHS = 1 << 32
 PARTLY = 0.5
 """The least share of decoded records for which a cache is made: at one half, keeping them doubles the rate."""
 

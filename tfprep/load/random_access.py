@@ -11,13 +11,16 @@ import threading
 import zlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Literal, SupportsIndex, TypeAlias
+from dataclasses import replace
+from typing import Any, Literal, SupportsIndex, TypeAlias, TypedDict
 
 import numpy as np
 
+from tfprep.augment.transform import GeometryOp
+from tfprep.errors import LoaderError
 from tfprep.load.numpy_loader import with_text
-from tfprep.load.options import LoaderOptions
-from tfprep.load.order.schedule import BatchIndices, Numbers
+from tfprep.load.options import LoaderOptions, OnBad, Verify
+from tfprep.load.order.schedule import BatchIndices
 from tfprep.load.pipeline import Pipeline
 from tfprep.load.reader.batch import Batch, BatchMemory, empty_array
 from tfprep.load.reader.thread_state import ThreadState
@@ -25,6 +28,17 @@ from tfprep.load.selection import SplitRows, table_rows
 from tfprep.load.state import fingerprint
 
 VariantOrAll: TypeAlias = int | Literal["all"]
+
+
+class AccessKeywords(TypedDict, total=False):
+    """The keywords of `random_access`, for type checkers and editors."""
+
+    fields: Sequence[str] | None
+    variant: VariantOrAll
+    geometry: Sequence[GeometryOp]
+    on_bad: OnBad
+    verify: Verify
+
 
 REQUESTS = 16
 """Records that are fetched from a store at a time."""
@@ -47,11 +61,31 @@ class RandomAccess:
     def __init__(self, sources: Sequence[SplitRows], options: LoaderOptions, class_names: Sequence[str] = ()) -> None:
         """`options.variants` is a number or "all"."""
         self._pipeline = Pipeline(sources, options, class_names)
-        rows = table_rows(self._pipeline.sources, self._pipeline.table)
-        self._rows: Numbers | None = None if rows is None else np.asarray(rows)
+        self._rows = table_rows(self._pipeline.sources, self._pipeline.table)
         self._samples = self._pipeline.table.samples if self._rows is None else len(self._rows)
         self._threads = threading.local()
         self._single = BatchMemory(self._pipeline.plan.batch_outputs, 1, SINGLE_KEPT)
+
+    @classmethod
+    def of(
+        cls,
+        sources: Sequence[SplitRows],
+        class_names: Sequence[str],
+        *,
+        fields: Sequence[str] | None = None,
+        variant: VariantOrAll = 0,
+        geometry: Sequence[GeometryOp] = (),
+        on_bad: OnBad = "raise",
+        verify: Verify = "first_epoch",
+    ) -> RandomAccess:
+        """Open the samples of these splits (see `Data.random_access`); the shares of a mix do not count."""
+        if variant != "all" and (isinstance(variant, bool) or not isinstance(variant, int)):
+            raise LoaderError(f"variant is 'all' or a number, not {variant!r}")
+        options = LoaderOptions(
+            1, training=True, order="sequential", remainder="keep", fields=fields, variants=variant, geometry=geometry,
+            on_bad=on_bad, verify=verify, cache=False, workers="threads",
+        )  # fmt: skip
+        return cls([replace(source, share=None) for source in sources], options, class_names)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return RandomAccess, (self._pipeline.sources, self._pipeline.options, self._pipeline.class_names)
@@ -64,7 +98,7 @@ class RandomAccess:
 
     def __repr__(self) -> str:
         """The dataset, its files and the options: Grain compares it when it resumes."""
-        names = ", ".join(f"{source.dataset.name}/{source.split}" for source in self._pipeline.sources)
+        names = ", ".join(source.name for source in self._pipeline.sources)
         options = self._pipeline.options
         chosen = f"fields={[output.name for output in self._pipeline.outputs.outputs]}, variant={options.variants!r}"
         chosen += f", geometry={list(options.geometry)!r}" if options.geometry else ""

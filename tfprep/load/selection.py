@@ -35,6 +35,11 @@ class SplitRows:
     training: bool | None = None
 
     @property
+    def name(self) -> str:
+        """The names of the dataset and of the split."""
+        return f"{self.dataset.name}/{self.split}"
+
+    @property
     def samples(self) -> int:
         return self.dataset.split(self.split).samples
 

@@ -40,7 +40,7 @@ def identity(run: Pipeline | LoaderPlan) -> dict[str, Any]:
     """Return what decides which samples a step holds, and their values; in the types that JSON returns."""
     options, schedule = run.options, run.schedule
     return {
-        "dataset": [f"{source.dataset.name}/{source.split}" for source in run.sources],
+        "dataset": [source.name for source in run.sources],
         "fingerprint": fingerprint(run.sources),
         "seed": options.seed,
         "batch_size": options.batch_size,

@@ -26,6 +26,8 @@ from tfprep.load.order.samplers import Sampler, Variants
 Remainder: TypeAlias = Literal["wrap", "keep", "drop"]
 Numbers: TypeAlias = npt.NDArray[np.int64]
 
+MOST_EPOCHS = 1 << 32
+
 
 class BatchIndices(NamedTuple):
     """The records to read: for each sample of a batch its `row` in the table, its `variant`, and its `position` in the run."""
@@ -112,6 +114,14 @@ class BatchSchedule:
         if self.remainder == "wrap":
             return -(-self.size * self.epochs // self.batch_size)
         return self.steps_per_epoch * self.epochs
+
+    def first_step(self, epoch: int) -> int:
+        """The first step of an epoch of training; LoaderError for what is no epoch, and in evaluation, which has none."""
+        if self.epochs is not None:
+            raise LoaderError("at_epoch() is for training; with training=False every pass reads the same samples once")
+        if isinstance(epoch, bool) or not isinstance(epoch, int | np.integer) or not 0 <= epoch < MOST_EPOCHS:
+            raise LoaderError(f"epochs are numbered from 0 to {MOST_EPOCHS - 1:,}, not {epoch!r}")
+        return int(epoch) * self.steps_per_epoch
 
     def global_span(self, step: int) -> tuple[int, int]:
         """The positions [start, stop) of the run that this step holds, on all hosts together."""
