@@ -122,3 +122,12 @@ def test_wrong_options_and_lengths(tmp_path):
     (tmp_path / "y.npy").write_bytes(b"no array")
     with pytest.raises(SourceError, match=r"y.npy is no array of NumPy that can be read"):
         Arrays("x.npy", "y.npy").scan(tmp_path)
+
+
+@pytest.mark.parametrize("cut", [3, 8])
+def test_labels_that_are_cut_short_are_named(tmp_path, cut):
+    save(tmp_path, {"x.npy": RGB, "y.npy": np.arange(6)})
+    whole = (tmp_path / "y.npy").read_bytes()
+    (tmp_path / "y.npy").write_bytes(whole[:-cut])
+    with pytest.raises(SourceError, match="y.npy is cut short: its header says 6 values"):
+        Arrays("x.npy", "y.npy").scan(tmp_path)

@@ -190,7 +190,10 @@ def _labels(root: Path, one: StoredArray) -> list[str]:
         )
     with open_raw(root / one.file) as file:
         file.seek(one.start)
-        values = np.frombuffer(file.read(one.dtype.itemsize * one.shape[0]), one.dtype)
+        content = file.read(one.dtype.itemsize * one.shape[0])
+    if len(content) != one.dtype.itemsize * one.shape[0]:
+        raise SourceError(f"{root / one.name} is cut short: its header says {one.shape[0]} values")
+    values = np.frombuffer(content, one.dtype)
     if one.dtype.kind == "f" and not (values == np.round(values)).all():
         raise SourceError(f"{root / one.name}: classes are whole numbers or names; got {one.dtype} with fractions")
     return [str(value) if one.dtype.kind == "U" else str(int(value)) for value in values]
