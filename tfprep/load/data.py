@@ -219,9 +219,10 @@ class SplitLoaders(ABC):
         Args:
             split: The split's name.
             **options: `fields` ("key" and "variant" may be among them) and `geometry` as for `loader`; `variant`, the stored
-                variant, 0 by default, or "all": then sample i of variant v has the number v N + i, for N samples; `on_bad`, "raise"
-                or "skip": another sample of the split takes the place of one that cannot be read, and `bad_records` names it;
-                `verify`: compare checksums "always", the first time that a process reads a record ("first_epoch"), or "never".
+                variant, 0 by default, or "all": then sample i of variant v has the number v N + i, for N samples; `on_bad`,
+                "raise" or "skip": another sample of the split takes the place of one that cannot be read, and `bad_records`
+                names it; `verify`: compare checksums "always", the first time that a process reads a record ("first_epoch"), or
+                "never".
 
         Returns:
             A sequence of dicts of NumPy arrays by field.
