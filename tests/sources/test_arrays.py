@@ -129,5 +129,5 @@ def test_labels_that_are_cut_short_are_named(tmp_path, cut):
     save(tmp_path, {"x.npy": RGB, "y.npy": np.arange(6)})
     whole = (tmp_path / "y.npy").read_bytes()
     (tmp_path / "y.npy").write_bytes(whole[:-cut])
-    with pytest.raises(SourceError, match="y.npy is cut short: its header says 6 values"):
+    with pytest.raises(SourceError, match=r"y\.npy is cut short: its header says 6 values"):
         Arrays("x.npy", "y.npy").scan(tmp_path)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Set as AbstractSet
 
 from tfprep.errors import SourceError
 from tfprep.sources.detection.inventory import Inventory
 from tfprep.sources.folder import read_labels
+from tfprep.sources.patterns import plain
 
 
 def list_of_labels(tree: Inventory, prefix: str, split: str, classes: AbstractSet[str]) -> str | None:
@@ -20,9 +20,9 @@ def list_of_labels(tree: Inventory, prefix: str, split: str, classes: AbstractSe
         split: The split.
         classes: The names of the classes.
     """
-    top = f"{prefix}{split}".replace("{{", "{").replace("}}", "}")
+    top = plain(f"{prefix}{split}")
     images = [name for folder, names in tree.names.items() if f"{folder}/".startswith(f"{top}/") for name in names]
-    called = [path for path in tree.files(".txt", ".csv") if re.search(rf"{re.escape(split)}", path, re.IGNORECASE)]
+    called = [path for path in tree.files(".txt", ".csv") if split.lower() in path.lower()]
     for path in called:
         try:
             labels = read_labels(tree.root, path, sorted(images))

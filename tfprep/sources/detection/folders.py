@@ -15,7 +15,7 @@ from tfprep.sources.detection.inventory import Inventory
 from tfprep.sources.detection.pairs import IMAGE_WORD, MASK_WORD, SPLIT_NAMES, jpeg_masks, mask_patterns, split_pattern
 from tfprep.sources.folder import Folder
 from tfprep.sources.paired import Paired
-from tfprep.sources.patterns import compile_pattern, literal
+from tfprep.sources.patterns import compile_pattern, literal, plain
 
 Found = Iterator[LayoutGuess | Refusal]
 
@@ -118,20 +118,23 @@ def _of_splits(
             for split, names in classes.items()
             if training is not None and names and names - classes[training]
         }
-        listed, doubts = {}, list[str]()
-        for split in sorted(split for split, names in strange.items() if len(names) == 1):
-            if (labels := list_of_labels(tree, prefix, split, classes[training or ""])) is not None:
+        listed, left_out = dict[str, str](), dict[str, set[str]]()
+        for split, names in sorted(classes.items()):
+            is_single = len(strange.get(split, ())) == 1
+            if training is None or (names and not is_single):
+                continue
+            if (labels := list_of_labels(tree, prefix, split, classes[training])) is not None:
                 listed[split] = labels
-            elif split.lower().startswith("test"):
-                doubts.append(f"the folder {next(iter(strange[split]))} in {split}/ is no class; the split is left out")
+            elif is_single and split.lower().startswith("test"):
+                left_out[split] = strange[split]
             else:
                 continue
-            del strange[split]
-        for split in sorted(split for split, names in classes.items() if not names and training is not None):
-            if (labels := list_of_labels(tree, prefix, split, classes[training or ""])) is not None:
-                listed[split] = labels
-        if doubts:
-            taken = tuple(split for split in sorted(splits) if not any(f" in {split}/ " in doubt for doubt in doubts))
+            strange.pop(split, None)
+        doubts = [
+            f"the folder {min(one)} in {split}/ is no class; the split is left out" for split, one in left_out.items()
+        ]
+        if left_out:
+            taken = tuple(sorted(splits - left_out.keys()))
         source = replace(source, splits=taken, labels=listed)
         for split, names in strange.items():
             rule = f"{tree.root}: {split}/ has the folders {', '.join(sorted(names)[:3])}, which are no classes of {training}/"
@@ -193,7 +196,7 @@ def _last_word(name: str) -> str:
 
 def _same_names(tree: Inventory, prefix: str, names: set[str]) -> str:
     """Two folders, if there are no others, that hold files of the same names; "" if they do not."""
-    folders = [f"{prefix}{name}".replace("{{", "{").replace("}}", "}") for name in sorted(names)]
+    folders = [plain(f"{prefix}{name}") for name in sorted(names)]
     one, other = ({os.path.splitext(file)[0] for file in tree.names.get(folder, ())} for folder in folders[:2])
     alike = len(names) == 2 and 2 * len(one & other) > max(len(one), len(other))
     return f"{folders[0]}/ and {folders[1]}/ hold files of the same names" if alike else ""
