@@ -115,19 +115,6 @@ def test_cleaning_leaves_what_it_does_not_know_and_what_a_build_needs(full, memo
         clean(full.out)
 
 
-def test_uploads_that_never_ended_are_listed_and_removed(s3):
-    boto3 = pytest.importorskip("boto3")
-    url = s3.new_url()
-    client, folder = boto3.client("s3", region_name="us-east-1"), url.removeprefix(f"s3://{s3.bucket}/")
-    shard = "0123456789abcdef-tiny-train.tfrecord-00000-of-00001"
-    for key in (f"{folder}/{shard}", f"{folder}/film.mp4", f"other/{shard}"):
-        client.create_multipart_upload(Bucket=s3.bucket, Key=key)
-    assert [upload.name for upload in clean(url).uploads] == [shard]
-    assert [upload.name for upload in clean(url, remove=True).uploads] == [shard]
-    left = client.list_multipart_uploads(Bucket=s3.bucket)["Uploads"]
-    assert sorted(one["Key"] for one in left) == sorted([f"{folder}/film.mp4", f"other/{shard}"])
-
-
 # --- faults and kills -----------------------------------------------------------------------------------------------------
 
 

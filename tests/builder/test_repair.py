@@ -13,7 +13,7 @@ from tfprep.builder import BuildOptions, build
 from tfprep.builder.layout import Layout, locked
 from tfprep.builder.repair import repair
 from tfprep.cli import main
-from tfprep.dataset import open_dataset
+from tfprep.dataset import IndexOptions, index_tfrecords, open_dataset
 from tfprep.dataset.verify import verify
 from tfprep.errors import BuildLockedError, DatasetError
 
@@ -144,6 +144,39 @@ def test_without_raw_files_the_rest_is_mended_and_the_loss_named(copy):
     assert list(summary.lost) == [shard]
     assert "needs the raw files and the recipe" in summary.lost[shard] or "SHA-256" in summary.lost[shard]
     assert summary.lost_samples == (open_dataset(copy / "out").index("train")["key"][0].as_py(),)
+
+
+def test_lengths_and_checksums_of_records_follow_from_the_index(copy):
+    """No raw files are needed for the 16 bytes around a payload, nor for bytes after the last record."""
+    data = open_dataset(copy / "out")
+    path, row = copy / "out" / data.file("train", 0, 0).name, data.index("train").to_pylist()[1]
+    content = bytearray(before := path.read_bytes())
+    for place in (3, 9, row["size"] - 1):
+        content[row["offset"] + place] ^= 4
+    path.write_bytes(content + b"more")
+    shutil.rmtree(copy / "raw")
+    summary = repair(copy / "out")
+    assert summary.mended == (path.name,)
+    assert path.read_bytes() == before
+
+
+def test_without_raw_files_an_index_opens_the_records_that_are_intact(copy):
+    """The command of docs/inspect.md and of `tfprep repair`, which needs no manifest."""
+    data = open_dataset(copy / "out")
+    images = [sample["image"] for sample in data.samples("train")]
+    row = data.index("train").to_pylist()[1]
+    path = copy / "out" / data.file("train", 0, row["shard"]).name
+    content = bytearray(path.read_bytes())
+    content[row["offset"] + row["size"] // 2] ^= 4
+    path.write_bytes(content)
+    (copy / "out" / "tfprep.json").unlink()
+    options = IndexOptions(verify=True, on_bad="skip")
+    index_tfrecords(copy / "out" / "tiny-train.tfrecord-*-of-?????", "train", copy / "rest", options=options)
+    left = [sample["image"] for sample in open_dataset(copy / "rest").samples("train")]
+    assert len(left) == len(images) - 1 == 6
+    assert all(np.array_equal(one, other) for one, other in zip(left, [images[0], *images[2:]], strict=True))
+    (line,) = (copy / "rest" / "rejects.jsonl").read_text().splitlines()
+    assert (json.loads(line)["shard"], json.loads(line)["offset"]) == (path.name, row["offset"])
 
 
 def test_raw_files_that_have_changed_do_not_get_in(copy, photo):

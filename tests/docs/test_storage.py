@@ -18,7 +18,6 @@ from tfprep.storage.address import _SECRET_VARIABLE
 from tfprep.storage.store import open_store
 
 pytest.importorskip("obstore")
-pytest.importorskip("boto3")
 PAGE = (Path(__file__).parents[2] / "docs" / "storage.md").read_text()
 COMMANDS = {command.split()[1]: command for command in re.findall(r"^(tfprep .*?)(?:\s+#.*)?$", PAGE, re.M)}
 CLEAN = re.findall(r"^(tfprep clean .*?)(?:\s+#.*)?$", PAGE, re.M)

@@ -1,4 +1,4 @@
-"""Leftovers of builds at an object store: shards that no dataset refers to any more, and uploads that never ended."""
+"""Leftovers of builds at an object store: shards that no dataset refers to any more."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from tfprep.dataset import Manifest, read_manifest
 from tfprep.dataset.names import PRIVATE
 from tfprep.errors import BuildError, DatasetError, StorageError
 from tfprep.storage.address import ObjectInfo
-from tfprep.storage.objects import Upload, abort_uploads, can_list_uploads, list_uploads
 from tfprep.storage.urls import PathOrUrl, folder_at, is_remote
 
 _RECEIPTS = f"{PRIVATE}/receipts"
@@ -34,14 +33,12 @@ class Leftovers:
       url: The dataset's URL.
       unreferenced: Objects that neither the dataset nor an unfinished build refers to.
       unfinished: Objects of a build that has not published; the same build continues from them. They are never removed.
-      uploads: Multipart uploads of shards that never ended; None where they cannot be listed.
-      removed: Whether `unreferenced` and `uploads` were removed.
+      removed: Whether `unreferenced` were removed.
     """
 
     url: str
     unreferenced: tuple[ObjectInfo, ...]
     unfinished: tuple[ObjectInfo, ...]
-    uploads: tuple[Upload, ...] | None
     removed: bool = False
 
 
@@ -72,24 +69,17 @@ def clean(place: PathOrUrl, *, remove: bool = False) -> Leftovers:
         found = _leftovers(layout)
         if found.unreferenced:
             layout.store.delete([info.name for info in found.unreferenced])
-        if found.uploads:
-            abort_uploads(folder, found.uploads)
     return replace(found, removed=True)
 
 
 def _leftovers(layout: Layout) -> Leftovers:
-    url: Any = layout.out
     infos = {info.name: info for info in layout.store.list()}
     published, started = set(_published_names(layout)), set(_receipt_names(layout, infos))
     ours = {name for name in infos if _OURS.match(name)}
-    uploads = None
-    if can_list_uploads(url):
-        uploads = tuple(upload for upload in list_uploads(url) if _OURS.match(upload.name))
     return Leftovers(
-        url=str(url),
+        url=str(layout.out),
         unreferenced=tuple(infos[name] for name in sorted(ours - published - started)),
         unfinished=tuple(infos[name] for name in sorted((ours & started) - published) if not name.startswith(PRIVATE)),
-        uploads=uploads,
     )
 
 

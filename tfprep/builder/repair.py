@@ -12,17 +12,18 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+import pyarrow as pa
 
 from tfprep.builder.layout import Layout, locked, noted_origin
 from tfprep.builder.options import BuildOptions
 from tfprep.builder.planning.plan import recorded_versions
 from tfprep.builder.publication.publish import other_files, write_index_file
 from tfprep.builder.receipts import read_receipt, read_rows
-from tfprep.builder.salvage import mended_frames, save_rest
 from tfprep.builder.shards.unfinished import DIGEST, KEY
 from tfprep.builder.start import build, build_shards
 from tfprep.dataset import Dataset, FileInfo, Manifest, open_dataset, read_manifest
@@ -33,7 +34,8 @@ from tfprep.dataset.parse import parse_manifest
 from tfprep.dataset.verify import Fault, verify
 from tfprep.errors import BuildError, DatasetError, TfprepError
 from tfprep.recipe.changes import what_changed
-from tfprep.records import Frame, format_index
+from tfprep.records import Frame, RecordWriter, format_index
+from tfprep.records.framing import FOOTER_BYTES, HEADER_BYTES, masked_crc
 from tfprep.storage.local import sync_folder, temporary_path, write_whole
 
 _MOST_KEYS = 5
@@ -51,14 +53,12 @@ class RepairSummary:
       mended: The files that have the bytes they were published with again.
       lost: The files that do not, by name, and why.
       lost_samples: The keys of the samples whose records are in damaged files and cannot be read, as far as the index tells.
-      rest_samples: The number of samples that were saved in a dataset of their own; None if none was asked for or needed.
     """
 
     faults: tuple[Fault, ...]
     mended: tuple[str, ...]
     lost: Mapping[str, str]
     lost_samples: tuple[str, ...]
-    rest_samples: int | None = None
 
 
 def repair(
@@ -66,7 +66,6 @@ def repair(
     recipe: str | os.PathLike[str] | None = None,
     data: str | os.PathLike[str] | None = None,
     *,
-    rest: str | os.PathLike[str] | None = None,
     workers: int | None = None,
     tell: Callable[[str], None] = lambda text: None,
 ) -> RepairSummary:
@@ -76,7 +75,6 @@ def repair(
       out: The folder of the dataset.
       recipe: The file of the recipe that built it. None takes the one that the last build in this very folder noted.
       data: The folder of the raw files; None as for `recipe`.
-      rest: A new folder. If shards remain damaged, all samples whose records are intact are saved there, as a dataset.
       workers: As in `BuildOptions`.
       tell: Called with a line for each step.
 
@@ -101,11 +99,7 @@ def repair(
         return RepairSummary((), (), {}, ())
     layout = Layout(folder)
     with locked(layout):
-        summary = _Repair(layout, _origin(layout, recipe, data), workers, tell).run(faults)
-        if rest is None or not summary.lost:
-            return summary
-        saved = save_rest(open_dataset(folder), Path(rest))
-    return replace(summary, rest_samples=sum(info.samples for info in saved.splits.values()))
+        return _Repair(layout, _origin(layout, recipe, data), workers, tell).run(faults)
 
 
 @dataclass(frozen=True)
@@ -245,7 +239,7 @@ class _Repair:
         for split in manifest.splits if rest else ():
             with suppress(DatasetError):  # without the index, nobody knows where the payloads lie
                 for _, file, rows in data.shard_rows(split, ["shard", "offset", "size", "payload_crc"]):
-                    if file.name in rest and mended_frames(self._out / file.name, rows, file.sha256):
+                    if file.name in rest and _mends_frames(self._out / file.name, rows, file.sha256):
                         del rest[file.name]
         return list(rest.values())
 
@@ -334,6 +328,30 @@ class _Repair:
                     if row["key"] not in seen and _is_lost(row, by_file[file.name], self._out / file.name):
                         seen.add(row["key"])
                         yield row["key"]
+
+
+def _mends_frames(path: Path, rows: pa.Table, sha256: str) -> bool:
+    """Frame the payloads of a shard anew, if they are those of its rows of the index; return whether it is what was built."""
+    temporary = temporary_path(path, "repair")
+    try:
+        with path.open("rb") as old, temporary.open("wb") as new:
+            writer = RecordWriter(new)
+            for row in rows.to_pylist():
+                old.seek(row["offset"] + HEADER_BYTES)
+                payload = old.read(row["size"] - HEADER_BYTES - FOOTER_BYTES)
+                if masked_crc(payload) != row["payload_crc"]:
+                    return False
+                writer.write(payload)
+            new.flush()
+            os.fsync(new.fileno())
+        mended = sha256_of(temporary) == sha256
+        if mended:
+            temporary.replace(path)
+        return mended
+    except FileNotFoundError:
+        return False
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def _is_lost(row: Mapping[str, Any], faults: list[Fault], path: Path) -> bool:

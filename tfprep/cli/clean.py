@@ -21,7 +21,7 @@ _NAMED = 20
 @click.option("--remove", is_flag=True, help="Remove what is listed; refused while a build runs there.")
 @click.option("--json", "as_json", is_flag=True, help="Print what was found as JSON.")
 def command(url: str, remove: bool, as_json: bool) -> None:
-    """List what builds left at URL: objects that the dataset there no longer refers to, and uploads that never ended.
+    """List what builds left at URL: objects that the dataset there no longer refers to.
 
     Loaders that opened an earlier dataset at URL still read its objects: remove them when those have ended. Other files are left
     alone.
@@ -36,21 +36,15 @@ def command(url: str, remove: bool, as_json: bool) -> None:
 
 
 def _lines(leftovers: Leftovers) -> Iterator[str]:
-    found, uploads = leftovers.unreferenced, leftovers.uploads
+    found = leftovers.unreferenced
     yield from (f"  {info.name}  {text.size(info.bytes)}" for info in found[:_NAMED])
     if len(found) > _NAMED:
         yield f"  ... and {len(found) - _NAMED:,} more"
     verb = "removed" if leftovers.removed else "found"
     yield (
         f"{leftovers.url}: {verb} {text.number(len(found), 'unreferenced object')} of {text.size(sum(i.bytes for i in found))}"
-        + ("" if uploads is None else f" and {text.number(len(uploads), 'unfinished upload')}")
-        + ("" if leftovers.removed or not (found or uploads) else "; --remove removes them")
+        + ("" if leftovers.removed or not found else "; --remove removes them")
     )
-    if uploads is None:
-        yield (
-            "Multipart uploads were not looked for: that is done on s3:// with boto3 (pip install 'tfprep[clean]'). A lifecycle "
-            "rule of the bucket removes them as well"
-        )
     if leftovers.unfinished:
         size = text.size(sum(info.bytes for info in leftovers.unfinished))
         yield f"Kept: {text.number(len(leftovers.unfinished), 'object')} of {size} of a build that has not published"

@@ -23,17 +23,9 @@ _KEYS_SHOWN = 10
 @click.argument("folder", callback=lambda _context, _parameter, folder: _local(folder))
 @click.argument("recipe", type=PATH, required=False)
 @click.option("--data", type=PATH, help="Folder of the raw files. [default: that of the last build]")
-@click.option(
-    "--rest",
-    type=PATH,
-    metavar="NEW",
-    help="If shards stay damaged, save all samples whose records are intact in the folder NEW, as a smaller dataset.",
-)
 @click.option("--workers", type=click.IntRange(0), help="Number of worker processes, as for tfprep build.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-def command(
-    folder: Path, recipe: Path | None, data: Path | None, rest: Path | None, workers: int | None, as_json: bool
-) -> int:
+def command(folder: Path, recipe: Path | None, data: Path | None, workers: int | None, as_json: bool) -> int:
     """Mend the damaged and missing files of the dataset in FOLDER; leave all others alone.
 
     Shards are built again from the raw files with RECIPE, the file that the dataset was built with (by default the one that the
@@ -43,11 +35,11 @@ def command(
     """
     from tfprep.builder.repair import repair
 
-    summary = repair(folder, recipe, data, rest=rest, workers=workers, tell=lambda line: text.echo(line, err=True))
+    summary = repair(folder, recipe, data, workers=workers, tell=lambda line: text.echo(line, err=True))
     if as_json:
         text.print_json(asdict(summary))
     else:
-        text.echo("\n".join(_lines(folder, summary, rest)))
+        text.echo("\n".join(_lines(folder, summary)))
     return EXIT_LOST if summary.lost else 0
 
 
@@ -60,7 +52,7 @@ def _local(folder: str) -> Path:
     return Path(folder)
 
 
-def _lines(folder: Path, summary: RepairSummary, rest: Path | None) -> Iterator[str]:
+def _lines(folder: Path, summary: RepairSummary) -> Iterator[str]:
     if not summary.faults:
         yield f"{folder}: no fault found"
     if summary.mended:
@@ -71,8 +63,7 @@ def _lines(folder: Path, summary: RepairSummary, rest: Path | None) -> Iterator[
         shown = ", ".join(summary.lost_samples[:_KEYS_SHOWN])
         more = len(summary.lost_samples) - _KEYS_SHOWN
         yield f"Lost samples: {shown}{f' and {more:,} more' if more > 0 else ''}"
-        if rest is None:
-            yield f"If the raw files are gone: tfprep repair {folder} --rest NEW saves all other samples as a dataset in NEW"
-    if summary.rest_samples is not None:
-        saved = text.number(summary.rest_samples, "sample")
-        yield f"Saved {saved} as a dataset in {rest}; rejects.jsonl there names the lost ones"
+        yield (
+            "If the raw files are gone: tfprep index 'DIR/NAME-SPLIT.tfrecord-*-of-?????' --split SPLIT --verify --on-bad skip "
+            "opens all records that are intact"
+        )

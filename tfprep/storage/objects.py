@@ -9,14 +9,12 @@ Credentials and endpoints come from the environment alone: AWS_*, GOOGLE_* and A
 from __future__ import annotations
 
 import functools
-import importlib.util
 import os
 import random
 import re
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
@@ -33,8 +31,8 @@ RETRIES, FIRST_BACKOFF_S, LONGEST_BACKOFF_S, RETRY_S = 8, 0.1, 10.0, 120.0
 CONNECT_S, ANSWER_S, REQUEST_S = 10.0, 20.0, 120.0
 """Time to connect, between two pieces of an answer, and for a whole one: 16 MB at the slowest link that is of use, 1 Mbit/s."""
 MULTIPART_BYTES, PART_BYTES = 128 << 20, 16 << 20
-"""Larger objects are written in parts of this size. A process that is killed meanwhile leaves parts at the store, which nobody
-lists and everybody pays for, so what is smaller is one request."""
+"""Larger objects are written in parts of this size. A process that is killed meanwhile leaves parts at the store, which are in no
+listing and which everybody pays for until a rule of the bucket removes them, so what is smaller is one request."""
 _LONGEST_REASON = 240
 _TRANSIENT = re.compile(
     r"non-2xx status code: (?:408|409|429|5(?!01))|HTTP error: (?!builder|Error performing)|NoSuchUpload"
@@ -349,68 +347,3 @@ def _check_endpoint(name: str, value: str) -> None:
         is_url = False
     if not is_url:
         raise StorageError(f"the environment variable {name} is a URL such as https://host:9000; it holds another text")
-
-
-# --- uploads that never ended ------------------------------------------------------------------------------------------
-
-# A bucket keeps, and bills, the parts of multipart uploads that were begun and never ended, and no listing shows them. obstore
-# cannot list them, so that boto3 does, where it is installed. Google's and Azure's stores are not asked: Azure drops such parts
-# after a week, and Google's bucket has a rule for it (AbortIncompleteMultipartUpload), as Amazon's has.
-
-
-@dataclass(frozen=True)
-class Upload:
-    """An upload that has not ended: the object's name below the URL, the upload's identifier, and when it began."""
-
-    name: str
-    identifier: str
-    begun: str
-
-
-def can_list_uploads(url: Url) -> bool:
-    """Return whether uploads below this URL can be listed: it is on S3, and boto3 is installed."""
-    return url.scheme == "s3" and importlib.util.find_spec("boto3") is not None
-
-
-def list_uploads(url: Url) -> list[Upload]:
-    """Return the uploads below a URL of S3 that have not ended.
-
-    Raises:
-        StorageError: The store cannot be reached or refuses.
-    """
-    prefix = f"{url.key}/" if url.key else ""
-    try:
-        pages = _boto3_client().get_paginator("list_multipart_uploads").paginate(Bucket=url.bucket, Prefix=prefix)
-        return [
-            Upload(one["Key"][len(prefix) :], one["UploadId"], str(one.get("Initiated", "")))
-            for page in pages
-            for one in page.get("Uploads", ())
-        ]
-    except Exception as error:
-        raise _upload_error(url, "cannot be listed", error) from None
-
-
-def abort_uploads(url: Url, uploads: Sequence[Upload]) -> None:
-    """Remove the parts of uploads that `list_uploads` returned.
-
-    Raises:
-        StorageError: The store cannot be reached or refuses.
-    """
-    client = _boto3_client()
-    try:
-        for upload in uploads:
-            key = (url / upload.name).key
-            client.abort_multipart_upload(Bucket=url.bucket, Key=key, UploadId=upload.identifier)
-    except Exception as error:
-        raise _upload_error(url, "cannot be aborted", error) from None
-
-
-def _boto3_client() -> Any:
-    import boto3
-
-    # boto3 takes everything from the environment, like obstore, but for AWS_REGION.
-    return boto3.client("s3", region_name=os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION"))
-
-
-def _upload_error(url: Url, what: str, error: Exception) -> StorageError:
-    return StorageError(f"multipart uploads below {url} {what}: {without_secrets(str(error))}")
