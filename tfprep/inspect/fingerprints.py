@@ -191,16 +191,27 @@ def near_pairs(hashes: Array, distance: int) -> tuple[Array, Array]:
 
     Returns:
         int64 [n] positions in `hashes` of the first and of the second hash of n pairs, each pair once, the first below the
-        second; of more than 5,000,000 pairs, some are missing.
+        second. Of more than 5,000,000 pairs, some are missing: this bounds memory to some 250 MB and a few arrays of N.
     """
     count = len(hashes)
     codes = np.zeros(0, np.int64)
     for mask in _tables(hashes, distance):
-        found = [codes, *(low * count + high for low, high in _equal_in(hashes, mask, distance))]
-        codes = np.unique(np.concatenate(found))
+        found: list[Array] = []
+        for low, high in _equal_in(hashes, mask, distance):
+            found.append(low * count + high)
+            if sum(map(len, found)) > _MOST_PAIRS:
+                break
+        if found:
+            codes = _merged(codes, np.sort(np.concatenate(found)))
         if len(codes) > _MOST_PAIRS:
             break
     return codes // max(count, 1), codes % max(count, 1)
+
+
+def _merged(codes: Array, more: Array) -> Array:
+    """Return the union of two sorted arrays. A stable sort merges them in linear time, while `np.unique` hashes all again."""
+    both = np.sort(np.concatenate([codes, more]), kind="stable")
+    return np.asarray(both[np.diff(both, prepend=-1) != 0])
 
 
 def _tables(hashes: Array, distance: int) -> Iterator[np.uint64]:
