@@ -44,7 +44,7 @@ from tfprep.builder import BuildOptions, build
 from tfprep.builder.layout import Layout
 from tfprep.builder.planning.plan import Plan, make_plan, maker_versions, remember_recipes, remember_shards
 from tfprep.builder.planning.state import shard_states
-from tfprep.builder.publication.publish import publish
+from tfprep.builder.publish import publish
 from tfprep.builder.receipts import Contents, Receipt, read_receipt, write_receipt
 from tfprep.builder.shards.sums import FieldForm, form_of, most_common
 from tfprep.dataset import FileInfo

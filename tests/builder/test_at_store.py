@@ -14,10 +14,9 @@ import time
 
 import pytest
 
-from tfprep.builder import build, build_part, finish_build, plan_build, store_lock
-from tfprep.builder.clean import clean
+from tfprep.builder import at_store, build, build_part, finish_build, layout, plan_build
+from tfprep.builder.at_store import clean, store_locked
 from tfprep.builder.options import BuildOptions
-from tfprep.builder.store_lock import store_locked
 from tfprep.dataset import open_dataset
 from tfprep.dataset.verify import verify
 from tfprep.errors import BuildError, BuildLockedError, DatasetError, StorageError
@@ -161,7 +160,7 @@ def test_an_end_at_every_request_of_a_build_over_an_older_dataset(full, memory, 
     full.build()
     new = content(full.out)
     before = {info.name: bytes(open_store(memory).read(info.name)) for info in open_store(memory).list()}
-    monkeypatch.setattr(store_lock, "_is_alive", lambda holder: False)
+    monkeypatch.setattr(at_store, "is_alive", lambda holder: False)
     left, put, delete = 0, objects.ObjectStore._put, objects.ObjectStore.delete
 
     class Killed(BaseException):
@@ -225,14 +224,14 @@ def test_a_second_build_is_refused_by_name(full, memory):
 @pytest.mark.parametrize("beats", [True, False])
 def test_a_build_on_another_machine(full, memory, monkeypatch, beats):
     for name, seconds in (("HEARTBEAT_S", 0.02 if beats else 60), ("DEAD_S", 0.5), ("_POLL_S", 0.02)):
-        monkeypatch.setattr(store_lock, name, seconds)
+        monkeypatch.setattr(at_store, name, seconds)
     with store_locked(open_store(memory), memory) as lock:
-        monkeypatch.setattr(store_lock, "_machine", lambda: "another")
+        monkeypatch.setattr(layout, "_machine", lambda: "another")
         if beats:
             with pytest.raises(BuildLockedError, match="is being built by process"):
                 full.build(memory)
             return
-        monkeypatch.setattr(store_lock, "HEARTBEAT_S", 0.02)
+        monkeypatch.setattr(at_store, "HEARTBEAT_S", 0.02)
         full.build(memory)  # It shows no sign of life.
         lock._beat_once()
         with pytest.raises(BuildError, match=r"was stopped for more than .* another build began"):

@@ -111,7 +111,7 @@ def counted(function):
 EVERY_STEP = """
 import os, sys, hashlib
 from pathlib import Path
-import tfprep.builder.run, tfprep.builder.publication.publish, tfprep.builder.shards.shard, cv2
+import tfprep.builder.run, tfprep.builder.publish, tfprep.builder.shards.shard, cv2
 from tfprep.builder import build, BuildOptions
 
 recipe, out, data, report = sys.argv[1:]
@@ -200,7 +200,7 @@ import os, sys
 from pathlib import Path
 import tfprep.builder.run, tfprep.builder.shards.shard, cv2
 from tfprep.builder import build, BuildOptions
-from tfprep.builder.publication import publish
+from tfprep.builder import publish
 
 recipes, out, data = sys.argv[1:3], sys.argv[3], sys.argv[4]
 cv2.setNumThreads(0)

@@ -9,7 +9,10 @@ import fcntl
 import json
 import os
 import shutil
+import socket
+import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -17,9 +20,9 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from tfprep.builder.store_lock import refusal, this_process
 from tfprep.dataset.names import PRIVATE, REJECTS
 from tfprep.errors import BuildError, BuildLockedError, StorageError
+from tfprep.storage.address import without_secrets
 from tfprep.storage.local import locked as file_locked
 from tfprep.storage.local import write_whole, writing
 from tfprep.storage.store import Store, open_store
@@ -305,3 +308,56 @@ def _remove_abandoned(top: Path) -> None:
     for path in top.glob(f"{_PREFIX}*"):
         with suppress(BlockingIOError), file_locked(path, BlockingIOError()):
             shutil.rmtree(path, ignore_errors=True)
+
+
+# --- the holder of a lock ---------------------------------------------------------------------------------------------
+
+
+def this_process() -> dict[str, Any]:
+    """Return what a lock says of its holder."""
+    return {
+        "process": os.getpid(),
+        "host": socket.gethostname(),
+        "started": time.strftime("%Y-%m-%d %H:%M:%S"),
+        "command": without_secrets(" ".join(sys.argv)),
+        "machine": _machine(),
+        "born": _born(os.getpid()),
+    }
+
+
+def is_alive(holder: str) -> bool | None:
+    """Return whether the holder's process runs; None if that cannot be seen from this machine."""
+    try:
+        note = json.loads(holder)
+        is_here = note["machine"] == _machine() != ""
+        return bool(_born(int(note["process"])) == note["born"]) if is_here else None
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def _machine() -> str:
+    """Return what two processes share exactly if each one sees the other's process id; "" where the system does not say."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return ""
+
+
+def _born(process: int) -> str:
+    """Return when a process started, in ticks of the system; "" if it does not run. Ids of processes are used again."""
+    try:
+        state, *fields = Path(f"/proc/{process}/stat").read_text().rpartition(") ")[2].split()
+    except (OSError, ValueError):
+        return ""
+    return "" if state in "ZX" else fields[18]
+
+
+def refusal(place: str | Path, holder: str) -> str:
+    """Return the message that names the process, host and start of the build that holds a lock, from what it wrote there."""
+    try:
+        build = json.loads(holder)
+        who = f"process {build['process']} on {build['host']}, started {build['started']}: {build['command']}"
+    except (ValueError, KeyError, TypeError):
+        who = "another process"
+    return f"{place} is being built by {who}; wait for it, or build into another folder"

@@ -22,7 +22,7 @@ import pyarrow as pa
 from tfprep.builder.layout import Layout, locked, noted_origin
 from tfprep.builder.options import BuildOptions
 from tfprep.builder.planning.plan import recorded_versions
-from tfprep.builder.publication.publish import other_files, write_index_file
+from tfprep.builder.publish import other_files, write_index_file
 from tfprep.builder.receipts import read_receipt, read_rows
 from tfprep.builder.shards.unfinished import DIGEST, KEY
 from tfprep.builder.start import build, build_shards

@@ -43,7 +43,7 @@ from tfprep.builder.planning.plan import (
     warning_of_opencv,
 )
 from tfprep.builder.planning.state import ShardState, check_replacement, explain, shard_states
-from tfprep.builder.publication.publish import Publication, check_rejects
+from tfprep.builder.publish import Publication, check_rejects
 from tfprep.builder.receipts import Receipt, read_receipts
 from tfprep.builder.report import empty_parts, foreign_profiles, preparing_report, write_report
 from tfprep.builder.schedule import Engine, ShardScheduler, SpaceCheck

@@ -197,9 +197,9 @@ def _job(
         # NumPy, OpenCV and Arrow are imported here, the first two by the recipe, while the workers do the same.
         root = _root(recipe, data)
         _check_memory((root,), options, cluster)
+        from tfprep.builder.at_store import locked_at_store
         from tfprep.builder.layout import locked, placed
-        from tfprep.builder.publication.at_store import locked_at_store
-        from tfprep.builder.publication.publish import Publication, publish
+        from tfprep.builder.publish import Publication, publish
         from tfprep.builder.run import Build, check_folders, loaded_recipe
         from tfprep.sources.raw import raw_root
 

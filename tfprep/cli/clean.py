@@ -11,7 +11,7 @@ import click
 from tfprep.cli import text
 
 if TYPE_CHECKING:
-    from tfprep.builder.clean import Leftovers
+    from tfprep.builder.at_store import Leftovers
 
 _NAMED = 20
 
@@ -26,7 +26,7 @@ def command(url: str, remove: bool, as_json: bool) -> None:
     Loaders that opened an earlier dataset at URL still read its objects: remove them when those have ended. Other files are left
     alone.
     """
-    from tfprep.builder.clean import clean
+    from tfprep.builder.at_store import clean
 
     leftovers = clean(url, remove=remove)
     if as_json:

@@ -110,6 +110,16 @@ def open_store(place: str | Path | Url) -> Store:
     return FolderStore(Path(str(place).removeprefix("file://")))
 
 
+def find_object(store: Store, name: str) -> ObjectInfo | None:
+    """Return an object's size and version; None where there is none. Raises StorageError if the store refuses."""
+    try:
+        return store.info(name)
+    except StorageError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            return None
+        raise
+
+
 # --- a local folder ----------------------------------------------------------------------------------------------------
 
 _COPY_BYTES = 1 << 20

@@ -11,7 +11,7 @@ from tfprep.errors import DatasetError, StorageError
 from tfprep.storage import local
 from tfprep.storage.address import Url, parse_url
 from tfprep.storage.local import open_regular
-from tfprep.storage.store import Store, open_store
+from tfprep.storage.store import Store, find_object, open_store
 
 PathOrUrl: TypeAlias = "str | os.PathLike[str]"
 BUFFER_BYTES = 4 << 20
@@ -69,14 +69,13 @@ def read_content(path: Path) -> bytes:
 
 def size_of(path: Path) -> int | None:
     """Return the size of a file, local or at a URL; None where there is none."""
+    if is_remote(path):
+        info = find_object(open_store(path.parent), path.name)
+        return None if info is None else info.bytes
     try:
-        return open_store(path.parent).info(path.name).bytes if is_remote(path) else path.stat().st_size
+        return path.stat().st_size
     except FileNotFoundError:
         return None
-    except StorageError as error:
-        if isinstance(error.__cause__, FileNotFoundError):
-            return None
-        raise
 
 
 def names_in(folder: Path) -> set[str]:

@@ -15,26 +15,32 @@ The same build, started again after it was killed at any point, does the rest.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import reduce
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
 
 from tfprep.builder.layout import Layout
-from tfprep.builder.planning.plan import Plan
-from tfprep.builder.publication.contents import index_tables, manifest_of
-from tfprep.builder.receipts import Receipt
-from tfprep.dataset import FileInfo, Manifest, read_manifest
+from tfprep.builder.planning.plan import Plan, recorded_versions
+from tfprep.builder.receipts import Receipt, read_contents
+from tfprep.builder.shards.sums import Moments, merge
+from tfprep.dataset import FieldInfo, FileInfo, Manifest, SplitInfo, Statistics, read_manifest
 from tfprep.dataset.croissant import CROISSANT, croissant_text
-from tfprep.dataset.index import label_type, schema, write_index
+from tfprep.dataset.index import OPTIONAL, joined_tables, label_type, schema, write_index
 from tfprep.dataset.locations import without_crcs, write_locations
 from tfprep.dataset.manifest import MANIFEST, FileDigest, digest_of, matches
 from tfprep.dataset.names import INDEX, LOCATIONS, REJECTS, hidden_name
 from tfprep.dataset.tfds import tfds_files
 from tfprep.errors import DatasetError, TooManyRejectsError
+from tfprep.fields import FieldSpec
 from tfprep.storage.local import (
     link_or_copy,
     remove_leftovers,
@@ -250,6 +256,64 @@ def _remove_rest(layout: Layout, manifest: Manifest) -> None:
         remove_leftovers(folder)
 
 
+# --- the content of tfprep.json ----------------------------------------------------------------------------------------
+
+
+def manifest_of(plan: Plan, receipts: Sequence[Receipt], common: Mapping[str, str]) -> Manifest:
+    """Return the manifest, without the digests of the files that are no shards; `common` is the form of each field."""
+    specs = {name: spec for name, form in common.items() if (spec := _spec(name, form, receipts))}
+    splits = {split: [r for r in receipts if r.split == split] for split in plan.splits}
+    codecs = {name: codec.describe() for name, codec in plan.recipe.store.items()}
+    return Manifest(
+        name=plan.recipe.name,
+        fingerprint=plan.fingerprint,
+        recipe=plan.description,
+        fields={name: FieldInfo(specs[name], codecs[name]) for name in codecs if name in specs},
+        splits={split: _split(plan, split, of_split) for split, of_split in splits.items()},
+        classes=plan.classes,
+        class_counts=_class_counts(splits, codecs),
+        statistics=_statistics(receipts),
+        versions=recorded_versions(),
+        rejects=sum(len(receipt.rejects) for receipt in receipts),
+    )
+
+
+def _spec(name: str, form: str, receipts: Sequence[Receipt]) -> FieldSpec | None:
+    written = [receipt.forms[name].get(form) for receipt in receipts if name in receipt.forms]
+    return reduce(merge, (one.spec for one in written if one), None)
+
+
+def _split(plan: Plan, split: str, receipts: Sequence[Receipt]) -> SplitInfo:
+    variants = range(plan.recipe.variants_of(split))
+    files = tuple(tuple(receipt.files[variant] for receipt in receipts) for variant in variants)
+    return SplitInfo(sum(receipt.records for receipt in receipts), files)
+
+
+def _class_counts(
+    splits: Mapping[str, Sequence[Receipt]], fields: Iterable[str]
+) -> dict[str, dict[str, tuple[int, ...]]]:
+    counts = {}
+    for name in fields:
+        of_shards = {
+            split: [r.class_counts[name] for r in rs if name in r.class_counts] for split, rs in splits.items()
+        }
+        if totals := {split: tuple(map(sum, zip(*of, strict=True))) for split, of in of_shards.items() if of}:
+            counts[name] = totals
+    return counts
+
+
+def _statistics(receipts: Sequence[Receipt]) -> dict[str, Statistics]:
+    names = {name for receipt in receipts for name in receipt.moments}
+    totals = {n: reduce(Moments.plus, (r.moments[n] for r in receipts if n in r.moments)) for n in sorted(names)}
+    return {name: _mean_and_std(total) for name, total in totals.items()}
+
+
+def _mean_and_std(total: Moments) -> Statistics:
+    mean = np.array(total.sums, np.float64) / total.pixels
+    variance = np.array(total.squares, np.float64) / total.pixels - mean**2
+    return Statistics(tuple(mean.tolist()), tuple(np.sqrt(np.maximum(variance, 0)).tolist()))
+
+
 # --- index and rejects ----------------------------------------------------------------------------------------------
 
 
@@ -272,7 +336,27 @@ def write_tables(layout: Layout, manifest: Manifest, receipts: Sequence[Receipt]
 def write_index_file(path: Path, layout: Layout, manifest: Manifest, receipts: Sequence[Receipt]) -> None:
     """Write the index. Rows of one variant of one shard are in memory at a time."""
     columns = schema(list(manifest.fields), label_type(manifest.fields))
-    write_index(path, columns, index_tables(layout, manifest, receipts, columns))
+    groups = (
+        joined_tables(_rows(layout, receipt, variant, columns) for receipt in receipts if receipt.split == split)
+        for split, info in manifest.splits.items()
+        for variant in range(info.variants)
+    )
+    write_index(path, columns, itertools.chain.from_iterable(groups))
+
+
+def _rows(layout: Layout, receipt: Receipt, variant: int, columns: pa.Schema) -> pa.Table:
+    """Return the rows of the index of one variant of a shard."""
+    contents = read_contents(layout, receipt)
+    rows = contents.rows[variant]
+    names = ["key", "offset", "size", "payload_crc", "label", "height", "width", "source_digest"]
+    names += [f"{name}_{what}" for name in contents.fields for what in ("offset", "size")]
+    names += OPTIONAL
+    by_name: dict[str, Sequence[Any]] = {name: [row[place] for row in rows] for place, name in enumerate(names)}
+    for name in ("source_digest", "image_digest"):
+        by_name[name] = [None if digest is None else bytes.fromhex(digest) for digest in by_name[name]]
+    of_shard = {"split": receipt.split, "variant": variant, "shard": receipt.shard}
+    by_name |= {name: [value] * len(rows) for name, value in of_shard.items()}
+    return pa.table({column.name: pa.array(by_name[column.name], column.type) for column in columns}, schema=columns)
 
 
 def _reject_lines(receipts: Sequence[Receipt]) -> Iterator[str]:

@@ -1,0 +1,350 @@
+"""A dataset at an object store: its lock, its publication, and what builds leave behind there.
+
+The lock is an object that names its holder, who writes it again every few seconds.
+
+    .tfprep/lock              a build, a publication, a cleaning: one at a time
+    .tfprep/running/<run>     a part of a build: many at a time, but none while `.tfprep/lock` is held
+
+A store has no locks that end with their process. A holder of this machine is gone when its process is; one of another machine
+when its object has not changed for `DEAD_S`, measured by the clock of whoever waits. A build that is stopped for so long and goes
+on afterwards may still write receipts. Publication compares every receipt with its plan, and replaces `tfprep.json` only if
+nobody else has done so.
+
+A store renames nothing, and other processes read what is there. All shards and the index therefore have names that belong to
+their content (`stored_name`), and `tfprep.json` names them:
+
+1. The index and `locations.bin` are written under names of their own. Nothing that a reader sees has changed.
+2. `tfprep.json` is replaced, if it is still the one that was there when the build began. From now on readers see the new dataset.
+3. The files that have one name for all builds (rejects, Croissant) are written.
+4. `tfprep.json` is replaced by one that holds their digests too.
+
+The shards of the dataset before stay, because somebody may be reading them, until `clean` removes them. TensorFlow Datasets finds
+shards by prescribed names alone, so that its files are not written.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import secrets
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import google_crc32c
+
+from tfprep.builder.layout import Layout, is_alive, refusal, this_process
+from tfprep.builder.planning.plan import Plan
+from tfprep.builder.publish import Publication, manifest_of, other_files, says_the_same, write_tables
+from tfprep.builder.receipts import Receipt, contents_path, read_receipts
+from tfprep.dataset import Manifest, read_manifest
+from tfprep.dataset.manifest import MANIFEST, FileDigest, digest_of
+from tfprep.dataset.names import PRIVATE, stored_name
+from tfprep.dataset.tfds import tfds_files
+from tfprep.errors import BuildError, BuildLockedError, DatasetError, ObjectChangedError, StorageError
+from tfprep.storage.address import ObjectInfo
+from tfprep.storage.store import Store, find_object
+from tfprep.storage.urls import PathOrUrl, folder_at, is_remote
+
+HEARTBEAT_S, DEAD_S = 10.0, 45.0
+"""A holder misses four heartbeats before it counts as gone: a store that throttles delays a request by seconds."""
+_POLL_S = 1.0
+LOCK, RUNNING = ".tfprep/lock", ".tfprep/running"
+
+
+class StoreLock:
+    """The lock that a build holds."""
+
+    def __init__(self, store: Store, name: str, place: str) -> None:
+        self._store, self._name, self._place = store, name, place
+        self._note = {**this_process(), "run": secrets.token_hex(6)}
+        self._version: str | None = None
+        self._ended, self._lost = threading.Event(), False
+
+    def acquire(self) -> None:
+        """Write the object, in the place of one whose holder is gone. Raises BuildLockedError, which names the holder."""
+        while True:
+            try:
+                self._version = self._store.replace(self._name, self._content(), self._version)
+                break
+            except ObjectChangedError:
+                self._version = version_left(self._store, self._name, self._place)
+        threading.Thread(target=self._beat, name="tfprep-store-lock", daemon=True).start()
+
+    def release(self) -> None:
+        self._ended.set()
+        if not self._lost:
+            with suppress(StorageError):  # Who comes next sees that this process is gone.
+                self._store.delete([self._name])
+
+    def check(self) -> None:
+        """Raise BuildError if another process took the lock because this one showed no sign of life."""
+        if self._lost:
+            raise BuildError(
+                f"{self._place}: this process was stopped for more than {DEAD_S:.0f} s and another build began; run the same "
+                "command again when that one has ended: it continues"
+            )
+
+    def _beat(self) -> None:
+        while not self._lost and not self._ended.wait(HEARTBEAT_S):
+            self._beat_once()
+
+    def _beat_once(self) -> None:
+        try:
+            self._version = self._store.replace(self._name, self._content(), self._version)
+        except ObjectChangedError:
+            self._lost = not self._ended.is_set()
+        except StorageError:
+            pass  # The build itself meets a store that is gone.
+
+    def _content(self) -> bytes:
+        return json.dumps({**self._note, "beat": time.time_ns()}).encode()
+
+
+@contextmanager
+def store_locked(store: Store, place: str, *, shared: bool = False) -> Iterator[StoreLock]:
+    """Hold the lock of a dataset at a store, alone or shared with other parts.
+
+    Both kinds write their own object first and look for the other kind then: of two that begin at once, at least one sees the
+    other.
+
+    Raises:
+        BuildLockedError: Another process holds it, which is named.
+        StorageError: The store cannot be reached or refuses.
+    """
+    lock = StoreLock(store, f"{RUNNING}/{secrets.token_hex(8)}" if shared else LOCK, place)
+    lock.acquire()
+    try:
+        others = [LOCK] if shared else [info.name for info in store.list(RUNNING)]
+        for name in others:
+            version = version_left(store, name, place)
+            if version is not None and not shared:
+                store.delete([name])
+        yield lock
+    finally:
+        lock.release()
+
+
+def version_left(store: Store, name: str, place: str) -> str | None:
+    """Return the version of a lock's object whose holder is gone; None where there is no object.
+
+    Raises:
+        BuildLockedError: The holder is alive.
+    """
+    try:
+        version = store.info(name).version
+        holder = bytes(store.read(name)).decode(errors="replace")
+    except StorageError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            return None
+        raise
+    alive = is_alive(holder)
+    if alive or (alive is None and _changes(store, name, version)):
+        raise BuildLockedError(refusal(place, holder))
+    return version
+
+
+def _changes(store: Store, name: str, version: str) -> bool:
+    """Wait for a heartbeat of a holder on another machine; False if there is none, or the object was released."""
+    end = time.monotonic() + DEAD_S
+    while time.monotonic() < end:
+        time.sleep(_POLL_S)
+        info = find_object(store, name)
+        if info is None or info.version != version:
+            return info is not None
+    return False
+
+
+# --- publication ------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def locked_at_store(layout: Layout, *, shared: bool = False) -> Iterator[Publication]:
+    """Hold the lock of a dataset at a store, and yield the function that publishes.
+
+    Raises:
+      BuildLockedError: Another build holds the lock; it is named.
+      StorageError: The store cannot be reached or refuses.
+    """
+    with store_locked(layout.store, str(layout.out), shared=shared) as lock:
+        info = find_object(layout.store, MANIFEST)
+        before = None if info is None else info.version
+
+        def publication(plan: Plan, layout: Layout, receipts: Sequence[Receipt], common: Mapping[str, str]) -> Manifest:
+            return _publish(manifest_of(plan, receipts, common), layout, receipts, lock, before)
+
+        yield publication
+
+
+def _publish(
+    manifest: Manifest, layout: Layout, receipts: Sequence[Receipt], lock: StoreLock, before: str | None
+) -> Manifest:
+    published = _published(layout, manifest)
+    if published is None:
+        written, manifest = write_tables(layout, manifest, receipts)
+        digests = dict(_stored(layout, written))
+        lock.check()
+        first = replace(manifest, files=digests)
+        version = _replace(layout, first, before)
+        texts = other_files(first, receipts, digests[first.index])
+        texts = {name: text for name, text in texts.items() if name not in tfds_files(manifest)}
+        for other, text in texts.items():
+            layout.store.write(other, text.encode())
+        published = replace(first, files={**digests, **{other: _digest(text) for other, text in texts.items()}})
+        _replace(layout, published, version)
+    _forget_receipts(layout, receipts)
+    return published
+
+
+def _stored(layout: Layout, files: Mapping[str, Path]) -> Iterator[tuple[str, FileDigest]]:
+    """Move files to the store, and yield the names that they have there, with their digests."""
+    for usual, path in files.items():
+        digest = digest_of(path)
+        name = stored_name(usual, digest.sha256)
+        layout.store.write(name, path)
+        path.unlink()
+        yield name, digest
+
+
+def _replace(layout: Layout, manifest: Manifest, version: str | None) -> str:
+    try:
+        return layout.store.replace(MANIFEST, manifest.to_json().encode("utf-8", "surrogateescape"), version)
+    except ObjectChangedError as error:
+        raise BuildError(
+            f"{layout.out}: another build published in the meantime, so this one did not; run the same command again: it "
+            "continues from the shards that are built"
+        ) from error
+
+
+def _published(layout: Layout, manifest: Manifest) -> Manifest | None:
+    """Return the manifest at the store if it says the same as this one and all objects that it names are there."""
+    try:
+        published = read_manifest(layout.out)
+    except StorageError:
+        raise
+    except DatasetError:
+        return None
+    if not says_the_same(published, manifest) or set(published.files) <= {published.index, published.locations}:
+        return None
+    sizes = {info.name: info.bytes for info in layout.store.list(recursive=False)}
+    return published if all(sizes.get(name) == one.bytes for name, one in published.files.items()) else None
+
+
+def _forget_receipts(layout: Layout, receipts: Sequence[Receipt]) -> None:
+    """Remove receipts and contents of shards that the dataset no longer has."""
+    kept = {
+        path.name
+        for receipt in receipts
+        for path in (layout.receipt(receipt.split, receipt.shard), contents_path(layout, receipt))
+    }
+    folder = f"{PRIVATE}/{layout.receipts.name}"
+    names = [info.name for info in layout.store.list(folder)]
+    if left := [name for name in names if name.removeprefix(f"{folder}/") not in kept]:
+        with suppress(StorageError):  # Only room is lost.
+            layout.store.delete(left)
+
+
+def _digest(text: str) -> FileDigest:
+    content = text.encode()
+    return FileDigest(len(content), google_crc32c.value(content), hashlib.sha256(content).hexdigest())
+
+
+# --- leftovers --------------------------------------------------------------------------------------------------------
+
+
+_RECEIPTS = f"{PRIVATE}/receipts"
+_RECEIPT = re.compile(rf"{re.escape(_RECEIPTS)}/(.+)-([0-9]{{5}})\.json\Z")
+_OURS = re.compile(
+    r"[0-9a-f]{16}-((index|locations)\.\w+|\w+-\w+\.tfrecord-[0-9]{5}-of-[0-9]{5}(\.idx)?)\Z"
+    rf"|{re.escape(_RECEIPTS)}/.+-[0-9]{{5}}-[0-9a-f]{{16}}\.contents\.json\Z"
+)
+"""Names that only builds give: with the digest of their content. Nothing else is ever removed."""
+
+
+@dataclass(frozen=True)
+class Leftovers:
+    """Leftovers of builds below a URL.
+
+    Attributes:
+      url: The dataset's URL.
+      unreferenced: Objects that neither the dataset nor an unfinished build refers to.
+      unfinished: Objects of a build that has not published; the same build continues from them. They are never removed.
+      removed: Whether `unreferenced` were removed.
+    """
+
+    url: str
+    unreferenced: tuple[ObjectInfo, ...]
+    unfinished: tuple[ObjectInfo, ...]
+    removed: bool = False
+
+
+def clean(place: PathOrUrl, *, remove: bool = False) -> Leftovers:
+    """Find, and remove if asked to, what builds left at an object store.
+
+    Readers that opened an earlier dataset at this URL may still read its shards: remove them when those have ended.
+
+    Args:
+      place: The dataset's URL.
+      remove: Remove what was found, while no build runs there.
+
+    Returns:
+      What was found.
+
+    Raises:
+      BuildError: This is a local folder, which builds clean themselves.
+      BuildLockedError: A build runs there, which is named; it is asked for only to remove.
+      StorageError: The store cannot be reached or refuses.
+    """
+    folder: Any = folder_at(place)
+    if not is_remote(folder):
+        raise BuildError(f"{folder} is a local folder; builds remove there what they no longer need")
+    layout = Layout(folder)
+    if not remove:
+        return _leftovers(layout)
+    with store_locked(layout.store, str(folder)):
+        found = _leftovers(layout)
+        if found.unreferenced:
+            layout.store.delete([info.name for info in found.unreferenced])
+    return replace(found, removed=True)
+
+
+def _leftovers(layout: Layout) -> Leftovers:
+    infos = {info.name: info for info in layout.store.list()}
+    published, started = set(_published_names(layout)), set(_receipt_names(layout, infos))
+    ours = {name for name in infos if _OURS.match(name)}
+    return Leftovers(
+        url=str(layout.out),
+        unreferenced=tuple(infos[name] for name in sorted(ours - published - started)),
+        unfinished=tuple(infos[name] for name in sorted((ours & started) - published) if not name.startswith(PRIVATE)),
+    )
+
+
+def _published_names(layout: Layout) -> Iterator[str]:
+    """Yield the names of the objects that `tfprep.json` names; a damaged one is an error, for it names nothing to keep."""
+    try:
+        manifest: Manifest = read_manifest(layout.out)
+    except StorageError:
+        raise
+    except DatasetError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            return
+        raise
+    yield from manifest.files
+    for file in manifest.shard_files():
+        yield from (file.name, f"{file.name}.idx")
+
+
+def _receipt_names(layout: Layout, infos: Mapping[str, ObjectInfo]) -> Iterator[str]:
+    """Yield the names of the objects that receipts name."""
+    matches = [match for name in infos if (match := _RECEIPT.match(name)) and not name.endswith(".contents.json")]
+    places = [(match[1], int(match[2])) for match in matches]
+    for receipt in read_receipts(layout, places):
+        if receipt is not None:
+            yield f"{_RECEIPTS}/{contents_path(layout, receipt).name}"
+            for file in receipt.files:
+                yield from (file.name, f"{file.name}.idx")

@@ -1,1 +1,0 @@
-"""From the receipts of all shards to the dataset that readers see."""
