@@ -35,7 +35,7 @@ sys.path.insert(0, str(HERE))
 
 BATCH = 32
 IMAGES = 600
-LATENCY_MS = 60
+LATENCY_MS = 300
 SLEEP_S = 0.04
 TFPREP = {
     "filling": "filling", "decode": "decode", "disk": "read", "python map": "python map", "map": "map", "memory": "memory",

@@ -35,6 +35,8 @@ def _reader(**changes: float) -> dict[str, float]:
     return {**READER, "batches_ready": 0.0, "prefetch": 8.0, "threads": 2.0, **changes}
 
 
+MEMORY = {"decode_s": 4.0, "idle_s": 15.0, "prefetch": 1.0}
+"""Two threads of the reader that wait for room for most of ten seconds."""
 READY = _reader(wait_s=0.5, batches_ready=8.0)
 """The reader's consumer waited for 0.5 s while the step waited for 10 s: the reader's batches were ready."""
 SLOW_MAP = (("1/Prefetch", 0.1), ("2/Map", 9.0))
@@ -56,10 +58,11 @@ CASES: list[tuple[str, dict[str, Any], str, str, str]] = [
     ),
     ("filling", {"readers": _reader(idle_s=18.0, prefetch=2.0, **CACHE)}, "300 of 600 images", "", "memory_budget"),
     ("memory", {"readers": _reader(idle_s=18.0, prefetch=1.0)}, "room for 1 batches", "Raise memory_budget", "disk"),
-    # Threads of this process waited for a processor for 8 s, while other programs used 1.5 of 2 processors.
+    # Threads of this process waited for a processor for 14 s, while other programs used 1.5 of 2 processors.
     (
-        "processors", {"readers": _reader(decode_s=18.0), "cpu_wait_s": 8.0, "cpu_others_s": 15.0, "cpu_s": 5.0},
-        "they take 1.5 of 2 processors (75%), and this one gets 0.5", "End or move", "memory_budget",
+        "processors", {"readers": _reader(decode_s=18.0), "cpu_wait_s": 14.0, "cpu_others_s": 15.0, "cpu_s": 5.0},
+        "they take 1.5 of 2 processors (75%), and this one gets 0.5, so that the input lacks a processor for up to 70%",
+        "End or move", "memory_budget",
     ),
     ("map", {"readers": {}, "stages": SLOW_MAP}, "its stage 2/Map (9.00 ms an element)", "tfprep build", "prefetch"),
     ("map", {"readers": {}, "stages": SLOW_MAP, "pipeline": (("Map",),)}, "2/Map", "num_parallel_calls", "ops"),
@@ -91,21 +94,32 @@ def test_each_cause_of_a_slow_input_is_named(tf: Any, case: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("machine", "kinds"),
+    ("machine", "reader", "kinds"),
     [
         # Own threads that wait for each other are not taken for other programs.
-        ({"cpu_wait_s": 8.0, "cpu_others_s": 1.0, "cpu_s": 19.0}, ["decode"]),
+        ({"cpu_wait_s": 8.0, "cpu_others_s": 1.0, "cpu_s": 19.0}, {}, ["decode"]),
         # Two programs that take as much as this one: both are named, the staged one first.
-        ({"cpu_wait_s": 8.0, "cpu_others_s": 10.0, "cpu_s": 10.0}, ["decode", "processors"]),
-        ({"cpu_wait_s": 8.0, "cpu_others_s": 16.0, "cpu_s": 4.0}, ["processors", "decode"]),
+        ({"cpu_wait_s": 8.0, "cpu_others_s": 10.0, "cpu_s": 10.0}, {}, ["decode", "processors"]),
+        # One thread beside two programs gets 0.67 of a processor: without them it would be half as fast again, and limit.
+        (
+            {"cpu_wait_s": 3.3, "cpu_others_s": 13.3, "cpu_s": 6.7},
+            {"decode_s": 9.0, "threads": 1.0},
+            ["decode", "processors"],
+        ),
+        ({"cpu_wait_s": 15.0, "cpu_others_s": 16.0, "cpu_s": 4.0}, {}, ["processors", "decode"]),
+        # The step's own threads wait for processors, but those of the loader wait for room.
+        ({"cpu_wait_s": 20.0, "cpu_others_s": 14.0, "cpu_s": 6.0}, MEMORY, ["memory"]),
         # Threads that mostly sleep do not lack a processor: together they need only 0.7 of one.
-        ({"cpu_wait_s": 6.0, "cpu_others_s": 19.0, "cpu_s": 1.0}, ["decode"]),
+        ({"cpu_wait_s": 6.0, "cpu_others_s": 19.0, "cpu_s": 1.0}, {}, ["decode"]),
     ],
 )
-def test_other_programs_stand_beside_what_they_slow_down(tf: Any, machine: dict[str, float], kinds: list[str]) -> None:
+def test_other_programs_stand_beside_what_they_slow_down(
+    tf: Any, machine: dict[str, float], reader: dict[str, float], kinds: list[str]
+) -> None:
     from tfprep.train.monitor.causes import in_words, input_causes
 
-    causes = input_causes(_sample(10.0, _reader(decode_s=18.0), **machine), _sample(0.0, {}), waited_s=10.0)
+    sample = _sample(10.0, _reader(**{"decode_s": 18.0, **reader}), **machine)
+    causes = input_causes(sample, _sample(0.0, {}), waited_s=10.0)
     assert [cause.kind for cause in causes] == kinds
     assert in_words(causes).count(". As well, ") == len(kinds) - 1
 
@@ -175,6 +189,18 @@ def _environment(public: str) -> dict[str, str]:
     return {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "0", "TFPREP_PUBLIC_TENSORFLOW": public}
 
 
+def test_only_the_functions_of_the_user_count_as_python(tf: Any, built: Path) -> None:
+    """The loader's own hand-over calls Python too."""
+    import tfprep
+    from tfprep.train.monitor.stages import pipeline_behind
+
+    train = tfprep.open(built).loader("train", batch_size=8, seed=0, inputs="image", targets="label")
+    ops = train.map(lambda image, label: (tf.cast(image, tf.float32), label))
+    python = ops.map(lambda image, label: (image, tf.numpy_function(abs, [label], label.dtype)))
+    assert (pipeline_behind(iter(ops)).kinds, pipeline_behind(iter(ops)).python) == (("Map", "Loader"), ())
+    assert pipeline_behind(iter(python)).python == ("Map",)
+
+
 def test_python_between_the_steps(tf: Any, dense: Any, tmp_path: Path) -> None:
     import time
 
@@ -231,9 +257,13 @@ def test_the_larger_share_of_the_time_comes_first(tf: Any, waited_s: float, betw
 
     waits = Waits(10.0, 100, waited_s, 800, 0.0, np.full(100, waited_s / 100))
     sample = replace(_sample(10.0, _reader(decode_s=18.0, wait_s=waited_s)), waits=waits, between_s=between_s)
-    total = summary([sample], None, _sample(0.0, {}), 0.1)
-    assert total is not None
-    assert [cause.kind for cause in total.causes] == kinds
+    others = {"cpu_wait_s": 15.0, "cpu_others_s": 16.0, "cpu_s": 4.0}
+    beside = replace(sample, machine=_sample(10.0, {}, **others).machine)
+    for one, more in ((sample, []), (beside, ["processors"])):
+        total = summary([one], None, _sample(0.0, {}), 0.1)
+        assert total is not None
+        assert sorted(cause.kind for cause in total.causes) == sorted([*kinds, *more])
+        assert more or [cause.kind for cause in total.causes] == kinds
 
 
 def test_stages_that_repeat_makes_anew_are_summed_up_over_the_samples(tf: Any) -> None:

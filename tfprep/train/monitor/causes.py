@@ -16,12 +16,11 @@ from tfprep.train.monitor.clock import Waits, added
 from tfprep.train.monitor.samples import MB, Sample, swap_rates
 from tfprep.train.monitor.stages import Pipeline, Stage, slowest
 
-_STARVED = 0.5
-"""Seconds for each second of waiting for input in which threads of this process were ready to run but had no processor."""
 _OTHERS = 0.25
-"""Share of the processors that other programs take."""
-_FIRST = 1.5
-"""From so many times this process's processor time on, other programs come before what they slow down."""
+"""Share of the processors that other programs take, and of the input's time that they cost, from which on they are named."""
+_FIRST = 0.6
+"""Share of the input's time that other programs cost from which on they come before what they slow down: without them the input
+would be 2.5 times as fast. Two programs that compute, beside an input of two threads, cost half."""
 _BEHIND = 0.5
 """Share of the step's wait below which the reader kept its consumer waiting because its batches were ready."""
 _IDLE = 0.5
@@ -85,9 +84,8 @@ def input_causes(now: Sample, before: Sample | None, waited_s: float) -> list[Ca
         waited_s: Seconds that the step waited between the two.
     """
     staged = _reader(now, before, waited_s) or _stage(now, before)
-    others, own = _processors(now, before, waited_s)
-    taken = _others_cause(now, others, own) if others else None
-    found = [taken, staged] if others >= _FIRST * own else [staged, taken]
+    taken = _others_cause(now, before, _lost_by_input(now, before), "the input")
+    found = [taken, staged] if taken and taken.share > _FIRST else [staged, taken]
     return [cause for cause in found if cause is not None] or [
         Cause(
             "unknown",
@@ -131,19 +129,18 @@ def step_causes(share: float, window_s: float, times: StepTimes, others: Cause |
     return [*ranked, *([others] if others else [])]
 
 
-def others_cause(now: Sample, before: Sample | None) -> Cause | None:
-    """Return other programs as a cause where they take processors that this one could use; None where they do not."""
+def _others_cause(now: Sample, before: Sample | None, lost: float, waiting: str) -> Cause | None:
+    """Return other programs as a cause where they cost the share `lost` of the time of what `waiting` names; else None."""
     others, own = _taken(now, before)
-    return _others_cause(now, others, own) if others >= _OTHERS * now.machine.cpus else None
-
-
-def _others_cause(now: Sample, others: float, own: float) -> Cause:
     cpus = now.machine.cpus
-    return Cause(
-        "processors",
-        f"other programs limit: they take {others:.1f} of {cpus} processors ({others / cpus:.0%}), and this one gets {own:.1f}",
-        "End or move the other programs, or give this one processors of its own (taskset, the batch system's request)",
+    if others < _OTHERS * cpus or lost < _OTHERS:
+        return None
+    text = f"other programs limit: they take {others:.1f} of {cpus} processors ({others / cpus:.0%}), and this one gets {own:.1f}"
+    text += f", so that {waiting} lacks a processor for up to {lost:.0%} of its time"
+    advice = (
+        "End or move the other programs, or give this one processors of its own (taskset, the batch system's request)"
     )
+    return Cause("processors", text, advice, lost)
 
 
 def _taken(now: Sample, before: Sample | None) -> tuple[float, float]:
@@ -155,22 +152,45 @@ def _taken(now: Sample, before: Sample | None) -> tuple[float, float]:
     return others, (now.machine.cpu_s - before.machine.cpu_s) / seconds
 
 
-def _processors(now: Sample, before: Sample | None, waited_s: float) -> tuple[float, float]:
-    """Return what others and this program took where its threads lacked processors while the step waited; else zeros."""
+def _lost(now: Sample, before: Sample | None) -> float:
+    """Return the share of this program's time, from 0 to 1, that processors which others took could have saved: an upper bound.
+
+    Without the others, it would take what its threads ask for, as far as there are processors.
+    """
     others, own = _taken(now, before)
-    if before is None or waited_s <= 0:
-        return 0.0, 0.0
+    if before is None or others <= 0:
+        return 0.0
     starved_s = now.machine.cpu_wait_s - before.machine.cpu_wait_s
-    # Threads that mostly sleep wait for a processor too, but ask for little: below one processor that is not what limits.
     demand = own + starved_s / max(now.time - before.time, 1e-9)
-    lacking = starved_s >= _STARVED * waited_s and demand >= 1
-    # Own threads may also wait for each other.
-    return (others, own) if lacking and others >= max(_OTHERS * now.machine.cpus, 0.5 * own) else (0.0, 0.0)
+    if demand < 1:  # threads that mostly sleep wait for a processor too, but ask for little
+        return 0.0
+    return 1 - own / max(min(demand, own + others, now.machine.cpus), own, 1e-9)
+
+
+def _lost_by_input(now: Sample, before: Sample | None) -> float:
+    """Return the share of the input's time that processors which others took could have saved: an upper bound.
+
+    No more was lost than all threads of this process waited for a processor, beside the time that the input's threads worked; and
+    threads of the loader that wait for room do not lack a processor.
+    """
+    if before is None:
+        return 0.0
+    starved_s = now.machine.cpu_wait_s - before.machine.cpu_wait_s
+    spent = _since_then(now.readers, before.readers)
+    worked_s, idle_s = spent.get("read_s", 0.0) + spent.get("decode_s", 0.0), spent.get("idle_s", 0.0)
+    busy = worked_s / (worked_s + idle_s) if worked_s else 1.0
+    earlier = {stage.name: stage.busy_s for stage in before.stages}
+    worked_s = worked_s or sum(stage.busy_s - earlier.get(stage.name, 0.0) for stage in now.stages)
+    return busy * min(_lost(now, before), starved_s / worked_s if worked_s > 0 else 1.0)
+
+
+def _since_then(now: Mapping[str, float], before: Mapping[str, float]) -> dict[str, float]:
+    return {name: value - before.get(name, 0.0) for name, value in now.items()}
 
 
 def _reader(now: Sample, before: Sample | None, waited_s: float) -> Cause | None:
     """Tell the causes behind tfprep's loader apart by the seconds that its threads spent on each kind of work."""
-    spent = {name: value - (before.readers.get(name, 0.0) if before else 0.0) for name, value in now.readers.items()}
+    spent = _since_then(now.readers, before.readers if before else {})
     if not {"wait_s", "read_s", "decode_s", "idle_s"} <= set(spent):
         return None
     read_s, decode_s, idle_s = spent["read_s"], spent["decode_s"], spent["idle_s"]
@@ -404,13 +424,13 @@ def summary(
         return None
     last, share = measured[-1], waits.share or 0.0
     times = _since(last, baseline, waits.batches)
-    of_step = step_causes(share, waits.window_s, times, others_cause(last, baseline))
     if share <= wait_share:
-        return TrainingSummary(waits, tuple(of_step))
+        others = _others_cause(last, baseline, _lost(last, baseline), "it")
+        return TrainingSummary(waits, tuple(step_causes(share, waits.window_s, times, others)))
+    larger = [cause for cause in step_causes(share, waits.window_s, times) if cause.share > share]
     summed = replace(last, stages=_summed_stages(measured, baseline))
     of_input = input_causes(summed, baseline and replace(baseline, stages=()), waits.waited_s)
-    ranked = [cause for cause in of_step if cause.share > share]
-    return TrainingSummary(waits, (*ranked, *of_input))
+    return TrainingSummary(waits, (*larger, *of_input))
 
 
 def _summed_stages(samples: Sequence[Sample], baseline: Sample | None) -> tuple[Stage, ...]:

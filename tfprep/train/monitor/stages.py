@@ -95,10 +95,12 @@ class Pipeline:
 
 
 def pipeline_behind(iterator: Any) -> Pipeline:
-    """Return the transformations behind a `tf.data.Iterator`."""
+    """Return the transformations behind a `tf.data.Iterator`, as far as tfprep's loader, whose own are not the user's."""
     datasets = _datasets_behind(iterator)
     if not datasets:
         return Pipeline()
+    loader = next((number for number, dataset in enumerate(datasets) if hasattr(dataset, "stats")), len(datasets))
+    datasets = datasets[: loader + 1]
     from tfprep.load.tensorflow.private import python_functions
 
     kinds = [type(dataset).__name__.strip("_").removesuffix("Dataset").removesuffix("V2") for dataset in datasets]
