@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import tfprep
 from tfprep.errors import LoaderError
 
 jax = pytest.importorskip("jax")
@@ -33,6 +34,24 @@ def test_the_batches_of_the_numpy_loader_which_stay_as_they_are(data: Any) -> No
         np.testing.assert_array_equal(np.asarray(batch["image"]), same["image"])
         np.testing.assert_array_equal(np.asarray(batch["label"]), same["label"])
         assert batch["key"].tolist() == same["key"].tolist()  # text stays in NumPy
+
+
+@pytest.mark.parametrize("kind", ["jax_loader", "keras_loader"])
+@pytest.mark.parametrize(
+    ("label", "fits"), [(-(2**31), True), (2**31 - 1, True), (2**31, False), (-(2**31) - 1, False)]
+)
+def test_an_integer_that_jax_would_cut_off_is_an_error(make_dataset: Any, kind: str, label: int, fits: bool) -> None:
+    made = make_dataset(samples={"train": 4}, shards=1, fields=("label",), make=lambda rng, number: {"label": label})
+    loader = getattr(tfprep.open(made.path), kind)(
+        "train", 4, **({"inputs": "label"} if kind == "keras_loader" else {})
+    )
+    batches = loader.get_jax_iterator() if kind == "keras_loader" else iter(loader)
+    if not fits:
+        with pytest.raises(LoaderError, match=rf"{label}, which JAX would cut off to int32; jax.config.update"):
+            next(batches)
+        return
+    batch = next(batches)
+    assert np.asarray(batch["label"] if kind == "jax_loader" else batch).ravel().tolist() == [label] * 4
 
 
 @pytest.mark.parametrize("ahead", [0, 2])

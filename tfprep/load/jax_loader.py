@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Self
 
+import numpy as np
+
 from tfprep.errors import LoaderError
 from tfprep.load.numpy_loader import NumpyLoader, with_text
 from tfprep.load.options import LoaderOptions
@@ -49,7 +51,9 @@ class JaxLoader(NumpyLoader):
     def __iter__(self) -> Iterator[Any]:
         pack = self.pipeline.outputs.pack
         batches = self.pipeline.batches(
-            lambda batch: pack({name: self._put(value) for name, value in with_text(batch).items()}),
+            lambda batch: pack(
+                {name: self._put(in_types_of_jax(value, name)) for name, value in with_text(batch).items()}
+            ),
             epochs=self._epochs,
         )
         return TransferredAhead(batches, self._ahead, self._note_transferred)
@@ -135,6 +139,24 @@ class TransferredAhead(Iterator[Any]):
         element = self._queue.popleft()
         self._note(len(self._queue))
         return element
+
+
+def in_types_of_jax(value: np.ndarray, name: str = "a field") -> np.ndarray:
+    """Return an array in the type that JAX stores: without `jax_enable_x64`, numbers of 64 bits have 32.
+
+    Raises:
+        LoaderError: An integer has no place in 32 bits. JAX alone would cut it off without a word.
+    """
+    import jax
+
+    if value.dtype == object or (dtype := jax.dtypes.canonicalize_dtype(value.dtype)) == value.dtype:
+        return value
+    narrow = value.astype(dtype)
+    if dtype.kind in "iu" and (lost := value[narrow != value]).size:
+        raise LoaderError(
+            f"{name} holds {lost[0]}, which JAX would cut off to {dtype}; jax.config.update('jax_enable_x64', True) keeps 64 bits"
+        )
+    return narrow
 
 
 # --- several processes of JAX -------------------------------------------------------------------------------------------

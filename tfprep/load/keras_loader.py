@@ -10,13 +10,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from types import FrameType
 from typing import Any
 
 import keras
 
 from tfprep.errors import LoaderError
-from tfprep.load.jax_loader import check_distribution, check_equal_parts, jax_hosts
+from tfprep.load.jax_loader import check_distribution, check_equal_parts, in_types_of_jax, jax_hosts
 from tfprep.load.numpy_loader import NumpyLoader
 from tfprep.load.passes import LOOK
 from tfprep.load.pipeline import Pipeline
@@ -81,9 +82,11 @@ class KerasLoader(NumpyLoader, DataAdapter):  # type: ignore[misc] # Keras is un
         return _Pass(self)
 
     def get_jax_iterator(self) -> Iterator[Any]:
-        """One pass as NumPy arrays, which JAX takes over."""
+        """One pass as NumPy arrays of types that JAX takes over as they are."""
         check_distribution("keras_loader()", self.pipeline.options)
-        return _Pass(self)
+        return map(
+            partial(keras.tree.map_structure, in_types_of_jax), _Pass(self)
+        )  # not a generator, which would end with Ctrl-C
 
     def get_torch_dataloader(self) -> Iterator[Any]:
         """One pass as tensors on Keras's device."""
