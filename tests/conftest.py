@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import traceback
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,7 +28,7 @@ from tfprep.dataset.index import schema, write_index
 from tfprep.dataset.locations import write_locations
 from tfprep.dataset.manifest import digest_of, seal
 from tfprep.dataset.names import INDEX, LOCATIONS, shard_name
-from tfprep.errors import DatasetError
+from tfprep.errors import DatasetError, MissingDependencyError
 from tfprep.fields import FieldSpec
 
 # A shell that starts a script in the background makes it ignore SIGINT, which processes inherit. Tests of Ctrl-C need
@@ -37,6 +39,45 @@ settings.register_profile("slow days", deadline=None, suppress_health_check=[Hea
 settings.load_profile("slow days")
 
 SIZE = (24, 32)
+
+ABSENT = [name for name in ("tensorflow", "keras") if importlib.util.find_spec(name) is None]
+"""What every environment of the tests has, but one of a Python for which TensorFlow has no release."""
+
+
+@contextlib.contextmanager
+def skipped_where_absent() -> Iterator[None]:
+    """Skip a test that imports TensorFlow or Keras itself, or is told by tfprep that it needs them, where there are none.
+
+    An import in tfprep that fails otherwise, without telling what to install, stays a failure.
+    """
+    try:
+        yield
+    except MissingDependencyError as error:
+        if ABSENT and ("TensorFlow" in str(error) or "Keras" in str(error)):
+            pytest.skip(str(error))
+        raise
+    except ModuleNotFoundError as error:
+        by_test = Path(__file__).parent in Path(traceback.extract_tb(error.__traceback__)[-1].filename).parents
+        if error.name in ABSENT and by_test:
+            pytest.skip(str(error))
+        raise
+
+
+ABOUT_TENSORFLOW = [Path(__file__).parent / folder for folder in ("bench", "train", "load/tensorflow")]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None]:
+    if ABSENT and any(folder in item.path.parents for folder in ABOUT_TENSORFLOW):
+        pytest.skip(f"needs {' and '.join(ABSENT)}")
+    with skipped_where_absent():
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Generator[None]:
+    with skipped_where_absent():
+        return (yield)
 
 
 @pytest.fixture

@@ -24,6 +24,8 @@ def test_public_names_exist():
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_every_package_lists_what_it_exports(package):
+    if package == "train":
+        pytest.importorskip("keras")
     module = importlib.import_module(f"tfprep.{package}")
     assert module.__doc__
     for name in module.__all__:

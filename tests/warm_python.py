@@ -16,6 +16,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["tensorflow", "keras"])
 
@@ -26,6 +28,7 @@ class WarmPython:
     def __init__(
         self, arguments: Sequence[str], *, cwd: Path | None = None, env: Mapping[str, str] | None = None
     ) -> None:
+        pytest.importorskip("tensorflow")
         self._output = [tempfile.NamedTemporaryFile(prefix="tfprep-test-") for _ in range(2)]  # noqa: SIM115
         names = [file.name for file in self._output]
         changed = {name: value for name, value in (env or {}).items() if os.environ.get(name) != value}

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 import cv2
 import numpy as np
 import pytest
-import tensorflow as tf
 
 import tfprep
 from tfprep import Recipe, codecs, derive
@@ -17,6 +16,8 @@ from tfprep.dataset.verify import verify
 from tfprep.fields import Kind
 from tfprep.records import read_records
 from tfprep.sources import Entry, Listing
+
+tf = pytest.importorskip("tensorflow")
 
 INLINE = BuildOptions(workers=0)
 CODECS = {"image": codecs.Raw(), "m": codecs.Raw(), "q": codecs.Raw(), "one": codecs.Scalar(), "two": codecs.Scalar()}

@@ -35,6 +35,7 @@ def versions_with(**versions: str | None):
 
 
 def test_this_machine(findings, tmp_path):
+    pytest.importorskip("tensorflow")
     seen = findings()
     assert seen["TensorFlow"].value == version("tensorflow")
     assert seen["Processor"].value.startswith(f"{usable_cpus()} core")
@@ -88,6 +89,7 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_each_finding_has_an_advice(findings, monkeypatch, case):
+    pytest.importorskip("tensorflow")
     replaced, name, status, advice = CASES[case]
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
     finding = findings(**replaced)[name]
@@ -137,10 +139,12 @@ def test_a_tensorflow_that_cannot_be_asked(monkeypatch, code, words):
 
 
 def test_devices_come_from_tensorflow():
+    pytest.importorskip("tensorflow")
     assert doctor._devices() == {"gpus": [], "cuda": None} or doctor._devices()["gpus"] is not None
 
 
 def test_version_lists_what_matters(run):
+    pytest.importorskip("tensorflow")
     status, out, _ = run("--version")
     assert status == 0
     assert f"tensorflow {version('tensorflow')}" in out
@@ -148,6 +152,7 @@ def test_version_lists_what_matters(run):
 
 
 def test_without_opencv_a_command_says_what_to_install(tmp_path):
+    pytest.importorskip("tensorflow")
     code = "import sys; sys.modules['cv2'] = None; from tfprep.cli import main; main(['demo', '--out', 'x'])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path)
     assert done.returncode == 1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import tensorflow as tf
 from PIL import Image
 
 from tfprep import codecs
@@ -12,6 +11,8 @@ from tfprep.codecs import from_description
 from tfprep.errors import DatasetError, RecipeError, SampleError
 from tfprep.fields import KINDS, FieldSpec
 from tfprep.records import decode, encode
+
+tf = pytest.importorskip("tensorflow")
 
 RNG = np.random.default_rng(5)
 

@@ -7,12 +7,13 @@ import zlib
 
 import numpy as np
 import pytest
-import tensorflow as tf
 from PIL import Image
 
 from tfprep.codecs import Columns, Encoded, Texts
 from tfprep.errors import RecipeError, SampleError
 from tfprep.fields import FieldSpec
+
+tf = pytest.importorskip("tensorflow")
 
 RNG = np.random.default_rng(3)
 COLOUR = Image.fromarray(RNG.integers(0, 256, (21, 34, 3), np.uint8))

@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-import tensorflow as tf
 from PIL import Image
 
 from tfprep import Recipe, augment, codecs, sources
@@ -22,6 +21,8 @@ from tfprep.dataset.names import check_name, shard_name
 from tfprep.dataset.sheet import _caption, class_colours, contact_sheet
 from tfprep.errors import DatasetError, RecordError
 from tfprep.records import read_index, read_record, read_records
+
+tf = pytest.importorskip("tensorflow")
 
 KEPT = {"train": 30, "val": 12}
 

@@ -11,7 +11,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import tensorflow as tf
 from PIL import Image
 
 import tfprep
@@ -23,6 +22,8 @@ from tfprep.dataset.locations import row_type
 from tfprep.dataset.manifest import seal
 from tfprep.dataset.verify import verify
 from tfprep.errors import DatasetError, RecordError
+
+tf = pytest.importorskip("tensorflow")
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,6 @@ import re
 import sys
 from pathlib import Path
 
-import keras
 import numpy as np
 import pytest
 from PIL import Image
@@ -17,6 +16,8 @@ from tfprep import Recipe, augment, codecs, sources
 from tfprep.builder import BuildOptions
 from tfprep.cli import COMMANDS, main
 from tfprep.errors import TfprepError
+
+keras = pytest.importorskip("keras")
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "agents.md").read_text()

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import keras
 import numpy as np
 import pytest
 from PIL import Image
 
 from tfprep.builder import BuildOptions, build
 from tfprep.recipe.file import load_recipe
+
+keras = pytest.importorskip("keras")
 
 ROOT = Path(__file__).parents[2]
 BLOCKS = [

@@ -67,6 +67,7 @@ def test_locations(folder):
 
 
 def test_tensorflow_datasets(folder):
+    pytest.importorskip("tensorflow")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of TensorFlow Datasets itself
         names = run("tensorflow_datasets", folder)
@@ -76,6 +77,7 @@ def test_tensorflow_datasets(folder):
 
 
 def test_tf_data(folder):
+    pytest.importorskip("tensorflow")
     batches = run("TFRecordDataset", folder)["batches"]
     same_samples(folder, unbatched(batches.as_numpy_iterator()), atol=0)
 

@@ -6,13 +6,14 @@ import importlib.util
 import re
 from pathlib import Path
 
-import keras
 import numpy as np
 import pytest
 
 import tfprep
 from tests import killed_runs
 from tfprep.load.options import LoaderOptions
+
+keras = pytest.importorskip("keras")
 
 PAGE = (Path(__file__).parents[2] / "docs" / "loader.md").read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.S)

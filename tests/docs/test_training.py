@@ -88,6 +88,7 @@ def test_the_page_runs_from_top_to_bottom(page: dict[str, Any], tmp_path: Path, 
 
 @pytest.mark.parametrize("number", range(len(SCRIPTS)))
 def test_each_script_runs(number: int, tmp_path: Path) -> None:
+    pytest.importorskip("tensorflow")
     (tmp_path / "script.py").write_text(SCRIPTS[number])
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
     done = subprocess.run(

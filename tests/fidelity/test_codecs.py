@@ -6,7 +6,6 @@ import io
 
 import numpy as np
 import pytest
-import tensorflow as tf
 from PIL import Image
 from scipy import ndimage
 
@@ -14,6 +13,8 @@ from tfprep import codecs
 from tfprep.codecs import Columns, Encoded, Jpeg, Original, Png, Raw, Scalar, Text, Texts
 from tfprep.errors import SampleError
 from tfprep.fields import FieldSpec
+
+tf = pytest.importorskip("tensorflow")
 
 RNG = np.random.default_rng(0)
 RGB = np.clip(ndimage.gaussian_filter(RNG.normal(size=(37, 50, 3)), (3, 3, 0)) * 400 + 128, 0, 255).astype(np.uint8)

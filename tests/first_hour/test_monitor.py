@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 
-import keras
-import tensorflow as tf
+import pytest
 
 import tfprep
-from tfprep.train import InputMonitor
+
+keras = pytest.importorskip("keras")
+tf = pytest.importorskip("tensorflow")
 
 
 def slow(images, labels):
@@ -23,7 +24,7 @@ def test_the_monitor_names_what_is_slow(photos, tmp_path):
     train = tfprep.open(photos.path).loader("train", batch_size=8, seed=0, inputs="image", targets="label")
     model = keras.Sequential([keras.Input((24, 32, 3)), keras.layers.Flatten(), keras.layers.Dense(3)])
     model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    monitor = InputMonitor(tmp_path)
+    monitor = tfprep.train.InputMonitor(tmp_path)
     model.fit(train.map(slow), epochs=4, verbose=0, callbacks=[monitor])
     limit = monitor.summary.splitlines()[-1]
     assert "what comes after the loader limits" in limit, limit

@@ -6,7 +6,6 @@ import json
 import shutil
 
 import pytest
-import tensorflow as tf
 from PIL import Image
 
 from tests.dataset.golden.test_golden import HERE as GOLDEN
@@ -15,6 +14,8 @@ from tfprep.cli import main
 from tfprep.dataset import IndexOptions, index_tfrecords, open_dataset
 from tfprep.errors import DatasetError
 from tfprep.inspect.diff import compare
+
+tf = pytest.importorskip("tensorflow")
 
 
 @pytest.fixture(scope="module")

@@ -7,12 +7,13 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-import tensorflow as tf
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from tfprep.records import decode, encode
+
+tf = pytest.importorskip("tensorflow")
 
 NAMES = st.text(min_size=0, max_size=12).filter(lambda name: not any("\ud800" <= c <= "\udfff" for c in name))
 VALUES = st.one_of(

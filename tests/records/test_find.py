@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from tfprep.records.find import BYTES, FLOAT, INT64, NO_LIST, PADDING, find_features, find_in_one
 from tfprep.records.framing import walk
+
+tf = pytest.importorskip("tensorflow")
 
 RNG = np.random.default_rng(5)
 LISTS = {"bytes_list": BYTES, "float_list": FLOAT, "int64_list": INT64, None: NO_LIST}

@@ -6,10 +6,11 @@ import io
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from tfprep.errors import DatasetError, RecordError
 from tfprep.records import Frame, RecordWriter, format_index, frame, masked_crc, read_index, read_record, read_records
+
+tf = pytest.importorskip("tensorflow")
 
 GOLDEN_ABC = "0300000000000000b099490e6162636e57f121"
 """What `tf.io.TFRecordWriter` of TensorFlow 2.21 writes for b"abc"."""

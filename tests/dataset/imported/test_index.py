@@ -15,7 +15,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import tensorflow as tf
 from PIL import Image
 
 import tfprep
@@ -29,6 +28,8 @@ from tfprep.dataset.imported import scan, scanning
 from tfprep.dataset.manifest import seal
 from tfprep.dataset.verify import verify
 from tfprep.errors import BuildError, BuildLockedError, DatasetError
+
+tf = pytest.importorskip("tensorflow")
 
 RNG = np.random.default_rng(9)
 

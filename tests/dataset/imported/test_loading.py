@@ -8,7 +8,6 @@ import pickle
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 import tfprep
 from tests.dataset.imported.conftest import image_bytes, serialized, write
@@ -16,6 +15,8 @@ from tfprep import augment
 from tfprep.dataset import IndexOptions, index_tfrecords
 from tfprep.dataset.verify import verify
 from tfprep.errors import DatasetError, LoaderError, RecordError
+
+tf = pytest.importorskip("tensorflow")
 
 LISTS = {
     "image/object/class/text": tf.string,

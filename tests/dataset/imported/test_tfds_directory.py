@@ -14,6 +14,7 @@ import tfprep
 from tfprep.dataset import index_tfrecords
 from tfprep.errors import DatasetError
 
+pytest.importorskip("tensorflow")
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     tfds = pytest.importorskip("tensorflow_datasets")

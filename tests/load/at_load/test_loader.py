@@ -6,10 +6,11 @@ import itertools
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 import tfprep.load
 from tfprep.load import CutMix, MixUp, RandomCrop, RandomFlip
+
+tf = pytest.importorskip("tensorflow")
 
 CUTS = [RandomFlip(), RandomCrop(20, 25), RandomFlip(direction="vertical"), RandomCrop(19, 20)]
 RASTERS = ["image", "lossless", "mask", "depth", "clicks", "field"]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tfprep.load.tensorflow import private
-
 
 @pytest.fixture(params=["private names", "public names"])
 def names(request, monkeypatch):
+    from tfprep.load.tensorflow import private
+
     monkeypatch.setenv(private.PUBLIC_ONLY, str(int(request.param == "public names")))
     return request.param
