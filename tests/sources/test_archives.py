@@ -215,9 +215,9 @@ def test_a_damaged_deflated_member_is_a_reject(tmp_path):
 def test_options_are_checked():
     for options, reason in (
         ({"archives": "*.rar"}, r"to end in \.tar or \.zip"),
-        ({"fields": {"mask": "seg.png"}}, "to be \\(kind, ending\\)"),
+        ({"fields": {"mask": "seg.png"}}, "to be \\(kind, text\\)"),
         ({"fields": {"label": ("label", "cls")}}, "is an option of its own"),
-        ({"splits": sources.Fractions(train=1, stratify="label")}, "needs a label"),
+        ({"splits": sources.Fractions(train=1, stratify="label")}, "names no label field"),
         ({"archives": "{split}/*.tar", "splits": sources.Fractions(train=1)}, "already gives the splits"),
     ):
         with pytest.raises(RecipeError, match=reason):

@@ -345,11 +345,12 @@ def test_a_pattern_that_no_table_fits(tmp_path) -> None:
     [
         ({"table": "t.xlsx"}, r"expected table to end in .csv, .tsv, .jsonl, .ndjson, .parquet; got 't.xlsx'"),
         ({"table": "t"}, "expected table to end in"),
-        ({"fields": {"n": "n"}}, r"expected fields\['n'\] to be \(kind, column\)"),
+        ({"fields": {"n": "n"}}, r"expected fields\['n'\] to be \(kind, text\)"),
         ({"fields": {"n": ("number", "n")}}, "with a kind of image, mask, map, boxes, points, label, scalar, text"),
         ({"fields": {"image": ("image", "n")}}, "'image' is an option of its own: image='n'"),
         ({"classes": {"label": ("a",)}}, "'label' is neither"),
         ({"classes": {"image": ("a",)}}, "'image' is neither"),
+        ({"label": ("a", "b"), "classes": {"label": ("a", "b")}}, "the columns of label are the names of its classes"),
         ({"splits": 0.8}, "expected splits to be a column, Fractions"),
         ({"table": "{split}.csv", "splits": "set"}, "already gives the splits"),
         ({"splits": Fractions(train=1.0, stratify="label")}, "stratify='label' names no label field; those are none"),

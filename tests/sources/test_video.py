@@ -161,7 +161,10 @@ def sound(path):
         ({"videos": "*.mkv", "every": 0}, "number of frames from 1"),
         ({"videos": "*.mkv", "seconds": 0}, "a time above 0"),
         ({"videos": "*.m3u8", "every": 1}, r"to end in \.mp4"),
-        ({"videos": "*.mkv", "every": 1, "splits": sources.Fractions(train=1, group_by="PatientID")}, "no regular"),
+        (
+            {"videos": "*.mkv", "every": 1, "splits": sources.Fractions(train=1, group_by="PatientID")},
+            "give a regular expression",
+        ),
     ],
 )
 def test_wrong_options_are_named(options, message):

@@ -24,16 +24,15 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from tfprep.errors import RecipeError, SampleError, SourceError
-from tfprep.fields import KINDS, Kind, field_name_fault
-from tfprep.sources.cells import FILE_KINDS, label_cell, list_cell, number_cell, path_cell, sorted_classes, text_cell
-from tfprep.sources.folder import UNSPLIT, Splits, check_splits
+from tfprep.fields import KINDS, Kind
+from tfprep.sources.cells import FILE_KINDS, path_cell, sorted_classes, value_cell
+from tfprep.sources.folder import Splits, check_common, split_files, stratified_by
 from tfprep.sources.patterns import IMAGE_SUFFIXES, Holes, Pattern, compile_pattern
-from tfprep.sources.pixels import Pixels, check_pixels_option, pixel_decoders
+from tfprep.sources.pixels import Pixels, pixel_decoders
 from tfprep.sources.raw import Reference, open_raw, read_raw
-from tfprep.sources.source import Entry, FieldDecoder, Listing, check_classes, constructor_text, key_of
-from tfprep.sources.splits import Fractions, Row, check_split_name, split_rows
+from tfprep.sources.source import Entry, FieldDecoder, Listing, check_fields, constructor_text, key_of
+from tfprep.sources.splits import Row, check_split_name, split_rows
 from tfprep.sources.staging import CheckedFile, staged
-from tfprep.sources.walk import walk
 
 _MOST_CLASSES = 100_000
 """A label above this is no class number."""
@@ -97,27 +96,10 @@ class Archives:
                 f"Archives: expected image to be a tuple of endings, such as ('jpg', 'png'); got {self.image!r}"
             )
         object.__setattr__(self, "image", tuple(ending.lower().lstrip(".") for ending in self.image))
-        fields = {name: _checked_field(name, value) for name, value in dict(self.fields).items()}
-        object.__setattr__(self, "fields", fields)
-        if isinstance(self.splits, Fractions) and (
-            self.splits.stratify not in (None, "label") or self.splits.by_column
-        ):
-            raise RecipeError(
-                f"Archives: splits={self.splits!r}: stratify by 'label', and group by a regular expression"
-            )
-        stratify = self.splits.stratify if isinstance(self.splits, Fractions) else None
-        if stratify and "label" not in self.kinds():
-            raise RecipeError("Archives: stratify='label' needs a label")
-        plain = None if isinstance(self.splits, Fractions) else self.splits
+        fields = check_fields(self.fields, KINDS, ("image", "label"), "Archives", "('mask', 'seg.png')")
+        object.__setattr__(self, "fields", {name: (kind, text.lstrip(".")) for name, (kind, text) in fields.items()})
         by_split = compile_pattern(str(self.members), "Archives: members") if "split" in inside else pattern
-        object.__setattr__(self, "splits", self.splits if plain is None else check_splits(plain, by_split, "Archives"))
-        if isinstance(self.splits, Fractions) and "split" in by_split.holes:
-            raise RecipeError(
-                f"Archives: {{split}} in {by_split.text!r} already gives the splits; leave out {self.splits!r}"
-            )
-        if self.classes is not None:
-            object.__setattr__(self, "classes", check_classes(self.classes, "Archives: classes"))
-        object.__setattr__(self, "pixels", check_pixels_option(self.pixels, self.kinds(), "Archives"))
+        check_common(self, by_split, "label" in self.kinds())
 
     def kinds(self) -> dict[str, Kind]:
         """The kind of each field."""
@@ -131,29 +113,19 @@ class Archives:
 
     def scan(self, root: Path) -> Listing:
         """List the samples of all archives below `root`; see `Source.scan`."""
-        archives = self._archives(root)
+        archives = [(path, holes["split"]) for path, holes in split_files(root, self.archives, self.splits, "archive")]
         classes = {"label": self.classes or self._found_classes(root, archives)} if "label" in self.kinds() else {}
         files = ("image", *(name for name, (kind, _) in self.fields.items() if kind in FILE_KINDS))
         values = tuple(name for name in self.kinds() if name not in files)
         tally: Counter[str] = Counter()
-        stratified = isinstance(self.splits, Fractions) and self.splits.stratify is not None
         rows = partial(self._rows, root, archives, files, values, classes.get("label", ()))
-        entries = split_rows(rows, tally, self.splits, values.index("label") if stratified else None)
+        entries = split_rows(
+            rows, tally, self.splits, None if stratified_by(self.splits) is None else values.index("label")
+        )
         return Listing(self.kinds(), files, values, entries, classes, tally)
 
     def _pattern(self) -> Pattern:
         return compile_pattern(self.archives, "Archives: archives")
-
-    def _archives(self, root: Path) -> list[tuple[str, str]]:
-        """Path and split of each archive."""
-        found = [
-            (file.path, key_of(file.holes.get("split", UNSPLIT))) for file in walk(root, self._pattern(), Counter())
-        ]
-        if isinstance(self.splits, tuple) and "split" in self._pattern().holes:
-            found = [(path, split) for path, split in found if split in self.splits]
-        if not found:
-            raise SourceError(f"{root}: no archive fits {self.archives!r}")
-        return [(path, check_split_name(split, str(root / path))) for path, split in found]
 
     def _rows(
         self, root: Path, archives: list[tuple[str, str]], files: tuple[str, ...], values: tuple[str, ...],
@@ -202,14 +174,8 @@ class Archives:
 
     def _value(self, root: Path, sample: _Sample, name: str, ending: str, numbers: Mapping[str, int]) -> Any:
         """The value of a field that is no file, in the form that its kind has in a table."""
-        cell = sample.cell(root, ending)
-        kind = self.kinds()[name]
         try:
-            if kind == "label":
-                return None if cell is None else label_cell(cell, numbers)
-            if kind == "scalar":
-                return number_cell(cell, False)
-            return text_cell(cell) if kind == "text" else list_cell(cell)
+            return value_cell(sample.cell(root, ending), self.kinds()[name], numbers, None, False, False)
         except SourceError as error:
             raise SourceError(f"{root / sample.archive}: {sample.key}.{ending.partition(':')[0]}: {error}") from error
 
@@ -275,24 +241,6 @@ def split_name(name: str) -> tuple[str, str]:
     folder, slash, base = name.removeprefix("./").rpartition("/")
     stem, _, ending = base.partition(".")
     return f"{folder}{slash}{stem}", ending
-
-
-def _checked_field(name: str, value: Any) -> tuple[Kind, str]:
-    if not (
-        isinstance(value, tuple | list)
-        and len(value) == 2
-        and value[0] in KINDS
-        and isinstance(value[1], str)
-        and value[1]
-    ):
-        raise RecipeError(
-            f"Archives: expected fields[{name!r}] to be (kind, ending), such as ('mask', 'seg.png'); got {value!r}"
-        )
-    if fault := field_name_fault(name):
-        raise RecipeError(f"Archives: {fault}")
-    if name in ("image", "label"):
-        raise RecipeError(f"Archives: {name!r} is an option of its own: {name}={value[1]!r}")
-    return value[0], value[1].lstrip(".")
 
 
 COMPRESSED_SUFFIXES = (".gz", ".tgz", ".bz2", ".tbz2", ".xz", ".txz", ".zst")

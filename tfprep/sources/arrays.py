@@ -9,7 +9,7 @@ from __future__ import annotations
 import zipfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,11 +20,11 @@ from tfprep.errors import RecipeError, SourceError
 from tfprep.fields import Array, Kind, Size
 from tfprep.sources.archives import members
 from tfprep.sources.cells import sorted_classes
-from tfprep.sources.folder import UNSPLIT, Splits, check_splits, stratified_by
+from tfprep.sources.folder import UNSPLIT, Splits, check_common, stratified_by
 from tfprep.sources.patterns import compile_pattern
 from tfprep.sources.raw import Reference, open_raw
-from tfprep.sources.source import Entry, FieldDecoder, Listing, check_classes, constructor_text, key_of
-from tfprep.sources.splits import Fractions, Row, check_split_name, split_rows
+from tfprep.sources.source import Entry, FieldDecoder, Listing, constructor_text, key_of
+from tfprep.sources.splits import Row, check_split_name, split_rows
 from tfprep.sources.staging import CheckedFile, staged
 from tfprep.sources.walk import walk
 
@@ -85,14 +85,7 @@ class Arrays:
                     f"Arrays: expected a file such as 'x.npy', or 'data.npz:x' for one array of it; got {text!r}"
                 )
         pattern = compile_pattern(self.image.replace(":", "/"), "Arrays: image")
-        if isinstance(self.splits, Fractions) and self.splits.stratify is not None:
-            if self.splits.stratify != "label" or self.label is None:
-                raise RecipeError(f"Arrays: stratify={self.splits.stratify!r} names no label field")
-            check_splits(replace(self.splits, stratify=None), pattern, "Arrays")
-        else:
-            object.__setattr__(self, "splits", check_splits(self.splits, pattern, "Arrays"))
-        if self.classes is not None:
-            object.__setattr__(self, "classes", check_classes(self.classes, "Arrays: classes"))
+        check_common(self, pattern, self.label is not None)
 
     def kinds(self) -> dict[str, Kind]:
         """The kind of each field."""

@@ -10,17 +10,15 @@ import os
 import posixpath
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeAlias
 
 from tfprep.errors import DatasetError, SourceError
 from tfprep.fields import Kind
 from tfprep.sources.patterns import Template
-from tfprep.sources.raw import parse_reference
 from tfprep.sources.rows import RawCell
-from tfprep.sources.source import Entry, class_name_fault, key_of
-from tfprep.sources.splits import Row
+from tfprep.sources.source import class_name_fault, key_of
 from tfprep.storage.address import parse_url
 
 _WHOLE_NUMBER = re.compile(r"[+-]?[0-9]+")
@@ -165,119 +163,66 @@ def _class_number(name: str, numbers: Mapping[str, int]) -> int:
     raise SourceError(f"{name!r} is none of the {len(numbers)} classes: {known}")
 
 
-def placed(path: str, places: Mapping[str, str]) -> str:
-    """Return the path of the image that `**/NAME` stands for; other paths as they are."""
-    name = path.removeprefix("**/")
-    return path if name == path else places.get(key_of(name), name)
-
-
-FILE_KINDS = ("image", "mask", "map")
+FILE_KINDS: tuple[Kind, ...] = ("image", "mask", "map")
 """The kinds of field that are read from files."""
-
-Cells = Mapping[str, Sequence[Any]]
 ColumnNames: TypeAlias = str | tuple[str, ...]
+Cells: TypeAlias = Mapping[str, Any]
+"""The cells of a row by column."""
 
 
-def columns_of(columns: ColumnNames) -> tuple[str, ...]:
-    """Return one column, or several, as a tuple."""
-    return (columns,) if isinstance(columns, str) else columns
+def value_cell(
+    cell: Any, kind: Kind, numbers: Mapping[str, int], separator: str | None, whole: bool, comma: bool
+) -> Any:
+    """Return the value of a field that is no file. The options are those of `label_cell` and `number_cell`."""
+    if kind == "label":
+        return label_cell(cell, numbers, separator)
+    if kind == "scalar":
+        return number_cell(cell, whole, comma)
+    return text_cell(cell) if kind == "text" else list_cell(cell)
 
 
-def path_template(text: str) -> Template:
-    """Return what makes a path of a row's cells: one column, or literal text and columns in braces (`images/{id}.jpg`)."""
-    template = Template.parse(text)
-    return template if template.holes else Template(((True, text),))
-
-
-def path_columns(template: Template, by_file: bool) -> list[str]:
-    """Return the columns that a path is made of; `by_file` as in `Columns`."""
-    return [name for name in template.holes if not (by_file and name == "split")]
+def read_cell(cells: Cells, column: str, convert: Callable[..., Any], *options: Any) -> Any:
+    """Return the value of a row's cell; the SourceError of a wrong one names the column."""
+    try:
+        return convert(cells[column], *options)
+    except SourceError as error:
+        raise SourceError(f"{column!r}: {error}") from error
 
 
 @dataclass(frozen=True)
-class Columns:
-    """The meaning of each column.
+class CellPath:
+    """A path that is made of cells: that in one column, or text with columns in braces (`images/{id}.jpg`).
 
-    `files` are the fields with a file, `values` the others with kind and column, or the columns of the classes of a label;
-    `numbers` the class numbers by label field, `single` the label fields of several columns of which each row has one; `whole`
-    the scalar fields of whole numbers; `key`, `split` and `group` are columns. `separator` divides the classes in a cell of
-    `label`. With `by_file`, `{split}` in a path is what it stands for in the path of the table, and no column.
-    `places` gives the path of an image in any folder by its name.
+    `{split}` is the split of the table where `by_file`, else a column. `places` gives the path of the image in any folder that
+    `**/NAME` stands for, by its name (`tfprep.sources.walk.image_places`).
     """
 
-    files: Mapping[str, Template]
-    values: Mapping[str, tuple[Kind, ColumnNames]]
-    numbers: Mapping[str, Mapping[str, int]]
-    whole: frozenset[str]
-    single: frozenset[str]
-    separator: str | None
-    key: str | None
-    split: str | None
-    group: str | None
-    by_file: bool = False
-    places: Mapping[str, str] = field(default_factory=dict)
+    template: Template
+    by_file: bool
+    places: Mapping[str, str]
 
-    def needed(self) -> list[str]:
-        """Every column that is read."""
-        of_files = [column for path in self.files.values() for column in path_columns(path, self.by_file)]
-        of_values = [column for _, columns in self.values.values() for column in columns_of(columns)]
-        return [*of_files, *of_values, *filter(None, (self.key, self.split, self.group))]
+    @staticmethod
+    def parse(text: str, by_file: bool, places: Mapping[str, str] | None = None) -> CellPath:
+        template = Template.parse(text)
+        return CellPath(template if template.holes else Template(((True, text),)), by_file, places or {})
 
-    def row(self, cells: Cells, row: int, split: str, place: str, comma: bool = False) -> Row:
-        """The entry of a row, and its group. `place` is the key of an image that has no path; `comma` as in `number_cell`.
+    @cached_property
+    def columns(self) -> list[str]:
+        """The columns that the path is made of."""
+        return [name for name in self.template.holes if not (self.by_file and name == "split")]
 
-        Raises:
-            SourceError: A cell is not what it should be; the message names the column, or the field of a file.
-        """
-        files = tuple(self._path(name, path, cells, row, split) for name, path in self.files.items())
-        values = tuple(
-            _read_cell(partial(self._value, name, kind, comma), column, cells, row)
-            if isinstance(column, str)
-            else self._flags(name, column, cells, row)
-            for name, (kind, column) in self.values.items()
-        )
-        path = parse_reference(files[0])
-        key = (
-            key_of(place if path.member else files[0])
-            if self.key is None
-            else _read_cell(name_cell, self.key, cells, row)
-        )
-        split = split if self.split is None else _read_cell(name_cell, self.split, cells, row)
-        group = None if self.group is None else _read_cell(name_cell, self.group, cells, row)
-        return Entry(key, split, files, values), group
-
-    def _path(self, name: str, path: Template, cells: Cells, row: int, split: str) -> str:
-        columns = path_columns(path, self.by_file)
-        alone = cells[columns[0]][row] if columns and len(path.tokens) == 1 else None
-        if isinstance(alone, RawCell):
+    def fill(self, cells: Cells, split: str, field: str) -> str:
+        """Return the path for a row. Raises SourceError, which names the field, if it is none below the root."""
+        if len(self.template.tokens) == 1 and self.columns and isinstance(alone := cells[self.columns[0]], RawCell):
             return alone.reference
         try:
-            text = path.fill(lambda part: path_part(cells[part][row]) if part in columns else split)
-            return path_cell(placed(text, self.places))
+            path = self.template.fill(
+                lambda name: split if self.by_file and name == "split" else path_part(cells[name])
+            )
+            name = path.removeprefix("**/")
+            return path_cell(path if name == path else self.places.get(key_of(name), name))
         except SourceError as error:
-            raise SourceError(f"{name!r}: {error}") from error
-
-    def _flags(self, name: str, columns: tuple[str, ...], cells: Cells, row: int) -> Any:
-        """The number of the class whose column says 1, or the numbers of all of them; None if a cell is empty."""
-        flags = [_read_cell(flag_cell, column, cells, row) for column in columns]
-        if None in flags:
-            return None
-        found = [self.numbers[name][column] for column, flag in zip(columns, flags, strict=True) if flag]
-        return found[0] if name in self.single else found
-
-    def _value(self, name: str, kind: Kind, comma: bool, cell: Any) -> Any:
-        if kind == "label":
-            return label_cell(cell, self.numbers[name], self.separator if name == "label" else None)
-        if kind == "scalar":
-            return number_cell(cell, name in self.whole, comma)
-        return text_cell(cell) if kind == "text" else list_cell(cell)
-
-
-def _read_cell(convert: Callable[[Any], Any], column: str, cells: Cells, row: int) -> Any:
-    try:
-        return convert(cells[column][row])
-    except SourceError as error:
-        raise SourceError(f"{column!r}: {error}") from error
+            raise SourceError(f"{field!r}: {error}") from error
 
 
 def path_part(cell: Any) -> str:

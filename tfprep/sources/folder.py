@@ -65,12 +65,9 @@ class Folder:
         pattern = self._pattern()
         if self.labels and not {"split", "label"} <= pattern.holes:
             raise RecipeError(f"Folder: labels need {{split}} and {{label}} in the pattern; got image={self.image!r}")
-        object.__setattr__(self, "splits", check_splits(self.splits, pattern, "Folder"))
-        object.__setattr__(self, "pixels", check_pixels_option(self.pixels, self.kinds(), "Folder"))
-        if self.classes is not None:
-            if "label" not in pattern.holes:
-                raise RecipeError(f"Folder: classes need {{label}} in the pattern; got image={self.image!r}")
-            object.__setattr__(self, "classes", check_classes(self.classes, "Folder: classes"))
+        if self.classes is not None and "label" not in pattern.holes:
+            raise RecipeError(f"Folder: classes need {{label}} in the pattern; got image={self.image!r}")
+        check_common(self, pattern)
 
     def kinds(self) -> dict[str, Kind]:
         """The kind of each field."""
@@ -166,6 +163,8 @@ paths with `{split}`."""
 DICOM_GROUPS = ("PatientID", "StudyInstanceUID", "SeriesInstanceUID")
 """Elements of DICOM's header that `Fractions(group_by=...)` takes: all images of one patient, study or series are in one
 split."""
+_OF_HEADERS = ("Folder", "Paired")
+"""The sources that read headers for these groups."""
 
 UNSPLIT = "train"
 """The split of all samples if nothing splits them."""
@@ -179,25 +178,34 @@ class ListedImage(NamedTuple):
     values: tuple[int, ...]
 
 
-def check_splits(splits: Any, pattern: Pattern, where: str) -> Splits:
-    """`splits`, with a list of names made a tuple, where it agrees with the image pattern."""
-    by_folder = "split" in pattern.holes
-    if isinstance(splits, Fractions):
-        _check_fractions(splits, pattern, where)
-        if by_folder:
-            raise RecipeError(
-                f"{where}: {{split}} in {pattern.text!r} already gives the splits; leave out {splits!r} or {{split}}"
-            )
-        return splits
-    if splits is None:
-        return None
-    if is_split_pattern(splits) and not by_folder:
-        return compile_pattern(splits, f"{where}: splits").text
-    if not isinstance(splits, tuple | list) or not all(isinstance(name, str) for name in splits):
-        raise RecipeError(f"{where}: expected splits to be Fractions(...) or a tuple of names; got {splits!r}")
-    if not by_folder:
-        raise RecipeError(f"{where}: splits={tuple(splits)!r} names folders, but {pattern.text!r} has no {{split}}")
-    return tuple(splits)
+def check_common(source: Any, pattern: Pattern, labelled: bool | None = None) -> None:
+    """Check `splits`, and `classes` and `pixels` where a source has them; lists become tuples. Raises RecipeError.
+
+    Args:
+        source: The source, a frozen dataclass.
+        pattern: The pattern that may give the splits.
+        labelled: Whether samples have a label; by default whether the pattern has `{label}`.
+    """
+    where = type(source).__name__
+    labelled = "label" in pattern.holes if labelled is None else labelled
+    object.__setattr__(source, "splits", _check_splits(source.splits, pattern, where, labelled))
+    if getattr(source, "classes", None) is not None:
+        object.__setattr__(source, "classes", check_classes(source.classes, f"{where}: classes"))
+    if hasattr(source, "pixels"):
+        object.__setattr__(source, "pixels", check_pixels_option(source.pixels, source.kinds(), where))
+
+
+def split_files(root: Path, text: str, splits: Any, what: str) -> list[tuple[str, dict[str, str]]]:
+    """Return each file that fits a pattern, with its placeholders, `split` among them. SourceError if there is none."""
+    pattern = compile_pattern(text, what)
+    files = [(found.path, {"split": UNSPLIT, **found.holes}) for found in walk(root, pattern, Counter())]
+    if isinstance(splits, tuple) and "split" in pattern.holes:
+        files = [(path, holes) for path, holes in files if holes["split"] in splits]
+    if not files:
+        raise SourceError(f"{root}: no {what} fits {text!r}; say where it lies, or give the right folder with --data")
+    for path, holes in files:
+        holes["split"] = check_split_name(key_of(holes["split"]), str(root / path))
+    return files
 
 
 def stratified_by(splits: Splits) -> int | None:
@@ -282,17 +290,35 @@ def _number(root: Path, found: MatchedFile, numbers: dict[str, int]) -> int:
     return number
 
 
-def _check_fractions(fractions: Fractions, pattern: Pattern, where: str) -> None:
-    if fractions.by_column and fractions.group_by not in DICOM_GROUPS:
-        raise RecipeError(
-            f"{where}: group_by={fractions.group_by!r} would be a column, which only a Table has; give a regular "
-            f"expression with a group, such as r'^(.*)_', a function of the key, or for DICOM one of {', '.join(DICOM_GROUPS)}"
-        )
-    if fractions.stratify is not None and (fractions.stratify != "label" or "label" not in pattern.holes):
-        raise RecipeError(
-            f"{where}: stratify={fractions.stratify!r} names no label field; only stratify='label' with {{label}} in the "
-            f"pattern is one, and the pattern is {pattern.text!r}"
-        )
+def _check_splits(splits: Any, pattern: Pattern, where: str, labelled: bool) -> Splits:
+    """`splits`, with a list of names made a tuple, where it agrees with the image pattern."""
+    by_folder = "split" in pattern.holes
+    if isinstance(splits, Fractions):
+        if splits.by_column and not (splits.group_by in DICOM_GROUPS and where in _OF_HEADERS):
+            raise RecipeError(
+                f"{where}: group_by={splits.group_by!r} would be a column, which only a Table has; give a regular expression "
+                f"with a group, such as r'^(.*)_', a function of the key, or for DICOM one of {', '.join(DICOM_GROUPS)} in a "
+                f"{' or '.join(_OF_HEADERS)}"
+            )
+        if splits.stratify is not None and (splits.stratify != "label" or not labelled):
+            raise RecipeError(
+                f"{where}: stratify={splits.stratify!r} names no label field; only stratify='label' is one, where each sample "
+                f"has one class, as with {{label}} in the pattern of a Folder; the pattern is {pattern.text!r}"
+            )
+        if by_folder:
+            raise RecipeError(
+                f"{where}: {{split}} in {pattern.text!r} already gives the splits; leave out {splits!r} or {{split}}"
+            )
+        return splits
+    if splits is None:
+        return None
+    if is_split_pattern(splits) and not by_folder:
+        return compile_pattern(splits, f"{where}: splits").text
+    if not isinstance(splits, tuple | list) or not all(isinstance(name, str) for name in splits):
+        raise RecipeError(f"{where}: expected splits to be Fractions(...) or a tuple of names; got {splits!r}")
+    if not by_folder:
+        raise RecipeError(f"{where}: splits={tuple(splits)!r} names folders, but {pattern.text!r} has no {{split}}")
+    return tuple(splits)
 
 
 def _nothing(root: Path, pattern: Pattern) -> str:

@@ -13,16 +13,14 @@ import numpy as np
 
 from tfprep import images
 from tfprep.errors import RecipeError, SampleError, SourceError
-from tfprep.fields import Array, Kind, Size, field_name_fault
-from tfprep.sources.folder import Splits, check_splits, class_names, dicom_group, fitting, listed_images, stratified_by
+from tfprep.fields import Array, Kind, Size
+from tfprep.sources.cells import FILE_KINDS
+from tfprep.sources.folder import Splits, check_common, class_names, dicom_group, fitting, listed_images, stratified_by
 from tfprep.sources.patterns import Pattern, compile_pattern
-from tfprep.sources.pixels import Pixels, check_pixels_option, pixel_decoders
-from tfprep.sources.source import Entry, FieldDecoder, Listing, check_classes, constructor_text, key_of
+from tfprep.sources.pixels import Pixels, pixel_decoders
+from tfprep.sources.source import Entry, FieldDecoder, Listing, check_fields, constructor_text, key_of
 from tfprep.sources.splits import Row, split_rows
 from tfprep.sources.walk import Companions, walk
-
-FILE_KINDS: tuple[Kind, ...] = ("image", "mask", "map")
-"""The kinds of field that are read from files."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -62,16 +60,14 @@ class Paired:
 
     def __post_init__(self) -> None:
         image = compile_pattern(self.image, "Paired: image")
-        fields = {name: _checked_field(name, value) for name, value in dict(self.fields).items()}
+        fields = check_fields(self.fields, FILE_KINDS, ("image", "mask", "label"), "Paired", "('map', 'depth/*.png')")
         object.__setattr__(self, "fields", fields)
-        object.__setattr__(self, "splits", check_splits(self.splits, image, "Paired"))
-        object.__setattr__(self, "classes", check_classes(self.classes, "Paired: classes"))
         if self.classes and self.mask is None:
             raise RecipeError("Paired: classes name the numbers of the mask; there is no mask")
         if (self.numbers or self.palette) and self.mask is None:
             raise RecipeError("Paired: numbers and palette are about the mask; there is no mask")
         check_numbers(self.numbers, self.palette, "Paired")
-        object.__setattr__(self, "pixels", check_pixels_option(self.pixels, self.kinds(), "Paired"))
+        check_common(self, image)
         if not self._others():
             raise RecipeError("Paired: expected a mask or fields beside the image; images alone are a Folder")
         for name, pattern in self._others().items():
@@ -130,21 +126,6 @@ class Paired:
                 tally[f"{name} without its image"] = orphans
 
     __repr__ = constructor_text
-
-
-def _checked_field(name: str, value: object) -> tuple[Kind, str]:
-    if not (
-        isinstance(value, (tuple, list)) and len(value) == 2 and value[0] in FILE_KINDS and isinstance(value[1], str)
-    ):
-        raise RecipeError(
-            f"Paired: expected fields[{name!r}] to be (kind, pattern) with a kind of {', '.join(FILE_KINDS)}, such as "
-            f"('map', 'depth/*.png'); got {value!r}"
-        )
-    if fault := field_name_fault(name):
-        raise RecipeError(f"Paired: {fault}")
-    if name in ("image", "mask", "label"):
-        raise RecipeError(f"Paired: {name!r} is a field of its own, not one of fields; got fields[{name!r}]={value!r}")
-    return value[0], value[1]
 
 
 def _check_holes(name: str, pattern: Pattern, image: Pattern) -> None:

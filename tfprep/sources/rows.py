@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import codecs
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import islice
@@ -46,6 +46,30 @@ class RowBatch(NamedTuple):
 
     numbers: Sequence[int]
     columns: Mapping[str, Sequence[Any]]
+
+
+class TableRow(NamedTuple):
+    """A row of one of several tables.
+
+    Attributes:
+        file: The table.
+        path: Its path relative to the root.
+        number: The number of the row.
+        cells: The cells by column.
+        split: The split of the table.
+        comma: Whether numbers may be written as 0,5.
+    """
+
+    file: Path
+    path: str
+    number: int
+    cells: dict[str, Any]
+    split: str
+    comma: bool
+
+    def place(self) -> str:
+        """Name the row for a message."""
+        return f"{self.file}: row {self.number}"
 
 
 class _Format(NamedTuple):
@@ -77,6 +101,16 @@ def batches(path: Path, columns: Sequence[str]) -> Iterator[RowBatch]:
             raise SourceError(f"{path}: {problem} {column!r}; {known}")
     with _arrow_errors(path):
         yield from _FORMATS[path.suffix.lower()].batches(path, list(dict.fromkeys(columns)))
+
+
+def table_rows(root: Path, tables: Iterable[tuple[str, str]], columns: Sequence[str]) -> Iterator[TableRow]:
+    """Yield the rows of tables, of which each is given with its split; see `batches`."""
+    for path, split in tables:
+        file = root / path
+        comma = decimal_comma(file)
+        for batch in batches(file, columns):
+            for number, *cells in zip(batch.numbers, *batch.columns.values(), strict=True):
+                yield TableRow(file, path, number, dict(zip(batch.columns, cells, strict=True)), split, comma)
 
 
 # --- CSV and TSV ----------------------------------------------------------------------------------------------------

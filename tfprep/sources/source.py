@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from tfprep.errors import RecipeError, SampleError
-from tfprep.fields import Kind, Size
+from tfprep.fields import Kind, Size, field_name_fault
 from tfprep.sources.raw import Read, read_raw
 
 
@@ -154,6 +154,32 @@ def check_classes(classes: Any, where: str) -> tuple[str, ...]:
     if twice:
         raise RecipeError(f"{where}: expected each class once; {', '.join(map(repr, twice))} comes twice")
     return names
+
+
+def check_fields(
+    fields: Any, kinds: tuple[Kind, ...], own: tuple[str, ...], where: str, example: str
+) -> dict[str, tuple[Kind, str]]:
+    """Return further fields, each with its kind and where it comes from. RecipeError unless they are that.
+
+    Args:
+        fields: The option.
+        kinds: The kinds that are allowed.
+        own: The fields that have options of their own.
+        where: The name of the source.
+        example: What a message gives for an example of a kind and text.
+    """
+    checked: dict[str, tuple[Kind, str]] = {}
+    for name, value in dict(fields).items():
+        pair = isinstance(value, tuple | list) and len(value) == 2 and isinstance(value[1], str)
+        if not pair or value[0] not in kinds or not value[1]:
+            rule = f"{where}: expected fields[{name!r}] to be (kind, text) with a kind of {', '.join(kinds)}"
+            raise RecipeError(f"{rule}, such as {example}; got {value!r}")
+        if fault := field_name_fault(name):
+            raise RecipeError(f"{where}: {fault}")
+        if name in own:
+            raise RecipeError(f"{where}: {name!r} is an option of its own: {name}={value[1]!r}")
+        checked[name] = value[0], value[1]
+    return checked
 
 
 def class_name_fault(name: str) -> str:

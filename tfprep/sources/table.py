@@ -4,39 +4,39 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 
 from tfprep.boxes import BoxFormat, check_box_format
 from tfprep.errors import RecipeError, SourceError
-from tfprep.fields import KINDS, Array, Kind, field_name_fault
+from tfprep.fields import KINDS, Kind
 from tfprep.seeding import sample_hash
 from tfprep.sources.annotations.objects import TableBoxes, warn_if_relative
 from tfprep.sources.cells import (
     FILE_KINDS,
+    CellPath,
     ColumnNames,
-    Columns,
     class_cell,
-    columns_of,
     flag_cell,
     is_whole,
-    path_columns,
-    path_template,
+    name_cell,
+    read_cell,
     sorted_classes,
+    value_cell,
 )
-from tfprep.sources.folder import UNSPLIT
+from tfprep.sources.folder import UNSPLIT, split_files
 from tfprep.sources.patterns import Pattern, compile_pattern
 from tfprep.sources.pixels import Pixels, check_pixels_option, pixel_decoders
-from tfprep.sources.rows import TABLE_SUFFIXES, RowBatch, batches, decimal_comma, declared_classes, latin_1_notes
-from tfprep.sources.source import FieldDecoder, Listing, check_classes, constructor_text, key_of
+from tfprep.sources.raw import parse_reference
+from tfprep.sources.rows import TABLE_SUFFIXES, RowBatch, TableRow, batches, declared_classes, latin_1_notes, table_rows
+from tfprep.sources.source import Entry, FieldDecoder, Listing, check_classes, check_fields, constructor_text, key_of
 from tfprep.sources.splits import Fractions, Row, check_split_name, is_split_pattern, split_rows
-from tfprep.sources.walk import image_places, walk
+from tfprep.sources.walk import image_places
 
 
 @dataclass(frozen=True, repr=False)
@@ -97,12 +97,14 @@ class Table:
         pattern = self._pattern()
         if pattern.suffix not in TABLE_SUFFIXES:
             raise RecipeError(f"Table: expected table to end in {', '.join(TABLE_SUFFIXES)}; got {self.table!r}")
-        fields = {name: _checked_field(name, value) for name, value in dict(self.fields).items()}
+        fields = check_fields(self.fields, KINDS, ("image", "label"), "Table", "('scalar', 'age')")
         object.__setattr__(self, "fields", fields)
         classes = {
             name: check_classes(names, f"Table: classes[{name!r}]") for name, names in dict(self.classes).items()
         }
         object.__setattr__(self, "classes", classes)
+        if "label" in classes and isinstance(self.label, tuple):
+            raise RecipeError("Table: the columns of label are the names of its classes; leave out classes['label']")
         for name in classes:
             if self.kinds().get(name) not in ("label", "mask"):
                 raise RecipeError(f"Table: classes name the numbers of a label or a mask; {name!r} is neither")
@@ -114,38 +116,35 @@ class Table:
 
     def scan(self, root: Path) -> Listing:
         """List the rows; see `Source.scan`."""
-        tables = self._tables(root)
-        survey = _survey(root, tables, self._surveyed(), self.separator)
-        classes = {**survey.classes, **self.classes}
-        columns = self._columns(root, survey, classes)
-        tally = Counter(latin_1_notes(root, [path for path, _ in tables]))
-        rows = partial(_rows, root, tables, columns)
+        pattern = self._pattern()
+        files = (
+            split_files(root, self.table, self.splits, "table") if pattern.holes else [(self.table, {"split": UNSPLIT})]
+        )
+        rows = _Rows(self, root, [(path, holes["split"]) for path, holes in files])
+        tally = Counter(latin_1_notes(root, [path for path, _ in files]))
+        names = list(rows.values)
         stratify = self.splits.stratify if isinstance(self.splits, Fractions) else None
-        label = None if stratify is None else list(columns.values).index(stratify)
-        entries = split_rows(rows, tally, self.splits, label)
+        entries = split_rows(rows.all, tally, self.splits, None if stratify is None else names.index(stratify))
         if not self.box_format.startswith("rel_"):
-            boxes = {n: list(columns.values).index(n) for n, kind in self.kinds().items() if kind == "boxes"}
+            boxes = {name: names.index(name) for name, kind in self.kinds().items() if kind == "boxes"}
             entries = warn_if_relative(entries, boxes, self.box_format)
-        return Listing(self.kinds(), tuple(columns.files), tuple(columns.values), entries, classes, tally)
+        return Listing(self.kinds(), tuple(rows.files), tuple(names), entries, rows.classes, tally)
 
     def image_columns(self) -> tuple[str, ...]:
         """Return the columns that the images' paths are made of."""
-        return tuple(path_columns(path_template(self.image), self._by_file()))
+        return tuple(CellPath.parse(self.image, "split" in self._pattern().holes).columns)
 
     def _pattern(self) -> Pattern:
         return compile_pattern(self.table, "Table: table")
 
-    def _by_file(self) -> bool:
-        return "split" in self._pattern().holes
-
-    def _sources(self) -> dict[str, tuple[Kind, ColumnNames]]:
+    def sources(self) -> dict[str, tuple[Kind, ColumnNames]]:
         """Every field's kind, and its column or columns, or path with columns in braces."""
         label: dict[str, tuple[Kind, ColumnNames]] = {} if self.label is None else {"label": ("label", self.label)}
         return {"image": ("image", self.image), **label, **self.fields}
 
     def kinds(self) -> dict[str, Kind]:
         """The kind of each field."""
-        return {name: kind for name, (kind, _) in self._sources().items()}
+        return {name: kind for name, (kind, _) in self.sources().items()}
 
     def decoders(self) -> dict[str, FieldDecoder]:
         """The decoders of boxes, and of images that do not become 8-bit RGB."""
@@ -153,79 +152,117 @@ class Table:
         read: dict[str, FieldDecoder] = {name: TableBoxes(name, self.box_format, self.outside) for name in boxes}
         return read | pixel_decoders(self.pixels)
 
-    def _surveyed(self) -> dict[str, tuple[Kind, ColumnNames]]:
-        """The fields whose whole column must be read first."""
-        return {
-            name: (kind, column)
-            for name, (kind, column) in self._sources().items()
-            if (kind == "label" and name not in self.classes) or kind == "scalar"
-        }
-
-    def _columns(self, root: Path, survey: _Survey, classes: Mapping[str, tuple[str, ...]]) -> Columns:
-        sources = self._sources().items()
-        return Columns(
-            files={name: path_template(str(text)) for name, (kind, text) in sources if kind in FILE_KINDS},
-            values={name: (kind, column) for name, (kind, column) in sources if kind not in FILE_KINDS},
-            numbers={name: {c: n for n, c in enumerate(names)} for name, names in classes.items()},
-            whole=survey.whole,
-            single=survey.single,
-            separator=self.separator,
-            places=image_places(root, self.image),
-            key=self.key,
-            split=self.splits if isinstance(self.splits, str) and not is_split_pattern(self.splits) else None,
-            group=str(self.splits.group_by) if isinstance(self.splits, Fractions) and self.splits.by_column else None,
-            by_file=self._by_file(),
-        )
-
-    def _tables(self, root: Path) -> list[tuple[str, str]]:
-        """(path relative to the root, split) of each table file."""
-        pattern = self._pattern()
-        if not pattern.holes:
-            return [(self.table, UNSPLIT)]
-        found = [(file.path, key_of(file.holes.get("split", UNSPLIT))) for file in walk(root, pattern, Counter())]
-        if isinstance(self.splits, tuple):
-            found = [(path, split) for path, split in found if split in self.splits]
-        if not found:
-            raise SourceError(f"{root}: no table fits {self.table!r}")
-        return found
-
     __repr__ = constructor_text
 
 
-class _Survey(NamedTuple):
-    """Class names by label field, the scalar fields that are whole numbers, and the label fields of several columns of which
-    each row has one: facts about whole columns."""
+class _Rows:
+    """The rows of the tables as entries, each table with its split."""
 
-    classes: dict[str, tuple[str, ...]]
-    whole: frozenset[str]
-    single: frozenset[str]
+    def __init__(self, options: Table, root: Path, tables: list[tuple[str, str]]) -> None:
+        self._options, self._root, self._tables = options, root, tables
+        places, by_file = image_places(root, options.image), "split" in compile_pattern(options.table, "Table").holes
+        self.files: dict[str, CellPath] = {}
+        self.values: dict[str, tuple[Kind, tuple[str, ...]]] = {}
+        for name, (kind, column) in options.sources().items():
+            if kind in FILE_KINDS:
+                self.files[name] = CellPath.parse(str(column), by_file, places)
+            else:
+                self.values[name] = kind, (column,) if isinstance(column, str) else column
+        splits = options.splits
+        self._split = splits if isinstance(splits, str) and not is_split_pattern(splits) else None
+        self._group = str(splits.group_by) if isinstance(splits, Fractions) and splits.by_column else None
+        of_files = [column for path in self.files.values() for column in path.columns]
+        of_values = [column for _, columns in self.values.values() for column in columns]
+        self._columns = [*of_files, *of_values, *filter(None, (options.key, self._split, self._group))]
+        self._survey()
+
+    def _survey(self) -> None:
+        """Find what only whole columns say: class names, scalars that are whole numbers, and labels of one class a row."""
+        options = self._options
+        labels = [name for name, (kind, _) in self.values.items() if kind == "label" and name not in options.classes]
+        declared: dict[str, tuple[str, ...]] = {}
+        for name in labels:
+            columns = self.values[name][1]
+            names = columns if isinstance(options.label, tuple) and name == "label" else self._declared(columns[0])
+            declared |= {} if names is None else {name: names}
+        found: dict[str, set[str]] = {name: set() for name in labels if name not in declared}
+        self._single = {"label"} if isinstance(options.label, tuple) else set()
+        self._whole = {name for name, (kind, _) in self.values.items() if kind == "scalar"}
+        surveyed = [column for name in (*found, *self._whole, *self._single) for column in self.values[name][1]]
+        for path, _ in self._tables if surveyed else ():
+            for batch in batches(self._root / path, surveyed):
+                for name, classes in found.items():
+                    separator = options.separator if name == "label" else None
+                    _add_classes(classes, self._root / path, batch, self.values[name][1][0], separator)
+                self._whole -= {n for n in self._whole if not all(map(is_whole, batch.columns[self.values[n][1][0]]))}
+                self._single -= {name for name in self._single if not _one_each(batch, self.values[name][1])}
+        self.classes = {name: sorted_classes(names) for name, names in found.items()} | declared | dict(options.classes)
+        self._numbers = {name: {c: number for number, c in enumerate(names)} for name, names in self.classes.items()}
+
+    def _declared(self, column: str) -> tuple[str, ...] | None:
+        """The class names of a column as the files give them. Raises SourceError if two files differ."""
+        of_files = {path: declared_classes(self._root / path, column) for path, _ in self._tables}
+        first, *_ = of_files
+        for path, names in of_files.items():
+            if names != of_files[first]:
+                raise SourceError(f"{self._root / path}: {column!r} has other class names than in {first}")
+        return of_files[first]
+
+    def all(self, tally: Counter[str]) -> Iterator[Row]:
+        """Yield one row at a time; SourceError at the end if there was none, or if two rows have one key."""
+        del tally  # a table has nothing to pass over
+        hashes = array("Q")
+        splits: set[str] = set()
+        for place, (entry, group) in self._numbered():
+            if entry.split not in splits:
+                splits.add(check_split_name(entry.split, place()))
+            hashes.append(sample_hash(0, entry.key))
+            yield entry, group
+        if not hashes:
+            raise SourceError(f"{self._root}: no rows in {', '.join(path for path, _ in self._tables)}")
+        values, counts = np.unique(np.frombuffer(hashes, np.uint64), return_counts=True)
+        twice = set(values[counts > 1].tolist())
+        first: dict[str, str] = {}
+        for place, (entry, _) in self._numbered() if twice else ():  # read again, to name the rows
+            row = place()
+            if sample_hash(0, entry.key) in twice and first.setdefault(entry.key, row) != row:
+                raise SourceError(
+                    f"{row} has the key {entry.key!r} of {first[entry.key]}; a sample is one row: merge them, or give a "
+                    "column of unique keys (key=)"
+                )
+
+    def _numbered(self) -> Iterator[tuple[Callable[[], str], Row]]:
+        """Yield what names each row in messages, and its entry with its group."""
+        for row in table_rows(self._root, self._tables, self._columns):
+            try:
+                yield row.place, self._row(row)
+            except SourceError as error:
+                raise SourceError(f"{row.place()}, {error}") from error
+
+    def _row(self, row: TableRow) -> Row:
+        """The entry of a row, and its group. SourceError names the column, or the field of a file."""
+        files = tuple([path.fill(row.cells, row.split, name) for name, path in self.files.items()])
+        values = tuple([self._value(name, kind, columns, row) for name, (kind, columns) in self.values.items()])
+        key = key_of(f"{row.path}/{row.number}" if parse_reference(files[0]).member else files[0])
+        if self._options.key is not None:
+            key = read_cell(row.cells, self._options.key, name_cell)
+        split = row.split if self._split is None else read_cell(row.cells, self._split, name_cell)
+        group = None if self._group is None else read_cell(row.cells, self._group, name_cell)
+        return Entry(key, split, files, values), group
+
+    def _value(self, name: str, kind: Kind, columns: tuple[str, ...], row: TableRow) -> Any:
+        numbers, separator = self._numbers.get(name, {}), self._options.separator if name == "label" else None
+        if not isinstance(self._options.label, tuple) or name != "label":
+            options = numbers, separator, name in self._whole, row.comma
+            return read_cell(row.cells, columns[0], value_cell, kind, *options)
+        flags = [read_cell(row.cells, column, flag_cell) for column in columns]
+        if None in flags:
+            return None
+        found = [numbers[column] for column, flag in zip(columns, flags, strict=True) if flag]
+        return found[0] if name in self._single else found
 
 
-def _survey(
-    root: Path, tables: list[tuple[str, str]], fields: Mapping[str, tuple[Kind, ColumnNames]], separator: str | None
-) -> _Survey:
-    declared = {name: columns for name, (_, columns) in fields.items() if isinstance(columns, tuple)}
-    single = set(declared)
-    for name, (kind, column) in fields.items():
-        if kind == "label" and isinstance(column, str):
-            found = _declared(root, tables, column)
-            declared |= {} if found is None else {name: found}
-    names: dict[str, set[str]] = {
-        name: set() for name, (kind, _) in fields.items() if kind == "label" and name not in declared
-    }
-    whole = {name for name, (kind, _) in fields.items() if kind == "scalar"}
-    for path, _ in tables if names or whole or single else ():
-        for batch in batches(root / path, [column for _, columns in fields.values() for column in columns_of(columns)]):
-            for name in names:
-                divided = separator if name == "label" else None
-                names[name] |= _class_names(root / path, batch, str(fields[name][1]), divided)
-            whole -= {name for name in whole if not all(map(is_whole, batch.columns[str(fields[name][1])]))}
-            single -= {name for name in single if not _one_each(batch, fields[name][1])}
-    classes = {name: sorted_classes(found) for name, found in names.items()}
-    return _Survey({**classes, **declared}, frozenset(whole), frozenset(single))
-
-
-def _one_each(batch: RowBatch, columns: ColumnNames) -> bool:
+def _one_each(batch: RowBatch, columns: tuple[str, ...]) -> bool:
     """Whether each row has one column that says 1; rows with an empty cell, and those that are wrong, do not count."""
     for cells in zip(*(batch.columns[column] for column in columns), strict=True):
         with suppress(SourceError):
@@ -235,83 +272,13 @@ def _one_each(batch: RowBatch, columns: ColumnNames) -> bool:
     return True
 
 
-def _declared(root: Path, tables: list[tuple[str, str]], column: str) -> tuple[str, ...] | None:
-    """The class names of a column as the files give them. Raises SourceError if two files differ."""
-    of_files = {path: declared_classes(root / path, column) for path, _ in tables}
-    first, *_ = of_files
-    for path, names in of_files.items():
-        if names != of_files[first]:
-            raise SourceError(f"{root / path}: {column!r} has other class names than in {first}")
-    return of_files[first]
-
-
-def _class_names(table: Path, batch: RowBatch, column: str, separator: str | None) -> set[str]:
-    names: set[str] = set()
-    for row, cell in enumerate(batch.columns[column]):
+def _add_classes(names: set[str], table: Path, batch: RowBatch, column: str, separator: str | None) -> None:
+    for number, cell in zip(batch.numbers, batch.columns[column], strict=True):
         if not (isinstance(cell, str) and cell in names):
             try:
                 names.update(class_cell(cell, separator) or ())
             except SourceError as error:
-                raise SourceError(f"{table}: row {batch.numbers[row]}, {column!r}: {error}") from error
-    return names
-
-
-def _rows(root: Path, tables: Sequence[tuple[str, str]], columns: Columns, tally: Counter[str]) -> Iterator[Row]:
-    """Yield one row at a time; SourceError at the end if there was none, or if two rows have one key."""
-    del tally  # a table has nothing to pass over
-    hashes = array("Q")
-    splits: set[str] = set()
-    for table, number, (entry, group) in _numbered_rows(root, tables, columns):
-        if entry.split not in splits:
-            splits.add(check_split_name(entry.split, f"{table}: row {number}"))
-        hashes.append(sample_hash(0, entry.key))
-        yield entry, group
-    if not hashes:
-        raise SourceError(f"{root}: no rows in {', '.join(path for path, _ in tables)}")
-    _refuse_twins(np.frombuffer(hashes, np.uint64), partial(_numbered_rows, root, tables, columns))
-
-
-def _numbered_rows(root: Path, tables: Sequence[tuple[str, str]], columns: Columns) -> Iterator[tuple[Path, int, Row]]:
-    for path, split in tables:
-        table = root / path
-        comma = decimal_comma(table)
-        for batch in batches(table, columns.needed()):
-            for row, number in enumerate(batch.numbers):
-                try:
-                    read = columns.row(batch.columns, row, split, f"{path}/{number}", comma)
-                except SourceError as error:
-                    raise SourceError(f"{table}: row {number}, {error}") from error
-                yield table, number, read
-
-
-def _refuse_twins(hashes: Array, rows: Callable[[], Iterator[tuple[Path, int, Row]]]) -> None:
-    """Raise SourceError if two rows have one key. The table is read again only if two hashes are equal, to name the rows."""
-    values, counts = np.unique(hashes, return_counts=True)
-    twice = set(values[counts > 1].tolist())
-    first: dict[str, str] = {}
-    for table, number, (entry, _) in rows() if twice else ():
-        if (
-            sample_hash(0, entry.key) in twice
-            and first.setdefault(entry.key, position := f"{table}: row {number}") != position
-        ):
-            raise SourceError(
-                f"{position} has the key {entry.key!r} of {first[entry.key]}; a sample is one row: merge them, or give a "
-                "column of unique keys (key=)"
-            )
-
-
-def _checked_field(name: str, value: Any) -> tuple[Kind, str]:
-    fits = isinstance(value, tuple | list) and len(value) == 2 and value[0] in KINDS and isinstance(value[1], str)
-    if not fits or not value[1]:
-        raise RecipeError(
-            f"Table: expected fields[{name!r}] to be (kind, column) with a kind of {', '.join(KINDS)}, such as "
-            f"('scalar', 'age'); got {value!r}"
-        )
-    if fault := field_name_fault(name):
-        raise RecipeError(f"Table: {fault}")
-    if name in ("image", "label"):
-        raise RecipeError(f"Table: {name!r} is an option of its own: {name}={value[1]!r}")
-    return value[0], value[1]
+                raise SourceError(f"{table}: row {number}, {column!r}: {error}") from error
 
 
 def _check_splits(splits: Any, pattern: Pattern, kinds: Mapping[str, Kind]) -> None:

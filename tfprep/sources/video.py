@@ -22,10 +22,10 @@ from tfprep.errors import RecipeError, SampleError
 from tfprep.fields import Array, Kind
 from tfprep.images.pillow import check_pixels
 from tfprep.optional import require_package
-from tfprep.sources.folder import ListedImage, Splits, check_splits, class_names, listed_images, stratified_by
+from tfprep.sources.folder import ListedImage, Splits, check_common, class_names, listed_images, stratified_by
 from tfprep.sources.patterns import Pattern, compile_pattern
 from tfprep.sources.raw import Reference
-from tfprep.sources.source import Entry, Listing, check_classes, constructor_text, key_of
+from tfprep.sources.source import Entry, Listing, constructor_text, key_of
 from tfprep.sources.splits import Fractions, Row, split_rows
 from tfprep.sources.staging import CheckedFile, staged
 
@@ -81,13 +81,7 @@ class Video:
             raise RecipeError(f"Video: every is a number of frames from 1; got {self.every!r}")
         if self.seconds is not None and not (isinstance(self.seconds, int | float) and self.seconds > 0):
             raise RecipeError(f"Video: seconds is a time above 0; got {self.seconds!r}")
-        object.__setattr__(self, "splits", check_splits(self.splits, pattern, "Video"))
-        if isinstance(self.splits, Fractions) and self.splits.by_column:
-            raise RecipeError(
-                f"Video: group_by={self.splits.group_by!r} is no regular expression with a group, such as '^(.*)_'"
-            )
-        if self.classes is not None:
-            object.__setattr__(self, "classes", check_classes(self.classes, "Video: classes"))
+        check_common(self, pattern)
 
     def kinds(self) -> dict[str, Kind]:
         """The kind of each field."""

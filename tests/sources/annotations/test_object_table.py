@@ -121,5 +121,5 @@ def test_wrong_options(options, message):
 def test_a_table_without_rows_or_image_names(tmp_path):
     with pytest.raises(SourceError, match=r"no rows in t\.csv"):
         ObjectTable("t.csv", "id", boxes="b").scan(table(tmp_path, "id,b"))
-    with pytest.raises(SourceError, match=r"t.csv: row 1: it is empty"):
+    with pytest.raises(SourceError, match=r"t.csv: row 1: 'image': it is empty"):
         ObjectTable("t.csv", "id", boxes="b").scan(table(tmp_path, "id,b", ',"1 2 3 4"'))

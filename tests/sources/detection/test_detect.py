@@ -61,6 +61,11 @@ LAYOUTS = [
         Paired("images/*.jpg", "masks/*.png", splits=EIGHTY_TWENTY),
     ),
     (
+        "masks below the images",
+        [*both("{}.jpg", "masks/{}.png", "1", "2")],
+        Paired("*.jpg", "masks/*.png", splits=EIGHTY_TWENTY),
+    ),
+    (
         "images of several suffixes",
         [*both("images/{}.jpg", "masks/{}.png", "1"), *both("images/{}.png", "masks/{}.png", "2")],
         Paired("images/*", "masks/*.png", splits=EIGHTY_TWENTY),

@@ -26,7 +26,6 @@ from tfprep.sources.annotations.listing import (
     AnnotatedSource,
     Unannotated,
     WrongAnnotation,
-    annotation_files,
     check_choice,
     checked_size,
     image_path,
@@ -38,7 +37,7 @@ from tfprep.sources.annotations.objects import (
     Outside,
     check_drawing,
 )
-from tfprep.sources.folder import Splits
+from tfprep.sources.folder import Splits, split_files
 from tfprep.sources.patterns import Template, compile_pattern
 from tfprep.sources.pixels import Pixels
 from tfprep.sources.raw import read_whole
@@ -259,7 +258,7 @@ class CocoFiles:
     @staticmethod
     def read(source: AnnotatedSource, root: Path, annotations: str, classes: tuple[str, ...] | None) -> CocoFiles:
         """Read the files of a pattern. SourceError if there is none, or one is no COCO file."""
-        found = annotation_files(root, annotations, source.splits, f"{type(source).__name__}: annotations")
+        found = split_files(root, annotations, source.splits, "file")
         files = [(CocoFile.read(root / path), holes) for path, holes in found]
         return CocoFiles(files, CocoCategories.of([file for file, _ in files], classes))
 

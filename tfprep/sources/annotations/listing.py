@@ -12,11 +12,11 @@ from tfprep.errors import RecipeError, SampleError, SourceError
 from tfprep.fields import Kind
 from tfprep.sources.annotations.objects import OBJECT_KINDS, Outside, check_object_fields, decoders_of, rows_of
 from tfprep.sources.cells import path_cell
-from tfprep.sources.folder import UNSPLIT, Splits, check_splits, listed_images
-from tfprep.sources.patterns import Holes, Pattern, Template, compile_pattern
-from tfprep.sources.pixels import Pixels, check_pixels_option, pixel_decoders
-from tfprep.sources.source import Entry, FieldDecoder, Listing, check_classes, class_name_fault, key_of, read_files
-from tfprep.sources.splits import Fractions, Row, check_split_name, split_rows
+from tfprep.sources.folder import Splits, check_common, listed_images
+from tfprep.sources.patterns import Holes, Pattern, Template
+from tfprep.sources.pixels import Pixels, pixel_decoders
+from tfprep.sources.source import Entry, FieldDecoder, Listing, class_name_fault, key_of, read_files
+from tfprep.sources.splits import Row, split_rows
 from tfprep.sources.walk import Companions, walk
 
 Unannotated: TypeAlias = Literal["keep", "skip", "reject"]
@@ -53,13 +53,7 @@ class AnnotatedSource:
             raise RecipeError(f"{where}: expected a pattern that ends in {suffix}; got {pattern.text!r}")
         check_choice(f"{where}: unannotated", self.unannotated, ("keep", "skip", "reject"))
         check_choice(f"{where}: outside", self.outside, ("reject", "cut"))
-        if isinstance(self.splits, Fractions) and self.splits.stratify is not None:
-            raise RecipeError(f"{where}: stratify needs one class a sample; leave it out")
-        object.__setattr__(self, "splits", check_splits(self.splits, pattern, where))
-        object.__setattr__(self, "pixels", check_pixels_option(self.pixels, self.kinds(), where))
-        classes = getattr(self, "classes", None)
-        if classes is not None:
-            object.__setattr__(self, "classes", check_classes(classes, f"{where}: classes"))
+        check_common(self, pattern, labelled=False)
 
     def kinds(self) -> dict[str, Kind]:
         """The kind of each field."""
@@ -82,21 +76,6 @@ def check_choice(where: str, value: Any, choices: Sequence[str]) -> None:
 def checked_size(height: Any, width: Any) -> list[int] | None:
     """Return height and width as annotations give them; None if they give none."""
     return [height, width] if all(isinstance(side, int) and side > 0 for side in (height, width)) else None
-
-
-def annotation_files(root: Path, text: str, splits: Splits, where: str) -> list[tuple[str, dict[str, str]]]:
-    """Return each file that fits a pattern, with its placeholders, `split` among them. SourceError if there is none."""
-    pattern = compile_pattern(text, where)
-    files = [(found.path, {"split": UNSPLIT, **found.holes}) for found in walk(root, pattern, Counter())]
-    if isinstance(splits, tuple):
-        files = [(path, holes) for path, holes in files if holes["split"] in splits]
-    if not files:
-        raise SourceError(
-            f"{root}: no file fits {text!r}; say where the annotations lie, or give the right folder with --data"
-        )
-    for path, holes in files:
-        holes["split"] = check_split_name(key_of(holes["split"]), str(root / path))
-    return files
 
 
 def image_template(text: Any, known: set[str], where: str) -> Template:

@@ -19,24 +19,14 @@ from tfprep.sources.annotations.listing import (
     AnnotatedSource,
     Unannotated,
     WrongAnnotation,
-    annotation_files,
     object_listing,
 )
 from tfprep.sources.annotations.objects import DRAWN, Outside, check_drawing
-from tfprep.sources.cells import (
-    class_cell,
-    name_cell,
-    number_cell,
-    path_cell,
-    path_part,
-    path_template,
-    placed,
-    sorted_classes,
-)
-from tfprep.sources.folder import Splits
+from tfprep.sources.cells import CellPath, class_cell, name_cell, number_cell, read_cell, sorted_classes
+from tfprep.sources.folder import Splits, split_files
 from tfprep.sources.patterns import compile_pattern
 from tfprep.sources.pixels import Pixels
-from tfprep.sources.rows import TABLE_SUFFIXES, batches, decimal_comma, latin_1_notes
+from tfprep.sources.rows import TABLE_SUFFIXES, latin_1_notes, table_rows
 from tfprep.sources.source import Entry, Listing, constructor_text, key_of
 from tfprep.sources.splits import Row, check_split_name
 from tfprep.sources.walk import image_places
@@ -119,16 +109,11 @@ class ObjectTable(AnnotatedSource):
 
     def scan(self, root: Path) -> Listing:
         """List the images that the tables name; see `Source.scan`."""
-        found = annotation_files(root, self.table, self.splits, "ObjectTable: table")
-        images: dict[str, _Image] = {}
-        places = image_places(root, self.image)
-        for path, holes in found:
-            self._read(root / path, holes["split"], images, places)
-        if not images:
-            raise SourceError(f"{root}: no rows in {', '.join(path for path, _ in found)}")
+        tables = [(path, holes["split"]) for path, holes in split_files(root, self.table, self.splits, "table")]
+        images = self._images(root, tables)
         names = self.classes or sorted_classes({name for image in images.values() for name, _ in image.objects})
         check_drawing(self.fields, len(names), self.void, "ObjectTable")
-        notes = latin_1_notes(root, [path for path, _ in found])
+        notes = latin_1_notes(root, [path for path, _ in tables])
         return object_listing(self, names, partial(self._rows, images, names, notes))
 
     def _rows(
@@ -148,41 +133,41 @@ class ObjectTable(AnnotatedSource):
             if taken or image.fault or self.unannotated != "skip":
                 yield Entry(key_of(path), image.split, (path,), (part,)), None
 
-    def _read(self, table: Path, split: str, images: dict[str, _Image], places: Mapping[str, str]) -> None:
-        """Add the rows of a table to its images."""
-        template = path_template(self.image)
-        comma = decimal_comma(table)
+    def _images(self, root: Path, tables: list[tuple[str, str]]) -> dict[str, _Image]:
+        """The images of the tables with their objects."""
+        images: dict[str, _Image] = {}
+        place = CellPath.parse(self.image, True, image_places(root, self.image))
         of_box = (self.boxes,) if isinstance(self.boxes, str) else self.boxes or ()
-        columns = [*(name for name in template.holes if name != "split"), *of_box]
-        columns += [one for one in (self.label, self.runs, self.split) if one is not None]
-        for batch in batches(table, columns):
-            for row, number in enumerate(batch.numbers):
-                cells = {name: batch.columns[name][row] for name in columns}
-                where = f"{table.name}: row {number}"
-                try:
-                    text = template.fill(lambda name: split if name not in cells else path_part(cells[name]))  # noqa: B023
-                    path = path_cell(placed(text, places))
-                    of_row = split if self.split is None else name_cell(cells[self.split])
-                except SourceError as error:
-                    raise SourceError(f"{table}: row {number}: {error}") from error
-                image = images.setdefault(path, _Image(check_split_name(of_row, where)))
-                try:
-                    if image.split != of_row:
-                        raise WrongAnnotation(f"{where} is in {of_row}, other rows of the image are in {image.split}")
-                    if (one := self._object(cells, where, comma)) is not None:
-                        image.objects.append(one)
-                except (WrongAnnotation, SourceError) as fault:
-                    message = str(fault)
-                    image.fault = image.fault or (message if message.startswith(where) else f"{where}: {message}")
+        columns = [*place.columns, *of_box, *filter(None, (self.label, self.runs, self.split))]
+        for row in table_rows(root, tables, columns):
+            try:
+                path = place.fill(row.cells, row.split, "image")
+                split = row.split if self.split is None else read_cell(row.cells, self.split, name_cell)
+            except SourceError as error:
+                raise SourceError(f"{row.place()}: {error}") from error
+            where = f"{row.file.name}: row {row.number}"
+            image = images.setdefault(path, _Image(check_split_name(split, where)))
+            try:
+                if image.split != split:
+                    raise WrongAnnotation(f"{where} is in {split}, other rows of the image are in {image.split}")
+                if (one := self._object(row.cells, where, row.comma)) is not None:
+                    image.objects.append(one)
+            except (WrongAnnotation, SourceError) as fault:
+                message = str(fault)
+                image.fault = image.fault or (message if message.startswith(where) else f"{where}: {message}")
+        if not images:
+            raise SourceError(f"{root}: no rows in {', '.join(path for path, _ in tables)}")
+        return images
 
     def _object(self, cells: Mapping[str, Any], where: str, comma: bool) -> tuple[str, dict[str, Any]] | None:
         """The class and the object of a row; None if it says that there is none."""
         one: dict[str, Any] = {"id": where}
         if self.boxes is not None:
-            values = _four(self.boxes, cells)
-            if all(_empty(value) for value in values):
+            columns = (self.boxes,) if isinstance(self.boxes, str) else self.boxes
+            if (values := box_cells(columns, cells, comma)) is None:
                 return None
-            one["box"] = _corners([number_cell(value, False, comma) for value in values], self.box_format, where)
+            corners: BoxFormat = "rel_xyxy" if self.box_format.startswith("rel_") else "xyxy"
+            one["box"] = convert_boxes(np.array(values), corners, source=self.box_format).tolist()
         if self.runs is not None:
             text = cells[self.runs]
             if text is None or str(text).strip() in _NO_RUNS or _empty(text):
@@ -200,26 +185,24 @@ def _empty(value: Any) -> bool:
     return value is None or str(value).strip().lower() in ("", "nan")
 
 
-def _four(boxes: str | tuple[str, str, str, str], cells: Mapping[str, Any]) -> list[Any]:
-    """The four cells of a box; those of one cell are a list, or text of one with commas or spaces."""
-    if not isinstance(boxes, str):
-        return [cells[name] for name in boxes]
-    cell = cells[boxes]
+def box_cells(columns: tuple[str, ...], cells: Mapping[str, Any], comma: bool) -> list[float] | None:
+    """Return the four numbers of a box in the cells of four columns, or of one; None where they are empty.
+
+    Those of one cell are a list, or text of one with commas or spaces. Raises SourceError or WrongAnnotation.
+    """
+    cell = cells[columns[0]] if len(columns) == 1 else [cells[name] for name in columns]
     if isinstance(cell, str) and not _empty(cell):
         cell = cell.strip().strip("[](){}").replace(",", " ").split()
     if _empty(cell):
-        return [None] * 4
+        return None
     if not isinstance(cell, list | tuple) or len(cell) != 4:
-        raise WrongAnnotation(f"{boxes!r}: expected the four numbers of a box; got {cells[boxes]!r:.60}")
-    return list(cell)
-
-
-def _corners(values: list[Any], format: BoxFormat, where: str) -> list[float]:
-    """x0, y0, x1, y1, in pixels or as shares."""
+        raise WrongAnnotation(f"{columns[0]!r}: expected the four numbers of a box; got {cells[columns[0]]!r:.60}")
+    if all(map(_empty, cell)):
+        return None
+    values = [number_cell(value, False, comma) for value in cell]
     if any(value is None or not math.isfinite(value) for value in values):
-        raise WrongAnnotation(f"{where}: expected the four numbers of a box; got {values}")
-    corners = convert_boxes(np.array(values), "rel_xyxy" if format.startswith("rel_") else "xyxy", source=format)
-    return [float(value) for value in corners]
+        raise WrongAnnotation(f"expected the four numbers of a box; got {values}")
+    return values
 
 
 def _runs(text: str, where: str) -> list[int]:

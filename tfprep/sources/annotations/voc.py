@@ -22,14 +22,13 @@ from tfprep.sources.annotations.listing import (
     Unannotated,
     WrongAnnotation,
     annotated_images,
-    annotation_files,
     names_in_files,
     object_listing,
     object_rows,
 )
 from tfprep.sources.annotations.objects import Outside, decoders_of
 from tfprep.sources.cells import sorted_classes
-from tfprep.sources.folder import Splits
+from tfprep.sources.folder import Splits, split_files
 from tfprep.sources.patterns import Holes, Pattern, compile_pattern
 from tfprep.sources.pixels import Pixels, pixel_decoders
 from tfprep.sources.raw import read_whole
@@ -142,7 +141,7 @@ class Voc(AnnotatedSource):
         self, root: Path, image: Pattern, annotations: Pattern, companions: Companions
     ) -> Iterator[tuple[AnnotatedImage, Holes]]:
         """The images that the lists name."""
-        for path, placeholders in annotation_files(root, self.sets or "", self.splits, "Voc: sets"):
+        for path, placeholders in split_files(root, self.sets or "", self.splits, "file"):
             for line in _lines(root, path):
                 # Lists of one class have 1, 0 or -1 behind each name; other names may end like that too.
                 names = (line, re.sub(r"\s+(?:-1|0|1)$", "", line))

@@ -107,11 +107,11 @@ class Inventory:
 
     def _format_of(self, path: str) -> str:
         """The name of a format of texts, by a line, or "their format"."""
-        lines = [line.strip() for line in self._text(path).splitlines()]
+        lines = [line.strip() for line in self.text(path).splitlines()]
         named = (name for name, line in _LINES.items() if any(line.fullmatch(one) for one in lines[:_MOST_LINES]))
         return next((f"the format of {name}" for name in named), "their format")
 
-    def _text(self, path: str) -> str:
+    def text(self, path: str) -> str:
         """The beginning of a file; "" if it cannot be read."""
         try:
             with open_raw(self.root / path) as file:
@@ -122,7 +122,7 @@ class Inventory:
 
     def _names_images(self, path: str) -> bool:
         """Whether half of the first lines or file names in a text are names of images that exist."""
-        text = self._text(path).replace("\\", "/")
+        text = self.text(path).replace("\\", "/")
         found = [one.rpartition("/")[2] for one in _IMAGE_NAME.findall(text)][:_MOST_LINES]
         words = [
             re.split(r"[\s,;]", line.strip())[0].rpartition("/")[2] for line in text.splitlines()[1 : _MOST_LINES + 1]

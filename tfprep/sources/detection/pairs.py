@@ -269,7 +269,7 @@ def _group_patterns(names: Names, group: _Group, pairs: Sequence[tuple[str, str]
     image_file = _star(name for folder, _ in pairs for name in names[folder])
     ending = _mask_ending(names, *pairs[0]) or ""
     mask_file = _star(name for _, folder in pairs for name in names[folder]).replace("*", f"*{literal(ending)}", 1)
-    return "/".join((*image, image_file)), "/".join((*mask, mask_file))
+    return "/".join(filter(None, (*image, image_file))), "/".join(filter(None, (*mask, mask_file)))
 
 
 def _side_by_side(names: Names) -> Iterator[tuple[tuple[str, str], int]]:

@@ -7,7 +7,6 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -17,15 +16,17 @@ from tfprep.errors import SampleError, SourceError
 from tfprep.fields import Kind
 from tfprep.images import pixels_size
 from tfprep.sources.annotations import ObjectTable
+from tfprep.sources.annotations.listing import WrongAnnotation
+from tfprep.sources.annotations.object_table import box_cells
 from tfprep.sources.annotations.objects import TOLERANCE_PX
-from tfprep.sources.cells import ColumnNames, flag_cell, path_columns, path_template
+from tfprep.sources.cells import CellPath, ColumnNames, flag_cell
 from tfprep.sources.detection.guess import BY_CLASS, FRACTIONS, LayoutGuess, Refusal
 from tfprep.sources.detection.inventory import NAMES_KEPT, Inventory, below
 from tfprep.sources.detection.pairs import MASK_WORD, SPLIT_WORD, split_pattern, splits_of_paths
-from tfprep.sources.patterns import compile_pattern, literal
-from tfprep.sources.raw import open_raw, read_raw
+from tfprep.sources.folder import Splits
+from tfprep.sources.patterns import Template, compile_pattern, literal
+from tfprep.sources.raw import read_raw
 from tfprep.sources.rows import BATCH_ROWS, TABLE_SUFFIXES, batches, column_names
-from tfprep.sources.splits import Fractions
 from tfprep.sources.table import Table
 from tfprep.sources.walk import image_suffix
 
@@ -63,19 +64,79 @@ _BOX_COLUMNS: Mapping[BoxFormat, tuple[str, ...]] = {
 _FITS = 0.9
 
 
-@dataclass(frozen=True)
+def tables(tree: Inventory) -> Iterator[LayoutGuess | Refusal]:
+    """Yield the tables whose rows name images, those of one split each together; those with objects first."""
+    paths = [path for path in tree.files(*TABLE_SUFFIXES) if not _NO_LABELS.search(path.rpartition("/")[2])]
+    own = [path for path in paths if (folder := path.rpartition("/")[0]) in tree.images and folder]
+    own = [path for path in own if not SPLIT_WORD.search(path.split("/")[-2])]
+    if len(own) > 1:
+        yield from _of_folders(tree, own)
+        return
+    by_split: dict[str, list[str]] = {}
+    for path in paths:
+        by_split.setdefault(split_pattern(path), []).append(path)
+    found: list[LayoutGuess] = []
+    for pattern, of_pattern in by_split.items():
+        try:
+            looked = {path: seen for path in of_pattern if (seen := _Seen(tree, path)).paths}
+            guess = _guess(tree, pattern, looked) if looked else None
+            found += [] if guess is None else [guess]
+        except SourceError as error:
+            yield Refusal("table", error)
+    yield from sorted(found, key=lambda guess: not isinstance(guess.source, ObjectTable))
+
+
+def _of_folders(tree: Inventory, paths: Sequence[str]) -> Iterator[Refusal]:
+    """Refuse tables of folders that are no splits, unless each of them, as in GTSRB, has one class alone."""
+    for path in paths:
+        try:
+            seen = _Seen(tree, path)
+        except SourceError as error:
+            yield Refusal("table", error)
+            return
+        label = seen.named(_LABELS) if seen.paths else None
+        if label is not None and len({str(cell) for cell in seen.columns[label]}) > 1:
+            rule = f"{tree.root}: {paths[0]} and {paths[1]} are tables of their own folders"
+            yield Refusal("table", SourceError(f"{rule}; write one table of all images, with their paths"))
+            return
+
+
 class _Seen:
-    """A table as its first rows show it.
+    """A table as its first rows show it. SourceError if it seems to name images and cannot be read.
 
     Attributes:
         path: Its path relative to the root.
-        columns: Its columns, and the values of the first rows in each.
+        columns: Its columns, and the values of the first rows in each; none if it is no table.
         paths: The columns whose values name images that exist, and the path with columns in braces.
     """
 
-    path: str
-    columns: Mapping[str, Sequence[Any]]
-    paths: Mapping[str, str] = field(default_factory=dict)
+    def __init__(self, tree: Inventory, path: str) -> None:
+        self.tree, self.path, self.where = tree, path, tree.root / path
+        self.columns: Mapping[str, Sequence[Any]] = {}
+        self.paths: dict[str, str] = {}
+        try:
+            names = column_names(self.where)
+            rows = next(batches(self.where, names), None)
+        except SourceError:
+            if any(image_suffix(word) for word in re.split(r"[,;\t\s\"']+", tree.text(path))):
+                raise
+            return
+        self.columns = {} if rows is None else rows.columns
+        self.paths = {name: found for name in self.columns if (found := self._image_path(name, self.columns))}
+        for name in (one for one in names if any(map(str.isdigit, one)) or image_suffix(one)):
+            if self._image_path(name, {name: [name]}):
+                rule = f"{self.where}: its first row names the image {name!r}, and is no row of column names"
+                raise SourceError(f"{rule}; write one above it, such as image,label")
+        if "region_shape_attributes" in names:
+            rule = f"{self.where} is a file of VGG Image Annotator, which tfprep does not read"
+            raise SourceError(f"{rule}; export COCO from it")
+        for name in self.columns if not self.paths else ():
+            if (few := self.few(name)) and all(image_suffix(str(value)) for value in few):
+                said = ", ".join(map(str, few[:3]))
+                raise SourceError(f"{self.where}: no folder holds the images that {name!r} names, such as {said}")
+        if not self.paths and (runs := self.runs()) is not None:
+            rule = f"{self.where}: {runs!r} holds masks as run lengths, and no column names images as they are called"
+            raise SourceError(f"{rule}; write a column with the name of each image (ImageId)")
 
     def named(self, names: Sequence[str]) -> str | None:
         """The first column with one of these names that names no images."""
@@ -84,59 +145,62 @@ class _Seen:
 
     def few(self, column: str) -> list[Any]:
         """The first values of a column that are not empty."""
-        return [value for value in self.columns[column] if value not in (None, "")][:NAMES_KEPT]
+        return _few(self.columns[column])
 
-
-def tables(tree: Inventory) -> Iterator[LayoutGuess | Refusal]:
-    """Yield the tables whose rows name images, those of one split each together; those with objects first."""
-    paths = [path for path in tree.files(*TABLE_SUFFIXES) if not _NO_LABELS.search(path.rpartition("/")[2])]
-    by_split: dict[str, list[str]] = {}
-    for path in paths:
-        by_split.setdefault(split_pattern(path), []).append(path)
-    found: list[LayoutGuess] = []
-    if (several := _tables_of_folders(tree, paths)) is not None:
-        yield from several
-        return
-    for pattern, of_pattern in by_split.items():
-        try:
-            guess = _guess(tree, pattern, of_pattern)
-        except SourceError as error:
-            yield Refusal("table", error)
-            continue
-        found += [] if guess is None else [guess]
-    yield from sorted(found, key=lambda guess: not isinstance(guess.source, ObjectTable))
-
-
-def _tables_of_folders(tree: Inventory, paths: Sequence[str]) -> list[Refusal] | None:
-    """None, but where folders that are no splits have a table each: a refusal, or nothing where each of these, as in GTSRB, has
-    one class alone."""
-    own = [path for path in paths if (folder := path.rpartition("/")[0]) in tree.images and folder]
-    own = [path for path in own if not SPLIT_WORD.search(path.split("/")[-2])]
-    if len(own) < 2:
+    def runs(self) -> str | None:
+        """The column of run lengths."""
+        for column in filter(_RUNS_NAME.fullmatch, self.columns):
+            few = [str(value) for value in self.few(column) if str(value).strip() != "-1"]
+            if few and all(map(_RUNS.fullmatch, few)):
+                return column
         return None
-    for path in own:
-        try:
-            seen = _seen(tree, path)
-        except SourceError as error:
-            return [Refusal("table", error)]
-        label = None if seen is None or not seen.paths else seen.named(_LABELS)
-        if seen is not None and label is not None and len({str(cell) for cell in seen.columns[label]}) > 1:
-            rule = f"{tree.root}: {own[0]} and {own[1]} are tables of their own folders"
-            return [Refusal("table", SourceError(f"{rule}; write one table of all images, with their paths"))]
-    return []
 
+    def image(self) -> tuple[str, str]:
+        """The column that names the images, and their path: the first one that does not name masks."""
+        return next((one for one in self.paths.items() if not _is_mask(one[0])), next(iter(self.paths.items())))
 
-def _guess(tree: Inventory, pattern: str, paths: Sequence[str]) -> LayoutGuess | None:
-    """The table as a source; None where no column names images, or none says anything about them. SourceError if it names images
-    and cannot be read."""
-    looked = {path: seen for path in paths if (seen := _seen(tree, path)) is not None and seen.paths}
-    if not looked:
+    def split(self) -> str | None:
+        """A column of several splits by their names."""
+        column = self.named(_SPLITS)
+        names = {str(value) for value in self.columns[column]} if column is not None else set()
+        return column if names and all(re.fullmatch(r"[A-Za-z]\w*", name) for name in names) else None
+
+    def path_in(self, row: int, image: str) -> str:
+        """The path of the image of a row."""
+        split = next((word[0] for word in SPLIT_WORD.finditer(self.path)), "")
+        template = CellPath.parse(image, True).template
+        path = template.fill(lambda name: str(self.columns[name][row] if name in self.columns else split))
+        path = path.replace("\\", "/")
+        return path if not path.startswith("**/") else _found_at(self.tree, path[3:]) or path[3:]
+
+    def _image_path(self, column: str, columns: Mapping[str, Sequence[Any]]) -> str | None:
+        """How the column's values become paths of images that exist, nine in ten at least; None where they do not."""
+        tree, values = self.tree, _few(columns[column])
+        if not values or not all(isinstance(value, str | int) and not isinstance(value, bool) for value in values):
+            return None
+        names = [str(value).replace("\\", "/") for value in values]
+        in_columns = next(_in_folders_of_a_column(tree, columns, column, names), None)
+        if in_columns and len(set(names)) < len(names):
+            return in_columns
+        for folder in dict.fromkeys((self.path.rpartition("/")[0], *_folders(tree))):
+            for suffix in ("", *tree.images.get(folder, ())):
+                if _existing(tree, [below(folder, f"{name}{suffix}") for name in names]):
+                    return f"{literal(below(folder, ''))}{{{column}}}{suffix}" if folder or suffix else column
+        if in_columns:
+            return in_columns
+        for suffix in ("", *_suffixes(tree)):  # names of files, wherever these lie
+            if sum(_found_at(tree, f"{name}{suffix}") is not None for name in names) >= _FITS * len(names):
+                return f"**/{{{column}}}{suffix}"
         return None
+
+
+def _guess(tree: Inventory, pattern: str, looked: Mapping[str, _Seen]) -> LayoutGuess | None:
+    """The tables of a pattern as a source; None where they say nothing about the images. SourceError if they cannot be read."""
     seen = next((one for path, one in looked.items() if "train" in path.lower()), next(iter(looked.values())))
-    column, image = _image_column(seen)
-    splits: Fractions | str | tuple[str, ...] | None = None
+    column, image = seen.image()
+    splits: Splits = None
     taken, doubts = [seen.path], list[str]()
-    if "{split}" in pattern and _split_column(seen) is None:
+    if "{split}" in pattern and seen.split() is None:
         image, taken = _joint(pattern, seen, column, image, looked)
         compiled = compile_pattern(pattern, "detect")
         files = [path for path in tree.files(compiled.suffix or "") if compiled.match_path(path)]
@@ -145,94 +209,31 @@ def _guess(tree: Inventory, pattern: str, paths: Sequence[str]) -> LayoutGuess |
             doubts += [f"this recipe does not read {path}" for path in unread]
     else:
         pattern = literal(seen.path)
-        splits = _split_column(seen) or _split_of_path(tree, seen, image)
-    guess = _objects(tree, pattern, seen, image, splits) or _samples(tree, pattern, seen, image, splits)
-    if guess is None:
-        _refuse_text(tree, seen)
-        return None
-    layout = f"a table beside images: {seen.path}" if len(taken) == 1 else f"tables, one a split: {', '.join(taken)}"
-    return guess._replace(layout=layout, doubts=(*guess.doubts, *_left_out(guess.source, seen), *doubts))
-
-
-def _seen(tree: Inventory, path: str) -> _Seen | None:
-    """A table and the images that it names; None if it is none. SourceError if it seems to name images and cannot be read."""
-    try:
-        columns = column_names(tree.root / path)
-        rows = next(batches(tree.root / path, columns), None)
-    except SourceError:
-        if any(image_suffix(word) for word in _words(tree, path)):
-            raise
-        return None
-    seen = _Seen(path, {} if rows is None else rows.columns)
-    found = {column: template for column in seen.columns if (template := _image_template(tree, seen, column))}
-    names = [column for column in columns if any(map(str.isdigit, column)) or image_suffix(column)]
-    if first := next(
-        (column for column in names if _image_template(tree, _Seen(path, {column: [column]}), column)), None
-    ):
-        rule = f"{tree.root / path}: its first row names the image {first!r}, and is no row of column names"
-        raise SourceError(f"{rule}; write one above it, such as image,label")
-    if "region_shape_attributes" in columns:
-        rule = f"{tree.root / path} is a file of VGG Image Annotator, which tfprep does not read"
-        raise SourceError(f"{rule}; export COCO from it")
-    if rows is not None and not found:
-        lost = next(
-            (c for c in columns if (few := seen.few(c)) and all(image_suffix(str(value)) for value in few)), None
+        rows = range(min(BATCH_ROWS, len(next(iter(seen.columns.values())))))
+        splits = seen.split() or splits_of_paths(seen.path_in(row, image) for row in rows)
+    guess = _objects(pattern, seen, image, splits) or _samples(pattern, seen, image, splits)
+    if guess is not None:
+        layout = (
+            f"a table beside images: {seen.path}" if len(taken) == 1 else f"tables, one a split: {', '.join(taken)}"
         )
-        runs = next((c for c in columns if _are_runs(seen, c)), None)
-        if lost is not None:
-            said = ", ".join(map(str, seen.few(lost)[:3]))
-            raise SourceError(f"{tree.root / path}: no folder holds the images that {lost!r} names, such as {said}")
-        if runs is not None:
-            rule = f"{tree.root / path}: {runs!r} holds masks as run lengths, and no column names images as they are called"
-            raise SourceError(f"{rule}; write a column with the name of each image (ImageId)")
-    return replace(seen, paths=found)
-
-
-def _refuse_text(tree: Inventory, seen: _Seen) -> None:
-    """Raise SourceError if cells are objects as text of Python or JSON."""
+        return guess._replace(layout=layout, doubts=(*guess.doubts, *_left_out(guess.source, seen), *doubts))
     for column in seen.columns:
         few = [str(value).strip() for value in seen.few(column)]
         if few and all(re.match(r"\[\s*[{\[]|\{", value) for value in few):
-            rule = f"{tree.root / seen.path}: the cells of {column!r} are lists as text, such as {few[0]:.60}"
+            rule = f"{seen.where}: the cells of {column!r} are lists as text, such as {few[0]:.60}"
             raise SourceError(f"{rule}; write a table with a row for each object, or JSON lines")
-
-
-def _words(tree: Inventory, path: str) -> list[str]:
-    try:
-        with open_raw(tree.root / path) as file:
-            return re.split(r"[,;\t\s\"']+", file.read(1 << 14).decode("utf-8", "replace"))
-    except OSError:
-        return []
+    return None
 
 
 def _plain(column: str) -> str:
     return re.sub(r"[^a-z0-9]", "", column.lower())
 
 
+def _few(values: Sequence[Any]) -> list[Any]:
+    return [value for value in values if value not in (None, "")][:NAMES_KEPT]
+
+
 # --- images and splits ------------------------------------------------------------------------------------------------
-
-
-def _image_template(tree: Inventory, seen: _Seen, column: str) -> str | None:
-    """How the column's values become paths of images that exist, nine in ten at least; None where they do not."""
-    values = seen.few(column)
-    if not values or not all(isinstance(value, str | int) and not isinstance(value, bool) for value in values):
-        return None
-    names = [str(value).replace("\\", "/") for value in values]
-    in_columns = _in_folders_of_a_column(tree, seen, column, names)
-    if in_columns and len(set(names)) < len(names):
-        return in_columns
-    for folder in dict.fromkeys((seen.path.rpartition("/")[0], *_folders(tree))):
-        prefix = f"{folder}/" if folder else ""
-        for suffix in ("", *tree.images.get(folder, ())):
-            if _existing(tree, [below(folder, f"{name}{suffix}") for name in names]):
-                return f"{literal(prefix)}{{{column}}}{suffix}" if prefix or suffix else column
-    if in_columns:
-        return in_columns
-    for suffix in ("", *_suffixes(tree)):  # names of files, wherever these lie
-        paths = [_found_at(tree, f"{name}{suffix}") for name in names]
-        if sum(path is not None for path in paths) >= _FITS * len(names):
-            return f"**/{{{column}}}{suffix}"
-    return None
 
 
 def _folders(tree: Inventory) -> list[str]:
@@ -244,10 +245,12 @@ def _suffixes(tree: Inventory) -> list[str]:
     return list(dict.fromkeys(suffix for of_folder in tree.images.values() for suffix in of_folder))
 
 
-def _in_folders_of_a_column(tree: Inventory, seen: _Seen, column: str, names: Sequence[str]) -> str | None:
-    """The path of images that lie in folders which another column names."""
-    for other in seen.columns:
-        rows = zip(seen.columns[other], seen.columns[column], strict=True)
+def _in_folders_of_a_column(
+    tree: Inventory, columns: Mapping[str, Sequence[Any]], column: str, names: Sequence[str]
+) -> Iterator[str]:
+    """The paths of images that lie in folders which another column names."""
+    for other in columns:
+        rows = zip(columns[other], columns[column], strict=True)
         parts = [cell for cell, name in rows if name not in (None, "")][: len(names)]
         if other == column or not all(isinstance(part, str | int) and part != "" for part in parts):
             continue
@@ -255,8 +258,7 @@ def _in_folders_of_a_column(tree: Inventory, seen: _Seen, column: str, names: Se
             for suffix in ("", *_suffixes(tree)):
                 paths = [below(folder, f"{part}/{name}{suffix}") for part, name in zip(parts, names, strict=True)]
                 if _existing(tree, paths):
-                    return f"{literal(f'{folder}/' if folder else '')}{{{other}}}/{{{column}}}{suffix}"
-    return None
+                    yield f"{literal(below(folder, ''))}{{{other}}}/{{{column}}}{suffix}"
 
 
 def _found_at(tree: Inventory, name: str) -> str | None:
@@ -272,34 +274,8 @@ def _existing(tree: Inventory, paths: Sequence[str]) -> bool:
 
 
 def _is_mask(column: str) -> bool:
-    return (
-        MASK_WORD.fullmatch(re.sub(r"[_ ]?(?:path|file_?name|file|name)$", "", column, flags=re.IGNORECASE)) is not None
-    )
-
-
-def _image_column(seen: _Seen) -> tuple[str, str]:
-    """The column that names the images, and their path: the first one that does not name masks."""
-    return next((one for one in seen.paths.items() if not _is_mask(one[0])), next(iter(seen.paths.items())))
-
-
-def _split_column(seen: _Seen) -> str | None:
-    """A column of several splits by their names."""
-    column = seen.named(_SPLITS)
-    names = {str(value) for value in seen.columns[column]} if column is not None else set()
-    return column if names and all(re.fullmatch(r"[A-Za-z]\w*", name) for name in names) else None
-
-
-def _path(tree: Inventory, seen: _Seen, image: str, row: int) -> str:
-    """The path of the image of a row."""
-    split = next((word[0] for word in SPLIT_WORD.finditer(seen.path)), "")
-    path = path_template(image).fill(lambda name: str(seen.columns[name][row] if name in seen.columns else split))
-    path = path.replace("\\", "/")
-    return path if not path.startswith("**/") else _found_at(tree, path[3:]) or path[3:]
-
-
-def _split_of_path(tree: Inventory, seen: _Seen, image: str) -> str | None:
-    rows = range(min(BATCH_ROWS, len(next(iter(seen.columns.values())))))
-    return splits_of_paths(_path(tree, seen, image, row) for row in rows)
+    word = re.sub(r"[_ ]?(?:path|file_?name|file|name)$", "", column, flags=re.IGNORECASE)
+    return MASK_WORD.fullmatch(word) is not None
 
 
 def _joint(pattern: str, seen: _Seen, column: str, image: str, looked: Mapping[str, _Seen]) -> tuple[str, list[str]]:
@@ -307,7 +283,9 @@ def _joint(pattern: str, seen: _Seen, column: str, image: str, looked: Mapping[s
     compiled = compile_pattern(pattern, "detect")
     split_of = {path: (compiled.match_path(path) or {}).get("split", "") for path in looked}
     by_split = re.sub(_word(split_of[seen.path]), "{split}", image)
-    alike = [path for path, one in looked.items() if set(_needed(seen)) <= set(one.columns)]
+    label, boxes = seen.named(_LABELS), _box_columns(seen)[0]
+    needed = {*CellPath.parse(image, True).columns, *([label] if label else []), *boxes}
+    alike = [path for path, one in looked.items() if needed <= set(one.columns)]
     best: tuple[str, list[str]] = (image, [seen.path])
     for template in (image, by_split):
         fits = [path for path in alike if looked[path].paths.get(column) == template.replace("{split}", split_of[path])]
@@ -320,42 +298,32 @@ def _word(split: str) -> str:
     return rf"(?<![A-Za-z{{]){re.escape(split)}(?![A-Za-z}}])"
 
 
-def _needed(seen: _Seen) -> list[str]:
-    """The columns that a table of another split must have too."""
-    _, image = _image_column(seen)
-    label = seen.named(_LABELS)
-    boxes, _ = _box_columns(seen)
-    return [*path_columns(path_template(image), by_file=True), *([label] if label else []), *boxes]
-
-
 # --- one row an image -------------------------------------------------------------------------------------------------
 
 
-def _samples(
-    tree: Inventory, pattern: str, seen: _Seen, image: str, splits: Fractions | str | tuple[str, ...] | None
-) -> LayoutGuess | None:
+def _samples(pattern: str, seen: _Seen, image: str, splits: Splits) -> LayoutGuess | None:
     """The table as a source of one sample a row; None where it says nothing about the images."""
-    column, _ = _image_column(seen)
+    column, _ = seen.image()
     fields: dict[str, tuple[Kind, str]] = {
         c: ("text", c) for c in seen.columns if c.lower() in _TEXTS and c not in seen.paths
     }
-    masks = [c for c in seen.paths if c != column and _is_mask(c)]
-    if masks:
+    doubts = []
+    options: dict[str, Any] = {}
+    if masks := [c for c in seen.paths if c != column and _is_mask(c)]:
         path = seen.paths[masks[0]]
         split = next((word[0] for word in SPLIT_WORD.finditer(seen.path)), "")
-        by_split = "{split}" in image and re.sub(_word(split), "{split}", path)
-        fields["mask"] = ("mask", by_split or path)
-    boxes, format = next(((c, f) for c in seen.columns if (f := _nested_boxes(tree, seen, image, c))), ("", None))
-    doubts = []
-    if format is not None:
-        fields["boxes"] = ("boxes", boxes)
-        doubts.append(f"boxes={boxes!r} are taken for {format} (box_format=)")
-        names = [c for c in seen.columns if c != boxes and c.rpartition(".")[0] == boxes.rpartition(".")[0]]
-        of_boxes = next((c for c in names if _plain(c.rpartition(".")[2]) in _LABELS or "categor" in c.lower()), None)
-        fields |= {"box_labels": ("label", of_boxes)} if of_boxes else {}
+        fields["mask"] = "mask", re.sub(_word(split), "{split}", path) if "{split}" in image else path
+    for boxes in seen.columns:
+        if (form := _nested_boxes(seen, image, boxes)) is not None:
+            fields["boxes"], options["box_format"] = ("boxes", boxes), form
+            doubts.append(f"boxes={boxes!r} are taken for {form} (box_format=)")
+            names = [c for c in seen.columns if c != boxes and c.rpartition(".")[0] == boxes.rpartition(".")[0]]
+            of_boxes = [c for c in names if _plain(c.rpartition(".")[2]) in _LABELS or "categor" in c.lower()]
+            fields |= {"box_labels": ("label", of_boxes[0])} if of_boxes else {}
+            break
     label: ColumnNames | None = seen.named(_LABELS)
     label = None if label in {c for _, c in fields.values()} else label
-    label = label or (None if masks or boxes else _flag_columns(seen))
+    label = label or (None if masks or options else _flag_columns(seen))
     if label is None and not fields:
         kind, other = _only_other(seen, image) or ("label", None)
         label = other if kind == "label" else None
@@ -364,32 +332,27 @@ def _samples(
     if label is None and not fields:
         return None
     separator = _separator(seen, label) if isinstance(label, str) else None
-    several = isinstance(label, str) and any(isinstance(value, list) for value in seen.columns[label])
-    flags = zip(*(seen.columns[column] for column in label), strict=True) if isinstance(label, tuple) else ()
-    single = all(sum(map(_is_one, row)) == 1 for row in flags)
-    stratified = label is not None and not several and separator is None and single
+    one_class = label is not None and separator is None
     if isinstance(label, tuple):
+        one_class = all(sum(map(_is_one, row)) == 1 for row in zip(*(seen.columns[c] for c in label), strict=True))
         doubts.append(f"label= of the columns {', '.join(label[:6])}{', …' * (len(label) > 6)}")
     elif label is not None:
+        one_class = one_class and not any(isinstance(value, list) for value in seen.columns[label])
         doubts.append(f"label={label!r} is a guess from the column's name")
     if separator is not None:
         doubts.append(f"each cell of {label!r} holds several classes, divided by {separator!r} (separator=)")
     if isinstance(splits, str):
-        doubts.append(
-            f"splits={splits!r} is a guess from the column's name" if "{" not in splits else f"splits={splits!r}"
-        )
+        doubts.append(f"splits={splits!r}" + " is a guess from the column's name" * ("{" not in splits))
     if "{split}" not in pattern and splits is None:
-        splits = BY_CLASS if stratified else FRACTIONS
-    options: dict[str, Any] = {"box_format": format} if format else {}
+        splits = BY_CLASS if one_class else FRACTIONS
     source = Table(pattern, image, label, fields, splits=splits, separator=separator, **options)
     return LayoutGuess("table", source, "", tuple(doubts))
 
 
 def _is_one(cell: Any) -> bool:
-    try:
+    with suppress(SourceError):
         return bool(flag_cell(cell))
-    except SourceError:
-        return False
+    return False
 
 
 def _flag_columns(seen: _Seen) -> tuple[str, ...] | None:
@@ -397,20 +360,16 @@ def _flag_columns(seen: _Seen) -> tuple[str, ...] | None:
     found = []
     for column, values in seen.columns.items():
         said = {str(value).strip().lower().removesuffix(".0") for value in values if value not in (None, "")}
-        if (
-            column not in seen.paths
-            and said
-            and (said <= {"0", "1"} or said <= {"-1", "1"} or said <= {"true", "false"})
-        ):
+        flags = any(said <= pair for pair in ({"0", "1"}, {"-1", "1"}, {"true", "false"}))
+        if column not in seen.paths and said and flags:
             found.append(column)
     return tuple(found) if len(found) > 1 and all(column == column.strip() for column in found) else None
 
 
 def _only_other(seen: _Seen, image: str) -> tuple[Kind, str] | None:
     """The only column beside the images', and what it may hold: classes, numbers, or text where all cells differ."""
-    of_image = path_columns(path_template(image), by_file=True)
     names = [column for column in seen.columns if column and _plain(column) not in ("key", "index")]
-    others = [column for column in names if column not in of_image and column not in seen.paths]
+    others = [column for column in names if column not in {*CellPath.parse(image, True).columns, *seen.paths}]
     values = [value for value in seen.columns[others[0]] if value not in (None, "")] if len(others) == 1 else []
     distinct = len({str(value) for value in values})
     if distinct < 2:
@@ -431,52 +390,45 @@ def _separator(seen: _Seen, column: str) -> str | None:
         names = {part for of_value in parts.values() for part in of_value}
         several = [value for value, of_value in parts.items() if len(of_value) > 1]
         alone = all(any(part in values for part in parts[value]) for value in several)
-        numbers = separator == " " and all(part.isdecimal() for part in names)
-        if several and (
-            separator == "|" or numbers or (len(names) < len(values) and (alone or _PLURAL.fullmatch(column)))
-        ):
+        certain = separator == "|" or (separator == " " and all(part.isdecimal() for part in names))
+        if several and (certain or (len(names) < len(values) and (alone or _PLURAL.fullmatch(column)))):
             return separator
     return None
 
 
-def _nested_boxes(tree: Inventory, seen: _Seen, image: str, column: str) -> BoxFormat | None:
+def _nested_boxes(seen: _Seen, image: str, column: str) -> BoxFormat | None:
     """The form of boxes that stand as a list of rows in one cell."""
     rows = [(row, value) for row, value in enumerate(seen.columns[column]) if isinstance(value, list) and value]
     if not rows or not all(isinstance(one, list) and len(one) == 4 for _, value in rows for one in value):
         return None
-    flat = [(row, one) for row, value in rows for one in value]
-    return _form(tree, seen, image, flat, ("xywh", "xyxy"), column)
+    return _form(seen, image, [(row, one) for row, value in rows for one in value], ("xywh", "xyxy"), column)
 
 
 # --- several rows an image --------------------------------------------------------------------------------------------
 
 
-def _objects(
-    tree: Inventory, pattern: str, seen: _Seen, image: str, splits: Fractions | str | tuple[str, ...] | None
-) -> LayoutGuess | None:
+def _objects(pattern: str, seen: _Seen, image: str, splits: Splits) -> LayoutGuess | None:
     """The table as a source of an object a row; None where its rows are samples."""
-    names, forms = _box_columns(seen)
-    runs = next((column for column in seen.columns if _are_runs(seen, column)), None)
-    of_image = path_columns(path_template(image), by_file=True)
-    keys = Counter(zip(*(seen.columns[column] for column in of_image), strict=True))
+    boxes, forms = _box_columns(seen)
+    runs, label = seen.runs(), seen.named(_LABELS)
+    keys = Counter(zip(*(seen.columns[column] for column in CellPath.parse(image, True).columns), strict=True))
     several = max(keys.values(), default=0) > 1
-    label = seen.named(_LABELS)
-    if not names and runs is None and (not several or label is None or any(map(_is_mask, seen.paths))):
+    if not boxes and runs is None and (not several or label is None or any(map(_is_mask, seen.paths))):
         return None
     options: dict[str, Any] = {}
     doubts: list[str] = []
-    if names:
-        rows = _box_rows(seen, names)
-        form = _form(tree, seen, image, rows, forms, ", ".join(names))
-        options = {"boxes": names if len(names) == 4 else names[0], "box_format": form}
-        doubts.append(f"the boxes are taken for {form} of {', '.join(names)} (box_format=)")
+    fields = ["box_labels"]
+    if boxes:
+        form = _form(seen, image, _box_rows(seen, boxes), forms, ", ".join(boxes))
+        options = {"boxes": boxes if len(boxes) == 4 else boxes[0], "box_format": form}
+        fields = ["boxes", "box_labels"]
+        doubts.append(f"the boxes are taken for {form} of {', '.join(boxes)} (box_format=)")
     if runs is not None:
         options["runs"] = runs
+        fields += ["box_numbers", "instances", "mask"]
         doubts.append(f"the run lengths of {runs!r} are taken to be counted from 1, down the columns")
-    if not names and runs is None:
+    if not boxes and runs is None:
         doubts.append("several rows name one image: box_labels are the classes of an image")
-    fields = ["boxes", "box_labels"] if names else ["box_labels"]
-    fields += ["box_numbers", "instances", "mask"] if runs is not None else []
     if label is not None:
         doubts.append(f"label={label!r} is a guess from the column's name")
     if isinstance(splits, str) and "{" not in splits:
@@ -487,77 +439,55 @@ def _objects(
     return LayoutGuess("table", source, "", tuple(doubts))
 
 
-def _are_runs(seen: _Seen, column: str) -> bool:
-    few = [str(value) for value in seen.few(column) if str(value).strip() != "-1"]
-    return bool(few) and bool(_RUNS_NAME.fullmatch(column)) and all(map(_RUNS.fullmatch, few))
-
-
 def _box_columns(seen: _Seen) -> tuple[tuple[str, ...], tuple[BoxFormat, ...]]:
     """The columns of a box, four or one, and the forms that it may have. SourceError for corners of quadrangles."""
-    plain = {
-        _BOX_PREFIX.sub("", _plain(column)): column
-        for column in reversed(list(seen.columns))
-        if column not in seen.paths
-    }
+    named = [column for column in reversed(list(seen.columns)) if column not in seen.paths]
+    plain = {_BOX_PREFIX.sub("", _plain(column)): column for column in named}
     for form, of_form in _BOX_COLUMNS.items():
-        for names in of_form:
-            if all(name in plain for name in names.split()):
-                if {"x3", "y3"} <= set(plain):
-                    raise SourceError(
-                        f"{seen.path}: the columns are corners of quadrangles, which tfprep does not read"
-                    )
-                columns = tuple(plain[name] for name in names.split())
-                if _box_rows(seen, columns):
-                    return columns, (form,) if form != "xywh" else ("xywh", "center_xywh")
+        for names in map(str.split, of_form):
+            if not plain.keys() >= set(names):
+                continue
+            if {"x3", "y3"} <= set(plain):
+                raise SourceError(f"{seen.path}: the columns are corners of quadrangles, which tfprep does not read")
+            columns = tuple(plain[name] for name in names)
+            if _box_rows(seen, columns):
+                return columns, (form,) if form != "xywh" else ("xywh", "center_xywh")
     for column in seen.columns:
         if _BOX_NAME.fullmatch(_plain(column)) and _box_rows(seen, (column,)):
             return (column,), ("xywh", "xyxy", "center_xywh")
     return (), ()
 
 
-def _box_rows(seen: _Seen, columns: Sequence[str]) -> list[tuple[int, list[float]]]:
+def _box_rows(seen: _Seen, columns: tuple[str, ...]) -> list[tuple[int, list[float]]]:
     """The number of each row with a box, and its four numbers; nothing if rows hold something else."""
     rows = []
     for row, cells in enumerate(zip(*(seen.columns[column] for column in columns), strict=True)):
-        values: Any = cells
-        if len(cells) == 1:
-            values = re.split(r"[\s,]+", cells[0].strip("[](){} ")) if isinstance(cells[0], str) else cells[0]
-        if values is None or all(value is None or str(value).strip().lower() in ("", "nan") for value in values):
-            continue
         try:
-            numbers = [float(str(value).replace(",", ".")) for value in values]
-        except (TypeError, ValueError):
+            values = box_cells(columns, dict(zip(columns, cells, strict=True)), comma=True)
+        except (SourceError, WrongAnnotation):
             return []
-        if len(numbers) != 4:
-            return []
-        rows.append((row, numbers))
+        if values is not None:
+            rows.append((row, values))
     return rows
 
 
 def _form(
-    tree: Inventory,
-    seen: _Seen,
-    image: str,
-    rows: Sequence[tuple[int, list[float]]],
-    forms: Sequence[BoxFormat],
-    said: str,
+    seen: _Seen, image: str, rows: Sequence[tuple[int, list[float]]], forms: Sequence[BoxFormat], said: str
 ) -> BoxFormat:
     """The first form in which the boxes lie in their images. SourceError if there is none."""
     few = rows[:NAMES_KEPT]
     relative = all(-0.01 <= value <= 1.01 for _, values in few for value in values)
+    tolerance = 0.01 if relative else TOLERANCE_PX
     sizes: dict[int, Any] = {}
     for row, _ in few:
         with suppress(SampleError):  # a reject of the build
-            sizes[row] = (1, 1) if relative else pixels_size(read_raw(tree.root, _path(tree, seen, image, row)))
+            sizes[row] = (1, 1) if relative else pixels_size(read_raw(seen.tree.root, seen.path_in(row, image)))
     for form in forms:
-        spelled: BoxFormat = f"rel_{form}" if relative else form  # type: ignore[assignment]
-        fits = [
-            _fits(values, form, sizes[row], 0.01 if relative else TOLERANCE_PX) for row, values in few if row in sizes
-        ]
+        fits = [_fits(values, form, sizes[row], tolerance) for row, values in few if row in sizes]
         if sum(fits) >= _FITS * len(fits):
-            return spelled
+            return f"rel_{form}" if relative else form  # type: ignore[return-value]
     raise SourceError(
-        f"{tree.root / seen.path}: the boxes of {said} do not lie in their images as {' or '.join(forms)}, such as row "
+        f"{seen.where}: the boxes of {said} do not lie in their images as {' or '.join(forms)}, such as row "
         f"{few[0][0] + 1}: {few[0][1]}"
     )
 
@@ -569,17 +499,15 @@ def _fits(values: list[float], form: BoxFormat, size: tuple[int, int], tolerance
 
 
 def _left_out(source: Any, seen: _Seen) -> tuple[str, ...]:
-    options = [getattr(source, name, None) for name in ("label", "boxes", "runs", "split", "splits", "image")]
-    named = {column for one in options for column in (one if isinstance(one, tuple) else (one,))}
-    if isinstance(source, Table):
-        named |= {
-            column for _, text in source.fields.values() for column in path_columns(path_template(text), by_file=True)
-        }
-        named |= {column for _, column in source.fields.values()}
-    named |= set(path_columns(path_template(source.image), by_file=True))
-    left = [
-        column for column in seen.columns if column not in named and not any(column.startswith(f"{n}.") for n in named)
-    ]
-    left = [column for column in left if not any(str(n).startswith(f"{column}.") for n in named)]
+    """The doubt that names the columns which the source does not read."""
+    options = [getattr(source, name, None) for name in ("label", "boxes", "runs", "split", "splits")]
+    texts = (
+        [source.image, *(text for _, text in source.fields.values())] if isinstance(source, Table) else [source.image]
+    )
+    named = {
+        column for one in options for column in (one if isinstance(one, tuple) else (one,)) if isinstance(column, str)
+    }
+    named |= {hole for text in texts for hole in (text, *Template.parse(text).holes)}
+    left = [c for c in seen.columns if not any(c == n or c.startswith(f"{n}.") or n.startswith(f"{c}.") for n in named)]
     said = ", ".join(left[:12]) + (f" and {len(left) - 12} more" if len(left) > 12 else "")
     return (f"this recipe does not read the columns {said} (label=, fields=)",) if left else ()
