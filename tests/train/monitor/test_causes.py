@@ -78,7 +78,8 @@ CASES: list[tuple[str, dict[str, Any], str, str, str]] = [
         "filling", {"readers": {}, "stages": (("1/MemoryCacheImpl", 0.1), ("2/Map", 9.0))},
         "the first epoch fills `.cache()`", "", "num_parallel",
     ),
-    ("unknown", {"readers": {}}, "autotune is off", "reader=", "prefetch"),
+    ("unknown", {"readers": {}, "pipeline": (("Map",),)}, "autotune is off", "reader=", "prefetch"),
+    ("unknown", {"readers": {}}, "an iterator of Python", "reader=", "autotune"),
 ]  # fmt: skip
 
 
@@ -187,6 +188,22 @@ def test_a_slow_map_behind_the_loader(built: Path, tmp_path: Path, public: str) 
 
 def _environment(public: str) -> dict[str, str]:
     return {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "0", "TFPREP_PUBLIC_TENSORFLOW": public}
+
+
+def test_the_stages_behind_generators_are_known_as_on_jax(tf: Any) -> None:
+    """Keras on JAX reads tf.data through generators."""
+    from tfprep.train.monitor.python_relay import relay_of
+    from tfprep.train.monitor.stages import stages
+
+    def batches() -> Any:
+        yield from (tensor.numpy() for tensor in tf.data.Dataset.range(8).map(lambda n: n + 1).prefetch(1))
+
+    relay: Any = relay_of(element for element in batches())
+    assert next(relay.iterator) == 1
+    assert {stage.kind for stage in stages(relay.source)} >= {"Prefetch", "Range"}
+    assert list(relay.iterator) == [*range(2, 9)]
+    relay.close()
+    assert relay.source is None
 
 
 def test_only_the_functions_of_the_user_count_as_python(tf: Any, built: Path) -> None:

@@ -18,9 +18,9 @@ from tfprep.train.monitor.stages import Pipeline, Stage, slowest
 
 _OTHERS = 0.25
 """Share of the processors that other programs take, and of the input's time that they cost, from which on they are named."""
-_FIRST = 0.6
+_FIRST = 0.65
 """Share of the input's time that other programs cost from which on they come before what they slow down: without them the input
-would be 2.5 times as fast. Two programs that compute, beside an input of two threads, cost half."""
+would be almost 3 times as fast. Two programs that compute, beside an input of two threads, cost half."""
 _BEHIND = 0.5
 """Share of the step's wait below which the reader kept its consumer waiting because its batches were ready."""
 _IDLE = 0.5
@@ -86,13 +86,15 @@ def input_causes(now: Sample, before: Sample | None, waited_s: float) -> list[Ca
     staged = _reader(now, before, waited_s) or _stage(now, before)
     taken = _others_cause(now, before, _lost_by_input(now, before), "the input")
     found = [taken, staged] if taken and taken.share > _FIRST else [staged, taken]
-    return [cause for cause in found if cause is not None] or [
-        Cause(
-            "unknown",
-            "the input limits, in a stage that is not known, for autotune is off in this pipeline",
-            "Leave options.autotune.enabled on, or pass reader= with counters of your own",
+    if staged is None and now.pipeline.kinds:
+        text = "the input limits, in a stage that is not known, for autotune is off in this pipeline"
+        found.append(
+            Cause("unknown", text, "Leave options.autotune.enabled on, or pass reader= with counters of your own")
         )
-    ]
+    elif staged is None:
+        text = "the input limits; it is an iterator of Python, of which nothing is known"
+        found.append(Cause("unknown", text, "Pass reader= with counters of your own"))
+    return [cause for cause in found if cause is not None]
 
 
 def step_causes(share: float, window_s: float, times: StepTimes, others: Cause | None = None) -> list[Cause]:

@@ -6,9 +6,11 @@ the batch before it calls the train step: `FetchedInput` gets the waits from tfp
 
 from __future__ import annotations
 
+import gc
 import queue
 import threading
 from collections.abc import Iterable
+from types import GeneratorType
 from typing import Any
 
 import keras
@@ -23,7 +25,8 @@ class PythonRelay:
     """A `Relay` of a Python iterator; it is its own `iterator`.
 
     Attributes:
-        source: The iterator that elements come from; None after `close`.
+        source: The iterator that elements come from, from the first element on the `tf.data.Iterator` behind Keras's generators
+            where there is one; None after `close`.
         clock: The waits.
         loader: tfprep's loader behind the iterator, known from the first element on.
     """
@@ -32,7 +35,7 @@ class PythonRelay:
     loader: TimedLoader | None = None
 
     def __init__(self, source: Any, *, cancellable: bool = False) -> None:
-        self.source: Any = source
+        self.source = self._elements = source
         self.clock = PythonClock()
         self._questions: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
@@ -52,10 +55,12 @@ class PythonRelay:
     def __next__(self) -> Any:
         self.clock.asking()
         try:
-            element, self.loader = self._fed() if self._cancellable else _pulled(self.source)
+            element, self.loader = self._fed() if self._cancellable else _pulled(self._elements)
         except StopIteration:
             self.clock.ended()
             raise
+        if self.source is self._elements:
+            self.source = _tensors_behind(self._elements) or self._elements
         self.clock.answered(image_count(element))
         return element
 
@@ -66,7 +71,7 @@ class PythonRelay:
     def close(self) -> None:
         """Drop the source, and let the thread end where there is one."""
         self._questions.put(False)
-        self.source = self.loader = None
+        self.source = self._elements = self.loader = None
 
     def cancel_wait(self) -> None:
         """Make the consumer's wait fail, from another thread."""
@@ -92,6 +97,18 @@ def _feed(source: Any, questions: Any, answers: Any) -> None:
 
 def _pulled(source: Any) -> tuple[Any, TimedLoader | None]:
     return next(source), loader_of_this_thread()
+
+
+def _tensors_behind(source: Any) -> Any:
+    """Return the `tf.data.Iterator` that generators read from; None where there is none.
+
+    Keras on JAX reads tf.data through generators of its own. What a generator loops over, only the garbage collector knows, and
+    only while the generator does not run.
+    """
+    if not isinstance(source, GeneratorType):
+        return source if is_tensor_iterator(source) else None
+    found = (_tensors_behind(one) for one in gc.get_referents(source))
+    return next((one for one in found if one is not None), None)
 
 
 def image_count(element: Any) -> int:
