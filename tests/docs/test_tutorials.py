@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.warm_python import run_python
 from tfprep.cli import main
 from tfprep.demo.scenes import write_objects, write_scenes
 
@@ -59,9 +58,7 @@ def session(demo, tmp_path, monkeypatch):
 def run_command(line: str) -> None:
     program, *arguments = shlex.split(line)
     if program == "python":
-        environment = {**os.environ, "PYTHONPATH": str(DOCS.parent), "TF_CPP_MIN_LOG_LEVEL": "3"}
-        command = [sys.executable, *arguments]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+        done = run_python(arguments, cwd=Path.cwd(), env={"TF_CPP_MIN_LOG_LEVEL": "3"})
         print(done.stdout)
         assert done.returncode == 0, done.stderr[-3000:]
         return
@@ -71,7 +68,7 @@ def run_command(line: str) -> None:
     assert stopped.value.code == 0, line
 
 
-def run_python(block: str, names: dict[str, Any], number: int) -> None:
+def run_block(block: str, names: dict[str, Any], number: int) -> None:
     """Run a block from a file, as TensorFlow reads the source of functions that it traces."""
     path = Path(f"block{number}.py").absolute()
     path.write_text(block)
@@ -87,7 +84,7 @@ def follow(blocks: list[tuple[str, str]], names: dict[str, Any]) -> None:
         elif block.startswith("# file: "):
             Path(block.splitlines()[0].removeprefix("# file: ")).write_text(block)
         else:
-            run_python(block, names, number)
+            run_block(block, names, number)
 
 
 def check_result(printed: str, picture: str, least: float) -> None:
