@@ -53,8 +53,6 @@ def command(
 
     Exit status 4: pictures occur in several splits.
     """
-    from tqdm import tqdm
-
     from tfprep.dataset import open_dataset
     from tfprep.inspect.groups import suspected_groups
     from tfprep.inspect.leaks import find_leaks
@@ -62,12 +60,7 @@ def command(
     from tfprep.storage.local import write_whole
 
     dataset = open_dataset(folder)
-    with tqdm(unit=" images", disable=None, leave=False, delay=2, desc="comparing pictures") as bar:
-
-        def on_record(done: int, total: int) -> None:
-            bar.total, bar.n = total, done
-            bar.update(0)
-
+    with text.progress(" images", desc="comparing pictures") as on_record:
         leaks = find_leaks(dataset, distance=distance, most_pairs=pairs, on_record=on_record)
     suspicions = suspected_groups(dataset, leaks.fingerprints, data)
     written = _write_lists(leaks, exclude, groups)

@@ -63,18 +63,11 @@ def command(
     SOURCE is a path or URL with wildcards, in quotes (`DIR/train-*.tfrecord`), or a directory of TensorFlow Datasets. The
     same command again reads only shards that are new or have changed.
     """
-    from tqdm import tqdm
-
     from tfprep.dataset.imported.make import IndexOptions, index_tfrecords
 
     options = IndexOptions(verify, on_bad, key, require, ignore, workers)
     began = time.perf_counter()
-    with tqdm(unit="B", unit_scale=True, disable=True if quiet or as_json else None, leave=False, delay=2) as bar:
-
-        def on_bytes(done: int, total: int) -> None:
-            bar.total = total
-            bar.update(done - bar.n)
-
+    with text.progress("B", quiet=quiet or as_json, unit_scale=True) as on_bytes:
         report = index_tfrecords(source, split, out, features=features, copy=copy, options=options, on_bytes=on_bytes)
     seconds = time.perf_counter() - began
     if as_json:

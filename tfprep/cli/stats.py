@@ -31,8 +31,6 @@ _SHOWN, _CLASSES_SHOWN = 3, 20
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def command(folder: str, samples: int, html: Path | None, as_json: bool) -> None:
     """Print statistics of the dataset in FOLDER (a path or a URL): classes, sizes, brightness, objects, rejects, duplicates."""
-    from tqdm import tqdm
-
     from tfprep.dataset import open_dataset
     from tfprep.errors import DatasetError
     from tfprep.inspect.leaks import find_leaks
@@ -41,12 +39,7 @@ def command(folder: str, samples: int, html: Path | None, as_json: bool) -> None
     from tfprep.storage.local import write_whole
 
     data = open_dataset(folder)
-    with tqdm(unit=" samples", disable=None, leave=False, delay=2) as bar:
-
-        def on_sample(done: int, total: int) -> None:
-            bar.total = total
-            bar.update(done - bar.n)
-
+    with text.progress(" samples") as on_sample:
         stats = statistics_of(data, most_samples=samples, on_sample=on_sample)
     try:
         leaks = find_leaks(data)

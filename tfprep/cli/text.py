@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
 from typing import Any
 
@@ -13,7 +13,7 @@ import click
 
 from tfprep.units import duration, number, printable, size
 
-__all__ = ["duration", "echo", "json_alone", "number", "print_json", "size", "table"]
+__all__ = ["duration", "echo", "json_alone", "number", "print_json", "progress", "size", "table"]
 
 _json_out: list[Any] = []
 """The standard output, last, where `json_alone` keeps it for JSON."""
@@ -34,6 +34,20 @@ def table(rows: Sequence[Sequence[Any]], indent: str = "  ") -> str:
         for row in cells
     ]
     return "\n".join(indent + line for line in lines)
+
+
+@contextmanager
+def progress(unit: str, *, quiet: bool = False, **options: Any) -> Iterator[Callable[[int, int], None]]:
+    """A bar that terminals show after two seconds. Its function takes what is done and the whole."""
+    from tqdm import tqdm
+
+    with tqdm(unit=unit, disable=True if quiet else None, leave=False, delay=2, **options) as bar:
+
+        def update(done: int, total: int) -> None:
+            bar.total = total
+            bar.update(done - bar.n)
+
+        yield update
 
 
 def print_json(value: Any) -> None:

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING
 
 import click
 
 from tfprep.cli import text
-
-if TYPE_CHECKING:
-    from tfprep.dataset import FileInfo
 
 
 @click.command("verify")
@@ -21,19 +17,17 @@ def command(folder: str, as_json: bool) -> int:
 
     Exit status 1: a file or record is damaged or missing.
     """
-    from tqdm import tqdm
-
     from tfprep.dataset.verify import verify
 
     checked = 0
-    with tqdm(unit="B", unit_scale=True, disable=None, leave=False, delay=2) as bar:
+    with text.progress("B", unit_scale=True) as show:
 
-        def on_file(file: FileInfo) -> None:
+        def on_bytes(done: int, total: int) -> None:
             nonlocal checked
-            checked += file.bytes
-            bar.update(file.bytes)
+            checked = done
+            show(done, total)
 
-        faults = list(verify(folder, on_file))
+        faults = list(verify(folder, on_bytes))
     if as_json:
         text.print_json([asdict(fault) for fault in faults])
     else:

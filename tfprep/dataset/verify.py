@@ -40,12 +40,12 @@ class Fault:
     reason: str
 
 
-def verify(path: PathOrUrl, on_file: Callable[[FileInfo], None] | None = None) -> Iterator[Fault]:
+def verify(path: PathOrUrl, on_bytes: Callable[[int, int], None] = lambda done, total: None) -> Iterator[Fault]:
     """Find every fault of a dataset, file by file, with one record in memory at a time.
 
     Args:
         path: The dataset's folder or URL.
-        on_file: Called after each shard.
+        on_bytes: Called after each shard, with the bytes that are checked and those of all shards.
 
     Yields:
         The faults; none if every byte of every published file is as it was built.
@@ -64,7 +64,7 @@ def verify(path: PathOrUrl, on_file: Callable[[FileInfo], None] | None = None) -
         yield Fault(MANIFEST, None, f"it {NOT_SEALED}")
     faults = list(_digest_faults(folder, manifest))
     yield from faults
-    yield from _shard_faults(Dataset(folder, manifest), {fault.file for fault in faults}, on_file)
+    yield from _shard_faults(Dataset(folder, manifest), {fault.file for fault in faults}, on_bytes)
 
 
 def _digest_faults(folder: Path, manifest: Manifest) -> Iterator[Fault]:
@@ -84,9 +84,9 @@ def _why(error: DatasetError) -> str:
     return "the file is missing" if isinstance(error.__cause__, FileNotFoundError) else str(error)
 
 
-def _shard_faults(data: Dataset, damaged: set[str], on_file: Callable[[FileInfo], None] | None) -> Iterator[Fault]:
+def _shard_faults(data: Dataset, damaged: set[str], on_bytes: Callable[[int, int], None]) -> Iterator[Fault]:
     """Yield the faults of the shards. Where the index is damaged, they are compared with their own digests alone."""
-    check = _IndexCheck(data)
+    check, done, total = _IndexCheck(data), 0, sum(info.bytes for info in data.splits.values())
     for split, info in data.splits.items():
         for variant, files in enumerate(info.files):
             rows = None
@@ -101,8 +101,8 @@ def _shard_faults(data: Dataset, damaged: set[str], on_file: Callable[[FileInfo]
             for file in files:
                 yield from _file_faults(data, file, None if rows is None else rows.slice(first, file.records), check)
                 first += file.records
-                if on_file:
-                    on_file(file)
+                done += file.bytes
+                on_bytes(done, total)
 
 
 def _location_faults(data: Dataset, split: str, variant: int, index: pa.Table) -> Iterator[Fault]:
