@@ -43,7 +43,7 @@ def test_the_report_of_a_bench(jpeg_data: Data, tmp_path: Path) -> None:
     assert "http" not in text
     assert "<b>" not in text  # Names are escaped.
     assert "&lt;b&gt;mine&lt;/b&gt;" in text
-    assert "prefers-color-scheme: dark" in text
+    assert "prefers-color-scheme:dark" in text
     assert f"{result.rounds.images_per_s('loader').median:,.0f}" in text
     assert "limit: " in text
     widths = [float(width) for width in re.findall(r'style="width: ([0-9.]+)%"', text)]

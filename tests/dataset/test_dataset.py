@@ -11,14 +11,14 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from PIL import Image
+from PIL import Image, ImageFont
 
 from tfprep import Recipe, augment, codecs, sources
 from tfprep.builder import build
 from tfprep.dataset import Dataset, open_dataset
 from tfprep.dataset.manifest import seal
 from tfprep.dataset.names import check_name, shard_name
-from tfprep.dataset.sheet import _caption, class_colours, contact_sheet
+from tfprep.dataset.sheet import _caption, _wrapped, class_colours, contact_sheet
 from tfprep.errors import DatasetError, RecordError
 from tfprep.records import read_index, read_record, read_records
 
@@ -370,3 +370,12 @@ def test_class_colours_are_distinct():
 def test_a_caption_of_a_contact_sheet_is_short(value, caption):
     """The width of each line is measured letter by letter, which takes minutes for arrays and long texts."""
     assert _caption(value) == caption
+
+
+def test_a_key_of_a_contact_sheet_has_one_colour_and_ends_its_lines_between_words():
+    key, name = "train/a-rather-long-class/frame_of_a_camera_0001.png", "x" * 60
+    lines = list(_wrapped([key, name], ImageFont.load_default(10)))
+    of_key = [line for line, ink in lines if ink == lines[0][1]]
+    assert "".join(of_key) == key
+    assert all(line[-1] in "-_/." for line in of_key[:-1])
+    assert "".join(line for line, ink in lines if ink != lines[0][1]) == name

@@ -108,3 +108,16 @@ def test_the_command(built, tmp_path, capsys):
         main(["stats", str(built)])
     assert stopped.value.code == 0
     assert "Darkest: train/b/03.jpg.png" in capsys.readouterr().out
+
+
+def test_the_page_says_how_many_classes_are_missing_in_a_split(build_folder, photo_of, tmp_path):
+    for place in ("train/a", "train/b", "train/c", "val/b"):
+        folder = tmp_path / "raw" / place
+        folder.mkdir(parents=True)
+        Image.fromarray(photo_of(len(place))).save(folder / "1.png")
+    page = tmp_path / "stats.html"
+    with pytest.raises(SystemExit):
+        main(["stats", str(build_folder(tmp_path / "raw", tmp_path / "out")), "--html", str(page)])
+    html = page.read_text()
+    assert "2 of 3 classes are missing in val" in html
+    assert "missing in train" not in html

@@ -144,7 +144,7 @@ def write_report(bench: Bench, path: Path) -> list[Path]:
     page_bars = [_stage_bars(bench), _rate_bars(bench, where)]
     page = render(
         "bench/report.html.j2",
-        name=f"{bench.folder.name}, {bench.split}",
+        title=f"{bench.folder.name}, {bench.split}: bench",
         verdict=[f"{_whole(bench.rounds.images_per_s(LOADER))} images/s{where}", *bench.limit.lines()]
         + (
             [f"Beside a step of {1000 * bench.against.step_s:.1f} ms: {bench.against.words()}"] if bench.against else []

@@ -7,6 +7,7 @@ image; labels and texts are to the left.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from colorsys import hsv_to_rgb
 from dataclasses import dataclass
@@ -229,8 +230,8 @@ def _draw(title: str, rows: Sequence[Sequence[Panel]], words: Sequence[Sequence[
     pen.text((_MARGIN, _MARGIN), title, _INK, ImageFont.load_default(12))
     top = _MARGIN + 2 * _LINE
     for row, drawn, caption, height in zip(rows, pictures, captions, heights, strict=True):
-        for line, word in enumerate(caption):
-            pen.text((_MARGIN, top + _LINE * (line + 1)), word, _INK if line == 0 else _FAINT, font)
+        for number, (line, ink) in enumerate(caption, 1):
+            pen.text((_MARGIN, top + _LINE * number), line, ink, font)
         for column, (panel, picture) in enumerate(zip(row, drawn, strict=True)):
             left = _LEFT + column * (panel_px + _GAP)
             pen.text((left, top), _fitted(panel.title, panel_px, font), _FAINT, font)
@@ -246,14 +247,16 @@ def _inside(pixels: ImageArray, panel_px: int) -> Image.Image:
     return picture.resize(size, Image.Resampling.BOX if scale < 1 else Image.Resampling.NEAREST)
 
 
-def _wrapped(words: Sequence[str], font: Any) -> Iterator[str]:
-    """Yield each word in pieces that fit to the left of the panels."""
-    for word in words:
-        rest = word
+def _wrapped(captions: Sequence[str], font: Any) -> Iterator[tuple[str, tuple[int, int, int]]]:
+    """Yield lines that fit to the left of the panels, with their colours; a line ends after a separator where it can."""
+    for number, caption in enumerate(captions):
+        rest = caption
         while rest:
-            fits = len(_fitted(rest, _LEFT - 2 * _MARGIN, font))
-            yield rest[: max(fits, 1)]
-            rest = rest[max(fits, 1) :]
+            fits = max(1, len(_fitted(rest, _LEFT - 2 * _MARGIN, font)))
+            ends = [place.end() for place in re.finditer(r"[\s/_.,:-]+", rest) if place.end() <= fits]
+            end = fits if fits == len(rest) or not ends else ends[-1]
+            yield rest[:end], _FAINT if number else _INK
+            rest = rest[end:]
 
 
 def _fitted(word: str, width: int, font: Any) -> str:

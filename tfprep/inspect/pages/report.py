@@ -142,6 +142,7 @@ def _class_table(data: Dataset, stats: DatasetStats, name: str) -> dict[str, Any
         {"name": label, "counts": list(of.values()), "shares": [of[split] / totals[split] for split in splits]}
         for label, of in counts.items()
     ]
+    missing = [(split, sum(not of[split] for of in counts.values())) for split in splits]
     left_out = max(0, len(rows) - _COMMON_CLASSES - _RARE_CLASSES)
     if left_out:
         rows.sort(key=lambda row: -sum(row["counts"]))
@@ -153,6 +154,8 @@ def _class_table(data: Dataset, stats: DatasetStats, name: str) -> dict[str, Any
         "largest": max((share for row in rows for share in row["shares"]), default=0) or 1,
         "rows": rows,
         "left_out": left_out,
+        "classes": len(counts),
+        "missing": [(split, count) for split, count in missing if count],
     }
 
 
