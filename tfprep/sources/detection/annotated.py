@@ -1,69 +1,193 @@
-"""Recognises public data sets, and annotations in a file for each image: YOLO, Pascal VOC, LabelMe."""
+"""Recognises public data sets and annotations of objects: COCO, YOLO, Pascal VOC, LabelMe; names the files of other tools."""
 
 from __future__ import annotations
 
 import json
+import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from tfprep.errors import SourceError
 from tfprep.optional import require_package
-from tfprep.sources.annotations import LabelMe, Voc, Yolo
+from tfprep.sources.annotations import Coco, CocoPanoptic, LabelMe, Voc, Yolo
+from tfprep.sources.annotations.coco import CocoFile, image_file_name
 from tfprep.sources.annotations.yolo import DataYaml
-from tfprep.sources.detection.guess import FRACTIONS, LayoutGuess, Refusal
-from tfprep.sources.detection.inventory import NAMES_KEPT, Inventory
-from tfprep.sources.detection.pairs import SPLIT_NAMES, annotation_patterns
+from tfprep.sources.detection.guess import FRACTIONS, Found, LayoutGuess, Refusal
+from tfprep.sources.detection.inventory import NAMES_KEPT, Inventory, below
+from tfprep.sources.detection.pairs import (
+    SPLIT_NAMES,
+    SPLIT_WORD,
+    annotation_patterns,
+    split_pattern,
+    splits_of_paths,
+)
 from tfprep.sources.paired import ade20k, camvid, cityscapes
-from tfprep.sources.patterns import compile_pattern, literal
+from tfprep.sources.patterns import Template, compile_pattern, literal
 from tfprep.sources.raw import open_raw
 
-Found = Iterator[LayoutGuess | Refusal]
-_HEAD = 1 << 16
+_ENDS_READ = 1 << 16
+_TO_COCO = "convert it to COCO, for example with the package labelformat, or export COCO from the tool"
+_OTHER_TOOLS = (
+    (".json", "CreateML", (b'"annotations"', b'"coordinates"', b'"image'), _TO_COCO),
+    (".json", "VGG Image Annotator", (b'"regions"', b'"shape_attributes"'), _TO_COCO),
+    (".json", "Supervisely", (b'"objects"', b'"classTitle"'), _TO_COCO),
+    (".json", "Label Studio's own JSON", (b'"annotations"', b'"from_name"'), _TO_COCO),
+    (".json", "BDD100K", (b'"labels"', b'"box2d"'), _TO_COCO),
+    (".xml", "CVAT", (b"<annotations", b"<image "), "export COCO, YOLO, Pascal VOC or LabelMe from CVAT"),
+)
+"""Suffix, tool, what the first 64 KiB of its files hold, and the way out."""
 
 
 def presets(tree: Inventory) -> Found:
     """Yield the sources of public data sets that the names of the folders suggest."""
-    folder = tree.root
-    if (folder / "leftImg8bit").is_dir() and (folder / "gtFine").is_dir():
-        splits = tuple(name for name in ("train", "val") if (folder / "gtFine" / name).is_dir())
+
+    def there(*folders: str) -> bool:
+        return all((tree.root / folder).is_dir() for folder in folders)
+
+    if there("leftImg8bit", "gtFine"):
+        splits = tuple(name for name in ("train", "val") if there(f"gtFine/{name}"))
         yield LayoutGuess("masks", cityscapes(splits=splits), "Cityscapes: leftImg8bit and gtFine")
-    if (folder / "images/training").is_dir() and (folder / "annotations/training").is_dir():
+    if there("images/training", "annotations/training"):
         yield LayoutGuess("masks", ade20k(), "ADE20K: images and annotations, training and validation")
-    if (folder / "701_StillsRaw_full").is_dir() and (folder / "LabeledApproved_full").is_dir():
+    if there("701_StillsRaw_full", "LabeledApproved_full"):
         yield LayoutGuess("masks", camvid(FRACTIONS), "CamVid: 701_StillsRaw_full and LabeledApproved_full")
-    yield from _voc_masks(tree)
-
-
-def _voc_masks(tree: Inventory) -> Found:
-    """Yield masks of VOC whose splits are lists, where there are no boxes."""
-    for lists, by_suffix in tree.others.items():
+    for lists in tree.others:  # masks of VOC whose splits are lists, where there are no boxes
         prefix = lists.removesuffix("ImageSets/Segmentation")
-        folders = [f"{prefix}{name}" for name in ("JPEGImages", "SegmentationClass")]
-        names = [Path(name).stem for name in by_suffix.get(".txt", ())]
-        splits = tuple(name for name in names if name in SPLIT_NAMES - {"trainval"})
+        images, masks = (f"{prefix}{name}" for name in ("JPEGImages", "SegmentationClass"))
+        splits = _listed_splits(tree, lists)
         if (
-            prefix == lists
-            or not splits
-            or not set(folders) <= set(tree.names)
-            or f"{prefix}Annotations" in tree.others
+            prefix != lists
+            and splits
+            and {images, masks} <= set(tree.names)
+            and f"{prefix}Annotations" not in tree.others
         ):
-            continue
-        images, masks = (f"{literal(folder)}/*" for folder in folders)
-        source = Voc(
-            f"{images}",
-            f"{literal(prefix)}Annotations/*.xml",
-            f"{literal(lists)}/{{split}}.txt",
-            ("mask",),
-            f"{masks}.png",
-        )
-        doubt = "the classes of the masks are taken for VOC's 20 (classes=)"
-        yield LayoutGuess("masks", replace(source, splits=splits), f"masks of Pascal VOC: {masks}.png", (doubt,))
+            masks = f"{literal(masks)}/*.png"
+            boxes, sets = f"{literal(prefix)}Annotations/*.xml", f"{literal(lists)}/{{split}}.txt"
+            source = Voc(f"{literal(images)}/*", boxes, sets, ("mask",), masks, splits=splits)
+            doubt = "the classes of the masks are taken for VOC's 20 (classes=)"
+            yield LayoutGuess("masks", source, f"masks of Pascal VOC: {masks}", (doubt,))
+
+
+def other_tools(tree: Inventory) -> Found:
+    """Refuse files of tools that are not read."""
+    for suffix, tool, words, way_out in _OTHER_TOOLS:
+        for path in tree.files(suffix):
+            head, tail = _ends(tree.root / path)
+            if all(word in head for word in words) and not _is_coco(head, tail):
+                rule = f"{tree.root / path} is a file of {tool}, which tfprep does not read"
+                yield Refusal(tool, SourceError(f"{rule}; {way_out}"))
+
+
+def _listed_splits(tree: Inventory, folder: str) -> tuple[str, ...]:
+    """The splits that lists of images in a folder are called by."""
+    names = (Path(name).stem for name in tree.others.get(folder, {}).get(".txt", ()))
+    return tuple(name for name in names if name in SPLIT_NAMES - {"trainval"})
+
+
+def _ends(path: Path) -> tuple[bytes, bytes]:
+    """The first and last bytes of a file; what stands between may be of any size. Nothing if it cannot be read."""
+    try:
+        with open_raw(path) as file:
+            head = file.read(_ENDS_READ)
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _ENDS_READ))
+            return head, file.read(_ENDS_READ)
+    except OSError:
+        return b"", b""
+
+
+def _first_files(tree: Inventory, pattern: str, suffix: str) -> list[Path]:
+    compiled = compile_pattern(pattern, "detect")
+    return [tree.root / path for path in tree.files(suffix) if compiled.match_path(path)][:NAMES_KEPT]
+
+
+# --- COCO -----------------------------------------------------------------------------------------------------------
+
+
+def coco(tree: Inventory) -> Found:
+    """Yield the sources of COCO's files, those of instances first."""
+    grouped: dict[str, dict[str, CocoFile]] = {}  # annotations/instances_{split}2017.json: its files
+    for path in tree.files(".json"):
+        if _is_coco(*_ends(tree.root / path)):
+            try:
+                grouped.setdefault(split_pattern(path), {})[path] = CocoFile.read(tree.root / path)
+            except SourceError as error:
+                yield Refusal("coco", error)
+    words = ("instances", "person_keypoints", "panoptic", "captions")
+    ranks = {pattern: next((n for n, word in enumerate(words) if word in pattern), -1) for pattern in grouped}
+    for pattern in sorted(filter(grouped.get, grouped), key=lambda pattern: (ranks[pattern], pattern)):
+        try:
+            yield _coco(tree, pattern, grouped[pattern])
+        except SourceError as error:
+            yield Refusal("coco", error)
+
+
+def _is_coco(head: bytes, tail: bytes) -> bool:
+    return all(word in head or word in tail for word in (b'"images"', b'"annotations"'))
+
+
+def _coco(tree: Inventory, pattern: str, files: Mapping[str, CocoFile]) -> LayoutGuess:
+    path, file = next(iter(files.items()))
+    first = next((found[0] for _, found in file.images() if found), None)
+    if not isinstance(first, dict):
+        raise SourceError(f"{file.path}: no image has an annotation")
+    template = _image_template(tree, pattern, path, file)
+    if template is None:
+        named = [str(image.get("file_name")) for image, _ in islice(file.images(), 3)]
+        raise SourceError(f"{file.path}: no folder holds the images that it lists, such as {', '.join(named)}")
+    compiled = compile_pattern(pattern, "detect")
+    unread = [
+        one for one in tree.files(".json") if compiled.match_path(one) and one not in files
+    ]  # without annotations
+    options: dict[str, Any] = {}
+    if "{split}" not in pattern:
+        filled = Template.parse(template)
+        names = (image_file_name(image.get("file_name")) or "" for image, _ in file.images())
+        options["splits"] = splits_of_paths(filled.fill(lambda _, name=name: name) for name in names) or FRACTIONS  # type: ignore[misc]
+    elif unread:
+        options["splits"] = tuple((compiled.match_path(one) or {}).get("split", "") for one in files)
+    doubts = ["each file of annotations is one split"] if not options and len(files) == 1 else []
+    doubts += [f"this recipe does not read {one}" for one in unread]
+    source: Coco | CocoPanoptic
+    if "segments_info" in first:
+        stem = path.rpartition("/")[2].removesuffix(".json")
+        folder = next((one for one in tree.images if one.rpartition("/")[2] == stem), None)
+        if folder is None:
+            raise SourceError(f"{file.path}: no folder holds the PNG files of its segments")
+        found, said = SPLIT_WORD.findall(stem), literal(folder)
+        segments = f"{said.replace(found[-1], '{split}') if found else said}/{{file_name}}"
+        source = CocoPanoptic(pattern, template, segments, **options)
+    else:
+        fields = ["boxes", "box_labels"]
+        fields += ["instances"] if first.get("segmentation") else []
+        fields += ["points"] if first.get("keypoints") else []
+        source = Coco(pattern, template, fields=("text",) if "caption" in first else tuple(fields), **options)
+    return LayoutGuess("coco", source, f"COCO: {', '.join(files)}", tuple(doubts))
+
+
+def _image_template(tree: Inventory, pattern: str, path: str, file: CocoFile) -> str | None:
+    """Where the images of a file lie: below the folder with the most of the first ones. `{split}` stands for the split there."""
+    split = (compile_pattern(pattern, "detect").match_path(path) or {}).get("split", "")
+    first = islice(file.images(), NAMES_KEPT)
+    names = [name for image, _ in first if (name := image_file_name(image.get("file_name")))]
+    parent = path.rpartition("/")[0]
+    above = {folder[:place] for folder in tree.images for place in (0, *(m.start() for m in re.finditer("/", folder)))}
+    ranked = sorted({parent, *tree.images, *above}, key=lambda one: (split not in one, one != parent, len(one), one))
+    hits = {folder: sum((tree.root / below(folder, name)).is_file() for name in names) for folder in ranked}
+    best = max(ranked, key=lambda folder: hits[folder], default="")
+    if not hits.get(best):
+        return None
+    prefix = literal(f"{best}/" if best else "")
+    return f"{prefix.replace(split, '{split}') if split and '{split}' in pattern else prefix}{{file_name}}"
 
 
 # --- YOLO -----------------------------------------------------------------------------------------------------------
+
+_NAMES = re.compile(r"classes\.txt|classes\.names|obj\.names|.*\.names|predefined_classes\.txt", re.IGNORECASE)
+_LABEL_LINE = re.compile(r"\d+(?:\s+-?\d+(?:\.\d+)?(?:e-?\d+)?){4,}", re.IGNORECASE)
 
 
 def yolo(tree: Inventory) -> Found:
@@ -71,35 +195,38 @@ def yolo(tree: Inventory) -> Found:
     yamls = [
         path
         for path in tree.files(".yaml", ".yml")
-        if re.search(rb"^names\s*:", _content(tree.root / path, _HEAD), re.MULTILINE)
+        if re.search(rb"^names\s*:", _ends(tree.root / path)[0], re.MULTILINE)
     ]
     for path in yamls:
         require_package("yaml", f"reading {path}")
         try:
-            yield _from_yaml(tree, path)
+            data = DataYaml.read(tree.root, path)
+            own = tuple(split for split in data.places if split not in data.twins)
+            missing = (f"{path}: {n} is {where!r}, which is not below this folder" for n, where in data.missing.items())
+            source = _with_fields(tree, Yolo(data=path, splits=own if data.missing else None), bool(data.points))
+            layout = f"YOLO: {path}, {len(data.names)} classes, {', '.join(data.places)}"
+            yield LayoutGuess("yolo", source, layout, (*missing, *data.doubts))
         except SourceError as error:
             yield Refusal("yolo", error)
-    if not yamls:
-        yield from _from_names(tree)
-
-
-def _from_yaml(tree: Inventory, path: str) -> LayoutGuess:
-    data = DataYaml.read(tree.root, path)
-    splits = None if not data.missing else tuple(split for split in data.places if split not in data.twins)
-    source = _with_fields(tree, Yolo(data=path, splits=splits), bool(data.points))
-    missing = tuple(
-        f"{path}: {split} is {where!r}, which is not below this folder" for split, where in data.missing.items()
-    )
-    return LayoutGuess(
-        "yolo", source, f"YOLO: {path}, {len(data.names)} classes, {', '.join(data.places)}", (*missing, *data.doubts)
-    )
+    pairs = [pair for pair in annotation_patterns(tree, ".txt") if _are_labels(tree, pair[1])] if not yamls else []
+    for images, labels in pairs[:1]:  # as Label Studio, LabelImg and CVAT export them
+        lists = [path for path in tree.files(".txt", ".names") if _NAMES.fullmatch(path.rpartition("/")[2])]
+        try:
+            if not lists:
+                rule = "the labels are YOLO's, but no data.yaml, classes.txt or obj.names names their classes"
+                way_out = "write classes.txt with the name of a class on each line"
+                raise SourceError(f"{tree.root}: {labels}: {rule}; {way_out}")
+            splits = None if "{split}" in images else FRACTIONS
+            source = _with_fields(tree, Yolo(data=lists[0], images=images, labels=labels, splits=splits), False)
+            yield LayoutGuess("yolo", source, f"YOLO: {labels} with the classes of {lists[0]}")
+        except SourceError as error:
+            yield Refusal("yolo", error)
 
 
 def _with_fields(tree: Inventory, source: Yolo, points: bool) -> Yolo:
     """The source with the fields that its first objects have."""
-    objects = [
-        one for entry in islice(source.scan(tree.root).entries, NAMES_KEPT) for one in entry.values[0]["objects"]
-    ]
+    few = islice(source.scan(tree.root).entries, NAMES_KEPT)
+    objects = [one for entry in few for one in entry.values[0]["objects"]]
     if points:
         return replace(source, fields=("boxes", "box_labels", "points"))
     if objects and all("polygons" in one for one in objects):
@@ -107,37 +234,10 @@ def _with_fields(tree: Inventory, source: Yolo, points: bool) -> Yolo:
     return source
 
 
-def _from_names(tree: Inventory) -> Found:
-    """Text files of labels without a YAML file, as Label Studio, LabelImg and CVAT export them."""
-    pattern = next((pair for pair in annotation_patterns(tree, ".txt") if _are_labels(tree, pair[1])), None)
-    if pattern is None:
-        return
-    images, labels = pattern
-    lists = [path for path in tree.files(".txt", ".names") if _NAMES.fullmatch(path.rpartition("/")[2])]
-    try:
-        if not lists:
-            rule = "the labels are YOLO's, but no data.yaml, classes.txt or obj.names names their classes"
-            raise SourceError(f"{tree.root}: {labels}: {rule}; write classes.txt with the name of a class on each line")
-        splits = None if "{split}" in images else FRACTIONS
-        source = _with_fields(tree, Yolo(data=lists[0], images=images, labels=labels, splits=splits), False)
-        yield LayoutGuess("yolo", source, f"YOLO: {labels} with the classes of {lists[0]}")
-    except SourceError as error:
-        yield Refusal("yolo", error)
-
-
-_NAMES = re.compile(r"classes\.txt|classes\.names|obj\.names|.*\.names|predefined_classes\.txt", re.IGNORECASE)
-_LABEL_LINE = re.compile(r"\d+(?:\s+-?\d+(?:\.\d+)?(?:e-?\d+)?){4,}", re.IGNORECASE)
-
-
 def _are_labels(tree: Inventory, pattern: str) -> bool:
     """Whether the first text files of a pattern hold lines of a class and four numbers or more, and at least one does."""
-    compiled = compile_pattern(pattern, "detect")
-    paths = [path for path in tree.files(".txt") if compiled.match_path(path)][:NAMES_KEPT]
-    texts = [
-        _content(tree.root / path, _HEAD).decode("utf-8-sig", "replace")
-        for path in paths
-        if not _NAMES.fullmatch(Path(path).name)
-    ]
+    paths = [path for path in _first_files(tree, pattern, ".txt") if not _NAMES.fullmatch(path.name)]
+    texts = [_ends(path)[0].decode("utf-8-sig", "replace") for path in paths]
     lines = [line.strip() for text in texts for line in text.splitlines() if line.strip()]
     return bool(lines) and sum(bool(_LABEL_LINE.fullmatch(line)) for line in lines) >= 0.9 * len(lines)
 
@@ -146,18 +246,16 @@ def _are_labels(tree: Inventory, pattern: str) -> bool:
 
 
 def voc(tree: Inventory) -> Found:
-    """Yield the sources of XML files for single images, and refuse XML files of tools that are not read."""
+    """Yield the sources of XML files for single images."""
     for images, files in annotation_patterns(tree, ".xml"):
         if _share(tree, files, ".xml", lambda data: b"<annotation" in data and b"<annotations" not in data) < 0.5:
             continue
         source = Voc(images, files, splits=None if "{split}" in images else FRACTIONS)
         doubts: tuple[str, ...] = ()
         prefix = files.rpartition("/")[0].rpartition("/")[0]
-        listed = ("ImageSets/Main", "ImageSets", "Main")
-        places = [f"{prefix}/{place}" if prefix else place for place in listed]
+        places = [below(prefix, place) for place in ("ImageSets/Main", "ImageSets", "Main")]
         sets = next((place for place in places if ".txt" in tree.others.get(place, {})), places[0])
-        lists = tree.others.get(sets, {}).get(".txt", []) if "{" not in sets else []
-        splits = tuple(Path(name).stem for name in lists if Path(name).stem in SPLIT_NAMES - {"trainval"})
+        splits = _listed_splits(tree, sets) if "{" not in sets else ()
         if splits:
             source = replace(source, sets=f"{sets}/{{split}}.txt", splits=splits)
         if "annotations" not in files.lower():
@@ -165,11 +263,6 @@ def voc(tree: Inventory) -> Found:
         elif splits or prefix:
             source = replace(source, fields=("boxes", "box_labels", "difficult"))
         yield LayoutGuess("voc", source, f"Pascal VOC: {images} with {files}", doubts)
-    for path in tree.files(".xml"):
-        head = _content(tree.root / path, _HEAD)
-        if b"<annotations" in head and b"<image " in head:
-            rule = f"{tree.root / path} is a file of CVAT, which tfprep does not read"
-            yield Refusal("CVAT", SourceError(f"{rule}; export COCO, YOLO, Pascal VOC or LabelMe from CVAT"))
 
 
 def labelme(tree: Inventory) -> Found:
@@ -177,16 +270,14 @@ def labelme(tree: Inventory) -> Found:
     for images, files in annotation_patterns(tree, ".json"):
         if _share(tree, files, ".json", _is_labelme) >= 0.9:
             splits = None if "{split}" in images else FRACTIONS
-            fields = ("boxes", "box_labels", "instances")
-            source = LabelMe(images, files, fields=fields, splits=splits)
+            source = LabelMe(images, files, fields=("boxes", "box_labels", "instances"), splits=splits)
             yield LayoutGuess("labelme", source, f"LabelMe: {images} with {files}")
 
 
 def _share(tree: Inventory, pattern: str, suffix: str, fits: Callable[[bytes], bool]) -> float:
     """The share of the first files of a pattern whose content fits."""
-    compiled = compile_pattern(pattern, "detect")
-    paths = [path for path in tree.files(suffix) if compiled.match_path(path)][:NAMES_KEPT]
-    return sum(fits(_content(tree.root / path)) for path in paths) / max(1, len(paths))
+    paths = _first_files(tree, pattern, suffix)
+    return sum(fits(_content(path)) for path in paths) / max(1, len(paths))
 
 
 def _is_labelme(data: bytes) -> bool:
@@ -197,10 +288,10 @@ def _is_labelme(data: bytes) -> bool:
     return isinstance(content, dict) and isinstance(content.get("shapes"), Sequence)
 
 
-def _content(path: Path, most_bytes: int = -1) -> bytes:
-    """The content of a file, or its first bytes; nothing if it cannot be read."""
+def _content(path: Path) -> bytes:
+    """The content of a file; nothing if it cannot be read."""
     try:
         with open_raw(path) as file:
-            return file.read(most_bytes)
+            return file.read()
     except OSError:
         return b""

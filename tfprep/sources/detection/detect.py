@@ -7,35 +7,39 @@ unless other annotations fit; what the source does not read of the folder stands
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import TypeAlias
 
-from tfprep.errors import SourceError
+import numpy as np
+
+from tfprep.errors import SampleError, SourceError
+from tfprep.images import decode_image
 from tfprep.sources.annotations import Coco, CocoPanoptic, LabelMe, ObjectTable, Voc, Yolo
 from tfprep.sources.archives import Archives
 from tfprep.sources.arrays import Arrays
-from tfprep.sources.detection.annotated import labelme, presets, voc, yolo
-from tfprep.sources.detection.archived import archives
-from tfprep.sources.detection.bundled import arrays, parquet_images, videos
-from tfprep.sources.detection.coco import coco
+from tfprep.sources.detection.annotated import coco, labelme, other_tools, presets, voc, yolo
+from tfprep.sources.detection.bundled import archives, arrays, parquet_images, videos
 from tfprep.sources.detection.facts import PAGES, Facts, look
 from tfprep.sources.detection.folders import folders, pairs
 from tfprep.sources.detection.guess import WITHOUT_ANNOTATIONS, Layout, LayoutGuess, Refusal
 from tfprep.sources.detection.inventory import Inventory
-from tfprep.sources.detection.palettes import colours_of, palette_of
 from tfprep.sources.detection.tables import tables
 from tfprep.sources.folder import Folder
-from tfprep.sources.paired import Paired
+from tfprep.sources.paired import CAMVID_CLASSES, Paired, camvid
 from tfprep.sources.patterns import IMAGE_SUFFIXES, Pattern, compile_pattern, literal
 from tfprep.sources.pixels import Pixels
-from tfprep.sources.source import Source
+from tfprep.sources.source import Source, read_files
 from tfprep.sources.splits import Fractions
 from tfprep.sources.table import Table
 
 _OfPixels: TypeAlias = Folder | Paired | Table | Archives | Coco | CocoPanoptic | Voc | Yolo | LabelMe | ObjectTable
 """The sources with the option `pixels`."""
+_MOST_COLOURS = 64
+"""A mask of colours has one colour for each class; a picture has thousands."""
+_MASKS_OPENED = 300
 _TO_ARRAYS = "init reads the .npz that this line writes: python -c "
 _OF_KERAS = (
     '"import keras, numpy; (a, b), (c, d) = keras.datasets.{0}.load_data(); '
@@ -90,7 +94,7 @@ def detect(folder: Path, layout: Layout | None = None) -> Detected:
     if not tree.images:
         return _without_images(tree)
     refused: list[Refusal] = []
-    for found in _candidates(tree):
+    for found in (one for recognise in _DETECTORS for one in recognise(tree)):
         if layout is not None and found.kind != layout:
             continue
         if isinstance(found, Refusal):
@@ -109,23 +113,15 @@ def detect(folder: Path, layout: Layout | None = None) -> Detected:
         return replace(detected, doubts=(*(str(one.error) for one in refused), *detected.doubts))
     if not refused:
         raise SourceError(f"{folder}: this folder is not laid out as --as {layout} says")
-    raise _refused(tree, refused, layout)
-
-
-def _candidates(tree: Inventory) -> Iterator[LayoutGuess | Refusal]:
-    """What may fit, in the order of how much it says about the images."""
-    for recognise in (presets, yolo, coco, voc, labelme, tables, pairs, folders):
-        yield from recognise(tree)
-
-
-def _refused(tree: Inventory, refused: Sequence[Refusal], layout: Layout | None) -> SourceError:
-    """The first refusal as an error, with the way out where there is one."""
-    first = refused[0].error
-    if layout is not None:
-        return first
     kinds = [one.kind for one in folders(tree) if isinstance(one, LayoutGuess)] + ["images"]
     left = [kind for kind in kinds if kind not in {one.kind for one in refused}]
-    return SourceError(f"{first}. To read the images without these annotations: --as {left[0]}") if left else first
+    if layout is None and left:
+        raise SourceError(f"{refused[0].error}. To read the images without these annotations: --as {left[0]}")
+    raise refused[0].error
+
+
+_DETECTORS = (presets, yolo, other_tools, coco, voc, labelme, tables, pairs, folders)
+"""In the order of how much their answers say about the images."""
 
 
 def _without_images(tree: Inventory) -> Detected:
@@ -202,14 +198,24 @@ def _with_pixels(source: _OfPixels, facts: Facts) -> tuple[_OfPixels, tuple[str,
 
 
 def _with_palette(source: Paired, folder: Path, facts: Facts) -> tuple[Paired, tuple[str, ...]]:
-    """The source with class numbers for the colours of its masks. SourceError if they are no masks."""
-    found = colours_of(source, folder)
-    if found is None:
-        raise SourceError(f"{folder}: the files of {source.mask!r} are no masks: {facts.problems[0]}")
-    colours, opened = found
-    palette, classes = palette_of(colours)
+    """The source with class numbers for the colours of its masks, black first. SourceError if they are no masks."""
+    listing = source.scan(folder)
+    seen: set[int] = set()
+    opened = 0
+    for entry in islice(listing.entries, _MASKS_OPENED):
+        with suppress(SampleError):
+            pixels = decode_image(read_files(folder, listing.files, entry)["mask"])
+            seen.update(np.unique(pixels.astype(np.int64) @ np.array([1 << 16, 1 << 8, 1])).tolist())
+            opened += 1
+        if len(seen) > _MOST_COLOURS:
+            raise SourceError(f"{folder}: the files of {source.mask!r} are no masks: {facts.problems[0]}")
+    colours = [(code >> 16, code >> 8 & 255, code & 255) for code in sorted(seen)]
     doubt = f"the masks are pictures of {len(colours)} colours ({opened} opened); another colour is a reject"
-    order = (
-        "the classes are CamVid's" if classes else "their numbers follow the colours' order, and want names (classes=)"
+    known = camvid().palette
+    if len(colours) > 2 and all(colour in known for colour in colours):
+        return replace(source, palette=known, classes=CAMVID_CLASSES), (doubt, "the classes are CamVid's")
+    palette = {colour: number for number, colour in enumerate(colours)}
+    return replace(source, palette=palette), (
+        doubt,
+        "their numbers follow the colours' order, and want names (classes=)",
     )
-    return replace(source, palette=palette, classes=classes), (doubt, order)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import heapq
-import os
 from array import array
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -17,21 +17,21 @@ from tfprep.errors import MissingDependencyError, SampleError
 from tfprep.fields import Array, Kind, Size
 from tfprep.images import decode_mask, decode_pixels, image_size, is_dicom, is_jpeg, pixels_size
 from tfprep.seeding import sample_hash
-from tfprep.sources.detection.inventory import path_hash
+from tfprep.sources.detection.inventory import path_hash, suffix_of
 from tfprep.sources.patterns import IMAGE_SUFFIXES
 from tfprep.sources.raw import parse_reference
 from tfprep.sources.source import Entry, FieldDecoder, Listing, Source, read_files
 
 PLAIN = ("uint8 [H, W, 3]", "uint8 [H, W, 1]", "uint8 [H, W, 4]", "uint8 [H, W, 2]")
 """The forms that become 8-bit RGB without losing anything, unless they are transparent somewhere."""
-TRANSPARENT = ", transparent"
+TRANSPARENT, PAGES = ", transparent", ", several pages"
 SAMPLES = 24
 """Number of samples that are opened: those with the smallest hashes, which is a fair and repeatable choice."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Facts:
-    """What `look` returns.
+    """Facts about the samples of a source, as `look` collects them.
 
     Attributes:
         kinds: Kind of each field.
@@ -48,16 +48,16 @@ class Facts:
     """
 
     kinds: Mapping[str, Kind]
-    splits: Mapping[str, int]
-    labels: Mapping[str, Mapping[str, int]]
-    suffixes: Mapping[str, int]
-    sizes: tuple[Size, ...]
-    objects: Mapping[str, int]
-    mask_numbers: Mapping[str, tuple[int, ...]]
-    forms: Mapping[str, int]
-    problems: tuple[str, ...]
-    tally: Mapping[str, int]
-    used: Array
+    splits: Counter[str] = field(default_factory=Counter)
+    labels: dict[str, dict[str, int]] = field(default_factory=dict)
+    suffixes: Counter[str] = field(default_factory=Counter)
+    sizes: list[Size] = field(default_factory=list)
+    objects: dict[str, int] = field(default_factory=dict)
+    mask_numbers: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    forms: Counter[str] = field(default_factory=Counter)
+    problems: list[str] = field(default_factory=list)
+    tally: dict[str, int] = field(default_factory=dict)
+    used: Array = field(default_factory=lambda: np.zeros(0, np.int64))
 
     @property
     def deep(self) -> bool:
@@ -106,7 +106,10 @@ class Facts:
             )
         lines.append(f"image files: {_counts(self.suffixes)}")
         if self.sizes:
-            lines.append(f"image sizes, {len(self.sizes)} opened: {_sizes(self.sizes)}")
+            by_area = sorted(self.sizes, key=lambda size: size[0] * size[1])
+            smallest, largest = (f"{width} x {height}" for height, width in (by_area[0], by_area[-1]))
+            said = f"all {smallest}" if len(set(self.sizes)) == 1 else f"{smallest} to {largest}"
+            lines.append(f"image sizes, {len(self.sizes)} opened: {said}")
         if self.not_plain:
             lines.append(f"image dtype and channels: {_counts(self.forms)}")
         for name, numbers in self.mask_numbers.items():
@@ -117,87 +120,58 @@ class Facts:
 def look(source: Source, root: Path) -> Facts:
     """List all samples and open `SAMPLES` of them. Raises SourceError if the source does not fit the folder."""
     listing = source.scan(root)
-    splits, suffixes = Counter[str](), Counter[str]()
-    counts = {name: Counter[str]() for name in listing.values if listing.kinds.get(name) == "label"}
-    objects: Counter[int] = Counter()
-    empty: Counter[str] = Counter()
+    facts = Facts(listing.kinds)
+    places = {name: place for place, name in enumerate(listing.values)}
+    counts = {name: Counter[int]() for name in places if listing.kinds.get(name) == "label"}
+    objects, empty = Counter[int](), Counter[str]()
     chosen: list[tuple[int, int, Entry]] = []
     used = array("q")
     for number, entry in enumerate(listing.entries):
         used.extend(path_hash(parse_reference(file).file) for file in entry.files)
-        splits[entry.split] += 1
-        suffixes[_suffix(entry.files[0])] += 1
+        facts.splits[entry.split] += 1
+        reference = parse_reference(entry.files[0])
+        of_member = suffix_of(reference.member)
+        facts.suffixes[of_member if of_member in IMAGE_SUFFIXES else suffix_of(reference.file)] += 1
         for name, count in counts.items():
-            count.update(_names(listing, name, entry))
-            empty[f"{name}: the cell is empty, which is a reject"] += entry.values[listing.values.index(name)] is None
-        if "objects" in listing.values:
-            part = entry.values[listing.values.index("objects")]
-            objects.update(one["label"] for one in part["objects"] if one.get("label") is not None)
+            value = entry.values[places[name]]
+            count.update(value if isinstance(value, list) else [] if value is None else [value])
+            empty[f"{name}: the cell is empty, which is a reject"] += value is None
+        if "objects" in places:
+            found = entry.values[places["objects"]]["objects"]
+            objects.update(one["label"] for one in found if one.get("label") is not None)
         ranked = (-sample_hash(0, entry.key), number, entry)
         (heapq.heappush if len(chosen) < SAMPLES else heapq.heappushpop)(chosen, ranked)
-    labels = {name: {c: count[c] for c in listing.classes[name]} for name, count in counts.items()}
-    few = [entry for _, _, entry in sorted(chosen, reverse=True)]
-    sizes, numbers, forms, problems = _opened(source, root, listing, few)
+    for name, count in counts.items():
+        facts.labels[name] = {label: count[n] for n, label in enumerate(listing.classes[name])}
     names = listing.classes.get("box_labels") or listing.classes.get("mask", ())[1:]
-    by_class = {
-        names[number] if number < len(names) else str(number): count for number, count in sorted(objects.items())
-    }
-    return Facts(
-        kinds=listing.kinds,
-        splits=splits,
-        labels=labels,
-        suffixes=suffixes,
-        sizes=sizes,
-        objects=by_class,
-        mask_numbers=numbers,
-        forms=forms,
-        problems=problems,
-        tally=dict(listing.tally) | {reason: count for reason, count in empty.items() if count},
-        used=np.unique(np.array(used, np.int64)),
-    )
+    facts.objects = {names[n] if n < len(names) else str(n): count for n, count in sorted(objects.items())}
+    _open(facts, source, root, listing, [entry for _, _, entry in sorted(chosen, reverse=True)])
+    facts.tally = dict(listing.tally) | {reason: count for reason, count in empty.items() if count}
+    facts.used = np.unique(np.array(used, np.int64))
+    return facts
 
 
-def _suffix(text: str) -> str:
-    """The suffix of a file, or of a member's name; that of the file for a member without a name of its own."""
-    reference = parse_reference(text)
-    member = os.path.splitext(reference.member)[1].lower()
-    return member if member in IMAGE_SUFFIXES else os.path.splitext(reference.file)[1].lower()
-
-
-def _names(listing: Listing, name: str, entry: Entry) -> list[str]:
-    value = entry.values[listing.values.index(name)]
-    numbers = value if isinstance(value, list) else [] if value is None else [value]
-    return [listing.classes[name][number] for number in numbers]
-
-
-def _opened(
-    source: Source, root: Path, listing: Listing, entries: list[Entry]
-) -> tuple[tuple[Size, ...], dict[str, tuple[int, ...]], Counter[str], tuple[str, ...]]:
-    sizes: list[Size] = []
+def _open(facts: Facts, source: Source, root: Path, listing: Listing, entries: list[Entry]) -> None:
+    """Add what is found in the files of some samples."""
     decoders: Mapping[str, FieldDecoder] = getattr(source, "decoders", dict)()
     numbers: dict[str, set[int]] = {name: set() for name, kind in listing.kinds.items() if kind == "mask"}
-    problems: list[str] = []
-    forms: Counter[str] = Counter()
     for entry in entries:
         try:
-            raw: dict[str, Any] = {
-                **read_files(root, listing.files, entry),
-                **dict(zip(listing.values, entry.values, strict=True)),
-            }
+            raw: dict[str, Any] = {**read_files(root, listing.files, entry)}
+            raw |= zip(listing.values, entry.values, strict=True)
             size = decoders["image"].size(raw) if "image" in decoders else None
             if "image" in raw:
                 form, size = _form(raw["image"])
-                forms[form] += 1
-            if size is not None:
-                sizes.append(size)
+                facts.forms[form] += 1
+            facts.sizes += [] if size is None else [size]
             made = {name: decoder.decode(raw, size) for name, decoder in decoders.items()}
             if "image" not in raw:
-                forms[f"{made['image'].dtype} [H, W, {made['image'].shape[2]}]"] += 1
+                facts.forms[f"{made['image'].dtype} [H, W, {made['image'].shape[2]}]"] += 1
             for name, found in numbers.items():
                 found.update(np.unique(made[name] if name in made else decode_mask(raw[name])).tolist())
         except SampleError as error:
-            problems.append(f"{entry.key}: {error}")
-    return tuple(sizes), {name: tuple(sorted(found)) for name, found in numbers.items()}, forms, tuple(problems)
+            facts.problems.append(f"{entry.key}: {error}")
+    facts.mask_numbers = {name: tuple(sorted(found)) for name, found in numbers.items()}
 
 
 def _form(data: bytes) -> tuple[str, Size]:
@@ -213,18 +187,11 @@ def _form(data: bytes) -> tuple[str, Size]:
     alpha = pixels.dtype == np.uint8 and pixels.shape[2] in (2, 4) and pixels[:, :, -1].min() < 255
     height, width, channels = pixels.shape
     kind = ", DICOM" if is_dicom(data) else ""
-    return f"{pixels.dtype} [H, W, {channels}]{kind}{_several(data)}{TRANSPARENT if alpha else ''}", (height, width)
-
-
-PAGES = ", several pages"
-
-
-def _several(data: bytes) -> str:
     try:
         pixels_size(data)
     except SampleError:
-        return PAGES
-    return ""
+        kind += PAGES
+    return f"{pixels.dtype} [H, W, {channels}]{kind}{TRANSPARENT if alpha else ''}", (height, width)
 
 
 def _counts(counts: Mapping[str, int], most: int = 12) -> str:
@@ -232,19 +199,7 @@ def _counts(counts: Mapping[str, int], most: int = 12) -> str:
     return said + (f", … ({len(counts) - most} more)" if len(counts) > most else "")
 
 
-def _sizes(sizes: tuple[Size, ...]) -> str:
-    if len(set(sizes)) == 1:
-        return f"all {sizes[0][1]} x {sizes[0][0]}"
-    smallest, largest = (pick(sizes, key=lambda size: size[0] * size[1]) for pick in (min, max))
-    return f"{smallest[1]} x {smallest[0]} to {largest[1]} x {largest[0]}"
-
-
 def _ranges(numbers: tuple[int, ...]) -> str:
     """(0, 1, 2, 255) as "0-2, 255"."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
+    runs = [[n for _, n in run] for _, run in groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0])]
     return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs) or "none"

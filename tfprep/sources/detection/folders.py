@@ -5,40 +5,32 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from tfprep.errors import SourceError
-from tfprep.sources.detection.flat_split import list_of_labels
-from tfprep.sources.detection.guess import BY_CLASS, FRACTIONS, LayoutGuess, Refusal
+from tfprep.sources.detection.guess import BY_CLASS, FRACTIONS, Found, LayoutGuess, Refusal
 from tfprep.sources.detection.inventory import Inventory
 from tfprep.sources.detection.pairs import IMAGE_WORD, MASK_WORD, SPLIT_NAMES, jpeg_masks, mask_patterns, split_pattern
-from tfprep.sources.folder import Folder
+from tfprep.sources.folder import Folder, read_labels
 from tfprep.sources.paired import Paired
 from tfprep.sources.patterns import compile_pattern, literal, plain
-
-Found = Iterator[LayoutGuess | Refusal]
 
 
 def pairs(tree: Inventory) -> Found:
     """Yield the sources of images with masks, those with the most images first, and refuse masks in JPEG."""
     for image, mask in mask_patterns(tree.names):
-        layout = f"images {image} with masks {mask}"
-        if "{split}" not in image:
-            yield LayoutGuess("masks", Paired(image=image, mask=mask, splits=FRACTIONS), layout)
-            continue
-        with_masks, splits = (_splits(tree, pattern) for pattern in (mask, image))
-        both = sorted(splits & with_masks)
-        if splits - with_masks:
-            without = ", ".join(sorted(splits - with_masks))
-            doubts = [f"{without} has no masks, and is left out"]
-            if len(both) == 1:
-                doubts.append(
-                    f"all samples are in {both[0]!r}; splits=sources.Fractions(...) with that name in the patterns draws others"
-                )
-            yield LayoutGuess("masks", Paired(image=image, mask=mask, splits=tuple(both)), layout, tuple(doubts))
-        else:
-            yield LayoutGuess("masks", Paired(image=image, mask=mask), layout)
+        source, doubts = Paired(image=image, mask=mask, splits=None if "{split}" in image else FRACTIONS), list[str]()
+        if "{split}" in image:
+            with_masks, splits = (_splits(tree, pattern) for pattern in (mask, image))
+            both, without = sorted(splits & with_masks), sorted(splits - with_masks)
+            source = replace(source, splits=tuple(both) if without else None)
+            doubts += [f"{', '.join(without)} has no masks, and is left out"] if without else []
+            if without and len(both) == 1:
+                way_out = "splits=sources.Fractions(...) with that name in the patterns draws others"
+                doubts.append(f"all samples are in {both[0]!r}; {way_out}")
+        yield LayoutGuess("masks", source, f"images {image} with masks {mask}", tuple(doubts))
     for image, mask in jpeg_masks(tree.names):
         rule = f"{tree.root}: {mask}/ holds JPEG files beside {image}/; JPEG does not keep class numbers, so they are no masks"
         yield Refusal("masks", SourceError(f"{rule}. Write the masks as PNG from where they come"))
@@ -80,20 +72,16 @@ def folders(tree: Inventory) -> Found:
     prefix = literal(prefix)
     heads = {folder.split("/")[0] for folder in below if folder}
     splits = {head for head in heads if head.lower() in SPLIT_NAMES}
-    inner = {folder.split("/")[1] for folder in below if "/" in folder}
+    inner = [folder.split("/")[1].lower() if "/" in folder else "" for folder in below]
     if splits and "" not in below and (splits == heads or len(splits) > 1):
         yield from _of_splits(tree, prefix, below, splits, None if splits == heads else tuple(sorted(splits)))
-    elif (
-        len(heads) > 1 and all(part.lower() in SPLIT_NAMES for part in inner) and all("/" in folder for folder in below)
-    ):
-        layout = LayoutGuess(
-            "folders", Folder(image=f"{prefix}{{label}}/{{split}}/**"), "split folders below class folders"
-        )
-        checked = _checked(tree, layout, heads, prefix)
-        yield checked if isinstance(checked, Refusal) else layout
+    elif len(heads) > 1 and set(inner) <= SPLIT_NAMES:
+        source, said = Folder(image=f"{prefix}{{label}}/{{split}}/**"), "split folders below class folders"
+        checked = _checked(tree, LayoutGuess("folders", source, said), heads, prefix)
+        yield checked if isinstance(checked, Refusal) else checked._replace(doubts=())
     elif len(heads) > 1:
-        layout = LayoutGuess("folders", Folder(image=f"{prefix}{{label}}/**", splits=BY_CLASS), "class folders")
-        yield _checked(tree, layout, heads, prefix)
+        source = Folder(image=f"{prefix}{{label}}/**", splits=BY_CLASS)
+        yield _checked(tree, LayoutGuess("folders", source, "class folders"), heads, prefix)
     if masks := _mask_names(tree):
         rule = f"{tree.root}: files such as {masks} are called like masks, and nothing says which images they belong to"
         yield Refusal("masks", SourceError(rule))
@@ -110,44 +98,47 @@ def _of_splits(
         if head in splits and rest:
             classes[head].add(rest.split("/")[0])
     found = set().union(*classes.values())
-    training = next((split for split in sorted(splits) if split.lower().startswith("train")), None)
     if len(found) > 1:
-        source = Folder(image=f"{prefix}{{split}}/{{label}}/**", splits=taken)
-        strange = {
-            split: names - classes[training]
-            for split, names in classes.items()
-            if training is not None and names and names - classes[training]
-        }
-        listed, left_out = dict[str, str](), dict[str, set[str]]()
-        for split, names in sorted(classes.items()):
-            is_single = len(strange.get(split, ())) == 1
-            if training is None or (names and not is_single):
+        training = next((split for split in sorted(splits) if split.lower().startswith("train")), None)
+        known = found if training is None else classes[training]
+        strange = {split: names - known for split, names in classes.items() if names - known}
+        listed, doubts = dict[str, str](), list[str]()
+        for split, names in sorted(classes.items()) if training is not None else ():
+            alone = len(strange.get(split, ())) == 1
+            if names and not alone:
                 continue
-            if (labels := list_of_labels(tree, prefix, split, classes[training])) is not None:
+            if (labels := _list_of_labels(tree, prefix, split, known)) is not None:
                 listed[split] = labels
-            elif is_single and split.lower().startswith("test"):
-                left_out[split] = strange[split]
-            else:
-                continue
-            strange.pop(split, None)
-        doubts = [
-            f"the folder {min(one)} in {split}/ is no class; the split is left out" for split, one in left_out.items()
-        ]
-        if left_out:
-            taken = tuple(sorted(splits - left_out.keys()))
-        source = replace(source, splits=taken, labels=listed)
+                strange.pop(split, None)
+            elif alone and split.lower().startswith("test"):
+                doubts.append(f"the folder {min(strange.pop(split))} in {split}/ is no class; the split is left out")
+                taken = tuple(one for one in taken or sorted(splits) if one != split)
+        source = Folder(image=f"{prefix}{{split}}/{{label}}/**", splits=taken, labels=listed)
         for split, names in strange.items():
             rule = f"{tree.root}: {split}/ has the folders {', '.join(sorted(names)[:3])}, which are no classes of {training}/"
-            yield Refusal(
-                "folders", SourceError(f"{rule}; give every split the same class folders, or write the recipe by hand")
-            )
-        inside = set().union(
-            *(names for split, names in classes.items() if split not in listed and (not taken or split in taken))
-        )
-        yield _checked(tree, LayoutGuess("folders", source, "class folders below split folders", tuple(doubts)), inside)
-    alone = (f"the only folder below the splits is {next(iter(found))}, which is no class",) if len(found) == 1 else ()
-    said = (*alone, *_classes_in_names(tree))
+            way_out = "give every split the same class folders, or write the recipe by hand"
+            yield Refusal("folders", SourceError(f"{rule}; {way_out}"))
+        read = [names for split, names in classes.items() if split not in listed and (not taken or split in taken)]
+        guess = LayoutGuess("folders", source, "class folders below split folders", tuple(doubts))
+        yield _checked(tree, guess, set().union(*read))
+    alone_there = (
+        (f"the only folder below the splits is {next(iter(found))}, which is no class",) if len(found) == 1 else ()
+    )
+    said = (*alone_there, *_classes_in_names(tree))
     yield LayoutGuess("images", Folder(image=f"{prefix}{{split}}/**", splits=taken), "split folders", said)
+
+
+def _list_of_labels(tree: Inventory, prefix: str, split: str, classes: set[str]) -> str | None:
+    """The text file with a class for nine in ten of the split's first images, as in ImageNet and tiny-imagenet; None without."""
+    top = plain(f"{prefix}{split}")
+    images = [name for folder, names in tree.names.items() if f"{folder}/".startswith(f"{top}/") for name in names]
+    for path in tree.files(".txt", ".csv") if images else ():
+        if split.lower() in path.lower():
+            with suppress(SourceError):
+                labels = read_labels(tree.root, path, sorted(images))
+                if 10 * sum(labels.get(os.path.splitext(name)[0]) in classes for name in images) >= 9 * len(images):
+                    return path
+    return None
 
 
 def _checked(tree: Inventory, guess: LayoutGuess, names: set[str], prefix: str = "") -> LayoutGuess | Refusal:
@@ -164,19 +155,18 @@ def _checked(tree: Inventory, guess: LayoutGuess, names: set[str], prefix: str =
     of_split = (name for name in sorted(names) if _OF_SPLIT.fullmatch(name) or alike[split_pattern(name)] > 1)
     if split := next(of_split, None):
         rule = f"{tree.root}: {split}/ is called like a part of the data, not like a class"
-        return Refusal(
-            "folders",
-            SourceError(f"{rule}; write the recipe by hand, or rename the folders to train, val and the like"),
-        )
-    if same := _same_names(tree, prefix, names):
-        guess = guess._replace(
-            doubts=(*guess.doubts, f"{same}: are these classes, or images and what belongs to them?")
-        )
+        way_out = "write the recipe by hand, or rename the folders to train, val and the like"
+        return Refusal("folders", SourceError(f"{rule}; {way_out}"))
+    doubts = list(guess.doubts)
+    one, other = [plain(f"{prefix}{name}") for name in sorted(names)[:2]] if len(names) == 2 else ("", "")
+    stems, others = ({os.path.splitext(file)[0] for file in tree.names.get(folder, ())} for folder in (one, other))
+    if one and 2 * len(stems & others) > max(len(stems), len(others)):
+        said = f"{one}/ and {other}/ hold files of the same names"
+        doubts.append(f"{said}: are these classes, or images and what belongs to them?")
     if inside:
         few = ", ".join(sorted(inside)[:3])
-        doubt = f"the classes are {', '.join(sorted(names)[:3])}, and the folders in them ({few}) are not"
-        return guess._replace(doubts=(*guess.doubts, doubt))
-    return guess
+        doubts.append(f"the classes are {', '.join(sorted(names)[:3])}, and the folders in them ({few}) are not")
+    return guess._replace(doubts=tuple(doubts))
 
 
 _NO_IMAGE = re.compile(
@@ -194,17 +184,9 @@ def _last_word(name: str) -> str:
     return plain if whole else re.split(r"[ _-]", plain)[-1]
 
 
-def _same_names(tree: Inventory, prefix: str, names: set[str]) -> str:
-    """Two folders, if there are no others, that hold files of the same names; "" if they do not."""
-    folders = [plain(f"{prefix}{name}") for name in sorted(names)]
-    one, other = ({os.path.splitext(file)[0] for file in tree.names.get(folder, ())} for folder in folders[:2])
-    alike = len(names) == 2 and 2 * len(one & other) > max(len(one), len(other))
-    return f"{folders[0]}/ and {folders[1]}/ hold files of the same names" if alike else ""
-
-
 def _inside(tree: Inventory, prefix: str, name: str) -> set[str]:
     """The names of the folders in a class folder that hold images."""
-    start = f"{prefix.replace('{{', '{').replace('}}', '}')}{name}/"
+    start = f"{plain(prefix)}{name}/"
     return {folder[len(start) :].split("/")[0] for folder in tree.images if folder.startswith(start)}
 
 

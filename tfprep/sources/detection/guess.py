@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
 from tfprep.errors import SourceError
@@ -40,3 +41,7 @@ class Refusal(NamedTuple):
 
     kind: str
     error: SourceError
+
+
+Found: TypeAlias = Iterator[LayoutGuess | Refusal]
+"""The answers of one detector, those that say the most first."""
