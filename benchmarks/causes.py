@@ -1,5 +1,6 @@
 """Causes of slow training, each staged on purpose: which of them `InputMonitor` and `tfprep bench` name, and what they advise.
 
+    python benchmarks/causes.py --predictions [--times 3] [--data DIR] [--json FILE]
     python benchmarks/causes.py [--times 1] [--burners 0] [--tool monitor] [--input tfprep] [--backend jax] [--cause decode ...]
                                 [--jax PYTHON] [--data DIR] [--json causes.json]
 
@@ -12,6 +13,11 @@ it can see. An answer is right if its first cause is the staged one and it advis
 programs beside everything that take a processor each.
 
 A run takes about 15 s: all of `--times 1` 8 minutes on two cores.
+
+`--predictions` follows each piece of advice that predicts a figure, and prints what was predicted and what it brought: the speed
+(5 stands for that or more) and disk of other storage forms (`tfprep bench`) against datasets built so, loaded in turns; the share
+of waiting beside a step, and what the advised `prefetch` leaves of it; rate, disk and build time (`tfprep advise`, from 150 of
+the images) against whole builds.
 """
 
 from __future__ import annotations
@@ -73,6 +79,7 @@ def main() -> None:
     parser.add_argument("--jax", default=sys.executable, help="Interpreter with JAX")
     parser.add_argument("--data", type=Path, help="Folder that keeps the images for the next run")
     parser.add_argument("--json", type=Path, help="File for the answers")
+    parser.add_argument("--predictions", action="store_true", help="Follow advice that predicts a figure instead")
     parser.add_argument("--run", nargs=4, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.run:
@@ -84,6 +91,11 @@ def main() -> None:
         folder = options.data or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         write_datasets(folder)
         stack.enter_context(burning(options.burners))
+        if options.predictions:
+            found = [*forms(folder, options.times), *steps(folder), *strategies(folder, options.times)]
+            if options.json:
+                options.json.write_text(json.dumps(found, indent=1))
+            return
         for _, (tool, source, backend, cause) in itertools.product(range(options.times), cells(options)):
             answers.append(asked(options, tool, source, backend, cause, folder))
             print("right" if answers[-1]["right"] else "WRONG", json.dumps(answers[-1]), flush=True)
@@ -395,6 +407,114 @@ def benched(cause: str, folder: Path) -> tuple[str, str]:
     if result.against is not None:
         return result.against.limit, result.against.words()
     return result.limit.stage, result.limit.words
+
+
+# --- predictions ------------------------------------------------------------------------------------------------------------
+
+Outcome = tuple[str, float, float]
+"""The figure, as predicted and as following the advice brought it."""
+
+
+def told(name: str, predicted: float, brought: float) -> Outcome:
+    print(
+        f"{name:58} predicted {predicted:9.3g}  brought {brought:9.3g}  {brought / (predicted or 1e-9):6.2f}",
+        flush=True,
+    )
+    return name, predicted, brought
+
+
+def forms(folder: Path, rounds: int) -> Iterator[Outcome]:
+    """Each other form of the images that `bench` predicts, built, and loaded in turns with the present one."""
+    from loader_data import write
+
+    import tfprep
+    from tfprep import codecs
+    from tfprep.bench.bottleneck import changes_of
+    from tfprep.bench.loaders import loader_candidate
+    from tfprep.bench.rounds import Budget, compare
+    from tfprep.bench.run import BenchOptions, bench
+
+    codec_of = {"raw": codecs.Raw(), "JPEG 95": codecs.Jpeg(95), "JPEG 85": codecs.Jpeg(85), "PNG": codecs.Png()}
+    for now in ("JPEG 95", "PNG"):
+        folders = {now: write(folder / now.lower().replace(" ", ""), codec_of[now], IMAGES)}
+        result = bench(
+            folders[now], BenchOptions(batch_size=BATCH, rounds=rounds, changes=False, loader={"cache": False})
+        )
+        cores = result.machine.cores * (1 - (result.rounds.others or 0.0))
+        changes = changes_of(tfprep.open(folders[now]), "train", result.stages, cores)
+        for change in changes:
+            name, _, size = change.then.partition(" at ")
+            side = int(size.split(" ")[0]) if size else 224
+            folders[change.then] = write(
+                folder / change.then.lower().replace(" ", ""), codec_of[name], IMAGES, side=side
+            )
+        options = {"cache": False, "inputs": "image", "targets": "label"}
+        opened = {name: tfprep.open(path) for name, path in folders.items()}
+        candidates = [loader_candidate(data, "train", BATCH, name=name, **options) for name, data in opened.items()]
+        measured = compare(candidates, Budget(rounds, 1.5, 0.5))
+        disk = {name: data.split("train").bytes for name, data in opened.items()}
+        for change in changes:
+            title = f"{now} as {change.then}, times the"
+            yield told(f"{title} speed", change.speed, measured.ratio(change.then, now).median)
+            yield told(f"{title} disk", change.disk, disk[change.then] / disk[now])
+
+
+def steps(folder: Path) -> Iterator[Outcome]:
+    """The share of waiting beside steps, and beside uneven reads before and after the advised prefetch."""
+    import tfprep
+    from tfprep.bench.loaders import loader_candidate
+    from tfprep.bench.rounds import Budget, measure
+    from tfprep.bench.step import compare_with_step
+
+    loader = loader_candidate(tfprep.open(folder / "jpeg"), "train", BATCH, cache=False)
+    batch_s = BATCH / measure(loader, Budget(1, 2.0, 0.5)).images_per_s
+    for ratio in (0.3, 0.7, 1.5):
+        against = compare_with_step(loader, ratio * batch_s, batch_s)
+        yield told(f"share of waiting, a step of {ratio:g} batches", against.predicted, against.share)
+    with slow_reads("memory"):
+        data, options = tfprep.open(folder / "raw"), {"threads": 4, "cache": False}
+        before = compare_with_step(loader_candidate(data, "train", BATCH, prefetch=1, **options), 0.15, 0.08)
+        advised = loader_candidate(data, "train", BATCH, prefetch=before.needed_prefetch, **options)
+        after = compare_with_step(advised, 0.15, 0.08)
+    yield told("share of waiting with the advised prefetch, of that before", 0.0, after.share / before.share)
+
+
+def strategies(folder: Path, rounds: int) -> Iterator[Outcome]:
+    """Rate, disk and build time of each strategy of `tfprep advise` against a build of all images by the same recipe."""
+    from loader_data import raw_files, recipe_of
+
+    import tfprep
+    from tfprep.bench.advise import advise
+    from tfprep.bench.loaders import loader_candidate
+    from tfprep.bench.rounds import Budget, compare
+    from tfprep.bench.trial import strategies as strategies_of
+
+    with tempfile.TemporaryDirectory() as place:
+        raw_files(Path(place, "raw"), IMAGES)
+        recipe = recipe_of(tfprep.codecs.Jpeg(95))
+        advice = advise(
+            recipe, Path(place, "raw"), Path(place, "trials"), samples=150, budget=Budget(rounds, 1.5, 0.5, 2)
+        )
+        listing = recipe.source.scan(Path(place, "raw"))
+        found = {one.name: one for one in strategies_of(recipe, listing.kinds)}
+        built, seconds = {}, {}
+        for number, one in enumerate(advice.predictions):
+            started = time.perf_counter()
+            tfprep.build(found[one.strategy].recipe, Path(place, f"whole{number}"), Path(place, "raw"))
+            seconds[one.strategy] = time.perf_counter() - started
+            built[one.strategy] = tfprep.open(Path(place, f"whole{number}"))
+        candidates = [
+            loader_candidate(data, "train", BATCH, name=name, cache=False, geometry=found[name].load_geometry)
+            for name, data in built.items()
+        ]
+        measured = compare(candidates, Budget(rounds, 1.5, 0.5))
+        for one in advice.predictions:
+            brought = measured.images_per_s(one.strategy).median
+            yield told(f"advise, {one.strategy}: images/s", one.images_per_s, brought)
+            yield told(
+                f"advise, {one.strategy}: MB", one.disk_bytes / 1e6, built[one.strategy].split("train").bytes / 1e6
+            )
+            yield told(f"advise, {one.strategy}: seconds to build", one.build_s, seconds[one.strategy])
 
 
 if __name__ == "__main__":

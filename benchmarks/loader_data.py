@@ -29,22 +29,28 @@ def images(count: int) -> Iterator[np.ndarray]:
         yield np.ascontiguousarray(scene[top : top + SIZE, left : left + SIZE])
 
 
-def write(folder: Path, codec: Any, count: int, shards: int = 4) -> Path:
+def raw_files(folder: Path, count: int) -> None:
+    """Writes the images as PNG files, with their labels in samples.csv."""
+    folder.mkdir(exist_ok=True)
+    rows = ["number,label"]
+    for number, image in enumerate(images(count)):
+        cv2.imwrite(f"{folder}/{number:08d}.png", image, [cv2.IMWRITE_PNG_COMPRESSION, 1])
+        rows.append(f"{number:08d},{number % CLASSES:03d}")
+    Path(folder, "samples.csv").write_text("\n".join(rows) + "\n")
+
+
+def recipe_of(codec: Any, shards: int = 4, side: int = SIZE) -> Recipe:
+    """Stores the images of `raw_files`; the resizing says that all have one size."""
+    source = sources.Table("samples.csv", "{number}.png", label="label", key="number")
+    store = {"image": codec, "label": codecs.Scalar()}
+    return Recipe("bench", source, store, geometry=[augment.Resize(side, side)], shards={"train": shards})
+
+
+def write(folder: Path, codec: Any, count: int, shards: int = 4, side: int = SIZE) -> Path:
     """Builds a dataset of images and labels, unless the folder already contains one."""
     if (folder / "tfprep.json").exists():
         return folder
-    recipe = Recipe(
-        "bench",
-        sources.Table("samples.csv", "{number}.png", label="label", key="number"),
-        {"image": codec, "label": codecs.Scalar()},
-        geometry=[augment.Resize(SIZE, SIZE)],  # says that all images have this size
-        shards={"train": shards},
-    )
     with tempfile.TemporaryDirectory() as raw:
-        rows = ["number,label"]
-        for number, image in enumerate(images(count)):
-            cv2.imwrite(f"{raw}/{number:08d}.png", image, [cv2.IMWRITE_PNG_COMPRESSION, 1])
-            rows.append(f"{number:08d},{number % CLASSES:03d}")
-        Path(raw, "samples.csv").write_text("\n".join(rows) + "\n")
-        build(recipe, folder, Path(raw))
+        raw_files(Path(raw), count)
+        build(recipe_of(codec, shards, side), folder, Path(raw))
     return folder

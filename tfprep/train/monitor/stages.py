@@ -200,27 +200,29 @@ def slowest(now: tuple[Stage, ...], before: tuple[Stage, ...] = ()) -> Stage | N
     return max(busy, key=lambda pair: pair[0])[1] if busy else None
 
 
-def stopped(now: tuple[Stage, ...]) -> Stage | None:
+def stopped(now: tuple[Stage, ...]) -> tuple[Stage, ...]:
     """Return the stage that took elements in and passes none on, nearest to the source; else the source.
 
     A stage with a fixed ratio works on an element when the stage before has passed on more than it used and holds: a map that
-    received 49 elements and passed on 48 works on one.
+    received 49 elements and passed on 48 works on one. A fused map and batch that holds a part of a batch either works on it or
+    waits for more. Finished elements in the buffer of the map before it tell; else both it and the source are returned.
     """
-    if not now:
-        return None
+    fused: tuple[Stage, ...] = ()
     pairs = list(zip(now[-2::-1], now[:0:-1], strict=True))
     for stage, before in pairs:
         # A fused map and batch counts the unfinished batch as an element of its buffer.
         buffered = 0 if "AndBatch" in stage.kind else stage.elements
         inside = before.produced - (stage.produced + buffered) * stage.per_element
         if stage.per_element and inside >= stage.per_element:
-            return stage
+            return (stage,)
+        if "AndBatch" in stage.kind and inside > 0:
+            fused = (stage,) if before.per_element and before.elements else (stage, now[-1])
     if (
-        now[-1].kind in _IN_MEMORY and pairs
+        now and now[-1].kind in _IN_MEMORY and pairs
     ):  # it never stops: what comes after it holds less than one element of its own
         holding = (stage for stage, before in pairs if before.produced > stage.produced * stage.per_element)
-        return next(holding, now[-2])
-    return now[-1]
+        return (next(holding, now[-2]),)
+    return fused or now[-1:]
 
 
 def _from_the_consumer(model: Any) -> Iterator[tuple[int, Any]]:

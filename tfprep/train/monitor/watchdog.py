@@ -270,7 +270,6 @@ def _stage_verdict(now: tuple[Stage, ...], halfway: tuple[Stage, ...]) -> str:
                 f"it has not stopped, the shuffle buffer (stage {stage.name}) still fills, {stage.elements:,} elements so far; "
                 "make it smaller, or timeout_s longer"
             )
-    where = stopped(now)
-    assert where is not None
+    where = " or ".join(f"{one.name}, which has handed on {one.produced:,} elements" for one in stopped(now))
     moving = earlier and any(stage.name in earlier and stage.produced > earlier[stage.name].produced for stage in now)
-    return f"{'slow' if moving else 'stopped'} in stage {where.name}, which has handed on {where.produced:,} elements"
+    return f"{'slow' if moving else 'stopped'} in stage {where}"
