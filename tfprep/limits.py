@@ -110,6 +110,27 @@ def _lines(path: Path) -> list[str]:
         return []
 
 
+OTHERS_COUNT, OTHERS_FIRST = 0.25, 0.65
+"""Share of a program's time that other programs cost from which on they are named, and from which on they come before what they
+slow down: without them it would be almost 3 times as fast. Two programs that compute, beside one of two threads, cost half."""
+
+
+def lost_to_others(own: float, lacking: float, others: float, cpus: float) -> float:
+    """Return the share of a program's time, from 0 to 1, that processors which others took could have saved: an upper bound.
+
+    Without the others, it would take what its threads ask for, as far as there are processors.
+
+    Args:
+        own: Processors that the program took.
+        lacking: Its threads that were ready to run but had no processor, on average.
+        others: Processors that other programs took.
+        cpus: Processors of the machine.
+    """
+    if own + lacking < 1:  # threads that mostly sleep wait for a processor too, but ask for little
+        return 0.0
+    return 1 - own / max(min(own + lacking, own + others, cpus), own, 1e-9)
+
+
 def cpu_wait_s() -> float:
     """Seconds that the threads of this process were ready to run but had no processor; 0 where the system does not count it.
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any, cast
 
@@ -17,10 +17,9 @@ from tfprep.bench.stages import StageCost, StageCosts
 from tfprep.codecs import Codec, Jpeg, Png, Raw
 from tfprep.dataset import Dataset
 from tfprep.fields import RASTER_KINDS, Array, FieldSpec, Kind
+from tfprep.limits import OTHERS_COUNT, OTHERS_FIRST, lost_to_others
 from tfprep.opencv import cv2
 
-TAKEN = 0.25
-"""Share of the cores that other programs take from which on they are what limits."""
 MAP_SHARE = 0.5
 """From this share of the time per image on, what comes behind the loader's cache limits."""
 SCARCE = 2
@@ -68,6 +67,7 @@ class LoaderFacts:
         python: Whether the user's `.map` calls Python for each batch.
         floats: Arrays of floats, of rank 3 or more, in a batch.
         images_per_s: Of the loader as it was measured.
+        cores: Cores that it kept busy then; None takes those of the last stage.
         starved: Its threads that were ready to run but had no processor, on average; None where that is not known.
     """
 
@@ -78,6 +78,7 @@ class LoaderFacts:
     python: bool = False
     floats: int = 0
     images_per_s: float = 0.0
+    cores: float | None = None
     starved: float | None = None
 
 
@@ -119,21 +120,23 @@ def explain(
     """
     facts = facts or LoaderFacts()
     own = _own_limit(stages, cores, changes, others, facts)
-    top = stages.top.cores.median
-    if facts.starved is None:
-        lacking = (
-            not (_waits(stages.limit, cores, others) and stages.limit.name in ("reading", "map"))
-            or facts.cache == "full"
+    loader = stages.top.cores.median if facts.cores is None else facts.cores
+    starved = facts.starved
+    if starved is None:  # a stage that waits for a disk or for Python does not lack a core
+        sleeps = (
+            _waits(stages.limit, cores, others) and stages.limit.name in ("reading", "map") and facts.cache != "full"
         )
-    else:  # threads that mostly sleep wait for a processor too, but ask for little
-        lacking = facts.starved + top >= 1 and facts.starved > top / 2
-    if others > TAKEN and others * cores > top / 2 and lacking:
-        taken = (
-            f"other programs take {others * cores:.1f} of {cores} cores ({others:.0%}), and the loader gets {top:.1f}"
-        )
+        starved = 0.0 if sleeps else float(cores)
+    lost = lost_to_others(loader, starved, others * cores, cores)
+    if others < OTHERS_COUNT or lost < OTHERS_COUNT:
+        return own
+    taken = (
+        f"other programs take {others * cores:.1f} of {cores} cores ({others:.0%}), and the loader gets {loader:.1f}"
+    )
+    if lost > OTHERS_FIRST:
         words = f"processors: {taken}; end them, and measure again. Of the loader itself, {own.words}"
         return Bottleneck("processors", words, own.changes)
-    return own
+    return replace(own, words=f"{own.words}. As well, {taken}")
 
 
 def _waits(stage: StageCost, cores: int, others: float) -> bool:

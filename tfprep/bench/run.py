@@ -168,6 +168,7 @@ def bench(
         python=python,
         floats=floats,
         images_per_s=rounds.images_per_s(LOADER).median,
+        cores=rounds.of(LOADER, "cores").median,
         starved=rounds.of(LOADER, "starved").median or None,
     )
     # No recipe stores what an index refers to in another form.

@@ -12,15 +12,11 @@ from dataclasses import dataclass, replace
 
 import keras
 
+from tfprep.limits import OTHERS_COUNT, OTHERS_FIRST, lost_to_others
 from tfprep.train.monitor.clock import Waits, added
 from tfprep.train.monitor.samples import MB, Sample, swap_rates
 from tfprep.train.monitor.stages import Pipeline, Stage, slowest
 
-_OTHERS = 0.25
-"""Share of the processors that other programs take, and of the input's time that they cost, from which on they are named."""
-_FIRST = 0.65
-"""Share of the input's time that other programs cost from which on they come before what they slow down: without them the input
-would be almost 3 times as fast. Two programs that compute, beside an input of two threads, cost half."""
 _BEHIND = 0.5
 """Share of the step's wait below which the reader kept its consumer waiting because its batches were ready."""
 _IDLE = 0.5
@@ -85,7 +81,7 @@ def input_causes(now: Sample, before: Sample | None, waited_s: float) -> list[Ca
     """
     staged = _reader(now, before, waited_s) or _stage(now, before)
     taken = _others_cause(now, before, _lost_by_input(now, before), "the input")
-    found = [taken, staged] if taken and taken.share > _FIRST else [staged, taken]
+    found = [taken, staged] if taken and taken.share > OTHERS_FIRST else [staged, taken]
     if staged is None and now.pipeline.kinds:
         text = "the input limits, in a stage that is not known, for autotune is off in this pipeline"
         found.append(
@@ -135,7 +131,7 @@ def _others_cause(now: Sample, before: Sample | None, lost: float, waiting: str)
     """Return other programs as a cause where they cost the share `lost` of the time of what `waiting` names; else None."""
     others, own = _taken(now, before)
     cpus = now.machine.cpus
-    if others < _OTHERS * cpus or lost < _OTHERS:
+    if others < OTHERS_COUNT * cpus or lost < OTHERS_COUNT:
         return None
     text = f"other programs limit: they take {others:.1f} of {cpus} processors ({others / cpus:.0%}), and this one gets {own:.1f}"
     text += f", so that {waiting} lacks a processor for up to {lost:.0%} of its time"
@@ -155,18 +151,12 @@ def _taken(now: Sample, before: Sample | None) -> tuple[float, float]:
 
 
 def _lost(now: Sample, before: Sample | None) -> float:
-    """Return the share of this program's time, from 0 to 1, that processors which others took could have saved: an upper bound.
-
-    Without the others, it would take what its threads ask for, as far as there are processors.
-    """
+    """Return the share of this program's time that processors which others took could have saved."""
     others, own = _taken(now, before)
     if before is None or others <= 0:
         return 0.0
-    starved_s = now.machine.cpu_wait_s - before.machine.cpu_wait_s
-    demand = own + starved_s / max(now.time - before.time, 1e-9)
-    if demand < 1:  # threads that mostly sleep wait for a processor too, but ask for little
-        return 0.0
-    return 1 - own / max(min(demand, own + others, now.machine.cpus), own, 1e-9)
+    seconds = max(now.time - before.time, 1e-9)
+    return lost_to_others(own, (now.machine.cpu_wait_s - before.machine.cpu_wait_s) / seconds, others, now.machine.cpus)
 
 
 def _lost_by_input(now: Sample, before: Sample | None) -> float:
