@@ -257,6 +257,7 @@ CAUSES: list[tuple[str, float, dict[str, Any], str, str]] = [
     # One thread beside two programs gets two thirds of a core: it would limit without them too.
     ("decoding", 0.67, {"cores": 0.67, "starved": 0.4}, ". As well, other programs take 1.3 of 2 cores", "end them"),
     ("memory", 0.0, {"prefetch": 1}, "the loader's memory_budget has room for 1 batch in advance, 0.5 of 2", "disk"),
+    ("memory", 0.97, {"prefetch": 1, "starved": 0.1}, "room for 1 batch in advance", "other programs"),
     ("filling", 0.0, {"cache": "filling"}, "reaches 100 images/s; later epochs copy", "memory_budget"),
     ("copying", 0.0, {**FULL, "map_share": 0.1}, "from the loader's full cache at 5,000 images/s", "uint8"),
     ("copying", 0.0, {**FULL, "floats": 1}, "1 of the arrays are floats: deliver uint8", "drop"),

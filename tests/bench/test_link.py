@@ -52,5 +52,5 @@ def test_the_command(photos, s3, capsys):
     result = json.loads(capsys.readouterr().out)
     assert (ended.value.code, result["order"], result["samples"]) == (0, "sequential", 50)
     with pytest.raises(SystemExit):
-        main(["bench", url, "--shuffle"])
-    assert "--shuffle needs the dataset on a local disk" in capsys.readouterr().err
+        main(["bench", url, "--cold"])
+    assert "--cold needs the dataset on a local disk" in capsys.readouterr().err

@@ -159,7 +159,11 @@ def _own_limit(
         words += f"{stages.top.images_per_s.median:,.0f} images/s; later epochs copy from the cache, and were not reached here"
         return Bottleneck("filling", words, tuple(helping))
     few = facts.prefetch is not None and facts.prefetch <= SCARCE
-    if few and stage.name in ("decoding", "batching") and _waits(stages.top, cores, others):
+    if facts.starved is None:
+        idle = _waits(stages.top, cores, others)
+    else:  # what others leave says nothing where threads ask for little
+        idle = stages.top.cores.median + facts.starved < WAITS_BELOW * cores
+    if few and stage.name in ("decoding", "batching") and idle:
         room = f"room for {facts.prefetch} batch{'es' if facts.prefetch != 1 else ''} in advance, {busy}"
         return Bottleneck(
             "memory", f"memory: the loader's memory_budget has {room}; raise it, or make batches smaller", ()

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from tfprep.bench.rounds import Spread
 from tfprep.bench.run import LOADER, Bench
-from tfprep.bench.shuffle import comparison
 from tfprep.bench.step import StepComparison
 from tfprep.pages import render
 
-_MOST_RECORDS = 200_000
-"""Largest number of records for which a shuffle is simulated; larger datasets are treated as if they had this many."""
 _CHART = (720.0, 180.0)
 """Width and height of a chart over time."""
 
@@ -92,28 +87,6 @@ def step_lines(against: StepComparison) -> list[str]:
         f"  wait for a batch: {1000 * against.p50_s:.2f} ms median, {1000 * against.p99_s:.2f} ms at the 99th percentile",
         f"  {against.words()}",
     ]
-
-
-def shuffle_json(bench: Bench) -> list[dict[str, Any]]:
-    """The shuffle quality for this split, with the seconds to fill a buffer at the measured rate."""
-    rate = bench.stages.stage("reading").images_per_s.median
-    size = min(bench.samples, _MOST_RECORDS)
-    found = comparison(size, bench.options.batch_size, bench.stages.record_bytes)
-    return [{**asdict(one), "fill_s": one.fill_s(rate)} for one in found]
-
-
-def shuffle_lines(bench: Bench) -> list[str]:
-    """The shuffle quality as lines of text."""
-    rows = [("shuffled by", "displacement", "neighbours", "memory", "to fill")]
-    for one in shuffle_json(bench):
-        memory = f"{one['memory_bytes'] / 1e6:,.1f} MB"
-        rows.append(
-            (one["name"], f"{one['displacement']:.3f}", f"{one['neighbours']:.3f}", memory, f"{one['fill_s']:.2f} s")
-        )
-    legend = (
-        "  0 is a uniform permutation, 1 no shuffle: how far records move, how often neighbours on disk share a batch"
-    )
-    return [legend, *(f"  {line}" for line in _table(rows))]
 
 
 def _whole(spread: Spread) -> str:

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tfprep.cli import text
-from tfprep.cli.values import FILE, FOLDER, PATH, POSITIVE, named, share
+from tfprep.cli.values import FILE, PATH, POSITIVE, named, share
 from tfprep.errors import LoaderError
-from tfprep.optional import tensorboard_shows
 
 if TYPE_CHECKING:
     from tfprep.bench.rounds import Candidate
@@ -20,8 +19,7 @@ if TYPE_CHECKING:
 
 EXIT_WAITING = 4
 _NOT_AT_URL = {
-    "--model": "model_name", "--map": "map_name", "--report": "report", "--profile": "profile",
-    "--shuffle": "shuffle", "--against": "against", "--cold": "cold",
+    "--model": "model_name", "--map": "map_name", "--report": "report", "--against": "against", "--cold": "cold",
 }  # fmt: skip
 
 
@@ -63,8 +61,6 @@ _NOT_AT_URL = {
 @click.option(
     "--report", type=FILE, help="Write an HTML page to this file, and the figures as JSON to one of the same name."
 )
-@click.option("--profile", type=FOLDER, help="Write a profile for TensorBoard to this folder.")
-@click.option("--shuffle", is_flag=True, help="Compare the shuffle quality and memory of orders and shuffle buffers.")
 @click.option(
     "--against",
     multiple=True,
@@ -90,8 +86,8 @@ def command(folder: Path, as_json: bool, fail_if_waiting: float | None, **given:
     if given["local"]:
         raise click.UsageError("--local keeps shards of a dataset at a URL on a disk of this machine")
     from tfprep.bench.model import compare_with_model
-    from tfprep.bench.page import lines, shuffle_json, shuffle_lines, write_report
-    from tfprep.bench.run import BenchOptions, bench, profile
+    from tfprep.bench.page import lines, write_report
+    from tfprep.bench.run import BenchOptions, bench
     from tfprep.bench.step import TOLERATED
     from tfprep.cli.quiet import start_tensorflow
     from tfprep.load import open as open_data
@@ -117,18 +113,12 @@ def command(folder: Path, as_json: bool, fail_if_waiting: float | None, **given:
     trained = None
     if model is not None:
         trained = compare_with_model(model, open_data(folder), result, **_model_options(given))
-    if given["profile"]:
-        place = (str(result.folder), result.split, given["batch_size"], given["profile"])
-        written = profile(*place, step_s=step_s or 0.01, **options.loader)
-        text.echo(f"wrote {written}; {tensorboard_shows(given['profile'], 'xprof')}", err=True)
     if given["report"]:
         text.echo(f"wrote {', '.join(map(str, write_report(result, given['report'])))}", err=True)
     if as_json:
-        more = {"shuffle": shuffle_json(result)} if given["shuffle"] else {}
-        text.print_json({**result.as_json(), **more, **({"model": asdict(trained)} if trained else {})})
+        text.print_json({**result.as_json(), **({"model": asdict(trained)} if trained else {})})
     else:
-        shuffles = shuffle_lines(result) if given["shuffle"] else []
-        text.echo("\n".join([*lines(result), *(trained.lines() if trained else []), *shuffles]))
+        text.echo("\n".join([*lines(result), *(trained.lines() if trained else [])]))
     waited = max(result.against.share if result.against else 0.0, trained.share.median if trained else 0.0)
     return EXIT_WAITING if fail_if_waiting is not None and waited > fail_if_waiting else 0
 
