@@ -80,7 +80,7 @@ def numbers(data, epochs, **options):
 # --- records ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("cache", [False, "encoded", "decoded"])
+@pytest.mark.parametrize("cache", [False, "decoded"])
 def test_every_record_is_delivered_as_it_was_written(made, data, cache):
     seen = set()
     names = [name for name in KINDS if cache != "decoded" or name not in ("points", "caption")]

@@ -1,4 +1,4 @@
-"""Ctrl-C in the wait for a batch loses none: the next call returns it."""
+"""Ctrl-C in the wait for a batch ends the wait at once, and loses no batch: the next call returns it."""
 
 from __future__ import annotations
 
@@ -52,3 +52,25 @@ def test_the_next_call_returns_the_batch_that_was_waited_for(photos, kind, monke
     assert interrupts >= 3
     assert len(seen) == len(expected) == 10
     assert all(map(np.array_equal, seen, expected))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_wait_ends_at_once(photos, kind, monkeypatch):
+    """Records are waited for without an end, so that the wait ends by Ctrl-C or not at all."""
+    if kind in PACKAGES:
+        pytest.importorskip(PACKAGES[kind])
+    go_on = threading.Event()
+
+    def stall(*arguments, **keywords):
+        go_on.wait()
+        raise OSError("the test has ended")
+
+    monkeypatch.setattr(rows, "read_fields", stall)
+    options = {"cache": False, "verify": "always", "workers": "threads", "timeout_s": float("inf")}
+    timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
+    with closing(getattr(tfprep.open(photos.path), kind)("train", 5, fields=["label", "pose"], **options)) as loader:
+        batches = iter(loader)
+        timer.start()
+        with pytest.raises(KeyboardInterrupt):
+            next(batches)
+        go_on.set()

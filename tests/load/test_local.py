@@ -95,7 +95,7 @@ def test_a_warm_cache_makes_no_request_for_records(made, url, s3, tmp_path):
         closing(tfprep.open(made.path).numpy_loader("train", 8, **OPTIONS)) as here,
     ):
         check_equal(there, here)
-        assert there.pipeline._assembler.reading.by_field == here.pipeline._assembler.reading.by_field
+        assert there.pipeline.assembler.reader.by_field == here.pipeline.assembler.reader.by_field
         assert there.stats["requests"] == 0
     assert s3.proxy.reads(".tfrecord-") == []
 

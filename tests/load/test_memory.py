@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import time
-from contextlib import closing
 
 import numpy as np
 import pytest
@@ -15,7 +14,7 @@ from tfprep import augment, codecs
 from tfprep.errors import LoaderError
 from tfprep.load.memory import parse_bytes, plan_memory
 from tfprep.load.outputs import Output
-from tfprep.load.reader.cache import DecodedCache, EncodedCache
+from tfprep.load.reader.cache import DecodedCache
 from tfprep.load.reader.rows import COLUMNS, Rows
 from tfprep.load.reader.stages import CachedRows
 from tfprep.load.reader.thread_state import ThreadState
@@ -114,15 +113,6 @@ def test_a_budget_without_room_for_a_cache():
     assert cache.records == 0
 
 
-def test_encoded_bytes_stay_within_their_budget():
-    cache = EncodedCache(budget=2 * (100 + EncodedCache.OVERHEAD))
-    for record in range(5):
-        cache.store(record, {"x": np.full(100, record, np.uint8)})
-    assert cache.records == 2
-    assert cache.fetch(1)["x"].tolist() == [1] * 100
-    assert cache.fetch(4) is None
-
-
 def test_a_prefetch_beyond_the_budget_raises():
     with pytest.raises(LoaderError, match=r"prefetch=97 takes 105,906,176 bytes .* prefetch=96 fits"):
         plan_memory(100 << 20, 1 << 20, 97)
@@ -168,22 +158,6 @@ def test_sizes_of_a_damaged_index_are_refused(originals, sizes, tmp_path):
     damaged.change_index(7, **sizes)
     with pytest.raises(LoaderError, match="the index gives sizes of 'image' that no array has"):
         tfprep.open(damaged.path).numpy_loader("train", 8, fields=["image"])
-
-
-def test_the_room_of_rows_that_differ_in_size_counts(originals):
-    """Four bytes a row of the table, for worker processes alone."""
-    data, options = tfprep.open(originals.path), {"fields": ["image"], "cache": False, "threads": 2, "prefetch": 2}
-    threads, processes = (
-        data.numpy_loader("train", 8, workers=workers, **options) for workers in ("threads", "processes")
-    )
-    with closing(processes):
-        plan = processes.pipeline.memory
-        assert plan.working_bytes == threads.pipeline.memory.working_bytes + processes.pipeline.workers.nbytes + 4 * 60
-        rooms = processes.pipeline.plan.varying.of_rows(np.arange(60))
-        images = np.array([values["image"].nbytes for values in originals.values["train"][0]])
-        assert (rooms % 64 == 0).all()
-        assert (rooms - images >= 0).all()
-        assert (rooms - images <= 64).all()
 
 
 def test_the_budget_bounds_images_of_different_sizes(originals):

@@ -35,9 +35,7 @@ def flat(batches):
 NAMES = {"fields": ["key", "variant"]}
 
 
-@pytest.mark.parametrize(
-    "options", [{}, {"cache": "encoded"}, {"cache": "decoded"}, {"verify": "always"}, {"threads": 3}]
-)
+@pytest.mark.parametrize("options", [{}, {"cache": "decoded"}, {"verify": "always"}, {"threads": 3}])
 @pytest.mark.parametrize("variant", [0, 2])
 def test_every_kind_of_field(photos, variant, options):
     data = tfprep.open(photos.path)
@@ -488,7 +486,6 @@ def test_auto_caches_rows_that_fit_and_are_read_again(photos):
     assert kind(memory_budget="400kB") == "none"
     assert kind(split="val", training=False) == "none"
     assert kind(cache=False) == "none"
-    assert kind(cache="encoded") == "encoded"
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ def assert_same(one, other, count):
         tf.nest.map_structure(lambda x, y: np.testing.assert_array_equal(x.numpy(), y.numpy()), a, b)
 
 
-@pytest.mark.parametrize("cache", ["auto", "encoded", False])
+@pytest.mark.parametrize("cache", ["auto", False])
 def test_a_url_that_tensorflow_does_not_read(photos, cache):
     there = tfprep.open(copied(photos)).loader("train", 8, cache=cache, **OPTIONS)
     here = tfprep.open(photos.path).loader("train", 8, **OPTIONS)

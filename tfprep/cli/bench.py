@@ -38,7 +38,7 @@ _NOT_AT_URL = {
 @click.option("--threads", type=click.IntRange(0), help="Loader option threads.")
 @click.option("--prefetch", type=click.IntRange(1), help="As the loader's option.")
 @click.option("--order", type=click.Choice(["global", "block", "sequential"]), help="Loader option order.")
-@click.option("--cache", type=click.Choice(["auto", "decoded", "encoded", "none"]), help="Loader option cache.")
+@click.option("--cache", type=click.Choice(["auto", "decoded", "none"]), help="Loader option cache.")
 @click.option("--local", type=click.Path(), help="Loader option local, for a dataset at a URL.")
 @click.option("--local-limit", help="Loader option local_limit, for example 500GB.")
 @click.option("--step-ms", type=POSITIVE, help="Compare with a training step of this length, in milliseconds.")

@@ -11,18 +11,15 @@ import numpy as np
 from tfprep.errors import LoaderError
 from tfprep.limits import usable_cpus
 from tfprep.load.pipeline import Pipeline
-from tfprep.load.reader.cache import DecodedCache, EncodedCache
 from tfprep.load.state import start_step, state_at
 
 
 def _cache(pipeline: Pipeline) -> dict[str, Any]:
     cache = pipeline.cache
-    if isinstance(cache, DecodedCache):
-        summary = {"kind": "decoded", "capacity": cache.capacity, "of": pipeline.table.records}
-        return {**summary, "records": cache.records, "bytes": cache.nbytes}
-    if isinstance(cache, EncodedCache):
-        return {"kind": "encoded", "of": pipeline.table.records, "records": cache.records, "bytes": cache.nbytes}
-    return {"kind": "none"}
+    if cache is None:
+        return {"kind": "none"}
+    summary = {"kind": "decoded", "capacity": cache.capacity, "of": pipeline.table.records}
+    return {**summary, "records": cache.records, "bytes": cache.nbytes}
 
 
 class PipelineAccessors:

@@ -15,7 +15,6 @@ from tfprep.fields import RASTER_KINDS, FieldSpec
 from tfprep.limits import available_memory
 from tfprep.load.order.schedule import Numbers
 from tfprep.load.outputs import Output, row_bytes
-from tfprep.load.reader.batch import ALIGNMENT, VaryingBytes
 from tfprep.load.reader.table import RecordTable
 
 DEFAULT_SHARE = 0.25
@@ -34,8 +33,6 @@ MOST_CHANNELS = 4
 """Of a raster whose samples differ in their channels: RGBA."""
 MOST_ARRAY_BYTES = 1 << 40
 """An index in which a sample's array is larger than this is damaged."""
-UNIT_BYTES = 4
-"""Bytes in which the room of a row is noted."""
 
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
@@ -124,19 +121,6 @@ class Sizes:
         fixed = batch_rows * sum(max(row_bytes(output), SMALLEST_ROW) for output in outputs)
         varying = self._varying(outputs)
         return fixed if varying is None else fixed + self._largest_sum(varying, batch_rows)
-
-    def of_varying(self, outputs: Sequence[Output], batch_rows: int) -> VaryingBytes | None:
-        """Return what arrays without a fixed size take where each begins at a multiple of `ALIGNMENT`; None without any."""
-        nbytes = self._varying(outputs)
-        if nbytes is None:
-            return None
-        units = nbytes // ALIGNMENT + sum(_varies(output) for output in outputs)
-        of_batch = self._largest_sum(units, batch_rows) * ALIGNMENT
-        return VaryingBytes(np.minimum(units, np.iinfo(np.int32).max).astype(np.int32), of_batch)
-
-    def of_rooms(self, outputs: Sequence[Output]) -> int:
-        """Bytes of what `of_varying` returns."""
-        return UNIT_BYTES * self.table.samples if any(_varies(output) for output in outputs) else 0
 
     def of_decoding(self, outputs: Sequence[Output], at_once: int) -> int:
         """Bytes of `at_once` decoded samples, where their stored sizes differ: of other samples the memory is not counted."""

@@ -22,7 +22,7 @@ from tfprep.load.outputs import FieldChoice, FloatType, check_geometry
 
 OnBad: TypeAlias = Literal["raise", "skip"]
 Verify: TypeAlias = Literal["always", "first_epoch", "never"]
-CacheChoice: TypeAlias = Literal["auto", "encoded", "decoded", False]
+CacheChoice: TypeAlias = Literal["auto", "decoded", False]
 ShuffleBuffer: TypeAlias = int | Literal["auto"] | None
 WorkersChoice: TypeAlias = Literal["auto", "threads", "processes"]
 
@@ -76,7 +76,7 @@ class LoaderOptions:
             training=False the row is left out).
         verify: Compare checksums "always", the first time that a record is read ("first_epoch"), or "never".
         memory_budget: Bytes, or text such as "2GB", for batches and cache; None for a quarter of the free memory.
-        cache: "decoded", "encoded", False, or "auto": decoded rows where samples are read more than once and all of them fit,
+        cache: "decoded", False, or "auto": decoded rows where samples are read more than once and all of them fit,
             or half of them where that saves decoding.
         local: A folder on a local disk where shards of a dataset at a URL are kept for later epochs and runs. Processes share it.
         local_limit: The most bytes, or text such as "500GB", that the folder may take; None for what the disk has left.

@@ -12,7 +12,6 @@ Chains of tf.data promise TensorFlow a number of batches, so that their passes a
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Iterator
 from typing import NamedTuple, TypeVar
@@ -38,11 +37,10 @@ class Steps(NamedTuple):
 
 
 class _Stream(NamedTuple):
-    """Batches of a reader that no pass reads at the moment, the step that comes next, and the process of its threads."""
+    """Batches of a reader that no pass reads at the moment, and the step that comes next."""
 
     batches: Batches
     step: int
-    process: int
 
 
 class Passes:
@@ -178,7 +176,7 @@ class Passes:
     def keep(self, batches: Batches, step: int) -> None:
         """Keep a reader for the pass that begins with this step."""
         with self._lock:
-            self._idle = _Stream(batches, step, os.getpid())
+            self._idle = _Stream(batches, step)
 
     def kept(self, step: int) -> Batches | None:
         """The reader that stands at this step; None without one. Another one is dropped, which stops its threads."""
@@ -186,7 +184,7 @@ class Passes:
             idle, self._idle = self._idle, None
         if idle is None or idle.batches.reader.stopped:
             return None
-        return idle.batches if (idle.step, idle.process) == (step, os.getpid()) else None
+        return idle.batches if idle.step == step else None
 
     def close(self) -> None:
         """Drop the reader that is kept."""
@@ -271,10 +269,6 @@ class PassBatches(Iterator[T]):
     def step(self) -> int | None:
         """The next step; None before the pass has begun."""
         return None if self._steps is None else self._step
-
-    def begin_anew(self) -> None:
-        """Open a new reader at the next step, after an error."""
-        self._error = None
 
     def close(self) -> None:
         """Stop the reading threads and give the memory back; batches that were delivered stay as they are."""

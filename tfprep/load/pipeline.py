@@ -17,21 +17,18 @@ import numpy as np
 from tfprep.dataset import FileInfo
 from tfprep.errors import LoaderError
 from tfprep.limits import available_memory
-from tfprep.load.at_load.mixing import Mixing
 from tfprep.load.local import FIRST_POSITIONS, LocalShards, first_needed, local_shards
 from tfprep.load.options import LoaderOptions
 from tfprep.load.order.schedule import Numbers
 from tfprep.load.passes import PassBatches, Passes, Steps
 from tfprep.load.plan import LoaderPlan, plan_loader
 from tfprep.load.reader.ahead import ReadAhead, requests_per_sample
-from tfprep.load.reader.assembler import BadRecords, BatchAssembler, ReadPolicy
+from tfprep.load.reader.assembler import BadRecords, BatchAssembler
 from tfprep.load.reader.batch import Batch, BatchMemory
 from tfprep.load.reader.buffers import SharedMemory
-from tfprep.load.reader.cache import DecodedCache, EncodedCache
+from tfprep.load.reader.cache import DecodedCache
 from tfprep.load.reader.files import Fetched
 from tfprep.load.reader.reader import NOTHING, Counts, PrefetchSettings, Reader, added
-from tfprep.load.reader.stages import Cuts
-from tfprep.load.reader.thread_state import ThreadState
 from tfprep.load.reader.worker_pool import WorkerPool
 from tfprep.load.selection import SplitRows
 from tfprep.load.workers import make_pool
@@ -59,16 +56,19 @@ class Pipeline:
             )
         self.passes = Passes(self.schedule, self.options.start_step)
         self.bad = BadRecords(self.options.on_bad)
-        self.cache = _make_cache(plan, self._shared)
-        self._assembler = _make_assembler(plan, identities, self.bad, self.cache, self.local)
+        self.cache: DecodedCache | None = None
+        if plan.cache == "decoded":
+            self.cache = DecodedCache(plan.cached_outputs, plan.table.records, plan.memory.cache_bytes, self._shared)
+        # The page cache cannot hold all files, so that most reads go to the disk.
+        cold = sum(info.bytes for info in _infos(plan)) > available_memory()
+        paths, damaged = (self.local.paths, self.local.damaged) if self.local else (None, None)
+        self.assembler = BatchAssembler(plan, identities, self.bad, self.cache, cold=cold, paths=paths, damaged=damaged)
         self._pool: WorkerPool | None = None
         if self._shared is not None:
-            self._pool = make_pool(self.workers, self._shared, self._assembler, plan.batch_outputs)
+            self._pool = make_pool(plan, self._shared, self.assembler)
         self._lock = threading.Lock()
         self._readers: list[Reader] = []
         self._ended = NOTHING
-        self.interruption: LoaderError | None = None
-        """The error with which Ctrl-C ended the waits for batches, the last time."""
         self._error: BaseException | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -107,35 +107,28 @@ class Pipeline:
         whole: bool = False,
     ) -> PassBatches[T]:
         """A pass over these batches, each converted: the next `epochs` epochs, or `steps` (see `PassBatches`)."""
-        self._belong_to_this_process()
+        self.check_process()
         options: Any = {"epochs": epochs, "steps": steps, "look": look, "whole": whole}
         return PassBatches(self.passes, self._reader, convert, self._failed, **options)
 
-    def fill(self, batch: Batch, start: int, stop: int, state: ThreadState) -> None:
-        """Fill the rows [start, stop) of a batch here and now, without a reader."""
-        self._belong_to_this_process()
-        self._assembler.fill(batch, start, stop, state)
-
-    def _belong_to_this_process(self) -> None:
-        """In a forked process, open files and start threads anew: those of the other process are not here."""
+    def check_process(self) -> None:
+        """Raise LoaderError in a forked process: threads, locks and open files of the other one are not here, or not usable."""
         if os.getpid() != self._process:
-            step = self.passes.next_step
-            self.__init__(self.sources, self.options, self.class_names)  # type: ignore[misc]
-            self.passes.resume(step)
+            raise LoaderError(
+                "this loader belongs to the process that forked this one: make a loader here, or start this process with the "
+                "method 'spawn', which sends a loader as its options"
+            )
 
     def _reader(self, start: int) -> Reader:
-        self._belong_to_this_process()
-        memory = BatchMemory(
-            self.plan.batch_outputs, self.plan.batch_rows, self.memory.in_turn, self._shared, self.plan.varying
-        )
+        memory = BatchMemory(self.plan.batch_outputs, self.plan.batch_rows, self.memory.in_turn, self._shared)
         settings = PrefetchSettings(self.memory.prefetch, self.options.threads, self.options.timeout_s)
         pool = None if self._pool is None or self._pool.failure else self._pool
         ahead = None
         if self.local is not None:
-            self.local.start(self.first_needed, self._assembler.reading.files.arrived)
+            self.local.start(self.first_needed, self.assembler.reader.files.arrived)
         if self.is_remote and self.memory.fetch_bytes:
-            ahead = ReadAhead(self._assembler, self.schedule, self.memory.fetch_bytes, start=start)
-        reader = Reader(self.schedule, self._assembler, memory, settings, start=start, pool=pool, ahead=ahead)
+            ahead = ReadAhead(self.assembler, self.schedule, self.memory.fetch_bytes, start=start)
+        reader = Reader(self.schedule, self.assembler, memory, settings, start=start, pool=pool, ahead=ahead)
         with self._lock:
             self._fold_ended()
             self._readers.append(reader)
@@ -147,7 +140,7 @@ class Pipeline:
     @property
     def fetched(self) -> Fetched:
         """Return what was fetched from URLs."""
-        return self._assembler.fetched
+        return self.assembler.fetched
 
     @property
     def readers(self) -> list[Reader]:
@@ -174,19 +167,13 @@ class Pipeline:
         error, self._error = self._error, None
         return error
 
-    def interrupt(self) -> None:
-        """End all waits for batches at once, with an error."""
-        self.interruption = LoaderError("interrupted (Ctrl-C); make a new iterator to continue")
-        for reader in list(self._readers):
-            reader.stop(self.interruption)
-
     def close(self) -> None:
         """Stop all threads and give the memory back."""
         for reader in list(self._readers):
             reader.close()
         if self._pool is not None:
             self._pool.close()
-        self._assembler.close()
+        self.assembler.close()
         if self.local is not None:
             self.local.close()
         self.passes.close()
@@ -212,7 +199,7 @@ class Pipeline:
         """Return what an epoch fetches from URLs before anything is in a cache, by the plan of its first part."""
         budget = max(self.memory.fetch_bytes // 4, 1)
         samples = self.schedule.size / self.options.host.count
-        per_sample = requests_per_sample(self._assembler, self.schedule, self.options.start_step, budget)
+        per_sample = requests_per_sample(self.assembler, self.schedule, self.options.start_step, budget)
         return {f"{name}_per_sample": value for name, value in per_sample.items()} | {
             f"{name}_per_epoch": value * samples for name, value in per_sample.items()
         }
@@ -277,32 +264,3 @@ def _check_files(plan: LoaderPlan) -> list[FileIdentity | None]:
 def _infos(plan: LoaderPlan) -> list[FileInfo]:
     """Return what the manifests say of the table's files, in their order."""
     return [info for source in plan.sources for info in source.files(plan.variants)]
-
-
-def _make_cache(plan: LoaderPlan, shared: SharedMemory | None) -> DecodedCache | EncodedCache | None:
-    if plan.cache == "encoded":
-        return EncodedCache(plan.memory.cache_bytes)
-    if plan.cache == "decoded":
-        return DecodedCache(plan.cached_outputs, plan.table.records, plan.memory.cache_bytes, shared)
-    return None
-
-
-def _make_assembler(
-    plan: LoaderPlan,
-    identities: Sequence[FileIdentity | None],
-    bad: BadRecords,
-    cache: DecodedCache | EncodedCache | None,
-    local: LocalShards | None,
-) -> BatchAssembler:
-    options, at_load = plan.options, plan.at_load
-    policy = ReadPolicy(options.verify, bad, plan.schedule.substitute if options.training else None, options.geometry)
-    cuts = None
-    if at_load and at_load.cuts:
-        cuts = Cuts(at_load, {output.name: output for output in plan.read.outputs})
-    # The page cache cannot hold all files, so that most reads go to the disk.
-    cold = sum(info.bytes for info in _infos(plan)) > available_memory()
-    return BatchAssembler(
-        plan.table, identities, plan.parts, plan.indexed, policy, cache, casts=plan.casts, cuts=cuts,
-        mixing=Mixing(at_load, plan.schedule) if at_load else None, cold=cold,
-        paths=local.paths if local else None, damaged=local.damaged if local else None,
-    )  # fmt: skip

@@ -14,7 +14,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from tfprep.errors import LoaderError
-from tfprep.fields import FieldSpec
+from tfprep.fields import RASTER_KINDS, FieldSpec
 from tfprep.limits import usable_cpus
 from tfprep.load.at_load.ops import AtLoad, plan_at_load, unfit_fields
 from tfprep.load.memory import HELD_ELSEWHERE, PREFETCH, MemoryPlan, Sizes, budget_bytes, plan_memory
@@ -23,10 +23,9 @@ from tfprep.load.order.permutation import EpochOrder
 from tfprep.load.order.samplers import Variants
 from tfprep.load.order.schedule import MOST_EPOCHS, BatchSchedule, Numbers
 from tfprep.load.outputs import EXTRA, Output, Outputs, convert, pad_outputs, resolve, row_bytes, warped_spec
-from tfprep.load.reader.batch import VaryingBytes
 from tfprep.load.reader.cache import cached_records
 from tfprep.load.reader.parts import Cast, FieldPart, field_parts, smaller_forms
-from tfprep.load.reader.stages import STAGED_ROWS
+from tfprep.load.reader.stages import STAGED_ROWS, Cuts
 from tfprep.load.reader.table import RecordTable, TableSplit
 from tfprep.load.selection import (
     SplitRows,
@@ -40,7 +39,7 @@ from tfprep.load.selection import (
 from tfprep.load.workers import WorkersPlan, most_prefetch, plan_workers
 from tfprep.storage.urls import is_remote
 
-CacheKind: TypeAlias = Literal["decoded", "encoded", "none"]
+CacheKind: TypeAlias = Literal["decoded", "none"]
 
 PARTLY = 0.5
 """The least share of decoded records for which a cache is made: at one half, keeping them doubles the rate."""
@@ -114,6 +113,13 @@ class LoaderPlan:
         )
 
     @cached_property
+    def cuts(self) -> Cuts | None:
+        """The flips and crops; None without any."""
+        if self.at_load is None or not self.at_load.cuts:
+            return None
+        return Cuts(self.at_load, {output.name: output for output in self.read.outputs})
+
+    @cached_property
     def outputs(self) -> Outputs:
         """The outputs that are delivered."""
         return self.at_load.delivered(self.read) if self.at_load else self.read
@@ -174,7 +180,7 @@ class LoaderPlan:
     def _smaller(self) -> tuple[Cast, ...]:
         """The outputs that a decoded cache would keep in their stored form, because that is smaller."""
         choice = self.options.cache
-        if choice in (False, "encoded") or self.read.ragged or not (self.training or choice == "decoded"):
+        if choice is False or self.read.ragged or not (self.training or choice == "decoded"):
             return ()
         return tuple(smaller_forms(self._not_indexed(self.read.outputs), self.specs))
 
@@ -211,31 +217,32 @@ class LoaderPlan:
         return [*filled.outputs, *(cast.stored for cast in casts)]
 
     @cached_property
-    def _means(self) -> tuple[WorkersPlan, VaryingBytes | None, MemoryPlan]:
+    def _means(self) -> tuple[WorkersPlan, MemoryPlan]:
         """Divide the memory budget: worker processes get what batches and decoding leave, and prefetching what those leave."""
         options, casts, table = self.options, self._smaller, self.table
         budget, threads = budget_bytes(options.memory_budget), options.threads or usable_cpus()
         sizes = Sizes(self.specs, table, self.schedule.rows)
-        in_batch = self._batch_outputs(casts)
         batch = sizes.of_batch([*self.outputs.outputs, *(cast.stored for cast in casts)], self.batch_rows)
         working = sizes.of_decoding(self.read.outputs, threads * (STAGED_ROWS if self.at_load else 1))
         if self.outputs.ragged:  # TensorFlow's ragged tensors are put together from the arrays of a batch
             working += batch
-        needed = batch * ((options.prefetch or 1) + HELD_ELSEWHERE) + working + sizes.of_rooms(in_batch)
+        needed = batch * ((options.prefetch or 1) + HELD_ELSEWHERE) + working
         obstacle = self.obstacle
-        if options.cache == "encoded":
-            obstacle = "cache='encoded' lies in the memory of this process"
+        for output in self._batch_outputs(casts):
+            if None in output.shape and {self.specs[name].kind for name in output.fields} & RASTER_KINDS:
+                obstacle = (
+                    f"the samples of {output.name!r} differ in size, and worker processes fill arrays of one size"
+                )
         if options.local is not None:
             obstacle = "shards arrive in the folder `local` while it runs"
         workers = plan_workers(
             options.workers, threads, parts=self._parts(casts), ops=(options.geometry, self.at_load, casts), files=table.files,
             records=self._records_of_each_epoch(budget), budget=budget, needed=needed, other=obstacle,
         )  # fmt: skip
-        varying = sizes.of_varying(in_batch, self.batch_rows) if workers.processes else None
-        working += workers.nbytes + (0 if varying is None else varying.units_of_row.nbytes)
+        working += workers.nbytes
         most = max(PREFETCH, most_prefetch(workers, self.batch_rows))
         memory = plan_memory(budget, batch, options.prefetch, most, working)
-        return workers, varying, memory.with_fetching() if self.is_remote else memory
+        return workers, memory.with_fetching() if self.is_remote else memory
 
     @property
     def workers(self) -> WorkersPlan:
@@ -243,14 +250,9 @@ class LoaderPlan:
         return self._means[0]
 
     @property
-    def varying(self) -> VaryingBytes | None:
-        """The room that worker processes need for arrays that differ in size."""
-        return self._means[1]
-
-    @property
     def memory(self) -> MemoryPlan:
         """The memory that batches, decoding and the cache take."""
-        return self._means[2]
+        return self._means[1]
 
     def _records_of_each_epoch(self, budget: int) -> int:
         """Return how many records this host reads in every epoch; 0 where all of them fit into the cache."""
@@ -264,14 +266,12 @@ class LoaderPlan:
     def cache(self) -> CacheKind:
         """The cache that is made: by default none that holds too little to be worth its memory."""
         choice = self.options.cache
-        if choice is False or choice == "encoded":
-            return choice or "none"
         if self.read.ragged and choice == "decoded":
-            raise LoaderError(
-                "cache='decoded' keeps arrays of one size; these images differ: use 'encoded', or geometry"
-            )
-        if self.read.ragged or choice == "decoded":
-            return "none" if self.read.ragged else "decoded"
+            raise LoaderError("cache='decoded' keeps arrays of one size; these images differ: use geometry, or pad")
+        if choice is False or self.read.ragged:
+            return "none"
+        if choice == "decoded":
+            return "decoded"
         decodes = not all(part.direct for part in self._parts(self._smaller))  # a hit then saves more than a read
         least = math.ceil(self.table.records * (PARTLY if decodes else 1))
         fits = cached_records(self.cached_outputs, self.table.records, self.memory.cache_bytes) >= least

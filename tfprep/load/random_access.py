@@ -7,6 +7,7 @@ and so on, as the records lie on disk.
 from __future__ import annotations
 
 import operator
+import os
 import threading
 import zlib
 from collections.abc import Iterator, Sequence
@@ -60,6 +61,7 @@ class RandomAccess:
 
     def __init__(self, sources: Sequence[SplitRows], options: LoaderOptions, class_names: Sequence[str] = ()) -> None:
         """`options.variants` is a number or "all"."""
+        self._process = os.getpid()
         self._pipeline = Pipeline(sources, options, class_names)
         self._rows = table_rows(self._pipeline.sources, self._pipeline.table)
         self._samples = self._pipeline.table.samples if self._rows is None else len(self._rows)
@@ -127,6 +129,8 @@ class RandomAccess:
         """
         if not len(numbers):
             return []
+        if os.getpid() != self._process:  # forked: threads and open files of the other process are not here
+            self.__init__(self._pipeline.sources, self._pipeline.options, self._pipeline.class_names)  # type: ignore[misc]
         batch = self._read(self._indices(numbers))
         values = with_text(batch)
         return [{name: value[row] for name, value in values.items()} for row in range(len(numbers))]
@@ -160,8 +164,9 @@ class RandomAccess:
         rows = len(indices.row)
         outputs = self._pipeline.plan.batch_outputs
         values = self._single.arrays(1) if rows == 1 else {one.name: empty_array(one, rows) for one in outputs}
-        batch = Batch(0, indices, values)
-        fill = self._pipeline.fill
+        assembler = self._pipeline.assembler
+        fill = assembler.fill
+        batch = Batch(0, indices, assembler.locate([indices])[0], values)
         if not self._pipeline.is_remote or rows == 1:
             fill(batch, 0, rows, self._state())
             return batch

@@ -54,7 +54,7 @@ def found(made, plain):
 # --- flip and crop ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("cache", [False, "encoded", "decoded"])
+@pytest.mark.parametrize("cache", [False, "decoded"])
 @pytest.mark.parametrize(
     "ops",
     [

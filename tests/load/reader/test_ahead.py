@@ -84,7 +84,7 @@ def test_the_plan_covers_what_is_read_and_no_more(photos, order, monkeypatch):
     for request_bytes, part_bytes in itertools.product([2_000, 1 << 20], [5_000, 40_000, 1 << 30]):
         monkeypatch.setattr(module, "REQUEST_BYTES", request_bytes)
         kept_until = {}
-        for ranges in plan_ranges(pipeline._assembler, pipeline.schedule, iter(steps), part_bytes):
+        for ranges in plan_ranges(pipeline.assembler, pipeline.schedule, iter(steps), part_bytes):
             for part in ranges:
                 assert part.nbytes <= request_bytes + largest
                 frames = sorted((frame, needed[part.file, frame]) for frame in part.frames)
@@ -112,7 +112,7 @@ def test_a_block_is_one_request(photos):
     """An epoch of 7 blocks in windows of 3. Two blocks that follow each other are one request, a block in two shards is two."""
     options = LoaderOptions(batch_size=7, seed=3, cache=False, order="block", block=8, window=3, variants=0)
     pipeline = tfprep.open(in_memory(photos)).subset("train").pipeline(options)
-    windows = list(plan_ranges(pipeline._assembler, pipeline.schedule, iter(range(7)), 1 << 30))
+    windows = list(plan_ranges(pipeline.assembler, pipeline.schedule, iter(range(7)), 1 << 30))
     assert len(windows) == 3
     assert sum(map(len, windows)) <= 7 + pipeline.sources[0].dataset.splits["train"].shards - 1
     pipeline.close()
@@ -146,7 +146,7 @@ def test_what_is_in_the_decoded_cache_is_not_fetched_again(url, s3):
 def test_memory_is_bounded(photos, monkeypatch):
     pipeline = tfprep.open(in_memory(photos)).subset("train").pipeline(LoaderOptions(batch_size=7, cache=False))
     budget, most = 60_000, []
-    ahead = ReadAhead(pipeline._assembler, pipeline.schedule, budget)
+    ahead = ReadAhead(pipeline.assembler, pipeline.schedule, budget)
     take = ahead._take
 
     def watched():
@@ -225,6 +225,6 @@ def test_a_tiny_dataset_is_planned_an_epoch_at_a_time(make_dataset, s3, order, s
     with closing(data.numpy_loader("train", 2, order=order, remainder="keep")) as loader:
         pipeline, taken = loader.pipeline, []
         steps = (taken.append(step) or step for step in itertools.count())
-        first = next(plan_ranges(pipeline._assembler, pipeline.schedule, steps, 1 << 20))
+        first = next(plan_ranges(pipeline.assembler, pipeline.schedule, steps, 1 << 20))
         assert sum(len(part.records) for part in first) == samples
         assert len(taken) <= 2 * pipeline.steps_per_epoch  # the next epoch tells where a window ends

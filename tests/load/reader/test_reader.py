@@ -118,8 +118,8 @@ def test_a_slow_batch_is_not_a_stall(data, gate):
 
 def test_closing_ends_a_wait(data, gate):
     loader = data.numpy_loader("train", 8, **OPTIONS).repeat()
-    threading.Timer(0.2, loader.pipeline.interrupt).start()
-    with pytest.raises(LoaderError, match="interrupted"):
+    threading.Timer(0.2, loader.close).start()
+    with pytest.raises(LoaderError, match="closed"):
         next(iter(loader))
     gate.set()
 
@@ -269,29 +269,6 @@ def test_a_closed_loader_raises(data):
     loader.close()
     with pytest.raises(LoaderError, match="closed"):
         next(iterator)
-
-
-def test_threads_that_are_not_needed_for_copying_end(data, monkeypatch, reading_threads):
-    """Waking them for every batch would cost more than they do."""
-    monkeypatch.setattr("tfprep.load.reader.reader.usable_cpus", lambda: 6)
-    loader = data.numpy_loader("train", 8, variants=0, cache="decoded", seed=3, fields=["image", "key"]).repeat()
-    batches = iter(loader)
-    next(batches)
-    assert len(loader.pipeline.readers[0].states) == 6  # Some may have ended already.
-    expected = iter(
-        data.numpy_loader("train", 8, variants=0, cache=False, seed=3, fields=["image", "key"], threads=1).repeat()
-    )
-    next(expected)
-    for _ in range(40):
-        batch, other = next(batches), next(expected)
-        assert batch["key"].tolist() == other["key"].tolist()
-        assert np.array_equal(batch["image"], other["image"])
-    expected.close()
-    end = time.monotonic() + 20
-    while len(reading_threads()) > 2 and time.monotonic() < end:
-        next(batches)
-    assert len(reading_threads()) == 2
-    batches.close()
 
 
 def test_a_file_stays_open_while_the_system_is_told_of_it(tmp_path, monkeypatch):

@@ -36,7 +36,7 @@ def released(reference):
     return reference() is None
 
 
-def test_elements_are_those_of_the_iterator(names):
+def test_elements_are_those_of_the_iterator():
     dataset = dataset_of(counting, SPEC)
     assert dataset.element_spec == SPEC
     expected = [([step, step + 1], [float(step)] * step) for step in range(3)]
@@ -45,7 +45,7 @@ def test_elements_are_those_of_the_iterator(names):
     assert numbers(dataset_of(lambda: counting(0), SPEC)) == []
 
 
-def test_each_iterator_of_tensorflow_has_its_own(names):
+def test_each_iterator_of_tensorflow_has_its_own():
     dataset = dataset_of(counting, SPEC)
     first, second = iter(dataset), iter(dataset)
     assert [next(it)["a"].numpy()[0] for it in (first, second, first, second)] == [0, 0, 1, 1]
@@ -77,7 +77,7 @@ USES = {
 
 
 @pytest.mark.parametrize("use", USES)
-def test_a_dropped_dataset_releases_its_source(names, use):
+def test_a_dropped_dataset_releases_its_source(use):
     dataset, reference = dataset_and_reference()
     USES[use](dataset)
     assert not released(reference)
@@ -86,7 +86,7 @@ def test_a_dropped_dataset_releases_its_source(names, use):
 
 
 @pytest.mark.parametrize("how", ["flat_map", "interleave"])
-def test_a_dataset_inside_another_keeps_it(names, how):
+def test_a_dataset_inside_another_keeps_it(how):
     """TensorFlow then has only the variant tensor, and no Python object refers to the dataset."""
     dataset, reference = dataset_and_reference()
     outer = getattr(tf.data.Dataset.range(2), how)(lambda _, inner=dataset: inner)
@@ -97,7 +97,7 @@ def test_a_dataset_inside_another_keeps_it(names, how):
     assert released(reference)
 
 
-def test_a_dataset_made_inside_a_map(names):
+def test_a_dataset_made_inside_a_map():
     source = Source()
     reference = weakref.ref(source)
     outer = tf.data.Dataset.range(2).flat_map(lambda _, source=source: dataset_of(source, SPEC))
@@ -108,7 +108,7 @@ def test_a_dataset_made_inside_a_map(names):
     assert released(reference)
 
 
-def test_a_function_keeps_the_dataset_that_it_uses(names):
+def test_a_function_keeps_the_dataset_that_it_uses():
     dataset, reference = dataset_and_reference()
     total = tf.function(lambda: length(dataset)).get_concrete_function()
     dataset = None
@@ -116,7 +116,7 @@ def test_a_function_keeps_the_dataset_that_it_uses(names):
     assert total().numpy() == 3
 
 
-def test_clear_session_leaves_datasets_as_they_are(names):
+def test_clear_session_leaves_datasets_as_they_are():
     dataset = dataset_of(counting, SPEC)
     before = numbers(dataset)
     keras.utils.clear_session()

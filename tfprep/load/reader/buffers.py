@@ -7,7 +7,7 @@ its memory return to the pool. TensorFlow holds an array beyond the call that ha
 Recycling matters because a fresh batch of megabytes is page-faulted in by the kernel each time.
 
 A forked process has the memory of threads as it was, as all private memory. Memory that worker processes fill is shared, so a
-fork copies the batches that were delivered, to the same addresses, before anybody uses that memory again.
+forked process copies the batches that were delivered, to the same addresses, before anybody uses that memory again.
 
 Memory that worker processes write and this process reads is an anonymous file (`memfd_create`), so no limit of /dev/shm
 applies. The file is sparse: its size is a range of addresses, and a page takes memory from when it is first written until it is
@@ -171,9 +171,7 @@ class Buffers:
 
     def _release(self, memory: Array) -> None:
         """Runs in whichever thread let go last, possibly inside another call here: it takes no lock."""
-        if self._shared and _forks:
-            _released.append((self, memory))
-        elif len(self._free) < self._keep:
+        if len(self._free) < self._keep:
             self._free.append(memory)
         elif self._shared:
             self._shared.free(memory)
@@ -184,13 +182,12 @@ class _Lease:
 
     def __init__(self, pool: Buffers, memory: Array) -> None:
         self._pool, self.memory = pool, memory
-        self.delivered = self.retired = False
+        self.delivered = False
         data = _address(memory), False
         self.__array_interface__ = {"shape": (len(memory),), "typestr": "|u1", "data": data, "version": 3}
 
     def __del__(self) -> None:
-        if not self.retired:
-            self._pool._release(self.memory)
+        self._pool._release(self.memory)
 
 
 def allocate(nbytes: int) -> Array:
@@ -204,9 +201,8 @@ def allocate(nbytes: int) -> Array:
 # --- forks --------------------------------------------------------------------------------------------------------------
 
 _shared_leases: weakref.WeakSet[_Lease] = weakref.WeakSet()
-_forks: list[int] = []
-"""The pipes of the forks that go on at this moment: memory that is released meanwhile waits in `_released`."""
-_released: list[tuple[Buffers, Array]] = []
+_retired: list[_Lease] = []
+"""Leases of memory that is not used again, because a forked process may hold it without a copy of its own."""
 _of_thread = threading.local()
 
 
@@ -222,49 +218,41 @@ def note_delivery(values: Mapping[str, Any]) -> None:
 
 
 def _before_fork() -> None:
-    _of_thread.pipe = os.pipe() if len(_shared_leases) else None
-    if _of_thread.pipe:
-        _forks.append(_of_thread.pipe[0])
+    leases = [lease for lease in _snapshot_of_leases() if lease.delivered]
+    _of_thread.fork = (*os.pipe(), leases) if leases else None
 
 
 def _after_fork_in_child() -> None:
-    pipe, _of_thread.pipe = _of_thread.pipe, None
-    _forks.clear()  # the leases that ended meanwhile are the other process's
-    _released.clear()
-    if pipe is not None:
-        try:
-            for lease in list(_shared_leases):
-                if lease.delivered:
-                    _make_private(lease.memory)
-            os.write(pipe[1], b"!")
-        finally:
-            os.close(pipe[0])
-            os.close(pipe[1])
+    fork, _of_thread.fork = _of_thread.fork, None
+    if fork is None:
+        return
+    receive, send, leases = fork
+    try:
+        for lease in leases:
+            _make_private(lease.memory)
+        os.write(send, b"!")
+    finally:
+        os.close(receive)
+        os.close(send)
 
 
 def _after_fork_in_parent() -> None:
     """Wait until the child has copied what it shares; where it does not, nobody uses that memory again."""
-    pipe, _of_thread.pipe = _of_thread.pipe, None
-    if pipe is None:
+    fork, _of_thread.fork = _of_thread.fork, None
+    if fork is None:
         return
-    os.close(pipe[1])
-    readable, _, _ = select.select([pipe[0]], [], [], COPY_S)
-    copied = bool(readable and os.read(pipe[0], 1))
-    os.close(pipe[0])
-    if not copied:
-        for lease in _delivered_leases():
-            lease.retired = True
-        _released.clear()
-    _forks.remove(pipe[0])
-    while _released and not _forks:
-        pool, memory = _released.pop()
-        pool._release(memory)
+    receive, send, leases = fork
+    os.close(send)
+    readable, _, _ = select.select([receive], [], [], COPY_S)
+    if not readable or not os.read(receive, 1):
+        _retired.extend(leases)
+    os.close(receive)
 
 
-def _delivered_leases() -> list[_Lease]:
+def _snapshot_of_leases() -> list[_Lease]:
     while True:
         with contextlib.suppress(RuntimeError):  # another thread has leased memory meanwhile
-            return [lease for lease in _shared_leases if lease.delivered]
+            return list(_shared_leases)
 
 
 def _make_private(memory: Array) -> None:

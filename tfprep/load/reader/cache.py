@@ -1,16 +1,13 @@
-"""Records kept in memory, so that later epochs read or decode nothing.
+"""Decoded records kept in memory, so that later epochs read and decode nothing: a hit is one copy.
 
-- `DecodedCache` keeps the finished rows of a batch; a hit is one copy.
-- `EncodedCache` keeps the fields' bytes as they are on disk: a hit saves the read, not the decoding.
-
-Both keep the records that come first, as many as fit, and never drop one: under a permutation every record is read equally
+The cache keeps the records that come first, as many as fit, and never drops one: under a permutation every record is read equally
 often, so no other choice is better.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -96,36 +93,6 @@ def _record_bytes(outputs: Sequence[Output]) -> int:
 def cached_records(outputs: Sequence[Output], records: int, budget: int) -> int:
     """Of so many records, how many a `DecodedCache` of these outputs holds within the budget, in bytes."""
     return min(records, budget // max(_record_bytes(outputs), 1))
-
-
-class EncodedCache:
-    """The fields' bytes by record, up to `budget` bytes."""
-
-    OVERHEAD = 200
-    """Bytes of Python's objects around one record's."""
-
-    def __init__(self, budget: int) -> None:
-        self._budget = budget
-        self._held: dict[int, dict[str, bytes]] = {}
-        self.nbytes = 0
-
-    @property
-    def records(self) -> int:
-        return len(self._held)
-
-    def holds(self, records: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Return which of the records it holds."""
-        return np.array([record in self._held for record in records.tolist()], bool)
-
-    def fetch(self, record: int) -> dict[str, Array] | None:
-        held = self._held.get(record)
-        return None if held is None else {name: np.frombuffer(data, np.uint8) for name, data in held.items()}
-
-    def store(self, record: int, contents: Mapping[str, Array]) -> None:
-        size = sum(content.nbytes for content in contents.values()) + self.OVERHEAD
-        if self.nbytes + size <= self._budget and record not in self._held:
-            self._held[record] = {name: content.tobytes() for name, content in contents.items()}
-            self.nbytes += size
 
 
 def _rows(output: Output, capacity: int, shared: SharedMemory | None) -> Array:

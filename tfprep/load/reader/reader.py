@@ -10,7 +10,7 @@ import threading
 import time
 import traceback
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from queue import Empty, SimpleQueue
 from typing import Any, TypeAlias
@@ -24,24 +24,25 @@ from tfprep.load.reader.batch import Batch, BatchMemory
 from tfprep.load.reader.buffers import note_delivery
 from tfprep.load.reader.rows import Rows
 from tfprep.load.reader.thread_state import ThreadState
-from tfprep.load.reader.worker_pool import JOB_ROWS, SPARE_JOBS, WorkerPool
+from tfprep.load.reader.worker_pool import WorkerPool
 
 PLAN_ROWS, PLAN_STEPS = 4096, 16
 """Rows, or at least this many steps, whose indices are computed at once: some thousand cost hardly more than one."""
-COPYING_THREADS = 2
-"""Threads that copy rows where nothing is decoded; each fills half of the batch. More are no faster, and so fewer batches are in
-the processor's cache at a time than if each thread filled one. The other threads end: rows that are in memory stay there."""
 PREFETCH_FROM_MEMORY = 2
 """Batches ahead where rows are copied from memory. There is no delay of a disk to hide, and memory that was used a moment ago is
 still in the processor's cache: with eight batches in turn, copying takes a third longer."""
 JOIN_S = 1.0
-"""Time that `close` waits for a thread: one that hangs in a read ends by itself when the read does."""
+"""Time that `close` waits for the threads: one that hangs in a read ends by itself when the read does."""
 LEAVE_S, QUIET_S = 5.0, 0.2
 """At exit: how long to wait for consumers to leave, and how long none may have been seen before it counts as left."""
+LOOK_S = 0.05
+"""Time between two looks whether worker processes have started."""
 LONGEST_WAIT_S = 1e6
 """Waits take no infinity; twelve days stand for it."""
 MOST_ROWS, LEAST_ROWS = 32, 16
 """Rows that a thread takes at a time. Each time costs some 20 µs of Python, and many threads share one GIL."""
+JOB_ROWS = 64
+"""The most rows that are sent to a worker process at a time, which costs both sides some 100 µs of Python."""
 
 
 @dataclass(frozen=True)
@@ -51,10 +52,6 @@ class PrefetchSettings:
     prefetch: int = 8
     threads: int = 0
     timeout_s: float = 300.0
-
-    @property
-    def thread_count(self) -> int:
-        return self.threads or usable_cpus()
 
 
 @dataclass
@@ -122,7 +119,7 @@ class Reader:
     """Reads the batches of the steps from `start` on, in order.
 
     At most `settings.prefetch` batches are filled or being filled beyond the one delivered last. Threads start with the first
-    batch that is asked for; with a pool of worker processes, they fill the first batches and end when the processes have
+    batch that is asked for; with a pool of worker processes, each thread gives its rows to one of them from when all have
     started. `next` is for one thread; all else may be called from any thread.
 
     `stop` takes no lock, so a finaliser and a signal handler may call it. It sets a flag and wakes all threads through
@@ -140,12 +137,9 @@ class Reader:
         pool: WorkerPool | None = None,
         ahead: ReadAhead | None = None,
     ) -> None:
-        """`pool`: worker processes that fill batches in place of the threads, as soon as they have started. `ahead`: what
-        fetches records at URLs before they are read."""
+        """`ahead`: what fetches records at URLs before they are read."""
         self._schedule, self.assembler, self._memory, self._settings = schedule, assembler, memory, settings
         self._pool, self._ahead = pool, ahead
-        self.remote = ThreadState("tfprep-workers")
-        """Counters of all worker processes together."""
         self._lock = threading.Lock()
         self._work: SimpleQueue[None] = SimpleQueue()  # one item wakes one waiting thread
         self._ready: SimpleQueue[None] = SimpleQueue()  # one item wakes the consumer
@@ -153,8 +147,9 @@ class Reader:
         self._consumer_waits = False
         self._started = False
         self._threads: list[threading.Thread] = []
-        self.states = [ThreadState(f"tfprep-read-{number}") for number in range(settings.thread_count)]
-        self._copiers = settings.threads or min(COPYING_THREADS, settings.thread_count)
+        self._local_threads = settings.threads or usable_cpus()
+        count = max(self._local_threads, len(pool.links) if pool is not None else 0)
+        self.states = [ThreadState(f"tfprep-read-{number}") for number in range(count)]
         self.counts = Consumed()
         self.consumed_at = 0.0
         """When the consumer last left with a batch, by `time.monotonic`; infinity while it waits for one."""
@@ -162,7 +157,7 @@ class Reader:
         self._first = start
         self._wanted = start  # the next step to deliver
         self._opened = start  # the next step to fill
-        self._plans: dict[int, tuple[BatchIndices, Rows | None]] = {}
+        self._plans: dict[int, tuple[BatchIndices, Rows]] = {}
         self._filling: Batch | None = None
         self._next_row = 0
         self._batches: dict[int, Batch] = {}
@@ -187,7 +182,7 @@ class Reader:
         with self._lock:
             self._batches.pop(batch.step, None)
             self._wanted += 1
-            self._wake_workers()
+            self._wake_thread()
         if batch.error is not None:
             raise batch.error
         if self._pool is not None:
@@ -200,8 +195,7 @@ class Reader:
     @property
     def counters(self) -> Counts:
         """The counters of the consumer, and of all threads and worker processes together."""
-        states = [*self.states, self.remote]
-        counts = {name: sum(getattr(state, own) for state in states) for name, own in _OF_THREADS.items()}
+        counts = {name: sum(getattr(state, own) for state in self.states) for name, own in _OF_THREADS.items()}
         return {**asdict(self.counts), **counts, "records_read": counts["records"] - counts["records_cached"]}
 
     @property
@@ -217,7 +211,7 @@ class Reader:
     @property
     def prefetch(self) -> int:
         """Return how many batches may be filled beyond the one delivered last."""
-        from_memory = self.assembler.all_cached and not self._has_processes
+        from_memory = self.assembler.all_cached and not (self._pool is not None and self._pool.ready)
         return min(self._settings.prefetch, PREFETCH_FROM_MEMORY) if from_memory else self._settings.prefetch
 
     @property
@@ -242,8 +236,6 @@ class Reader:
         self._ready.put(None)
         for _ in self.states:
             self._work.put(None)
-        if self._pool is not None:
-            self._pool.wake()
         if self._ahead is not None:
             self._ahead.stop()
 
@@ -255,9 +247,10 @@ class Reader:
     def close(self) -> None:
         """Stop the threads, wait for them and give the memory back; what the consumer keeps stays as it is."""
         self.stop(LoaderError("the loader is closed; make a new one"))
+        end = time.monotonic() + JOIN_S
         for thread in self._threads:
             if thread is not threading.current_thread():
-                thread.join(timeout=JOIN_S)
+                thread.join(timeout=max(0.0, end - time.monotonic()))
         if self._ahead is not None:
             self._ahead.join()
         self._memory.close()
@@ -275,11 +268,9 @@ class Reader:
         if self._ahead is not None:
             self._ahead.start()
         if self._pool is not None:
-            self._pool.attach(self)
-            if self._pool.ready:
-                return
-        for state in self.states:
-            thread = threading.Thread(target=self._fill_batches, args=(state,), name=state.name, daemon=True)
+            self._pool.start()
+        for number, state in enumerate(self.states):
+            thread = threading.Thread(target=self._fill_batches, args=(number,), name=state.name, daemon=True)
             try:
                 thread.start()
             except RuntimeError as error:
@@ -326,30 +317,11 @@ class Reader:
             self._consumer_waits = False
             self._ready.put(None)
 
-    def _wake_workers(self) -> None:
-        """Wake all workers that wait. Runs under the lock."""
-        for _ in range(self._idle):
+    def _wake_thread(self) -> None:
+        """Wake a thread that waits, which wakes the next one if there is more to do. Runs under the lock."""
+        if self._idle:
+            self._idle -= 1
             self._work.put(None)
-        self._idle = 0
-        if self._pool is not None and self._pool.wants_work:
-            self._pool.wake()
-
-    def job_rows(self, batch: Batch) -> int:
-        """Rows of the batch that a worker process takes at a time.
-
-        As many as prefetched batches have for each job, at most `JOB_ROWS`; of the first batch each thread has a part, so that
-        it comes soon.
-        """
-        assert self._pool is not None
-        pool = self._pool
-        jobs, rows = pool.processes * (pool.threads + SPARE_JOBS), self.prefetch * self._schedule.batch_size
-        if batch.step == self._first:
-            jobs, rows = pool.processes * pool.threads, batch.rows
-        return min(max(rows // jobs, 1), JOB_ROWS)
-
-    @property
-    def _has_processes(self) -> bool:
-        return self._pool is not None and self._pool.ready
 
     def _stall(self) -> str:
         """Return which stage moved last, and the stage and stack of each thread."""
@@ -361,40 +333,48 @@ class Reader:
         frames = sys._current_frames()
         for thread, state in zip(self._threads, self.states, strict=False):
             lines.append(state.describe())
+            if state.is_linked:  # it waits for the process that its stage names
+                continue
             frame = frames.get(thread.ident or 0)
             lines += [line.rstrip() for line in traceback.format_stack(frame)] if frame else ["  (it has ended)"]
-        lines += self._pool.describe() if self._pool is not None else []
         return "\n".join(lines)
 
     # --- the threads' side ------------------------------------------------------------------------------------------
 
-    def _fill_batches(self, state: ThreadState) -> None:
+    def _fill_batches(self, number: int) -> None:
         """Fill batches, in a reading thread. An error in planning, which belongs to no batch, ends the whole reader."""
+        state, pool = self.states[number], self._pool
+        # Threads beyond those that read have work only when there are processes.
+        while number >= self._local_threads and pool is not None and not pool.ready:
+            if self.stopped or pool.stopped:
+                return
+            time.sleep(LOOK_S)
         try:
             while (work := self._take(state)) is not None:
                 batch, start, stop = work
+                link = pool.links[number] if pool is not None and pool.ready else None
+                state.is_linked = link is not None
                 error: BaseException | None = None
                 try:
-                    self.assembler.fill(batch, start, stop, state)
+                    self.assembler.fill(batch, start, stop, state, link)
                 except BaseException as caught:
                     error = caught
                 state.enter("waiting for work")
-                if self.filled(batch, stop - start, error):
-                    self.complete(batch)
+                if self._filled(batch, stop - start, error):
+                    self._complete(batch)
                 del work, batch, error
         except BaseException as error:
             self.stop(error)
 
-    def filled(self, batch: Batch, rows: int, error: BaseException | None = None) -> bool:
+    def _filled(self, batch: Batch, rows: int, error: BaseException | None = None) -> bool:
         """Note that so many rows of the batch are filled, or why they are not; return whether it is now to be completed."""
         with self._lock:
             batch.pending -= rows
             batch.error = batch.error or error
             return batch.pending == 0 or batch.error is not None
 
-    def complete(self, batch: Batch, error: BaseException | None = None) -> None:
+    def _complete(self, batch: Batch) -> None:
         """Deliver a batch all of whose rows are filled, or the error of one that has one."""
-        batch.error = batch.error or error
         if batch.error is None:
             try:
                 self._finish(batch)
@@ -412,7 +392,7 @@ class Reader:
         """The next rows to fill; None when there will be none any more for this thread."""
         while True:
             with self._lock:
-                if self._stopped is not None or not self._is_useful(state):
+                if self._stopped is not None:
                     return None
                 if (batch := self._next_batch()) is not None:
                     return self._chunk(batch)
@@ -422,32 +402,11 @@ class Reader:
                 self._idle += 1
             self._work.get()
 
-    def take_now(self) -> tuple[Batch, int, int] | None:
-        """The rest of a batch, if there is any at this moment. An error in planning ends the whole reader."""
-        try:
-            with self._lock:
-                if self._stopped is not None or (batch := self._next_batch()) is None:
-                    return None
-                self._filling = None
-                return batch, self._next_row, batch.rows
-        except BaseException as error:
-            self.stop(error)
-            return None
-
-    def wake(self) -> None:
-        """Let waiting threads look again whether they are of use."""
-        with self._lock:
-            self._wake_workers()
-
     def _next_batch(self) -> Batch | None:
         """The batch that is being filled, or a new one; None without either. Runs under the lock."""
         while self._filling is None and not self._at_end(self._opened) and self._may_open():
             self._open()
         return self._filling
-
-    def _is_useful(self, state: ThreadState) -> bool:
-        """Return whether this thread is of use: more threads than `COPYING_THREADS` copy memory no faster."""
-        return not self._has_processes and (not self.assembler.cheap or state in self.states[: self._copiers])
 
     def _may_open(self) -> bool:
         return self._opened - self._wanted < self.prefetch
@@ -459,8 +418,7 @@ class Reader:
             self._plan(step)
         indices, located = self._plans.pop(step)
         rows = len(indices.row)
-        batch = Batch(step, indices, self._memory.arrays(rows), pending=rows, located=located, done=not rows)
-        batch.space = self._memory.space(indices.row)
+        batch = Batch(step, indices, located, self._memory.arrays(rows), pending=rows, done=not rows)
         self._batches[step] = batch
         self._opened += 1
         if batch.done:  # an empty one: this host has no part in the last batch
@@ -475,23 +433,23 @@ class Reader:
         stop = step + (1 if step == self._wanted else many)
         steps = [number for number in range(step, stop) if not self._at_end(number)]
         indices = self._schedule.batch_indices(steps)
-        located: Sequence[Rows | None] = [None] * len(steps)
-        if self._has_processes:
-            located = self.assembler.locate(indices)
-        self._plans = dict(zip(steps, zip(indices, located, strict=True), strict=True))
+        self._plans = dict(zip(steps, zip(indices, self.assembler.locate(indices), strict=True), strict=True))
 
     def _chunk(self, batch: Batch) -> tuple[Batch, int, int]:
         """Take a part of the batch: of the first one small, so that all threads share its work and end at about the same time."""
-        if self.assembler.cheap and not self._has_processes:
-            size = -(-batch.rows // self._copiers)
-        elif batch.step == self._first:
-            size = min(-(-batch.rows // (2 * len(self.states))), MOST_ROWS)
+        threads = len(self.states)
+        if self._pool is not None and self._pool.ready:
+            size = min(max(self.prefetch * self._schedule.batch_size // threads, 1), JOB_ROWS)
         else:
-            size = min(max(-(-batch.rows // len(self.states)), LEAST_ROWS), MOST_ROWS)
+            threads = self._local_threads
+            size = min(max(-(-batch.rows // threads), LEAST_ROWS), MOST_ROWS)
+        if batch.step == self._first:
+            size = min(-(-batch.rows // (2 * threads)), MOST_ROWS)
         start, self._next_row = self._next_row, min(self._next_row + size, batch.rows)
         if self._next_row == batch.rows:
             self._filling = None
-        self._wake_workers()
+        if self._filling is not None or (self._may_open() and not self._at_end(self._opened)):
+            self._wake_thread()
         return batch, start, self._next_row
 
 

@@ -20,7 +20,6 @@ from tfprep.errors import RecordError, SampleError
 from tfprep.fields import RASTER_KINDS, Array, Kind, raster_size
 from tfprep.load.order.schedule import Numbers
 from tfprep.load.outputs import transform_of
-from tfprep.load.reader.cache import EncodedCache
 from tfprep.load.reader.files import Files, Record, mapped_bytes, read_at, read_fields
 from tfprep.load.reader.parts import FieldPart
 from tfprep.load.reader.thread_state import ThreadState
@@ -110,6 +109,20 @@ def field_names(parts: Sequence[FieldPart]) -> list[str]:
     return sorted({part.field for part in parts}, key=lambda name: name.encode())
 
 
+@dataclass(frozen=True)
+class Reading:
+    """The files, what is read of them, and the geometry on the way in.
+
+    `identities`: see `Files`. `announce`: the page cache cannot hold all files, so the system is told which bytes come next.
+    """
+
+    paths: Sequence[Any]
+    identities: Sequence[FileIdentity | None]
+    parts: Sequence[FieldPart]
+    geometry: Sequence[GeometryOp] = ()
+    announce: bool = False
+
+
 class RecordReader:
     """Reads and decodes records into rows. Called by many threads at once, each with a state of its own.
 
@@ -120,33 +133,20 @@ class RecordReader:
     disk that fails, ends the process. Records whose checksums are compared are always read.
     """
 
-    def __init__(
-        self,
-        paths: Sequence[Any],
-        identities: Sequence[FileIdentity | None],
-        parts: Sequence[FieldPart],
-        geometry: Sequence[GeometryOp] = (),
-        encoded: EncodedCache | None = None,
-        *,
-        announce: bool = False,
-        mapped: bool = False,
-        damaged: Callable[[int], None] | None = None,
-    ) -> None:
-        """`identities`: see `Files`. `announce`: the page cache cannot hold all files, so the system is told which bytes come
-        next. `mapped`: this process may die of a file that is cut short. `damaged`: see `Files`."""
-        self.paths, self.parts, self.geometry, self.announced = paths, parts, tuple(geometry), announce
-        self._mapped = mapped and not announce
-        self.identities = identities
-        self.files, self._encoded = Files(paths, identities, damaged=damaged), encoded
-        self.fields = field_names(parts)
+    def __init__(self, reading: Reading, damaged: Callable[[int], None] | None = None, *, mapped: bool = False) -> None:
+        """`damaged`: see `Files`. `mapped`: this process may die of a file that is cut short."""
+        self._mapped = mapped and not reading.announce
+        self.parts, self.geometry, self._announce = reading.parts, reading.geometry, reading.announce
+        self.files = Files(reading.paths, reading.identities, damaged=damaged)
+        self.fields = field_names(reading.parts)
         self._numbers = {name: number for number, name in enumerate(self.fields)}
-        self._whole = any(part.whole_example for part in parts)
-        self._kinds: dict[str, Kind] = {part.field: part.spec.kind for part in parts}
+        self._whole = any(part.whole_example for part in reading.parts)
+        self._kinds: dict[str, Kind] = {part.field: part.spec.kind for part in reading.parts}
 
     @property
     def by_field(self) -> bool:
         """Return whether rows are read field by field: from local files, each field by itself."""
-        return not (self.geometry or self._encoded is not None or self._whole or self.files.remote.any())
+        return not (self.geometry or self._whole or self.files.remote.any())
 
     def byte_ranges(self, rows: Rows) -> tuple[Numbers, Numbers, Numbers]:
         """Return the bytes that reading these rows takes: for each range the row's number, its start and its stop in the file."""
@@ -162,14 +162,13 @@ class RecordReader:
         return np.concatenate(numbers), np.concatenate(starts), np.concatenate(stops)
 
     def close(self) -> None:
-        """Close the files and let go of the cache."""
+        """Close the files."""
         self.files.close()
-        self._encoded = None
 
     def fill(self, values: Mapping[str, Any], rows: Rows, state: ThreadState) -> list[UnreadRow]:
         """Fill the rows of the arrays in `values`; return those that cannot be read."""
         alone = rows["verify"] != 0
-        if self.announced or alone.any():  # all at once: a thread that waits for one after the other would be slower
+        if self._announce or alone.any():  # all at once: a thread that waits for one after the other would be slower
             for file, offset, size in zip(*(rows[name].tolist() for name in ("file", "offset", "size")), strict=True):
                 self.files.will_need(file, offset, size)
         if not self.by_field:
@@ -283,10 +282,6 @@ class RecordReader:
         return ""
 
     def _contents(self, rows: Rows, number: int, state: ThreadState) -> Mapping[str, Array]:
-        record = int(rows["record"][number])
-        if self._encoded is not None and (cached := self._encoded.fetch(record)) is not None:
-            state.cached += 1
-            return cached
         frame = Record(*(int(rows[name][number]) for name in ("file", "offset", "size", "payload_crc")))
         columns = [rows.field(position) for position in range(len(self.fields))]
         places = {
@@ -298,8 +293,6 @@ class RecordReader:
         verify = bool(rows["verify"][number] or self.files.changed[frame.file])
         contents = read_fields(self.files, frame, places, state.scratch, verify=verify, whole=self._whole)
         state.bytes += frame.size if verify or self._whole else sum(size for _, size in places.values())
-        if self._encoded is not None:
-            self._encoded.store(record, contents)
         return contents
 
     def _store_warped(

@@ -39,6 +39,8 @@ class ThreadState:
     path: Path | None = None
     offset: int = 0
     since: float = field(default_factory=time.monotonic)
+    is_linked: bool = False
+    """A worker process does the work, and counts the time."""
     records: int = 0
     bytes: int = 0
     cached: int = 0
@@ -51,7 +53,9 @@ class ThreadState:
         """Note what comes next; the time since the last note goes to the stage that ends."""
         now = time.monotonic()
         spent = now - self.since
-        if self.stage == "read":
+        if self.is_linked:
+            pass
+        elif self.stage == "read":
             self.read_s += spent
         elif self.stage == "decode":
             self.decode_s += spent
@@ -66,7 +70,7 @@ class ThreadState:
             self._arrays[key] = np.empty(shape, dtype)
         return self._arrays[key]
 
-    def add(self, nbytes: int, read_s: float, decode_s: float, idle_s: float = 0.0) -> None:
+    def add(self, nbytes: int, read_s: float, decode_s: float, idle_s: float) -> None:
         """Add what a worker process has read, in bytes, and how many seconds it has read, decoded and had no work."""
         self.bytes += nbytes
         self.read_s += read_s

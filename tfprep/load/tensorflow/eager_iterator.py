@@ -52,26 +52,16 @@ class EagerBatches:
 
     def __next__(self) -> Any:
         with self._lock, tf.profiler.experimental.Trace(WAIT):
-            element = self._next_element()
+            try:
+                element = next(self._batches)
+            except KeyboardInterrupt:
+                self._pipeline.take_error()
+                raise
             self._delivered = True
             return element
 
     def _element(self, batch: Batch) -> Any:
         return self._pipeline.outputs.pack({name: self._tensor(array) for name, array in batch.values.items()})
-
-    def _next_element(self) -> Any:
-        try:
-            return next(self._batches)
-        except KeyboardInterrupt:
-            self._pipeline.take_error()
-            raise
-        except StopIteration:
-            raise
-        except Exception as error:
-            if isinstance(self.own_error(error), KeyboardInterrupt):  # raised before Python's signal handler ran
-                self._batches.begin_anew()
-                raise KeyboardInterrupt from error
-            raise
 
     def graph_iterator(self) -> Any | None:
         """End the eager use.
@@ -91,12 +81,10 @@ class EagerBatches:
         """The error to raise instead of `error`, in which TensorFlow passes on the text of the reader's error.
 
         Returns:
-            KeyboardInterrupt if Ctrl-C ended the wait, else tfprep's error or OSError; `error` if the reader raised none.
+            KeyboardInterrupt, tfprep's error or OSError; `error` if the reader raised none of these.
         """
         raised = self._pipeline.take_error()
-        if isinstance(raised, KeyboardInterrupt) or (raised is not None and raised is self._pipeline.interruption):
-            return KeyboardInterrupt()
-        return raised if isinstance(raised, TfprepError | OSError) else error
+        return raised if isinstance(raised, TfprepError | OSError | KeyboardInterrupt) else error
 
     def save(self) -> str:
         """The loader's state as JSON, for `tf.train.Checkpoint`."""

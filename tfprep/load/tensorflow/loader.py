@@ -22,7 +22,6 @@ from tfprep.load.pipeline import Pipeline
 from tfprep.load.reader.batch import Batch
 from tfprep.load.tensorflow.eager_iterator import EagerBatches, is_possible
 from tfprep.load.tensorflow.handover import dataset_of
-from tfprep.load.tensorflow.interrupt import end_waits_on_interrupt
 from tfprep.load.tensorflow.private import DatasetOver, silence_advice_to_shuffle, with_source
 
 Begin: TypeAlias = Callable[[Callable[[Batch], tuple[Any, ...]]], Iterator[tuple[Any, ...]]]
@@ -46,7 +45,6 @@ class Loader(PipelineAccessors, DatasetOver):
         """`eager`: whether custom training loops take batches from the reader itself (see `EagerBatches`)."""
         self.pipeline, self._epochs, self._eager = pipeline, epochs, eager
         self._begins_inside = pipeline.training and pipeline.options.start_step % pipeline.steps_per_epoch > 0
-        end_waits_on_interrupt(pipeline)
         silence_advice_to_shuffle()
         super().__init__(dataset)
 
