@@ -20,6 +20,7 @@ from tfprep.limits import available_memory
 from tfprep.load.local import FIRST_POSITIONS, LocalShards, first_needed, local_shards
 from tfprep.load.options import LoaderOptions
 from tfprep.load.order.schedule import Numbers
+from tfprep.load.outputs import has_array
 from tfprep.load.passes import PassBatches, Passes, Steps
 from tfprep.load.plan import LoaderPlan, plan_loader
 from tfprep.load.reader.ahead import ReadAhead, requests_per_sample
@@ -30,8 +31,8 @@ from tfprep.load.reader.cache import DecodedCache
 from tfprep.load.reader.files import Fetched
 from tfprep.load.reader.reader import NOTHING, Counts, PrefetchSettings, Reader, added
 from tfprep.load.reader.worker_pool import WorkerPool
+from tfprep.load.reader.worker_process import Setup
 from tfprep.load.selection import SplitRows
-from tfprep.load.workers import make_pool
 from tfprep.storage.local import FileIdentity
 
 T = TypeVar("T")
@@ -65,7 +66,7 @@ class Pipeline:
         self.assembler = BatchAssembler(plan, identities, self.bad, self.cache, cold=cold, paths=paths, damaged=damaged)
         self._pool: WorkerPool | None = None
         if self._shared is not None:
-            self._pool = make_pool(plan, self._shared, self.assembler)
+            self._pool = _make_pool(plan, self._shared, self.assembler)
         self._lock = threading.Lock()
         self._readers: list[Reader] = []
         self._ended = NOTHING
@@ -264,3 +265,29 @@ def _check_files(plan: LoaderPlan) -> list[FileIdentity | None]:
 def _infos(plan: LoaderPlan) -> list[FileInfo]:
     """Return what the manifests say of the table's files, in their order."""
     return [info for source in plan.sources for info in source.files(plan.variants)]
+
+
+def _make_pool(plan: LoaderPlan, memory: SharedMemory, assembler: BatchAssembler) -> WorkerPool:
+    """The pool; its processes start with the first batch that is asked for.
+
+    Args:
+        plan: How many processes of how many threads, and what they fill.
+        memory: Where batches and the cache lie.
+        assembler: What locates the rows that they read.
+    """
+    filled = {part.output.name for part in plan.parts} | {cast.output.name for cast in plan.casts}
+    ours = [output for output in plan.batch_outputs if output.name in filled]
+    cache = None
+    if (cached := assembler.cached_arrays) is not None:
+        cache = {name: (memory.offset(rows), rows.shape, rows.dtype.name) for name, rows in cached.items() if rows.size}
+    setup = Setup(
+        assembler.reading,
+        memory.fd,
+        outputs=[output for output in ours if has_array(output)],
+        sent=[output.name for output in ours if not has_array(output)],
+        cache=cache,
+        casts=plan.casts,
+        cuts=plan.cuts,
+        threads=plan.workers.threads,
+    )
+    return WorkerPool(setup, memory, plan.workers.processes)

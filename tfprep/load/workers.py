@@ -6,22 +6,15 @@ import os
 import pickle
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tfprep.errors import LoaderError
 from tfprep.limits import usable_cpus
 from tfprep.load.options import WorkersChoice
-from tfprep.load.outputs import has_array
-from tfprep.load.reader.assembler import BatchAssembler
-from tfprep.load.reader.buffers import SharedMemory
 from tfprep.load.reader.parts import FieldPart
 from tfprep.load.reader.reader import JOB_ROWS
-from tfprep.load.reader.worker_pool import SPARE_LINKS, WorkerPool, check_sendable
-from tfprep.load.reader.worker_process import Setup
+from tfprep.load.reader.worker_pool import SPARE_LINKS, check_sendable
 from tfprep.storage.urls import is_remote
-
-if TYPE_CHECKING:
-    from tfprep.load.plan import LoaderPlan
 
 MANY_CPUS = 8
 """From this many on, "auto" takes processes. The threads of one interpreter deliver at most some 20,000 images a second, which is
@@ -134,29 +127,3 @@ def most_prefetch(plan: WorkersPlan, batch_rows: int) -> int:
     """Half as many batches again as have rows for every job: the first of them may be the last to be full."""
     rows = plan.processes * (plan.threads + SPARE_LINKS) * JOB_ROWS
     return -(-3 * rows // (2 * max(batch_rows, 1)))
-
-
-def make_pool(plan: LoaderPlan, memory: SharedMemory, assembler: BatchAssembler) -> WorkerPool:
-    """The pool; its processes start with the first batch that is asked for.
-
-    Args:
-        plan: How many processes of how many threads, and what they fill.
-        memory: Where batches and the cache lie.
-        assembler: What locates the rows that they read.
-    """
-    filled = {part.output.name for part in plan.parts} | {cast.output.name for cast in plan.casts}
-    ours = [output for output in plan.batch_outputs if output.name in filled]
-    cache = None
-    if (cached := assembler.cached_arrays) is not None:
-        cache = {name: (memory.offset(rows), rows.shape, rows.dtype.name) for name, rows in cached.items() if rows.size}
-    setup = Setup(
-        assembler.reading,
-        memory.fd,
-        outputs=[output for output in ours if has_array(output)],
-        sent=[output.name for output in ours if not has_array(output)],
-        cache=cache,
-        casts=plan.casts,
-        cuts=plan.cuts,
-        threads=plan.workers.threads,
-    )
-    return WorkerPool(setup, memory, plan.workers.processes)
