@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections import Counter
+from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -53,38 +53,22 @@ class Without:
         """List the samples below `root` that the file does not name; see `Source.scan`."""
         excluded = set(_column(Path(self.path), "Without", ("key",))["key"])
         listing = self.source.scan(root)
-        tally = _Tally(listing.tally)
-        return replace(listing, entries=self._kept(listing.entries, excluded, tally.own), tally=tally)
+        own: dict[str, int] = {}
+        # The tally of the other source is complete only once its entries are consumed.
+        return replace(listing, entries=self._kept(listing.entries, excluded, own), tally=ChainMap(own, listing.tally))  # type: ignore[arg-type]
 
-    def _kept(self, entries: Iterator[Entry], excluded: set[str], tally: Counter[str]) -> Iterator[Entry]:
+    def _kept(self, entries: Iterator[Entry], excluded: set[str], tally: dict[str, int]) -> Iterator[Entry]:
         name, missing = Path(self.path).name, set(excluded)
         for entry in entries:
             if entry.key in excluded:
                 missing.discard(entry.key)
-                tally[f"listed in {name}"] += 1
+                tally[f"listed in {name}"] = tally.get(f"listed in {name}", 0) + 1
             else:
                 yield entry
         if missing:
-            tally[f"listed in {name}, but not in the data"] += len(missing)
+            tally[f"listed in {name}, but not in the data"] = len(missing)
 
     __repr__ = constructor_text
-
-
-class _Tally(Mapping[str, int]):
-    """The other source's tally, which is complete only once its entries are consumed, and one of our own."""
-
-    def __init__(self, other: Mapping[str, int]) -> None:
-        self._other, self.own = other, Counter[str]()
-
-    def __getitem__(self, reason: str) -> int:
-        return self.own[reason] if reason in self.own else self._other[reason]
-
-    def __iter__(self) -> Iterator[str]:
-        yield from self._other
-        yield from (reason for reason in self.own if reason not in self._other)
-
-    def __len__(self) -> int:
-        return len(set(self._other) | set(self.own))
 
 
 @dataclass(frozen=True, repr=False)

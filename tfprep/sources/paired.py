@@ -17,7 +17,7 @@ from tfprep.fields import Array, Kind, Size
 from tfprep.sources.cells import FILE_KINDS
 from tfprep.sources.folder import Splits, check_common, class_names, dicom_group, fitting, listed_images, stratified_by
 from tfprep.sources.patterns import Pattern, compile_pattern
-from tfprep.sources.pixels import Pixels, pixel_decoders
+from tfprep.sources.pixels import Pixels, pixel_decoders, renumbered
 from tfprep.sources.source import Entry, FieldDecoder, Listing, check_fields, constructor_text, key_of
 from tfprep.sources.splits import Row, split_rows
 from tfprep.sources.walk import Companions, walk
@@ -174,45 +174,27 @@ class MappedMask:
         return images.image_size(raw[self.field])
 
     def decode(self, raw: Mapping[str, Any], size: Size | None) -> Array:
-        stored = self._colours(raw[self.field]) if self.palette else images.decode_mask(raw[self.field])
-        return self._mapped(stored) if self.numbers else stored
+        data, numbers = raw[self.field], dict(self.numbers)
+        stored = self._colours(data) if self.palette else images.decode_mask(data)
+        rule = f"in the mask is not one of the {len(numbers)} numbers that have a class"
+        return renumbered(stored, numbers, lambda number: f"the number {number} {rule}") if numbers else stored
 
     def _colours(self, data: bytes) -> Array:
         if images.is_jpeg(data):
             raise SampleError("a mask of colours is stored without loss, this one is a JPEG: its colours are not exact")
+        known: dict[int | None, int] = {int(np.array(colour) @ _CODE): number for colour, number in self.palette}
+        rule = f"is not in the palette of {len(known)} colours"
         codes = images.decode_image(data).astype(np.int64) @ _CODE
-        known = {int(np.array(colour) @ _CODE): number for colour, number in self.palette}
-        present, places = np.unique(codes, return_inverse=True)
-        strange = [code for code in present.tolist() if code not in known]
-        if strange:
-            colour = tuple(strange[0] >> shift & 255 for shift in (16, 8, 0))
-            raise SampleError(f"the colour {colour} is not in the palette of {len(known)} colours")
-        table = _narrow([known[code] for code in present.tolist()], known.values())
-        return np.asarray(table[places.reshape(codes.shape)])
-
-    def _mapped(self, stored: Array) -> Array:
-        table = dict(self.numbers)
-        present, places = np.unique(stored, return_inverse=True)
-        strange = [number for number in present.tolist() if number not in table and None not in table]
-        if strange:
-            raise SampleError(
-                f"the number {strange[0]} in the mask is not one of the {len(table)} numbers that have a class"
-            )
-        mapped = [table.get(number, table.get(None)) for number in present.tolist()]
-        return np.asarray(_narrow(mapped, table.values())[places.reshape(stored.shape)])
+        return renumbered(codes, known, lambda c: f"the colour {(c >> 16, c >> 8 & 255, c & 255)} {rule}")
 
 
 _CODE = np.array([1 << 16, 1 << 8, 1])
 
 
-def _narrow(numbers: Any, possible: Any) -> Array:
-    """The numbers in the dtype that holds all possible ones, so that all masks of a dataset have one dtype."""
-    return np.array(numbers, np.uint8 if max(possible) <= 255 else np.uint16)
-
-
 def check_numbers(numbers: Any, palette: Any, where: str) -> None:
     """Raise RecipeError unless these are mappings from numbers and from colours to class numbers."""
-    for option, value, fits in (("numbers", numbers, _is_number_or_none), ("palette", palette, _is_colour)):
+    for option, value in (("numbers", numbers), ("palette", palette)):
+        fits = _is_colour if option == "palette" else _is_number_or_none
         if not isinstance(value, Mapping) or not all(fits(key) and _is_number(number) for key, number in value.items()):
             example = "{0: 255, 1: 0}" if option == "numbers" else "{(128, 64, 128): 3}"
             raise RecipeError(

@@ -225,6 +225,14 @@ def read_whole(path: Path) -> bytes:
         return file.read()
 
 
+def text_lines(path: Path, what: str) -> list[str]:
+    """Return the lines of a text file of UTF-8, without the spaces around them. SourceError, with `what` it is, if it is none."""
+    try:
+        return [line.strip() for line in read_whole(path).decode("utf-8-sig").splitlines()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise SourceError(f"{path}: cannot read the {what}: {error}") from error
+
+
 def read_raw(root: Path, text: str, most_bytes: int = MAX_FILE_BYTES) -> bytes:
     """Return the bytes that a reference is to.
 

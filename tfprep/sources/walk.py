@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from tfprep.errors import SourceError
 from tfprep.sources.patterns import IMAGE_SUFFIXES, Holes, Pattern, compile_pattern
@@ -44,11 +44,7 @@ class _State(NamedTuple):
     holes: Holes
 
 
-class _Folder(NamedTuple):
-    path: str
-    states: tuple[_State, ...]
-    above: tuple[tuple[int, int], ...]
-    """(device, inode) of the folders above, to recognise a loop of links."""
+S = TypeVar("S")
 
 
 def walk(
@@ -60,36 +56,42 @@ def walk(
         return
     if not root.is_dir():
         raise SourceError(f"{root}: expected the folder that holds the raw data; there is no such folder")
-    pending = [_Folder("", _closure(pattern, _State(0, {})), ())]
-    while pending:
-        folder = pending.pop()
-        states = tuple(state for state in folder.states if not done(state.holes))
-        if states:
-            identity = _identity(root, folder)
-            if identity in folder.above:
-                tally[f"{LOOP}: {folder.path.rstrip('/')}"] += 1
-                continue
-            files, folders = names_in(root, folder.path, tally)
-            yield from _fitting(folder.path, files, pattern, states, tally)
-            above = (*folder.above, identity)
-            below = (
-                _Folder(f"{folder.path}{name}/", _enter(pattern, states, name), above) for name in reversed(folders)
-            )
-            pending.extend(child for child in below if child.states)
+
+    def inside(states: tuple[_State, ...], name: str) -> tuple[_State, ...]:
+        after = (state for before in states for state in _step(pattern, before, name))
+        return tuple(state for state in after if not done(state.holes))
+
+    first = tuple(state for state in _closure(pattern, _State(0, {})) if not done(state.holes))
+    for folder, files, states in _folders(root, first, inside, tally):
+        yield from _fitting(folder, files, pattern, states, tally)
 
 
 def folders_in(root: Path) -> Iterator[tuple[str, list[str]]]:
     """Yield every folder below `root` (relative, "" for the root itself) with the names of its files, in order."""
-    pending = [_Folder("", (), ())]
+    for folder, files, _ in _folders(root, True, lambda state, name: True, Counter()):
+        yield folder.rstrip("/"), files
+
+
+def _folders(
+    root: Path, first: S, inside: Callable[[S, str], S], tally: Counter[str]
+) -> Iterator[tuple[str, list[str], S]]:
+    """Yield the folders with the names of their files, in order, and what `inside` makes of what is known of the folder above.
+
+    A folder of which that is empty is not entered.
+    """
+    pending: list[tuple[str, str, S, tuple[tuple[int, int], ...]]] = [("", "", first, ())]
     while pending:
-        folder = pending.pop()
-        identity = _identity(root, folder)
-        if identity in folder.above:
+        folder, name, known, above = pending.pop()
+        known = inside(known, name) if name else known  # only now: what is done depends on the files that came before
+        if not known:
             continue
-        files, folders = names_in(root, folder.path, Counter())
-        yield folder.path.rstrip("/"), files
-        above = (*folder.above, identity)
-        pending.extend(_Folder(f"{folder.path}{name}/", (), above) for name in reversed(folders))
+        identity = _identity(root, folder)
+        if identity in above:  # a loop of links
+            tally[f"{LOOP}: {folder.rstrip('/')}"] += 1
+            continue
+        files, folders = names_in(root, folder, tally)
+        yield folder, files, known
+        pending += [(f"{folder}{one}/", one, known, (*above, identity)) for one in reversed(folders)]
 
 
 def names_in(root: Path, folder: str, tally: Counter[str]) -> tuple[list[str], list[str]]:
@@ -139,11 +141,6 @@ def _fitting(
             tally[OUTSIDE if image_suffix(name) else NO_IMAGE] += 1
 
 
-def _enter(pattern: Pattern, states: tuple[_State, ...], name: str) -> tuple[_State, ...]:
-    """The states inside the folder `name`; none if the pattern does not lead there."""
-    return tuple(after for state in states for after in _step(pattern, state, name))
-
-
 def _step(pattern: Pattern, state: _State, name: str) -> tuple[_State, ...]:
     if state.parts == len(pattern.folders):
         return ()
@@ -163,10 +160,11 @@ def _closure(pattern: Pattern, state: _State) -> tuple[_State, ...]:
     return (state,)
 
 
-def _identity(root: Path, folder: _Folder) -> tuple[int, int]:
+def _identity(root: Path, folder: str) -> tuple[int, int]:
+    """Device and inode, to recognise a loop of links."""
     if is_remote(root):
-        return -1, len(folder.path)  # objects have no links, and the path of every folder is longer than those above
-    path = os.path.join(root, folder.path)
+        return -1, len(folder)  # objects have no links, and the path of every folder is longer than those above
+    path = os.path.join(root, folder)
     try:
         status = os.stat(path)
     except OSError as error:

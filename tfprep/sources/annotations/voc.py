@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from tfprep.errors import RecipeError, SourceError
+from tfprep.errors import RecipeError
 from tfprep.sources.annotations.listing import (
     OTHER_CLASS,
     AnnotatedImage,
@@ -31,7 +31,7 @@ from tfprep.sources.cells import sorted_classes
 from tfprep.sources.folder import Splits, split_files
 from tfprep.sources.patterns import Holes, Pattern, compile_pattern
 from tfprep.sources.pixels import Pixels, pixel_decoders
-from tfprep.sources.raw import read_whole
+from tfprep.sources.raw import text_lines
 from tfprep.sources.source import FieldDecoder, Listing, constructor_text
 from tfprep.sources.splits import Row
 from tfprep.sources.walk import Companions
@@ -142,7 +142,7 @@ class Voc(AnnotatedSource):
     ) -> Iterator[tuple[AnnotatedImage, Holes]]:
         """The images that the lists name."""
         for path, placeholders in split_files(root, self.sets or "", self.splits, "file"):
-            for line in _lines(root, path):
+            for line in filter(None, text_lines(root / path, "list of images")):
                 # Lists of one class have 1, 0 or -1 behind each name; other names may end like that too.
                 names = (line, re.sub(r"\s+(?:-1|0|1)$", "", line))
                 found = [companions.find(image, {**placeholders, "_1": name}) for name in names]
@@ -199,12 +199,3 @@ def _size(tree: ElementTree.Element) -> list[int] | None:
     """Height and width; None where a tool wrote none, or 0."""
     sides = [_text(tree.find("size"), side) for side in ("height", "width")]
     return [int(side) for side in sides] if all(side.isdecimal() and int(side) for side in sides) else None
-
-
-def _lines(root: Path, path: str) -> list[str]:
-    """The lines of a list of images that are not empty."""
-    try:
-        lines = read_whole(root / path).decode("utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise SourceError(f"{root / path}: cannot read the list of images: {error}") from error
-    return [line.strip() for line in lines if line.strip()]

@@ -35,7 +35,7 @@ from tfprep.sources.cells import path_cell
 from tfprep.sources.folder import Splits, listed_images
 from tfprep.sources.patterns import IMAGE_SUFFIXES, compile_pattern, literal
 from tfprep.sources.pixels import Pixels
-from tfprep.sources.raw import read_whole
+from tfprep.sources.raw import read_whole, text_lines
 from tfprep.sources.source import Listing, class_name_fault, constructor_text
 from tfprep.sources.splits import Row
 from tfprep.sources.walk import Companions, image_suffix, spelled, walk
@@ -209,7 +209,8 @@ class DataYaml:
         for split in _SPLITS:
             if not content.get(split):
                 continue
-            listed = {one: _place(root, path, content, one) for one in map(str, _listed(content[split]))}
+            written = content[split] if isinstance(content[split], list) else [content[split]]
+            listed = {one: _place(root, path, content, one) for one in map(str, written)}
             lost = [one for one, place in listed.items() if place is None]
             if lost:
                 missing[split] = lost[0]
@@ -226,7 +227,13 @@ class DataYaml:
             raise SourceError(
                 f"{root / path}: {split}: {where!r} is not below {root}; correct it, or give the right folder with --data"
             )
-        points = _point_shape(root / path, content.get("kpt_shape"))
+        match content.get("kpt_shape"):
+            case None:
+                points = None
+            case [int(count), (2 | 3) as numbers] if count > 0:
+                points = count, numbers
+            case shape:
+                raise SourceError(f"{root / path}: kpt_shape is [number of points, 2 or 3]; got {shape!r}")
         return DataYaml(names, places, points, missing, frozenset(twins), tuple(doubts))
 
 
@@ -252,13 +259,10 @@ def _names(path: Path, names: Any) -> tuple[tuple[str, ...], list[str]]:
 
 def _class_lines(path: Path) -> tuple[str, ...]:
     """The class names of a text file, one on each line."""
-    try:
-        lines = read_whole(path).decode("utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise SourceError(f"{path}: cannot read the names of the classes: {error}") from error
-    while lines and not lines[-1].strip():
+    lines = text_lines(path, "names of the classes")
+    while lines and not lines[-1]:
         lines.pop()
-    return _names(path, [line.strip() for line in lines])[0]
+    return _names(path, lines)[0]
 
 
 def _yaml(path: Path) -> dict[Any, Any]:
@@ -273,40 +277,17 @@ def _yaml(path: Path) -> dict[Any, Any]:
         raise SourceError(f"{path} is not YAML: {error}") from error
     if not isinstance(content, dict):
         raise SourceError(f"{path}: expected names and values; got a {type(content).__name__}")
-    _check_expanded(path, content)
-    return content
-
-
-def _check_expanded(path: Path, content: Any) -> None:
-    """Raise SourceError if aliases make the file larger than any description of data: a few lines can stand for 10^9 values."""
-    pending, count = [content], 0
+    pending: list[Any] = [content]
+    count = 0  # aliases: a few lines can stand for 10^9 values
     while pending:
         count += 1
         if count > _MOST_VALUES:
             raise SourceError(f"{path}: its aliases stand for more than {_MOST_VALUES:,} values; write them out")
         value = pending.pop()
-        inner = (
+        pending += (
             [*value.keys(), *value.values()] if isinstance(value, dict) else value if isinstance(value, list) else []
         )
-        pending.extend(inner)
-
-
-def _listed(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value]
-
-
-def _point_shape(path: Path, shape: Any) -> tuple[int, int] | None:
-    if shape is None:
-        return None
-    if not (
-        isinstance(shape, list)
-        and len(shape) == 2
-        and isinstance(shape[0], int)
-        and shape[0] > 0
-        and shape[1] in (2, 3)
-    ):
-        raise SourceError(f"{path}: kpt_shape is [number of points, 2 or 3]; got {shape!r}")
-    return shape[0], shape[1]
+    return content
 
 
 def _place(root: Path, yaml: str, content: dict[Any, Any], value: str) -> str | None:
@@ -338,12 +319,8 @@ def _images(root: Path, place: str, tally: Counter[str]) -> list[str]:
                 f"{root / place}: no image below this folder (files ending in {', '.join(IMAGE_SUFFIXES)})"
             )
         return found
-    try:
-        lines = read_whole(root / place).decode("utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise SourceError(f"{root / place}: cannot read the list of images: {error}") from error
-    folder = posixpath.dirname(place)
-    beside = ((line.strip(), posixpath.join(folder, line.strip())) for line in lines if line.strip())
+    lines = filter(None, text_lines(root / place, "list of images"))
+    beside = [(line, posixpath.join(posixpath.dirname(place), line)) for line in lines]
     # Lists of another machine have its paths; `_place` finds what of them is below the root.
     return [path_cell((not (root / path).exists() and _place(root, place, {}, line)) or path) for line, path in beside]
 
