@@ -175,7 +175,8 @@ def test_one_reader_serves_all_passes(data):
 def test_after_an_error_the_next_pass_reads_anew(data, monkeypatch):
     train = KINDS["numpy"](data, cache=False)
     list(train)
-    train.pipeline.interrupt()
+    for reader in train.pipeline.readers:
+        reader.stop(LoaderError("stopped"))
     assert len(list(train)) == STEPS
 
 
