@@ -1,11 +1,12 @@
-"""Columns of Arrow as arrays of NumPy.
+"""Columns of Arrow as arrays of NumPy, and values of Python as columns of Arrow.
 
-Arrow's own `to_numpy` imports pandas where it is installed, and `fill_null` and `is_valid` import `pyarrow.compute`: 0.3 s
-together.
+Arrow's own `to_numpy` and `array` import pandas where it is installed, and `fill_null` and `is_valid` import `pyarrow.compute`:
+0.3 s together.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -67,3 +68,67 @@ def _bits(data: pa.Buffer, column: pa.Array) -> Array:
     """Return the bits of a column, of which Arrow packs the first of eight into the lowest bit of a byte: bool [N]."""
     bits = np.unpackbits(np.frombuffer(data, np.uint8), count=column.offset + len(column), bitorder="little")
     return bits[column.offset :].astype(bool)
+
+
+# --- to Arrow ---------------------------------------------------------------------------------------------------------
+
+
+_MOST_ITEMS = 2**31 - 1
+"""Offsets of `string` and `list` are int32."""
+
+
+def array_of(values: Sequence[Any], dtype: pa.DataType) -> pa.Array:
+    """Return an Arrow array.
+
+    Args:
+        values: Whole numbers, texts, bytes, or lists of whole numbers; None where a value is missing.
+        dtype: A type of whole numbers, `string`, `binary(N)`, or a list of whole numbers.
+
+    Raises:
+        TypeError: A value is of another type; True and 1.0 are no whole numbers.
+        OverflowError: A number, or the number of bytes or items, is too large for the type.
+        ValueError: Bytes have another length than the type says.
+    """
+    present = np.array([value is not None for value in values], bool)
+    validity = None if present.all() else pa.py_buffer(np.packbits(present, bitorder="little"))
+    return pa.Array.from_buffers(
+        dtype, len(values), [validity, *_buffers(values, dtype)], children=_items(values, dtype)
+    )
+
+
+def _buffers(values: Sequence[Any], dtype: pa.DataType) -> list[pa.Buffer]:
+    if pa.types.is_list(dtype):
+        return [_ends(values)]
+    if pa.types.is_string(dtype):
+        texts = [b"" if value is None else str.encode(value) for value in values]
+        return [_ends(texts), pa.py_buffer(b"".join(texts))]
+    if pa.types.is_fixed_size_binary(dtype):
+        items = [bytes(dtype.byte_width) if value is None else value for value in values]
+        if any(len(item) != dtype.byte_width for item in items):
+            raise ValueError(f"values have {dtype.byte_width} bytes each")
+        return [pa.py_buffer(b"".join(items))]
+    _check_types(values, int)
+    numbers = [0 if value is None else value for value in values]
+    return [pa.py_buffer(np.array(numbers, dtype.to_pandas_dtype()))]
+
+
+def _check_types(values: Sequence[Any], *allowed: type) -> None:
+    """Raise TypeError if NumPy would have to fit a value."""
+    if wrong := set(map(type, values)) - {*allowed, type(None)}:
+        names = " or ".join(one.__name__ for one in allowed)
+        raise TypeError(f"expected {names}, got {', '.join(sorted(one.__name__ for one in wrong))}")
+
+
+def _ends(values: Sequence[Any]) -> pa.Buffer:
+    """Return where the items of each value end, from 0 on."""
+    ends = np.cumsum([0, *(0 if value is None else len(value) for value in values)], dtype=np.int64)
+    if ends[-1] > _MOST_ITEMS:
+        raise OverflowError(f"{ends[-1]:,} bytes or items in one array; Arrow counts to {_MOST_ITEMS:,}")
+    return pa.py_buffer(ends.astype(np.int32))
+
+
+def _items(values: Sequence[Any], dtype: pa.DataType) -> list[pa.Array] | None:
+    if not pa.types.is_list(dtype):
+        return None
+    _check_types(values, list, tuple)
+    return [array_of([item for value in values for item in value or ()], dtype.value_type)]
