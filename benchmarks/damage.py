@@ -58,7 +58,7 @@ def index_survives(out: Path, receipt: str, rng: np.random.Generator) -> bool:
     place = int(rng.integers(len(note)))
     path.write_bytes(note[:place] + bytes([note[place] ^ 1 << int(rng.integers(8))]) + note[place + 1 :])
     index.unlink()
-    repair(out, workers=0)
+    repair(out, out.parent / "recipe.py", out.parent / "raw", workers=0)
     same = index.read_bytes() == expected
     other.write_bytes(also)  # it is withdrawn when its rows are damaged
     path.write_bytes(note)
@@ -83,7 +83,7 @@ def main() -> None:
                 flipped = bytes([content[place] ^ 1 << int(rng.integers(8))])
                 path.write_bytes(content[:place] + flipped + content[place + 1 :])
                 found += any(True for _ in verify(root / "out"))
-                repair(root / "out", workers=0)
+                repair(root / "out", root / "recipe.py", root / "raw", workers=0)
                 mended += path.read_bytes() == content
                 path.write_bytes(content)
             print(f"{kind}: {found} of {options.flips} flips found, {mended} mended to the same bytes", flush=True)

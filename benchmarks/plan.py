@@ -223,7 +223,7 @@ class Shards:
             path, digest, rows = self._shard(count)
             os.link(path, self._layout.staged / name)
             os.link(f"{path}.idx", self._layout.staged / f"{name}.idx")
-            first = self._plan.samples.key(self._plan.samples.rows(split, shard)[0])  # ties the dataset to the plan
+            first = self._plan.task(split, shard).samples[0][0]  # ties the dataset to the plan
             rows = [[f"{shard:06d}/{number:06d}.jpg" if number else first, *row] for number, row in enumerate(rows)]
             file = FileInfo(name, count, len(self._frame) * count, digest)
             forms = {name: {form: FieldForm(count, spec)} for name, (form, spec) in self._specs.items()}

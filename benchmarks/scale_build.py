@@ -27,7 +27,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -93,13 +94,14 @@ def _driven(cluster: Cluster, tasks: int, wait_s: float) -> dict[str, Any]:
     return result
 
 
-def open_waiting(argument: dict[str, Any]) -> Callable[[dict[str, Any], Any], dict[str, Any]]:
-    """The work of the nodes' workers; see `tfprep.child_process`."""
+def open_waiting(argument: Any) -> Callable[[dict[str, Any], Any], dict[str, Any]]:
+    """The work of the nodes' workers; see `tfprep.child_process`. The context's fingerprint says how long a task waits."""
+    wait_s = float(argument.fingerprint)
 
     def work(task: dict[str, Any], mark: Any) -> dict[str, Any]:
         mark(0)
-        time.sleep(argument["wait_s"])
-        return {"built": True, "bytes": 0, "rejects": 0, "seconds": argument["wait_s"]}
+        time.sleep(wait_s)
+        return {"built": True, "bytes": 0, "rejects": 0, "seconds": wait_s}
 
     return work
 
@@ -120,9 +122,9 @@ class WaitingPlan:
 
 def drive(tasks: int, wait_s: float) -> dict[str, Any]:
     """Run the tasks on the nodes of the cluster, as a build does."""
+    from tfprep.builder.cluster import RayNodes
     from tfprep.builder.planning.state import ShardState
     from tfprep.builder.schedule import ShardScheduler
-    from tfprep.builder.workers.cluster import RayNodes
     from tfprep.engines import Ray
 
     begun: list[tuple[float, float, float]] = []
@@ -133,10 +135,10 @@ def drive(tasks: int, wait_s: float) -> dict[str, Any]:
 
     engine = RayNodes("benchmarks.scale_build:open_waiting", Ray(ADDRESS), workers=1, item_timeout_s=300)
     plan: Any = WaitingPlan(tasks)
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         try:
             engine.start()
-            engine.open({**_argument(Path(folder)), "wait_s": wait_s})
+            engine.open(stack.enter_context(_context(Path(folder), wait_s)))
             scheduler = ShardScheduler(plan, engine, tell, None, lambda task, size: None, time.monotonic())
             if wait_s == LONG_S:
                 begun.append((time.process_time(), _peak_mb(), time.perf_counter()))
@@ -155,23 +157,15 @@ def drive(tasks: int, wait_s: float) -> dict[str, Any]:
             engine.close()
 
 
-def _argument(folder: Path) -> dict[str, Any]:
-    from tfprep.builder.layout import Layout
+@contextmanager
+def _context(folder: Path, wait_s: float) -> Iterator[Any]:
+    """Hold the lock of a build, and yield what its workers are given."""
+    from tfprep.builder.layout import Layout, locked
+    from tfprep.builder.shards.shard import BuildContext
 
-    Layout(folder).make()
-    lock = Layout(folder).lock.open("a+")
-    import fcntl
-
-    fcntl.flock(lock, fcntl.LOCK_EX)
-    _argument.lock = lock  # type: ignore[attr-defined]  # held until this process ends
-    nothing: dict[str, Any] = {
-        "recipe_file": None,
-        "recipe_files": {},
-        "run": "scale",
-        "scratch": None,
-        "witnesses": [],
-    }
-    return {**nothing, "out": str(folder), "root": str(folder), "files": [], "values": []}
+    layout = Layout(folder)
+    with locked(layout):
+        yield BuildContext(b"", str(wait_s), layout, str(folder), {}, (), (), {}, {}, "train", "scale")
 
 
 def _peak_mb() -> float:
@@ -182,7 +176,7 @@ def _peak_mb() -> float:
 
 
 def kills(count: int, seed: int) -> dict[str, Any]:
-    from tests.builder.workers.test_cluster import SHARDS, Driver, Site, digests
+    from tests.builder.test_cluster import SHARDS, Driver, Site, digests
 
     moments = random.Random(seed)
     equal = again = lost = 0

@@ -1,4 +1,4 @@
-"""Indented JSON is, byte for byte, that of the standard library; JSON becomes dataclasses of the types that they declare."""
+"""Dataclasses to JSON, and JSON to dataclasses of the types that they declare."""
 
 from __future__ import annotations
 
@@ -8,28 +8,9 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
-import numpy as np
 import pytest
 
 from tfprep.plain_json import from_json, indented
-
-DOCUMENTS = [
-    {},
-    [],
-    {"a": [], "b": {}, "c": ()},
-    {"text": 'größe "quoted"\n\u2028\x7f', "\udcff": None, "numbers": [1, -2.5, 1e300, True, False, 10**30]},
-    {np.str_("größe"): np.str_("größe"), "number": np.float64(0.1)},
-    [[1, [2, [3, {"deep": [[], [{}]]}]]], "a"],
-    "text",
-    3,
-    {"files": {"train": [[{"name": "a", "records": 3}], []]}, "rows": [1, 2, 3]},
-]
-
-
-@pytest.mark.parametrize("ensure_ascii", [True, False])
-@pytest.mark.parametrize("document", DOCUMENTS)
-def test_it_is_that_of_the_standard_library(document, ensure_ascii):
-    assert indented(document, ensure_ascii=ensure_ascii) == json.dumps(document, indent=1, ensure_ascii=ensure_ascii)
 
 
 @dataclass(frozen=True)
@@ -48,9 +29,9 @@ def test_a_dataclass_is_the_object_of_its_fields():
     assert json.loads(indented({"file": file})) == {"file": {"name": "a", "sizes": [1, 2]}}
 
 
-def test_a_key_that_is_no_text_is_named():
-    with pytest.raises(TypeError, match="not 17"):
-        indented({"a": [{17: "b"}]})
+def test_what_has_no_form_in_json_is_an_error():
+    with pytest.raises(TypeError, match="has no form in JSON"):
+        indented({"a": [{17}]})
 
 
 @dataclass(frozen=True)

@@ -155,13 +155,12 @@ WorkerEvent: TypeAlias = "TaskProgress | TaskDone | TaskCrashed | WorkerOutput |
 
 @dataclass(frozen=True)
 class WorkerState:
-    """A worker's process, task and item (None if it waits), how long it has been making that item, and on which node."""
+    """A worker's process, task and item (None if it waits), and how long it has been making that item."""
 
     process: int
     task: int | None
     item: int | None
     seconds: float
-    node: str = ""
 
 
 # --- tasks in this process and in others ------------------------------------------------------------------------------

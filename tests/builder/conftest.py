@@ -140,6 +140,18 @@ def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def reports() -> None:
+    """Builds of this test write their report."""
+
+
+@pytest.fixture(autouse=True)
+def no_reports(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Builds in this process write no report, nearly half of their time, unless a test uses `reports`."""
+    if "reports" not in request.fixturenames:
+        monkeypatch.setattr("tfprep.builder.run.write_report", lambda *arguments: "")
+
+
+@pytest.fixture
 def site(tmp_path: Path) -> Site:
     """Empty data and the recipe `tiny`."""
     recipe = tmp_path / "tiny.py"

@@ -186,7 +186,7 @@ def test_raw_files_that_have_changed_do_not_get_in(copy, photo):
     for path in (copy / "raw" / "train").rglob("?.png"):
         Image.fromarray(photo(int(path.stem) + 50)).save(path)
     summary = fix(copy)
-    assert "built again with other bytes: the raw files have changed since the build (train/" in summary.lost[shard]
+    assert "built again with other bytes: the raw files have changed since the build" in summary.lost[shard]
     assert (copy / "out" / shard).read_bytes() == b""
 
 
@@ -195,17 +195,6 @@ def test_another_recipe_is_named(copy):
     (copy / "out" / shard).unlink()
     (copy / "recipe.py").write_text(TINY.replace("codecs.Png()", "codecs.Jpeg(50)"))
     assert "the recipe is another one: store['image']" in fix(copy).lost[shard]
-
-
-def test_the_note_of_the_build_counts_in_its_own_folder_alone(pristine, copy):
-    shard = kinds(published(pristine / "out"))["shard"]
-    content = (pristine / "out" / shard).read_bytes()
-    (pristine / "out" / shard).unlink()
-    (copy / "out" / shard).unlink()
-    (copy / "recipe.py").write_text("raise SystemExit('a recipe of a stranger ran')")
-    assert repair(pristine / "out", workers=0).lost == {}
-    assert (pristine / "out" / shard).read_bytes() == content
-    assert shard in repair(copy / "out", workers=0).lost
 
 
 def test_what_cannot_be_repaired_at_all(tmp_path, copy):

@@ -8,7 +8,7 @@ import json
 import pytest
 
 from tfprep.dataset import open_dataset
-from tfprep.dataset.croissant import croissant_text
+from tfprep.dataset.other_readers import croissant_text
 
 mlcroissant = pytest.importorskip("mlcroissant")
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of rdflib, which mlcroissant uses

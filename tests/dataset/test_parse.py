@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from tfprep.dataset import Manifest
-from tfprep.dataset.manifest import seal
-from tfprep.dataset.parse import parse_manifest
+from tfprep.dataset.manifest import parse_manifest, seal
 from tfprep.errors import DatasetError
 
 PATH = Path("some/tfprep.json")
@@ -115,7 +114,7 @@ def test_a_file_that_is_not_a_manifest(content):
 
 
 def test_a_huge_manifest_is_not_parsed(monkeypatch):
-    monkeypatch.setattr("tfprep.dataset.parse.MOST_BYTES", 100)
+    monkeypatch.setattr("tfprep.dataset.manifest.MOST_BYTES", 100)
     with pytest.raises(DatasetError, match="has 101 bytes; a manifest has at most 100"):
         parse_manifest(b" " * 101, PATH)
 

@@ -13,7 +13,7 @@ from tfprep import Recipe, codecs, sources
 from tfprep.builder import BuildOptions, build
 from tfprep.codecs.raw import DTYPES
 from tfprep.dataset import open_dataset, read_manifest
-from tfprep.dataset.tfds import tfds_files, tfds_limits
+from tfprep.dataset.other_readers import tfds_files, tfds_limits
 
 
 def read_by_tfds(folder, count):

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     )
     from tfprep.builder.planning.state import ShardState, explain
     from tfprep.builder.run import plan_build
-    from tfprep.builder.start import build, build_part, finish_build, store_plan
+    from tfprep.builder.start import build, build_part, finish_build
 
 __all__ = [
     "BuildEvent",
@@ -43,13 +43,12 @@ __all__ = [
     "explain",
     "finish_build",
     "plan_build",
-    "store_plan",
 ]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "start": ["build", "build_part", "finish_build", "store_plan"],
+        "start": ["build", "build_part", "finish_build"],
         "options": [
             *("BuildOptions", "BuildSummary", "Part", "PartSummary", "BuildEvent", "BuildProgress", "NodeProgress"),
             *("OnEvent", "OnProgress", "WorkerProgress"),

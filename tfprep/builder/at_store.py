@@ -45,7 +45,7 @@ from tfprep.builder.receipts import Receipt, contents_path, read_receipts
 from tfprep.dataset import Manifest, read_manifest
 from tfprep.dataset.manifest import MANIFEST, FileDigest, digest_of
 from tfprep.dataset.names import PRIVATE, stored_name
-from tfprep.dataset.tfds import tfds_files
+from tfprep.dataset.other_readers import tfds_files
 from tfprep.errors import BuildError, BuildLockedError, DatasetError, ObjectChangedError, StorageError
 from tfprep.storage.address import ObjectInfo
 from tfprep.storage.store import Store, find_object

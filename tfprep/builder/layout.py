@@ -24,7 +24,7 @@ from tfprep.dataset.names import PRIVATE, REJECTS
 from tfprep.errors import BuildError, BuildLockedError, StorageError
 from tfprep.storage.address import without_secrets
 from tfprep.storage.local import locked as file_locked
-from tfprep.storage.local import write_whole, writing
+from tfprep.storage.local import writing
 from tfprep.storage.store import Store, open_store
 from tfprep.storage.urls import folder_at, is_remote, names_in, read_content, remove_file, scheme_of
 
@@ -40,6 +40,10 @@ class Layout:
 
     out: Path
     scratch: Path | None = None
+
+    def absolute(self) -> Layout:
+        """Return the folders as another process finds them."""
+        return self if self.at_store else Layout(self.out.absolute(), self.scratch)
 
     @property
     def at_store(self) -> bool:
@@ -82,11 +86,6 @@ class Layout:
         return self.private / "tfprep.json"
 
     @property
-    def origin(self) -> Path:
-        """The recipe's file and the folder of raw files of the last build here."""
-        return self.private / "origin.json"
-
-    @property
     def files(self) -> Path:
         """The list of all shards that may be in `out`, so that none is ever forgotten there."""
         return self.private / "files.json"
@@ -126,10 +125,6 @@ class Layout:
     @property
     def part_plan(self) -> Path:
         return self.parts / "plan.json"
-
-    @property
-    def part_samples(self) -> Path:
-        return self.parts / "samples.bin"
 
     def part_log(self, number: int, parts: int) -> Path:
         return self.here / self.parts.name / f"part-{number}-of-{parts}.log"
@@ -213,27 +208,6 @@ def check_mark(layout: Layout, mark: str) -> None:
         read_content(layout.marks / mark)
     except FileNotFoundError as error:
         raise BuildError(f"the build of {layout.out} that this node belonged to has ended") from error
-
-
-def remember_origin(layout: Layout, recipe: Path | None, data: Path) -> None:
-    """Note which recipe and raw files a build takes, for a repair."""
-    if recipe is not None:
-        origin = {"recipe": str(recipe.absolute()), "data": str(data.absolute()), "folder": _identity(layout.private)}
-        write_whole(layout.origin, json.dumps(origin))
-
-
-def noted_origin(layout: Layout) -> dict[str, Any]:
-    """Return `recipe` and `data` of the last build in this very folder; nothing in a copy of it."""
-    try:
-        note: dict[str, Any] = json.loads(layout.origin.read_bytes())
-        return note if note["folder"] == _identity(layout.private) else {}
-    except (OSError, ValueError, KeyError, TypeError):
-        return {}
-
-
-def _identity(folder: Path) -> list[int]:
-    status = folder.stat()
-    return [status.st_dev, status.st_ino]
 
 
 # --- places ------------------------------------------------------------------------------------------------------------

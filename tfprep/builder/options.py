@@ -32,7 +32,6 @@ class WorkerProgress:
       process: Its process id.
       split, shard, key: The shard and the sample that it makes; None if it waits.
       seconds: How long it has been making that sample.
-      node: The node of a cluster that it runs on; empty on this machine.
     """
 
     process: int
@@ -40,7 +39,6 @@ class WorkerProgress:
     shard: int | None
     key: str | None
     seconds: float
-    node: str = ""
 
 
 @dataclass(frozen=True)
@@ -59,11 +57,6 @@ class NodeProgress:
     samples: int = 0
     rejects: int = 0
 
-    def plus(self, samples: int, rejects: int) -> NodeProgress:
-        """Return the progress with one more shard."""
-        more = self.shards + 1, self.samples + samples, self.rejects + rejects
-        return NodeProgress(self.node, self.state, *more)
-
 
 @dataclass(frozen=True)
 class NodeNews:
@@ -79,11 +72,12 @@ class BuildProgress:
     """The progress of a build.
 
     Attributes:
-      samples_done, samples: Number of samples made, of those in shards that have to be built.
+      samples_done, samples: Number of samples made, of those in shards that have to be built; on a cluster those of finished
+        shards.
       shards_done, shards: The same in shards.
       rejects: Number of rejects in the shards that are done.
       seconds: Time since the build began.
-      workers: What each worker process does.
+      workers: What each worker process of this machine does.
       nodes: What each node of a cluster did; empty for a build on one machine.
     """
 

@@ -34,12 +34,11 @@ from tfprep.builder.receipts import Receipt, read_contents
 from tfprep.builder.shards.sums import Moments, merge
 from tfprep.dataset import FieldInfo, FileInfo, Manifest, SplitInfo, Statistics, read_manifest
 from tfprep.dataset.arrow import array_of
-from tfprep.dataset.croissant import CROISSANT, croissant_text
 from tfprep.dataset.index import OPTIONAL, joined_tables, label_type, schema, write_index
 from tfprep.dataset.locations import without_crcs, write_locations
 from tfprep.dataset.manifest import MANIFEST, FileDigest, digest_of, matches
 from tfprep.dataset.names import INDEX, LOCATIONS, REJECTS, hidden_name
-from tfprep.dataset.tfds import tfds_files
+from tfprep.dataset.other_readers import CROISSANT, croissant_text, tfds_files
 from tfprep.errors import DatasetError, TooManyRejectsError
 from tfprep.fields import FieldSpec
 from tfprep.storage.local import (

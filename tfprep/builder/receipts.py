@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from hashlib import blake2b, sha256
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from tfprep.builder.layout import Layout
 from tfprep.builder.shards.sums import FieldForms, Moments
@@ -32,7 +32,7 @@ from tfprep.storage.urls import read_content, remove_file, size_of, write_conten
 
 @dataclass(frozen=True)
 class ShardTask:
-    """One shard to build, or some of its samples to try.
+    """One shard to build, or one of its samples to try.
 
     Attributes:
       split, shard, shards: Which shard of how many.
@@ -42,9 +42,7 @@ class ShardTask:
       samples: (key, files, values, stat, identity) of each sample, in the order of the records.
       skip: By position, why a sample is rejected without a try.
       expected: By field, the form (`tfprep.builder.shards.sums`) that its value must have, where records of the dataset differ.
-      purpose: "build" writes the shard. "probe" makes the samples at `positions` and writes nothing, to see whether one of
-        them crashes.
-      positions: The samples that a probe makes.
+      probe: The position of a sample that is made and not written, to see whether it crashes; None builds the shard.
     """
 
     split: str
@@ -56,8 +54,7 @@ class ShardTask:
     samples: Sequence[tuple[str, Sequence[str], Sequence[Any], str, int]]
     skip: Mapping[int, str] = field(default_factory=dict)
     expected: Mapping[str, str] = field(default_factory=dict)
-    purpose: Literal["build", "probe"] = "build"
-    positions: Sequence[int] = ()
+    probe: int | None = None
 
 
 _READ_AT_ONCE = 32
@@ -87,7 +84,6 @@ class Receipt:
       files: The shard's file of each variant.
       forms, moments, class_counts: By field.
       rejects: The samples that were left out.
-      thumbnails: Small JPEG pictures of some rejects, by key, in base 64.
       seconds: Time spent, by stage.
       profiles: Number of images that are stored as they are although their colour profile is not sRGB, by its name.
     """
@@ -106,7 +102,6 @@ class Receipt:
     moments: Mapping[str, Moments]
     class_counts: Mapping[str, tuple[int, ...]]
     rejects: tuple[Reject, ...]
-    thumbnails: Mapping[str, str]
     seconds: Mapping[str, float]
     profiles: Mapping[str, int]
 
@@ -210,12 +205,6 @@ def read_contents(layout: Layout, receipt: Receipt) -> Contents:
     except (FileNotFoundError, ValueError) as error:
         remove_file(layout.receipt(receipt.split, receipt.shard))
         raise BuildError(f"{path} is damaged ({error}); run the build again, it builds this shard again") from error
-
-
-def read_rows(path: Path) -> Sequence[Sequence[Any]]:
-    """Return the rows of the index, for variant 0, that the contents of a receipt hold. Raises ValueError if it is damaged."""
-    rows: Sequence[Sequence[Any]] = _without_digest(path.read_bytes())["rows"][0]
-    return rows
 
 
 def contents_path(layout: Layout, receipt: Receipt) -> Path:

@@ -19,21 +19,20 @@ from typing import Any
 
 import pyarrow as pa
 
-from tfprep.builder.layout import Layout, locked, noted_origin
+from tfprep.builder.layout import Layout, locked
 from tfprep.builder.options import BuildOptions
 from tfprep.builder.planning.plan import recorded_versions
 from tfprep.builder.publish import other_files, write_index_file
-from tfprep.builder.receipts import read_receipt, read_rows
-from tfprep.builder.shards.unfinished import DIGEST, KEY
+from tfprep.builder.receipts import read_receipt
 from tfprep.builder.start import build, build_shards
 from tfprep.dataset import Dataset, FileInfo, Manifest, open_dataset, read_manifest
 from tfprep.dataset.locations import write_locations
-from tfprep.dataset.manifest import MANIFEST, digest_of, sha256_of
+from tfprep.dataset.manifest import MANIFEST, digest_of, parse_manifest, sha256_of
 from tfprep.dataset.names import PRIVATE
-from tfprep.dataset.parse import parse_manifest
 from tfprep.dataset.verify import Fault, verify
 from tfprep.errors import BuildError, DatasetError, TfprepError
 from tfprep.recipe.changes import what_changed
+from tfprep.recipe.file import data_root
 from tfprep.records import Frame, RecordWriter, format_index
 from tfprep.records.framing import FOOTER_BYTES, HEADER_BYTES, masked_crc
 from tfprep.storage.local import sync_folder, temporary_path, write_whole
@@ -73,8 +72,8 @@ def repair(
 
     Args:
       out: The folder of the dataset.
-      recipe: The file of the recipe that built it. None takes the one that the last build in this very folder noted.
-      data: The folder of the raw files; None as for `recipe`.
+      recipe: The file of the recipe that built it; without one, what follows from other files is mended.
+      data: The folder of the raw files; None as in `tfprep.build`.
       workers: As in `BuildOptions`.
       tell: Called with a line for each step.
 
@@ -85,7 +84,9 @@ def repair(
       DatasetError: There is no dataset, and nothing to make it from.
       BuildError: A build writes into the folder, or the disk refuses to.
     """
-    folder = Path(out)
+    folder, origin = Path(out), None
+    if recipe is not None:
+        origin = Path(recipe), data_root(Path(recipe)) if data is None else Path(data)
     if not (folder / MANIFEST).exists() and not (folder / PRIVATE).exists() and recipe is None:
         raise DatasetError(f"{folder} holds no dataset that tfprep built; {_needs_raw('a repair')}{_INDEX_HINT}")
     if (folder / MANIFEST).exists():
@@ -99,30 +100,12 @@ def repair(
         return RepairSummary((), (), {}, ())
     layout = Layout(folder)
     with locked(layout):
-        return _Repair(layout, _origin(layout, recipe, data), workers, tell).run(faults)
-
-
-@dataclass(frozen=True)
-class _Origin:
-    recipe: Path
-    data: Path
-
-
-def _origin(
-    layout: Layout, recipe: str | os.PathLike[str] | None, data: str | os.PathLike[str] | None
-) -> _Origin | None:
-    """Return recipe and raw files. A recipe is code: the note counts only in the folder in which the build itself wrote it, so
-    that a dataset from a stranger, or a copy, runs nothing that the user did not name."""
-    noted = noted_origin(layout)
-    recipe, data = recipe or noted.get("recipe"), data or noted.get("data")
-    if recipe is None or data is None or not Path(recipe).is_file() or not Path(data).is_dir():
-        return None
-    return _Origin(Path(recipe), Path(data))
+        return _Repair(layout, origin, workers, tell).run(faults)
 
 
 class _Repair:
     def __init__(
-        self, layout: Layout, origin: _Origin | None, workers: int | None, tell: Callable[[str], None]
+        self, layout: Layout, origin: tuple[Path, Path] | None, workers: int | None, tell: Callable[[str], None]
     ) -> None:
         self._layout, self._out, self._origin = layout, layout.out, origin
         self._workers, self._tell = workers, tell
@@ -258,25 +241,27 @@ class _Repair:
         }
         counts = {split: info.shards for split, info in manifest.splits.items()}
         self._tell(f"building {len(places)} of {sum(counts.values())} shards again")
-        with self._scratch(self._origin) as (scratch, origin):
-            build_shards(origin.recipe, scratch.out, origin.data, counts, places, self._workers)
+        recipe, data = self._origin
+        with self._scratch() as scratch:
+            build_shards(recipe, scratch.out, data, counts, places, self._workers)
             for file in files:
                 self._take(scratch, scratch.staged / file.name, self._out / file.name, file.sha256, "the shard")
 
     @contextmanager
     def _built(self) -> Iterator[Layout]:
         """Build the whole dataset into a folder that is removed again."""
-        with self._scratch(self._origin) as (scratch, origin):
-            build(origin.recipe, scratch.out, origin.data, options=BuildOptions(workers=self._workers))
+        assert self._origin is not None
+        recipe, data = self._origin
+        with self._scratch() as scratch:
+            build(recipe, scratch.out, data, options=BuildOptions(workers=self._workers))
             yield scratch
 
     @contextmanager
-    def _scratch(self, origin: _Origin | None) -> Iterator[tuple[Layout, _Origin]]:
-        assert origin is not None
+    def _scratch(self) -> Iterator[Layout]:
         folder = self._layout.private / "repair"
         shutil.rmtree(folder, ignore_errors=True)
         try:
-            yield Layout(folder), origin
+            yield Layout(folder)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -297,21 +282,11 @@ class _Repair:
         versions = [
             f"{name} {old} -> {now.get(name)}" for name, old in published.versions.items() if now.get(name) != old
         ]
-        changed = f"; built with other versions: {', '.join(versions)}" if versions else ""
-        return f"the raw files have changed since the build{self._changed_samples(scratch)}{changed}"
-
-    def _changed_samples(self, scratch: Layout) -> str:
-        data = open_dataset(self._out)
-        before: dict[str, bytes] = {}
-        try:
-            for split in data.splits:
-                rows = data.index(split, 0, ["key", "source_digest"])
-                before |= zip(rows["key"].to_pylist(), rows["source_digest"].to_pylist(), strict=True)
-        except DatasetError:
-            return ""
-        after = [row for path in scratch.receipts.glob("*.contents.json") for row in read_rows(path)]
-        keys = [row[KEY] for row in after if before.get(row[KEY]) != bytes.fromhex(row[DIGEST])]
-        return f" ({', '.join(keys[:_MOST_KEYS])}{', ...' if len(keys) > _MOST_KEYS else ''})" if keys else ""
+        return (
+            f"built with other versions: {', '.join(versions)}"
+            if versions
+            else "the raw files have changed since the build"
+        )
 
     def _lost_samples(self, manifest: Manifest, faults: list[Fault]) -> Iterator[str]:
         """Yield the keys of records that cannot be read: those of missing files, and those of damaged records."""
@@ -360,4 +335,4 @@ def _is_lost(row: Mapping[str, Any], faults: list[Fault], path: Path) -> bool:
 
 
 def _needs_raw(what: str) -> str:
-    return f"{what} needs the raw files and the recipe: name both with tfprep repair DIR RECIPE --data FOLDER"
+    return f"{what} needs the raw files and the recipe: tfprep repair DIR RECIPE --data FOLDER"

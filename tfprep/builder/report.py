@@ -59,9 +59,7 @@ def write_report(
     Returns:
         Why it was not written; "" if it was. The dataset is published, so a report that fails must not make the build fail.
     """
-    facts = BuildFacts(
-        seconds, built_samples, passed_over, _stages(receipts), _thumbnails(receipts), foreign_profiles(receipts)
-    )
+    facts = BuildFacts(seconds, built_samples, passed_over, _stages(receipts), foreign_profiles(receipts))
     try:
         data = Dataset(layout.out, manifest)
         stats = statistics_of(data, most_samples=_read_at_most(manifest))
@@ -119,7 +117,3 @@ def _stages(receipts: Sequence[Receipt]) -> dict[str, float]:
         for stage, seconds in receipt.seconds.items():
             total[stage] += seconds
     return {stage: total[stage] for stage in _STAGES if total[stage]}
-
-
-def _thumbnails(receipts: Sequence[Receipt]) -> dict[str, str]:
-    return {key: jpeg for receipt in receipts for key, jpeg in receipt.thumbnails.items()}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import os
 import pickle
 import secrets
@@ -11,9 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from tfprep.builder.layout import Layout, forget_marks, placed, remember_origin
+from tfprep.builder.layout import Layout, forget_marks, placed
 from tfprep.builder.options import (
     BuildOptions,
     BuildSummary,
@@ -30,7 +28,6 @@ from tfprep.builder.planning.parts import (
     check_complete,
     forget_common_plan,
     read_common_plan,
-    store_common_plan,
 )
 from tfprep.builder.planning.plan import (
     Plan,
@@ -42,14 +39,15 @@ from tfprep.builder.planning.plan import (
     too_few_shards,
     warning_of_opencv,
 )
-from tfprep.builder.planning.state import ShardState, check_replacement, explain, shard_states
+from tfprep.builder.planning.state import CRASHED, ShardState, check_replacement, explain, shard_states
 from tfprep.builder.publish import Publication, check_rejects
 from tfprep.builder.receipts import Receipt, read_receipts
 from tfprep.builder.report import empty_parts, foreign_profiles, preparing_report, write_report
 from tfprep.builder.schedule import Engine, ShardScheduler, SpaceCheck
+from tfprep.builder.shards.shard import BuildContext
 from tfprep.builder.shards.sums import expected_of, most_common
 from tfprep.dataset import Manifest
-from tfprep.dataset.tfds import tfds_limits
+from tfprep.dataset.other_readers import tfds_limits
 from tfprep.errors import BuildError, RecipeError, SourceError
 from tfprep.recipe import Recipe
 from tfprep.recipe.file import load_recipe, locate
@@ -199,15 +197,6 @@ class Build:
         forget_common_plan(self.layout)
         return summary
 
-    def store_plan(self) -> int:
-        """Store what the parts have to agree on, and return the number of shards."""
-        plan = self._plan()
-        self._states(plan)
-        self._remember(plan)
-        forget_common_plan(self.layout)
-        store_common_plan(plan, self.layout, self.options)
-        return len(plan.starts)
-
     def _plan(self) -> Plan:
         plan = _plan(self.recipe, self.file, self.root, self.layout, self.options.limit, self.options.reshard)
         if not self.options.replace:
@@ -235,8 +224,6 @@ class Build:
         self, plan: Plan, built: Sequence[ShardState], receipts: Sequence[Receipt], *, report: bool = False
     ) -> BuildSummary:
         """Make the shards the dataset. `report`: write the report even if this run built nothing."""
-        if not self.layout.at_store:  # There, a repair has no folder of the build's own.
-            remember_origin(self.layout, self.file, self.root)
         check_rejects(self.layout, receipts, len(plan), self.options.max_bad)
         manifest = self.publication(plan, self.layout, receipts, most_common(one.forms for one in receipts))
         forget_recipes(plan, self.layout)
@@ -252,7 +239,7 @@ class Build:
     def _is_due(self, state: ShardState) -> bool:
         """A sample that crashed is not tried again in this process, which it would take down."""
         in_this_process = worker_count(self.options) == 0
-        return not state.up_to_date and not (state.retry and in_this_process)
+        return not state.up_to_date and not (state.why == CRASHED and in_this_process)
 
     def _scheduler(self, plan: Plan, waiting: Sequence[ShardState]) -> ShardScheduler:
         space = SpaceCheck(self.layout, waiting, self.log_event)
@@ -281,7 +268,7 @@ class Build:
             return
         if not self._is_open:
             self.engine.start()
-            self.engine.open(self._argument(plan))
+            self.engine.open(self._context(plan))
             self._is_open = True
         try:
             scheduler.run(pending)
@@ -319,29 +306,23 @@ class Build:
             )
         return pending
 
-    def _argument(self, plan: Plan) -> dict[str, Any]:
+    def _context(self, plan: Plan) -> BuildContext:
         """Return the argument of `open_work`. A recipe that came from a file is loaded from it again, others are pickled."""
-        recipe = None if self.file else plan.recipe
-        return {
-            "recipe_file": str(self.file.absolute()) if self.file else None,
-            "recipe_files": {name: str(path) for name, path in plan.recipe.file_paths().items()},
-            "recipe": recipe if recipe is None or worker_count(self.options) == 0 else _pickled(recipe),
-            "fingerprint": plan.fingerprint,
-            "out": str(self.layout.out if self.layout.at_store else self.layout.out.absolute()),
-            "scratch": str(self.layout.scratch) if self.layout.scratch else None,
-            "root": str(self.root.absolute()),
-            "kinds": dict(plan.kinds),
-            "files": list(plan.files),
-            "values": list(plan.values),
-            "classes": dict(plan.classes),
-            "versions": maker_versions(),
-            "train": plan.splits[0],
-            "run": self._run,
-            "mark": "",
-            "stop_at_reject": self.options.on_bad == "fail",
-            "hash": self.options.hash,
-            "witnesses": [(files, values) for _, files, values, *_ in plan.samples.first(_WITNESSES)],
-        }
+        source: Recipe | Path | bytes = plan.recipe
+        if self.file:
+            source = self.file.absolute()
+        elif worker_count(self.options):
+            source = _pickled(plan.recipe)
+        largest = max(plan.starts, key=lambda place: plan.size(*place))
+        return BuildContext(
+            source=source, fingerprint=plan.fingerprint, layout=self.layout.absolute(),
+            root=str(self.root.absolute()),
+            kinds=dict(plan.kinds), files=plan.files, values=plan.values, classes=dict(plan.classes),
+            versions=maker_versions(), train=plan.splits[0], run=self._run,
+            stop_at_reject=self.options.on_bad == "fail", hash=self.options.hash,
+            named=plan.recipe.file_paths(),
+            witnesses=[one[1:3] for one in plan.samples.samples(*largest)[:_WITNESSES]],
+        )  # fmt: skip
 
 
 def loaded_recipe(recipe: Recipe | str | os.PathLike[str]) -> tuple[Recipe, Path | None]:
@@ -403,7 +384,7 @@ def _summary(
     )
 
 
-def _pickled(recipe: Recipe) -> str:
+def _pickled(recipe: Recipe) -> bytes:
     way_out = "put the recipe into a file of its own and build from its path, or build with workers=0"
     try:
         pickled = pickle.dumps(recipe)
@@ -413,4 +394,4 @@ def _pickled(recipe: Recipe) -> str:
         raise RecipeError(
             f"the recipe holds a function of the script that was started, which no worker imports: {way_out}"
         )
-    return base64.b64encode(pickled).decode()
+    return pickled

@@ -62,14 +62,14 @@ class _Attempt:
     Attributes:
       task: The task.
       in_shard, alone: How often each sample (by position) took a worker down: in its shard, and when it was tried alone.
-      retry: The samples rejected by an earlier build that are tried again before the shard is built; else empty.
+      between: How often a worker ended between samples.
       item: The position of the sample that the worker makes now.
     """
 
     task: ShardTask
     in_shard: Counter[int] = field(default_factory=Counter)
     alone: Counter[int] = field(default_factory=Counter)
-    retry: tuple[int, ...] = ()
+    between: int = 0
     item: int = 0
 
 
@@ -82,23 +82,20 @@ class ShardScheduler:
     """
 
     def __init__(
-        self,
-        plan: Plan,
-        engine: Engine,
-        log_event: LogEvent,
-        on_progress: OnProgress | None,
-        on_built: OnBuilt,
+        self, plan: Plan, engine: Engine, log_event: LogEvent, on_progress: OnProgress | None, on_built: OnBuilt,
         started: float,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._plan, self._engine, self._log_event, self._started = plan, engine, log_event, started
-        self._on_progress = on_progress or (lambda progress: None)
+        self._on_progress, self._on_built = on_progress, on_built
         self._todo: deque[ShardState] = deque()
         self._running: dict[int, _Attempt] = {}
         self._numbers = count()
         self._outputs = 0
         self._reported = 0.0
-        self._totals = _Totals()
-        self._on_built = on_built
+        # Each shard counts once, however often it is built: the samples of all, and the rejects of those that are done.
+        self._expected: dict[tuple[str, int], int] = {}
+        self._rejects: dict[tuple[str, int], int] = {}
+        self._samples = self._samples_done = 0
         self.built: dict[tuple[str, int], ShardState] = {}
         self.nodes: dict[str, NodeProgress] = {}
 
@@ -107,7 +104,10 @@ class ShardScheduler:
         # The largest come first: the shards that are left at the end, when some workers have nothing to do, are then small.
         self._todo.extend(sorted(shards, key=lambda state: -state.samples))
         for state in shards:
-            self._totals.expect(state)
+            shard = state.split, state.shard
+            self._samples += state.samples if shard not in self._expected else 0
+            self._samples_done -= state.samples if self._rejects.pop(shard, None) is not None else 0
+            self._expected[shard] = state.samples
         self._fill()
         for event in self._engine.events():
             if isinstance(event, TaskProgress):
@@ -121,8 +121,9 @@ class ShardScheduler:
             elif isinstance(event, NodeNews):
                 self._note_node(event)
             self._fill()
-            self._report_progress()
-        self._on_progress(self._progress())
+            if time.monotonic() - self._reported > _PROGRESS_S:
+                self._report()
+        self._report()
 
     def _fill(self) -> None:
         """Give the engine shards for all workers that it has now."""
@@ -130,10 +131,7 @@ class ShardScheduler:
         while self._todo and len(self._running) < most_tasks:
             # The task is made only now: its list of samples is in memory.
             state = self._todo.popleft()
-            task = replace(self._plan.task(state.split, state.shard), expected=state.expected)
-            if state.retry:
-                task = replace(task, purpose="probe", positions=state.retry)
-            self._submit(_Attempt(task, retry=state.retry))
+            self._submit(_Attempt(replace(self._plan.task(state.split, state.shard), expected=state.expected)))
 
     def _submit(self, attempt: _Attempt, *, urgent: bool = False) -> None:
         number = next(self._numbers)
@@ -144,78 +142,54 @@ class ShardScheduler:
 
     def _done(self, attempt: _Attempt, result: Mapping[str, Any], node: str) -> None:
         task = attempt.task
-        if task.purpose == "probe":
-            self._build_again(attempt)
-        else:
-            if result["built"]:
-                self.built[task.split, task.shard] = ShardState(task.split, task.shard, len(task.samples), "")
-                self._on_built(task, result["bytes"])
-            what = "built" if result["built"] else "unchanged in content"
-            self._finish(task, what, result["rejects"], result["built"], result["seconds"], node)
-
-    def _finish(self, task: ShardTask, what: str, rejects: int, built: bool, seconds: float, node: str = "") -> None:
-        self._totals.finish(task, rejects)
-        text = f"{task.split} {task.shard} of {task.shards}: {what}, {len(task.samples)} samples, "
-        text += f"{rejects} rejected, {seconds:.2f} s"
+        if task.probe is not None:
+            self._build_rest(attempt, task.skip)
+            return
+        built, rejects, seconds = (result[name] for name in ("built", "rejects", "seconds"))
+        samples = len(task.samples)
+        if built:
+            self.built[task.split, task.shard] = ShardState(task.split, task.shard, samples, "")
+            self._on_built(task, result["bytes"])
+        self._rejects[task.split, task.shard] = rejects
+        self._samples_done += samples
+        what = "built" if built else "unchanged in content"
+        text = f"{task.split} {task.shard} of {task.shards}: {what}, {samples} samples, {rejects} rejected, {seconds:.2f} s"
         facts: dict[str, Any] = {"rejects": rejects, "built": built, "shard_seconds": seconds}
         if node:
-            facts["node"], text = node, f"{text}, by {node}"
-            self.nodes[node] = self.nodes[node].plus(len(task.samples), rejects)
-        self._log_event("shard", text, split=task.split, shard=task.shard, samples=len(task.samples), **facts)
+            facts["node"], text, before = node, f"{text}, by {node}", self.nodes[node]
+            self.nodes[node] = replace(
+                before, shards=before.shards + 1, samples=before.samples + samples, rejects=before.rejects + rejects
+            )
+        self._log_event("shard", text, split=task.split, shard=task.shard, samples=samples, **facts)
 
     def _crashed(self, attempt: _Attempt, event: TaskCrashed) -> None:
         task, item = attempt.task, event.item
         if item is None:
-            self._crashed_between_samples(attempt, event.reason)
+            attempt.between += 1
+            if attempt.between > _MOST_CRASHES:
+                raise BuildError(
+                    f"shard {task.shard} of {task.split!r}: {event.reason}, {attempt.between} times, at no sample; its output is "
+                    "above, or in the build's log"
+                )
+            self._submit(attempt, urgent=True)
             return
-        probe = task.purpose == "probe"
-        (attempt.alone if probe else attempt.in_shard)[item] += 1
-        self._log_crash(task, item, event, probe)
+        alone = task.probe is not None
+        (attempt.alone if alone else attempt.in_shard)[item] += 1
+        key, node = task.samples[item][0], {"node": event.node} if event.node else {}
+        text = f"{key}: {event.reason}{', tried alone' if alone else ''}{f', by {event.node}' if node else ''}"
+        facts = {"key": key, "reason": event.reason, "alone": alone, "split": task.split, "shard": task.shard, **node}
+        self._log_event("crash", text, **facts)
         most_alone = 2 if any(signal in event.reason for signal in _AMBIGUOUS) else 1
         if attempt.alone[item] < most_alone and attempt.in_shard[item] < _MOST_CRASHES:
-            self._probe(attempt, (item,) if not attempt.retry else _from(attempt, item))
-        elif attempt.retry:
-            self._blame_again(attempt, item, event.reason)
+            self._submit(replace(attempt, task=replace(task, probe=item)), urgent=True)
         else:
-            self._build_again(attempt, {item: event.reason})
+            self._build_rest(attempt, {**task.skip, item: event.reason})
 
-    def _crashed_between_samples(self, attempt: _Attempt, reason: str) -> None:
-        attempt.in_shard[-1] += 1
-        if attempt.in_shard[-1] > _MOST_CRASHES:
-            where = f"shard {attempt.task.shard} of {attempt.task.split!r}"
-            raise BuildError(
-                f"{where}: {reason}, {attempt.in_shard[-1]} times, at no sample; its output is above, or in the build's log"
-            )
-        self._submit(attempt, urgent=True)
-
-    def _blame_again(self, attempt: _Attempt, item: int, reason: str) -> None:
-        """A sample that an earlier build rejected failed again. If all of them did, the shard stays as it is."""
-        skip = {**attempt.task.skip, item: reason}
-        attempt = replace(attempt, task=replace(attempt.task, skip=skip))
-        rest = _from(attempt, item)[1:]
-        if rest:
-            self._probe(attempt, rest)
-        elif len(skip) == len(attempt.retry):
-            self._finish(attempt.task, "its rejects failed again", len(skip), False, 0.0)
-        else:
-            self._build_again(attempt)
-
-    def _probe(self, attempt: _Attempt, positions: tuple[int, ...]) -> None:
-        task = replace(attempt.task, purpose="probe", positions=positions)
-        self._submit(replace(attempt, task=task), urgent=True)
-
-    def _build_again(self, attempt: _Attempt, skip: Mapping[int, str] | None = None) -> None:
+    def _build_rest(self, attempt: _Attempt, skip: Mapping[int, str]) -> None:
         """Build the rest of the shard, without the samples to skip: what is finished of it is kept."""
-        task = replace(attempt.task, purpose="build", positions=(), skip={**attempt.task.skip, **(skip or {})})
-        self._submit(_Attempt(task, attempt.in_shard, attempt.alone), urgent=True)
+        self._submit(replace(attempt, task=replace(attempt.task, probe=None, skip=skip), item=0), urgent=True)
 
     # --- messages ----------------------------------------------------------------------------------------------------
-
-    def _log_crash(self, task: ShardTask, item: int, event: TaskCrashed, alone: bool) -> None:
-        key, reason = task.samples[item][0], event.reason
-        text = f"{key}: {reason}{', tried alone' if alone else ''}{f', by {event.node}' if event.node else ''}"
-        where = {"split": task.split, "shard": task.shard, **({"node": event.node} if event.node else {})}
-        self._log_event("crash", text, key=key, reason=reason, alone=alone, **where)
 
     def _log_output(self, event: WorkerOutput) -> None:
         """Log warnings of native decoders, with the sample that caused them."""
@@ -235,72 +209,31 @@ class ShardScheduler:
         # A node that takes no part any more costs time that nobody would notice otherwise.
         self._log_event("node" if news.state == "joined" else "warning", news.text, node=news.node, state=news.state)
 
-    def _report_progress(self) -> None:
-        """Report the progress unless that was just done: it takes time for each worker, and a cluster has hundreds."""
-        if time.monotonic() - self._reported > _PROGRESS_S:
-            self._on_progress(self._progress())
-            self._reported = time.monotonic()
-
-    def _progress(self) -> BuildProgress:
-        running = sum(attempt.item for attempt in self._running.values() if attempt.task.purpose == "build")
-        totals = self._totals
-        return BuildProgress(
-            samples_done=totals.samples_done + running,
-            samples=totals.samples,
-            shards_done=len(totals.rejects),
-            shards=len(totals.expected),
-            rejects=sum(totals.rejects.values()),
-            seconds=time.monotonic() - self._started,
-            workers=self._workers(),
-            nodes=tuple(self.nodes.values()),
+    def _report(self) -> None:
+        self._reported = time.monotonic()
+        if self._on_progress is None:
+            return
+        running = sum(attempt.item for attempt in self._running.values() if attempt.task.probe is None)
+        self._on_progress(
+            BuildProgress(
+                samples_done=self._samples_done + running,
+                samples=self._samples,
+                shards_done=len(self._rejects),
+                shards=len(self._expected),
+                rejects=sum(self._rejects.values()),
+                seconds=self._reported - self._started,
+                workers=tuple(map(self._worker, self._engine.workers())),
+                nodes=tuple(self.nodes.values()),
+            )
         )
 
-    def _workers(self) -> tuple[WorkerProgress, ...]:
-        states = []
-        for worker in self._engine.workers():
-            attempt = self._running.get(worker.task) if worker.task is not None else None
-            if attempt is None:
-                states.append(WorkerProgress(worker.process, None, None, None, 0.0, worker.node))
-                continue
-            task = attempt.task
-            key = task.samples[worker.item][0] if worker.item is not None else None
-            states.append(WorkerProgress(worker.process, task.split, task.shard, key, worker.seconds, worker.node))
-        return tuple(states)
-
-
-def _from(attempt: _Attempt, item: int) -> tuple[int, ...]:
-    """Return the samples to try again from this one on; a probe makes them in order, so those before it succeeded."""
-    return attempt.retry[attempt.retry.index(item) :]
-
-
-@dataclass
-class _Totals:
-    """Samples and shards of a run, each counted once, however often its shard is built.
-
-    Attributes:
-      expected: Number of samples of every shard to build.
-      rejects: Number of rejects of every shard that is done.
-    """
-
-    expected: dict[tuple[str, int], int] = field(default_factory=dict)
-    rejects: dict[tuple[str, int], int] = field(default_factory=dict)
-    samples: int = 0
-    samples_done: int = 0
-
-    def expect(self, state: ShardState) -> None:
-        shard = state.split, state.shard
-        if shard not in self.expected:
-            self.samples += state.samples
-        if self.rejects.pop(shard, None) is not None:
-            self.samples_done -= state.samples
-        self.expected[shard] = state.samples
-
-    def finish(self, task: ShardTask, rejects: int) -> None:
-        self.samples_done += len(task.samples)
-        self.rejects[task.split, task.shard] = rejects
-
-
-# --- disk space -----------------------------------------------------------------------------------------------------
+    def _worker(self, state: WorkerState) -> WorkerProgress:
+        attempt = self._running.get(state.task) if state.task is not None else None
+        if attempt is None:
+            return WorkerProgress(state.process, None, None, None, 0.0)
+        task = attempt.task
+        key = task.samples[state.item][0] if state.item is not None else None
+        return WorkerProgress(state.process, task.split, task.shard, key, state.seconds)
 
 
 class SpaceCheck:
@@ -315,7 +248,7 @@ class SpaceCheck:
         self._samples: Counter[str] = Counter()
         for state in waiting:
             self._samples[state.split] += state.samples
-        self._estimate = self._written = self._measured = 0
+        self._estimate = self._written = 0
         self._warned = False
 
     def finished(self, task: ShardTask, size: int) -> None:
@@ -324,23 +257,16 @@ class SpaceCheck:
             return
         self._estimate += size * samples // len(task.samples)
         self._written += size
-        self._measured += len(task.samples)
-        needed = self._estimate - self._written
+        more = f"about {units.size(self._estimate - self._written)} more"
         if self._layout.at_store:
-            self._log_event("space", f"about {units.size(needed)} more to write", estimate=self._estimate)
+            self._log_event("space", f"{more} to write", estimate=self._estimate)
             return
         free = free_bytes(self._layout.out)
-        self._log_event(
-            "space",
-            f"about {units.size(needed)} more to write, {units.size(free)} free",
-            estimate=self._estimate,
-            free=free,
-        )
-        if needed > free and not self._warned:
+        self._log_event("space", f"{more} to write, {units.size(free)} free", estimate=self._estimate, free=free)
+        if self._estimate - self._written > free and not self._warned:
             self._warned = True
             self._log_event(
                 "warning",
-                f"{self._layout.out}: about {units.size(needed)} more would be written, estimated from {self._measured} "
-                f"samples, and {units.size(free)} are free. If the disk becomes full, the build ends and the same command "
-                "continues it",
+                f"{self._layout.out}: {more} would be written, estimated from the first shards, and {units.size(free)} are free. "
+                "If the disk becomes full, the build ends and the same command continues it",
             )

@@ -130,32 +130,6 @@ def finish_build(
         return job.finish()
 
 
-def store_plan(
-    recipe: Recipe | str | os.PathLike[str],
-    out: str | os.PathLike[str],
-    data: str | os.PathLike[str] | None = None,
-    *,
-    options: BuildOptions | None = None,
-    on_event: OnEvent | None = None,
-) -> int:
-    """Store what the parts of a build have to agree on, in the place of an older plan, and build nothing.
-
-    It is needed only to begin anew with another recipe, other versions or other raw files before `finish_build` has run. Without
-    it the first part stores the plan.
-
-    Args:
-      recipe, out, data, options, on_event: As in `build`.
-
-    Returns:
-      The number of shards of the plan.
-
-    Raises:
-      BuildError: As in `build`; for example a part is running.
-    """
-    with _job(recipe, out, data, options, None, on_event, workers=False) as job:
-        return job.store_plan()
-
-
 def build_shards(
     recipe: Recipe | str | os.PathLike[str], out: str | os.PathLike[str], data: str | os.PathLike[str],
     counts: Mapping[str, int], places: Iterable[tuple[str, int]], workers: int | None = None,
@@ -251,7 +225,7 @@ def _engine(options: BuildOptions, cluster: Ray | None) -> Engine:
             raise BuildError(f"engine is None or tfprep.engines.Ray(...), not {cluster!r}")
         if not workers:
             raise BuildError("workers=0 builds in this process; on a cluster each node needs at least 1 worker")
-        from tfprep.builder.workers.cluster import RayNodes
+        from tfprep.builder.cluster import RayNodes
 
         return RayNodes(ENTRY, cluster, workers=options.workers, item_timeout_s=options.item_timeout_s)
     if not workers:

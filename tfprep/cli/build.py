@@ -93,9 +93,6 @@ _QUIET_S = 2.0
 )
 @click.option("--finish", is_flag=True, help="Publish what the parts built; missing shards are an error.")
 @click.option(
-    "--plan", "new_plan", is_flag=True, help="Only store the plan that all parts follow, in the place of an older one."
-)
-@click.option(
     "--dry-run",
     "--explain",
     "dry_run",
@@ -115,7 +112,7 @@ _QUIET_S = 2.0
 def command(
     recipe: Path, out: str, data: str | None, workers: int | None, limit: int | None,
     on_bad: Literal["skip", "fail"], max_bad: float, sample_timeout: float, replace: bool, hash: bool,
-    reshard: bool, engine: str, address: str | None, part: str | None, finish: bool, new_plan: bool, dry_run: bool,
+    reshard: bool, engine: str, address: str | None, part: str | None, finish: bool, dry_run: bool,
     as_json: bool, scratch: Path | None, show_workers: bool, quiet: bool,
 ) -> None:  # fmt: skip
     """Build the dataset that the Python file RECIPE defines.
@@ -125,23 +122,16 @@ def command(
 
     Many machines share one build with --part, and one of them publishes it with --finish.
     """
-    from tfprep.builder import BuildOptions, build, build_part, finish_build, store_plan
+    from tfprep.builder import BuildOptions, build, build_part, finish_build
 
     data = data or None
-    chosen = _chosen_part(part, finish, new_plan, dry_run)
-    cluster = _cluster(engine, address, part is not None or finish or new_plan or dry_run)
+    chosen = _chosen_part(part, finish, dry_run)
+    cluster = _cluster(engine, address, part is not None or finish or dry_run)
     if dry_run:
         _dry_run(recipe, out, data, {"limit": limit, "replace": replace, "reshard": reshard, "part": chosen}, as_json)
         return
     options = BuildOptions(workers, limit, on_bad, max_bad, sample_timeout, replace, hash, reshard, scratch)
     report = _report_json if as_json else _report_warning
-    if new_plan:
-        shards = store_plan(recipe, out, data, options=options, on_event=report)
-        if as_json:
-            text.print_json({"out": out, "shards": shards})
-        elif not quiet:
-            text.echo(f"{out}: stored the plan of {text.number(shards, 'shard')}, which all parts follow.")
-        return
     summary: BuildSummary | PartSummary
     # The standard output is the summary's. Recipes may print, and so does Ray when a node dies, whatever it is told.
     with BuildBar(quiet or as_json, show_workers) as bar, redirect_stdout(sys.stderr):
@@ -165,13 +155,11 @@ def command(
         text.echo(_part_text(summary) if chosen is not None else _summary_text(summary, finish))
 
 
-def _chosen_part(part: str | None, finish: bool, new_plan: bool, dry_run: bool) -> Part | None:
+def _chosen_part(part: str | None, finish: bool, dry_run: bool) -> Part | None:
     from tfprep.builder.options import parse_part
 
-    if (part is not None) + finish + new_plan > 1 or (dry_run and (finish or new_plan)):
-        raise click.UsageError(
-            "--part, --finish and --plan are steps of their own; give one of them (--dry-run: --part alone)"
-        )
+    if finish and (part is not None or dry_run):
+        raise click.UsageError("--finish is a step of its own, without --part and --dry-run")
     try:
         return None if part is None else parse_part(part)
     except BuildError as error:
@@ -184,9 +172,7 @@ def _cluster(engine: str, address: str | None, other_step: bool) -> Ray | None:
     if engine == "local" and address is not None:
         raise click.UsageError("--address belongs to --engine ray")
     if engine == "ray" and other_step:
-        raise click.UsageError(
-            "--engine ray builds everything and publishes; --part, --finish, --plan and --dry-run do not"
-        )
+        raise click.UsageError("--engine ray builds everything and publishes; --part, --finish and --dry-run do not")
     return None if engine == "local" else Ray(address or "auto")
 
 
@@ -336,14 +322,12 @@ class BuildBar:
 
 
 def _node(node: NodeProgress, progress: BuildProgress) -> str:
-    busy = sum(worker.node == node.node and worker.shard is not None for worker in progress.workers)
     rate = node.samples / progress.seconds if progress.seconds else 0.0
-    state = f"{busy} workers busy" if node.state == "joined" else node.state
-    return f"  {node.node}: {state}, {node.shards} shards, {node.samples:,} images, {rate:,.0f} images/s"
+    return f"  {node.node}: {node.state}, {node.shards} shards, {node.samples:,} images, {rate:,.0f} images/s"
 
 
 def _worker(worker: WorkerProgress) -> str:
-    process = f"{worker.node} process {worker.process}" if worker.node else f"process {worker.process}"
+    process = f"process {worker.process}"
     if worker.shard is None:
         return f"  {process}: idle"
     item = f"{worker.key}, for {text.duration(worker.seconds)}" if worker.key is not None else "finishing"

@@ -30,11 +30,6 @@ if TYPE_CHECKING:
     help="features.json of TensorFlow Datasets, or a JSON file with kind, dtype, shape and classes by feature. "
     "[default: features.json beside the shards, if there is one]",
 )
-@click.option(
-    "--copy",
-    metavar="FOLDER",
-    help="Write the shards without compression to FOLDER, and index the copies: for GZIP and ZLIB.",
-)
 @click.option("--verify", is_flag=True, help="Compare the checksum of every record.")
 @click.option(
     "--on-bad",
@@ -54,11 +49,11 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 @click.option("--quiet", is_flag=True, help="Print errors alone.")
 def command(
-    source: str, split: str | None, out: str | None, features: Path | None, copy: str | None,
+    source: str, split: str | None, out: str | None, features: Path | None,
     verify: bool, on_bad: str, key: str | None,
     require: tuple[str, ...], ignore: tuple[str, ...], workers: int | None, as_json: bool, quiet: bool,
 ) -> None:  # fmt: skip
-    """Index TFRecords that tfprep did not write, so that `tfprep.open` opens them as a dataset; nothing is copied without --copy.
+    """Index TFRecords that tfprep did not write, so that `tfprep.open` opens them as a dataset; nothing is copied.
 
     SOURCE is a path or URL with wildcards, in quotes (`DIR/train-*.tfrecord`), or a directory of TensorFlow Datasets. The
     same command again reads only shards that are new or have changed.
@@ -68,7 +63,7 @@ def command(
     options = IndexOptions(verify, on_bad, key, require, ignore, workers)
     began = time.perf_counter()
     with text.progress("B", quiet=quiet or as_json, unit_scale=True) as on_bytes:
-        report = index_tfrecords(source, split, out, features=features, copy=copy, options=options, on_bytes=on_bytes)
+        report = index_tfrecords(source, split, out, features=features, options=options, on_bytes=on_bytes)
     seconds = time.perf_counter() - began
     if as_json:
         text.print_json(_plain(report, seconds))

@@ -22,14 +22,14 @@ _KEYS_SHOWN = 10
 @click.command("repair")
 @click.argument("folder", callback=lambda _context, _parameter, folder: _local(folder))
 @click.argument("recipe", type=PATH, required=False)
-@click.option("--data", type=PATH, help="Folder of the raw files. [default: that of the last build]")
+@click.option("--data", type=PATH, help="Folder of the raw files. [default: as for tfprep build]")
 @click.option("--workers", type=click.IntRange(0), help="Number of worker processes, as for tfprep build.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def command(folder: Path, recipe: Path | None, data: Path | None, workers: int | None, as_json: bool) -> int:
     """Mend the damaged and missing files of the dataset in FOLDER; leave all others alone.
 
-    Shards are built again from the raw files with RECIPE, the file that the dataset was built with (by default the one that the
-    last build in FOLDER noted), and take their place only if they have the same bytes as before.
+    Shards are built again from the raw files with RECIPE, the file that the dataset was built with, and take their place only if
+    they have the same bytes as before. Without RECIPE, what follows from other files is mended.
 
     Exit status 1: something could not be mended; it is named.
     """

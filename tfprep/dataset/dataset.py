@@ -17,9 +17,18 @@ from tfprep.codecs import Codec, Columns, Scalar, Texts, from_description
 from tfprep.dataset.imported.shards import check_shards, path_below, root_of
 from tfprep.dataset.index import read_index
 from tfprep.dataset.locations import Locations
-from tfprep.dataset.manifest import BESIDE, MANIFEST, FieldInfo, FileInfo, Manifest, SplitInfo, crc32c_of
+from tfprep.dataset.manifest import (
+    BESIDE,
+    MANIFEST,
+    MOST_BYTES,
+    FieldInfo,
+    FileInfo,
+    Manifest,
+    SplitInfo,
+    crc32c_of,
+    parse_manifest,
+)
 from tfprep.dataset.names import PRIVATE
-from tfprep.dataset.parse import MOST_BYTES, parse_manifest
 from tfprep.errors import DatasetError, DatasetReplacedError, RecordError, SampleError, StorageError
 from tfprep.fields import FieldSpec
 from tfprep.records import Frame, decode, read_record
@@ -255,15 +264,8 @@ class Dataset:
         feature, codec = self.feature(name), self.codecs[name]
         if feature not in features and self.manifest.imported is None:
             raise SampleError(f"the record has no field {name!r}, which {MANIFEST} names")
-        if isinstance(codec, Columns):
-            return codec.decode(features, info.spec)
-        value = features.get(feature, [])  # other tools leave a feature out where it has no values
-        if not isinstance(codec, Scalar | Texts):
-            if len(value) != 1:
-                raise SampleError(f"the record has {len(value)} values of {feature!r}, expected one")
-            value = value[0]
-        shape = features.get(f"{feature}/shape")
-        return codec.decode(value, info.spec, None if shape is None else tuple(map(int, shape)))
+        value, shape = feature_value(codec, features, feature)
+        return codec.decode(value, info.spec, shape)
 
     @contextmanager
     def _watch_for_another_build(self) -> Iterator[None]:
@@ -323,6 +325,25 @@ class Dataset:
     def _checked_index(self) -> dict[str, object]:
         """The state of the index's file when it was compared last."""
         return {}
+
+
+def feature_value(codec: Codec, features: Mapping[str, Any], name: str) -> tuple[Any, tuple[int, ...] | None]:
+    """Return a field's value in a record as its codec takes it, and the shape if the record holds one. Raises SampleError.
+
+    Args:
+        codec: The field's codec.
+        features: The features of the record.
+        name: The name of the field's feature.
+    """
+    if isinstance(codec, Columns):
+        return features, None
+    value = features.get(name, [])  # other tools leave a feature out where it has no values
+    if not isinstance(codec, Scalar | Texts):
+        if len(value) != 1:
+            raise SampleError(f"the record has {len(value)} values of {name!r}, expected one")
+        value = value[0]
+    shape = features.get(f"{name}/shape")
+    return value, None if shape is None else tuple(map(int, shape))
 
 
 def open_dataset(path: PathOrUrl) -> Dataset:

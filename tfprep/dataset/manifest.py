@@ -1,24 +1,36 @@
-"""`tfprep.json`: what a dataset is, as plain JSON that reading never executes. `tfprep.dataset.parse` reads and checks it.
+"""`tfprep.json`: what a dataset is, as plain JSON that reading never executes.
 
 The file ends with the SHA-256 of all bytes before it, in one exact form (`seal`), so that a change of any byte is found.
+
+A dataset may come from a stranger. The parser checks every entry for its type and range, so that code which uses a `Manifest` may
+trust it: names are plain names inside the dataset's folder, counts fit into 63 bits, numbers are finite, every variant has as
+many shards and records as variant 0, codecs are known and can hold their fields. Each error names the file, the entry and the
+rule.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+import itertools
+import json
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 import google_crc32c
+import numpy as np
 
-from tfprep.dataset.names import INDEX, LOCATIONS, check_file_name
-from tfprep.errors import DatasetError
-from tfprep.fields import FieldSpec
-from tfprep.plain_json import indented
+from tfprep.codecs import from_description
+from tfprep.dataset.names import INDEX, LOCATIONS, check_file_name, check_name
+from tfprep.errors import DatasetError, RecipeError
+from tfprep.fields import FieldSpec, field_name_fault
+from tfprep.plain_json import WrongJsonError, from_json, indented, plain_leaf, wrong
 from tfprep.records.framing import FRAME_BYTES
 from tfprep.storage.urls import open_file
+from tfprep.units import printable
 
 FORMAT_VERSION = 2
 MANIFEST = "tfprep.json"
@@ -201,6 +213,221 @@ def is_sealed(content: bytes) -> bool:
 
 def _ending(text: bytes) -> str:
     return f',\n "sha256": "{hashlib.sha256(text).hexdigest()}"\n}}\n'
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+
+
+MOST_BYTES = 128 << 20
+"""Half a million shard files need as much; JSON takes about ten times its size in memory."""
+_MOST_DEPTH = 64
+_MOST_DIMENSIONS = 8
+_MOST_VALUE_BYTES = (
+    1 << 31
+)  # images.py decodes up to 0.5 GB; a stack of float64 maps of such an image takes four times that
+_MOST_COUNT = 2**63 - 1
+_SHOWN_CHARACTERS = 60
+_MOST_REASON = 300
+_SHA256 = re.compile(r"[0-9a-f]{64}\Z")
+_AROUND = ("format_version", "sha256")
+"""Entries that are of the file and not of the dataset."""
+
+
+def parse_manifest(content: bytes, path: Path, *, sealed: bool = True) -> Manifest:
+    """Check the content of `tfprep.json` and return what it says.
+
+    Args:
+        content: The bytes of the file.
+        path: The file, for messages.
+        sealed: Whether a wrong checksum of the file itself is an error.
+
+    Raises:
+        DatasetError: It is damaged, was written by another version, or breaks a rule of the format.
+    """
+    if len(content) > MOST_BYTES:
+        raise DatasetError(f"{path} has {len(content)} bytes; a manifest has at most {MOST_BYTES}")
+    try:
+        raw = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise DatasetError(f"{path} is damaged ({error}); run the build again, it writes it anew") from error
+    is_object = isinstance(raw, dict)
+    _check_version(raw.get("format_version") if is_object else None, path)
+    is_imported = is_object and "imported" in raw
+    way_out = "delete it, then run tfprep index again" if is_imported else "run the build again, it writes it anew"
+    if sealed and not is_sealed(content):
+        raise DatasetError(f"{path} {NOT_SEALED}; {way_out}")
+    try:
+        manifest = from_json(Manifest, {n: v for n, v in raw.items() if n not in _AROUND} if is_object else raw, _leaf)
+        _check(manifest)
+    except (WrongJsonError, DatasetError) as error:
+        raise DatasetError(f"{path} is damaged: {printable(str(error))[:_MOST_REASON]}; {way_out}") from error
+    return manifest
+
+
+def _check_version(version: Any, path: Path) -> None:
+    if not isinstance(version, int) or isinstance(version, bool) or version != FORMAT_VERSION:
+        newer = isinstance(version, int) and version > FORMAT_VERSION
+        advice = "upgrade tfprep" if newer else "build it again with this version"
+        raise DatasetError(
+            f"{path}: format version {printable(repr(version))[:_SHOWN_CHARACTERS]}, this tfprep reads {FORMAT_VERSION}; {advice}"
+        )
+
+
+def _leaf(kind: type) -> Callable[[Any], Any]:
+    """Return the check of a text or number of a manifest, for `from_json`."""
+    return _LEAVES.get(kind) or plain_leaf(kind)
+
+
+def _count(value: Any) -> int:
+    if type(value) is not int or not 0 <= value <= _MOST_COUNT:
+        raise wrong("is a whole number from 0 on", value)
+    return value
+
+
+def _number(value: Any) -> float:
+    if type(value) not in (int, float) or not math.isfinite(value):
+        raise wrong("is a finite number", value)
+    return float(value)
+
+
+def _text(value: Any) -> str:
+    """A text; names of files that are not UTF-8 come as half surrogates, what no file name gives is refused."""
+    if type(value) is not str:
+        raise wrong("is text", value)
+    try:
+        value.isascii() or value.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        raise wrong("is text that can be written as UTF-8", value) from None
+    return value
+
+
+_LEAVES: Mapping[type, Callable[[Any], Any]] = {int: _count, float: _number, str: _text}
+
+
+# --- rules between entries --------------------------------------------------------------------------------------------
+
+
+def _check(manifest: Manifest) -> None:
+    """Check what the types of the entries do not say. Raises DatasetError or WrongJsonError."""
+    check_name("the name of a dataset", manifest.name)
+    if not manifest.fields or not manifest.splits:
+        raise DatasetError("there is at least one field and one split")
+    _check_plain(manifest.recipe, "recipe")
+    # Loaders look up derived inputs and stacks in the recipe.
+    for name, kind in (("derive", Mapping[str, Mapping[str, Any]]), ("stack", Mapping[str, tuple[str, ...]])):
+        if name in manifest.recipe:
+            try:
+                from_json(kind, manifest.recipe[name], _leaf)
+            except WrongJsonError as error:
+                raise error.below(f"recipe.{name}") from None
+    for name, info in manifest.fields.items():
+        _check_field(name, info)
+    for name, split in manifest.splits.items():
+        _check_split(name, split, manifest)
+    _check_files(manifest)
+    _check_counts(manifest)
+
+
+def _check_plain(value: Any, way: str) -> None:
+    """Walk through plain JSON without recursion: finite numbers, bounded depth."""
+    waiting: list[tuple[Any, int]] = [(value, 0)]
+    while waiting:
+        value, depth = waiting.pop()
+        if depth > _MOST_DEPTH:
+            raise DatasetError(f"{way} is nested more than {_MOST_DEPTH} deep")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise DatasetError(f"{way} holds {value}; its numbers are finite")
+        if isinstance(value, str):
+            _text(value)
+        elif isinstance(value, dict):
+            waiting += [(inner, depth + 1) for pair in value.items() for inner in pair]
+        elif isinstance(value, list):
+            waiting += [(inner, depth + 1) for inner in value]
+
+
+def _check_field(name: str, info: FieldInfo) -> None:
+    way = f"fields.{printable(name)[:_SHOWN_CHARACTERS]}"
+    if fault := field_name_fault(name):
+        raise DatasetError(f"{way}: {fault}")
+    _check_plain(info.codec, f"{way}.codec")
+    _check_array(info.spec, f"{way}.spec")
+    try:
+        from_description(info.codec).check(name, info.spec.kind)
+    except (RecipeError, TypeError, ValueError) as error:
+        raise DatasetError(f"{way}.codec is not one that tfprep writes: {printable(str(error))}") from error
+
+
+def _check_array(spec: FieldSpec, way: str) -> None:
+    dtype, is_text = spec.dtype, spec.dtype == "string"
+    if is_text != (spec.kind == "text"):
+        raise wrong("is 'string' for text and for nothing else", dtype).below(f"{way}.dtype")
+    try:
+        item_bytes = 1 if is_text else np.dtype(dtype).itemsize
+    except TypeError:
+        raise wrong("is a type of NumPy's", dtype).below(f"{way}.dtype") from None
+    if not is_text and (np.dtype(dtype).kind not in "biufc" or np.dtype(dtype).name != dtype):
+        raise wrong("is the plain name of a type of numbers", dtype).below(f"{way}.dtype")
+    if len(spec.shape) > _MOST_DIMENSIONS:
+        raise wrong(f"has at most {_MOST_DIMENSIONS} dimensions", list(spec.shape)).below(f"{way}.shape")
+    if math.prod(size for size in spec.shape if size is not None) * item_bytes > _MOST_VALUE_BYTES:
+        raise DatasetError(f"{way}.shape is that of a value of more than {_MOST_VALUE_BYTES} bytes")
+
+
+def _check_split(name: str, split: SplitInfo, manifest: Manifest) -> None:
+    check_name("the name of a split", name)
+    if not split.files or not split.files[0]:
+        raise DatasetError(f"splits.{name}.files names no shard")
+    counts = [len(shards) for shards in split.files]
+    if [len(crcs) for crcs in split.rows_crc32c] != counts:
+        raise DatasetError(f"splits.{name}.rows_crc32c has not one number for each shard of each variant")
+    if manifest.imported is None:
+        for file in itertools.chain.from_iterable(split.files):
+            if not _SHA256.match(file.sha256):
+                raise _no_sha256(file.name, file.sha256)
+    if manifest.imported is not None:
+        if [len(manifest.imported.versions.get(name, ()))] != counts:
+            raise DatasetError(f"imported.versions has not one text for each shard of {name}, which has one variant")
+        if name not in manifest.imported.commands:
+            raise DatasetError(f"imported.commands.{name} is missing")
+
+
+def _no_sha256(name: str, value: str) -> WrongJsonError:
+    return wrong("is a SHA-256 of 64 hexadecimal digits", value).below(f"{name}: sha256")
+
+
+def _check_files(manifest: Manifest) -> None:
+    for name in (manifest.index, manifest.locations):
+        if name not in manifest.files:
+            raise DatasetError(f"files does not name {name}")
+    for name, digest in manifest.files.items():
+        check_file_name(name)
+        if not _SHA256.match(digest.sha256):
+            raise _no_sha256(name, digest.sha256)
+    names = [file.name for file in manifest.shard_files()]
+    if len(set(names)) < len(names) or set(names) & manifest.files.keys():
+        raise DatasetError("splits names a file twice")
+    if manifest.imported is not None and manifest.imported.features.keys() != manifest.fields.keys():
+        raise DatasetError("imported.features has not one name for each field")
+
+
+def _check_counts(manifest: Manifest) -> None:
+    for name, counts in manifest.class_counts.items():
+        if name not in manifest.fields or name not in manifest.classes:
+            raise DatasetError(f"class_counts.{name} is of no field with classes")
+        if not counts.keys() <= manifest.splits.keys():
+            raise DatasetError(f"class_counts.{name} names a split that is not there")
+        if any(len(of_split) != len(manifest.classes[name]) for of_split in counts.values()):
+            raise DatasetError(
+                f"class_counts.{name} has not one count for each of {len(manifest.classes[name])} classes"
+            )
+    for name, statistics in manifest.statistics.items():
+        if len(statistics.mean) != len(statistics.std) or not statistics.mean or min(statistics.std) < 0:
+            raise DatasetError(
+                f"statistics.{name}: mean and std have one number each a channel, and std is not negative"
+            )
+        shape = manifest.fields[name].spec.shape if name in manifest.fields else ()
+        if len(shape) != 3 or shape[2] not in (None, len(statistics.mean)):
+            raise DatasetError(f"statistics.{name} has not one mean a channel of an image field")
 
 
 # --- digests of files --------------------------------------------------------------------------------------------------

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tfprep import images
-from tfprep.codecs import Columns, Raw, Scalar, Texts, from_description
-from tfprep.dataset.dataset import Dataset, open_dataset
+from tfprep.codecs import Raw, from_description
+from tfprep.dataset.dataset import Dataset, feature_value, open_dataset
 from tfprep.errors import RecipeError, SampleError, SourceError
 from tfprep.fields import KINDS, RASTER_KINDS, FieldSpec, Kind, Size
 from tfprep.records import decode
@@ -140,14 +140,5 @@ class StoredField:
         """The feature as the codec takes it, and the shape where the record holds one."""
         if masked_crc(raw[_RECORD]) != raw[_CRC]:
             raise SampleError("the record is damaged, or another one than the index describes (its checksum differs)")
-        codec, _, name = self._stored(raw)
-        features = decode(raw[_RECORD])
-        if isinstance(codec, Columns):
-            return features, None
-        value: Any = features.get(name, [])
-        shape = features.get(f"{name}/shape")
-        if not isinstance(codec, Scalar | Texts):
-            if len(value) != 1:
-                raise SampleError(f"the record has {len(value)} values of {name!r}, expected one")
-            value = value[0]
-        return value, None if shape is None else tuple(map(int, shape))
+        codec, _, feature = self._stored(raw)
+        return feature_value(codec, decode(raw[_RECORD]), feature)

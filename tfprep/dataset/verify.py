@@ -18,8 +18,16 @@ from tfprep.codecs import Columns, Scalar, Texts
 from tfprep.dataset.arrow import numpy_column
 from tfprep.dataset.dataset import Dataset, load_manifest, manifest_folder
 from tfprep.dataset.index import read_index
-from tfprep.dataset.manifest import MANIFEST, NOT_SEALED, FileInfo, Manifest, digest_of, is_sealed, sha256_of
-from tfprep.dataset.parse import parse_manifest
+from tfprep.dataset.manifest import (
+    MANIFEST,
+    NOT_SEALED,
+    FileInfo,
+    Manifest,
+    digest_of,
+    is_sealed,
+    parse_manifest,
+    sha256_of,
+)
 from tfprep.errors import DatasetError, TfprepError
 from tfprep.fields import RASTER_KINDS
 from tfprep.records import Frame, format_index, read_record

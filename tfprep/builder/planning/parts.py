@@ -5,7 +5,6 @@ stores what its plan rests on, and every other one compares its own with that an
 libraries, another copy of the recipe or other raw files would make a dataset that no single build makes.
 
 `.tfprep/parts/plan.json` holds recipe, versions, shards and, by split, the number of samples and the sum of their digests.
-`.tfprep/parts/samples.bin` holds the hash and the digest of each sample (16 bytes). It only serves to name what differs.
 """
 
 from __future__ import annotations
@@ -24,10 +23,8 @@ from tfprep.builder.options import BuildOptions, Part
 from tfprep.builder.planning.plan import Plan, building_versions, differing_listings
 from tfprep.builder.planning.state import CRASHED, UNREAD, ShardState, explain
 from tfprep.errors import BuildError, ObjectChangedError
-from tfprep.fields import Array
 from tfprep.plain_json import from_json
 from tfprep.recipe.changes import what_changed
-from tfprep.storage.local import temporary_path, writing
 from tfprep.storage.store import open_store
 from tfprep.storage.urls import read_content, remove_file
 
@@ -97,15 +94,7 @@ def agree(plan: Plan, layout: Layout, part: Part, options: BuildOptions) -> None
 def store_common_plan(plan: Plan, layout: Layout, options: BuildOptions, part: Part | None = None) -> None:
     """Store what the plan rests on. Raises ObjectChangedError if there is one already."""
     content = json.dumps({"format": _FORMAT, **asdict(common_plan(plan, options, part))}).encode()
-    store, samples = open_store(layout.parts), temporary_path(layout.here / layout.part_samples.name, "plan")
-    store.replace(layout.part_plan.name, content, None)
-    try:
-        with writing(samples), samples.open("wb") as file:
-            for rows in plan.samples.blocks():
-                file.write(np.stack([rows["hash"], rows["digest"]], axis=1).tobytes())
-        store.write(layout.part_samples.name, samples)
-    finally:
-        samples.unlink(missing_ok=True)
+    open_store(layout.parts).replace(layout.part_plan.name, content, None)
 
 
 def read_common_plan(layout: Layout) -> CommonPlan | None:
@@ -127,25 +116,24 @@ def read_common_plan(layout: Layout) -> CommonPlan | None:
 def forget_common_plan(layout: Layout) -> None:
     """Remove what the parts agreed on; the caller has the folder's lock."""
     remove_file(layout.part_plan)
-    remove_file(layout.part_samples)
 
 
 def check_common_plan(plan: Plan, layout: Layout, stored: CommonPlan, options: BuildOptions) -> None:
     """Raise BuildError if the plan differs from what the parts agreed on; the message says in what."""
-    differences = list(_differences(stored, common_plan(plan, options), plan, layout))
+    differences = list(_differences(stored, common_plan(plan, options)))
     if differences:
         more = f"; and {len(differences) - _NAMED} more" if len(differences) > _NAMED else ""
         raise BuildError(
             f"{layout.out}: this part would not build the same dataset as the others. {'; '.join(differences[:_NAMED])}{more}. "
-            f"The others follow the plan stored {stored.stored}. Make this machine like that one, or, if the plan is out of "
-            f"date, {_RENEW}"
+            f"The others follow the plan {layout.part_plan}, stored {stored.stored}. Make this machine like that one, or, if the "
+            f"plan is out of date, {_RENEW}"
         )
 
 
-_RENEW = "store it anew: wait until no part runs, then run `tfprep build RECIPE --out OUT --plan` and all parts again"
+_RENEW = "remove it while no part runs, then run all parts again"
 
 
-def _differences(stored: CommonPlan, new: CommonPlan, plan: Plan, layout: Layout) -> Iterator[str]:
+def _differences(stored: CommonPlan, new: CommonPlan) -> Iterator[str]:
     there, here = ({**common.versions, **common.options} for common in (stored, new))
     for name in {**there, **here}:
         if there.get(name) != here.get(name):
@@ -155,7 +143,7 @@ def _differences(stored: CommonPlan, new: CommonPlan, plan: Plan, layout: Layout
         return
     yield from dict.fromkeys(_recipe_differences(stored, new))
     if (stored.samples, stored.listing) != (new.samples, new.listing):
-        yield f"other raw files: {_sample_differences(plan, layout)}"
+        yield f"other raw files: {_sample_differences(stored, new)}"
     elif stored.shards != new.shards:
         yield f"the numbers of shards are {new.shards} here and {stored.shards} there"
 
@@ -170,34 +158,17 @@ def _recipe_differences(stored: CommonPlan, new: CommonPlan) -> Iterator[str]:
             yield "another recipe"
 
 
-# --- which samples differ ---------------------------------------------------------------------------------------------
-
-
-def _sample_differences(plan: Plan, layout: Layout) -> str:
-    """Return how many samples are changed, missing or new here, with some of their keys."""
-    try:
-        stored = np.frombuffer(read_content(layout.part_samples), "<u8").reshape(-1, 2)
-    except (OSError, ValueError):
-        return "the listing differs"
-    stored = stored[np.argsort(stored[:, 0], kind="stable")]
-    rows = np.concatenate(list(plan.samples.blocks()))
-    places = np.minimum(np.searchsorted(stored[:, 0], rows["hash"]), max(0, len(stored) - 1))
-    known = stored[places, 0] == rows["hash"] if len(stored) else np.zeros(len(rows), bool)
-    changed = np.flatnonzero(known)
-    changed = changed[stored[places[changed], 1] != rows["digest"][changed]]
-    missing = len(stored) - int(known.sum())
-    texts = (
-        f"{_named(plan, rows[changed], 'differ')} in size, time, values or split" if len(changed) else "",
-        f"{missing} missing here" if missing else "",
-        _named(plan, rows[~known], "only here") if not known.all() else "",
-    )
-    hint = "; copy raw files with their times: cp -p, rsync -a" if len(changed) else ""
-    return ", ".join(text for text in texts if text) + hint
-
-
-def _named(plan: Plan, rows: Array, what: str) -> str:
-    keys = ", ".join(repr(plan.samples.key(row)) for row in rows[:_NAMED])
-    return f"{len(rows)} {what} ({keys}{', ...' if len(rows) > _NAMED else ''})"
+def _sample_differences(stored: CommonPlan, new: CommonPlan) -> str:
+    """Return in which splits the samples differ; `tfprep build --explain` names them, once a part has built its shards."""
+    counts = [
+        f"{split} has {new.samples.get(split, 0)} samples here and {stored.samples.get(split, 0)} there"
+        for split in new.samples
+        if new.samples.get(split) != stored.samples.get(split)
+    ]
+    if counts:
+        return ", ".join(counts)
+    splits = ", ".join(split for split in new.listing if new.listing[split] != stored.listing.get(split))
+    return f"samples of {splits} differ in key, size, time or values; copy raw files with their times: cp -p, rsync -a"
 
 
 # --- what is missing at the end ---------------------------------------------------------------------------------------

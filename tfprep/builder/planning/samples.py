@@ -219,17 +219,10 @@ class ArrangedSamples:
         """Return what the task of a shard holds of its samples."""
         return [_sample(self.texts, row) for row in self.rows(split, shard)]
 
-    def first(self, count: int) -> list[Sample]:
-        """Return the first `count` samples."""
-        return [_sample(self.texts, row) for row in self.numbers.rows(0, min(len(self), count))]
-
     def blocks(self) -> Iterator[Array]:
         """Yield all rows in order, some at a time."""
         for start in range(0, len(self), BLOCK):
             yield self.numbers.rows(start, min(len(self), start + BLOCK))
-
-    def key(self, row: Any) -> str:
-        return self.texts.read(int(row["offset"]), int(row["lengths"][0])).decode()
 
 
 def arrange(table: SampleTable, shards: Mapping[str, int], folder: Path | None = None) -> ArrangedSamples:

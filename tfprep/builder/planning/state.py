@@ -35,8 +35,6 @@ class ShardState:
       samples: Number of samples in the plan.
       why: Why the shard must be built; empty if it is up to date.
       changed, added, removed: Number of samples that differ from those of the receipt.
-      retry: Positions of the samples that crashed or took too long, if nothing else is to be done: the shard is built again
-        only if one of them now succeeds.
       expected: The form that each of these fields is to have, where records of the dataset differ.
     """
 
@@ -47,7 +45,6 @@ class ShardState:
     changed: int = 0
     added: int = 0
     removed: int = 0
-    retry: tuple[int, ...] = ()
     expected: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -124,9 +121,8 @@ def _worth_another_try(state: ShardState, plan: Plan, receipt: Receipt) -> Shard
     missing = {key for key, _, _, stat, _ in task.samples if "Error" in stat}
     if any(reject.stage == "read" and reject.key not in missing for reject in receipt.rejects):
         return _because(state, UNREAD)
-    crashed = {reject.key for reject in receipt.rejects if reject.stage == "process"}
-    retry = tuple(position for position, (key, *_) in enumerate(task.samples) if key in crashed)
-    return ShardState(state.split, state.shard, state.samples, CRASHED, retry=retry) if retry else state
+    crashed = any(reject.stage == "process" for reject in receipt.rejects)
+    return _because(state, CRASHED) if crashed else state
 
 
 def _newer(receipt: Receipt) -> str:

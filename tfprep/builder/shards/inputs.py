@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import os
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
-
-from PIL import Image, ImageFile
 
 from tfprep.errors import BuildError, SampleError, StorageError
 from tfprep.sources import Entry, read_files
@@ -111,35 +107,3 @@ def _identity(folder: Path) -> tuple[int, int] | None:
     except OSError:
         return None
     return status.st_dev, status.st_ino
-
-
-# --- pictures of rejected files --------------------------------------------------------------------------------------
-
-THUMBNAIL_PX = 96
-_MOST_THUMBNAIL_PIXELS = 25_000_000
-"""Larger files get no picture: it would cost more than the rest of the report."""
-_THUMBNAIL_FORMATS = ("PNG", "GIF", "BMP", "PPM", "JPEG")
-
-
-def thumbnail(data: bytes) -> bytes:
-    """Return a JPEG of at most `THUMBNAIL_PX` a side, gray where the file is cut short; empty if nothing can be read."""
-    whole = ImageFile.LOAD_TRUNCATED_IMAGES
-    ImageFile.LOAD_TRUNCATED_IMAGES = True
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            with Image.open(io.BytesIO(data), formats=_THUMBNAIL_FORMATS) as image:
-                return b"" if image.width * image.height > _MOST_THUMBNAIL_PIXELS else _small(image)
-    except Exception:  # the reject says what is wrong with the file; it just has no picture
-        return b""
-    finally:
-        ImageFile.LOAD_TRUNCATED_IMAGES = whole
-
-
-def _small(image: Image.Image) -> bytes:
-    image.draft("RGB", (THUMBNAIL_PX, THUMBNAIL_PX))
-    picture = image.convert("RGB")
-    picture.thumbnail((THUMBNAIL_PX, THUMBNAIL_PX))
-    file = io.BytesIO()
-    picture.save(file, "JPEG", quality=80)
-    return file.getvalue()

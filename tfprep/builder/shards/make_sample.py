@@ -32,8 +32,6 @@ from tfprep.sources import FieldDecoder
 from tfprep.sources.pixels import PixelDecoder
 
 T = TypeVar("T")
-_MOST_SIZES = 64
-"""Sizes of images whose unaugmented transforms are kept."""
 
 
 class PolicyOp(Protocol):
@@ -164,19 +162,6 @@ class SampleMaker:
         """All geometry of a variant as one transform; None where there is nothing to do, or it is not known ahead."""
         if size is None or not self.recipe.geometry or self._custom:
             return None
-        if variant:
-            return self._composed(size, key, variant)
-        transform = self._unaugmented.get(size) or self._composed(size, key, 0)
-        if len(self._unaugmented) < _MOST_SIZES and not transform.bends:  # A bend may hold a grid of megabytes.
-            self._unaugmented[size] = transform
-        return transform
-
-    @cached_property
-    def _unaugmented(self) -> dict[Size, Transform]:
-        """The transform of variant 0, which depends on the size alone; many images share one."""
-        return {}
-
-    def _composed(self, size: Size, key: str, variant: int) -> Transform:
         whole = identity(size)
         for step, op in _steps("geometry", self.recipe.geometry):
             with self._stage("geometry", step):

@@ -6,14 +6,14 @@ this order: the files and their `.idx`, the contents, the receipt. A task that d
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import itertools
 import pickle
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -34,7 +34,7 @@ from tfprep.builder.receipts import (
     withdraw_receipt,
     write_receipt,
 )
-from tfprep.builder.shards.inputs import Inputs, RawSample, thumbnail
+from tfprep.builder.shards.inputs import Inputs, RawSample
 from tfprep.builder.shards.make_sample import SampleMaker, Stored, TimedStage
 from tfprep.builder.shards.sums import (
     FieldForm,
@@ -50,7 +50,7 @@ from tfprep.child_process import NO_ITEM, Mark
 from tfprep.codecs import Original
 from tfprep.dataset.names import shard_name
 from tfprep.errors import BuildError, RecipeError, SampleError
-from tfprep.fields import RASTER_KINDS, FieldSpec
+from tfprep.fields import RASTER_KINDS, FieldSpec, Kind
 from tfprep.images import foreign_profile, perceptual_hash
 from tfprep.opencv import cv2
 from tfprep.recipe import Recipe
@@ -59,99 +59,100 @@ from tfprep.records import encode
 from tfprep.records.framing import HEADER_BYTES
 from tfprep.sources.raw import Read, files_ahead, raw_root, read_raw
 from tfprep.storage.local import sync_folder
-from tfprep.storage.urls import folder_at
 
 STATISTICS_OF_ORIGINALS = 128
 _LEAST_A_SHARD, _MOST_A_SHARD = 2, 16
 """Some of the images that are stored by their own bytes are decoded for the pixel statistics: the first 2 to 16 of each shard, so
 that a dataset has about 128 or more. A shard holds a random part of the data in random order, so these are a random part of it,
 and always the same one."""
-MOST_THUMBNAILS = 8
-"""Number of rejects of a shard that get a picture in the report."""
 _MOST_REASON = 1000
 """Characters of a reject's reason that are kept: an exception's text may hold a whole array."""
 
 
 @dataclass(frozen=True)
 class BuildContext:
-    """The common ground of all shard tasks of a build.
+    """The common ground of all shard tasks of a build, as the driver sends it to the workers.
 
     Attributes:
-      maker: Makes the variants of a sample.
+      source: The recipe: its file, from which each worker loads it, its pickle, or itself within one process.
+      fingerprint: The recipe's.
       layout: The folders of the build.
-      inputs: Reads the raw files.
+      root: The folder of the raw files, or its URL.
+      kinds, files, values, classes: As in the source's `Listing`.
       versions: The libraries' versions, which the receipts name.
       train: The split whose pixels make the statistics.
       run: A word that belongs to this run of the build. An attempt at a shard continues from what others of the run left.
       mark: What is there as long as a build on a cluster runs; empty on one machine, where workers end with their build.
       stop_at_reject: Whether the first bad sample ends the build.
       hash: Whether images get a perceptual hash.
+      named: The files that the recipe names (`Recipe.files`), which travel to the nodes of a cluster.
+      witnesses: Files and values of some samples, which the nodes compare with the driver's.
     """
 
-    maker: SampleMaker
+    source: Recipe | Path | bytes
+    fingerprint: str
     layout: Layout
-    inputs: Inputs
+    root: str
+    kinds: Mapping[str, Kind]
+    files: tuple[str, ...]
+    values: tuple[str, ...]
+    classes: Mapping[str, tuple[str, ...]]
     versions: Mapping[str, str]
     train: str
     run: str
-    mark: str
-    stop_at_reject: bool
-    hash: bool
+    stop_at_reject: bool = False
+    hash: bool = True
+    mark: str = ""
+    named: Mapping[str, Path] = field(default_factory=dict)
+    witnesses: Sequence[tuple[Sequence[str], Sequence[Any]]] = ()
 
-    @property
+    @cached_property
     def recipe(self) -> Recipe:
-        return self.maker.recipe
+        """The recipe. Raises RecipeError if it is not the one of the plan."""
+        recipe: Recipe
+        if isinstance(self.source, Recipe):
+            recipe = self.source
+        else:
+            recipe = load_recipe(self.source) if isinstance(self.source, Path) else pickle.loads(self.source)
+        recipe.check_files()
+        if recipe.fingerprint() != self.fingerprint:
+            raise RecipeError(self._why_another())
+        return recipe
+
+    @cached_property
+    def maker(self) -> SampleMaker:
+        """Makes the variants of a sample."""
+        return SampleMaker(self.recipe, self.kinds, self.classes)
+
+    @cached_property
+    def inputs(self) -> Inputs:
+        """Reads the raw files."""
+        return Inputs(raw_root(self.root), self.files, self.values, self.recipe.hashed_image(self.kinds, self.files))
+
+    def _why_another(self) -> str:
+        """Return why a recipe may be another one than that of the plan."""
+        file = self.source if isinstance(self.source, Path) else None
+        if self.mark:
+            name = file.name if file else "the recipe"
+            return f"{name} is another recipe here than at the driver: a module that it imports is not the driver's"
+        # A worker that replaces one that died starts minutes after the plan was made: the file may have been edited meanwhile.
+        changed = file or "the code of the recipe"
+        return f"{changed} changed while the build was running; run the build again, with the recipe as it is now"
 
 
-def open_work(argument: Mapping[str, Any]) -> Callable[[ShardTask, Mark], dict[str, Any]]:
+def open_work(context: BuildContext) -> Callable[[ShardTask, Mark], dict[str, Any]]:
     """Return the function that runs the tasks of a worker. Raises RecipeError if the recipe is not the one of the plan."""
     cv2.setNumThreads(0)
-    recipe, files = _recipe(argument), tuple(argument["files"])
-    image = recipe.hashed_image(argument["kinds"], files)
-    context = BuildContext(
-        maker=SampleMaker(recipe, argument["kinds"], argument["classes"]),
-        layout=Layout(folder_at(argument["out"]), argument["scratch"] and Path(argument["scratch"])),
-        inputs=Inputs(raw_root(argument["root"]), files, tuple(argument["values"]), image),
-        versions=argument["versions"],
-        train=argument["train"],
-        run=argument["run"],
-        mark=argument["mark"],
-        stop_at_reject=argument["stop_at_reject"],
-        hash=argument["hash"],
-    )
+    assert context.recipe
     if context.layout.at_store:
         context.layout.make()  # The scratch folder of another machine is not there yet.
-    return lambda task, mark: run_task(context, task, mark)
-
-
-def _recipe(argument: Mapping[str, Any]) -> Recipe:
-    """Load the recipe from its file, or unpickle it; within one process it comes as it is."""
-    file = argument["recipe_file"]
-    recipe: Recipe
-    if isinstance(argument["recipe"], Recipe):
-        recipe = argument["recipe"]
-    else:
-        recipe = load_recipe(Path(file)) if file else pickle.loads(base64.b64decode(argument["recipe"]))
-    recipe.check_files()
-    if recipe.fingerprint() != argument["fingerprint"]:
-        raise RecipeError(_why_another(file, on_cluster=bool(argument["mark"])))
-    return recipe
-
-
-def _why_another(file: str | None, *, on_cluster: bool) -> str:
-    """Return why a recipe may be another one than that of the plan."""
-    if on_cluster:
-        name = Path(file).name if file else "the recipe"
-        return f"{name} is another recipe here than at the driver: a module that it imports is not the driver's"
-    # A worker that replaces one that died starts minutes after the plan was made: the file may have been edited meanwhile.
-    changed = file or "the code of the recipe"
-    return f"{changed} changed while the build was running; run the build again, with the recipe as it is now"
+    return partial(run_task, context)
 
 
 def run_task(context: BuildContext, task: ShardTask, mark: Mark) -> dict[str, Any]:
     """Build the shard, or find that it is up to date by the content of its sources; the result says which."""
-    if task.purpose == "probe":
-        _probe(context, task, mark)
+    if task.probe is not None:
+        _probe(context, task, task.probe, mark)
         return {}
     started = perf_counter()
     old = read_receipt(context.layout, task.split, task.shard)
@@ -162,15 +163,14 @@ def run_task(context: BuildContext, task: ShardTask, mark: Mark) -> dict[str, An
     return {"rejects": len(receipt.rejects), "built": built, "bytes": size, "seconds": perf_counter() - started}
 
 
-def _probe(context: BuildContext, task: ShardTask, mark: Mark) -> None:
-    """Make the samples at `positions` without writing them."""
-    for position in task.positions:
-        mark(position)
-        key, files, values, *_ = task.samples[position]
-        with suppress(SampleError):  # The build of the shard will name it.
-            raw = context.inputs.read(files, values)
-            for stored in context.maker.variants(key, raw.parts, context.recipe.variants_of(task.split)):
-                encode(stored.features)
+def _probe(context: BuildContext, task: ShardTask, position: int, mark: Mark) -> None:
+    """Make the sample at this position without writing it."""
+    mark(position)
+    key, files, values, *_ = task.samples[position]
+    with suppress(SampleError):  # The build of the shard will name it.
+        raw = context.inputs.read(files, values)
+        for stored in context.maker.variants(key, raw.parts, context.recipe.variants_of(task.split)):
+            encode(stored.features)
 
 
 def _renew(context: BuildContext, task: ShardTask, old: Receipt, mark: Mark) -> bool:
@@ -302,7 +302,6 @@ class _Shard:
         self._moments: dict[str, Moments] = {}
         self._counts: dict[str, Counter[int]] = {}
         self._rejects: list[Reject] = []
-        self._thumbnails: dict[str, str] = {}
         self._profiles: Counter[str] = Counter()
 
     def add(self, position: int, key: str, files: Sequence[str], values: Sequence[Any]) -> None:
@@ -318,8 +317,7 @@ class _Shard:
             specs = of_variants(record.specs for record in records)
             check_expected(specs, self._task.expected)
         except SampleError as error:
-            reject, picture = self._rejected(key, files, raw.parts, error)
-            result = SampleResult(key, raw.digest, specs=specs, reject=reject, thumbnail=picture)
+            result = SampleResult(key, raw.digest, specs=specs, reject=self._rejected(key, files, error))
         else:
             with self._timed("write"):
                 rows = self._write(key, raw, records)
@@ -348,8 +346,6 @@ class _Shard:
             self._rejects.append(result.reject)
         if result.profile:
             self._profiles[result.profile] += 1
-        if result.thumbnail:
-            self._thumbnails[result.key] = base64.b64encode(result.thumbnail).decode()
 
     def _make(
         self, position: int, key: str, raw: Mapping[str, Any]
@@ -407,19 +403,17 @@ class _Shard:
     def _write(self, key: str, raw: RawSample, records: Sequence[_Record]) -> list[Sequence[Any]]:
         # What is of the image and not of a variant stands in the rows of variant 0.
         of_image = [raw.image_digest.hex() or None, records[0].image_hash]
-        frames = self._files.write([record.payload for record in records])
+        written = self._files.write([record.payload for record in records])
         rows: list[Sequence[Any]] = []
-        for frame, crc, record in zip(frames, self._files.crcs(), records, strict=True):
+        for (frame, crc), record in zip(written, records, strict=True):
             own = [None, None] if rows else of_image
             start = frame.offset + HEADER_BYTES
             spans = [number for offset, size in record.spans for number in (start + offset, size)]
             rows.append([key, frame.offset, frame.size, crc, *record.facts, raw.digest.hex(), *spans, *own])
         return rows
 
-    def _rejected(
-        self, key: str, files: Sequence[str], raw: Mapping[str, Any], error: SampleError
-    ) -> tuple[Reject, bytes]:
-        """Return the reject and its picture. Raises BuildError if the first reject ends the build."""
+    def _rejected(self, key: str, files: Sequence[str], error: SampleError) -> Reject:
+        """Return the reject. Raises BuildError if the first one ends the build."""
         path = error.path or self._context.inputs.path_of(error.field, files)
         if self._context.stop_at_reject:
             where = f"{error.stage} of '{error.field}'" if error.field else error.stage
@@ -427,11 +421,7 @@ class _Shard:
         reason = error.reason
         if len(reason) > _MOST_REASON:
             reason = f"{reason[:_MOST_REASON]}... ({len(reason)} characters)"
-        picture = b""
-        if len(self._thumbnails) < MOST_THUMBNAILS and error.stage != "process":
-            images = [data for name, data in raw.items() if self._context.maker.kinds.get(name) == "image"]
-            picture = thumbnail(images[0]) if images else b""
-        return Reject(key, self._task.split, error.stage, error.field, reason, path), picture
+        return Reject(key, self._task.split, error.stage, error.field, reason, path)
 
     def receipt(self) -> Receipt:
         task, classes = self._task, self._context.maker.classes
@@ -442,7 +432,7 @@ class _Shard:
             digest=self._digest.hexdigest(),
             files=self._files.infos(), forms=self._forms, expected=task.expected,
             moments=self._moments, class_counts=counts, rejects=tuple(self._rejects),
-            thumbnails=self._thumbnails, seconds=dict(self._context.maker.seconds), profiles=dict(self._profiles),
+            seconds=dict(self._context.maker.seconds), profiles=dict(self._profiles),
         )  # fmt: skip
 
     def contents(self) -> Contents:

@@ -41,7 +41,7 @@ class SampleResult:
       rows: The row of the index for each variant; empty if the sample was rejected.
       specs: What each stored field is; empty if the sample was rejected before that was known.
       moments, counts: Sums over the pixels, and counts of classes, by field.
-      reject, thumbnail: Why the sample was left out, and a small JPEG of it.
+      reject: Why the sample was left out.
       profile: Name of the colour profile of its image if that is not sRGB, and not converted to it.
     """
 
@@ -52,7 +52,6 @@ class SampleResult:
     moments: Mapping[str, Moments] = field(default_factory=dict)
     counts: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
     reject: Reject | None = None
-    thumbnail: bytes = b""
     profile: str = ""
 
 
@@ -100,13 +99,9 @@ class UnfinishedShard:
             file.cut()
         return results
 
-    def write(self, payloads: Sequence[bytes]) -> list[Frame]:
-        """Write one record to each variant's file, and return where they are."""
+    def write(self, payloads: Sequence[bytes]) -> list[tuple[Frame, int]]:
+        """Write one record to each variant's file; return where they are, and the masked checksums of the payloads."""
         return [file.write(payload) for file, payload in zip(self._files, payloads, strict=True)]
-
-    def crcs(self) -> list[int]:
-        """Return the masked checksum of the payload that was last written, by variant."""
-        return [file.payload_crc for file in self._files]
 
     def note(self, result: SampleResult) -> None:
         """Write the journal's entry of a sample that is finished."""
@@ -144,14 +139,12 @@ class _VariantFile:
         self._frames: list[Frame] = []
         self._end = 0
         self._sha256 = hashlib.sha256()
-        self.payload_crc = 0
 
-    def write(self, payload: bytes) -> Frame:
+    def write(self, payload: bytes) -> tuple[Frame, int]:
         framed = frame(payload)
         with writing(self.temporary):
             self._file.write(framed)
-        self.payload_crc = footer_crc(framed)
-        return self.append(framed)
+        return self.append(framed), footer_crc(framed)
 
     def read(self, row: Sequence[Any]) -> bytes:
         """Return the frame of a row; empty if it is not there as it was written."""

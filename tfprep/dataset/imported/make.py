@@ -19,8 +19,8 @@ from typing import Any
 
 from tfprep.dataset.dataset import read_manifest
 from tfprep.dataset.imported.declared import FEATURES_JSON, INFO_JSON, Declared, read_declared, tfds_splits
-from tfprep.dataset.imported.plain import plain_copies
-from tfprep.dataset.imported.scanning import Scanned, find_receipt, part_of, remove_receipts, scan_shards
+from tfprep.dataset.imported.scan import Scanned
+from tfprep.dataset.imported.scanning import find_receipt, part_of, remove_receipts, scan_shards
 from tfprep.dataset.imported.schema import FeatureSummary, IndexedField, decide_fields, merge, sized_raster
 from tfprep.dataset.imported.shards import (
     Place,
@@ -100,11 +100,10 @@ def index_tfrecords(
     out: str | os.PathLike[str] | None = None,
     *,
     features: str | os.PathLike[str] | None = None,
-    copy: str | os.PathLike[str] | None = None,
     options: IndexOptions = IndexOptions(),
     on_bytes: Callable[[int, int], None] = lambda done, total: None,
 ) -> IndexReport:
-    """Index TFRecords that tfprep did not write, so that `tfprep.open` opens them as a dataset. Nothing is copied without `copy`.
+    """Index TFRecords that tfprep did not write, so that `tfprep.open` opens them as a dataset. Nothing is copied.
 
     Every record is read once. The same call again reads only the shards that are new or have changed.
 
@@ -113,7 +112,6 @@ def index_tfrecords(
         split: The split that the shards are of; for a directory of TensorFlow Datasets the only one that is indexed.
         out: The folder of the dataset; None for `tfprep-index` beside the shards.
         features: A `features.json`, or a JSON file that describes features (see `tfprep.dataset.imported.declared`).
-        copy: The folder to which the shards are written without compression; the copies are indexed.
         options: How the shards are indexed.
         on_bytes: Called with the number of bytes that were read, and of all that are.
 
@@ -124,7 +122,7 @@ def index_tfrecords(
         DatasetError: A shard is no TFRecord file, holds no Examples, is compressed as a whole or damaged.
         BuildLockedError: Another process writes this dataset.
     """
-    targets = _find_targets(os.fspath(source), split, features, copy)
+    targets = _find_targets(os.fspath(source), split, features)
     folder = _out_folder(targets, out)
     busy = BuildLockedError(f"another process indexes into {folder}; wait until it has finished")
     with writing(folder):
@@ -132,9 +130,7 @@ def index_tfrecords(
     with locked(folder / PRIVATE / "lock", busy):
         old = read_manifest(folder) if (folder / MANIFEST).is_file() else None
         groups, scanned = _scan(folder, targets, old, options, on_bytes)
-        content = _decide(
-            groups, targets, old, options, _command(os.fspath(source), split, out, features, copy, options)
-        )
+        content = _decide(groups, targets, old, options, _command(os.fspath(source), split, out, features, options))
         manifest = write_imported(folder, content)
         remove_receipts(
             folder / PRIVATE, {part_of(found, folder / PRIVATE) for group in groups.values() for _, found in group}
@@ -145,9 +141,9 @@ def index_tfrecords(
     return IndexReport(folder, manifest, tuple(content.fields), tuple(names), nbytes, changes, tuple(missing))
 
 
-def _command(source: str, split: str | None, out: Any, features: Any, copy: Any, options: IndexOptions) -> str:
+def _command(source: str, split: str | None, out: Any, features: Any, options: IndexOptions) -> str:
     words = ["tfprep", "index", source]
-    named = (("--split", split), ("--out", out), ("--features", features), ("--copy", copy), ("--key", options.key))
+    named = (("--split", split), ("--out", out), ("--features", features), ("--key", options.key))
     for flag, value in named:
         words += [flag, os.fspath(value)] if value is not None else []
     for flag, values in (("--require", options.require), ("--ignore", options.ignore)):
@@ -182,21 +178,13 @@ class _Targets:
     declared: Mapping[str, Declared]
 
 
-def _find_targets(
-    source: str, split: str | None, features: str | os.PathLike[str] | None, copy: str | os.PathLike[str] | None
-) -> _Targets:
-    folder = _tfds_folder(source)
-    if folder is not None and copy is not None:
-        raise DatasetError(
-            f"{folder} is a directory of TensorFlow Datasets, which is never compressed; leave out --copy"
-        )
-    if folder is not None:
+def _find_targets(source: str, split: str | None, features: str | os.PathLike[str] | None) -> _Targets:
+    if (folder := _tfds_folder(source)) is not None:
         return _tfds_targets(folder, split, features)
     shards = list_shards(source)
     if split is None:
         raise DatasetError(f"which split are the shards {source} of? Name it with --split, for example --split train")
     check_name("the name of a split", split)
-    shards = shards if copy is None else plain_copies(shards, Path(os.path.abspath(copy)))
     folder = common_root([shard.path for shard in shards])
     return _Targets(_dataset_name(folder.name), folder, {split: shards}, {}, _declared(folder, features))
 

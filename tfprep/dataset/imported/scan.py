@@ -7,8 +7,8 @@ size takes the memory of one block.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, BinaryIO, NamedTuple
 
 import google_crc32c
@@ -16,7 +16,6 @@ import numpy as np
 import pyarrow as pa
 
 from tfprep.dataset.imported.schema import LONGEST_VALUE, START_BYTES, FeatureSummary, merge
-from tfprep.dataset.imported.shards import ReadInto
 from tfprep.fields import Array
 from tfprep.images.headers import JPEG, NO_IMAGE, Headers, read_headers
 from tfprep.images.pillow import MAX_PIXELS
@@ -46,48 +45,57 @@ class LostRecord:
     reason: str
 
 
-@dataclass
-class Scan:
-    """Summary of a shard.
+@dataclass(frozen=True)
+class Scanned:
+    """The receipt of a shard.
 
     Attributes:
-        records: Records with whole frames, bad ones included.
-        summaries: By feature, over the good records.
+        form: The version of receipts.
+        path: The shard's path, relative to the folder of receipts, or its URL.
+        bytes, version: Its size, and a text that changes when it is written.
+        verify: Whether the checksum of every payload was compared.
+        records: The number of good records, which are in the part file.
         bad: The records that are no Examples, or whose checksum is wrong.
         fault: Why the file does not end with a record; "" if it does.
-        end: Where the last whole record ends.
+        end: Where its last whole record ends.
+        summaries: The summary of each feature, over the good records.
     """
 
-    records: int = 0
-    summaries: dict[str, FeatureSummary] = field(default_factory=dict)
-    bad: list[LostRecord] = field(default_factory=list)
-    fault: str = ""
-    end: int = 0
+    form: int
+    path: str
+    bytes: int
+    version: str
+    verify: bool
+    records: int
+    bad: tuple[LostRecord, ...]
+    fault: str
+    end: int
+    summaries: Mapping[str, FeatureSummary]
 
 
 def scan(
-    read: ReadInto, size: int, out: BinaryIO, *, verify: bool, on_bytes: Callable[[int], None] = lambda _: None
-) -> Scan:
-    """Read a shard of `size` bytes, and write what the index needs of each record to `out`.
+    file: BinaryIO, identity: Mapping[str, Any], out: BinaryIO, on_bytes: Callable[[int], None] = lambda _: None
+) -> Scanned:
+    """Read a shard, and write what the index needs of each good record to `out`, the part file.
 
     Args:
-        read: Reads from the shard.
-        size: Its size in bytes.
+        file: The shard.
+        identity: The first fields of `Scanned`.
         out: The part file.
-        verify: Whether the checksum of every payload is compared.
         on_bytes: Called with the number of bytes of each block.
-
-    Returns:
-        The summary of the shard. Bad records are not in the part file.
     """
-    result = Scan()
-    for block in blocks(read, size):
-        bad = _scan_block(block, result, out, verify=verify)
-        result.bad += bad
-        result.records += len(block.walk.start)
-        result.end, result.fault = block.offset + block.walk.end, block.walk.fault
+    summaries: dict[str, FeatureSummary] = {}
+    bad: list[LostRecord] = []
+    number = end = 0
+    fault = ""
+    for block in blocks(file, identity["bytes"]):
+        if records := len(block.walk.start):
+            of_block, lost = _scan_block(block, number, out, verify=identity["verify"])
+            summaries, bad = merge(summaries, of_block), bad + lost
+            number += records
+        end, fault = block.offset + block.walk.end, block.walk.fault
         on_bytes(block.walk.end)
-    return result
+    return Scanned(**identity, records=number - len(bad), bad=tuple(bad), fault=fault, end=end, summaries=summaries)
 
 
 def read_part(file: BinaryIO) -> Iterator[pa.RecordBatch]:
@@ -97,26 +105,28 @@ def read_part(file: BinaryIO) -> Iterator[pa.RecordBatch]:
             yield from stream
 
 
-def _scan_block(block: Block, result: Scan, out: BinaryIO, *, verify: bool) -> list[LostRecord]:
+def _scan_block(
+    block: Block, first: int, out: BinaryIO, *, verify: bool
+) -> tuple[dict[str, FeatureSummary], list[LostRecord]]:
+    """Write the rows of a block whose first record has the number `first`; return its summaries and its bad records."""
     start, stop, crc = block.walk.start, block.walk.stop, block.walk.payload_crc
-    if not len(start):
-        return []
     features, faults = find_features(block.bytes, start, stop)
     if verify:
         faults |= _wrong_checksums(block.bytes, start, stop, crc)
     good = np.ones(len(start), bool)
     good[list(faults)] = False
-    rows = _Rows(block, result.records, good)
+    rows = _Rows(block, first, good)
     columns: dict[str, Any] = rows.columns()
-    names = sorted(features)
-    for number, name in enumerate(names):
+    summaries: dict[str, FeatureSummary] = {}
+    for number, name in enumerate(sorted(features)):
         summary, found = rows.feature(features[name], number)
-        label = name.decode("utf-8", "surrogateescape")
-        result.summaries = merge(result.summaries, {label: summary})
+        summaries[name.decode("utf-8", "surrogateescape")] = summary
         columns |= found
-    _write(out, columns, [name.decode("utf-8", "surrogateescape") for name in names])
-    return [
-        LostRecord(result.records + number, block.offset + int(start[number]) - HEADER_BYTES, reason)
+    batch = pa.RecordBatch.from_pydict(columns, metadata={FEATURES: json.dumps(list(summaries)).encode()})
+    with pa.ipc.new_stream(out, batch.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as stream:
+        stream.write_batch(batch)
+    return summaries, [
+        LostRecord(first + number, block.offset + int(start[number]) - HEADER_BYTES, reason)
         for number, reason in sorted(faults.items())
     ]
 
@@ -128,13 +138,6 @@ def _wrong_checksums(buffer: Array, start: Array, stop: Array, crc: Array) -> di
         for number, (first, last, stored) in enumerate(payloads)
         if masked(google_crc32c.value(buffer[first:last].tobytes())) != stored
     }
-
-
-def _write(out: BinaryIO, columns: dict[str, Any], names: list[str]) -> None:
-    batch = pa.RecordBatch.from_pydict(columns)
-    schema = batch.schema.with_metadata({FEATURES: json.dumps(names).encode()})
-    with pa.ipc.new_stream(out, schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as stream:
-        stream.write_batch(batch.replace_schema_metadata(schema.metadata))
 
 
 class _Rows:
@@ -347,13 +350,13 @@ class Block(NamedTuple):
     walk: Walk
 
 
-def blocks(read: ReadInto, size: int) -> Iterator[Block]:
+def blocks(file: BinaryIO, size: int) -> Iterator[Block]:
     """Read a file of `size` bytes block by block. The last block has a fault if the file does not end with a record."""
     buffer = np.zeros(min(BLOCK_BYTES, max(size, HEADER_BYTES)) + PADDING, np.uint8)
     offset = filled = 0
     while True:
         room = len(buffer) - PADDING - filled
-        filled += read(offset + filled, buffer[filled : filled + min(room, size - offset - filled)])
+        filled += file.readinto(buffer[filled : filled + min(room, size - offset - filled)])  # type: ignore[attr-defined]
         at_end = offset + filled >= size or (room > 0 and filled < len(buffer) - PADDING)
         found = walk(buffer[:filled])
         if at_end and not found.fault and found.end < filled:

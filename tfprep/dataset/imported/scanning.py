@@ -7,15 +7,13 @@ import json
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 from typing import Any
 
 from tfprep.child_process import Mark, Processes, TaskCrashed, TaskDone, TaskProgress
-from tfprep.dataset.imported.scan import LostRecord, compression_of, scan
-from tfprep.dataset.imported.schema import FeatureSummary
-from tfprep.dataset.imported.shards import OpenShard, Shard, current
+from tfprep.dataset.imported.scan import Scanned, compression_of, scan
+from tfprep.dataset.imported.shards import Shard, current, open_shard
 from tfprep.errors import DatasetError, TfprepError
 from tfprep.limits import usable_cpus
 from tfprep.plain_json import from_json, indented
@@ -28,34 +26,6 @@ _ENTRY = f"{__name__}:open_scan"
 _VERSION = 1
 _IDENTITY = ("form", "path", "bytes", "version", "verify")
 OnBytes = Callable[[int], None]
-
-
-@dataclass(frozen=True)
-class Scanned:
-    """The receipt of a shard.
-
-    Attributes:
-        form: The version of receipts.
-        path: The shard's path, relative to the folder of receipts, or its URL.
-        bytes, version: Its size, and a text that changes when it is written.
-        verify: Whether the checksum of every payload was compared.
-        records: The number of good records, which are in the part file.
-        bad: The records that are not good.
-        fault: Why the file does not end with a record; "" if it does.
-        end: Where its last whole record ends.
-        summaries: The summary of each feature.
-    """
-
-    form: int
-    path: str
-    bytes: int
-    version: str
-    verify: bool
-    records: int
-    bad: tuple[LostRecord, ...]
-    fault: str
-    end: int
-    summaries: Mapping[str, FeatureSummary]
 
 
 def scan_shards(
@@ -89,30 +59,22 @@ def scan_shards(
 def scan_one(shard: Shard, folder: Path, *, verify: bool, on_bytes: OnBytes) -> None:
     """Scan one shard, and write its part and its receipt."""
     part, receipt = _paths(shard, folder, verify)
-    with OpenShard(shard.path) as opened, whole_file(part) as out:
-        start = opened.bytes(0, 64)
-        if kind := compression_of(start):
+    with open_shard(shard.path) as file, whole_file(part) as out:
+        if kind := compression_of(file.read(64)):
             raise DatasetError(
                 f"{shard.path} is compressed as a whole ({kind}): to read one of its records, all before it have to be unpacked. "
-                "`tfprep index ... --copy FOLDER` writes the shards without compression to a folder, and indexes them there"
+                f"Index copies without compression, which `gzip -dc < FILE` (`pigz -dc` for ZLIB) writes"
             )
+        file.seek(0)
         try:
-            found = scan(opened.read, shard.bytes, out, verify=verify, on_bytes=on_bytes)
+            found = scan(file, _identity(shard, folder, verify), out, on_bytes)
         except OSError as error:
             raise DatasetError(f"{shard.path} cannot be read ({error.strerror or error})") from error
     if current(shard.path) != shard:
         raise DatasetError(
             f"{shard.path} was written to while it was indexed; run the command again when it is complete"
         )
-    content = Scanned(
-        **_identity(shard, folder, verify),
-        records=found.records - len(found.bad),
-        bad=tuple(found.bad),
-        fault=found.fault,
-        end=found.end,
-        summaries=found.summaries,
-    )
-    write_whole(receipt, indented(content))
+    write_whole(receipt, indented(found))
 
 
 # --- receipts ---------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 from urllib.parse import quote, unquote
 
 import numpy as np
@@ -16,18 +16,14 @@ import numpy as np
 from tfprep.dataset.locations import Locations
 from tfprep.dataset.manifest import Manifest
 from tfprep.errors import DatasetError
-from tfprep.fields import Array
-from tfprep.records.framing import FOOTER_BYTES, FRAME_BYTES, HEADER_BYTES, footer_crc
+from tfprep.records.framing import FOOTER_BYTES, FRAME_BYTES, footer_crc
 from tfprep.storage.address import Url
-from tfprep.storage.local import regular_descriptor
 from tfprep.storage.store import open_store
-from tfprep.storage.urls import folder_at, is_remote
+from tfprep.storage.urls import folder_at, is_remote, open_file
 
 _WILDCARD = re.compile(r"[*?\[]")
 Place = Any
 """A `Path`, or a `Url`."""
-ReadInto = Callable[[int, Array], int]
-"""(offset in the file, memory to fill) to the number of bytes read; fewer than asked for at the end of the file alone."""
 _SAMPLED = 16
 """Records that are compared in a shard whose time of modification differs: it may have been copied."""
 
@@ -204,61 +200,18 @@ def _differs(shard: Shard, nbytes: int, locations: Locations, records: range) ->
     if not records:
         return ""
     some = np.unique(np.linspace(records.start, records.stop - 1, _SAMPLED).astype(np.int64))
-    with OpenShard(shard.path) as opened:
+    with open_shard(shard.path) as file:
         for row in locations.take(some):
             offset, size = int(row["offset"]), int(row["size"])
-            length = opened.bytes(offset, HEADER_BYTES)[:8]
-            footer = opened.bytes(offset + size - FOOTER_BYTES, FOOTER_BYTES)
-            if length != (size - FRAME_BYTES).to_bytes(8, "little") or footer_crc(footer) != row["payload_crc"]:
+            file.seek(offset)
+            length = file.read(8)
+            file.seek(offset + size - FOOTER_BYTES)
+            crc = footer_crc(file.read(FOOTER_BYTES))
+            if length != (size - FRAME_BYTES).to_bytes(8, "little") or crc != row["payload_crc"]:
                 return f"the record at byte {offset:,} is another one"
     return ""
 
 
-# --- reading ------------------------------------------------------------------------------------------------------------
-
-
-def read_local(descriptor: int) -> ReadInto:
-    """Read from an open file."""
-
-    def read(offset: int, target: Array) -> int:
-        done = 0
-        while done < len(target):
-            more = os.preadv(descriptor, (target[done:],), offset + done)  # type: ignore[arg-type] # NumPy's stubs
-            if not more:
-                break
-            done += more
-        return done
-
-    return read
-
-
-class OpenShard:
-    """A shard that is open for reading, local or at a URL."""
-
-    def __init__(self, path: Place) -> None:
-        self._descriptor = -1
-        self.read: ReadInto
-        if is_remote(path):
-            store = open_store(path.parent)
-
-            def fetch(offset: int, target: Array) -> int:
-                content = store.read(path.name, offset, offset + len(target))
-                target[: len(content)] = np.frombuffer(content, np.uint8)
-                return len(content)
-
-            self.read = fetch
-            return
-        self._descriptor = regular_descriptor(Path(os.path.realpath(path)))
-        self.read = read_local(self._descriptor)
-
-    def __enter__(self) -> OpenShard:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-
-    def bytes(self, offset: int, size: int) -> bytes:
-        """Some bytes of it; fewer at its end."""
-        target = np.empty(size, np.uint8)
-        return target[: self.read(offset, target)].tobytes()
+def open_shard(path: Place) -> BinaryIO:
+    """Open a shard for reading, wherever a link leads: it is named by the user, not by the dataset of a stranger."""
+    return open_file(path if is_remote(path) else Path(os.path.realpath(path)))

@@ -19,8 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tfprep._version import __version__
-from tfprep.dataset.imported.scan import FEATURES, MISSING, LostRecord, head_bytes, read_part
-from tfprep.dataset.imported.scanning import Scanned, part_of
+from tfprep.dataset.imported.scan import FEATURES, MISSING, LostRecord, Scanned, head_bytes, read_part
+from tfprep.dataset.imported.scanning import part_of
 from tfprep.dataset.imported.schema import IndexedField
 from tfprep.dataset.imported.shards import Place, Shard, common_root, name_below
 from tfprep.dataset.index import joined_tables, label_type, schema, write_index

@@ -40,7 +40,6 @@ class BuildFacts:
         built_samples: Samples in the shards that it built.
         passed_over: What the source passed over, by reason.
         stages: Seconds of all workers by stage, for all shards.
-        thumbnails: Small JPEG pictures of some rejects, by key, in base 64.
         profiles: Number of images whose colour profile is not sRGB, by its name, stored as they are.
     """
 
@@ -48,7 +47,6 @@ class BuildFacts:
     built_samples: int
     passed_over: Mapping[str, int] = field(default_factory=dict)
     stages: Mapping[str, float] = field(default_factory=dict)
-    thumbnails: Mapping[str, str] = field(default_factory=dict)
     profiles: Mapping[str, int] = field(default_factory=dict)
 
 

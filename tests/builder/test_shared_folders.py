@@ -4,30 +4,32 @@ from __future__ import annotations
 
 import fcntl
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tfprep.builder.layout import Layout, forget_marks
+from tfprep.builder.node import collected, shared_folder_check, unpack
 from tfprep.builder.shards import shard
-from tfprep.builder.workers.node import Json, shared_folder_check
-from tfprep.builder.workers.user_code import collected, unpack
+from tfprep.builder.shards.shard import BuildContext
 from tfprep.errors import BuildError
 from tfprep.recipe.file import load_recipe
 
 
 @pytest.fixture
-def argument(tmp_path) -> Json:
+def argument(tmp_path) -> BuildContext:
     (tmp_path / "data").mkdir()
     (tmp_path / "data/1.jpg").write_bytes(b"one")
     layout = Layout(tmp_path / "out")
     layout.make()
-    folders = {"out": str(layout.out), "root": str(tmp_path / "data")}
-    return {**folders, "files": ["image"], "values": [], "witnesses": [(["1.jpg"], [])]}
+    witnesses = [(["1.jpg"], [])]
+    root = str(tmp_path / "data")
+    return BuildContext(b"", "", layout, root, {}, ("image",), (), {}, {}, "train", "run", witnesses=witnesses)
 
 
 def test_a_node_that_sees_the_same_folders_takes_part(argument):
-    layout = Layout(Path(argument["out"]))
+    layout = argument.layout
     with layout.lock.open("a+") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with shared_folder_check(argument) as check:
@@ -40,19 +42,19 @@ def test_a_node_that_sees_the_same_folders_takes_part(argument):
     ("change", "message"),
     [
         (
-            lambda argument: Path(argument["root"], "1.jpg").write_bytes(b"two"),
+            lambda argument: Path(argument.root, "1.jpg").write_bytes(b"two"),
             r"1\.jpg below .* is missing or another",
         ),
         (
-            lambda argument: Path(argument["root"], "1.jpg").unlink(),
+            lambda argument: Path(argument.root, "1.jpg").unlink(),
             r"1\.jpg below .* is missing or another file there",
         ),
-        (lambda argument: forget_marks(Layout(Path(argument["out"]))), "is not the driver's folder there"),
+        (lambda argument: forget_marks(argument.layout), "is not the driver's folder there"),
         (None, "is locked by the driver and not locked there"),
     ],
 )
 def test_a_difference_is_named(argument, change, message):
-    with shared_folder_check(argument) as check, Layout(Path(argument["out"])).lock.open("a+") as lock:
+    with shared_folder_check(argument) as check, argument.layout.lock.open("a+") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if change is None:
             fcntl.flock(lock, fcntl.LOCK_UN)
@@ -66,7 +68,7 @@ def test_the_recipe_and_its_neighbours_are_sent_and_large_data_and_installed_pac
     home, elsewhere, there = tmp_path / "home", tmp_path / "elsewhere", tmp_path / "there"
     for path, text in {
         home / "recipe.py": "import near, elsewhere_module, pip\nfrom sent_package.inner import deep\nRECIPE = None\n",
-        home / "near.py": "def late():\n    from space.inner import lazy\n",
+        home / "near.py": "from space.inner import found\n",
         home / "broken.py": "this is no Python",
         home / "queue.py": "raise RuntimeError('in the place of a module of the standard library')",
         home / "classes.txt": "cat\n",
@@ -76,9 +78,8 @@ def test_the_recipe_and_its_neighbours_are_sent_and_large_data_and_installed_pac
         home / "sent_package/lazy.py": "",
         home / "sent_package/inner/__init__.py": "",
         home / "sent_package/inner/deep.py": "",
-        home / "space/inner/lazy.py": "import other_space",
+        home / "space/inner/found.py": "",
         home / "space/1.txt": "",
-        home / "other_space/found.py": "",
         home / "raw/1.txt": "",
         home / "raw/unused.py": "",
         elsewhere / "elsewhere_module.py": "",
@@ -88,14 +89,13 @@ def test_the_recipe_and_its_neighbours_are_sent_and_large_data_and_installed_pac
         path.write_text(text)
     monkeypatch.setattr(sys, "path", [str(elsewhere), *sys.path])
     monkeypatch.setattr(sys, "modules", dict(sys.modules))
-    of_other_tests = collected(None).files
+    of_other_tests = collected(None, {}).files
     with pytest.raises(Exception, match="expected RECIPE"):
         load_recipe(home / "recipe.py")
-    code = collected(home / "recipe.py")
+    code = collected(home / "recipe.py", {})
     packages = {f"sent_package/{name}.py" for name in ("__init__", "lazy", "inner/__init__", "inner/deep")}
-    spaces = {"space/inner/lazy.py", "other_space/found.py"}
-    beside = {"recipe.py", "near.py", "broken.py", "queue.py", "classes.txt", *packages, *spaces}
-    from_elsewhere = {"modules/elsewhere_module.py", "modules/pip.py"}
+    beside = {"recipe.py", "near.py", "broken.py", "queue.py", "classes.txt", *packages}
+    from_elsewhere = {"modules/elsewhere_module.py", "modules/pip.py", "modules/space/inner/found.py"}
     assert code.files.keys() - of_other_tests.keys() == {f"recipe/{name}" for name in beside} | from_elsewhere
     unpack(code, there)
     assert sys.path[0] == str(there / "modules")
@@ -105,18 +105,18 @@ def test_the_recipe_and_its_neighbours_are_sent_and_large_data_and_installed_pac
 
 def test_links_to_nothing_hidden_files_and_keys_are_not_sent(tmp_path, monkeypatch):
     for name in ("recipe.py", "near.json", "key.json", ".hidden.py"):
-        (tmp_path / name).write_text("import space.inner" if name == "recipe.py" else "{}")
+        (tmp_path / name).write_text("{}")
     (tmp_path / "space").mkdir()
-    for name in (".#recipe.py", "config.json", "space/.#inner.py", "space/gone.py"):  # The first is a lock of Emacs.
+    for name in (".#recipe.py", "config.json", "space/__init__.py", "space/gone.py"):  # The first is a lock of Emacs.
         (tmp_path / name).symlink_to("nobody@nowhere.1234")
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "space/../key.json"))
-    sent = collected(tmp_path / "recipe.py").files
+    sent = collected(tmp_path / "recipe.py", {}).files
     assert {name for name in sent if name.startswith("recipe/")} == {"recipe/recipe.py", "recipe/near.json"}
 
 
 def test_a_worker_that_outlives_its_build_writes_nothing(full, monkeypatch):
     real = shard.open_work
-    monkeypatch.setattr(shard, "open_work", lambda argument: real({**argument, "mark": "of a build that ended"}))
+    monkeypatch.setattr(shard, "open_work", lambda argument: real(replace(argument, mark="of a build that ended")))
     with pytest.raises(BuildError, match="that this node belonged to has ended"):
         full.build()
     assert list(Layout(full.out).receipts.iterdir()) == []

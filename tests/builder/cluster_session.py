@@ -1,4 +1,4 @@
-"""Builds of one program on a cluster, one after the other: `python -m tests.builder.workers.session FOLDER ADDRESS CLIENT`.
+"""Builds of one program on a cluster, one after the other: `python -m tests.builder.cluster_session FOLDER ADDRESS CLIENT`.
 
 It prints what became of each as JSON: by name the number of built shards or the error, and the warnings.
 """
@@ -17,8 +17,7 @@ import ray
 import tfprep
 from tests.builder.test_at_store import content
 from tests.storage.server import s3_server
-from tfprep.builder import BuildOptions
-from tfprep.builder.workers import cluster
+from tfprep.builder import BuildOptions, cluster
 
 
 def main() -> int:

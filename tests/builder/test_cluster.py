@@ -248,8 +248,8 @@ def test_one_program_builds_again_and_again(cluster, two_nodes, site):
     pytest.importorskip("moto")
     site.add(9, np.zeros((8, 8, 3), np.uint8))
     site.build_here()
-    command = [sys.executable, "-m", "tests.builder.workers.session", str(site.folder), ADDRESS, CLIENT_ADDRESS]
-    session = cluster.run(command, stdout=subprocess.PIPE, cwd=Path(__file__).parents[3])
+    command = [sys.executable, "-m", "tests.builder.cluster_session", str(site.folder), ADDRESS, CLIENT_ADDRESS]
+    session = cluster.run(command, stdout=subprocess.PIPE, cwd=Path(__file__).parents[2])
     output, _ = session.communicate()
     assert session.returncode == 0
     results = json.loads(output)

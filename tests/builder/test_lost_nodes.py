@@ -5,20 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from itertools import repeat
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from tfprep.builder.cluster import Connection, RayNodes
 from tfprep.builder.layout import Layout
 from tfprep.builder.options import NodeNews
-from tfprep.builder.planning.plan import building_versions
+from tfprep.builder.planning.state import ShardState
 from tfprep.builder.receipts import ShardTask
-from tfprep.builder.schedule import ShardScheduler, _Attempt
-from tfprep.builder.workers.cluster import RayNodes
-from tfprep.builder.workers.remote_node import Connection
-from tfprep.child_process import Inline, TaskCrashed, WorkerEvent
+from tfprep.builder.schedule import ShardScheduler
+from tfprep.builder.shards.shard import BuildContext
+from tfprep.child_process import TaskCrashed, WorkerEvent
 from tfprep.engines import Ray
 from tfprep.errors import BuildError, StorageError
 
@@ -37,9 +36,7 @@ class Cluster:
 
     def __init__(self, *of_tasks: Any) -> None:
         self.answers: dict[str, Iterator[Any]] = {
-            "versions": iter([building_versions()]),
             "open": iter([None]),
-            "states": repeat(()),
             "run": iter(of_tasks),
         }
         self.given: list[int] = []
@@ -74,10 +71,10 @@ class Cluster:
 
 
 @pytest.fixture
-def argument(tmp_path) -> dict[str, Any]:
-    Layout(tmp_path / "out").make()
-    folders = {"out": str(tmp_path / "out"), "root": str(tmp_path), "scratch": None}
-    return {**folders, "recipe_file": None, "recipe_files": {}, "files": [], "values": [], "witnesses": []}
+def argument(tmp_path) -> BuildContext:
+    layout = Layout(tmp_path / "out")
+    layout.make()
+    return BuildContext(b"", "", layout, str(tmp_path), {}, (), (), {}, {}, "train", "run")
 
 
 def test_the_tasks_that_a_lost_node_runs_have_crashed_and_no_others(monkeypatch, argument):
@@ -121,7 +118,7 @@ def test_all_actors_are_ended_although_the_store_is_gone(monkeypatch, argument):
 
 
 def test_a_mark_that_cannot_be_removed_hides_no_error(monkeypatch, argument):
-    from tfprep.builder.workers import node
+    from tfprep.builder import node
 
     def fail(path: object) -> None:
         raise StorageError("the store cannot be reached")
@@ -142,12 +139,30 @@ def test_values_of_the_environment_are_no_part_of_messages(monkeypatch):
     assert connection.summary_of(error) == f"node 10.0.0.1: export {key}=${key} failed"
 
 
+class LosingEngine:
+    """Loses the node of every task."""
+
+    def __init__(self) -> None:
+        self.submitted: list[int] = []
+
+    def submit(self, number: int, task: Any, *, urgent: bool = False) -> None:
+        self.submitted.append(number)
+
+    def events(self) -> Iterator[WorkerEvent]:
+        while self.submitted:
+            yield TaskCrashed(self.submitted.pop(), None, "its node 10.0.0.7 was lost")
+
+    def workers(self) -> tuple[()]:
+        return ()
+
+    def capacity(self) -> int:
+        return 1
+
+
 def test_a_shard_that_loses_its_node_again_and_again_ends_the_build():
-    engine, reason = Inline("its_work:open_work"), "its node 10.0.0.7 was lost"
-    attempt = _Attempt(ShardTask("train", 7, 12, "fingerprint", "signature", "", []))
-    plan: Any = None  # It makes tasks, and this one exists.
+    task = ShardTask("train", 7, 12, "fingerprint", "signature", "", [])
+    plan: Any = SimpleNamespace(task=lambda split, shard: task)
+    engine: Any = LosingEngine()
     scheduler = ShardScheduler(plan, engine, lambda *_, **facts: None, None, lambda *_: None, 0.0)
-    for _ in range(3):
-        scheduler._crashed(attempt, TaskCrashed(0, None, reason))
-    with pytest.raises(BuildError, match=f"^shard 7 of 'train': {reason}, 4 times, at no sample; "):
-        scheduler._crashed(attempt, TaskCrashed(0, None, reason))
+    with pytest.raises(BuildError, match=r"^shard 7 of 'train': its node 10.0.0.7 was lost, 4 times, at no sample; "):
+        scheduler.run([ShardState("train", 7, 0, "not built yet")])

@@ -1,0 +1,230 @@
+"""Descriptions of a dataset for other readers: the files of TensorFlow Datasets, and `croissant.json`.
+
+TensorFlow Datasets reads a dataset with `tfds.builder_from_directory(folder)`. `croissant.json` is in the vocabulary of Croissant
+1.0 (MLCommons), which search engines of datasets read: it names every file with its SHA-256, the classes of labels, and the index
+as a record set, whose records `mlcroissant` reads. The shards are files of the distribution; Croissant has no way to say how a
+TFRecord is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from tfprep.codecs import from_description
+from tfprep.dataset.manifest import FileDigest, Manifest
+from tfprep.dataset.names import variant_split
+from tfprep.fields import Kind
+from tfprep.plain_json import indented
+
+_ENCODED = ("jpeg", "png", "original")
+"""Codecs that TensorFlow Datasets decodes; it delivers the bytes of others."""
+
+
+def tfds_files(manifest: Manifest) -> dict[str, str]:
+    """Return the content of `dataset_info.json`, `features.json` and, for a label with class names, `FIELD.labels.txt`, by name.
+
+    TensorFlow Datasets raises a ParseError for an entry of `dataset_info.json` that it does not know, so the file holds no more
+    than it needs. The names of the classes are left out if TensorFlow Datasets would read others.
+    """
+    files = {"dataset_info.json": _json(_info(manifest)), "features.json": _json(_features(manifest))}
+    for name, classes in manifest.classes.items():
+        if _is_label(manifest, name) and _survive(classes):
+            files[f"{name}.labels.txt"] = "".join(f"{label}\n" for label in classes)
+    return files
+
+
+def tfds_limits(manifest: Manifest) -> dict[str, str]:
+    """Return what TensorFlow Datasets cannot be told, as a sentence for each field that it concerns.
+
+    Arrays of which two sizes differ are none of it: their bytes and shapes are what it gets, as docs/format.md says.
+    """
+    limits = {}
+    for name, info in manifest.fields.items():
+        if _is_label(manifest, name) and not _survive(manifest.classes.get(name, ())):
+            limits[name] = (
+                f"{name}.labels.txt was not written: TensorFlow Datasets would misread the class names of {name!r}, of which "
+                "one is empty, occurs twice, holds a line break, or begins or ends with a space. It shows numbers instead"
+            )
+        elif info.codec["codec"] == "raw" and info.spec.dtype == "uint32":
+            limits[name] = (
+                f"TensorFlow Datasets delivers {name!r} as bytes, with its shape as '{name}/shape': it decodes no uint32. "
+                "np.frombuffer(value, '<u4') does"
+            )
+    return limits
+
+
+def _is_label(manifest: Manifest, name: str) -> bool:
+    return name in manifest.fields and manifest.fields[name].spec.kind == "label"
+
+
+def _survive(classes: Sequence[str]) -> bool:
+    """Return whether TensorFlow Datasets reads these names from lines: it strips each, drops empty ones, refuses repetitions."""
+    text = "".join(f"{label}\n" for label in classes)
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines == list(classes) and len(set(lines)) == len(lines) and _is_utf8(text)
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _info(manifest: Manifest) -> dict[str, Any]:
+    splits = [
+        {
+            "name": variant_split(split, variant),
+            "shardLengths": [str(file.records) for file in files],
+            "numBytes": str(sum(file.bytes for file in files)),
+        }
+        for split, info in manifest.splits.items()
+        for variant, files in enumerate(info.files)
+    ]
+    info = {"name": manifest.name, "version": "1.0.0", "fileFormat": "tfrecord", "splits": splits}
+    return info | _supervised_keys(manifest)
+
+
+def _supervised_keys(manifest: Manifest) -> dict[str, Any]:
+    """The pair that `as_supervised=True` delivers: the image with the label, else with the mask, where there is one of each."""
+
+    def named(kind: Kind) -> list[str]:
+        return [name for name, info in manifest.fields.items() if info.spec.kind == kind]
+
+    inputs = [name for name in named("image") if manifest.fields[name].codec["codec"] in _ENCODED]
+    targets = named("label") or [name for name in named("mask") if manifest.fields[name].codec["codec"] in _ENCODED]
+    if len(inputs) != 1 or len(targets) != 1:
+        return {}
+    return {"supervisedKeys": {"tuple": {"items": [{"featureKey": name} for name in (*inputs, *targets)]}}}
+
+
+def _features(manifest: Manifest) -> dict[str, Any]:
+    features: dict[str, Any] = {}
+    for name, info in manifest.fields.items():
+        classes = manifest.classes.get(name)
+        codec = from_description(info.codec)
+        features |= codec.tfds_feature(name, info.spec, len(classes) if classes else None)
+    kind = "tensorflow_datasets.core.features.features_dict.FeaturesDict"
+    return {"pythonClassName": kind, "featuresDict": {"features": features}}
+
+
+def _json(value: dict[str, Any]) -> str:
+    return indented(value) + "\n"
+
+
+# --- Croissant ---------------------------------------------------------------------------------------------------------
+
+
+CROISSANT = "croissant.json"
+_VOCABULARY = "http://mlcommons.org/croissant/"
+_CONTEXT = {
+    "@language": "en",
+    "@vocab": "https://schema.org/",
+    "citeAs": "cr:citeAs",
+    "column": "cr:column",
+    "conformsTo": "dct:conformsTo",
+    "cr": _VOCABULARY,
+    "rai": f"{_VOCABULARY}RAI/",
+    "data": {"@id": "cr:data", "@type": "@json"},
+    "dataType": {"@id": "cr:dataType", "@type": "@vocab"},
+    "dct": "http://purl.org/dc/terms/",
+    "examples": {"@id": "cr:examples", "@type": "@json"},
+    "extract": "cr:extract",
+    "field": "cr:field",
+    "fileProperty": "cr:fileProperty",
+    "fileObject": "cr:fileObject",
+    "fileSet": "cr:fileSet",
+    "format": "cr:format",
+    "includes": "cr:includes",
+    "isLiveDataset": "cr:isLiveDataset",
+    "jsonPath": "cr:jsonPath",
+    "key": "cr:key",
+    "md5": "cr:md5",
+    "parentField": "cr:parentField",
+    "path": "cr:path",
+    "recordSet": "cr:recordSet",
+    "references": "cr:references",
+    "regex": "cr:regex",
+    "repeated": "cr:repeated",
+    "replace": "cr:replace",
+    "sc": "https://schema.org/",
+    "separator": "cr:separator",
+    "source": "cr:source",
+    "subField": "cr:subField",
+    "transform": "cr:transform",
+}
+"""The context that the specification prescribes word for word."""
+_COLUMNS = {
+    "key": "sc:Text",
+    "split": "sc:Text",
+    "variant": "sc:Integer",
+    "shard": "sc:Integer",
+    "offset": "sc:Integer",
+}
+
+
+def croissant_text(manifest: Manifest, index: FileDigest) -> str:
+    """Return the content of `croissant.json`.
+
+    Args:
+        manifest: What the dataset is.
+        index: The digest of its index.
+    """
+    samples = sum(split.samples for split in manifest.splits.values())
+    document = {
+        "@context": _CONTEXT,
+        "@type": "sc:Dataset",
+        "conformsTo": f"{_VOCABULARY}1.0",
+        "name": manifest.name,
+        "description": f"{samples} samples in {', '.join(manifest.splits)}; fields: {', '.join(manifest.fields)}.",
+        "distribution": list(_files(manifest, index)),
+        "recordSet": [_records(manifest), *_class_names(manifest)],
+    }
+    return indented(document) + "\n"
+
+
+def _files(manifest: Manifest, index: FileDigest) -> Iterator[dict[str, Any]]:
+    yield _file(manifest.index, "application/x-parquet", index.bytes, index.sha256)
+    for file in manifest.shard_files():
+        yield _file(file.name, "application/octet-stream", file.bytes, file.sha256)
+
+
+def _file(name: str, encoding: str, size: int, sha256: str) -> dict[str, Any]:
+    return {
+        "@type": "cr:FileObject", "@id": name, "name": name, "contentUrl": name, "contentSize": f"{size} B",
+        "encodingFormat": encoding, "sha256": sha256,
+    }  # fmt: skip
+
+
+def _records(manifest: Manifest) -> dict[str, Any]:
+    labels = [info.spec.shape for info in manifest.fields.values() if info.spec.kind == "label"]
+    columns = {**_COLUMNS, "size": "sc:Integer", **({"label": "sc:Integer"} if labels and labels[0] == () else {})}
+    return {
+        "@type": "cr:RecordSet",
+        "@id": "records",
+        "name": "records",
+        "description": "One row of the index for each record: where it is, and its label.",
+        "field": [_column("records", manifest.index, name, kind) for name, kind in columns.items()],
+    }
+
+
+def _column(records: str, file: str, name: str, kind: str) -> dict[str, Any]:
+    source = {"fileObject": {"@id": file}, "extract": {"column": name}}
+    return {"@type": "cr:Field", "@id": f"{records}/{name}", "name": name, "dataType": kind, "source": source}
+
+
+def _class_names(manifest: Manifest) -> Iterator[dict[str, Any]]:
+    """Yield a record set with the numbers and names of the classes of each field."""
+    for field, names in manifest.classes.items():
+        records = f"{field}_classes"
+        fields = [
+            {"@type": "cr:Field", "@id": f"{records}/{name}", "name": name, "dataType": kind}
+            for name, kind in (("number", "sc:Integer"), ("name", "sc:Text"))
+        ]
+        rows = [{f"{records}/number": number, f"{records}/name": name} for number, name in enumerate(names)]
+        yield {
+            "@type": "cr:RecordSet", "@id": records, "name": records, "dataType": "sc:Enumeration",
+            "key": {"@id": f"{records}/number"}, "field": fields, "data": rows,
+        }  # fmt: skip
