@@ -212,22 +212,3 @@ def test_a_function_of_the_whole_sample_may_write_into_its_own():
     for sample in samples[1:]:
         assert np.array_equal(sample["image"], IMAGE[:, ::-1])
         assert sample["names"].tolist() == [5, 8]
-
-
-def test_images_of_several_sizes_keep_their_own_transforms():
-    """The transform of variant 0 is computed once for each size; a maker sees many sizes in turn."""
-    calls = []
-
-    def half(size, draws):
-        calls.append((size, draws is None))
-        return augment.Resize(size[0] // 2, size[1] // 2)(size, draws)
-
-    maker = SampleMaker(Recipe("r", sources.Folder(), {"image": codecs.Png()}, geometry=[half]), {"image": "image"}, {})
-    for height, width in [(60, 80), (40, 80), (60, 80), (40, 80)]:
-        raw = {"image": IMAGE[:height, :width]}
-        plain, augmented = maker.made("key", raw, [0, 1])
-        expected = warp_sample(raw, {"image": "image"}, augment.Resize(height // 2, width // 2)((height, width), None))
-        assert np.array_equal(plain["image"], expected["image"])
-        assert np.array_equal(augmented["image"], expected["image"])
-    assert calls.count(((60, 80), True)) == calls.count(((40, 80), True)) == 1
-    assert calls.count(((60, 80), False)) == calls.count(((40, 80), False)) == 2

@@ -1,17 +1,15 @@
-"""Checks of a node of a cluster before it takes part, and the mark that keeps one that outlives its build from writing."""
+"""Checks of a node of a cluster before it takes part, and the code that is sent to it."""
 
 from __future__ import annotations
 
 import fcntl
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tfprep.builder.layout import Layout, forget_marks
+from tfprep.builder.layout import Layout
 from tfprep.builder.node import collected, shared_folder_check, unpack
-from tfprep.builder.shards import shard
 from tfprep.builder.shards.shard import BuildContext
 from tfprep.errors import BuildError
 from tfprep.recipe.file import load_recipe
@@ -34,8 +32,8 @@ def test_a_node_that_sees_the_same_folders_takes_part(argument):
         fcntl.flock(lock, fcntl.LOCK_EX)
         with shared_folder_check(argument) as check:
             check.compare(argument)
-            assert [path.name for path in layout.marks.iterdir()] == [check.mark]
-    assert list(layout.marks.iterdir()) == []
+            assert layout.mark.read_text() == check.mark
+    assert not layout.mark.exists()
 
 
 @pytest.mark.parametrize(
@@ -49,7 +47,7 @@ def test_a_node_that_sees_the_same_folders_takes_part(argument):
             lambda argument: Path(argument.root, "1.jpg").unlink(),
             r"1\.jpg below .* is missing or another file there",
         ),
-        (lambda argument: forget_marks(argument.layout), "is not the driver's folder there"),
+        (lambda argument: argument.layout.mark.unlink(), "is not the driver's folder there"),
         (None, "is locked by the driver and not locked there"),
     ],
 )
@@ -112,11 +110,3 @@ def test_links_to_nothing_hidden_files_and_keys_are_not_sent(tmp_path, monkeypat
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "space/../key.json"))
     sent = collected(tmp_path / "recipe.py", {}).files
     assert {name for name in sent if name.startswith("recipe/")} == {"recipe/recipe.py", "recipe/near.json"}
-
-
-def test_a_worker_that_outlives_its_build_writes_nothing(full, monkeypatch):
-    real = shard.open_work
-    monkeypatch.setattr(shard, "open_work", lambda argument: real(replace(argument, mark="of a build that ended")))
-    with pytest.raises(BuildError, match="that this node belonged to has ended"):
-        full.build()
-    assert list(Layout(full.out).receipts.iterdir()) == []

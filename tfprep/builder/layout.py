@@ -26,7 +26,7 @@ from tfprep.storage.address import without_secrets
 from tfprep.storage.local import locked as file_locked
 from tfprep.storage.local import writing
 from tfprep.storage.store import Store, open_store
-from tfprep.storage.urls import folder_at, is_remote, names_in, read_content, remove_file, scheme_of
+from tfprep.storage.urls import folder_at, is_remote, scheme_of
 
 
 @dataclass(frozen=True)
@@ -113,9 +113,9 @@ class Layout:
         return self.here / "locks"
 
     @property
-    def marks(self) -> Path:
-        """The folder of the mark that belongs to the running build on a cluster, as long as it runs."""
-        return self.private / "nodes"
+    def mark(self) -> Path:
+        """A file of the running build on a cluster, by which its nodes know the folder."""
+        return self.private / "mark"
 
     @property
     def parts(self) -> Path:
@@ -194,20 +194,6 @@ def name_locked(layout: Layout, name: str) -> Iterator[None]:
         with writing(layout.locks):
             fcntl.lockf(file, fcntl.LOCK_EX, 1, byte)
         yield
-
-
-def forget_marks(layout: Layout) -> None:
-    """Keep nodes that a build on a cluster left behind from writing anything more; the caller has the folder's lock."""
-    for name in names_in(layout.marks):
-        remove_file(layout.marks / name)
-
-
-def check_mark(layout: Layout, mark: str) -> None:
-    """Raise BuildError if the build to which this mark belongs has ended."""
-    try:
-        read_content(layout.marks / mark)
-    except FileNotFoundError as error:
-        raise BuildError(f"the build of {layout.out} that this node belonged to has ended") from error
 
 
 # --- places ------------------------------------------------------------------------------------------------------------

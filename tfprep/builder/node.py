@@ -70,7 +70,7 @@ class Node:
             layout=replace(layout, scratch=layout.scratch and own),
             # Another node may take over a shard while this one, which seemed dead, still writes to its files.
             run=f"{argument.run}-{self._name}",
-            mark=check.mark,
+            on_node=True,
         )
         for engine in self._engines:
             engine.start()
@@ -99,7 +99,7 @@ class SharedFolderCheck:
     """Facts that another machine has to see as well.
 
     Attributes:
-      mark: The name and the content of a file below the output folder.
+      mark: The content of `Layout.mark`.
       samples: Files, values and digest of some samples.
     """
 
@@ -121,10 +121,9 @@ class SharedFolderCheck:
                 )
 
     def _check_output(self, layout: Layout) -> None:
-        path = layout.marks / self.mark
-        own = path.with_name(f"{self.mark}-{secrets.token_hex(4)}")
+        own = layout.mark.with_name(f"{layout.mark.name}-{secrets.token_hex(4)}")
         try:
-            same = read_content(path).decode() == self.mark
+            same = read_content(layout.mark).decode() == self.mark
             write_content(own, self.mark)
             remove_file(own)
         except FileNotFoundError:
@@ -149,14 +148,12 @@ def shared_folder_check(argument: BuildContext) -> Iterator[SharedFolderCheck]:
     """Leave a mark in the output folder, and digest the samples that are witnesses."""
     mark, inputs = secrets.token_hex(8), _raw_inputs(argument)
     samples = [(files, values, inputs.digest(files, values)) for files, values in argument.witnesses]
-    path = argument.layout.marks / mark
-    if not argument.layout.at_store:
-        path.parent.mkdir(exist_ok=True)
+    path = argument.layout.mark
     write_content(path, mark)
     try:
         yield SharedFolderCheck(mark, samples)
     finally:
-        with suppress(StorageError):  # The next build removes it.
+        with suppress(StorageError):  # The next build writes it anew.
             remove_file(path)
 
 

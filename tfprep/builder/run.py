@@ -11,7 +11,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tfprep.builder.layout import Layout, forget_marks, placed
+from tfprep.builder.layout import Layout, placed
 from tfprep.builder.options import (
     BuildOptions,
     BuildSummary,
@@ -133,7 +133,6 @@ class Build:
     def build(self) -> BuildSummary:
         """Build what is due, and publish."""
         remove_leftovers(self.layout.staged)
-        forget_marks(self.layout)
         plan = self._plan()
         forget_common_plan(self.layout)
         states = self._states(plan)

@@ -26,6 +26,7 @@ import pyarrow.parquet as pq
 from tfprep.dataset.arrow import numpy_column
 from tfprep.dataset.manifest import FieldInfo, FileInfo, Manifest
 from tfprep.errors import DatasetError
+from tfprep.fields import Array
 from tfprep.records.framing import FOOTER_BYTES, FRAME_BYTES, HEADER_BYTES
 from tfprep.storage.urls import is_remote, open_file
 
@@ -221,13 +222,30 @@ def _check_numbers(table: pa.Table, files: Sequence[FileInfo], fields: Sequence[
     counts = np.bincount(shard, minlength=len(files)).tolist()
     if (is_whole and counts != [file.records for file in files]) or (np.diff(shard) < 0).any():
         raise DatasetError("the rows are not in the order of the shards, or a shard has another number of records")
+    spans = {
+        name: tuple(numpy_column(table.column(f"{name}_{what}")) for what in ("offset", "size"))
+        for name in fields
+        if {f"{name}_offset", f"{name}_size"} <= set(table.column_names)
+    }
     ends = np.array([file.bytes for file in files])[shard]
+    if fault := outside(
+        offset, size, ends, {name: (first - offset, length) for name, (first, length) in spans.items()}
+    ):
+        raise DatasetError(fault)
+
+
+def outside(offset: Array, size: Array, ends: Array | int, spans: Mapping[str, tuple[Array, Array]]) -> str:
+    """Return what lies outside: a record its shard, or a field its record; "" if nothing does.
+
+    Args:
+        offset, size: The frames of the records, in bytes: int64 [N].
+        ends: The size of the shard of each.
+        spans: By field, where its bytes begin in the frame, and their number: int64 [N] each.
+    """
     if offset.min() < 0 or size.min() < FRAME_BYTES or (size > ends - offset).any():
-        raise DatasetError("a record lies outside its shard")
-    for name in fields:
-        if {f"{name}_offset", f"{name}_size"} <= set(table.column_names):
-            inner = numpy_column(table.column(f"{name}_offset")) - offset
-            length = numpy_column(table.column(f"{name}_size"))
-            room = size - FOOTER_BYTES
-            if inner.min() < HEADER_BYTES or length.min() < 0 or (length > room - inner).any():
-                raise DatasetError(f"the bytes of '{name}' lie outside their record")
+        return "a record lies outside its shard"
+    room = size - FOOTER_BYTES
+    for name, (first, length) in spans.items():
+        if first.min() < HEADER_BYTES or length.min() < 0 or (length > room - first).any():
+            return f"the bytes of '{name}' lie outside their record"
+    return ""

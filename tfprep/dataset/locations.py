@@ -24,11 +24,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tfprep.dataset.arrow import numpy_column
-from tfprep.dataset.index import label_type
+from tfprep.dataset.index import label_type, outside
 from tfprep.dataset.manifest import FieldInfo, Manifest, SplitInfo
 from tfprep.errors import DatasetError
 from tfprep.fields import Array
-from tfprep.records.framing import FOOTER_BYTES, FRAME_BYTES, HEADER_BYTES
 from tfprep.storage.urls import file_size, is_remote, open_file
 
 RowType = np.dtype[np.void]
@@ -177,8 +176,16 @@ class Locations:
                 f"{self._path} is damaged, or of another build: the locations of a shard are not those that were built; "
                 f"{self._way_out}"
             )
-        if not _lie_inside(rows, self._file_bytes[shard], self._fields):
-            raise DatasetError(f"{self._path}: a record lies outside its shard, or a field outside its record")
+        offset, size = (
+            rows["offset"].view(np.int64),
+            rows["size"].astype(np.int64),
+        )  # too large is negative, and outside
+        spans = {
+            name: (rows[f"{name}_offset"].astype(np.int64), rows[f"{name}_size"].astype(np.int64))
+            for name in self._fields
+        }
+        if fault := outside(offset, size, self._file_bytes[shard], spans):
+            raise DatasetError(f"{self._path}: {fault}")
 
 
 def _way_out(manifest: Manifest) -> str:
@@ -207,15 +214,3 @@ def _mapped(path: Path, manifest: Manifest, row: RowType, first: int, info: Spli
             return np.asarray(np.memmap(file, row, "r", first * row.itemsize, (count,)))
         file.seek(first * row.itemsize)
         return np.frombuffer(file.read(count * row.itemsize), row)
-
-
-def _lie_inside(rows: Array, file_bytes: int, fields: Sequence[str]) -> bool:
-    size = rows["size"].astype(np.int64)
-    if size.min() < FRAME_BYTES or file_bytes < size.max() or (rows["offset"] > file_bytes - size).any():
-        return False
-    room = size - FOOTER_BYTES
-    for name in fields:
-        first = rows[f"{name}_offset"].astype(np.int64)
-        if first.min() < HEADER_BYTES or (first + rows[f"{name}_size"] > room).any():
-            return False
-    return True

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from tfprep.builder.layout import Layout, check_mark, name_locked
+from tfprep.builder.layout import Layout, name_locked
 from tfprep.builder.receipts import (
     Contents,
     Receipt,
@@ -82,11 +82,11 @@ class BuildContext:
       versions: The libraries' versions, which the receipts name.
       train: The split whose pixels make the statistics.
       run: A word that belongs to this run of the build. An attempt at a shard continues from what others of the run left.
-      mark: What is there as long as a build on a cluster runs; empty on one machine, where workers end with their build.
       stop_at_reject: Whether the first bad sample ends the build.
       hash: Whether images get a perceptual hash.
       named: The files that the recipe names (`Recipe.files`), which travel to the nodes of a cluster.
       witnesses: Files and values of some samples, which the nodes compare with the driver's.
+      on_node: Whether this is a node of a cluster.
     """
 
     source: Recipe | Path | bytes
@@ -102,9 +102,9 @@ class BuildContext:
     run: str
     stop_at_reject: bool = False
     hash: bool = True
-    mark: str = ""
     named: Mapping[str, Path] = field(default_factory=dict)
     witnesses: Sequence[tuple[Sequence[str], Sequence[Any]]] = ()
+    on_node: bool = False
 
     @cached_property
     def recipe(self) -> Recipe:
@@ -132,7 +132,7 @@ class BuildContext:
     def _why_another(self) -> str:
         """Return why a recipe may be another one than that of the plan."""
         file = self.source if isinstance(self.source, Path) else None
-        if self.mark:
+        if self.on_node:
             name = file.name if file else "the recipe"
             return f"{name} is another recipe here than at the driver: a module that it imports is not the driver's"
         # A worker that replaces one that died starts minutes after the plan was made: the file may have been edited meanwhile.
@@ -229,7 +229,6 @@ def _commit(context: BuildContext, task: ShardTask, shard: _Shard, files: Unfini
     """
     layout = context.layout
     if layout.at_store:
-        _check_running(context)
         # Names belong to contents, so that other attempts do not matter: the receipt that is written last describes its files.
         receipt = replace(shard.receipt(), files=files.put(layout.store))
         write_receipt(layout, receipt, shard.contents())
@@ -238,19 +237,12 @@ def _commit(context: BuildContext, task: ShardTask, shard: _Shard, files: Unfini
         first = read_receipt(layout, task.split, task.shard)
         if first is not None and is_same(first, task):
             return first
-        _check_running(context)
         withdraw_receipt(layout, task.split, task.shard)
         files.commit()
         sync_folder(layout.staged)
         receipt = shard.receipt()
         write_receipt(layout, receipt, shard.contents())
         return receipt
-
-
-def _check_running(context: BuildContext) -> None:
-    """Raise BuildError if this worker outlives its build: a later one may have another recipe."""
-    if context.mark:
-        check_mark(context.layout, context.mark)
 
 
 def is_same(receipt: Receipt, task: ShardTask) -> bool:

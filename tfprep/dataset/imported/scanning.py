@@ -23,8 +23,8 @@ from tfprep.storage.urls import is_remote
 FEW_BYTES = 64 << 20
 """Less than this is scanned sooner than another process has started, which takes half a second."""
 _ENTRY = f"{__name__}:open_scan"
-_VERSION = 1
-_IDENTITY = ("form", "path", "bytes", "version", "verify")
+_VERSION = 2
+_IDENTITY = ("form", "path", "bytes", "version")
 OnBytes = Callable[[int], None]
 
 
@@ -58,7 +58,9 @@ def scan_shards(
 
 def scan_one(shard: Shard, folder: Path, *, verify: bool, on_bytes: OnBytes) -> None:
     """Scan one shard, and write its part and its receipt."""
-    part, receipt = _paths(shard, folder, verify)
+    identity = _identity(shard, folder)
+    part, receipt = _paths(folder, identity)
+    receipt.unlink(missing_ok=True)  # that of a scan without `verify` describes another part
     with open_shard(shard.path) as file, whole_file(part) as out:
         if kind := compression_of(file.read(64)):
             raise DatasetError(
@@ -67,7 +69,7 @@ def scan_one(shard: Shard, folder: Path, *, verify: bool, on_bytes: OnBytes) -> 
             )
         file.seek(0)
         try:
-            found = scan(file, _identity(shard, folder, verify), out, on_bytes)
+            found = scan(file, {**identity, "verify": verify}, out, on_bytes)
         except OSError as error:
             raise DatasetError(f"{shard.path} cannot be read ({error.strerror or error})") from error
     if current(shard.path) != shard:
@@ -82,20 +84,19 @@ def scan_one(shard: Shard, folder: Path, *, verify: bool, on_bytes: OnBytes) -> 
 
 def find_receipt(shard: Shard, folder: Path, *, verify: bool) -> Scanned | None:
     """Return what was found in a shard as it is now; None if it was not scanned, or `verify` asks for more than was compared."""
-    for verified in (True, False)[: 1 if verify else 2]:
-        part, receipt = _paths(shard, folder, verified)
-        try:
-            found = from_json(Scanned, json.loads(receipt.read_text()))
-        except (FileNotFoundError, ValueError):
-            continue
-        if part.is_file() and _identity(shard, folder, verified).items() <= vars(found).items():
-            return found
-    return None
+    identity = _identity(shard, folder)
+    part, receipt = _paths(folder, identity)
+    try:
+        found = from_json(Scanned, json.loads(receipt.read_text()))
+    except (FileNotFoundError, ValueError):
+        return None
+    is_same = part.is_file() and identity.items() <= vars(found).items()
+    return found if is_same and verify <= found.verify else None
 
 
 def part_of(found: Scanned, folder: Path) -> Path:
     """Return the part file of a shard that was scanned."""
-    return _named(folder, {name: getattr(found, name) for name in _IDENTITY})[0]
+    return _paths(folder, {name: getattr(found, name) for name in _IDENTITY})[0]
 
 
 def remove_receipts(folder: Path, kept: Collection[Path]) -> None:
@@ -106,17 +107,13 @@ def remove_receipts(folder: Path, kept: Collection[Path]) -> None:
             part.unlink(missing_ok=True)
 
 
-def _identity(shard: Shard, folder: Path, verify: bool) -> dict[str, Any]:
-    """Return what tells one scan of a shard from another. A local path is relative, so that all can be moved together."""
+def _identity(shard: Shard, folder: Path) -> dict[str, Any]:
+    """Return what tells one state of a shard from another. A local path is relative, so that all can be moved together."""
     path = str(shard.path) if is_remote(shard.path) else os.path.relpath(shard.path, folder)
-    return {"form": _VERSION, "path": path, "bytes": shard.bytes, "version": shard.version, "verify": verify}
+    return {"form": _VERSION, "path": path, "bytes": shard.bytes, "version": shard.version}
 
 
-def _paths(shard: Shard, folder: Path, verify: bool) -> tuple[Path, Path]:
-    return _named(folder, _identity(shard, folder, verify))
-
-
-def _named(folder: Path, identity: Mapping[str, Any]) -> tuple[Path, Path]:
+def _paths(folder: Path, identity: Mapping[str, Any]) -> tuple[Path, Path]:
     digest = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:24]
     return folder / f"{digest}.part", folder / f"{digest}.json"
 
