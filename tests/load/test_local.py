@@ -87,7 +87,7 @@ def test_batches_are_those_of_the_folder_whatever_the_cache_holds(made, url, s3,
 
 def test_a_warm_cache_makes_no_request_for_records(made, url, s3, tmp_path):
     with closing(loader_of(url, tmp_path)) as loader:
-        next(iter(loader))
+        list(loader.repeat(1))  # no request of this loader is on its way when it is closed
         wait_until(lambda: loader.report()["local"]["hits"] == 1.0)
     s3.proxy.reset()
     with (
