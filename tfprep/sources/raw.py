@@ -445,6 +445,8 @@ class Reference(NamedTuple):
 
 def parse_reference(text: str) -> Reference:
     """Return what the text of a reference says."""
+    if _MARK not in text:  # most texts, and a listing has millions
+        return Reference(text)
     scheme = _SCHEME.match(text)
     first = scheme.end() if scheme else 0
     end = text.find(_MARK, first)

@@ -48,28 +48,32 @@ class RowBatch(NamedTuple):
     columns: Mapping[str, Sequence[Any]]
 
 
-class TableRow(NamedTuple):
-    """A row of one of several tables.
+class TableFile(NamedTuple):
+    """One of several tables.
 
     Attributes:
-        file: The table.
         path: Its path relative to the root.
-        number: The number of the row.
-        cells: The cells by column.
-        split: The split of the table.
+        file: The file.
+        split: Its split.
         comma: Whether numbers may be written as 0,5.
     """
 
-    file: Path
     path: str
-    number: int
-    cells: dict[str, Any]
+    file: Path
     split: str
     comma: bool
 
+
+class TableRow(NamedTuple):
+    """A row of one of several tables: its table, its number, and its cells by column."""
+
+    table: TableFile
+    number: int
+    cells: dict[str, Any]
+
     def place(self) -> str:
         """Name the row for a message."""
-        return f"{self.file}: row {self.number}"
+        return f"{self.table.file}: row {self.number}"
 
 
 class _Format(NamedTuple):
@@ -106,11 +110,11 @@ def batches(path: Path, columns: Sequence[str]) -> Iterator[RowBatch]:
 def table_rows(root: Path, tables: Iterable[tuple[str, str]], columns: Sequence[str]) -> Iterator[TableRow]:
     """Yield the rows of tables, of which each is given with its split; see `batches`."""
     for path, split in tables:
-        file = root / path
-        comma = decimal_comma(file)
-        for batch in batches(file, columns):
-            for number, *cells in zip(batch.numbers, *batch.columns.values(), strict=True):
-                yield TableRow(file, path, number, dict(zip(batch.columns, cells, strict=True)), split, comma)
+        table = TableFile(path, root / path, split, decimal_comma(root / path))
+        for batch in batches(table.file, columns):
+            names = tuple(batch.columns)
+            for number, cells in zip(batch.numbers, zip(*batch.columns.values(), strict=True), strict=True):
+                yield TableRow(table, number, dict(zip(names, cells)))  # noqa: B905  # a check for each row takes 3 %
 
 
 # --- CSV and TSV ----------------------------------------------------------------------------------------------------

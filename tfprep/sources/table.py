@@ -241,19 +241,19 @@ class _Rows:
 
     def _row(self, row: TableRow) -> Row:
         """The entry of a row, and its group. SourceError names the column, or the field of a file."""
-        files = tuple([path.fill(row.cells, row.split, name) for name, path in self.files.items()])
+        files = tuple([path.fill(row.cells, row.table.split, name) for name, path in self.files.items()])
         values = tuple([self._value(name, kind, columns, row) for name, (kind, columns) in self.values.items()])
-        key = key_of(f"{row.path}/{row.number}" if parse_reference(files[0]).member else files[0])
+        key = key_of(f"{row.table.path}/{row.number}" if parse_reference(files[0]).member else files[0])
         if self._options.key is not None:
             key = read_cell(row.cells, self._options.key, name_cell)
-        split = row.split if self._split is None else read_cell(row.cells, self._split, name_cell)
+        split = row.table.split if self._split is None else read_cell(row.cells, self._split, name_cell)
         group = None if self._group is None else read_cell(row.cells, self._group, name_cell)
         return Entry(key, split, files, values), group
 
     def _value(self, name: str, kind: Kind, columns: tuple[str, ...], row: TableRow) -> Any:
         numbers, separator = self._numbers.get(name, {}), self._options.separator if name == "label" else None
         if not isinstance(self._options.label, tuple) or name != "label":
-            options = numbers, separator, name in self._whole, row.comma
+            options = numbers, separator, name in self._whole, row.table.comma
             return read_cell(row.cells, columns[0], value_cell, kind, *options)
         flags = [read_cell(row.cells, column, flag_cell) for column in columns]
         if None in flags:

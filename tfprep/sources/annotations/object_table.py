@@ -141,33 +141,37 @@ class ObjectTable(AnnotatedSource):
         columns = [*place.columns, *of_box, *filter(None, (self.label, self.runs, self.split))]
         for row in table_rows(root, tables, columns):
             try:
-                path = place.fill(row.cells, row.split, "image")
-                split = row.split if self.split is None else read_cell(row.cells, self.split, name_cell)
+                path = place.fill(row.cells, row.table.split, "image")
+                split = row.table.split if self.split is None else read_cell(row.cells, self.split, name_cell)
             except SourceError as error:
                 raise SourceError(f"{row.place()}: {error}") from error
-            where = f"{row.file.name}: row {row.number}"
+            where = f"{row.table.file.name}: row {row.number}"
             image = images.setdefault(path, _Image(check_split_name(split, where)))
             try:
                 if image.split != split:
                     raise WrongAnnotation(f"{where} is in {split}, other rows of the image are in {image.split}")
-                if (one := self._object(row.cells, where, row.comma)) is not None:
+                if (one := self._object(row.cells, where, row.table.comma)) is not None:
                     image.objects.append(one)
             except (WrongAnnotation, SourceError) as fault:
                 message = str(fault)
                 image.fault = image.fault or (message if message.startswith(where) else f"{where}: {message}")
         if not images:
             raise SourceError(f"{root}: no rows in {', '.join(path for path, _ in tables)}")
+        boxed = [made for image in images.values() for _, made in image.objects if "box" in made]
+        boxes = np.array([made["box"] for made in boxed]).reshape(-1, 4)
+        corners: BoxFormat = "rel_xyxy" if self.box_format.startswith("rel_") else "xyxy"
+        for made, box in zip(boxed, convert_boxes(boxes, corners, source=self.box_format).tolist(), strict=True):
+            made["box"] = box
         return images
 
     def _object(self, cells: Mapping[str, Any], where: str, comma: bool) -> tuple[str, dict[str, Any]] | None:
-        """The class and the object of a row; None if it says that there is none."""
+        """The class and the object of a row, its box as the table has it; None if it says that there is none."""
         one: dict[str, Any] = {"id": where}
         if self.boxes is not None:
             columns = (self.boxes,) if isinstance(self.boxes, str) else self.boxes
             if (values := box_cells(columns, cells, comma)) is None:
                 return None
-            corners: BoxFormat = "rel_xyxy" if self.box_format.startswith("rel_") else "xyxy"
-            one["box"] = convert_boxes(np.array(values), corners, source=self.box_format).tolist()
+            one["box"] = values
         if self.runs is not None:
             text = cells[self.runs]
             if text is None or str(text).strip() in _NO_RUNS or _empty(text):
