@@ -56,42 +56,18 @@ __all__ = [
     "Shear", "Solarize", "SomeOf", "ToneCurve", "Transform", "Translate", "TrivialAugment",
 ]  # fmt: skip
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "chain": ["Custom"],
-        "colour": [
-            "AutoContrast",
-            "Brightness",
-            "ChannelShuffle",
-            "Clahe",
-            "Contrast",
-            "Equalize",
-            "Gamma",
-            "Grayscale",
-            "Hue",
-            "Invert",
-            "Posterize",
-            "Saturation",
-            "Solarize",
-            "ToneCurve",
-        ],
-        "dense": ["Elastic", "GridDistortion"],
-        "geometry": [
-            "CenterCrop",
-            "Crop",
-            "Flip",
-            "Perspective",
-            "RandomResizedCrop",
-            "Resize",
-            "Rotate",
-            "Rotate90",
-            "Scale",
-            "Shear",
-            "Translate",
-        ],
-        "optics": ["Blur", "Cutout", "Erasing", "JpegArtefacts", "MotionBlur", "Noise", "Sharpness"],
-        "policies": ["AugMix", "Maybe", "OneOf", "RandAugment", "SomeOf", "TrivialAugment"],
-        "transform": ["ColourOp", "GeometryOp", "Transform"],
-    },
-)
+__getattr__, __dir__ = lazy_names(__name__, {
+    "chain": ["Custom"],
+    "colour": [
+        "AutoContrast", "Brightness", "ChannelShuffle", "Clahe", "Contrast", "Equalize", "Gamma", "Grayscale", "Hue",
+        "Invert", "Posterize", "Saturation", "Solarize", "ToneCurve",
+    ],
+    "dense": ["Elastic", "GridDistortion"],
+    "geometry": [
+        "CenterCrop", "Crop", "Flip", "Perspective", "RandomResizedCrop", "Resize", "Rotate", "Rotate90", "Scale",
+        "Shear", "Translate",
+    ],
+    "optics": ["Blur", "Cutout", "Erasing", "JpegArtefacts", "MotionBlur", "Noise", "Sharpness"],
+    "policies": ["AugMix", "Maybe", "OneOf", "RandAugment", "SomeOf", "TrivialAugment"],
+    "transform": ["ColourOp", "GeometryOp", "Transform"],
+})  # fmt: skip

@@ -36,24 +36,15 @@ __all__ = [
     "InstanceOffsets", "OneHot", "OneInstance", "OneObject", "SignedDistance", "Sobel", "UNetWeights",
 ]  # fmt: skip
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "clicks": ["ClickMaps", "ClickPoints", "Clicks"],
-        "distance": ["Distance", "SignedDistance", "UNetWeights"],
-        "filters": ["Canny", "ChannelStatistics", "Sobel"],
-        "geodesic": ["GeodesicDistance"],
-        "heatmaps": ["ExtremePoints", "Heatmaps"],
-        "inputs": ["Derived"],
-        "labels": [
-            "Boundaries",
-            "InstanceBoxes",
-            "InstanceCenters",
-            "InstanceClasses",
-            "InstanceOffsets",
-            "OneHot",
-            "OneInstance",
-            "OneObject",
-        ],
-    },
-)
+__getattr__, __dir__ = lazy_names(__name__, {
+    "clicks": ["ClickMaps", "ClickPoints", "Clicks"],
+    "distance": ["Distance", "SignedDistance", "UNetWeights"],
+    "filters": ["Canny", "ChannelStatistics", "Sobel"],
+    "geodesic": ["GeodesicDistance"],
+    "heatmaps": ["ExtremePoints", "Heatmaps"],
+    "inputs": ["Derived"],
+    "labels": [
+        "Boundaries", "InstanceBoxes", "InstanceCenters", "InstanceClasses", "InstanceOffsets", "OneHot", "OneInstance",
+        "OneObject",
+    ],
+})  # fmt: skip

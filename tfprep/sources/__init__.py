@@ -28,19 +28,16 @@ __all__ = [
     "cityscapes", "read_files",
 ]  # fmt: skip
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "annotations": ["Coco", "CocoPanoptic", "LabelMe", "ObjectTable", "Voc", "Yolo"],
-        "archives": ["Archives"],
-        "arrays": ["Arrays"],
-        "folder": ["Folder"],
-        "leaks": ["GroupFile", "Without"],
-        "paired": ["Paired", "ade20k", "camvid", "cityscapes"],
-        "pixels": ["Pixels"],
-        "source": ["Entry", "FieldDecoder", "Listing", "Source", "read_files"],
-        "splits": ["Fractions"],
-        "table": ["Table"],
-        "video": ["Video"],
-    },
-)
+__getattr__, __dir__ = lazy_names(__name__, {
+    "annotations": ["Coco", "CocoPanoptic", "LabelMe", "ObjectTable", "Voc", "Yolo"],
+    "archives": ["Archives"],
+    "arrays": ["Arrays"],
+    "folder": ["Folder"],
+    "leaks": ["GroupFile", "Without"],
+    "paired": ["Paired", "ade20k", "camvid", "cityscapes"],
+    "pixels": ["Pixels"],
+    "source": ["Entry", "FieldDecoder", "Listing", "Source", "read_files"],
+    "splits": ["Fractions"],
+    "table": ["Table"],
+    "video": ["Video"],
+})  # fmt: skip
