@@ -8,16 +8,15 @@ Twelve causes: the epoch that fills a cache, JPEG decoded by one thread, reads t
 TensorFlow ops, a memory budget for one or two batches under uneven reads, a step that computes, a callback that sleeps, other
 programs on every processor, a step that is traced again and again, a store with a latency, and validation. They are staged behind
 tfprep's loader and behind plain tf.data, on TensorFlow and on JAX (--jax names an interpreter that has it; plain tf.data on JAX
-needs both). Each answer is that of a process of its own, on 600 images of 224 x 224 pixels; `bench` is asked for the causes that
-it can see. An answer is right if its first cause is the staged one and it advises nothing that is done already. --burners runs
-programs beside everything that take a processor each.
-
-A run takes about 15 s: all of `--times 1` 8 minutes on two cores.
+needs both). A process for each input and backend answers one cause after the other, on 600 images of 224 x 224 pixels; `bench` is
+asked for the causes that it can see. An answer is right if its first cause is the staged one and it advises nothing that is done
+already. --burners runs programs beside everything that take a processor each.
 
 `--predictions` follows each piece of advice that predicts a figure, and prints what was predicted and what it brought: the speed
 (5 stands for that or more) and disk of other storage forms (`tfprep bench`) against datasets built so, loaded in turns; the share
-of waiting beside a step, and what the advised `prefetch` leaves of it; rate, disk and build time (`tfprep advise`, from 150 of
-the images) against whole builds.
+of waiting beside a step, and what the advised `prefetch` leaves of it; the epochs before and after the cache is full, and more
+threads; at a URL what an epoch fetches, the rate where the link limits, and what `local=` holds; rate, disk and build time of
+`tfprep advise`, from 150 of the images, against whole builds.
 """
 
 from __future__ import annotations
@@ -26,12 +25,13 @@ import argparse
 import itertools
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,8 @@ BATCH = 32
 IMAGES = 600
 LATENCY_MS = 300
 SLEEP_S = 0.04
+STEPS = {"filling": IMAGES // BATCH, "disk": 25, "step": 25, "decode": 150, "processors": 150}
+"""By cause the steps of a training, some seconds each; 40 of the others."""
 TFPREP = {
     "filling": "filling", "decode": "decode", "disk": "read", "python map": "python map", "map": "map", "memory": "memory",
     "step": "step", "callback": "python", "processors": "processors", "retracing": "retracing", "remote": "fetch",
@@ -80,11 +82,14 @@ def main() -> None:
     parser.add_argument("--data", type=Path, help="Folder that keeps the images for the next run")
     parser.add_argument("--json", type=Path, help="File for the answers")
     parser.add_argument("--predictions", action="store_true", help="Follow advice that predicts a figure instead")
-    parser.add_argument("--run", nargs=4, help=argparse.SUPPRESS)
+    parser.add_argument("--run", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.run:
-        tool, source, cause, folder = options.run
-        print(json.dumps(monitored(source, cause, Path(folder)) if tool == "monitor" else benched(cause, Path(folder))))
+        tool, source, folder = options.run
+        for line in sys.stdin:
+            cause = line.strip()
+            found = monitored(source, cause, Path(folder)) if tool == "monitor" else benched(cause, Path(folder))
+            print(json.dumps(found), flush=True)
         return
     answers: list[dict[str, Any]] = []
     with ExitStack() as stack:
@@ -92,13 +97,24 @@ def main() -> None:
         write_datasets(folder)
         stack.enter_context(burning(options.burners))
         if options.predictions:
-            found = [*forms(folder, options.times), *steps(folder), *strategies(folder, options.times)]
+            found = [
+                *forms(folder, options.times),
+                *steps(folder),
+                *caches(folder, options.times),
+                *links(folder),
+                *strategies(folder, options.times),
+            ]
             if options.json:
                 options.json.write_text(json.dumps(found, indent=1))
             return
-        for _, (tool, source, backend, cause) in itertools.product(range(options.times), cells(options)):
-            answers.append(asked(options, tool, source, backend, cause, folder))
-            print("right" if answers[-1]["right"] else "WRONG", json.dumps(answers[-1]), flush=True)
+        began = time.perf_counter()
+        for (tool, source, backend), cells_of_one in itertools.groupby(cells(options), key=lambda cell: cell[:3]):
+            causes = [cause for *_, cause in cells_of_one]
+            with closing(Trainer(options, tool, source, backend, folder)) as trainer:
+                for cause in causes * options.times:
+                    answers.append(trainer.answer(cause))
+                    print("right" if answers[-1]["right"] else "WRONG", json.dumps(answers[-1]), flush=True)
+        print(f"{(time.perf_counter() - began) / options.times:.0f} s a round")
     print(f"{sum(answer['right'] for answer in answers)} of {len(answers)} right", flush=True)
     for (tool, source, backend), given in itertools.groupby(
         sorted(answers, key=lambda one: (one["tool"], one["input"], one["backend"])),
@@ -150,31 +166,55 @@ def write_datasets(folder: Path) -> None:
         write(folder / name, codec, IMAGES)
 
 
-def asked(
-    options: argparse.Namespace, tool: str, source: str, backend: str, cause: str, folder: Path
-) -> dict[str, Any]:
-    """The answer of a process of its own: what it named, in which words, and whether that is right."""
-    for path in folder.rglob("*.tfrecord-*"):
-        path.read_bytes()  # into the page cache, so that no disk but the staged one is slow
-    python = options.jax if backend == "jax" else sys.executable
-    command = [python, __file__, "--run", tool, source, cause, str(folder)]
-    environment = {**os.environ, "KERAS_BACKEND": backend, "PYTHONPATH": str(HERE.parent)}
-    with ExitStack() as stack:
-        if cause == "processors":
-            stack.enter_context(burning(4 * (os.cpu_count() or 1)))
-        if cause == "remote":
-            environment.update(stack.enter_context(store(folder)))
-        done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-    if done.returncode:
-        kind, text = "failed", done.stderr[-600:]
-    else:
-        kind, text = json.loads(done.stdout.splitlines()[-1])
-    expected = BENCH[cause] if tool == "bench" else (PLAIN if source == "plain" else TFPREP)[cause]
-    repeated = [words for words in FOLLOWED if words in text and (words != "Raise threads" or cause != "decode")]
-    return {
-        "tool": tool, "input": source, "backend": backend, "cause": cause, "kind": kind, "text": text, "already_done": repeated,
-        "right": kind == expected and not repeated,
-    }  # fmt: skip
+class Trainer:
+    """A process that trains with one input on one backend, one staged cause after the other."""
+
+    def __init__(self, options: argparse.Namespace, tool: str, source: str, backend: str, folder: Path) -> None:
+        self._cell = {"tool": tool, "input": source, "backend": backend}
+        self._folder = folder
+        python = options.jax if backend == "jax" else sys.executable
+        self._command = [python, __file__, "--run", tool, source, str(folder)]
+        self._environment = {**os.environ, "KERAS_BACKEND": backend, "PYTHONPATH": str(HERE.parent)}
+        with ExitStack() as stack:
+            self._environment |= stack.enter_context(store(folder))
+            self._errors = stack.enter_context(tempfile.TemporaryFile("w+"))
+            self._stack = stack.pop_all()
+        self._process: subprocess.Popen[str] | None = None
+
+    def answer(self, cause: str) -> dict[str, Any]:
+        """What the tool names as the first cause, in which words, and whether that is right."""
+        for path in self._folder.rglob("*.tfrecord-*"):
+            path.read_bytes()  # into the page cache, so that no disk but the staged one is slow
+        if self._process is None:
+            pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": self._errors}
+            self._process = subprocess.Popen(self._command, text=True, env=self._environment, **pipes)
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        started = time.perf_counter()
+        with burning(4 * (os.cpu_count() or 1) if cause == "processors" else 0):
+            self._process.stdin.write(f"{cause}\n")
+            self._process.stdin.flush()
+            line = next((line for line in self._process.stdout if line.startswith('["')), "")
+        if line:
+            kind, text = json.loads(line)
+        else:
+            self._errors.seek(0)
+            kind, text = "failed", self._errors.read()[-600:]
+            self._process.wait()
+            self._process = None
+        tool, source = self._cell["tool"], self._cell["input"]
+        expected = BENCH[cause] if tool == "bench" else (PLAIN if source == "plain" else TFPREP)[cause]
+        repeated = [words for words in FOLLOWED if words in text and (words != "Raise threads" or cause != "decode")]
+        return {
+            **self._cell, "cause": cause, "kind": kind, "text": text, "already_done": repeated,
+            "seconds": round(time.perf_counter() - started, 1), "right": kind == expected and not repeated,
+        }  # fmt: skip
+
+    def close(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+        self._stack.close()
 
 
 @contextmanager
@@ -233,7 +273,7 @@ def loader_options(cause: str) -> dict[str, Any]:
         "training": True,
         **({} if cause == "filling" else {"cache": False}),
         **({"threads": 1} if cause == "decode" else {}),
-        **({"memory_budget": 5 * batch_bytes, "threads": 4} if cause == "memory" else {}),
+        **({"memory_budget": 5 * batch_bytes, "threads": 8} if cause == "memory" else {}),
         **({"threads": 2} if cause == "remote" else {}),
     }
 
@@ -264,7 +304,7 @@ def input_of(source: str, cause: str, folder: Path, backend: str) -> tuple[Any, 
     """The input, and its steps an epoch."""
     import tfprep
 
-    steps = IMAGES // BATCH if cause == "filling" else 150 if cause in ("decode", "processors") else 60
+    steps = STEPS.get(cause, 40)
     if source == "plain":
         return plain(cause, folder), steps
     data = tfprep.open(dataset_of(cause, folder))
@@ -368,7 +408,7 @@ def fitted(monitor: Any, feed: Any, steps: int, cause: str) -> None:
     whole = cause == "filling"  # an epoch from the beginning to the end
     options = {} if whole else {"steps_per_epoch": steps if cause != "validation" else 10}
     if cause == "validation":
-        options |= {"validation_data": feed, "validation_steps": 60, "epochs": 4}
+        options |= {"validation_data": feed, "validation_steps": 60, "epochs": 3}
     model.fit(feed, verbose=0, shuffle=False, callbacks=callbacks, **options)
 
 
@@ -398,7 +438,7 @@ def benched(cause: str, folder: Path) -> tuple[str, str]:
         options = BenchOptions(
             batch_size=BATCH,
             rounds=1,
-            seconds=1.0,
+            seconds=0.8,
             changes=False,
             loader=loader,
             map_function=(lambda images, labels: (images, asleep(labels))) if cause == "python map" else None,
@@ -479,8 +519,72 @@ def steps(folder: Path) -> Iterator[Outcome]:
     yield told("share of waiting with the advised prefetch, of that before", 0.0, after.share / before.share)
 
 
+def caches(folder: Path, rounds: int) -> Iterator[Outcome]:
+    """What `bench` says of the first epoch and of those that copy from the cache, and what more threads bring."""
+    import tfprep
+    from tfprep.bench.loaders import loader_candidate
+    from tfprep.bench.rounds import Budget, compare
+    from tfprep.bench.run import LOADER, BenchOptions, bench
+
+    data = tfprep.open(folder / "jpeg")
+    result = bench(data, BenchOptions(batch_size=BATCH, rounds=rounds, changes=False))
+    with closing(data.loader("train", BATCH).repeat()) as loader:
+        batches, seconds = iter(loader), []
+        next(batches)  # opening takes as long as the epoch of this small dataset
+        for _ in range(1 + 5 * rounds):
+            started = time.perf_counter()
+            for _ in range(IMAGES // BATCH):
+                next(batches)
+            seconds.append(time.perf_counter() - started)
+    first, later = (IMAGES // BATCH * BATCH / took for took in (seconds[0], statistics.median(seconds[1:])))
+    yield told("first epoch of the cache: images/s", result.stages.top.images_per_s.median, first)
+    yield told("later epochs: images/s", result.rounds.images_per_s(LOADER).median, later)
+    candidates = [
+        loader_candidate(data, "train", BATCH, name=str(threads), cache=False, threads=threads)
+        for threads in (1, os.cpu_count() or 1)
+    ]
+    ratio = compare(candidates, Budget(rounds, 1.5, 0.5)).ratio(candidates[1].name, "1").median
+    yield told("threads raised from one to all processors: times the speed, more than", 1.0, ratio)
+
+
+def links(folder: Path) -> Iterator[Outcome]:
+    """What `bench` says of a dataset at a URL: its traffic, the rate where the link limits, and what `local=` will hold."""
+    import tfprep
+    from tfprep.bench.link import bench_link
+
+    with store(folder) as environment, tempfile.TemporaryDirectory() as place:
+        os.environ.update(environment)
+        data = tfprep.open("s3://bench/jpeg")
+        for order in ("global", "block", "sequential"):
+            options = {"order": order, "memory_budget": "24MB"}  # else this small dataset is fetched as a whole
+            result = bench_link(data, "train", BATCH, seconds=2.0, **options)
+            with closing(data.numpy_loader("train", BATCH, cache=False, training=False, **options)) as loader:
+                for _ in loader:  # one epoch and nothing of the next
+                    pass
+                stats = loader.stats
+            yield told(f"{order}: requests an epoch", result.fetching["requests_per_epoch"], stats["requests"])
+            yield told(f"{order}: MB an epoch", result.fetching["bytes_per_epoch"] / 1e6, stats["bytes_fetched"] / 1e6)
+            if result.link_limits:
+                yield told(f"{order}, the link limits: images/s", result.link_images_per_s, result.loader_images_per_s)
+        whole = data.split("train").bytes
+        options = {"local": place, "local_limit": 6 * whole // 10, "cache": False}
+        with closing(data.numpy_loader("train", BATCH, **options)) as loader:
+            expected = loader.report()["local"]
+            for _ in loader:
+                pass
+            end = time.monotonic() + 20
+            while loader.report()["local"]["hits"] < expected["predicted_hits"] and time.monotonic() < end:
+                time.sleep(0.1)
+            brought = loader.report()["local"]
+        yield told("local: share of records in it", expected["predicted_hits"], brought["hits"])
+        yield told("local: MB to fetch", expected["bytes_to_fetch"] / 1e6, brought["bytes"] / 1e6)
+
+
 def strategies(folder: Path, rounds: int) -> Iterator[Outcome]:
-    """Rate, disk and build time of each strategy of `tfprep advise` against a build of all images by the same recipe."""
+    """Rate, disk and build time of each strategy of `tfprep advise` against a build of all images by the same recipe.
+
+    Rates of two moments cannot be compared: the samples that were measured run again, in turns with what was built of all images.
+    """
     from loader_data import raw_files, recipe_of
 
     import tfprep
@@ -492,29 +596,26 @@ def strategies(folder: Path, rounds: int) -> Iterator[Outcome]:
     with tempfile.TemporaryDirectory() as place:
         raw_files(Path(place, "raw"), IMAGES)
         recipe = recipe_of(tfprep.codecs.Jpeg(95))
-        advice = advise(
-            recipe, Path(place, "raw"), Path(place, "trials"), samples=150, budget=Budget(rounds, 1.5, 0.5, 2)
-        )
-        listing = recipe.source.scan(Path(place, "raw"))
-        found = {one.name: one for one in strategies_of(recipe, listing.kinds)}
-        built, seconds = {}, {}
-        for number, one in enumerate(advice.predictions):
+        budget = Budget(rounds, 1.5, 0.5, 2)
+        advice = advise(recipe, Path(place, "raw"), Path(place, "trials"), samples=150, budget=budget)
+        found = strategies_of(recipe, recipe.source.scan(Path(place, "raw")).kinds)
+        candidates, whole = [], {}
+        for number, one in enumerate(found):
             started = time.perf_counter()
-            tfprep.build(found[one.strategy].recipe, Path(place, f"whole{number}"), Path(place, "raw"))
-            seconds[one.strategy] = time.perf_counter() - started
-            built[one.strategy] = tfprep.open(Path(place, f"whole{number}"))
-        candidates = [
-            loader_candidate(data, "train", BATCH, name=name, cache=False, geometry=found[name].load_geometry)
-            for name, data in built.items()
-        ]
-        measured = compare(candidates, Budget(rounds, 1.5, 0.5))
+            tfprep.build(one.recipe, Path(place, f"whole{number}"), Path(place, "raw"))
+            whole[one.name] = time.perf_counter() - started, tfprep.open(Path(place, f"whole{number}"))
+            sample = tfprep.open(Path(place, "trials", f"strategy{number}"))
+            for name, data in ((one.name, whole[one.name][1]), (f"sample of {one.name}", sample)):
+                options = {"cache": False, "geometry": one.load_geometry}
+                candidates.append(loader_candidate(data, "train", BATCH, name=name, **options))
+        measured = compare(candidates, budget)
         for one in advice.predictions:
-            brought = measured.images_per_s(one.strategy).median
-            yield told(f"advise, {one.strategy}: images/s", one.images_per_s, brought)
-            yield told(
-                f"advise, {one.strategy}: MB", one.disk_bytes / 1e6, built[one.strategy].split("train").bytes / 1e6
-            )
-            yield told(f"advise, {one.strategy}: seconds to build", one.build_s, seconds[one.strategy])
+            seconds, data = whole[one.strategy]
+            sampled, brought = (measured.images_per_s(f"{of}{one.strategy}").median for of in ("sample of ", ""))
+            yield told(f"advise, {one.strategy}: images/s, in turns", sampled, brought)
+            yield told(f"advise, {one.strategy}: images/s, as printed", one.images_per_s, brought)
+            yield told(f"advise, {one.strategy}: MB", one.disk_bytes / 1e6, data.split("train").bytes / 1e6)
+            yield told(f"advise, {one.strategy}: seconds to build", one.build_s, seconds)
 
 
 if __name__ == "__main__":

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+import time
 
 import psutil
 import pytest
 
-from tfprep.limits import available_memory, groups, memory_limit, usable_cpus
+from tfprep.limits import CpuTimes, available_memory, groups, memory_limit, usable_cpus
 
 
 @pytest.fixture
@@ -113,3 +116,24 @@ def test_cpus(place, monkeypatch, case):
     own, files, expected = CPUS[case]
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(64)))
     assert usable_cpus(*place(own, files)) == expected
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/schedstat"), reason="only Linux counts waits for a processor")
+def test_processor_times_of_children_count_as_own():
+    """More children than processors compute for a while: their time is their own, and so is what they wait for a processor."""
+    code = "import time; print(flush=True); end = time.process_time() + 0.3\nwhile time.process_time() < end: pass\ninput()"
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    count = 2 * usable_cpus() + 1
+    before, children = CpuTimes.now(), [subprocess.Popen([sys.executable, "-c", code], **pipes) for _ in range(count)]
+    try:
+        while CpuTimes.now().since(before).own < 0.3 * count:
+            time.sleep(0.05)
+        spent = CpuTimes.now().since(before)
+    finally:
+        for child in children:
+            child.communicate(b"\n")
+    assert spent.lacking > 0.1
+    after = CpuTimes.now().since(before)
+    assert after.own >= 0.3 * count
+    assert after.lacking >= spent.lacking  # though the children have ended
+    assert CpuTimes(1.0, 5.0, 2.0).since(CpuTimes(0.5, 6.0, 2.5)) == CpuTimes(0.5, 0.0, 0.0)

@@ -10,7 +10,12 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import psutil
 
 MOUNT = Path("/sys/fs/cgroup")
 OWN = Path("/proc/self/cgroup")
@@ -131,13 +136,66 @@ def lost_to_others(own: float, lacking: float, others: float, cpus: float) -> fl
     return 1 - own / max(min(own + lacking, own + others, cpus), own, 1e-9)
 
 
-def cpu_wait_s() -> float:
-    """Seconds that the threads of this process were ready to run but had no processor; 0 where the system does not count it.
+_LACKED_NS: dict[tuple[str, ...], int] = {}
+"""By thread, by the parts of its path, the wait for a processor at the last look."""
 
-    The sum of their run-queue delays: https://docs.kernel.org/scheduler/sched-stats.html
+
+@dataclass(frozen=True)
+class CpuTimes:
+    """Processor time in seconds.
+
+    Attributes:
+        own: Of this process and its children, those that have ended included.
+        lacking: For which threads of these were ready to run but had no processor; 0 where the system does not count it (Linux
+            does). Of a thread that has ended, up to the last look.
+        others: Of other programs on the processors that this process may use, since the machine started.
     """
-    total_ns = 0
-    for path in Path("/proc/self/task").glob("*/schedstat"):
-        with contextlib.suppress(OSError, ValueError, IndexError):  # a thread has ended
-            total_ns += int(path.read_text().split()[1])
-    return total_ns / 1e9
+
+    own: float
+    lacking: float
+    others: float
+
+    @classmethod
+    def now(cls) -> CpuTimes:
+        import psutil
+
+        process = psutil.Process()
+        each = psutil.cpu_times(percpu=True)
+        allowed = process.cpu_affinity() if hasattr(process, "cpu_affinity") else range(len(each))
+        counted = [each[number] for number in allowed if number < len(each)] or each
+        unused = ("idle", "iowait", "guest", "guest_nice")  # user and nice include guests
+        busy = sum(sum(times) - sum(getattr(times, name, 0.0) for name in unused) for times in counted)
+        ended = process.cpu_times()
+        own = float(ended.children_user + ended.children_system)
+        for one in own_processes():
+            with contextlib.suppress(psutil.Error):  # a child has ended
+                own += sum(one.cpu_times()[:2])
+            # run-queue delays: https://docs.kernel.org/scheduler/sched-stats.html
+            for path in Path(f"/proc/{one.pid}/task").glob("*/schedstat"):
+                with contextlib.suppress(OSError, ValueError, IndexError):  # a thread has ended
+                    _LACKED_NS[path.parts] = max(int(path.read_text().split()[1]), _LACKED_NS.get(path.parts, 0))
+        return cls(own, sum(_LACKED_NS.values()) / 1e9, busy - own)
+
+    def since(self, before: CpuTimes) -> CpuTimes:
+        """The times between `before` and this; none is negative."""
+        pairs = ((self.own, before.own), (self.lacking, before.lacking), (self.others, before.others))
+        return CpuTimes(*(max(0.0, now - then) for now, then in pairs))
+
+
+def own_processes() -> list[psutil.Process]:
+    """Return this process and all below it."""
+    import psutil
+
+    process = psutil.Process()
+    return [process, *process.children(recursive=True)]
+
+
+def rss() -> int:
+    """Return the resident memory of this process and all below it, in bytes."""
+    import psutil
+
+    total = 0
+    for one in own_processes():
+        with contextlib.suppress(psutil.Error):  # a child has ended
+            total += one.memory_info().rss
+    return total

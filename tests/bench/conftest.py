@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from tfprep import Recipe, codecs, sources
-from tfprep.bench import rounds
+from tfprep import Recipe, codecs, limits, sources
 from tfprep.builder import BuildOptions, build
 from tfprep.codecs import Codec
 from tfprep.load import Data
@@ -21,7 +21,8 @@ SAMPLES = 96
 @pytest.fixture(autouse=True)
 def idle_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """No other program seems to run: a verdict about a staged cause must not depend on what else this machine does."""
-    monkeypatch.setattr(rounds, "_busy_s", lambda: 0.0)
+    now = limits.CpuTimes.now
+    monkeypatch.setattr(limits.CpuTimes, "now", lambda: replace(now(), others=0.0))
 
 
 def make_dataset(folder: Path, codec: Codec, size: int, samples: int = SAMPLES) -> Data:

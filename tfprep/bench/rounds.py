@@ -6,9 +6,7 @@ order in each round, and a ratio is taken within a round. Figures of one run can
 
 from __future__ import annotations
 
-import contextlib
 import gc
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,10 +14,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any, TypeAlias
 
-import psutil
-
 from tfprep.errors import LoaderError
-from tfprep.limits import cpu_wait_s
+from tfprep.limits import CpuTimes, rss, usable_cpus
 
 Open: TypeAlias = Callable[[], Iterator[Any]]
 BUSY = 0.10
@@ -80,7 +76,7 @@ class Used:
     others: float | None
     memory: tuple[tuple[float, int], ...]
     cpu_wait_s: float = 0.0
-    """Time that threads of this process were ready to run but had no processor; 0 where the system does not count it."""
+    """Time that threads of this process and its children were ready to run but had no processor; 0 where nobody counts it."""
 
     @property
     def cores(self) -> float:
@@ -347,49 +343,21 @@ class Meter:
         self.used = Used(0.0, 0.0, 0, None, ())
 
     def __enter__(self) -> Meter:
-        self._started, self._cpu, self._system = time.perf_counter(), _cpu_s(), _busy_s()
-        self._cpu_wait = cpu_wait_s()
+        self._started, self._before = time.perf_counter(), CpuTimes.now()
         self._thread = threading.Thread(target=self._sample, name="tfprep-meter", daemon=True)
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        cpu, system = _cpu_s() - self._cpu, _busy_s() - self._system
-        seconds, waited = time.perf_counter() - self._started, max(0.0, cpu_wait_s() - self._cpu_wait)
+        cpu, seconds = CpuTimes.now().since(self._before), time.perf_counter() - self._started
         self._stop.set()
         self._thread.join()
-        others = max(0.0, system - cpu) / (seconds * (os.cpu_count() or 1)) if seconds >= 0.5 else None
+        others = cpu.others / (seconds * usable_cpus()) if seconds >= 0.5 else None
         peak = max((nbytes for _, nbytes in self._memory), default=0)
-        self.used = Used(seconds, cpu, peak, others, tuple(self._memory), waited)
+        self.used = Used(seconds, cpu.own, peak, others, tuple(self._memory), cpu.lacking)
 
     def _sample(self) -> None:
         while True:
             self._memory.append((time.perf_counter() - self._started, rss()))
             if self._stop.wait(SAMPLE_S):
                 return
-
-
-def rss() -> int:
-    """Resident memory of this process and its children, in bytes."""
-    process, total = psutil.Process(), 0
-    for one in (process, *process.children(recursive=True)):
-        with contextlib.suppress(psutil.Error):  # a child has ended
-            total += one.memory_info().rss
-    return total
-
-
-def _cpu_s() -> float:
-    """CPU seconds of this process and its children so far, those that have ended included."""
-    process = psutil.Process()
-    times = process.cpu_times()
-    total = float(times.user + times.system + times.children_user + times.children_system)
-    for child in process.children(recursive=True):
-        with contextlib.suppress(psutil.Error):
-            total += float(sum(child.cpu_times()[:2]))
-    return total
-
-
-def _busy_s() -> float:
-    """Busy seconds of all cores of the machine together."""
-    times = psutil.cpu_times()
-    return float(times.user + times.system + getattr(times, "nice", 0.0))

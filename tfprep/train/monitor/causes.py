@@ -204,10 +204,10 @@ def _reader(now: Sample, before: Sample | None, waited_s: float) -> Cause | None
             f"{idle_s / (read_s + decode_s + idle_s):.0%} of the time",
             "Raise memory_budget of the loader, or make batches smaller",
         )
-    return _working(spent, threads, now.machine.cpus)
+    return _working(spent, threads, now.machine.cpus, has_cache=capacity > 0)
 
 
-def _working(spent: Mapping[str, float], threads: float, cpus: int) -> Cause:
+def _working(spent: Mapping[str, float], threads: float, cpus: int, *, has_cache: bool) -> Cause:
     """Tell reading, fetching and decoding apart, by the seconds that the loader's threads spent on them."""
     busy = f"{{}} limits: the loader's threads spent {spent['read_s']:.1f} s reading and {spent['decode_s']:.1f} s decoding"
     busy += f" on {threads:.0f} threads"
@@ -226,7 +226,8 @@ def _working(spent: Mapping[str, float], threads: float, cpus: int) -> Cause:
         )
         advice = "Keep the shards on a local disk (local=), or raise memory_budget, so that more is fetched in advance"
         return Cause("fetch", text, advice)
-    advice = "Copy the dataset to a faster disk, or raise memory_budget, so that the cache holds more"
+    more = "raise memory_budget, so that the cache holds more" if has_cache else "keep decoded images (cache=)"
+    advice = f"Copy the dataset to a faster disk, or {more}"
     return Cause("read", busy.format("reading"), advice)
 
 

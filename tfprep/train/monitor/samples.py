@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import time
 from dataclasses import asdict, dataclass, field, replace
@@ -11,7 +10,7 @@ from typing import Any
 
 import psutil
 
-from tfprep.limits import available_memory, cpu_wait_s, usable_cpus
+from tfprep.limits import CpuTimes, available_memory, usable_cpus
 from tfprep.train.backend import accelerator_memory
 from tfprep.train.charts import ScalarChart, SummaryWriter
 from tfprep.train.monitor.clock import Waits
@@ -33,8 +32,8 @@ class MachineState:
         gpus: Device to (bytes in use, peak), of what the backend allocated.
         cpus: Processors that this process may use.
         cpu_s: Processor time of this process and its children so far.
-        cpu_wait_s: Time that the threads of this process were ready to run but had no processor; 0 where the system does not
-            count it (Linux does).
+        cpu_wait_s: Time that threads of this process and its children were ready to run but had no processor; 0 where the system
+            does not count it (Linux does).
         cpu_others_s: Time that other programs have taken from these processors since the machine started.
     """
 
@@ -52,8 +51,7 @@ class MachineState:
 
 def look() -> MachineState:
     """Return the state of the machine now; takes some milliseconds."""
-    swap = psutil.swap_memory()
-    own_s = _cpu_s()
+    swap, times = psutil.swap_memory(), CpuTimes.now()
     return MachineState(
         rss=psutil.Process().memory_info().rss,
         available=available_memory(),
@@ -62,31 +60,10 @@ def look() -> MachineState:
         swapped_out=swap.sout,
         gpus=accelerator_memory(),
         cpus=usable_cpus(),
-        cpu_s=own_s,
-        cpu_wait_s=cpu_wait_s(),
-        cpu_others_s=_cpu_busy_s() - own_s,
+        cpu_s=times.own,
+        cpu_wait_s=times.lacking,
+        cpu_others_s=times.others,
     )
-
-
-def _cpu_s() -> float:
-    process = psutil.Process()
-    ended = process.cpu_times()
-    total: float = ended.children_user + ended.children_system
-    for one in (process, *process.children(recursive=True)):
-        with contextlib.suppress(psutil.Error):  # a child has ended
-            times = one.cpu_times()
-            total += times.user + times.system
-    return total
-
-
-def _cpu_busy_s() -> float:
-    """Busy time of the processors that this process may use: what runs on others takes nothing from it."""
-    each = psutil.cpu_times(percpu=True)
-    process = psutil.Process()
-    allowed = process.cpu_affinity() if hasattr(process, "cpu_affinity") else range(len(each))
-    counted = [each[number] for number in allowed if number < len(each)] or each
-    unused = ("idle", "iowait", "guest", "guest_nice")  # user and nice include guests
-    return float(sum(sum(times) - sum(getattr(times, name, 0.0) for name in unused) for times in counted))
 
 
 @dataclass(frozen=True)
