@@ -380,7 +380,7 @@ def monitored(source: str, cause: str, folder: Path) -> tuple[str, str]:
             retraced(monitor, feed, backend)
         else:
             fitted(monitor, feed, steps, cause)
-        total = monitor._total()
+        total = monitor.total()
     return (total.causes[0].kind if total else "none"), monitor.summary
 
 

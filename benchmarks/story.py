@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import tfprep
-from tfprep.bench.baselines import on_the_fly
 from tfprep.bench.machine import this_machine
 from tfprep.bench.rounds import Budget, Candidate, Measurement, compare
+from tfprep.bench.trial import on_the_fly
 from tfprep.cli.quiet import start_tensorflow
 from tfprep.recipe.file import load_recipe
 

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from tfprep.bench.baselines import Work, baseline
 from tfprep.bench.run import files_of
 from tfprep.cli import main
 from tfprep.cli.values import named
@@ -155,11 +154,3 @@ def test_a_function_by_file_and_by_module(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("def double(x):\n    return 2 * x\n")
     assert named(f"{tmp_path / 'mine.py'}:double")(4) == 8
     assert named("json:dumps") is json.dumps
-
-
-def test_baselines_that_cannot_run(raw_data: Data, tmp_path: Path) -> None:
-    work = Work(raw_data, "train", 8, tmp_path)
-    with pytest.raises(LoaderError, match="there is no baseline 'faster'"):
-        baseline("faster", work)
-    with pytest.raises(LoaderError, match="give both"):
-        baseline("on-the-fly", work)

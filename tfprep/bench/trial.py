@@ -21,7 +21,7 @@ from tfprep.bench.bottleneck import codec_name
 from tfprep.builder import BuildEvent, BuildOptions, build, plan_build
 from tfprep.builder.shards.make_sample import SampleMaker
 from tfprep.codecs import Jpeg, Original, Png, Raw
-from tfprep.errors import BuildError, DatasetError, RecipeError, SourceError
+from tfprep.errors import BuildError, DatasetError, LoaderError, RecipeError, SourceError
 from tfprep.fields import RASTER_KINDS, Array, FieldSpec, Kind
 from tfprep.limits import usable_cpus
 from tfprep.load import Data
@@ -168,6 +168,54 @@ class RawSamples:
 
 def _as_stored(value: Any, spec: FieldSpec) -> Array | str:
     return value if spec.dtype == "string" else np.asarray(value, spec.dtype)
+
+
+def on_the_fly(recipe: Recipe, root: Path, split: str = "train", batch_size: int = 32, seed: int = 0) -> Any:
+    """An endless `tf.data.Dataset` of dicts of the stored fields, [B, ...] each. Every epoch shows another variant.
+
+    The functions are tfprep's own, so the pixels equal those of a build; only the time of their computation differs.
+
+    Raises:
+        SourceError: If the split has no sample.
+        LoaderError: If the images of a batch differ in size.
+    """
+    import tensorflow as tf
+
+    samples = RawSamples.of(recipe, root, split)
+    specs = _specs(samples)
+    variants = recipe.variants_of(split)
+    dtypes = [tf.dtypes.as_dtype(spec.dtype) for spec in specs.values()]
+
+    def compute(count: Any, number: Any) -> list[Any]:
+        index = int(number)
+        made = samples.stored(index, (int(count) // len(samples) + index) % variants)
+        return [made[name] if isinstance(made[name], str) else np.asarray(made[name], order="C") for name in specs]
+
+    def map_one(count: Any, number: Any) -> dict[str, Any]:
+        values = tf.py_function(compute, [count, number], dtypes)
+        return {
+            name: tf.ensure_shape(value, spec.shape) for (name, spec), value in zip(specs.items(), values, strict=True)
+        }
+
+    numbers = tf.data.Dataset.range(len(samples)).shuffle(len(samples), seed=seed).repeat().enumerate()
+    plain = tf.autograph.experimental.do_not_convert(map_one)
+    mapped = numbers.map(plain, num_parallel_calls=tf.data.AUTOTUNE)
+    return mapped.batch(batch_size, drop_remainder=True).prefetch(tf.data.AUTOTUNE)
+
+
+def _specs(samples: RawSamples) -> Mapping[str, FieldSpec]:
+    """The specs of the stored fields, from the first two samples."""
+    specs: dict[str, FieldSpec] = {}
+    for number in range(min(2, len(samples))):
+        made = samples.made(number, 0)
+        for name in samples.recipe.store:
+            spec = samples.spec(name, made[name])
+            if specs.setdefault(name, spec).shape != spec.shape:
+                raise LoaderError(
+                    f"'{name}' has shape {spec.shape} in one sample and {specs[name].shape} in another: they cannot "
+                    "be batched; add a Resize or a Crop to the recipe's geometry"
+                )
+    return specs
 
 
 # --- builds of a sample

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,16 +9,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tfprep.cli import text
-from tfprep.cli.values import FILE, PATH, POSITIVE, named, share
+from tfprep.cli.values import FILE, POSITIVE, named, share
 from tfprep.errors import LoaderError
 
 if TYPE_CHECKING:
-    from tfprep.bench.rounds import Candidate
-    from tfprep.bench.run import BenchOptions
+    pass
 
 EXIT_WAITING = 4
 _NOT_AT_URL = {
-    "--model": "model_name", "--map": "map_name", "--report": "report", "--against": "against", "--cold": "cold",
+    "--model": "model_name", "--map": "map_name", "--report": "report", "--cold": "cold",
 }  # fmt: skip
 
 
@@ -47,7 +45,7 @@ _NOT_AT_URL = {
     "--model",
     "model_name",
     metavar="MODULE:NAME",
-    help="Compare with your model: a function that returns a compiled Keras model.",
+    help="Train your model: a function that returns a compiled Keras model.",
 )
 @click.option("--inputs", help="Loader option inputs, for --model; comma-separated fields are stacked (image,clicks).")
 @click.option("--targets", help="Loader option targets, for --model.")
@@ -61,14 +59,6 @@ _NOT_AT_URL = {
 @click.option(
     "--report", type=FILE, help="Write an HTML page to this file, and the figures as JSON to one of the same name."
 )
-@click.option(
-    "--against",
-    multiple=True,
-    metavar="NAME",
-    help="Baseline to compare with; repeatable: on-the-fly, keras-directory, image-data-generator, tfds, tf-guide.",
-)
-@click.option("--recipe", type=PATH, help="Recipe of the dataset, for --against on-the-fly.")
-@click.option("--data", type=PATH, help="Folder of the recipe's raw files. [default: as for build]")
 @click.option("--json", "as_json", is_flag=True, help="Print all figures as JSON.")
 def command(folder: Path, as_json: bool, fail_if_waiting: float | None, **given: Any) -> int:
     """Measure how fast the dataset in FOLDER loads, which stage limits the rate, and what would help.
@@ -85,7 +75,7 @@ def command(folder: Path, as_json: bool, fail_if_waiting: float | None, **given:
         return _at_url(folder, as_json, given, step_s, fail_if_waiting)
     if given["local"]:
         raise click.UsageError("--local keeps shards of a dataset at a URL on a disk of this machine")
-    from tfprep.bench.model import compare_with_model
+    from tfprep.bench.model import train_model
     from tfprep.bench.page import lines, write_report
     from tfprep.bench.run import BenchOptions, bench
     from tfprep.bench.step import TOLERATED
@@ -107,19 +97,17 @@ def command(folder: Path, as_json: bool, fail_if_waiting: float | None, **given:
         tolerated=TOLERATED if fail_if_waiting is None else fail_if_waiting,
     )
     model = _ready_model(folder, given) if given["model_name"] else None
-    with tempfile.TemporaryDirectory(prefix="tfprep-bench-") as scratch:
-        baselines = _baselines(folder, options, given, Path(scratch)) if given["against"] else []
-        result = bench(folder, options, baselines=baselines, step_s=step_s)
+    result = bench(folder, options, step_s=step_s)
     trained = None
     if model is not None:
-        trained = compare_with_model(model, open_data(folder), result, **_model_options(given))
+        trained = train_model(model, open_data(folder), result, **_model_options(given))
     if given["report"]:
         text.echo(f"wrote {', '.join(map(str, write_report(result, given['report'])))}", err=True)
     if as_json:
         text.print_json({**result.as_json(), **({"model": asdict(trained)} if trained else {})})
     else:
         text.echo("\n".join([*lines(result), *(trained.lines() if trained else [])]))
-    waited = max(result.against.share if result.against else 0.0, trained.share.median if trained else 0.0)
+    waited = max(result.against.share if result.against else 0.0, trained.share if trained else 0.0)
     return EXIT_WAITING if fail_if_waiting is not None and waited > fail_if_waiting else 0
 
 
@@ -170,23 +158,6 @@ def _place(folder: str) -> Path:
     from tfprep.storage.urls import folder_at
 
     return folder_at(folder)
-
-
-def _baselines(folder: Path, options: BenchOptions, given: dict[str, Any], scratch: Path) -> list[Candidate]:
-    from tfprep.bench.baselines import Work, baseline
-    from tfprep.load import open as open_data
-    from tfprep.recipe.file import data_root, load_recipe
-
-    dataset, path = open_data(folder), given["recipe"]
-    work = Work(
-        dataset,
-        options.split or next(iter(dataset.splits)),
-        options.batch_size,
-        scratch,
-        load_recipe(path) if path else None,
-        given["data"] or (data_root(path) if path else None),
-    )
-    return [baseline(name, work) for name in given["against"]]
 
 
 def _ready_model(folder: Path, given: dict[str, Any]) -> Any:

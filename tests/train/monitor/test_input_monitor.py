@@ -230,7 +230,7 @@ def test_a_long_run_is_summed_up_over_the_samples_that_are_kept(tmp_path: Path, 
         monitor.samples.append(Sample(5.0 * number, 50 * number, waits, machine, between_s=0.25 * (number + 1)))
     while len(monitor.samples) > 4:
         del monitor.samples[0]
-    total = monitor._total()
+    total = monitor.total()
     assert total is not None
     assert (total.waits.batches, total.waits.window_s, total.waits.images) == (150, 15.0, 1200)
     assert [cause.kind for cause in total.causes] == ["step"]

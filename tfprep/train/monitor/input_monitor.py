@@ -237,11 +237,11 @@ class InputMonitor(keras.callbacks.Callback):  # type: ignore[misc]
             with contextlib.suppress(OSError):
                 self._log.close()
             self._log = None
-            total = self._total()
+            total = self.total()
             self.summary = total.in_words() if total else ""
 
-    def _total(self) -> TrainingSummary | None:
-        """The summary of the samples that are kept: counters and waits of the same time."""
+    def total(self) -> TrainingSummary | None:
+        """Return the waits and causes of the samples that are kept; None where fewer than two waits were measured."""
         share = self._thresholds.wait_share
         if len(self.samples) < _KEPT:
             return summary(self.samples, self._start, self._baseline, share)

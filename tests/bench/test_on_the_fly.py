@@ -1,5 +1,4 @@
-"""Every baseline delivers batches of the requested size with the pixels of the dataset. The on-the-fly pipeline delivers those
-that a build stores, every sample once per epoch, with another variant in each epoch."""
+"""The on-the-fly pipeline delivers the pixels that a build stores, every sample once per epoch, with another variant in each."""
 
 from __future__ import annotations
 
@@ -12,40 +11,10 @@ import pytest
 from PIL import Image
 
 from tfprep import Recipe, augment, codecs, derive, sources
-from tfprep.bench.baselines import Work, baseline, export_images, on_the_fly
+from tfprep.bench.trial import on_the_fly
 from tfprep.builder import BuildOptions, build
 from tfprep.dataset import open_dataset
 from tfprep.errors import LoaderError, SourceError
-from tfprep.load import Data
-
-
-def first_images(name: str, data: Data, scratch: Path) -> Any:
-    batch = next(baseline(name, Work(data, "train", 8, scratch)).open())
-    return np.asarray(batch["image"] if isinstance(batch, dict) else batch[0])
-
-
-@pytest.mark.parametrize("name", ["tf-guide", "tfds", "keras-directory", "image-data-generator"])
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_baselines_deliver_the_same_pixels(name: str, raw_data: Data, tmp_path: Path) -> None:
-    if name == "tfds":
-        pytest.importorskip("tensorflow_datasets")
-    stored = {sample["image"].tobytes() for sample in raw_data.samples("train")}
-    images = first_images(name, raw_data, tmp_path)
-    assert images.shape == (8, 16, 16, 3)
-    assert {image.astype(np.uint8).tobytes() for image in images} <= stored
-
-
-def test_exported_jpeg_files_contain_the_bytes_of_the_dataset(jpeg_data: Data, tmp_path: Path) -> None:
-    folder, size = export_images(Work(jpeg_data, "train", 8, tmp_path))
-    assert size == (48, 48)
-    files = sorted(folder.rglob("*.jpg"))
-    assert len(files) == jpeg_data.split("train").samples
-    index = jpeg_data.index("train", 0, ["image_size"]).column("image_size").to_pylist()
-    by_number = {int(path.stem): path.stat().st_size for path in files}
-    assert [by_number[number] for number in range(len(index))] == index
-
-
-# --- the recipe computed while it is loaded
 
 RECIPE = Recipe(
     name="tiny",
