@@ -10,7 +10,6 @@ import pytest
 from tests.waiting import wait_until
 from tfprep.errors import SampleError, StorageError
 from tfprep.images import check_file_size
-from tfprep.sources import raw
 from tfprep.sources import raw as module
 from tfprep.sources.raw import Reference, files_ahead, raw_root, read_raw
 
@@ -62,7 +61,7 @@ def test_a_file_that_is_too_large_is_refused_before_its_bytes_are_fetched(url, s
         sizes.append(size)
         check_file_size(size, most_bytes)
 
-    monkeypatch.setattr(raw, "check_file_size", check)
+    monkeypatch.setattr(module, "check_file_size", check)
     s3.proxy.faults.append("truncate")  # Nobody asks for the rest.
     with pytest.raises(SampleError, match="the file has 11 bytes, more than the limit of 10"):
         read_raw(raw_root(url), "010.bin", 10)
@@ -88,15 +87,15 @@ def test_files_of_rejected_samples_do_not_end_the_reading_ahead(s3, monkeypatch)
     assert [name for _, name in direct] == [f"image{number}" for number in numbers[:20]]
 
 
-def test_a_member_that_is_large_when_it_is_inflated_is_not_read_ahead(tmp_path, monkeypatch):
+def test_a_member_that_is_large_when_it_is_inflated_is_over_the_limit(tmp_path):
     with zipfile.ZipFile(tmp_path / "a.zip", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("zeros", bytes(5000))
         info = archive.getinfo("zeros")
     member = str(Reference("a.zip", 30 + len("zeros"), info.compress_size, deflated=True, member="zeros"))
     assert info.compress_size < 100
-    assert module._read_small(tmp_path, member) == read_raw(tmp_path, member) == bytes(5000)
-    monkeypatch.setattr(module, "MOST_BYTES", 4999)
-    assert module._read_small(tmp_path, member) is None
+    assert read_raw(tmp_path, member) == bytes(5000)
+    with pytest.raises(SampleError, match="the file has 5,000 bytes, more than the limit of 4,999"):
+        read_raw(tmp_path, member, 4999)
 
 
 def test_local_files_are_read_when_they_are_needed(tmp_path):
