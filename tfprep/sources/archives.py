@@ -26,12 +26,12 @@ from typing import Any, BinaryIO, NamedTuple
 from tfprep.errors import RecipeError, SampleError, SourceError
 from tfprep.fields import KINDS, Kind
 from tfprep.sources.cells import FILE_KINDS, path_cell, sorted_classes, value_cell
-from tfprep.sources.folder import Splits, check_common, split_files, stratified_by
+from tfprep.sources.folder import Splits, check_common, split_files
 from tfprep.sources.patterns import IMAGE_SUFFIXES, Holes, Pattern, compile_pattern
 from tfprep.sources.pixels import Pixels, pixel_decoders
 from tfprep.sources.raw import Reference, open_raw, read_raw
 from tfprep.sources.source import Entry, FieldDecoder, Listing, check_fields, constructor_text, key_of
-from tfprep.sources.splits import Row, check_split_name, split_rows
+from tfprep.sources.splits import Row, check_split_name, listing_of
 from tfprep.sources.staging import CheckedFile, staged
 
 _MOST_CLASSES = 100_000
@@ -117,12 +117,8 @@ class Archives:
         classes = {"label": self.classes or self._found_classes(root, archives)} if "label" in self.kinds() else {}
         files = ("image", *(name for name, (kind, _) in self.fields.items() if kind in FILE_KINDS))
         values = tuple(name for name in self.kinds() if name not in files)
-        tally: Counter[str] = Counter()
         rows = partial(self._rows, root, archives, files, values, classes.get("label", ()))
-        entries = split_rows(
-            rows, tally, self.splits, None if stratified_by(self.splits) is None else values.index("label")
-        )
-        return Listing(self.kinds(), files, values, entries, classes, tally)
+        return listing_of(self, files, values, classes, rows)
 
     def _pattern(self) -> Pattern:
         return compile_pattern(self.archives, "Archives: archives")
@@ -314,26 +310,21 @@ def members(path: Path, tally: Counter[str]) -> Iterator[Member]:
     try:
         with open_raw(path) as file:
             is_zip = zipfile.is_zipfile(file)
-        yield from _zip_members(path, tally) if is_zip else _tar_members(path, tally)
+            yield from _zip_members(file, tally) if is_zip else _tar_members(file, tally)
     except (tarfile.TarError, zipfile.BadZipFile, struct.error, EOFError, NotImplementedError) as error:
         raise SourceError(f"{path} is not a whole archive: {error}") from error
     except OSError as error:
         raise SourceError(f"{path}: cannot read the archive: {error.strerror or error}") from error
 
 
-def _tar_members(path: Path, tally: Counter[str]) -> Iterator[Member]:
-    with open_raw(path) as file:
-        yield from _tar_members_at(file, tally)
-
-
-def _tar_members_at(file: BinaryIO, tally: Counter[str], start: int = 0) -> Iterator[Member]:
+def _tar_members(file: BinaryIO, tally: Counter[str], start: int = 0) -> Iterator[Member]:
     """Yield the members of the tar that begins at a byte, and those of tars in it: `n01440764.tar` is a folder."""
     file.seek(start)
     with tarfile.open(fileobj=file, mode="r:") as archive:
         for info in archive:
             archive.members = []  # type: ignore[attr-defined]  # a tar of a million members would hold a million headers
             if info.isreg() and not info.issparse() and info.name.lower().endswith(".tar") and start == 0:
-                for member in _tar_members_at(file, tally, info.offset_data):
+                for member in _tar_members(file, tally, info.offset_data):
                     yield member._replace(name=f"{info.name[:-4]}/{member.name.removeprefix('./')}")
             elif info.isreg() and not info.issparse():
                 yield Member(info.name, info.offset_data, info.size, False)
@@ -344,8 +335,8 @@ def _tar_members_at(file: BinaryIO, tally: Counter[str], start: int = 0) -> Iter
             raise tarfile.ReadError("the mark of its end is missing: it was cut short, or its writer was not closed")
 
 
-def _zip_members(path: Path, tally: Counter[str]) -> Iterator[Member]:
-    with open_raw(path) as file, zipfile.ZipFile(file) as archive:
+def _zip_members(file: BinaryIO, tally: Counter[str]) -> Iterator[Member]:
+    with zipfile.ZipFile(file) as archive:
         for info in archive.infolist():
             if info.is_dir():
                 continue

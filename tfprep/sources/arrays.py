@@ -20,11 +20,11 @@ from tfprep.errors import RecipeError, SourceError
 from tfprep.fields import Array, Kind, Size
 from tfprep.sources.archives import members
 from tfprep.sources.cells import sorted_classes
-from tfprep.sources.folder import UNSPLIT, Splits, check_common, stratified_by
+from tfprep.sources.folder import UNSPLIT, Splits, check_common
 from tfprep.sources.patterns import compile_pattern
 from tfprep.sources.raw import Reference, open_raw
 from tfprep.sources.source import Entry, FieldDecoder, Listing, constructor_text, key_of
-from tfprep.sources.splits import Row, check_split_name, split_rows
+from tfprep.sources.splits import Row, check_split_name, listing_of
 from tfprep.sources.staging import CheckedFile, staged
 from tfprep.sources.walk import walk
 
@@ -112,13 +112,9 @@ class Arrays:
                     f"{root / one.name} has {one.shape[0]} images, and {self.label!r} has {count} labels for them"
                 )
         names = self.classes or sorted_classes({name for labels in of_split.values() for name in labels})
-        tally: Counter[str] = Counter()
-        rows = partial(
-            _rows, images, of_split, {name: number for number, name in enumerate(names)}, self.label is not None
-        )
-        entries = split_rows(rows, tally, self.splits, None if stratified_by(self.splits) is None else 1)
         classes = {"label": names} if self.label is not None else {}
-        return Listing(self.kinds(), ("pixels",), ("form", *classes), entries, classes, tally)
+        rows = partial(_rows, images, of_split, {name: number for number, name in enumerate(names)}, bool(classes))
+        return listing_of(self, ("pixels",), ("form", *classes), classes, rows)
 
     __repr__ = constructor_text
 

@@ -31,7 +31,7 @@ from tfprep.sources.source import (
     constructor_text,
     key_of,
 )
-from tfprep.sources.splits import Fractions, Row, check_split_name, is_split_pattern, split_rows
+from tfprep.sources.splits import Fractions, Row, check_split_name, is_split_pattern, listing_of
 from tfprep.sources.walk import MatchedFile, walk
 
 
@@ -87,10 +87,8 @@ class Folder:
             classes["label"] = self.classes or class_names(
                 root, pattern, skip=lambda holes: holes.get("split") in listed
             )
-        tally: Counter[str] = Counter()
         rows = partial(self._rows, root, pattern, classes.get("label"))
-        entries = split_rows(rows, tally, self.splits, stratified_by(self.splits))
-        return Listing(self.kinds(), ("image",), tuple(classes), entries, classes, tally)
+        return listing_of(self, ("image",), tuple(classes), classes, rows)
 
     def _pattern(self) -> Pattern:
         return compile_pattern(self.image, "Folder: image")
@@ -206,11 +204,6 @@ def split_files(root: Path, text: str, splits: Any, what: str) -> list[tuple[str
     for path, holes in files:
         holes["split"] = check_split_name(key_of(holes["split"]), str(root / path))
     return files
-
-
-def stratified_by(splits: Splits) -> int | None:
-    """The index, among the values of an entry, of the field to stratify by: the label is the only value."""
-    return 0 if isinstance(splits, Fractions) and splits.stratify else None
 
 
 def dicom_group(splits: Splits, root: Path, path: str) -> str | None:

@@ -15,11 +15,11 @@ from tfprep import images
 from tfprep.errors import RecipeError, SampleError, SourceError
 from tfprep.fields import Array, Kind, Size
 from tfprep.sources.cells import FILE_KINDS
-from tfprep.sources.folder import Splits, check_common, class_names, dicom_group, fitting, listed_images, stratified_by
+from tfprep.sources.folder import Splits, check_common, class_names, dicom_group, fitting, listed_images
 from tfprep.sources.patterns import Pattern, compile_pattern
 from tfprep.sources.pixels import Pixels, pixel_decoders, renumbered
 from tfprep.sources.source import Entry, FieldDecoder, Listing, check_fields, constructor_text, key_of
-from tfprep.sources.splits import Row, split_rows
+from tfprep.sources.splits import Row, listing_of
 from tfprep.sources.walk import Companions, walk
 
 
@@ -94,10 +94,8 @@ class Paired:
         classes = {"mask": self.classes} if self.classes else {}
         if "label" in kinds:
             classes["label"] = class_names(root, image, self._others().values())
-        tally: Counter[str] = Counter()
         rows = partial(self._rows, root, classes.get("label"))
-        entries = split_rows(rows, tally, self.splits, stratified_by(self.splits))
-        return Listing(kinds, files, ("label",) if "label" in kinds else (), entries, classes, tally)
+        return listing_of(self, files, ("label",) if "label" in kinds else (), classes, rows)
 
     def _others(self) -> dict[str, Pattern]:
         """The patterns of all fields but the image, in the order of the listing's files."""

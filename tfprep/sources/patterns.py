@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeAlias
@@ -118,22 +118,23 @@ class Pattern:
 
     def match_path(self, path: str) -> Holes | None:
         """The placeholders of a whole relative path."""
-        *names, name = path.split("/")
+        *folders, name = path.split("/")
+        known = self.match_folders(folders)
+        return None if known is None else self.match_file(name, known)
+
+    def match_folders(self, names: list[str]) -> Holes | None:
+        """The placeholders of all folders of a path; None if no file in the last one fits."""
         known: Holes = {}
-        if self._deep_at is not None:
+        if self._deep_at is not None and len(names) >= len(self._fixed_folders):
             end = self._deep_at + len(names) - len(self._fixed_folders)
-            if end < self._deep_at:
-                return None
             known = {_DEEP: "".join(f"{folder}/" for folder in names[self._deep_at : end])}
-            del names[self._deep_at : end]
-        if len(names) != len(self._fixed_folders):
-            return None
-        for part, folder in zip(self._fixed_folders, names, strict=True):
-            holes = part.match(folder, known)
-            if holes is None:
-                return None
-            known = holes
-        return self.match_file(name, known)
+            names = names[: self._deep_at] + names[end:]
+        return _match_each(self._fixed_folders, names, known) if len(names) == len(self._fixed_folders) else None
+
+    def match_first_folders(self, names: list[str]) -> Holes | None:
+        """The placeholders of the folders before `**` that these are; None if no file below the last one fits."""
+        too_deep = self._deep_at is None and len(names) > len(self.folders)
+        return None if too_deep else _match_each(self.folders[: self._deep_at], names, {})
 
     def fill(self, holes: Holes) -> str:
         """The path without its suffix."""
@@ -153,6 +154,16 @@ class Pattern:
         slash = ((False, "/"),)  # what `**` stands for ends in its own
         folders = (token for part in self.folders for token in (*part.tokens, *(() if part.any_depth else slash)))
         return Template((*folders, *self.stem.tokens))
+
+
+def _match_each(parts: Sequence[Template], names: Sequence[str], known: Holes) -> Holes | None:
+    """`known` with the placeholders of names, each with its part, as far as there are both; None if one does not fit."""
+    for part, name in zip(parts, names, strict=False):
+        holes = part.match(name, known)
+        if holes is None:
+            return None
+        known = holes
+    return known
 
 
 def compile_pattern(text: str, rule: str) -> Pattern:

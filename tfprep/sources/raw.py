@@ -74,7 +74,12 @@ class _Objects:
     def folders(self) -> Mapping[str, dict[str, RawState | None]]:
         """The state of each file by folder and name; None stands for a folder."""
         folders: dict[str, dict[str, RawState | None]] = {"": {}}
-        for info in _listed(self._url):
+        if self._url.scheme in _HTTP:
+            raise SourceError(
+                f"{self._url}: a web server does not list what it holds; name each file without placeholders, or copy the data "
+                "to a folder or an object store"
+            )
+        for info in open_store(self._url).list():
             folder, _, name = info.name.rpartition("/")
             _add_folder(folders, folder)
             if folders[folder].get(name, info):  # some tools write an empty object in the name of each folder
@@ -166,7 +171,8 @@ def can_list(root: Path) -> bool:
 def names_of(folder: Path) -> Names:
     """Return the names in a folder, in any order. Names that begin with a dot are among them. Raises OSError, SourceError."""
     if url := _remote(folder):
-        return _object_names(url)
+        found = url.objects.folders.get(url.path, {})
+        return Names([name for name, state in found.items() if state], [n for n, state in found.items() if not state])
     names = Names([], [])
     others = 0
     with os.scandir(os.fspath(folder)) as entries:
@@ -354,25 +360,11 @@ def _remote(root: object) -> RawUrl | None:
     return root if isinstance(root, RawUrl) else None
 
 
-def _listed(url: Url) -> Sequence[ObjectInfo]:
-    if url.scheme in _HTTP:
-        raise SourceError(
-            f"{url}: a web server does not list what it holds; name each file without placeholders, or copy the data to a "
-            "folder or an object store"
-        )
-    return open_store(url).list()
-
-
 def _add_folder(folders: dict[str, dict[str, RawState | None]], folder: str) -> None:
     if folder not in folders:
         above, _, name = folder.rpartition("/")
         _add_folder(folders, above)
         folders[above][name], folders[folder] = None, {}
-
-
-def _object_names(folder: RawUrl) -> Names:
-    found = folder.objects.folders.get(folder.path, {})
-    return Names([name for name, state in found.items() if state], [name for name, state in found.items() if not state])
 
 
 def _object_states(root: Path, files: Sequence[str]) -> Iterable[RawState]:
@@ -482,42 +474,35 @@ FILES_AHEAD, MOST_BYTES = 16, 4 << 20
 """Files ahead, and the largest of them, so that they take at most 64 MB of a worker. At 30 ms they are 500 files a second."""
 
 
-class FilesAhead:
-    """Files are read in the order in which they will be asked for. One that cannot be read ahead is read once more when it is."""
-
-    def __init__(self, root: Path, files: Iterator[str], pool: ThreadPoolExecutor) -> None:
-        self._root, self._files, self._pool = root, files, pool
-        self._ahead: deque[tuple[str, Future[bytes | None]]] = deque()
-
-    def read(self, root: Path, file: str) -> bytes:
-        """Return a file's content, as `tfprep.sources.raw.read_raw` does."""
-        for name in itertools.islice(self._files, FILES_AHEAD - len(self._ahead)):
-            self._ahead.append((name, self._pool.submit(_read_small, self._root, name)))
-        content = self._take(file) if any(name == file for name, _ in self._ahead) else None
-        return read_raw(root, file) if content is None else content
-
-    def _take(self, file: str) -> bytes | None:
-        while self._ahead[0][0] != file:  # files of a sample that was rejected before they were needed
-            self._ahead.popleft()[1].cancel()
-        return self._ahead.popleft()[1].result()
-
-
 @contextmanager
 def files_ahead(root: Path, files: Iterable[str]) -> Iterator[Read]:
-    """Begin to read these files, in their order. The value stands in for `read_raw`, and is that for files of this machine."""
+    """Begin to read these files, in their order. The value stands in for `read_raw`, and is that for files of this machine.
+
+    A file that cannot be read ahead, or is large, is read when its sample comes, whose memory it then takes.
+    """
     files = list(files)
     if not is_remote(root) and not any("://" in file for file in files):
         yield read_raw
         return
+
+    def read_small(file: str) -> bytes | None:
+        with suppress(SampleError, StorageError):
+            return read_raw(root, file, MOST_BYTES)
+        return None
+
+    def read(root: Path, file: str) -> bytes:
+        for name in itertools.islice(left, FILES_AHEAD - len(ahead)):
+            ahead.append((name, pool.submit(read_small, name)))
+        if not any(name == file for name, _ in ahead):
+            return read_raw(root, file)
+        while ahead[0][0] != file:  # files of a sample that was rejected before they were needed
+            ahead.popleft()[1].cancel()
+        content = ahead.popleft()[1].result()
+        return read_raw(root, file) if content is None else content
+
+    left, ahead = iter(files), deque[tuple[str, Future[bytes | None]]]()
     pool = ThreadPoolExecutor(FILES_AHEAD, "tfprep-raw")
     try:
-        yield FilesAhead(root, iter(files), pool).read
+        yield read
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
-
-
-def _read_small(root: Path, file: str) -> bytes | None:
-    """Return the content, None if it cannot be read. A larger file is read when its sample comes, whose memory it then takes."""
-    with suppress(SampleError, StorageError):
-        return read_raw(root, file, MOST_BYTES)
-    return None

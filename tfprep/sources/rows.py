@@ -91,8 +91,18 @@ def declared_classes(path: Path, column: str) -> tuple[str, ...] | None:
     """Return the names of a column's classes in the order of their numbers, if the file itself gives them."""
     if path.suffix.lower() != ".parquet":
         return None
-    with _arrow_errors(path):
-        return class_names(path, column)
+    with _arrow_errors(path), _opened(path) as file:
+        names = _classes(_features(path, file), column)
+    fault = next(filter(None, map(class_name_fault, names or ())), "")
+    if fault or len(set(names or ())) < len(names or ()):
+        raise SourceError(f"{path}: the class names of {column!r} in its metadata: {fault or 'two are the same'}")
+    return names
+
+
+def file_columns(path: Path) -> list[str]:
+    """Return the columns of a Parquet file whose cells are files: bytes, or a struct of bytes and path."""
+    with _arrow_errors(path), _opened(path) as file:
+        return [name for name in file.schema_arrow.names if _bytes_column(file, name)]
 
 
 def batches(path: Path, columns: Sequence[str]) -> Iterator[RowBatch]:
@@ -187,8 +197,11 @@ def _csv_columns(path: Path) -> list[str]:
 
 
 def _csv_batches(path: Path, columns: list[str]) -> Iterator[RowBatch]:
+    first = 1
     with _open_csv(path, columns) as reader:
-        yield from _arrow_batches(reader, columns)
+        for batch in reader:
+            yield RowBatch(range(first, first + len(batch)), {name: batch[name].to_pylist() for name in columns})
+            first += len(batch)
 
 
 # --- JSON lines -----------------------------------------------------------------------------------------------------
@@ -232,24 +245,6 @@ def _json_object(path: Path, number: int, line: bytes) -> dict[str, Any]:
     return row
 
 
-# --- Parquet --------------------------------------------------------------------------------------------------------
-
-
-def _parquet_batches(path: Path, columns: list[str]) -> Iterator[RowBatch]:
-    first = 1
-    for cells in parquet_batches(path, columns, BATCH_ROWS):
-        rows = len(next(iter(cells.values()), ()))
-        yield RowBatch(range(first, first + rows), cells)
-        first += rows
-
-
-def _arrow_batches(found: Iterator[Any], columns: list[str]) -> Iterator[RowBatch]:
-    first = 1
-    for batch in found:
-        yield RowBatch(range(first, first + len(batch)), {name: batch[name].to_pylist() for name in columns})
-        first += len(batch)
-
-
 @contextmanager
 def _arrow_errors(path: Path) -> Iterator[None]:
     import pyarrow as pa
@@ -275,60 +270,29 @@ class RawCell(NamedTuple):
     reference: str
 
 
-def parquet_columns(path: Path) -> list[str]:
+def _parquet_columns(path: Path) -> list[str]:
     """The names of the columns, and of the fields in structs: `objects.bbox`."""
     with _opened(path) as file:
-        return [name for field in file.schema_arrow for name in _names(field)]
+        fields = file.schema_arrow
+        return [name for field in fields for name in (field.name, *_inner_names(field.name, field.type))]
 
 
-def parquet_batches(path: Path, columns: Sequence[str], rows: int) -> Iterator[dict[str, Sequence[Any]]]:
-    """Yield the values of the columns, `rows` rows at a time: files in cells as `RawCell`, classes by name."""
+def _parquet_batches(path: Path, columns: list[str]) -> Iterator[RowBatch]:
+    """Yield the values of the columns: files in cells as `RawCell`, classes by name."""
     with _opened(path) as file:
         features = _features(path, file)
-        stored = {name: _StoredFiles(path, file, name) for name in columns if _holds_bytes(file, name)}
+        stored = {name: _StoredFiles(path, file, name, c) for name in columns if (c := _bytes_column(file, name))}
         plain = [name for name in columns if name not in stored]
-        read = list(
-            dict.fromkeys(
-                [
-                    *(_read_as(file, name) for name in plain),
-                    *(one.path_column for one in stored.values() if one.path_column),
-                ]
-            )
-        )
-        if not read:  # a table of nothing but images
-            yield from _without_columns(file, stored, rows)
-            return
-        first = 0
-        for batch in file.iter_batches(rows, columns=read, use_threads=False):
+        read = [_read_as(file, name) for name in plain]
+        read += [files.path_column for files in stored.values() if files.path_column]
+        first = 1
+        for batch in file.iter_batches(BATCH_ROWS, columns=list(dict.fromkeys(read)), use_threads=False):
             cells: dict[str, Sequence[Any]] = {name: _values(batch, name, features, path, first) for name in plain}
             for name, files in stored.items():
                 paths = _values(batch, files.path_column, {}, path, first) if files.path_column else None
                 cells[name] = files.cells(first, len(batch), paths)
-            yield cells
+            yield RowBatch(range(first, first + len(batch)), cells)
             first += len(batch)
-
-
-def file_columns(path: Path) -> list[str]:
-    """The columns whose cells are files: bytes, or a struct of bytes and path."""
-    with _opened(path) as file:
-        return [name for name in file.schema_arrow.names if _holds_bytes(file, name)]
-
-
-def class_names(path: Path, column: str) -> tuple[str, ...] | None:
-    """The names of a column's classes, if the metadata gives them."""
-    with _opened(path) as file:
-        names = _classes(_features(path, file), column)
-    fault = next(filter(None, map(class_name_fault, names or ())), "")
-    if fault or len(set(names or ())) < len(names or ()):
-        raise SourceError(f"{path}: the class names of {column!r} in its metadata: {fault or 'two are the same'}")
-    return names
-
-
-def _without_columns(file: pq.ParquetFile, stored: dict[str, _StoredFiles], rows: int) -> Iterator[dict[str, Any]]:
-    total = file.metadata.num_rows
-    for first in range(0, total, rows):
-        count = min(rows, total - first)
-        yield {name: files.cells(first, count, None) for name, files in stored.items()}
 
 
 def _opened(path: Path) -> pq.ParquetFile:
@@ -337,22 +301,14 @@ def _opened(path: Path) -> pq.ParquetFile:
     return pyarrow.parquet.ParquetFile(arrow_input(path))
 
 
-# --- values -----------------------------------------------------------------------------------------------------------
-
-
-def _names(field: pa.Field) -> Iterator[str]:
-    yield field.name
-    for inner in _inner_fields(field.type):
-        yield f"{field.name}.{inner}"
-
-
-def _inner_fields(kind: Any) -> list[str]:
+def _inner_names(name: str, kind: Any) -> list[str]:
     """The names of the fields of a struct, or of a list of structs."""
     import pyarrow as pa
 
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         kind = kind.value_type
-    return [kind.field(number).name for number in range(kind.num_fields)] if pa.types.is_struct(kind) else []
+    inner = range(kind.num_fields) if pa.types.is_struct(kind) else ()
+    return [f"{name}.{kind.field(number).name}" for number in inner]
 
 
 def _read_as(file: pq.ParquetFile, name: str) -> str:
@@ -366,15 +322,12 @@ def _read_as(file: pq.ParquetFile, name: str) -> str:
 
 def _values(batch: pa.RecordBatch, name: str, features: Any, path: Path, first: int) -> list[Any]:
     top, _, inner = name.partition(".")
-    values = (
-        batch[name].to_pylist() if name in batch.schema.names else [_inside(v, inner) for v in batch[top].to_pylist()]
-    )
+    whole = name in batch.schema.names
+    values = batch[name].to_pylist() if whole else [_inside(value, inner) for value in batch[top].to_pylist()]
     names = _classes(features, name)
-    return (
-        values
-        if names is None
-        else [_named(value, names, f"{path}: row {first + n + 1}, {name!r}") for n, value in enumerate(values)]
-    )
+    if names is None:
+        return values
+    return [_named(value, names, f"{path}: row {row}, {name!r}") for row, value in enumerate(values, first)]
 
 
 def _inside(value: Any, name: str) -> Any:
@@ -392,9 +345,6 @@ def _named(value: Any, names: tuple[str, ...], where: str) -> Any:
     if not isinstance(value, int) or not 0 <= value < len(names):
         raise SourceError(f"{where}: the metadata names {len(names)} classes, and this is {value!r}")
     return names[value]
-
-
-# --- metadata ---------------------------------------------------------------------------------------------------------
 
 
 def _features(path: Path, file: pq.ParquetFile) -> Any:
@@ -432,59 +382,40 @@ def _plain(feature: Any) -> Any:
             return feature
 
 
-# --- files in cells ---------------------------------------------------------------------------------------------------
-
-
-def _holds_bytes(file: pq.ParquetFile, name: str) -> bool:
-    kind = _kind(file, name)
-    return kind is not None and (_is_binary(kind) or _bytes_of(kind) is not None)
-
-
-def _kind(file: pq.ParquetFile, name: str) -> Any:
-    return file.schema_arrow.field(name).type if name in file.schema_arrow.names else None
-
-
-def _is_binary(kind: Any) -> bool:
+def _bytes_column(file: pq.ParquetFile, name: str) -> str | None:
+    """The column that holds the bytes of files: that of this name, or the field `bytes` of its structs; None without files."""
     import pyarrow as pa
 
-    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
-
-
-def _bytes_of(kind: Any) -> Any:
-    """The type of the field `bytes` of a struct."""
-    import pyarrow as pa
-
-    if not pa.types.is_struct(kind) or kind.get_field_index("bytes") < 0:
+    if name not in file.schema_arrow.names:
         return None
-    inner = kind.field("bytes").type
-    return inner if _is_binary(inner) else None
+    kind, column = file.schema_arrow.field(name).type, name
+    if pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0:
+        kind, column = kind.field("bytes").type, f"{name}.bytes"
+    return column if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) else None
 
 
 class _StoredFiles:
     """The files in the cells of a column, and where their copies are."""
 
-    def __init__(self, path: Path, file: pq.ParquetFile, name: str) -> None:
-        kind = file.schema_arrow.field(name).type
-        struct = not _is_binary(kind)
+    def __init__(self, path: Path, file: pq.ParquetFile, name: str, column: str) -> None:
         self._path, self._name = path, name
-        self._column = f"{name}.bytes" if struct else name
-        self.path_column = f"{name}.path" if struct and kind.get_field_index("path") >= 0 else None
-        digest = f".{name}.bytes".replace("/", "_")
-        self._copy = staged(path, digest, partial(_copy_column, path, self._column))
+        with_path = column != name and file.schema_arrow.field(name).type.get_field_index("path") >= 0
+        self.path_column = f"{name}.path" if with_path else None
+        self._copy = staged(path, f".{name}.bytes".replace("/", "_"), partial(_copy_column, path, column))
         self._edges = _edges(self._copy)
 
     def cells(self, first: int, count: int, paths: Sequence[Any] | None) -> list[Any]:
-        return [self._cell(row, None if paths is None else paths[row - first]) for row in range(first, first + count)]
-
-    def _cell(self, row: int, path: str | None) -> Any:
-        start, stop = self._edges[row].tolist()
-        if stop >= start:
-            return RawCell(
-                str(Reference(str(self._copy), start, stop - start, member=f"{self._name} of row {row + 1}"))
-            )
-        if path:
-            return path
-        return RawCell(str(Reference(self._path.name, member=f"{self._name} of row {row + 1}", missing=True)))
+        """Return the cells of the rows from number `first` on: references, or the paths of files elsewhere."""
+        cells: list[Any] = []
+        for place, (start, stop) in enumerate(self._edges[first - 1 : first - 1 + count].tolist()):
+            member = f"{self._name} of row {first + place}"
+            if stop >= start:
+                cells.append(RawCell(str(Reference(str(self._copy), start, stop - start, member=member))))
+            elif paths is not None and paths[place]:
+                cells.append(paths[place])
+            else:
+                cells.append(RawCell(str(Reference(self._path.name, member=member, missing=True))))
+        return cells
 
 
 def _copy_column(path: Path, column: str, target: CheckedFile) -> None:
@@ -520,6 +451,6 @@ _FORMATS: dict[str, _Format] = {
     ".tsv": _Format(_csv_columns, _csv_batches),
     ".jsonl": _Format(_json_columns, _json_batches),
     ".ndjson": _Format(_json_columns, _json_batches),
-    ".parquet": _Format(parquet_columns, _parquet_batches),
+    ".parquet": _Format(_parquet_columns, _parquet_batches),
 }
 TABLE_SUFFIXES: tuple[str, ...] = tuple(_FORMATS)

@@ -102,7 +102,13 @@ def read_files(root: Path, listing_files: tuple[str, ...], entry: Entry, read: R
         SampleError: A file cannot be read, or is larger than `tfprep.images.MAX_FILE_BYTES` (stage `read`).
         StorageError: An object store cannot be reached, or refuses.
     """
-    return {name: _read(root, name, path, read) for name, path in zip(listing_files, entry.files, strict=True)}
+    data = {}
+    for name, path in zip(listing_files, entry.files, strict=True):
+        try:
+            data[name] = read(root, path)
+        except SampleError as error:
+            raise error.located(stage="read", field=name, path=path) from error.__cause__
+    return data
 
 
 def key_of(path: str) -> str:
@@ -134,13 +140,6 @@ def constructor_text(options: Any) -> str:
 
 def _spell(value: Any) -> str:
     return f"{value.__module__}.{value.__qualname__}" if hasattr(value, "__qualname__") else repr(value)
-
-
-def _read(root: Path, name: str, path: str, read: Read) -> bytes:
-    try:
-        return read(root, path)
-    except SampleError as error:
-        raise error.located(stage="read", field=name, path=path) from error.__cause__
 
 
 def check_classes(classes: Any, where: str) -> tuple[str, ...]:

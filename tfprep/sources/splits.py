@@ -31,7 +31,7 @@ from tfprep.errors import RecipeError, SourceError
 from tfprep.fields import Array
 from tfprep.seeding import sample_hash
 from tfprep.sources.patterns import Pattern, compile_pattern
-from tfprep.sources.source import Entry, constructor_text, key_of
+from tfprep.sources.source import Entry, Listing, constructor_text, key_of
 
 Row: TypeAlias = tuple[Entry, "str | None"]
 """An entry before its split is known, and the value of its `group_by` column where that is what groups it."""
@@ -90,6 +90,24 @@ class Fractions:
         return tuple(accumulate(self.shares().values()))[:-1]
 
     __repr__ = constructor_text
+
+
+def listing_of(
+    source: Any,
+    files: tuple[str, ...],
+    values: tuple[str, ...],
+    classes: Mapping[str, tuple[str, ...]],
+    rows: Callable[[Counter[str]], Iterator[Row]],
+    splits: object = None,
+) -> Listing:
+    """Return the listing of a source, with splits assigned by its options, or by `splits` in their place.
+
+    `rows` returns the entries with their groups anew at each call, and counts what it passes over in the tally that it gets.
+    """
+    splits = splits or source.splits
+    tally: Counter[str] = Counter()
+    label = values.index(splits.stratify) if isinstance(splits, Fractions) and splits.stratify else None
+    return Listing(source.kinds(), files, values, split_rows(rows, tally, splits, label), classes, tally)
 
 
 def split_rows(
@@ -221,21 +239,17 @@ def _stratified_cuts(
             )
         positions.append(sample_hash(fractions.seed, unit(entry.key, column)))
         labels.append(stratum)
-    units = _units(np.frombuffer(positions, np.uint64), np.frombuffer(labels, np.int64))
-    return _cuts_of(units, fractions)
+    position, stratum, weight, mixed = _units(np.frombuffer(positions, np.uint64), np.frombuffer(labels, np.int64))
+    strata = {}
+    for one in np.unique(stratum):
+        mine = stratum == one
+        strata[int(one)] = _quantiles(position[mine], weight[mine], fractions.borders())
+    of_mixed = dict(zip(position[mixed].tolist(), stratum[mixed].tolist(), strict=True))
+    return _Cuts(_plain_cuts(fractions).plain, strata, of_mixed)
 
 
-@dataclass(frozen=True)
-class _Units:
+def _units(positions: Array, labels: Array) -> tuple[Array, Array, Array, Array]:
     """Samples or groups in order of position: uint64, int64 stratum, int64 number of samples, bool several labels."""
-
-    position: Array
-    stratum: Array
-    weight: Array
-    mixed: Array
-
-
-def _units(positions: Array, labels: Array) -> _Units:
     order = np.lexsort((labels, positions))
     position, label = positions[order], labels[order]
     starts = np.flatnonzero(np.r_[True, (position[1:] != position[:-1]) | (label[1:] != label[:-1])][: len(position)])
@@ -245,17 +259,7 @@ def _units(positions: Array, labels: Array) -> _Units:
     first = np.flatnonzero(np.r_[True, position[order][1:] != position[order][:-1]][: len(position)])
     weight = np.add.reduceat(counts, first) if len(first) else counts
     several = np.diff(np.r_[first, len(position)]) > 1
-    return _Units(position[order][first], label[order][first], weight, several)
-
-
-def _cuts_of(units: _Units, fractions: Fractions) -> _Cuts:
-    borders = fractions.borders()
-    strata = {}
-    for stratum in np.unique(units.stratum):
-        mine = units.stratum == stratum
-        strata[int(stratum)] = _quantiles(units.position[mine], units.weight[mine], borders)
-    pairs = zip(units.position[units.mixed], units.stratum[units.mixed], strict=True)
-    return _Cuts(_plain_cuts(fractions).plain, strata, {int(position): int(stratum) for position, stratum in pairs})
+    return position[order][first], label[order][first], weight, several
 
 
 def _quantiles(position: Array, weight: Array, borders: tuple[float, ...]) -> tuple[int, ...]:

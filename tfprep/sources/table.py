@@ -6,7 +6,7 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -35,7 +35,7 @@ from tfprep.sources.pixels import Pixels, check_pixels_option, pixel_decoders
 from tfprep.sources.raw import parse_reference
 from tfprep.sources.rows import TABLE_SUFFIXES, RowBatch, TableRow, batches, declared_classes, latin_1_notes, table_rows
 from tfprep.sources.source import Entry, FieldDecoder, Listing, check_classes, check_fields, constructor_text, key_of
-from tfprep.sources.splits import Fractions, Row, check_split_name, is_split_pattern, split_rows
+from tfprep.sources.splits import Fractions, Row, check_split_name, is_split_pattern, listing_of
 from tfprep.sources.walk import image_places
 
 
@@ -121,14 +121,11 @@ class Table:
             split_files(root, self.table, self.splits, "table") if pattern.holes else [(self.table, {"split": UNSPLIT})]
         )
         rows = _Rows(self, root, [(path, holes["split"]) for path, holes in files])
-        tally = Counter(latin_1_notes(root, [path for path, _ in files]))
-        names = list(rows.values)
-        stratify = self.splits.stratify if isinstance(self.splits, Fractions) else None
-        entries = split_rows(rows.all, tally, self.splits, None if stratify is None else names.index(stratify))
-        if not self.box_format.startswith("rel_"):
-            boxes = {name: names.index(name) for name, kind in self.kinds().items() if kind == "boxes"}
-            entries = warn_if_relative(entries, boxes, self.box_format)
-        return Listing(self.kinds(), tuple(rows.files), tuple(names), entries, rows.classes, tally)
+        listing = listing_of(self, tuple(rows.files), tuple(rows.values), rows.classes, rows.all)
+        if self.box_format.startswith("rel_"):
+            return listing
+        boxes = {name: listing.values.index(name) for name, kind in self.kinds().items() if kind == "boxes"}
+        return replace(listing, entries=warn_if_relative(listing.entries, boxes, self.box_format))
 
     def image_columns(self) -> tuple[str, ...]:
         """Return the columns that the images' paths are made of."""
@@ -210,7 +207,7 @@ class _Rows:
 
     def all(self, tally: Counter[str]) -> Iterator[Row]:
         """Yield one row at a time; SourceError at the end if there was none, or if two rows have one key."""
-        del tally  # a table has nothing to pass over
+        tally.update(latin_1_notes(self._root, [path for path, _ in self._tables]))
         hashes = array("Q")
         splits: set[str] = set()
         for place, (entry, group) in self._numbered():

@@ -22,11 +22,11 @@ from tfprep.errors import RecipeError, SampleError
 from tfprep.fields import Array, Kind
 from tfprep.images.pillow import check_pixels
 from tfprep.optional import require_package
-from tfprep.sources.folder import ListedImage, Splits, check_common, class_names, listed_images, stratified_by
+from tfprep.sources.folder import ListedImage, Splits, check_common, class_names, listed_images
 from tfprep.sources.patterns import Pattern, compile_pattern
 from tfprep.sources.raw import Reference
 from tfprep.sources.source import Entry, Listing, constructor_text, key_of
-from tfprep.sources.splits import Fractions, Row, split_rows
+from tfprep.sources.splits import Fractions, Row, listing_of
 from tfprep.sources.staging import CheckedFile, staged
 
 _FORMATS = {
@@ -94,12 +94,11 @@ class Video:
         classes: dict[str, tuple[str, ...]] = {}
         if "label" in self.kinds():
             classes["label"] = self.classes or class_names(root, self._pattern())
-        tally: Counter[str] = Counter()
         splits = self.splits
         if isinstance(splits, Fractions) and splits.group_by is None:
             splits = replace(splits, group_by=_file_of)
-        entries = split_rows(partial(self._rows, root, classes.get("label")), tally, splits, stratified_by(splits))
-        return Listing(self.kinds(), ("image",), tuple(classes), entries, classes, tally)
+        rows = partial(self._rows, root, classes.get("label"))
+        return listing_of(self, ("image",), tuple(classes), classes, rows, splits)
 
     def _pattern(self) -> Pattern:
         return compile_pattern(self.videos, "Video: videos")

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from tfprep.errors import SourceError
 from tfprep.sources.patterns import IMAGE_SUFFIXES, Holes, Pattern, compile_pattern
@@ -37,16 +37,6 @@ class MatchedFile(NamedTuple):
     holes: Holes
 
 
-class _State(NamedTuple):
-    """A folder that matches the first `parts` folders of the pattern, with these placeholders."""
-
-    parts: int
-    holes: Holes
-
-
-S = TypeVar("S")
-
-
 def walk(
     root: Path, pattern: Pattern, tally: Counter[str], done: Callable[[Holes], bool] = lambda holes: False
 ) -> Iterator[MatchedFile]:
@@ -57,44 +47,45 @@ def walk(
     if not root.is_dir():
         raise SourceError(f"{root}: expected the folder that holds the raw data; there is no such folder")
 
-    def inside(states: tuple[_State, ...], name: str) -> tuple[_State, ...]:
-        after = (state for before in states for state in _step(pattern, before, name))
-        return tuple(state for state in after if not done(state.holes))
+    def enters(folder: str) -> bool:
+        holes = pattern.match_first_folders(folder.split("/"))
+        return holes is not None and not done(holes)
 
-    first = tuple(state for state in _closure(pattern, _State(0, {})) if not done(state.holes))
-    for folder, files, states in _folders(root, first, inside, tally):
-        yield from _fitting(folder, files, pattern, states, tally)
+    for folder, files in _folders(root, enters, tally):
+        known = pattern.match_folders(folder.split("/") if folder else [])
+        if known is not None and done(known):
+            known = None
+        for name in files:
+            holes = None if known is None else pattern.match_file(name, known)
+            if holes is not None:
+                yield MatchedFile(f"{folder}/{name}" if folder else name, holes)
+            else:
+                tally[OUTSIDE if image_suffix(name) else NO_IMAGE] += 1
 
 
 def folders_in(root: Path) -> Iterator[tuple[str, list[str]]]:
     """Yield every folder below `root` (relative, "" for the root itself) with the names of its files, in order."""
-    for folder, files, _ in _folders(root, True, lambda state, name: True, Counter()):
-        yield folder.rstrip("/"), files
+    return _folders(root, lambda folder: True, Counter())
 
 
-def _folders(
-    root: Path, first: S, inside: Callable[[S, str], S], tally: Counter[str]
-) -> Iterator[tuple[str, list[str], S]]:
-    """Yield the folders with the names of their files, in order, and what `inside` makes of what is known of the folder above.
-
-    A folder of which that is empty is not entered.
-    """
-    pending: list[tuple[str, str, S, tuple[tuple[int, int], ...]]] = [("", "", first, ())]
+def _folders(root: Path, enters: Callable[[str], bool], tally: Counter[str]) -> Iterator[tuple[str, list[str]]]:
+    """Yield the root, and the folders below it that `enters` says yes to, with the names of their files, in order."""
+    pending: list[tuple[str, tuple[tuple[int, int], ...]]] = [("", ())]
     while pending:
-        folder, name, known, above = pending.pop()
-        known = inside(known, name) if name else known  # only now: what is done depends on the files that came before
-        if not known:
+        folder, above = pending.pop()
+        if folder and not enters(folder):  # only now: the answer may depend on the files that came before
             continue
         identity = _identity(root, folder)
         if identity in above:  # a loop of links
-            tally[f"{LOOP}: {folder.rstrip('/')}"] += 1
+            tally[f"{LOOP}: {folder}"] += 1
             continue
-        files, folders = names_in(root, folder, tally)
-        yield folder, files, known
-        pending += [(f"{folder}{one}/", one, known, (*above, identity)) for one in reversed(folders)]
+        files, folders = _names_in(root, folder, tally)
+        yield folder, files
+        start = f"{folder}/" if folder else ""
+        pending += [(start + one, (*above, identity)) for one in reversed(folders)]
 
 
-def names_in(root: Path, folder: str, tally: Counter[str]) -> tuple[list[str], list[str]]:
+def _names_in(root: Path, folder: str, tally: Counter[str]) -> tuple[list[str], list[str]]:
     """Return the names of the files and of the folders in `root/folder`, sorted. A dangling link counts as a file."""
     try:
         names = names_of(root / folder)
@@ -106,20 +97,13 @@ def names_in(root: Path, folder: str, tally: Counter[str]) -> tuple[list[str], l
 
 
 def _shown(root: Path, folder: str, names: list[str], tally: Counter[str]) -> list[str]:
+    """Return the names that are not hidden, sorted. SourceError if two are one name in Unicode."""
     shown = [name for name in names if not name.startswith(".")]
     if len(shown) < len(names):
         tally[HIDDEN] += len(names) - len(shown)
-    return _sorted(root, folder, shown)
-
-
-def image_suffix(name: str) -> bool:
-    return os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES
-
-
-def _sorted(root: Path, folder: str, names: list[str]) -> list[str]:
-    if all(map(str.isascii, names)):
-        return sorted(names)
-    ordered = sorted(names, key=lambda name: (key_of(name), name))
+    if all(map(str.isascii, shown)):
+        return sorted(shown)
+    ordered = sorted(shown, key=lambda name: (key_of(name), name))
     for name, following in pairwise(ordered):
         if key_of(name) == key_of(following):
             raise SourceError(
@@ -129,35 +113,8 @@ def _sorted(root: Path, folder: str, names: list[str]) -> list[str]:
     return ordered
 
 
-def _fitting(
-    folder: str, names: list[str], pattern: Pattern, states: tuple[_State, ...], tally: Counter[str]
-) -> Iterator[MatchedFile]:
-    state = next((s for s in states if s.parts == len(pattern.folders)), None)
-    for name in names:
-        holes = None if state is None else pattern.match_file(name, state.holes)
-        if holes is not None:
-            yield MatchedFile(folder + name, holes)
-        else:
-            tally[OUTSIDE if image_suffix(name) else NO_IMAGE] += 1
-
-
-def _step(pattern: Pattern, state: _State, name: str) -> tuple[_State, ...]:
-    if state.parts == len(pattern.folders):
-        return ()
-    part = pattern.folders[state.parts]
-    if part.any_depth:
-        deeper = state.holes.get("__", "") + name + "/"
-        return _closure(pattern, _State(state.parts, {**state.holes, "__": deeper}))
-    holes = part.match(name, state.holes)
-    return () if holes is None else _closure(pattern, _State(state.parts + 1, holes))
-
-
-def _closure(pattern: Pattern, state: _State) -> tuple[_State, ...]:
-    """The state; if a `**` comes next, also the state in which it stands for no further folder."""
-    if state.parts < len(pattern.folders) and pattern.folders[state.parts].any_depth:
-        holes = {"__": "", **state.holes}
-        return (_State(state.parts, holes), _State(state.parts + 1, holes))
-    return (state,)
+def image_suffix(name: str) -> bool:
+    return os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES
 
 
 def _identity(root: Path, folder: str) -> tuple[int, int]:

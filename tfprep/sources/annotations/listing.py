@@ -16,7 +16,7 @@ from tfprep.sources.folder import Splits, check_common, listed_images
 from tfprep.sources.patterns import Holes, Pattern, Template
 from tfprep.sources.pixels import Pixels, pixel_decoders
 from tfprep.sources.source import Entry, FieldDecoder, Listing, class_name_fault, key_of, read_files
-from tfprep.sources.splits import Row, split_rows
+from tfprep.sources.splits import Row, listing_of
 from tfprep.sources.walk import Companions, walk
 
 Unannotated: TypeAlias = Literal["keep", "skip", "reject"]
@@ -190,8 +190,6 @@ def object_listing(
     files: tuple[str, ...] = ("image",),
 ) -> Listing:
     """Return the listing of images with the raw part `objects`."""
-    tally: Counter[str] = Counter()
-    entries = split_rows(rows, tally, source.splits, None)
     classes = {"box_labels": names, "mask": ("background", *names)}
     classes = {name: of_field for name, of_field in classes.items() if name in source.kinds()}
-    return Listing(source.kinds(), files, ("objects",), entries, classes, tally)
+    return listing_of(source, files, ("objects",), classes, rows)

@@ -18,7 +18,7 @@ from tfprep.sources.detection.inventory import ANNOTATIONS, Inventory, suffix_of
 from tfprep.sources.detection.pairs import IMAGE_WORD, MASK_WORD, SPLIT_NAMES, files_by_split, split_pattern
 from tfprep.sources.folder import Folder
 from tfprep.sources.patterns import IMAGE_SUFFIXES, compile_pattern, literal
-from tfprep.sources.rows import class_names, file_columns, parquet_columns
+from tfprep.sources.rows import column_names, declared_classes, file_columns
 from tfprep.sources.table import Table
 from tfprep.sources.video import VIDEO_SUFFIXES, Video
 from tfprep.sources.walk import walk
@@ -114,12 +114,12 @@ def parquet_images(folder: Path) -> LayoutGuess | None:
     if not (paths := _paths(folder, ".parquet")):
         return None
     first = folder / paths[0]
-    stored, columns = file_columns(first), parquet_columns(first)
+    stored, columns = file_columns(first), column_names(first)
     if not stored:
         return None
     image = "image" if "image" in stored else stored[0]
     mask = next((name for name in _MASKS if name in stored and name != image), None)
-    named = [name for name in columns if "." not in name and class_names(first, name) is not None]
+    named = [name for name in columns if "." not in name and declared_classes(first, name) is not None]
     label = next((name for name in (*named, *_LABELS) if name in columns and name not in stored), None)
     fields: dict[str, tuple[Kind, str]] = {"mask": ("mask", mask)} if mask else {}
     fields |= {name: ("text", name) for name in _TEXTS if name in columns}
