@@ -166,7 +166,7 @@ class RandomAccess:
         values = self._single.arrays(1) if rows == 1 else {one.name: empty_array(one, rows) for one in outputs}
         assembler = self._pipeline.assembler
         fill = assembler.fill
-        batch = Batch(0, indices, assembler.locate([indices])[0], values)
+        batch = Batch(0, indices, assembler.located(indices, np.arange(rows)), values)
         if not self._pipeline.is_remote or rows == 1:
             fill(batch, 0, rows, self._state())
             return batch

@@ -335,14 +335,15 @@ def test_a_killed_worker_is_replaced(data):
     first, batches = started(loader)
     assert_same(first, next(threads))
     killed = set()
+    others = lambda: [worker for worker in workers_of() if worker.pid not in killed]  # noqa: E731
     for number in range(60):
         if number % 12 == 0:
-            wait_until(workers_of)
-            for worker in workers_of()[: 2 if number == 36 else 1]:
+            wait_until(lambda: len(others()) == 2)
+            for worker in others()[: 2 if number == 36 else 1]:
                 worker.kill()
                 killed.add(worker.pid)
         assert_same(next(batches), next(threads))
-    assert len(killed) >= 5
+    assert len(killed) == 6
     deaths = lambda: loader.report()["workers"]["deaths"]  # noqa: E731
     wait_until(lambda: len(deaths()) == len(killed))
     for pid in killed:

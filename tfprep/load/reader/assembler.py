@@ -140,6 +140,9 @@ class BatchAssembler:
         self.reader = RecordReader(self.reading, damaged)
         self._stages = with_stages(self.reader, self.cached_arrays, plan.casts, plan.cuts)
         self._mixing = Mixing(plan.at_load, plan.schedule) if plan.at_load else None
+        spans = [f"{name}_{what}" for name in self.reader.fields for what in ("offset", "size")]
+        self._columns = (*COLUMNS, *spans)
+        self._places = ["offset", "size", "payload_crc", *({"label"} & set(plan.indexed.values())), *spans]
         self._verified = np.full(plan.table.records, plan.options.verify == "never", np.uint8)
 
     @property
@@ -196,11 +199,24 @@ class BatchAssembler:
     def locate(self, batches: Sequence[BatchIndices]) -> list[Rows]:
         """Return where all records of these batches lie. Many batches at once cost hardly more than one."""
         sizes = [len(indices.row) for indices in batches]
-        row, variant, position = (np.concatenate(column) for column in zip(*batches, strict=True))
-        numbers = np.concatenate([np.arange(size) for size in sizes])
-        whole = self._located(numbers, position, self._table.record(row, variant))
+        whole = BatchIndices(*(np.concatenate(column) for column in zip(*batches, strict=True)))
+        located = self.located(whole, np.concatenate([np.arange(size) for size in sizes]))
         ends = np.cumsum(sizes).tolist()
-        return [whole.take(slice(start, end)) for start, end in zip([0, *ends[:-1]], ends, strict=True)]
+        return [located.take(slice(start, end)) for start, end in zip([0, *ends[:-1]], ends, strict=True)]
+
+    def located(self, indices: BatchIndices, numbers: Numbers) -> Rows:
+        """Return where the records of these rows of a batch lie; `numbers` are those of the rows."""
+        records = self._table.record(indices.row, indices.variant)
+        verify = 1 if self._plan.options.verify == "always" else 1 - self._verified[records]
+        columns = {
+            "row": numbers, "position": indices.position, "record": records, "file": self._table.file_of(records),
+            "verify": verify, "slot": -1, **self._table.locate(records, self._places),
+        }  # fmt: skip
+        table = np.zeros((len(self._columns), len(records)), np.int64)
+        for number, name in enumerate(self._columns):
+            if name in columns:
+                table[number] = columns[name]
+        return Rows(table)
 
     def _prepared(self, batch: Batch, start: int, stop: int) -> Rows:
         """Return what is to be read for the rows [start, stop), and fill what is known of them: by the index, and cached text."""
@@ -256,21 +272,6 @@ class BatchAssembler:
         """The cache's outputs that are Python objects, which have no place in shared memory."""
         return [(name, rows) for name, rows in cache.rows.items() if rows.dtype == object]
 
-    def _located(self, numbers: Numbers, position: Numbers, records: Numbers) -> Rows:
-        """Return where the records of these rows of a batch lie."""
-        rows = Rows(np.zeros((len(COLUMNS) + 2 * len(self.reader.fields), len(records)), np.int64))
-        rows["row"][:], rows["position"][:], rows["record"][:], rows["slot"][:] = numbers, position, records, -1
-        spans = [f"{name}_{what}" for name in self.reader.fields for what in ("offset", "size")]
-        frame = ["offset", "size", "payload_crc", *(["label"] if "label" in self._indexed.values() else [])]
-        places = self._table.locate(records, [*frame, *spans])
-        rows["file"][:] = self._table.file_of(records)
-        rows["verify"][:] = 1 if self._plan.options.verify == "always" else 1 - self._verified[records]
-        for name in frame:
-            rows[name][:] = places[name]
-        for column, name in zip(rows.table[len(COLUMNS) :], spans, strict=True):
-            column[:] = places[name]
-        return rows
-
     def _look_up(self, batch: Batch, rows: Rows) -> None:
         """Fill in what the index knows of these rows."""
         places = rows["row"]
@@ -309,9 +310,8 @@ class BatchAssembler:
         while (attempt := batch.attempts.get(row, 0)) < ATTEMPTS:
             batch.attempts[row] = attempt + 1
             batch.indices.row[row] = self._plan.schedule.substitute(position, attempt)
-            records = self._table.record(batch.indices.row[row : row + 1], batch.indices.variant[row : row + 1])
-            if not bad.known(int(records[0])):
-                rows = self._located(np.array([row]), batch.indices.position[row : row + 1], records)
+            rows = self.located(BatchIndices(*(column[row : row + 1] for column in batch.indices)), np.array([row]))
+            if not bad.known(int(rows["record"][0])):
                 self._look_up(batch, rows)
                 return rows
         raise LoaderError(

@@ -167,8 +167,8 @@ class Files:
     """Shard files by their number in `paths`, opened when first asked for. Safe to use from any thread.
 
     A file that is opened must be the one that was there when the loader was made: a build renames its shards to their places, so
-    that another inode is another build's. Of one that was written to in place since then, `changed` says so: the checksums of
-    each of its records are to be compared.
+    that another inode is another build's. `changed` holds those that were written to in place since then: the checksums of each
+    of their records are to be compared.
     """
 
     def __init__(
@@ -184,7 +184,7 @@ class Files:
         self.paths, self._identities = paths, identities
         self.remote = np.array([is_remote(path) for path in paths], bool)
         self.fetched = Fetched(paths)
-        self.changed = np.zeros(len(paths), bool)
+        self.changed: set[int] = set()
         self._limit, self._damaged = limit, damaged
         self._open: OrderedDict[int, _LocalFile] = OrderedDict()
         self._lock = threading.Lock()
@@ -216,7 +216,7 @@ class Files:
         if identity is not None and (now := identity_of(os.fstat(file.fd))) != identity:
             if (now.device, now.inode) != (identity.device, identity.inode):
                 raise _replaced(path, "replaced")
-            self.changed[number] = True
+            self.changed.add(number)
         return file
 
     def will_need(self, number: int, offset: int, size: int) -> None:

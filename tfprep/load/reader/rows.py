@@ -167,18 +167,20 @@ class RecordReader:
 
     def fill(self, values: Mapping[str, Any], rows: Rows, state: ThreadState) -> list[UnreadRow]:
         """Fill the rows of the arrays in `values`; return those that cannot be read."""
-        alone = rows["verify"] != 0
-        if self._announce or alone.any():  # all at once: a thread that waits for one after the other would be slower
+        alone = rows["verify"].nonzero()[0].tolist()
+        if self._announce or alone:  # all at once: a thread that waits for one after the other would be slower
             for file, offset, size in zip(*(rows[name].tolist() for name in ("file", "offset", "size")), strict=True):
                 self.files.will_need(file, offset, size)
         if not self.by_field:
-            alone = np.ones(len(rows), bool)
-        together = np.flatnonzero(~alone)
-        if len(together):
-            some = rows.take(together) if len(together) < len(rows) else rows
-            alone[together[self._fill_by_field(values, some, state)]] = True
+            alone = list(range(len(rows)))
+        elif not alone:
+            alone = self._fill_by_field(values, rows, state)
+        elif len(alone) < len(rows):
+            together = np.flatnonzero(rows["verify"] == 0)
+            failed = self._fill_by_field(values, rows.take(together), state)
+            alone = sorted([*alone, *together[failed].tolist()])
         unread = []
-        for number in np.flatnonzero(alone).tolist():
+        for number in alone:
             reason = self._fill_row(values, rows, number, state)
             if reason and self.files.recover(int(rows["file"][number])):  # from its store: the local copy is damaged
                 reason = self._fill_row(values, rows, number, state)
@@ -195,7 +197,8 @@ class RecordReader:
         files = {number: self.files.get(number) for number in set(numbers)}
         opened = [files[number] for number in numbers]
         # Of a file that was written to since, checksums are compared, one by one.
-        failed = set(np.flatnonzero(self.files.changed[numbers]).tolist())
+        changed = self.files.changed
+        failed = {at for at, number in enumerate(numbers) if number in changed} if changed else set()
         for part in self.parts:
             offsets, sizes = (column.tolist() for column in rows.field(self._numbers[part.field]))
             state.bytes += sum(sizes)
@@ -290,7 +293,7 @@ class RecordReader:
         }
         if not self.files.remote[frame.file]:
             self.files.get(frame.file)  # notes whether it has changed
-        verify = bool(rows["verify"][number] or self.files.changed[frame.file])
+        verify = bool(rows["verify"][number] or frame.file in self.files.changed)
         contents = read_fields(self.files, frame, places, state.scratch, verify=verify, whole=self._whole)
         state.bytes += frame.size if verify or self._whole else sum(size for _, size in places.values())
         return contents

@@ -28,7 +28,7 @@ from tfprep.errors import LoaderError
 from tfprep.load.reader.buffers import SharedMemory
 from tfprep.load.reader.rows import Rows, UnreadRow
 from tfprep.load.reader.thread_state import ThreadState
-from tfprep.load.reader.worker_process import Job, Outcome, Setup
+from tfprep.load.reader.worker_process import Outcome, Setup, job_message
 
 ENTRY = "tfprep.load.reader.worker_process:open_worker"
 START = -1
@@ -57,8 +57,8 @@ class WorkerProcess(ChildProcess):
             theirs.close()
         self.number, self.name = number, f"worker process {number} (pid {self.process.pid})"
         self.is_ready, self.cause, self.is_fault = False, "", False
-        tasks = [framed((link, descriptor)) for link, descriptor in enumerate(descriptors)]
-        self.send(framed((setup, links)) + framed((START, None)) + b"".join(tasks))
+        tasks = [framed((thread, descriptors)) for thread in range(setup.threads)]
+        self.send(framed((setup, setup.threads)) + framed((START, ())) + b"".join(tasks))
 
     def take_messages(self) -> bool:
         """Take up what it has sent; return False at the end of that.
@@ -212,7 +212,7 @@ class WorkerPool:
     def job(self, values: Mapping[str, Any], rows: Rows) -> bytes:
         """The message by which a process is given rows."""
         offsets = [self.memory.offset(values[output.name]) for output in self.setup.outputs]
-        return pickle.dumps(Job(len(next(iter(values.values()))), offsets, rows.table), pickle.HIGHEST_PROTOCOL)
+        return job_message(len(next(iter(values.values()))), offsets, rows)
 
     def fill_alone(self, values: Mapping[str, Any], rows: Rows, state: ThreadState) -> list[UnreadRow]:
         """Fill rows one of which may have ended a process: one by one in a process of their own, so that a crash is attributable.
