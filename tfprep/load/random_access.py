@@ -43,9 +43,9 @@ class AccessKeywords(TypedDict, total=False):
 
 REQUESTS = 16
 """Records that are fetched from a store at a time."""
-SINGLE_KEPT = 64
-"""Samples read one by one whose memory is kept for the next ones once it is let go: a batch of them, for which the system would
-otherwise find and clear new pages each time."""
+SINGLE_KEPT = 128
+"""Samples read one by one whose memory is kept for the next ones once it is let go: two batches, of which one is in use while the
+other is read. The system would otherwise find and clear new pages each time."""
 
 
 class RandomAccess:
