@@ -1,0 +1,196 @@
+"""Interrupt runs at random steps and continue them elsewhere: every batch that is left equals that of the uninterrupted run.
+
+    python benchmarks/soak_resumes.py [--framework numpy tensorflow graph jax torch stateful] [--count 300] [--json resumes.json]
+
+Each round takes one of `CASES`, reads a random number of batches, saves the state as JSON, and continues in a new loader with
+another number of threads or worker processes, up to the end of the last epoch. The keys and pixels of every batch are compared
+with those of `numpy_loader` in one thread without a break. "tensorflow" reads `loader` in eager code, "graph" through
+`Dataset.map`, where the state is `state_at(step)`; "stateful" is torchdata's `StatefulDataLoader` over `random_access` and
+`batch_sampler` with 0 and with 2 workers. Frameworks that are not installed are named. The exit status is 1 after a difference.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import hashlib
+import importlib.util
+import itertools
+import json
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import loader_data
+import numpy as np
+
+import tfprep
+from tfprep import Recipe, augment, codecs, sources
+from tfprep.load import MixUp, RandomFlip
+from tfprep.load.options import OrderKeywords
+
+BATCH, EPOCHS, IMAGES = 8, 3, 61
+CASES: dict[str, dict[str, Any]] = {
+    "global": {},
+    "block": {"order": "block", "block": 4, "window": 3},
+    "balanced": {"balance": "label", "variants": "random"},
+    "all variants": {"variants": "all", "remainder": "keep"},
+    "evaluation": {"training": False},
+    "at load": {"at_load": [RandomFlip(), MixUp(0.4)]},
+    "cached": {"cache": "decoded"},
+}
+FRAMEWORKS = {
+    "numpy": "numpy",
+    "tensorflow": "tensorflow",
+    "graph": "tensorflow",
+    "jax": "jax",
+    "torch": "torch",
+    "stateful": "torchdata",
+}
+"""By name the package that each needs."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--framework", nargs="+", choices=FRAMEWORKS, default=list(FRAMEWORKS), help="What reads")
+    parser.add_argument("--count", type=int, default=300, help="Interruptions of each framework")
+    parser.add_argument("--seed", type=int, default=0, help="Seed of the interruptions")
+    parser.add_argument("--json", type=Path, help="File for the counts")
+    options = parser.parse_args()
+    results: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        data = write_dataset(Path(folder))
+        expected = {name: uninterrupted(data, case) for name, case in CASES.items()}
+        for framework in options.framework:
+            if importlib.util.find_spec(FRAMEWORKS[framework]) is None:
+                print(f"{framework}: {FRAMEWORKS[framework]} is not installed, left out")
+                continue
+            results[framework] = counts = interrupted(data, framework, expected, options.count, options.seed)
+            print(f"{framework}: {dict(counts)}", flush=True)
+    if options.json:
+        options.json.write_text(json.dumps(results, indent=1))
+    sys.exit(int(any(counts["different"] for counts in results.values())))
+
+
+def write_dataset(folder: Path) -> Any:
+    """Build 61 images in three classes with three variants: no epoch is a whole number of batches."""
+    loader_data.raw_files(folder / "raw", IMAGES)
+    table = folder / "raw" / "samples.csv"
+    header, *rows = table.read_text().splitlines()
+    table.write_text(
+        "\n".join([header, *(f"{row.split(',')[0]},{number % 3}" for number, row in enumerate(rows))]) + "\n"
+    )
+    recipe = Recipe(
+        "resumes",
+        sources.Table("samples.csv", "{number}.png", label="label", key="number"),
+        {"image": codecs.Jpeg(95), "label": codecs.Scalar()},
+        geometry=[augment.Resize(32, 32), augment.Flip()],
+        variants={"train": 3},
+    )
+    tfprep.build(recipe, folder / "built", folder / "raw")
+    return tfprep.open(folder / "built")
+
+
+def uninterrupted(data: Any, case: dict[str, Any]) -> list[str]:
+    loader = data.numpy_loader("train", BATCH, **common(case), workers="threads", threads=1)
+    return [digest(batch) for batch in (loader if case.get("training") is False else loader.repeat(EPOCHS))]
+
+
+def interrupted(data: Any, framework: str, expected: dict[str, list[str]], count: int, seed: int) -> Any:
+    """Interrupt `count` runs; return what was counted."""
+    chance, counts = random.Random(f"{framework} {seed}"), collections.Counter[str]()
+    cases = [
+        name for name in CASES if framework != "stateful" or CASES[name].keys() <= OrderKeywords.__annotations__.keys()
+    ]
+    counts["different"] = 0
+    for number in range(count):
+        name = cases[number % len(cases)]
+        before, after = readers(framework, chance, number)
+        taken = chance.randrange(len(expected[name]) + (CASES[name].get("training") is not False))
+        first = loader_of(data, framework, CASES[name], before)
+        batches = passes(first)
+        seen = [digest(batch) for batch in itertools.islice(batches, taken)]
+        state = json.loads(json.dumps(first.state_at(taken) if framework == "graph" else first.state_dict()))
+        batches.close()
+        if framework == "graph":
+            second = loader_of(data, framework, {**CASES[name], "start_step": first.step_of(state)}, after)
+        else:
+            second = loader_of(data, framework, CASES[name], after)
+            second.load_state_dict(state)
+        left = len(expected[name]) - taken
+        seen += [digest(batch) for batch in itertools.islice(passes(second), left)]
+        for loader in (first, second):
+            getattr(loader, "close", int)()
+        counts.update(["interruptions", f"{before} to {after}"])
+        counts["batches after it"] += left
+        if seen != expected[name]:
+            counts["different"] += 1
+            step = next(at for at, pair in enumerate(itertools.zip_longest(seen, expected[name])) if len(set(pair)) > 1)
+            print(f"{framework}, {name}: interrupted at {taken}, {before} to {after}: another batch at step {step}")
+    return counts
+
+
+def readers(framework: str, chance: random.Random, number: int) -> tuple[str, str]:
+    """Who reads before and after the interruption; a state of torchdata's is for one number of workers."""
+    if framework == "stateful":
+        return (str(number // len(CASES) % 2 * 2),) * 2
+    before, after = chance.sample(["1 thread", "2 threads", "5 threads"], 2)
+    return (before, "processes") if number % 4 == 0 else ("processes", after) if number % 4 == 1 else (before, after)
+
+
+def loader_of(data: Any, framework: str, case: dict[str, Any], reader: str) -> Any:
+    if framework == "stateful":
+        from torchdata.stateful_dataloader import StatefulDataLoader
+
+        samples = data.random_access("train", variant="all", fields=["key", "image", "label"])
+        sampler = data.batch_sampler("train", BATCH, **{"seed": 1, **case})
+        return StatefulDataLoader(samples, batch_sampler=sampler, num_workers=int(reader))
+    workers = (
+        {"workers": "processes", "threads": 2, "prefetch": 1}
+        if reader == "processes"
+        else {"workers": "threads", "threads": int(reader[0])}
+    )
+    kind = {"tensorflow": "loader", "graph": "loader"}.get(framework, f"{framework}_loader")
+    loader = getattr(data, kind)("train", BATCH, **common(case), **workers)
+    if framework == "graph":
+        mapped = loader.map(lambda element: element)
+        for name in ("state_at", "step_of", "report", "close"):
+            setattr(mapped, name, getattr(loader, name))
+        return mapped
+    return loader
+
+
+def common(case: dict[str, Any]) -> dict[str, Any]:
+    return {"seed": 1, "fields": ["key", "image", "label"], "cache": False, **case}
+
+
+def passes(loader: Any) -> Iterator[Any]:
+    """One epoch after another; the end of the data where two passes in a row are empty. Worker processes read once they can."""
+    empty = 0
+    while empty < 2:
+        empty += 1
+        for batch in loader:
+            empty = 0
+            yield batch
+            while is_starting(loader):
+                time.sleep(0.01)
+
+
+def is_starting(loader: Any) -> bool:
+    workers = loader.report()["workers"] if hasattr(loader, "report") else {"kind": "threads"}
+    return workers["kind"] == "processes" and not workers["started"]
+
+
+def digest(batch: Any) -> str:
+    """Digest the keys, the pixels and the labels of a batch, whatever holds them."""
+    keys = [key.decode() if isinstance(key, bytes) else str(key) for key in np.asarray(batch["key"]).tolist()]
+    image, label = np.asarray(batch["image"]), np.asarray(batch["label"]).astype(np.float64)
+    return hashlib.sha256(repr(keys).encode() + image.tobytes() + label.tobytes()).hexdigest()
+
+
+if __name__ == "__main__":
+    main()
