@@ -9,10 +9,10 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from tfprep.errors import RecipeError
-from tfprep.sources.detection.inventory import Inventory
+from tfprep.sources.detection.inventory import Inventory, below
 from tfprep.sources.patterns import compile_pattern, literal
 
 SPLIT_NAMES = frozenset(
@@ -27,6 +27,7 @@ _MASK_WORDS = (
     r"|segmentation_?(?:class|object)(?:png)?)"
 )
 MASK_WORD = re.compile(_MASK_WORDS, re.IGNORECASE)
+_MASK_END = re.compile(rf"{_MASK_WORDS}$", re.IGNORECASE)
 _ENDING = re.compile(rf"(?P<stem>.+?)(?P<ending>[_.-]?{_MASK_WORDS})", re.IGNORECASE)
 IMAGE_WORD = re.compile(
     r"(?:(?:jpe?g|png)?_?i(?:mage|mg)s?|photos?|pictures?|raw|rgb|inputs?|frames)(?:_?(?:dir|png|jpe?g))?",
@@ -72,15 +73,6 @@ def files_by_split(paths: Sequence[str], suffix: str) -> str | None:
             if len(patterns) == 1 and "{split}" in compile_pattern(next(iter(patterns)), "detect").text:
                 return patterns.pop()
     return None
-
-
-class _Group(NamedTuple):
-    """Folders of images and of masks, `depth` names deep, that differ in the name at `place`: `image` instead of `mask`."""
-
-    depth: int
-    place: int
-    image: str
-    mask: str
 
 
 def annotation_patterns(tree: Inventory, suffix: str) -> list[tuple[str, str]]:
@@ -153,7 +145,7 @@ def _joint_folders(pairs: Sequence[tuple[str, str]]) -> tuple[str, str]:
         [folder.split("/") if folder else [] for folder in of_kind] for of_kind in zip(*pairs, strict=True)
     )
     columns = [list(column) for column in zip(*images, strict=True)]
-    holes = [_hole(column, place) for place, column in enumerate(columns)]
+    holes = [f"{{part{place}}}" if _common(column) == "*" else _common(column) for place, column in enumerate(columns)]
     spelled = []
     for column in (list(column) for column in zip(*annotations, strict=True)):
         alike = next((hole for other, hole in zip(columns, holes, strict=True) if other == column), None)
@@ -161,26 +153,12 @@ def _joint_folders(pairs: Sequence[tuple[str, str]]) -> tuple[str, str]:
     return "".join(f"{part}/" for part in holes), "".join(f"{part}/" for part in spelled)
 
 
-def _hole(names: Sequence[str], place: int) -> str:
-    """What one name of a path is called in patterns: the split, itself, or a placeholder of its own."""
-    common = _common(names)
-    return f"{{part{place}}}" if common == "*" else common
-
-
 def jpeg_masks(names: Names) -> Iterator[tuple[str, str]]:
     """Yield folders of images and of JPEG files beside them that are called like masks."""
-    for mask in names:
-        parts = mask.split("/")
-        for place, part in enumerate(parts):
-            if MASK_WORD.fullmatch(part) and _suffixes(names[mask]) <= _LOSSY:
-                for image in names:
-                    others = image.split("/")
-                    alike = (
-                        len(others) == len(parts)
-                        and others[:place] + others[place + 1 :] == parts[:place] + parts[place + 1 :]
-                    )
-                    if alike and IMAGE_WORD.fullmatch(others[place]) and _mask_ending(names, image, mask) is not None:
-                        yield image, mask
+    for image, mask, place in _one_name_apart(names):
+        called = IMAGE_WORD.fullmatch(image.split("/")[place]) and MASK_WORD.fullmatch(mask.split("/")[place])
+        if called and _suffixes(names[mask]) <= _LOSSY and _mask_ending(names, image, mask) is not None:
+            yield image, mask
 
 
 def mask_patterns(names: Names) -> list[tuple[str, str]]:
@@ -191,7 +169,7 @@ def mask_patterns(names: Names) -> list[tuple[str, str]]:
 
 def _elsewhere(names: Names) -> Iterator[tuple[str, str]]:
     """Masks in folders that are called otherwise than those of their images, or lie deeper: `annotations/trimaps`."""
-    masks = [one for one in names if any(re.search(rf"{_MASK_WORDS}$", part, re.IGNORECASE) for part in one.split("/"))]
+    masks = [one for one in names if any(map(_MASK_END.search, one.split("/")))]
     found: dict[tuple[int, int, str], list[tuple[str, str]]] = {}
     for mask in masks:
         endings = {image: _mask_ending(names, image, mask) for image in names if image not in masks}
@@ -203,51 +181,50 @@ def _elsewhere(names: Names) -> Iterator[tuple[str, str]]:
             found.setdefault((image.count("/"), mask.count("/"), endings[image] or ""), []).append((image, mask))
     for (_, _, ending), pairs in found.items():
         image, mask = _joint_folders(pairs)
-        image_file, mask_file = (
-            _star(name for folder in folders for name in names[folder]) for folders in zip(*pairs, strict=True)
-        )
-        yield f"{image}{image_file}", f"{mask}{mask_file.replace('*', f'*{literal(ending)}', 1)}"
+        image_file, mask_file = _file_patterns(names, pairs, ending)
+        yield f"{image}{image_file}", f"{mask}{mask_file}"
 
 
 def _parallel(names: Names) -> Iterator[tuple[tuple[str, str], int]]:
-    groups: dict[_Group, list[tuple[str, str]]] = {}
-    for image, mask, place in _folder_pairs(names):
-        parts, part, mask_part = image.split("/"), image.split("/")[place], mask.split("/")[place]
+    """Masks in folders beside those of their images: `train` and `trainannot`, `a/left` and `a/masks`."""
+    groups: dict[tuple[int, int, str, str], list[tuple[str, str]]] = {}
+    for image, mask, place in _one_name_apart(names):
+        part, mask_part = image.split("/")[place], mask.split("/")[place]
+        if not (MASK_WORD.fullmatch(mask_part) or mask_part.startswith(part)) or _suffixes(names[mask]) <= _LOSSY:
+            continue
+        if (_MASK_END.search(part) and not _suffixes(names[image]) <= _LOSSY) or _mask_ending(
+            names, image, mask
+        ) is None:
+            continue
         by_split = part.lower() in SPLIT_NAMES and mask_part.startswith(part)
         by_name = literal(part), literal(mask_part)
         spelled = ("{split}", "{split}" + literal(mask_part[len(part) :])) if by_split else by_name
-        groups.setdefault(_Group(len(parts), place, *spelled), []).append((image, mask))
-    for group, pairs in groups.items():
-        yield _group_patterns(names, group, pairs), sum(len(names[image]) for image, _ in pairs)
+        groups.setdefault((image.count("/"), place, *spelled), []).append((image, mask))
+    for (_, place, *of_place), pairs in groups.items():
+        parts = [_common(values) for values in zip(*(image.split("/") for image, _ in pairs), strict=True)]
+        folders = ("/".join((*parts[:place], one, *parts[place + 1 :])) for one in of_place)
+        files = _file_patterns(names, pairs, _mask_ending(names, *pairs[0]) or "")
+        image, mask = (below(folder, file) for folder, file in zip(folders, files, strict=True))
+        yield (image, mask), sum(len(names[image]) for image, _ in pairs)
 
 
-def _folder_pairs(names: Names) -> Iterator[tuple[str, str, int]]:
-    """(image folder, mask folder, place of the one name that differs)"""
+def _one_name_apart(names: Names) -> Iterator[tuple[str, str, int]]:
+    """Yield pairs of folders whose paths differ in one name, which ends like masks in the second, and the place of that name."""
     by_rest: dict[tuple[int, tuple[str, ...]], list[str]] = {}
     for folder in names:
         parts = folder.split("/")
         for place in range(len(parts)):
             by_rest.setdefault((place, (*parts[:place], *parts[place + 1 :])), []).append(folder)
     for (place, _), folders in by_rest.items():
-        masks = [folder for folder in folders if _is_mask_folder(names, folder, place)]
-        for mask in masks:
-            for image in folders:
-                if image not in masks and _belong(names, image, mask, place):
-                    yield image, mask, place
+        for mask in folders:
+            if _MASK_END.search(mask.split("/")[place]):
+                yield from ((image, mask, place) for image in folders if image != mask)
 
 
-def _is_mask_folder(names: Names, folder: str, place: int) -> bool:
-    part = folder.split("/")[place]
-    word = MASK_WORD.fullmatch(part) or re.search(f"{_MASK_WORDS}$", part, re.IGNORECASE)
-    return bool(word) and not _suffixes(names[folder]) <= _LOSSY
-
-
-def _belong(names: Names, image: str, mask: str, place: int) -> bool:
-    """The names fit each other (`train` and `trainannot`, anything and `masks`), and so do half the files at least."""
-    part, mask_part = image.split("/")[place], mask.split("/")[place]
-    if not (MASK_WORD.fullmatch(mask_part) or mask_part.startswith(part)):
-        return False
-    return _mask_ending(names, image, mask) is not None
+def _file_patterns(names: Names, pairs: Sequence[tuple[str, str]], ending: str) -> tuple[str, str]:
+    """Patterns of the files of images and of masks, whose names have this ending."""
+    image, mask = (_star(name for folder in folders for name in names[folder]) for folders in zip(*pairs, strict=True))
+    return image, mask.replace("*", f"*{literal(ending)}", 1)
 
 
 def _mask_ending(names: Names, image: str, mask: str) -> str | None:
@@ -259,17 +236,6 @@ def _mask_ending(names: Names, image: str, mask: str) -> str | None:
         endings[found["ending"]] += found["stem"] in stems
     ending, often = endings.most_common(1)[0]
     return ending if often and often >= 0.5 * min(len(stems), len(masks)) else None
-
-
-def _group_patterns(names: Names, group: _Group, pairs: Sequence[tuple[str, str]]) -> tuple[str, str]:
-    rest = list(zip(*(image.split("/") for image, _ in pairs), strict=True))
-    parts = [_common(values) for values in rest]
-    image, mask = list(parts), list(parts)
-    image[group.place], mask[group.place] = group.image, group.mask
-    image_file = _star(name for folder, _ in pairs for name in names[folder])
-    ending = _mask_ending(names, *pairs[0]) or ""
-    mask_file = _star(name for _, folder in pairs for name in names[folder]).replace("*", f"*{literal(ending)}", 1)
-    return "/".join(filter(None, (*image, image_file))), "/".join(filter(None, (*mask, mask_file)))
 
 
 def _side_by_side(names: Names) -> Iterator[tuple[tuple[str, str], int]]:
