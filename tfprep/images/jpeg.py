@@ -13,15 +13,17 @@ from __future__ import annotations
 
 import re
 import struct
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import simplejpeg
+from PIL import Image
 
 from tfprep.errors import SampleError
 from tfprep.fields import Array, ImageArray, Size
-from tfprep.images.pillow import check_pixels, is_jpeg, opened, pillow_orientation, rgb_pixels
+from tfprep.images.pillow import check_pixels, is_jpeg, known_orientation, opened, pillow_orientation, rgb_pixels
 from tfprep.opencv import cv2
 
 _SCAN, _END = 0xDA, 0xD9
@@ -161,10 +163,7 @@ def _by_pillow(data: bytes, channels: int | None) -> ImageArray:
 
 
 _EXIF = b"Exif\0\0"
-_ORDERS = {b"II*\0": "<", b"MM\0*": ">"}
-_TAG, _SHORT = 0x0112, 3
-_ENTRY_BYTES = 12
-_TYPE_BYTES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 1, 7: 1, 8: 2, 9: 4, 10: 8, 11: 4, 12: 8}
+_ORIENTATION = 0x0112
 _MARKER_APP1, _MARKER_SCAN, _FILL = 0xE1, 0xDA, 0xFF
 _TURNS: dict[int, Callable[[Array], Array]] = {
     2: lambda a: a[:, ::-1],
@@ -189,11 +188,21 @@ def orientation_of(data: bytes) -> int | None:
     segments = _app1(data)
     if segments is None:
         return None
-    exif = [(start + len(_EXIF), end) for start, end in segments if data.startswith(_EXIF, start)]
+    exif = [(start, end) for start, end in segments if data.startswith(_EXIF, start)]
     in_xmp = any(data.find(b"tiff:Orientation", start, end) >= 0 for start, end in segments)
     if not exif and not in_xmp:
         return 1
-    return None if in_xmp or len(exif) > 1 else _in_directory(data[exif[0][0] : exif[0][1]])
+    if in_xmp or len(exif) > 1:
+        return None
+    directory = Image.Exif()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            directory.load(data[slice(*exif[0])])
+            orientation = directory.get(_ORIENTATION, 1)
+    except (ValueError, SyntaxError, struct.error, KeyError, OSError):
+        return None
+    return known_orientation(orientation) if isinstance(orientation, int) else None
 
 
 def _app1(data: bytes) -> list[tuple[int, int]] | None:
@@ -212,35 +221,3 @@ def _app1(data: bytes) -> list[tuple[int, int]] | None:
             segments.append((position + 4, position + 2 + size))
         position += 2 + size
     return None
-
-
-def _in_directory(tiff: bytes) -> int | None:
-    """The orientation in the first directory; None where one of its entries is damaged."""
-    order = _ORDERS.get(tiff[:4], "")
-    entries = _entries(tiff, order) if order and len(tiff) >= 8 else None
-    if entries is None or not all(_is_whole(*entry[1:], len(tiff)) for entry in entries):
-        return None
-    orientations = [entry[1:] for entry in entries if entry[0] == _TAG]
-    if not orientations:
-        return 1
-    kind, count, value = orientations[0]
-    if len(orientations) > 1 or (kind, count) != (_SHORT, 1):
-        return None
-    return value >> 16 if order == ">" else value & 0xFFFF
-
-
-def _entries(tiff: bytes, order: str) -> list[tuple[int, int, int, int]] | None:
-    """Tag, type, count and value of each, None where they do not lie inside."""
-    start = struct.unpack_from(f"{order}I", tiff, 4)[0] + 2
-    if not 10 <= start <= len(tiff):
-        return None
-    stop = start + _ENTRY_BYTES * int(struct.unpack_from(f"{order}H", tiff, start - 2)[0])
-    if stop > len(tiff):
-        return None
-    return [struct.unpack_from(f"{order}HHII", tiff, at) for at in range(start, stop, _ENTRY_BYTES)]
-
-
-def _is_whole(kind: int, count: int, offset: int, end: int) -> bool:
-    """Tells if a value is of a known type and lies inside, in its entry or where that points to."""
-    size = _TYPE_BYTES.get(kind)
-    return size is not None and (size * count <= 4 or offset + size * count <= end)

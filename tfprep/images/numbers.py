@@ -29,7 +29,14 @@ from tfprep.errors import SampleError
 from tfprep.fields import Array, Size
 from tfprep.images.dicom import Numbers, dicom_numbers, dicom_size, is_dicom
 from tfprep.images.jpeg import upright
-from tfprep.images.pillow import bits_per_channel, check_pixels, opened, pillow_orientation, upright_size
+from tfprep.images.pillow import (
+    bits_per_channel,
+    check_pixels,
+    known_orientation,
+    opened,
+    pillow_orientation,
+    upright_size,
+)
 from tfprep.opencv import cv2
 from tfprep.optional import require_package
 
@@ -266,4 +273,4 @@ def _without_nodata(array: Array, found: Any, nodata: float | None) -> Array:
 
 def _orientation(found: Any) -> int:
     tag = found.tags.get(_ORIENTATION)
-    return int(tag.value) if tag is not None else 1
+    return known_orientation(tag.value) if tag is not None else 1

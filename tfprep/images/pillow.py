@@ -10,7 +10,7 @@ import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
@@ -86,7 +86,12 @@ def pillow_orientation(image: Image.Image, data: bytes) -> int:
     # Pillow decodes a whole PNG to look for EXIF behind its pixels: three quarters of the time of decoding it.
     if image.format == "PNG" and not any(mark in data for mark in _PNG_ORIENTATION_MARKS):
         return 1
-    return int(image.getexif().get(_EXIF_ORIENTATION, 1))
+    return known_orientation(image.getexif().get(_EXIF_ORIENTATION, 1))
+
+
+def known_orientation(value: Any) -> int:
+    """An orientation as it is applied: numbers from 1 to 8 mean something, all others 1."""
+    return int(value) if 1 <= value <= 8 else 1
 
 
 def bits_per_channel(image: Image.Image, data: bytes) -> int:
