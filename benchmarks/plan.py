@@ -63,7 +63,7 @@ SIDE = 16
 LOAD = """
 import sys, time
 from pathlib import Path
-import tfprep.load.numpy_loader
+import tfprep.load.accessors
 start = time.perf_counter()
 loader = tfprep.open(sys.argv[1]).numpy_loader("train", 256, seed=1, cache=False)
 batch = next(iter(loader))

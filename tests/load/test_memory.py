@@ -14,7 +14,7 @@ from tfprep import augment, codecs
 from tfprep.errors import LoaderError
 from tfprep.load.memory import parse_bytes, plan_memory
 from tfprep.load.outputs import Output
-from tfprep.load.reader.cache import DecodedCache
+from tfprep.load.reader.batch import DecodedCache
 from tfprep.load.reader.rows import COLUMNS, Rows
 from tfprep.load.reader.stages import CachedRows
 from tfprep.load.reader.thread_state import ThreadState

@@ -31,11 +31,10 @@ if TYPE_CHECKING:
     import tensorflow as tf
     from typing_extensions import Unpack
 
-    from tfprep.load.batch_sampler import BatchSampler
+    from tfprep.load.accessors import NumpyLoader
     from tfprep.load.jax_loader import JaxLoader
     from tfprep.load.keras_loader import KerasLoader
-    from tfprep.load.numpy_loader import NumpyLoader
-    from tfprep.load.random_access import AccessKeywords, RandomAccess
+    from tfprep.load.random_access import AccessKeywords, BatchSampler, RandomAccess
     from tfprep.load.tensorflow.loader import Loader
     from tfprep.load.torch_loader import TorchLoader
 
@@ -59,7 +58,7 @@ class Subset:
 
     def numpy_loader(self, batch_size: int = 32, **options: Unpack[LoaderKeywords]) -> NumpyLoader:
         """The same batches as NumPy arrays: for JAX, scikit-learn or a custom training loop. Imports no framework."""
-        from tfprep.load.numpy_loader import NumpyLoader
+        from tfprep.load.accessors import NumpyLoader
 
         return NumpyLoader(self.pipeline(loader_options(batch_size, options)))
 
@@ -94,7 +93,7 @@ class Subset:
 
     def batch_sampler(self, batch_size: int = 32, **options: Unpack[OrderKeywords]) -> BatchSampler:
         """The numbers of the samples of each batch (see `Data.batch_sampler`)."""
-        from tfprep.load.batch_sampler import BatchSampler
+        from tfprep.load.random_access import BatchSampler
 
         if others := set(options) - OrderKeywords.__optional_keys__:
             raise LoaderError(

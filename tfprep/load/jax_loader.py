@@ -18,7 +18,7 @@ from typing import Any, Self
 import numpy as np
 
 from tfprep.errors import LoaderError
-from tfprep.load.numpy_loader import NumpyLoader, with_text
+from tfprep.load.accessors import NumpyLoader, with_text
 from tfprep.load.options import LoaderOptions
 from tfprep.load.order.schedule import BatchSchedule
 from tfprep.load.pipeline import Pipeline

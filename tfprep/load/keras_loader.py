@@ -17,8 +17,8 @@ from typing import Any
 import keras
 
 from tfprep.errors import LoaderError
+from tfprep.load.accessors import NumpyLoader
 from tfprep.load.jax_loader import check_distribution, check_equal_parts, in_types_of_jax, jax_hosts
-from tfprep.load.numpy_loader import NumpyLoader
 from tfprep.load.passes import LOOK
 from tfprep.load.pipeline import Pipeline
 from tfprep.load.waits import WaitClock, note_loader

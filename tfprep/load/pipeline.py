@@ -25,11 +25,10 @@ from tfprep.load.passes import PassBatches, Passes, Steps
 from tfprep.load.plan import LoaderPlan, plan_loader
 from tfprep.load.reader.ahead import ReadAhead, requests_per_sample
 from tfprep.load.reader.assembler import BadRecords, BatchAssembler
-from tfprep.load.reader.batch import Batch, BatchMemory
+from tfprep.load.reader.batch import Batch, BatchMemory, DecodedCache
 from tfprep.load.reader.buffers import SharedMemory
-from tfprep.load.reader.cache import DecodedCache
 from tfprep.load.reader.files import Fetched
-from tfprep.load.reader.reader import NOTHING, Counts, PrefetchSettings, Reader, added
+from tfprep.load.reader.reader import NOTHING, Counts, Reader, added
 from tfprep.load.reader.worker_pool import WorkerPool
 from tfprep.load.reader.worker_process import Setup
 from tfprep.load.selection import SplitRows
@@ -122,14 +121,13 @@ class Pipeline:
 
     def _reader(self, start: int) -> Reader:
         memory = BatchMemory(self.plan.batch_outputs, self.plan.batch_rows, self.memory.in_turn, self._shared)
-        settings = PrefetchSettings(self.memory.prefetch, self.options.threads, self.options.timeout_s)
         pool = None if self._pool is None or self._pool.failure else self._pool
         ahead = None
         if self.local is not None:
             self.local.start(self.first_needed, self.assembler.reader.files.arrived)
         if self.is_remote and self.memory.fetch_bytes:
             ahead = ReadAhead(self.assembler, self.schedule, self.memory.fetch_bytes, start=start)
-        reader = Reader(self.schedule, self.assembler, memory, settings, start=start, pool=pool, ahead=ahead)
+        reader = Reader(self.plan, self.assembler, memory, start=start, pool=pool, ahead=ahead)
         with self._lock:
             self._fold_ended()
             self._readers.append(reader)

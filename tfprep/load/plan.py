@@ -23,7 +23,7 @@ from tfprep.load.order.permutation import EpochOrder
 from tfprep.load.order.samplers import Variants
 from tfprep.load.order.schedule import MOST_EPOCHS, BatchSchedule, Numbers
 from tfprep.load.outputs import EXTRA, Output, Outputs, convert, pad_outputs, resolve, row_bytes, warped_spec
-from tfprep.load.reader.cache import cached_records
+from tfprep.load.reader.batch import cached_records
 from tfprep.load.reader.parts import Cast, FieldPart, field_parts, smaller_forms
 from tfprep.load.reader.stages import STAGED_ROWS, Cuts
 from tfprep.load.reader.table import RecordTable, TableSplit

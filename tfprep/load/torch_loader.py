@@ -12,8 +12,7 @@ import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from tfprep.errors import LoaderError
-from tfprep.load.accessors import PipelineAccessors
-from tfprep.load.numpy_loader import with_text
+from tfprep.load.accessors import PipelineAccessors, with_text
 from tfprep.load.pipeline import Pipeline
 from tfprep.load.reader.batch import Batch
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pickle
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import FunctionType
 from typing import Any
 
 from tfprep.errors import LoaderError
 from tfprep.limits import usable_cpus
 from tfprep.load.options import WorkersChoice
 from tfprep.load.reader.parts import FieldPart
-from tfprep.load.reader.reader import JOB_ROWS
-from tfprep.load.reader.worker_pool import SPARE_LINKS, check_sendable
 from tfprep.storage.urls import is_remote
 
 MANY_CPUS = 8
@@ -28,6 +28,10 @@ LEAST_PROCESSES = 2
 """One process would have one interpreter again."""
 PROCESS_BYTES = 40 << 20
 """Memory of a worker process beside batches and cache: Python, NumPy, OpenCV and scratch memory. 24 to 35 MB were measured."""
+SPARE_LINKS = 1
+"""Connections of a process beyond one a thread that works: its next rows are there when a thread has finished."""
+JOB_ROWS = 64
+"""The most rows that are sent to a worker process at a time, which costs both sides some 100 µs of Python."""
 PROCESSES_SHARE = 0.5
 """The most that all processes may take of `memory_budget`."""
 
@@ -127,3 +131,19 @@ def most_prefetch(plan: WorkersPlan, batch_rows: int) -> int:
     """Half as many batches again as have rows for every job: the first of them may be the last to be full."""
     rows = plan.processes * (plan.threads + SPARE_LINKS) * JOB_ROWS
     return -(-3 * rows // (2 * max(batch_rows, 1)))
+
+
+class _Sender(pickle.Pickler):
+    """Refuses what another process cannot import."""
+
+    def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, type | FunctionType) and value.__module__ == "__main__":
+            raise pickle.PicklingError(
+                f"{value.__qualname__} is defined in the script that runs; move it into a module"
+            )
+        return NotImplemented
+
+
+def check_sendable(value: Any) -> None:
+    """Raise an error where a value holds what another process cannot load."""
+    _Sender(io.BytesIO()).dump(value)

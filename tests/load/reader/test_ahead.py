@@ -180,12 +180,13 @@ def test_faults_that_pass_change_nothing(photos, url, s3, fault, monkeypatch):
     objects._connected.cache_clear()
 
 
-def test_a_store_that_does_not_answer_is_a_stalled_pipeline(url, s3):
+def test_a_store_that_does_not_answer_is_a_stalled_pipeline(url, s3, monkeypatch):
+    monkeypatch.setattr("tfprep.load.reader.ahead.JOIN_S", 0.1)
     data = tfprep.open(url)
-    loader = data.numpy_loader("train", 8, timeout_s=2.0)
+    loader = data.numpy_loader("train", 8, timeout_s=1.0)
     loader.pipeline.table.read()  # the index is read before the store stalls
     s3.proxy.always = "stall"
-    with pytest.raises(StalledPipelineError, match=r"(?s)no batch for step 0 in 2 s.*read s3://bucket/.*tfrecord"):
+    with pytest.raises(StalledPipelineError, match=r"(?s)no batch for step 0 in 1 s.*read s3://bucket/.*tfrecord"):
         next(iter(loader))
     s3.proxy.always = ""
     s3.proxy.released.set()

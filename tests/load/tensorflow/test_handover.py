@@ -21,6 +21,15 @@ from tfprep.load.tensorflow.handover import dataset_of  # noqa: E402 - it import
 SPEC = {"a": tf.TensorSpec((2,), tf.int64), "b": tf.TensorSpec((None,), tf.float32)}
 
 
+@pytest.fixture(scope="module", autouse=True)
+def quick_collections():
+    """The collector looks at a million objects of TensorFlow otherwise, in each of a hundred collections."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
 def counting(stop=3):
     return ((np.arange(2) + step, np.full(step, step, np.float32)) for step in range(stop))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,16 +13,13 @@ import numpy.typing as npt
 from tfprep.errors import LoaderError, RecordError
 from tfprep.fields import Array
 from tfprep.load.at_load.mixing import Mixing
-from tfprep.load.at_load.ops import AtLoad
-from tfprep.load.options import LoaderOptions, OnBad
-from tfprep.load.order.schedule import BatchIndices, BatchSchedule, Numbers
-from tfprep.load.reader.batch import Batch
-from tfprep.load.reader.cache import DecodedCache
+from tfprep.load.options import OnBad
+from tfprep.load.order.schedule import BatchIndices, Numbers
+from tfprep.load.plan import LoaderPlan
+from tfprep.load.reader.batch import Batch, DecodedCache
 from tfprep.load.reader.files import Fetched
-from tfprep.load.reader.parts import Cast, FieldPart
 from tfprep.load.reader.rows import COLUMNS, Reading, RecordReader, Rows, Stage, UnreadRow
-from tfprep.load.reader.stages import Cuts, with_stages
-from tfprep.load.reader.table import RecordTable
+from tfprep.load.reader.stages import with_stages
 from tfprep.load.reader.thread_state import ThreadState
 from tfprep.storage.local import FileIdentity
 
@@ -83,37 +80,6 @@ Substitute = Callable[[int, int], int]
 """(position in the run, attempt) to the row that replaces one that cannot be read."""
 
 
-class Plan(Protocol):
-    """Parts of a `tfprep.load.plan.LoaderPlan` that filling batches takes."""
-
-    @property
-    def options(self) -> LoaderOptions: ...
-
-    @property
-    def training(self) -> bool: ...
-
-    @property
-    def table(self) -> RecordTable: ...
-
-    @property
-    def schedule(self) -> BatchSchedule: ...
-
-    @property
-    def indexed(self) -> Mapping[str, str]: ...
-
-    @property
-    def parts(self) -> Sequence[FieldPart]: ...
-
-    @property
-    def casts(self) -> Sequence[Cast]: ...
-
-    @property
-    def cuts(self) -> Cuts | None: ...
-
-    @property
-    def at_load(self) -> AtLoad | None: ...
-
-
 class BatchAssembler:
     """Fills batches by a plan. Called by many threads at once, each with a state of its own.
 
@@ -122,7 +88,7 @@ class BatchAssembler:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: LoaderPlan,
         identities: Sequence[FileIdentity | None],
         bad: BadRecords,
         cache: DecodedCache | None,

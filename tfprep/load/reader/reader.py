@@ -17,7 +17,8 @@ from typing import Any, TypeAlias
 
 from tfprep.errors import LoaderError, StalledPipelineError
 from tfprep.limits import usable_cpus
-from tfprep.load.order.schedule import BatchIndices, BatchSchedule
+from tfprep.load.order.schedule import BatchIndices
+from tfprep.load.plan import LoaderPlan
 from tfprep.load.reader.ahead import ReadAhead
 from tfprep.load.reader.assembler import BatchAssembler
 from tfprep.load.reader.batch import Batch, BatchMemory
@@ -25,6 +26,7 @@ from tfprep.load.reader.buffers import note_delivery
 from tfprep.load.reader.rows import Rows
 from tfprep.load.reader.thread_state import ThreadState
 from tfprep.load.reader.worker_pool import WorkerPool
+from tfprep.load.workers import JOB_ROWS
 
 PLAN_ROWS, PLAN_STEPS = 4096, 16
 """Rows, or at least this many steps, whose indices are computed at once: some thousand cost hardly more than one."""
@@ -41,17 +43,6 @@ LONGEST_WAIT_S = 1e6
 """Waits take no infinity; twelve days stand for it."""
 MOST_ROWS, LEAST_ROWS = 32, 16
 """Rows that a thread takes at a time. Each time costs some 20 µs of Python, and many threads share one GIL."""
-JOB_ROWS = 64
-"""The most rows that are sent to a worker process at a time, which costs both sides some 100 µs of Python."""
-
-
-@dataclass(frozen=True)
-class PrefetchSettings:
-    """Number of batches that are filled ahead, by how many threads (0: one a usable CPU), and how long a wait may take."""
-
-    prefetch: int = 8
-    threads: int = 0
-    timeout_s: float = 300.0
 
 
 @dataclass
@@ -118,7 +109,7 @@ class Batches(Iterator[Batch]):
 class Reader:
     """Reads the batches of the steps from `start` on, in order.
 
-    At most `settings.prefetch` batches are filled or being filled beyond the one delivered last. Threads start with the first
+    At most `prefetch` batches of the plan are filled or being filled beyond the one delivered last. Threads start with the first
     batch that is asked for; with a pool of worker processes, each thread gives its rows to one of them from when all have
     started. `next` is for one thread; all else may be called from any thread.
 
@@ -128,17 +119,17 @@ class Reader:
 
     def __init__(
         self,
-        schedule: BatchSchedule,
+        plan: LoaderPlan,
         assembler: BatchAssembler,
         memory: BatchMemory,
-        settings: PrefetchSettings,
         *,
         start: int = 0,
         pool: WorkerPool | None = None,
         ahead: ReadAhead | None = None,
     ) -> None:
         """`ahead`: what fetches records at URLs before they are read."""
-        self._schedule, self.assembler, self._memory, self._settings = schedule, assembler, memory, settings
+        self._schedule, self.assembler, self._memory = plan.schedule, assembler, memory
+        self._prefetch, self._timeout_s = plan.memory.prefetch, plan.options.timeout_s
         self._pool, self._ahead = pool, ahead
         self._lock = threading.Lock()
         self._work: SimpleQueue[None] = SimpleQueue()  # one item wakes one waiting thread
@@ -147,7 +138,7 @@ class Reader:
         self._consumer_waits = False
         self._started = False
         self._threads: list[threading.Thread] = []
-        self._local_threads = settings.threads or usable_cpus()
+        self._local_threads = plan.options.threads or usable_cpus()
         count = max(self._local_threads, len(pool.links) if pool is not None else 0)
         self.states = [ThreadState(f"tfprep-read-{number}") for number in range(count)]
         self.counts = Consumed()
@@ -212,7 +203,7 @@ class Reader:
     def prefetch(self) -> int:
         """Return how many batches may be filled beyond the one delivered last."""
         from_memory = self.assembler.all_cached and not (self._pool is not None and self._pool.ready)
-        return min(self._settings.prefetch, PREFETCH_FROM_MEMORY) if from_memory else self._settings.prefetch
+        return min(self._prefetch, PREFETCH_FROM_MEMORY) if from_memory else self._prefetch
 
     @property
     def step(self) -> int:
@@ -289,7 +280,7 @@ class Reader:
             return batch
         began = time.monotonic()
         try:
-            return self._wait_until(began + self._settings.timeout_s)
+            return self._wait_until(began + self._timeout_s)
         finally:
             waited = time.monotonic() - began
             self.counts.waits += 1
@@ -327,7 +318,7 @@ class Reader:
         """Return which stage moved last, and the stage and stack of each thread."""
         last = max(self.states, key=lambda state: state.since)
         lines = [
-            f"no batch for step {self._wanted} in {self._settings.timeout_s:g} s (timeout_s). {self.ready} batches are ready, "
+            f"no batch for step {self._wanted} in {self._timeout_s:g} s (timeout_s). {self.ready} batches are ready, "
             f"{self.in_flight} in flight. Last to move: {last.describe()}"
         ]
         frames = sys._current_frames()

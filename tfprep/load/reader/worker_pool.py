@@ -10,7 +10,6 @@ A process that dies is replaced, and only the rows that it worked on are read ag
 from __future__ import annotations
 
 import atexit
-import io
 import pickle
 import selectors
 import signal
@@ -20,7 +19,6 @@ import weakref
 from collections import deque
 from collections.abc import Mapping
 from multiprocessing import Pipe
-from types import FunctionType
 from typing import Any
 
 from tfprep.child_process import ChildProcess, WorkerOutput, ending_of, framed, worker_environment
@@ -29,14 +27,13 @@ from tfprep.load.reader.buffers import SharedMemory
 from tfprep.load.reader.rows import Rows, UnreadRow
 from tfprep.load.reader.thread_state import ThreadState
 from tfprep.load.reader.worker_process import Outcome, Setup, job_message
+from tfprep.load.workers import SPARE_LINKS, check_sendable
 
 ENTRY = "tfprep.load.reader.worker_process:open_worker"
 START = -1
 """The number of the task that shows that a process has started."""
 MOST_DEATHS = 5
 """Give up after this many deaths for each process without a finished job in between."""
-SPARE_LINKS = 1
-"""Connections of a process beyond one a thread that works: its next rows are there when a thread has finished."""
 LISTED_DEATHS = 100
 LOOK_S = 0.25
 """Time between two looks whether the processes are still wanted: `stop` may not wake the thread that replaces them."""
@@ -299,22 +296,6 @@ def _show(text: str) -> None:
     """Write what a process wrote to its standard output and error to that of this one, if it has any."""
     if text and sys.stderr is not None:
         sys.stderr.write(text)
-
-
-class _Sender(pickle.Pickler):
-    """Refuses what another process cannot import."""
-
-    def reducer_override(self, value: Any) -> Any:
-        if isinstance(value, type | FunctionType) and value.__module__ == "__main__":
-            raise pickle.PicklingError(
-                f"{value.__qualname__} is defined in the script that runs; move it into a module"
-            )
-        return NotImplemented
-
-
-def check_sendable(value: Any) -> None:
-    """Raise an error where a value holds what another process cannot load."""
-    _Sender(io.BytesIO()).dump(value)
 
 
 _open_pools: weakref.WeakSet[WorkerPool] = weakref.WeakSet()

@@ -24,7 +24,7 @@ import re
 import sys
 import warnings
 from collections.abc import Callable
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -108,30 +108,8 @@ def python_functions(dataset: tf.data.Dataset) -> bool:
     return any(node.op in python for of_graph in nodes for node in of_graph)
 
 
-class ElementSource(Protocol):
-    """Source of what an iterator of TensorFlow delivers to eager code instead of the elements of its dataset."""
-
-    active: bool
-    """True while it does; from the moment in which a graph takes the iterator on, TensorFlow delivers the elements."""
-
-    def __next__(self) -> Any:
-        """The next element; StopIteration at the end."""
-
-    def graph_iterator(self) -> Any | None:
-        """End this source. Return TensorFlow's iterator of the elements that follow, None if none was delivered yet."""
-
-    def own_error(self, error: Exception) -> BaseException:
-        """The error to raise in place of TensorFlow's; `error` itself where tfprep raised none."""
-
-    def save(self) -> str:
-        """Return where the source stands."""
-
-    def restore(self, state: str) -> None:
-        """Continue where `save` was called."""
-
-
-def with_source(iterator: Any, source: ElementSource) -> Any:
-    """TensorFlow's iterator with `source` for eager code; the iterator as it is where TensorFlow does not allow that."""
+def with_source(iterator: Any, source: Any) -> Any:
+    """TensorFlow's iterator with `source` (`EagerBatches`) for eager code; as it is where TensorFlow does not allow that."""
     if not _iterators_can_change():
         return iterator
     kind: Any = type(iterator)
@@ -163,7 +141,7 @@ def _iterators_can_change() -> bool:
 @functools.cache
 def _iterator_class(kind: Any) -> type:
     class LoaderIterator(kind):  # type: ignore[misc] # TensorFlow is untyped
-        _tfprep_source: ElementSource
+        _tfprep_source: Any
 
         @property
         def _iterator_resource(self) -> Any:
