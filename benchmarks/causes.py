@@ -13,10 +13,9 @@ asked for the causes that it can see. An answer is right if its first cause is t
 already. --burners runs programs beside everything that take a processor each.
 
 `--predictions` follows each piece of advice that predicts a figure, and prints what was predicted and what it brought: the speed
-(5 stands for that or more) and disk of other storage forms (`tfprep bench`) against datasets built so, loaded in turns; the share
-of waiting beside a step, and what the advised `prefetch` leaves of it; the epochs before and after the cache is full, and more
-threads; at a URL what an epoch fetches, the rate where the link limits, and what `local=` holds; rate, disk and build time of
-`tfprep advise`, from 150 of the images, against whole builds.
+(5 stands for that or more) and disk of other storage forms (`tfprep bench`) against datasets built so, loaded in turns; the
+epochs before and after the cache is full, and more threads; at a URL what an epoch fetches, the rate where the link limits, and
+what `local=` holds; rate, disk and build time of `tfprep advise`, from 150 of the images, against whole builds.
 """
 
 from __future__ import annotations
@@ -99,7 +98,6 @@ def main() -> None:
         if options.predictions:
             found = [
                 *forms(folder, options.times),
-                *steps(folder),
                 *caches(folder, options.times),
                 *links(folder),
                 *strategies(folder, options.times),
@@ -445,7 +443,7 @@ def benched(cause: str, folder: Path) -> tuple[str, str]:
         )
         result = bench(dataset_of(cause, folder), options, step_s=0.2 if cause == "step" else None)
     if result.against is not None:
-        return result.against.limit, result.against.words()
+        return result.against.cause, result.against.limit
     return result.limit.stage, result.limit.words
 
 
@@ -497,26 +495,6 @@ def forms(folder: Path, rounds: int) -> Iterator[Outcome]:
             title = f"{now} as {change.then}, times the"
             yield told(f"{title} speed", change.speed, measured.ratio(change.then, now).median)
             yield told(f"{title} disk", change.disk, disk[change.then] / disk[now])
-
-
-def steps(folder: Path) -> Iterator[Outcome]:
-    """The share of waiting beside steps, and beside uneven reads before and after the advised prefetch."""
-    import tfprep
-    from tfprep.bench.loaders import loader_candidate
-    from tfprep.bench.rounds import Budget, measure
-    from tfprep.bench.step import compare_with_step
-
-    loader = loader_candidate(tfprep.open(folder / "jpeg"), "train", BATCH, cache=False)
-    batch_s = BATCH / measure(loader, Budget(1, 2.0, 0.5)).images_per_s
-    for ratio in (0.3, 0.7, 1.5):
-        against = compare_with_step(loader, ratio * batch_s, batch_s)
-        yield told(f"share of waiting, a step of {ratio:g} batches", against.predicted, against.share)
-    with slow_reads("memory"):
-        data, options = tfprep.open(folder / "raw"), {"threads": 4, "cache": False}
-        before = compare_with_step(loader_candidate(data, "train", BATCH, prefetch=1, **options), 0.15, 0.08)
-        advised = loader_candidate(data, "train", BATCH, prefetch=before.needed_prefetch, **options)
-        after = compare_with_step(advised, 0.15, 0.08)
-    yield told("share of waiting with the advised prefetch, of that before", 0.0, after.share / before.share)
 
 
 def caches(folder: Path, rounds: int) -> Iterator[Outcome]:

@@ -23,12 +23,10 @@ from tfprep.bench.bottleneck import (
     cost,
     explain,
 )
-from tfprep.bench.loaders import loader_candidate
 from tfprep.bench.page import lines
-from tfprep.bench.rounds import Budget, Candidate, Measurement, Rounds, Spread, Used, compare, measure
+from tfprep.bench.rounds import Budget, Measurement, Rounds, Spread, Used, compare
 from tfprep.bench.run import Bench, BenchOptions, bench
 from tfprep.bench.stages import StageCost, StageCosts, stage_candidates, stage_costs
-from tfprep.bench.step import ReadyBatches, StepComparison, compare_with_step, handover, predicted_share
 from tfprep.codecs import Png
 from tfprep.load import Data
 
@@ -128,61 +126,6 @@ def test_a_slow_map_is_named(raw_data: Data) -> None:
     assert result.rounds.images_per_s("loader").median < 0.5 * result.rounds.images_per_s("tensorflow").median
 
 
-def test_a_slow_step_is_named(raw_data: Data) -> None:
-    """A step of 150 ms with a loader that takes one or two: even on a busy machine the step hardly waits."""
-    loader = loader_candidate(raw_data, "train", 4, threads=2)
-    against = compare_with_step(loader, 0.15, 0.01, seconds=1.0)
-    assert against.predicted < 0.1
-    assert against.share < 0.3
-    assert against.moments[-1].ready["ready"] >= 1
-    assert against.limit in (
-        "step",
-        "handover",
-    )  # The second verdict occurs on a machine that is too busy to hand over a batch in 15 ms.
-
-
-def test_a_slow_loader_waits_as_predicted(raw_data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One thread, 4 records per batch, 30 ms each: 120 ms per batch with a step of 30 ms."""
-    slow_reads(monkeypatch, 0.03)
-    loader = loader_candidate(raw_data, "train", 4, threads=1, cache=False)
-    batch_s = 4 / measure(loader, Budget(1, 0.5, 0.2)).images_per_s
-    against = compare_with_step(loader, 0.03, batch_s, seconds=1.5)
-    assert against.limit == "loader"
-    assert against.predicted == pytest.approx(1 - 0.03 / batch_s)
-    assert against.predicted >= 0.7
-    assert against.share == pytest.approx(against.predicted, abs=0.2)
-    assert against.p99_s >= against.p50_s > 0.03
-
-
-def test_too_few_prefetched_batches_are_named(raw_data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pause of 0.6 s every 8 batches is 75 ms per batch, less than the step of 100 ms if enough batches are prefetched."""
-    slow_reads(monkeypatch, 0.6, every=32)
-    loader = loader_candidate(raw_data, "train", 4, threads=1, prefetch=1, cache=False)
-    against = compare_with_step(loader, 0.1, 0.075, seconds=2.5)
-    assert against.limit == "prefetch"
-    assert "too few prefetched batches" in against.words()
-    assert 3 <= against.needed_prefetch <= 20
-
-
-def test_enough_prefetched_batches_bridge_a_pause(raw_data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pause of 0.5 s every 32 batches, while 20 batches are prefetched, which last for 2 s."""
-    slow_reads(monkeypatch, 0.5, every=128)
-    loader = loader_candidate(raw_data, "train", 4, threads=1, prefetch=20, cache=False)
-
-    def filled() -> Any:
-        iteration: Any = loader.open()
-        next(iteration)
-        end = time.monotonic() + 30
-        while iteration.ready()["ready"] < 20 and time.monotonic() < end:
-            time.sleep(0.01)
-        return iteration
-
-    against = compare_with_step(Candidate("filled", filled), 0.1, 0.02, seconds=3.0)
-    assert against.moments[0].ready["ready"] >= 10
-    assert against.limit in ("step", "handover")
-    assert against.share < 0.3
-
-
 # --- what is made of figures ----------------------------------------------------------------------------------------
 
 
@@ -279,76 +222,6 @@ def test_each_cause_is_named_with_advice_of_its_own(case: Any) -> None:
     assert bool(limit.changes) == decodes
 
 
-def test_the_verdict_agrees_with_the_share_that_is_tolerated() -> None:
-    """2 % of waiting: the step limits where 5 % are tolerated, and something else where 1 % is."""
-    used = Used(10 * 0.0204, 0.0, 0, None, ())
-    moments = tuple(ReadyBatches(0.0, {"ready": 0.0, "prefetch": 8.0}) for _ in range(10))
-    for tolerated, limit in ((0.05, "step"), (0.01, "prefetch")):
-        against = StepComparison(0.02, 0.01, 0.0, (0.0004,) * 10, used, moments, 0.0, tolerated)
-        assert against.limit == limit
-        assert ("as it should" in against.words()) == (against.share <= tolerated)
-
-
-@pytest.mark.parametrize(
-    ("wait_s", "ready", "batch_s", "limit", "words"),
-    [
-        (0.0, 3.0, 0.01, "step", "the step limits, as it should: the loader could feed a step 2.0 times as fast"),
-        (0.01, 0.0, 0.01, "prefetch", "too few prefetched batches"),
-        (0.01, 3.0, 0.01, "handover", "batches are ready but late"),
-        (0.02, 0.0, 0.04, "loader", "the loader limits: a batch takes 40.0 ms, the step 20.0 ms"),
-    ],
-)
-def test_the_verdict_names_the_cause_of_a_wait(
-    wait_s: float, ready: float, batch_s: float, limit: str, words: str
-) -> None:
-    used = Used(10 * (0.02 + wait_s), 0.0, 0, None, ())
-    moments = tuple(ReadyBatches(0.0, {"ready": ready, "prefetch": 8.0}) for _ in range(10))
-    against = StepComparison(0.02, batch_s, predicted_share(0.02, batch_s), (wait_s,) * 10, used, moments)
-    assert against.limit == limit
-    assert words in against.words()
-    assert against.needed_prefetch == 8 + (1 if wait_s else 0)
-
-
-@pytest.mark.parametrize(
-    ("step_ms", "batch_ms", "handover_ms", "expected"),
-    [(10, 40, 0, 0.75), (40, 10, 0, 0.0), (9, 5, 1, 0.1), (9, 10, 1, 0.1), (9, 18, 1, 0.5), (30, 10, 0.5, 0.5 / 30.5)],
-)
-def test_the_prediction_uses_rate_and_handover(
-    step_ms: float, batch_ms: float, handover_ms: float, expected: float
-) -> None:
-    """The time from step to step is the longer of the batch, and the step with the handover."""
-    assert predicted_share(step_ms, batch_ms, handover_ms) == pytest.approx(expected)
-
-
-def test_a_handover_is_measured_while_batches_are_ready() -> None:
-    """30 ms to hand over a batch of a loader that always has some ready. If no batch is ever ready, there is nothing to
-    measure."""
-
-    class Slow:
-        def __init__(self, ready: float) -> None:
-            self._ready = ready
-
-        def ready(self) -> dict[str, float]:
-            return {"ready": self._ready}
-
-        def __iter__(self) -> Slow:
-            return self
-
-        def __next__(self) -> Any:
-            time.sleep(0.03)
-
-    assert 0.03 <= handover(Candidate("slow", lambda: Slow(3.0)), 0.001, 0.02) < 0.3
-    assert handover(Candidate("never", lambda: Slow(0.0)), 0.001, 0.02) == 0
-
-
-def test_a_short_step_waits_for_the_handover() -> None:
-    used = Used(10 * 0.003, 0.0, 0, None, ())
-    moments = tuple(ReadyBatches(0.0, {"ready": 8.0}) for _ in range(10))
-    against = StepComparison(0.002, 0.001, predicted_share(0.002, 0.001, 0.001), (0.001,) * 10, used, moments, 0.001)
-    assert against.limit == "handover"
-    assert "the hand-over of a batch takes 1.0 ms; larger batches need fewer of them" in against.words()
-
-
 def test_the_result_as_text_and_as_json(jpeg_data: Data) -> None:
     result: Bench = bench(jpeg_data, SHORT, step_s=0.02)
     text = "\n".join(lines(result))
@@ -359,7 +232,8 @@ def test_the_result_as_text_and_as_json(jpeg_data: Data) -> None:
         "first batch after",
         "read and decode",
         "limit: ",
-        "the accelerator waits",
+        "with a step of 20.0 ms: ",
+        "the training waits for input",
         "page cache",
     ):
         assert part in text
@@ -367,7 +241,7 @@ def test_the_result_as_text_and_as_json(jpeg_data: Data) -> None:
     assert document["loader"]["memory_bytes"]["image"] == 48 * 48 * 3 + 8
     assert [step["name"] for step in document["stages"]] == ["reading", "decoding", "batching", "tensorflow"]
     assert sum(step["share"] for step in document["stages"]) == pytest.approx(1)
-    assert document["step"]["step_ms"] == 20
+    assert document["step"]["step_s"] == 0.02
     assert document["machine"]["cores"] == len(os.sched_getaffinity(0))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 from dataclasses import replace
@@ -53,12 +54,6 @@ def test_the_report_of_a_bench(jpeg_data: Data, tmp_path: Path) -> None:
     image_ms = 1000 / result.stages.top.images_per_s.median
     assert f"{limiting.words}: {limiting.share * image_ms:.3g} ms" in text
     assert widths[result.stages.costs.index(limiting)] == 100.0  # what limits is the longest bar
-    lines = re.findall(r'points="([^"]*)"', text)
-    assert len(lines) == 3  # Waits, buffers and memory.
-    for line in lines:
-        points = [tuple(map(float, point.split(","))) for point in line.split()]
-        assert all(0 <= x <= 720 and 0 <= y <= 180 for x, y in points)
-        assert min(y for _, y in points) == 0.0 or {y for _, y in points} == {180.0}
     document = json.loads(figures.read_text())
     assert document["loader"]["images_per_s"]["median"] == result.rounds.images_per_s("loader").median
-    assert len(document["step"]["moments"]) == document["step"]["steps"]
+    assert document["step"]["limit"] in html.unescape(text)

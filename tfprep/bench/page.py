@@ -8,11 +8,7 @@ from pathlib import Path
 
 from tfprep.bench.rounds import Spread
 from tfprep.bench.run import LOADER, Bench
-from tfprep.bench.step import StepComparison
 from tfprep.pages import render
-
-_CHART = (720.0, 180.0)
-"""Width and height of a chart over time."""
 
 
 def lines(bench: Bench) -> list[str]:
@@ -64,22 +60,12 @@ def _body(bench: Bench) -> Iterator[str]:
     yield f"limit: {first}"
     yield from (f"  {line}" for line in rest)
     if bench.against is not None:
-        yield from step_lines(bench.against)
+        yield from bench.against.lines()
     share = "unknown" if bench.cached is None else f"{bench.cached:.0%} in the page cache at the start"
     cache = "files dropped from the page cache before each measurement" if bench.options.cold else f"files: {share}"
     yield f"on {bench.machine.words}; {cache}"
     if bench.rounds.busy:
         yield f"note: {bench.rounds.busy}"
-
-
-def step_lines(against: StepComparison) -> list[str]:
-    """The comparison with a step as lines of text."""
-    return [
-        f"compared with a step of {1000 * against.step_s:.1f} ms: the accelerator waits {against.share:.1%} of the time "
-        f"(predicted: {against.predicted:.1%})",
-        f"  wait for a batch: {1000 * against.p50_s:.2f} ms median, {1000 * against.p99_s:.2f} ms at the 99th percentile",
-        f"  {against.words()}",
-    ]
 
 
 def _whole(spread: Spread) -> str:
@@ -112,12 +98,8 @@ def write_report(bench: Bench, path: Path) -> list[Path]:
         "bench/report.html.j2",
         title=f"{bench.folder.name}, {bench.split}: bench",
         verdict=[f"{_whole(bench.rounds.images_per_s(LOADER))} images/s{where}", *bench.limit.lines()]
-        + (
-            [f"Beside a step of {1000 * bench.against.step_s:.1f} ms: {bench.against.words()}"] if bench.against else []
-        ),
+        + (bench.against.lines() if bench.against else []),
         bars=page_bars,
-        series=list(_series(bench.against)) if bench.against else [],
-        size=_CHART,
         text="\n".join(text),
     )
     path.write_text(page, encoding="utf-8")
@@ -160,20 +142,3 @@ def _rate_bars(bench: Bench, where: str) -> Bars:
         for name, rate in rates.items()
     ]
     return "Images per second", rows
-
-
-def _series(against: StepComparison) -> Iterator[tuple[str, str, str]]:
-    """Yield title, largest value and points of an SVG line for each quantity that was watched beside the step."""
-    moments = against.moments
-    watched = {
-        "Wait for each batch, ms": [
-            (one.seconds, 1000 * wait) for one, wait in zip(moments, against.waits, strict=True)
-        ],
-        "Batches ready in the reader": [(one.seconds, one.ready.get("ready", 0.0)) for one in moments],
-        "Memory of the process, MB": [(seconds, rss / 1e6) for seconds, rss in against.used.memory],
-    }
-    width, height = _CHART
-    for title, points in watched.items():
-        last, most = max(x for x, _ in points) or 1.0, max(y for _, y in points) or 1.0
-        line = " ".join(f"{width * x / last:.1f},{height - height * y / most:.1f}" for x, y in points)
-        yield title, f"{most:,.3g}, over {last:.3g} s", line

@@ -13,7 +13,7 @@ from tfprep.bench.loaders import Map, check_map, loader_candidate, opened
 from tfprep.bench.machine import Machine, cached_share, drop_cache, this_machine
 from tfprep.bench.rounds import Budget, Candidate, Rounds, compare
 from tfprep.bench.stages import StageCosts, stage_candidates, stage_costs
-from tfprep.bench.step import TOLERATED, StepComparison, compare_with_step
+from tfprep.bench.training import TOLERATED, Training, train_with_step
 from tfprep.errors import DatasetError, LoaderError
 from tfprep.load import Data
 from tfprep.storage.urls import is_remote
@@ -62,6 +62,11 @@ class BenchOptions:
     def budget(self) -> Budget:
         return Budget(self.rounds, self.seconds, min(1.0, self.seconds / 2))
 
+    @property
+    def training_s(self) -> float:
+        """Seconds of a training beside the loader."""
+        return max(1.0, self.rounds * self.seconds)
+
 
 @dataclass(frozen=True)
 class Bench:
@@ -81,12 +86,7 @@ class Bench:
     rounds: Rounds
     stages: StageCosts
     limit: Bottleneck
-    against: StepComparison | None = None
-
-    @property
-    def batch_s(self) -> float:
-        """Seconds that the loader takes for a batch."""
-        return self.options.batch_size / self.rounds.images_per_s(LOADER).median
+    against: Training | None = None
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -104,7 +104,7 @@ class Bench:
             "loader": self.rounds.as_json()[LOADER],
             "stages": self.stages.as_json(),
             "limit": {**asdict(self.limit), "lines": self.limit.lines()},
-            "step": None if self.against is None else self.against.as_json(),
+            "step": None if self.against is None else asdict(self.against),
         }
 
 
@@ -172,9 +172,9 @@ def bench(
     )
     if step_s is None:
         return result
-    seconds = max(3.0, options.rounds * options.seconds)
-    against = compare_with_step(loader, step_s, result.batch_s, seconds=seconds, tolerated=options.tolerated)
-    return replace(result, against=against)
+    return replace(
+        result, against=train_with_step(loader, step_s, seconds=options.training_s, tolerated=options.tolerated)
+    )
 
 
 def files_of(data: Data, split: str) -> list[Path]:

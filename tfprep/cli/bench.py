@@ -75,10 +75,9 @@ def command(folder: Path, as_json: bool, fail_if_waiting: float | None, **given:
         return _at_url(folder, as_json, given, step_s, fail_if_waiting)
     if given["local"]:
         raise click.UsageError("--local keeps shards of a dataset at a URL on a disk of this machine")
-    from tfprep.bench.model import train_model
     from tfprep.bench.page import lines, write_report
     from tfprep.bench.run import BenchOptions, bench
-    from tfprep.bench.step import TOLERATED
+    from tfprep.bench.training import TOLERATED, train_with_model
     from tfprep.cli.quiet import start_tensorflow
     from tfprep.load import open as open_data
 
@@ -100,7 +99,8 @@ def command(folder: Path, as_json: bool, fail_if_waiting: float | None, **given:
     result = bench(folder, options, step_s=step_s)
     trained = None
     if model is not None:
-        trained = train_model(model, open_data(folder), result, **_model_options(given))
+        more = {"seconds": options.training_s, "tolerated": options.tolerated, **_model_options(given)}
+        trained = train_with_model(model, open_data(folder), result.split, options.batch_size, **more)
     if given["report"]:
         text.echo(f"wrote {', '.join(map(str, write_report(result, given['report'])))}", err=True)
     if as_json:
@@ -161,7 +161,7 @@ def _place(folder: str) -> Path:
 
 
 def _ready_model(folder: Path, given: dict[str, Any]) -> Any:
-    from tfprep.bench.model import ready_model
+    from tfprep.bench.training import ready_model
     from tfprep.load import open as open_data
 
     data = open_data(folder)

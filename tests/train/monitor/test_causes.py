@@ -58,7 +58,7 @@ CASES: list[tuple[str, dict[str, Any], str, str, str]] = [
         "from its cache", "Deliver uint8", "num_parallel",
     ),
     ("filling", {"readers": _reader(idle_s=18.0, prefetch=2.0, **CACHE)}, "300 of 600 images", "", "memory_budget"),
-    ("memory", {"readers": _reader(idle_s=18.0, prefetch=1.0)}, "room for 1 batches", "Raise memory_budget", "disk"),
+    ("memory", {"readers": _reader(idle_s=18.0, prefetch=1.0)}, "room for 1 batches", "memory_budget (or prefetch)", "disk"),
     # Threads of this process waited for a processor for 14 s, while other programs used 1.5 of 2 processors.
     (
         "processors", {"readers": _reader(decode_s=18.0), "cpu_wait_s": 14.0, "cpu_others_s": 15.0, "cpu_s": 5.0},

@@ -202,7 +202,7 @@ def _reader(now: Sample, before: Sample | None, waited_s: float) -> Cause | None
             "memory",
             f"the loader's memory limits: it has room for {prefetch:.0f} batches in advance, and its threads wait for room "
             f"{idle_s / (read_s + decode_s + idle_s):.0%} of the time",
-            "Raise memory_budget of the loader, or make batches smaller",
+            "Raise memory_budget (or prefetch) of the loader, or make batches smaller",
         )
     return _working(spent, threads, now.machine.cpus, has_cache=capacity > 0)
 

@@ -1,16 +1,18 @@
-"""`--model`: a Keras model, its `fit` and its waits for input, and wrong names of models."""
+"""A training beside the loader: a step that sleeps, a Keras model and its `fit`, and wrong names of models."""
 
 from __future__ import annotations
 
 import json
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tfprep.bench.model import ModelTraining, ready_model
+from tfprep.bench.loaders import loader_candidate
+from tfprep.bench.training import Training, ready_model, train_with_step
 from tfprep.cli import main
 from tfprep.errors import LoaderError
 from tfprep.load import Data
@@ -87,12 +89,46 @@ def test_a_model_is_fitted(
         assert "reading limits" in found["limit"]
 
 
-def test_the_lines_of_a_fit() -> None:
-    assert ModelTraining(20, 1500.4, 0.25, 0.001, 0.0125, "decoding limits").lines() == [
-        "with your model: 1,500 images/s in fit, which waits for input 25.0% of the time",
+@pytest.mark.parametrize(
+    ("step_s", "read_s", "cause", "text"),
+    [
+        (0.15, 0.0, "step", "the step limits"),
+        (0.03, 0.03, "read", "reading limits"),
+    ],
+)
+def test_a_step_beside_the_loader(
+    raw_data: Data, monkeypatch: pytest.MonkeyPatch, step_s: float, read_s: float, cause: str, text: str
+) -> None:
+    """One thread and 4 records a batch, each of which takes `read_s` seconds to read."""
+    read = os.preadv
+    monkeypatch.setattr(os, "preadv", lambda *given: time.sleep(read_s) or read(*given))
+    loader = loader_candidate(raw_data, "train", 4, threads=1, cache=False)
+    found = train_with_step(loader, step_s, seconds=2.0, tolerated=0.5)  # a busy machine hands a batch over late
+    assert found.cause == cause
+    assert text in found.limit
+    assert found.steps >= 10
+    assert found.share == pytest.approx(max(0.0, 1 - step_s / max(step_s, 4 * read_s)), abs=0.45)
+
+
+def test_a_map_behind_the_loader_limits_the_step(raw_data: Data) -> None:
+    import tensorflow as tf
+
+    def slow(batch: Any) -> Any:
+        return {**batch, "label": tf.py_function(lambda label: time.sleep(0.1) or label, [batch["label"]], tf.int64)}
+
+    found = train_with_step(loader_candidate(raw_data, "train", 4, map_function=slow, cache=False), 0.01, seconds=1.0)
+    assert found.cause == "python map"
+    assert found.share > 0.05
+
+
+def test_the_lines_of_a_training() -> None:
+    found = Training(None, 20, 1500.4, 0.25, 0.001, 0.0125, "decode", "decoding limits")
+    assert found.lines() == [
+        "with your model: 1,500 images/s; the training waits for input 25.0% of the time",
         "  wait for a batch: 1.00 ms median, 12.50 ms at the 99th percentile",
         "  decoding limits",
     ]
+    assert replace(found, step_s=0.04).lines()[0].startswith("with a step of 40.0 ms: 1,500 images/s")
 
 
 @pytest.mark.parametrize(

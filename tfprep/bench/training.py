@@ -1,0 +1,199 @@
+"""The loader beside a training: steps that sleep, or `fit` of a real model, watched by an `InputMonitor`.
+
+A step that sleeps takes time but no CPU, like a step on an accelerator.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from tfprep.bench.loaders import element_text
+from tfprep.bench.rounds import Candidate, settle
+from tfprep.errors import LoaderError
+from tfprep.load import Data
+
+TOLERATED = 0.05
+"""The share of the time that a training may wait for input while the step still counts as what limits."""
+_TRIED = 10
+"""Steps at least; with a model, also those whose time tells how many fill the seconds."""
+_SETTLE_STEPS = 5
+"""Steps that do not count, during which the loader prefetches batches."""
+
+
+@dataclass(frozen=True)
+class Training:
+    """A training of some seconds.
+
+    Attributes:
+        step_s: Seconds that a step sleeps; None with a model.
+        steps: Steps that count.
+        images_per_s: Its rate.
+        share: Share (0 to 1) of the time that was spent waiting for input.
+        wait_p50_s, wait_p99_s: Percentiles of the waits for a batch.
+        cause: The kind of what limits, as `InputMonitor` names it: "step" where it hardly waits.
+        limit: What limits, with its evidence and advice.
+    """
+
+    step_s: float | None
+    steps: int
+    images_per_s: float
+    share: float
+    wait_p50_s: float
+    wait_p99_s: float
+    cause: str
+    limit: str
+
+    def lines(self) -> list[str]:
+        what = "your model" if self.step_s is None else f"a step of {1000 * self.step_s:.1f} ms"
+        return [
+            f"with {what}: {self.images_per_s:,.0f} images/s; the training waits for input {self.share:.1%} of the time",
+            f"  wait for a batch: {1000 * self.wait_p50_s:.2f} ms median, {1000 * self.wait_p99_s:.2f} ms at the 99th percentile",
+            f"  {self.limit}",
+        ]
+
+
+@contextmanager
+def _monitor(tolerated: float) -> Iterator[Any]:
+    from tfprep.train import InputMonitor, Thresholds
+
+    with tempfile.TemporaryDirectory(prefix="tfprep-bench-") as logs:
+        yield InputMonitor(logs, thresholds=Thresholds(wait_share=tolerated))
+
+
+def _training(monitor: Any, step_s: float | None) -> Training:
+    from tfprep.train.monitor.causes import in_words
+
+    total = monitor.total()
+    assert total is not None  # there were at least _TRIED steps
+    waits = total.waits
+    return Training(
+        step_s=step_s,
+        steps=waits.batches,
+        images_per_s=waits.images_per_s or 0.0,
+        share=waits.share or 0.0,
+        wait_p50_s=waits.quantile_ms(50) / 1000,
+        wait_p99_s=waits.quantile_ms(99) / 1000,
+        cause=total.causes[0].kind,
+        limit=in_words(total.causes),
+    )
+
+
+def train_with_step(
+    candidate: Candidate, step_s: float, *, seconds: float = 5.0, tolerated: float = TOLERATED
+) -> Training:
+    """Run a training loop whose step sleeps.
+
+    Args:
+        candidate: The loader, as `loader_candidate` makes it.
+        step_s: Length of the step, in seconds.
+        seconds: Length of the loop.
+        tolerated: The share of waiting (0 to 1) up to which the step is what limits.
+    """
+    iteration: Any = candidate.open()
+    with closing(iteration), _monitor(tolerated) as monitor:
+        next(iteration)
+        settle(iteration)
+        for _ in islice(iteration, _SETTLE_STEPS):
+            time.sleep(step_s)
+        with monitor:
+            started = time.perf_counter()
+            for number, _ in enumerate(monitor.watch(iteration.batches), 1):
+                time.sleep(step_s)
+                if number >= _TRIED and time.perf_counter() - started > seconds:
+                    break
+    return _training(monitor, step_s)
+
+
+def ready_model(make_model: Callable[[], Any], data: Data, split: str, batch_size: int, **options: Any) -> Any:
+    """Make the model and train it for one step, so that mistakes are found before anything is measured.
+
+    Raises:
+        LoaderError: If the function does not return a compiled Keras model, or the model does not accept the loader's elements.
+    """
+    model = compiled(make_model)
+    with closing(data.loader(split, batch_size=batch_size, **{"training": True, **options}).repeat()) as loader:
+        _fit(model, loader, 1)
+    return model
+
+
+def train_with_model(
+    model: Any,
+    data: Data,
+    split: str,
+    batch_size: int,
+    *,
+    seconds: float = 5.0,
+    tolerated: float = TOLERATED,
+    **options: Any,
+) -> Training:
+    """Train a compiled Keras model on the loader.
+
+    Args:
+        model: A compiled Keras model.
+        data: The dataset.
+        split: The split to load.
+        batch_size: Samples per batch.
+        seconds: Length of the training.
+        tolerated: The share of waiting (0 to 1) up to which the step is what limits.
+        **options: Other options of the loader.
+
+    Raises:
+        LoaderError: If the model does not accept the loader's elements.
+    """
+    with (
+        closing(data.loader(split, batch_size=batch_size, **{"training": True, **options}).repeat()) as loader,
+        _monitor(tolerated) as monitor,
+    ):
+        started = time.perf_counter()
+        _fit(model, loader, _TRIED)
+        steps = max(_TRIED, int(seconds * _TRIED / (time.perf_counter() - started)))
+        _fit(model, loader, steps + 1, monitor)  # the first step does not count: buffers fill
+    return _training(monitor, None)
+
+
+def compiled(make_model: Callable[[], Any]) -> Any:
+    """The model that the function returns. Raises LoaderError if that is not a compiled Keras model."""
+    import keras
+
+    if not callable(make_model):
+        raise LoaderError(
+            f"--model names a function without arguments that returns a compiled Keras model, not {_kind(make_model)}"
+        )
+    try:
+        model = make_model()
+    except Exception as error:
+        raise LoaderError(f"--model: the function raised {type(error).__name__}: {_first(error)}") from error
+    if not isinstance(model, keras.Model):
+        raise LoaderError(
+            f"--model: the function returned {_kind(model)}; it should return a compiled Keras model (is `return` missing?)"
+        )
+    if getattr(model, "optimizer", None) is None:
+        raise LoaderError("--model: the model is not compiled; call model.compile(...) before it is returned")
+    return model
+
+
+def _fit(model: Any, loader: Any, steps: int, *callbacks: Any) -> None:
+    try:
+        model.fit(loader, steps_per_epoch=steps, epochs=1, verbose=0, shuffle=False, callbacks=list(callbacks))
+    except LoaderError:
+        raise
+    except Exception as error:  # whatever a model raises when it is given what it does not take
+        raise LoaderError(
+            f"the model does not accept the elements of the loader, {element_text(loader.element_spec)}: {_first(error)}; "
+            "choose them with --inputs and --targets"
+        ) from error
+
+
+def _kind(value: Any) -> str:
+    return "nothing (None)" if value is None else f"a {type(value).__name__}"
+
+
+def _first(error: BaseException) -> str:
+    """The first line that is not empty."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
