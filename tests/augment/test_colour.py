@@ -1,4 +1,4 @@
-"""Colour ops on odd images (one level, two levels, one pixel), on all grays, and with wrong options.
+"""Colour ops on odd images (one level, two levels, one pixel) and on all grays.
 
 What they do to photos and what they draw is compared in `tests/fidelity`.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import colorsys
 
-import cv2
 import numpy as np
 import pytest
 from PIL import Image, ImageEnhance, ImageOps
@@ -16,27 +15,18 @@ from tfprep.augment import (
     AutoContrast,
     Blur,
     Brightness,
-    ChannelShuffle,
-    Clahe,
     Contrast,
-    Cutout,
     Equalize,
-    Erasing,
-    Gamma,
     Grayscale,
     Hue,
     Invert,
-    JpegArtefacts,
     MotionBlur,
-    Noise,
     Posterize,
     Saturation,
     Sharpness,
     Solarize,
-    ToneCurve,
 )
 from tfprep.augment.colour import gray, mean_gray
-from tfprep.errors import RecipeError
 
 NOISE = np.random.default_rng(0).integers(0, 256, (61, 47, 3), dtype=np.uint8)
 RAMP = np.arange(256, dtype=np.uint8)[None, :, None].repeat(3, 2)
@@ -109,62 +99,5 @@ def test_hue_equals_colorsys_within_half_a_level(share):
             assert np.abs(ours[row, column] - expected).max() <= 0.51
 
 
-def test_clahe_equals_opencv_on_lightness():
-    out = Clahe((2, 2), tiles=4)(SKEWED, rng())
-    lab = cv2.cvtColor(SKEWED, cv2.COLOR_RGB2LAB)
-    lab[:, :, 0] = cv2.createCLAHE(2, (4, 4)).apply(np.ascontiguousarray(lab[:, :, 0]))
-    np.testing.assert_array_equal(out, cv2.cvtColor(lab, cv2.COLOR_LAB2RGB))
-    assert out.std() > SKEWED.std() * 0.9
-
-
-@pytest.mark.parametrize("op", [Brightness(0.5), Contrast(0.5), Saturation(0.5), Hue(0.2)])
-def test_ops_depend_on_their_generator_and_do_not_change_the_image(op):
-    before = NOISE.copy()
-    first, again, other = (op(NOISE, np.random.default_rng(seed)) for seed in (1, 1, 2))
-    np.testing.assert_array_equal(first, again)
-    assert (first != other).any()
-    np.testing.assert_array_equal(NOISE, before)
-
-
 def test_the_range_of_a_factor_ends_at_0():
     assert min(int(Brightness(1.5)(np.full((1, 1, 3), 100, np.uint8), rng(seed)).min()) for seed in range(20)) >= 0
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: Brightness(-0.1), "Brightness.amount"),
-        (lambda: Brightness(20), "Brightness.amount .* 0 <= from <= to <= 10"),
-        (lambda: Contrast((0, 10.5)), "Contrast.amount"),
-        (lambda: Saturation(50), "Saturation.amount"),
-        (lambda: Contrast((2, 1)), "Contrast.amount"),
-        (lambda: Saturation((-1, 1)), "Saturation.amount"),
-        (lambda: Hue(0.6), "Hue.amount"),
-        (lambda: Sharpness((2, 1)), "Sharpness.amount is a range"),
-        (lambda: Blur((-1, 1)), "Blur.sigma_px is a range"),
-        (lambda: MotionBlur((0, 5)), "MotionBlur.length_px is a range"),
-        (lambda: Noise((5, 300)), "Noise.sigma is a range"),
-        (lambda: JpegArtefacts((0, 50)), "JpegArtefacts.quality is a range"),
-        (lambda: JpegArtefacts(subsampling="411"), "JpegArtefacts.subsampling is"),
-        (lambda: Cutout(0), "Cutout.size_px is a whole numbe"),
-        (lambda: Cutout(level=256), "Cutout.level is from 0 to 255"),
-        (lambda: Cutout(holes=-1), "Cutout.holes is a count"),
-        (lambda: Erasing(area=(0, 2)), "Erasing.area is a range"),
-        (lambda: Erasing(aspect=(0, 2)), "Erasing.aspect is a range"),
-        (lambda: Grayscale(3), "Grayscale.p is a probability"),
-        (lambda: ChannelShuffle(3), "ChannelShuffle.p is a probability"),
-        (lambda: Gamma((0, 1)), "Gamma.gamma is a range"),
-        (lambda: Posterize((0, 4)), "Posterize.bits is a range"),
-        (lambda: Posterize((2.5, 4)), "Posterize.bits are whole numbers"),
-        (lambda: Solarize((0, 300)), "Solarize.threshold is a range"),
-        (lambda: Invert(2), "Invert.p is a probability"),
-        (lambda: Equalize(-1), "Equalize.p is a probability"),
-        (lambda: AutoContrast(-1), "AutoContrast.p is a probability"),
-        (lambda: ToneCurve(80), "ToneCurve.shift is from 0 to 63"),
-        (lambda: Clahe((0, 1)), "Clahe.clip is a range"),
-        (lambda: Clahe(tiles=0), "Clahe.tiles is from 1 to 64"),
-    ],
-)
-def test_wrong_options_raise(make, message):
-    with pytest.raises(RecipeError, match=message):
-        make()

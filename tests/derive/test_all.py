@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tfprep import derive
+from tfprep.errors import RecipeError
 from tfprep.fields import KINDS, RASTER_KINDS
 from tfprep.seeding import generator
 
@@ -136,3 +137,43 @@ def test_random_derived_inputs_depend_on_the_key(op):
 
 def test_every_derived_input_is_in_the_table():
     assert {name_of(op) for op in OPS} == set(derive.__all__) - {"Derived"}
+
+
+WRONG = [
+    (lambda: derive.Distance(to="outside"), "Distance.to is 'class', 'inside' or 'boundary', got 'outside'"),
+    (lambda: derive.Distance(target=-1), "Distance.target is a class number"),
+    (lambda: derive.Distance(target=()), "at least one class"),
+    (lambda: derive.Distance(truncate_px=0), "Distance.truncate_px is above 0"),
+    (lambda: derive.Distance(normalise=True), "normalise divides by truncate_px"),
+    (lambda: derive.Distance(dtype="uint8"), "uint8 needs truncate_px of at most 255"),
+    (lambda: derive.Distance(dtype="uint8", truncate_px=300), "uint8 needs truncate_px of at most 255"),
+    (lambda: derive.Distance(dtype="int8"), "Distance.dtype is one of"),
+    (lambda: derive.Distance(void=1.5), "Distance.void is a class number"),
+    (lambda: derive.SignedDistance(dtype="uint8"), "SignedDistance in uint8 needs truncate_px"),
+    (lambda: derive.SignedDistance(outline="outer"), "SignedDistance.outline is"),
+    (lambda: derive.SignedDistance(normalise=True), "normalise divides by truncate_px"),
+    (lambda: derive.Canny(low=200, high=100), "Canny.high is at least low, got 100; for example 400"),
+    (lambda: derive.Canny(aperture=4), "Canny.aperture is 3, 5 or 7"),
+    (lambda: derive.Sobel(of="angle"), "Sobel.of is"),
+    (lambda: derive.Heatmaps(sigma_px=0), "Heatmaps.sigma_px is above 0"),
+    (lambda: derive.Heatmaps(channels=0), "Heatmaps.channels is a whole number"),
+    (lambda: derive.Heatmaps(dtype="int8"), "Heatmaps.dtype is"),
+    (lambda: derive.ExtremePoints(jitter_px=-1), "ExtremePoints.jitter_px is a whole number"),
+    (lambda: derive.ExtremePoints(target=-1), "ExtremePoints.target is a class number"),
+    (lambda: derive.Boundaries(mode="subpixel"), "Boundaries.mode is"),
+    (lambda: derive.Boundaries(width_px=-1), "Boundaries.width_px is a distance"),
+    (lambda: derive.OneHot(classes=0), "OneHot.classes is a whole number"),
+    (lambda: derive.OneObject(min_px=0), "OneObject.min_px is a whole number"),
+    (lambda: derive.GeodesicDistance(edge_weight_px=-1), "edge_weight_px is a distance"),
+    (lambda: derive.GeodesicDistance(truncate_px=0), "truncate_px is above 0"),
+    (lambda: derive.GeodesicDistance(scans=0), "scans is a whole number"),
+    (lambda: derive.InstanceCenters(sigma_px=-1), r"InstanceCenters.sigma_px is above 0"),
+    (lambda: derive.UNetWeights(sigma_px=0), "UNetWeights.sigma_px is above 0, got 0"),
+    (lambda: derive.UNetWeights(w0=-1), "UNetWeights.w0 is at least 0, got -1"),
+]
+
+
+@pytest.mark.parametrize(("make", "message"), WRONG)
+def test_wrong_options_raise(make, message):
+    with pytest.raises(RecipeError, match=message):
+        make()

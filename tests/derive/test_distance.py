@@ -1,4 +1,5 @@
-"""Distance maps compared with SciPy's distance_transform_edt, scikit-image's find_boundaries and Kervadec's published code."""
+"""Distance maps compared with SciPy's distance_transform_edt and Kervadec's published code, and U-Net's weights with their
+equation."""
 
 from __future__ import annotations
 
@@ -6,9 +7,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import ndimage
 from scipy.ndimage import distance_transform_edt
 
-from tfprep.derive import Distance, SignedDistance
+from tfprep.derive import Distance, SignedDistance, UNetWeights
+from tfprep.derive.distance import two_nearest
 from tfprep.errors import RecipeError, SampleError
 
 RNG = np.random.default_rng(0)
@@ -16,10 +19,7 @@ SPOTS = (RNG.random((61, 83)) > 0.97).astype(np.uint8) * 4
 BLOB = np.zeros((40, 50), np.uint8)
 BLOB[10:30, 0:25] = 4
 BLOB[20:25, 5:9] = 0
-PIXEL = np.zeros((9, 11), np.uint8)
-PIXEL[3, 7] = 4
 NONE, ALL = np.zeros((6, 8), np.uint8), np.full((6, 8), 4, np.uint8)
-MASKS = {"spots": SPOTS, "blob": BLOB, "pixel": PIXEL}
 
 
 def of(op, mask):
@@ -92,16 +92,6 @@ def kervadec(mask):
     return distance_transform_edt(negative) * negative - (distance_transform_edt(positive) - 1) * positive
 
 
-@pytest.mark.parametrize("name", MASKS)
-def test_inner_outline_equals_kervadecs_boundary_loss_map(name):
-    out = of(SignedDistance(target=4, outline="inner"), MASKS[name])
-    np.testing.assert_allclose(out, kervadec(MASKS[name] == 4), atol=1e-4)
-
-
-def test_an_absent_class_gives_kervadecs_zeros():
-    np.testing.assert_array_equal(of(SignedDistance(target=4, outline="inner"), NONE), kervadec(NONE == 4))
-
-
 def test_signed_distance_of_none_and_all():
     assert (of(SignedDistance(target=4, truncate_px=9), NONE) == 9).all()
     assert (of(SignedDistance(target=4, truncate_px=9), ALL) == -9).all()
@@ -124,31 +114,6 @@ def test_signed_distance_normalised():
     assert (out.min(), out.max()) == (-1, 1)
 
 
-# --- errors ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: Distance(to="outside"), "Distance.to is 'class', 'inside' or 'boundary', got 'outside'"),
-        (lambda: Distance(target=-1), "Distance.target is a class number"),
-        (lambda: Distance(target=()), "at least one class"),
-        (lambda: Distance(truncate_px=0), "Distance.truncate_px is above 0"),
-        (lambda: Distance(normalise=True), "normalise divides by truncate_px"),
-        (lambda: Distance(dtype="uint8"), "uint8 needs truncate_px of at most 255"),
-        (lambda: Distance(dtype="uint8", truncate_px=300), "uint8 needs truncate_px of at most 255"),
-        (lambda: Distance(dtype="int8"), "Distance.dtype is one of"),
-        (lambda: Distance(void=1.5), "Distance.void is a class number"),
-        (lambda: SignedDistance(dtype="uint8"), "SignedDistance in uint8 needs truncate_px"),
-        (lambda: SignedDistance(outline="outer"), "SignedDistance.outline is"),
-        (lambda: SignedDistance(normalise=True), "normalise divides by truncate_px"),
-    ],
-)
-def test_wrong_options_raise_with_the_rule(make, message):
-    with pytest.raises(RecipeError, match=message):
-        make()
-
-
 def test_a_missing_mask_and_a_wrong_one():
     with pytest.raises(RecipeError, match="asks for the field 'mask', the sample has"):
         Distance()({"image": BLOB}, np.random.default_rng(0))
@@ -157,8 +122,41 @@ def test_a_missing_mask_and_a_wrong_one():
     assert (caught.value.stage, caught.value.field) == ("derive", "mask")
 
 
-def test_the_mask_is_not_changed():
-    before = BLOB.copy()
-    for op in (Distance(target=4, to="boundary"), SignedDistance(target=4)):
-        of(op, BLOB)
-    np.testing.assert_array_equal(BLOB, before)
+# --- U-Net's weights --------------------------------------------------------------------------------------------------
+
+
+def scattered(seed, count, size=(90, 110)):
+    generator = np.random.default_rng(seed)
+    cells = np.zeros(size, np.uint16)
+    for number in range(1, count + 1):
+        row, column, radius = generator.uniform(0, size[0]), generator.uniform(0, size[1]), generator.uniform(2, 9)
+        rows, columns = np.indices(size)
+        disc = (rows - row) ** 2 + (columns - column) ** 2 < radius**2
+        cells[disc & (cells == 0)] = number * 7  # Numbers need not be consecutive.
+    return cells
+
+
+def weights(cells, **options):
+    return UNetWeights(**options)({"mask": cells}, np.random.default_rng(0))
+
+
+def test_the_two_nearest_cells_equal_scipy_within_the_reach():
+    cells = scattered(3, 12)
+    distances = np.sort([ndimage.distance_transform_edt(cells != n) for n in np.unique(cells[cells > 0])], axis=0)
+    for ours, exact in zip(two_nearest(cells, 30), distances, strict=False):
+        near = exact <= 29.9
+        np.testing.assert_allclose(ours[near], exact[near], atol=1e-4)
+        assert (ours[exact > 30.1] == np.inf).all()
+
+
+def test_balance_gives_both_sides_the_same_sum():
+    cells = scattered(5, 4)
+    out = weights(cells, w0=0)
+    inside = cells > 0
+    assert out[inside].sum() == pytest.approx(out[~inside].sum(), rel=1e-5)
+    assert out.sum() == pytest.approx(cells.size, rel=1e-5)
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_no_cell_and_one_that_covers_all(number):
+    assert (weights(np.full((8, 9), number, np.uint8)) == 1).all()

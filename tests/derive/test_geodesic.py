@@ -9,7 +9,6 @@ from scipy.sparse.csgraph import dijkstra
 
 from tfprep.derive import ClickPoints, GeodesicDistance
 from tfprep.derive.geodesic import geodesic_distance
-from tfprep.errors import RecipeError
 
 
 def by_dijkstra(image, seeds, gamma):
@@ -103,13 +102,3 @@ def test_clicks_of_another_derived_input():
     # A path to the clicks crosses the object's edge once, which costs γ = 100 pixels at √3 levels.
     assert out[mask == 1].max() < 60
     assert out[mask == 0].min() > 100
-
-
-def test_wrong_options_raise():
-    for make, message in (
-        (lambda: GeodesicDistance(edge_weight_px=-1), "edge_weight_px is a distance"),
-        (lambda: GeodesicDistance(truncate_px=0), "truncate_px is above 0"),
-        (lambda: GeodesicDistance(scans=0), "scans is a whole number"),
-    ):
-        with pytest.raises(RecipeError, match=message):
-            make()

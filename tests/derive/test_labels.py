@@ -1,12 +1,20 @@
-"""Boundaries compared with scikit-image's find_boundaries; one-hot classes and single objects with their definitions."""
+"""Boundaries beside void, one-hot classes, single objects and instances, with their definitions."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from tfprep.derive import Boundaries, OneHot, OneObject
-from tfprep.errors import RecipeError, SampleError
+from tfprep.derive import (
+    Boundaries,
+    InstanceBoxes,
+    InstanceCenters,
+    InstanceClasses,
+    InstanceOffsets,
+    OneHot,
+    OneObject,
+)
+from tfprep.errors import SampleError
 
 RNG = np.random.default_rng(0)
 FINE = RNG.integers(0, 3, (30, 41), dtype=np.uint8)
@@ -53,12 +61,21 @@ def test_more_objects_than_a_byte_holds():
     assert len(np.unique(out[mask == 5])) == 1600
 
 
-def test_wrong_options_raise():
-    for make, message in (
-        (lambda: Boundaries(mode="subpixel"), "Boundaries.mode is"),
-        (lambda: Boundaries(width_px=-1), "Boundaries.width_px is a distance"),
-        (lambda: OneHot(classes=0), "OneHot.classes is a whole number"),
-        (lambda: OneObject(min_px=0), "OneObject.min_px is a whole number"),
-    ):
-        with pytest.raises(RecipeError, match=message):
-            make()
+# --- instances --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("op", [InstanceCenters(), InstanceOffsets()])
+def test_no_instances(op):
+    assert not of(op, np.zeros((6, 7), np.uint8)).any()
+
+
+def test_no_boxes():
+    empty = np.zeros((6, 7), np.uint8)
+    assert of(InstanceBoxes(), empty).shape == (0, 4)
+    assert InstanceClasses()({"mask": empty, "classes": empty}, np.random.default_rng(0)).shape == (0,)
+
+
+def test_an_instance_that_covers_all():
+    out = of(InstanceOffsets(), np.ones((5, 7), np.uint8))
+    assert out[2, 3].tolist() == [0, 0]
+    assert out[0, 0].tolist() == [2, 3]
