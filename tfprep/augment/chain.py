@@ -93,17 +93,13 @@ def apply_geometry(
 
     for op, generator in steps:
         if isinstance(op, Custom):
-            sample, transform = _checked(op(warped(), generator)), None
+            made: Any = op(warped(), generator)
+            if not isinstance(made, Mapping):
+                rule = f"a Custom function returns a mapping, this one returned {type(made).__name__}"
+                raise SampleError(rule, stage="geometry")
+            sample, transform = made, None
             size = raster_size(sample, kinds)
         elif size is not None:
             transform = identity(size) if transform is None else transform
             transform = transform.then(op(transform.size, generator))
     return warped()
-
-
-def _checked(sample: Any) -> Sample:
-    if not isinstance(sample, Mapping):
-        raise SampleError(
-            f"a Custom function returns a mapping, this one returned {type(sample).__name__}", stage="geometry"
-        )
-    return sample

@@ -101,17 +101,14 @@ class ClickPoints:
     def draw(self, mask: Array, generator: np.random.Generator) -> tuple[Array, Array]:
         """The clicked pixels, positive and negative: (row, column) int64 [N, 2] each."""
         inside = mask == self.target
-        positive = self._positive(inside, generator)
+        count = _count(self.n_pos, generator)
+        positive = _spread(_deep(inside, self.margin_px), count, self.step_px, generator, _NONE)
         strategy = generator.choice(self.strategies) if self.strategies else 0
         if strategy == 1:
             return positive, self._in_band(inside, mask, generator)
         if strategy == 2:
             return positive, self._on_others(mask, generator)
         return positive, self._around(inside, mask, generator) if strategy == 3 else _NONE
-
-    def _positive(self, inside: Array, generator: np.random.Generator) -> Array:
-        count = _count(self.n_pos, generator)
-        return _spread(_deep(inside, self.margin_px), count, self.step_px, generator, _NONE)
 
     def _in_band(self, inside: Array, mask: Array, generator: np.random.Generator) -> Array:
         """Strategy 1."""

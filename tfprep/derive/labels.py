@@ -81,19 +81,15 @@ class OneHot:
 
     def __call__(self, sample: Sample, generator: np.random.Generator, /) -> Array:
         mask = mask_of(sample, self.mask)
-        if mask.max(initial=0) >= self.classes:
-            self._check(mask)
+        for number in classes_of(mask) if mask.max(initial=0) >= self.classes else ():
+            if number >= self.classes and number != self.ignore:
+                rule = f"{self.mask!r} holds the class {number}, OneHot has {self.classes} classes"
+                raise SampleError(f"{rule} and ignores {self.ignore}", stage="derive")
         channels = [
             np.zeros(mask.shape, np.uint8) if number == self.ignore else (mask == number).view(np.uint8)
             for number in range(self.classes)
         ]
         return np.asarray(cv2.merge(channels)).reshape(*mask.shape, self.classes)
-
-    def _check(self, mask: Array) -> None:
-        for number in classes_of(mask):
-            if number >= self.classes and number != self.ignore:
-                rule = f"{self.mask!r} holds the class {number}, OneHot has {self.classes} classes"
-                raise SampleError(f"{rule} and ignores {self.ignore}", stage="derive")
 
 
 @dataclass(frozen=True)

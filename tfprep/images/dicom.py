@@ -17,7 +17,7 @@ import numpy as np
 
 from tfprep.errors import MissingDependencyError, SampleError
 from tfprep.fields import Array, Size
-from tfprep.images.pillow import check_pixels
+from tfprep.images.pillow import check_page, check_pixels
 from tfprep.optional import require_package
 
 _PREAMBLE, _MARK = 128, b"DICM"
@@ -185,10 +185,7 @@ def _reading() -> Iterator[None]:
 
 def _check_page(header: Any, page: int | None) -> None:
     frames = int(header.get("NumberOfFrames") or 1)
-    if page is None and frames > 1:
-        raise SampleError(f"DICOM holds {frames} frames, expected one image; choose one with page=0")
-    if page is not None and page >= frames:
-        raise SampleError(f"there is no page {page}: the file has {frames}")
+    check_page(f"DICOM holds {frames} frames", frames, page)
 
 
 def _size(header: Any) -> Size:

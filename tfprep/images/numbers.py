@@ -31,6 +31,7 @@ from tfprep.images.dicom import Numbers, dicom_numbers, dicom_size, is_dicom
 from tfprep.images.jpeg import upright
 from tfprep.images.pillow import (
     bits_per_channel,
+    check_page,
     check_pixels,
     known_orientation,
     opened,
@@ -151,9 +152,8 @@ _GRAY_ALPHA = 4
 
 
 def _seek(image: Image.Image, page: int | None) -> None:
-    frames = getattr(image, "n_frames", 1)
-    if page is not None and page >= frames:
-        raise SampleError(f"there is no page {page}: the file has {frames}")
+    if page is not None:
+        check_page("", getattr(image, "n_frames", 1), page)
     if page:
         image.seek(page)
 
@@ -192,10 +192,7 @@ def _page(data: bytes, page: int | None) -> Iterator[Any]:
     try:
         with tifffile.TiffFile(io.BytesIO(data)) as file:
             count = len(file.pages)
-            if page is None and count > 1:
-                raise SampleError(f"TIFF holds {count} pages, expected one image; choose one with page=0")
-            if page is not None and page >= count:
-                raise SampleError(f"there is no page {page}: the file has {count}")
+            check_page(f"TIFF holds {count} pages", count, page)
             found: Any = file.pages[page or 0]
             found = found.aspage() if hasattr(found, "aspage") else found
             if found.imagedepth > 1:

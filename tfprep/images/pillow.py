@@ -201,6 +201,14 @@ def check_file_size(size: int, most_bytes: int = MAX_FILE_BYTES) -> None:
         )
 
 
+def check_page(what: str, count: int, page: int | None) -> None:
+    """Raises SampleError where a file of several images needs a page to be chosen, or does not have that page."""
+    if page is None and count > 1:
+        raise SampleError(f"{what}, expected one image; choose one with page=0")
+    if page is not None and page >= count:
+        raise SampleError(f"there is no page {page}: the file has {count}")
+
+
 def check_pixels(height: int, width: int, bytes_per_pixel: int = 3) -> None:
     """Checks a size from a header. Raises SampleError where it exceeds `MAX_PIXELS` or `MAX_BYTES`, or is empty."""
     if height * width > MAX_PIXELS:

@@ -27,7 +27,7 @@ from tfprep.errors import RecipeError, SampleError, SourceError
 from tfprep.fields import KINDS, Kind
 from tfprep.sources.cells import FILE_KINDS, path_cell, sorted_classes, value_cell
 from tfprep.sources.folder import Splits, check_common, split_files
-from tfprep.sources.patterns import IMAGE_SUFFIXES, Holes, Pattern, compile_pattern
+from tfprep.sources.patterns import IMAGE_SUFFIXES, Holes, compile_pattern
 from tfprep.sources.pixels import Pixels, pixel_decoders
 from tfprep.sources.raw import Reference, open_raw, read_raw
 from tfprep.sources.source import Entry, FieldDecoder, Listing, check_fields, constructor_text, key_of
@@ -77,7 +77,7 @@ class Archives:
     pixels: Mapping[str, Pixels] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        pattern = self._pattern()
+        pattern = compile_pattern(self.archives, "Archives: archives")
         inside = frozenset() if self.members is None else compile_pattern(self.members, "Archives: members").holes
         if self.label is not None and "label" in inside:
             raise RecipeError(
@@ -119,9 +119,6 @@ class Archives:
         values = tuple(name for name in self.kinds() if name not in files)
         rows = partial(self._rows, root, archives, files, values, classes.get("label", ()))
         return listing_of(self, files, values, classes, rows)
-
-    def _pattern(self) -> Pattern:
-        return compile_pattern(self.archives, "Archives: archives")
 
     def _rows(
         self, root: Path, archives: list[tuple[str, str]], files: tuple[str, ...], values: tuple[str, ...],

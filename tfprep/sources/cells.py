@@ -45,19 +45,13 @@ def path_cell(path: str) -> str:
         except DatasetError as error:
             raise SourceError(str(error)) from None
     plain = posixpath.normpath(path)
-    if not _encodes(path):
-        raise SourceError(f"expected a path; got {path!r}, which is the name of no file")
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError as error:  # a lone surrogate, as "\\ud800" in JSON
+        raise SourceError(f"expected a path; got {path!r}, which is the name of no file") from error
     if path.startswith("/") or plain in ("..", ".") or plain.startswith("../") or "\0" in path:
         raise SourceError(f"expected a path relative to the data's root and below it; got {path!r}")
     return plain
-
-
-def _encodes(path: str) -> bool:
-    try:
-        os.fsencode(path)
-    except UnicodeEncodeError:  # a lone surrogate, as "\\ud800" in JSON
-        return False
-    return True
 
 
 def label_cell(cell: Any, numbers: Mapping[str, int], separator: str | None = None) -> int | list[int] | None:

@@ -194,7 +194,11 @@ def raw_states(root: Path, texts: Iterable[str]) -> dict[str, RawState]:
         files = list(dict.fromkeys(parse_reference(text).file for text in files))
     if not _remote(root) and (plain or not any("://" in file for file in files)):
         return dict(zip(files, _local_states(root, files), strict=True))
-    return dict(zip(files, _object_states(root, files), strict=True))
+    url = _remote(root)
+    if url and can_list(root) and not any("://" in file or file.startswith("/") for file in files):
+        return dict(zip(files, map(url.objects.state, files), strict=True))
+    with ThreadPoolExecutor(_REQUESTS) as pool:
+        return dict(zip(files, pool.map(lambda file: _asked_state(root, file), files), strict=True))
 
 
 def state_of(path: Path) -> RawState:
@@ -365,14 +369,6 @@ def _add_folder(folders: dict[str, dict[str, RawState | None]], folder: str) -> 
         above, _, name = folder.rpartition("/")
         _add_folder(folders, above)
         folders[above][name], folders[folder] = None, {}
-
-
-def _object_states(root: Path, files: Sequence[str]) -> Iterable[RawState]:
-    url = _remote(root)
-    if url and can_list(root) and not any("://" in file or file.startswith("/") for file in files):
-        return map(url.objects.state, files)
-    with ThreadPoolExecutor(_REQUESTS) as pool:
-        return list(pool.map(lambda file: _asked_state(root, file), files))
 
 
 def _asked_state(root: Path, file: str) -> RawState:

@@ -22,7 +22,7 @@ from tfprep.errors import RecipeError, SampleError
 from tfprep.fields import Array, Kind
 from tfprep.images.pillow import check_pixels
 from tfprep.optional import require_package
-from tfprep.sources.folder import ListedImage, Splits, check_common, class_names, listed_images
+from tfprep.sources.folder import Splits, check_common, class_names, listed_images
 from tfprep.sources.patterns import Pattern, compile_pattern
 from tfprep.sources.raw import Reference
 from tfprep.sources.source import Entry, Listing, constructor_text, key_of
@@ -104,20 +104,17 @@ class Video:
         return compile_pattern(self.videos, "Video: videos")
 
     def _rows(self, root: Path, classes: tuple[str, ...] | None, tally: Counter[str]) -> Iterator[Row]:
+        kind = f".{self.every or ''}.{self.seconds or ''}.frames"
         for video in listed_images(root, self._pattern(), splits=self.splits, classes=classes, tally=tally):
-            yield from self._frames(root, video)
-
-    def _frames(self, root: Path, video: ListedImage) -> Iterator[Row]:
-        path = video.file.path
-        copy = staged(root / path, f".{self.every or ''}.{self.seconds or ''}.frames", partial(self._copy, root / path))
-        frames, fault = _index(copy)
-        for number, start, size in frames:
-            reference = Reference(str(copy), start, size, member=f"frame {number} of {path}")
-            yield Entry(_key(path, number), video.split, (str(reference),), video.values), None
-        if fault:
-            number, reason = fault
-            reference = Reference(path, member=f"frame {number} ({reason})", missing=True)
-            yield Entry(_key(path, number), video.split, (str(reference),), video.values), None
+            path = video.file.path
+            copy = staged(root / path, kind, partial(self._copy, root / path))
+            frames, fault = _index(copy)
+            found = [(n, Reference(str(copy), start, size, member=f"frame {n} of {path}")) for n, start, size in frames]
+            if fault:
+                number, reason = fault
+                found.append((number, Reference(path, member=f"frame {number} ({reason})", missing=True)))
+            for number, reference in found:
+                yield Entry(f"{key_of(path)}/{number:06}", video.split, (str(reference),), video.values), None
 
     def _copy(self, path: Path, target: CheckedFile) -> None:
         """Write the frames one behind the other, then their index as JSON, then its size as int64."""
@@ -156,10 +153,6 @@ class Video:
 
 def _file_of(key: str) -> str:
     return key.rpartition("/")[0]
-
-
-def _key(path: str, number: int) -> str:
-    return f"{key_of(path)}/{number:06}"
 
 
 def _index(copy: Path) -> tuple[list[tuple[int, int, int]], tuple[int, str] | None]:

@@ -34,7 +34,7 @@ from tfprep.sources.annotations.objects import (
 )
 from tfprep.sources.cells import sorted_classes
 from tfprep.sources.folder import Splits
-from tfprep.sources.patterns import Pattern, compile_pattern
+from tfprep.sources.patterns import compile_pattern
 from tfprep.sources.pixels import Pixels
 from tfprep.sources.source import Listing, constructor_text, key_of
 from tfprep.sources.splits import Row
@@ -94,13 +94,14 @@ class LabelMe(AnnotatedSource):
         annotations = compile_pattern(self.annotations, "LabelMe: annotations")
         classes = self.classes or sorted_classes(names_in_files(root, annotations, _labels))
         check_drawing(self.fields, len(classes), self.void, "LabelMe")
-        return object_listing(self, classes, partial(self._rows, root, annotations, classes))
-
-    def _rows(self, root: Path, annotations: Pattern, classes: tuple[str, ...], tally: Counter[str]) -> Iterator[Row]:
         numbers = {name: number for number, name in enumerate(classes)}
         image = compile_pattern(self.images, "LabelMe: images")
-        images = (one for one, _ in annotated_images(self, root, image, annotations, tally))
-        return object_rows(self, root, images, partial(_objects, numbers=numbers, tally=tally), tally)
+
+        def rows(tally: Counter[str]) -> Iterator[Row]:
+            images = (one for one, _ in annotated_images(self, root, image, annotations, tally))
+            return object_rows(self, root, images, partial(_objects, numbers=numbers, tally=tally), tally)
+
+        return object_listing(self, classes, rows)
 
     __repr__ = constructor_text
 

@@ -112,19 +112,20 @@ class Voc(AnnotatedSource):
 
     def scan(self, root: Path) -> Listing:
         """List the images below `root`; see `Source.scan`."""
-        classes = self.classes or self._found_classes(root)
-        return object_listing(self, classes, partial(self._rows, root, classes), ("image", *self._mask_fields()))
+        classes = self.classes
+        if classes is None:
+            names = names_in_files(root, compile_pattern(self.annotations, "Voc: annotations"), _class_names)
+            classes = VOC_CLASSES if names <= set(VOC_CLASSES) else sorted_classes(names)
+        numbers = {name: number for number, name in enumerate(classes)}
+
+        def rows(tally: Counter[str]) -> Iterator[Row]:
+            parse = partial(self._objects, numbers=numbers, tally=tally)
+            return object_rows(self, root, self._images(root, tally), parse, tally)
+
+        return object_listing(self, classes, rows, ("image", *self._mask_fields()))
 
     def _mask_fields(self) -> tuple[str, ...]:
         return tuple(name for name in self.fields if name in _MASKS)
-
-    def _found_classes(self, root: Path) -> tuple[str, ...]:
-        names = names_in_files(root, compile_pattern(self.annotations, "Voc: annotations"), _class_names)
-        return VOC_CLASSES if names <= set(VOC_CLASSES) else sorted_classes(names)
-
-    def _rows(self, root: Path, classes: tuple[str, ...], tally: Counter[str]) -> Iterator[Row]:
-        parse = partial(self._objects, numbers={name: number for number, name in enumerate(classes)}, tally=tally)
-        return object_rows(self, root, self._images(root, tally), parse, tally)
 
     def _images(self, root: Path, tally: Counter[str]) -> Iterator[AnnotatedImage]:
         image, annotations = (compile_pattern(text, "Voc") for text in (self.images, self.annotations))

@@ -157,20 +157,14 @@ class Inventory:
                 if not known and all(pattern.match_path(path) is None for pattern in annotations)
             ]
             for suffix, count in sorted(Counter(map(suffix_of, left)).items()):
-                lines.append(
-                    _unread_line(folder, suffix, count, next(path for path in left if suffix_of(path) == suffix))
-                )
+                first = next(path for path in left if suffix_of(path) == suffix)
+                several = f"{folder or '.'}/ holds {count} {suffix or 'other'} files that this recipe does not read"
+                lines.append(several if count > 1 else f"this recipe does not read {first}")
         more = len(lines) - _MOST_LINES
         return [
             *lines[:_MOST_LINES],
             *([f"{more} more folders hold files that this recipe does not read"] if more > 0 else []),
         ]
-
-
-def _unread_line(folder: str, suffix: str, count: int, first: str) -> str:
-    if count == 1:
-        return f"this recipe does not read {first}"
-    return f"{folder or '.'}/ holds {count} {suffix or 'other'} files that this recipe does not read"
 
 
 def below(folder: str, name: str) -> str:
