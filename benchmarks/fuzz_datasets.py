@@ -42,41 +42,9 @@ from tfprep.errors import TfprepError
 from tfprep.records import masked_crc
 
 VALUES: tuple[Any, ...] = (
-    *(
-        None,
-        True,
-        -1,
-        0,
-        1,
-        2**31,
-        2**40,
-        2**62,
-        2**70,
-        -(2**63),
-        0.5,
-        1e308,
-        float("inf"),
-        [],
-        {},
-        [[]],
-        {"": None},
-        [1] * 50,
-    ),
-    *(
-        "",
-        "x",
-        "a\0b",
-        "../../evil",
-        "/etc/passwd",
-        "\x1b[31m",
-        "\ud800",
-        "x" * 5000,
-        "uint8",
-        "object",
-        "train",
-        "index.parquet",
-    ),
-)
+    None, True, -1, 0, 1, 2**31, 2**40, 2**62, 2**70, -(2**63), 0.5, 1e308, float("inf"), [], {}, [[]], {"": None}, [1] * 50,
+    "", "x", "a\0b", "../../evil", "/etc/passwd", "\x1b[31m", "\ud800", "x" * 5000, "uint8", "object", "train", "index.parquet",
+)  # fmt: skip
 
 
 def make_dataset(folder: Path) -> Path:

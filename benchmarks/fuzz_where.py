@@ -30,23 +30,8 @@ LIMIT_S = 5.0
 """A hundred times the time of the slowest string, about 50 ms on one core."""
 CLASSES = ("cat", "dog", "owl")
 ATOMS = [
-    "label",
-    "key",
-    "height",
-    "nothing",
-    "'cat'",
-    "'a'",
-    "3",
-    "-1",
-    "1e999",
-    "2**9",
-    "None",
-    "True",
-    "b'x'",
-    "''",
-    "...",
-    "[]",
-]
+    "label", "key", "height", "nothing", "'cat'", "'a'", "3", "-1", "1e999", "2**9", "None", "True", "b'x'", "''", "...", "[]",
+]  # fmt: skip
 LETTERS = [*"()[]{}'\"\\ \n\t\0+-*/%=<>!&|^~.,:;@#_abc09\ud800é", " and ", " or ", " not ", " in ", "label", "key"]
 PYTHON = [
     "({} if {} else {})", "(lambda: {})({})", "{}[{}]", "{}.{}", "{}({}, {})", "[{} for x in {}]", "{{{}: {}}}", "{} @ {}",

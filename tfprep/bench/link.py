@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from tfprep.bench.loaders import numpy_candidate
+from tfprep.bench.rounds import Budget, measure
 from tfprep.errors import DatasetError
 from tfprep.load import Data
 from tfprep.load.reader.ahead import REQUEST_BYTES, REQUESTS
@@ -111,17 +113,18 @@ def bench_link(
     if not data.split(split).samples:
         raise DatasetError(f"{data.path}: split {split!r} has no sample (option --split)")
     options = {"cache": False, "training": True, **options}  # as training reads: without an end
-    with closing(data.numpy_loader(split, batch_size, **options)) as loader:
-        report = loader.report()
+    with closing(data.numpy_loader(split, batch_size, **options)) as reported:
+        report = reported.report()
     fetching = report["fetching"]
     per_sample, requests = fetching["bytes_per_sample"], fetching["requests_per_sample"]
     request_bytes = max(1, min(REQUEST_BYTES, round(per_sample / max(requests, 1e-9))))
     nbytes, count = _link_rate(data, split, request_bytes, seconds)
+    loader = numpy_candidate(data, split, batch_size, name="loader", **options)
     return LinkBench(
         dataset=str(data.path), split=split, samples=report["samples"], batch_size=batch_size, order=report["order"],
         fetching=fetching, local=report["local"], request_bytes=request_bytes,
         link_bytes_per_s=nbytes, link_requests_per_s=count, link_images_per_s=nbytes / max(per_sample, 1),
-        loader_images_per_s=_loader_rate(data, split, batch_size, seconds, options),
+        loader_images_per_s=measure(loader, Budget(1, seconds, seconds / 2, 1)).images_per_s,
     )  # fmt: skip
 
 
@@ -145,17 +148,3 @@ def _link_rate(data: Data, split: str, request_bytes: int, seconds: float) -> tu
         nbytes, count = np.array(list(pool.map(fetch, range(REQUESTS)))).sum(axis=0).tolist()
     taken = time.perf_counter() - begin
     return nbytes / taken, count / taken
-
-
-def _loader_rate(data: Data, split: str, batch_size: int, seconds: float, options: Mapping[str, Any]) -> float:
-    """Return images per second, after half of the time to fill the buffers."""
-    with closing(data.numpy_loader(split, batch_size, **options).repeat()) as batches:
-        steps = iter(batches)
-        end = time.perf_counter() + seconds / 2
-        while time.perf_counter() < end:
-            next(steps)
-        count, begin = 0, time.perf_counter()
-        while count == 0 or time.perf_counter() < begin + seconds:
-            next(steps)
-            count += 1
-        return count * batch_size / (time.perf_counter() - begin)

@@ -235,11 +235,17 @@ def _behind(now: Sample, before: Sample | None) -> Cause:
     worst = slowest(now.stages, before.stages if before else ())
     where = f", most of all stage {worst.in_words()}" if worst else ""
     python = ", and it calls Python for each element" if now.pipeline.python else ""
+    advice = "Move the work of a `.map` behind the loader into the recipe"
+    if not now.pipeline.maps and worst is None:
+        advice = (
+            "Move work between the loader and the step into the recipe; where there is none, larger batches need fewer "
+            "hand-overs, which a busy processor delays"
+        )
     return Cause(
         "python map" if python else "map",
         f"what comes after the loader limits{where}{python}: {now.readers.get('batches_ready', 0.0):.0f} of "
         f"{now.readers.get('prefetch', 0.0):.0f} batches are ready in the reader while the step waits for input",
-        _map_advice("Move the work of a `.map` behind the loader into the recipe", worst, now, before),
+        _map_advice(advice, worst, now, before),
     )
 
 
