@@ -154,3 +154,21 @@ def test_a_function_by_file_and_by_module(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("def double(x):\n    return 2 * x\n")
     assert named(f"{tmp_path / 'mine.py'}:double")(4) == 8
     assert named("json:dumps") is json.dumps
+
+
+def test_against_a_pipeline_of_the_user(
+    raw_data: Data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "earlier.py").write_text(
+        "import time, numpy as np\n\ndef batches():\n    for _ in range(3):  # an epoch\n        time.sleep(0.02)\n"
+        "        yield {'image': np.zeros((8, 4, 4, 3), 'uint8')}\n\ndef none():\n    return []\n"
+    )
+    name = f"{tmp_path / 'earlier.py'}:batches"
+    assert run(str(raw_data.path), *QUICK, "--json", "--batch-size", "8", "--against", name) == 0
+    compared = json.loads(capfd.readouterr().out)["against"][name]
+    assert 200 < compared["images_per_s"]["median"] <= 400
+    assert compared["ratio"]["median"] > 1
+    assert run(str(raw_data.path), *QUICK, "--against", name.replace("batches", "none")) == 1
+    assert "returned an iterable without batches" in capfd.readouterr().err
+    assert run(str(raw_data.path), *QUICK, "--against", "on-the-fly") == 2
+    assert "name its file with --recipe" in capfd.readouterr().err

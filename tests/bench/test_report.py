@@ -5,11 +5,11 @@ from __future__ import annotations
 import html
 import json
 import re
-from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
 from tfprep.bench.page import write_report
+from tfprep.bench.rounds import Candidate
 from tfprep.bench.run import BenchOptions, bench
 from tfprep.load import Data
 
@@ -33,7 +33,8 @@ class Tags(HTMLParser):
 
 def test_the_report_of_a_bench(jpeg_data: Data, tmp_path: Path) -> None:
     options = BenchOptions(batch_size=8, rounds=1, seconds=0.2, changes=False, loader={"threads": 2})
-    result = replace(bench(jpeg_data, options, step_s=0.02), folder=Path("<b>mine"))
+    slower = Candidate("<b>mine</b>", lambda: iter(jpeg_data.numpy_loader("train", 8)))
+    result = bench(jpeg_data, options, baselines=[slower], step_s=0.02)
     page, figures = write_report(result, tmp_path / "report.html")
     text = page.read_text()
     tags = Tags()
@@ -42,12 +43,12 @@ def test_the_report_of_a_bench(jpeg_data: Data, tmp_path: Path) -> None:
     assert tags.links == []  # The page opens offline.
     assert "http" not in text
     assert "<b>" not in text  # Names are escaped.
-    assert "&lt;b&gt;mine" in text
+    assert "&lt;b&gt;mine&lt;/b&gt;" in text
     assert "prefers-color-scheme:dark" in text
     assert f"{result.rounds.images_per_s('loader').median:,.0f}" in text
     assert "limit: " in text
     widths = [float(width) for width in re.findall(r'style="width: ([0-9.]+)%"', text)]
-    assert len(widths) == len(result.stages.costs) + 2  # the loader from its cache, and without it
+    assert len(widths) == len(result.stages.costs) + 3  # the loader from its cache, without it, and the baseline
     assert "tfprep from its cache: " in text
     assert "tfprep in the first epoch: " in text
     limiting = result.stages.limit

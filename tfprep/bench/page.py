@@ -59,6 +59,13 @@ def _body(bench: Bench) -> Iterator[str]:
     first, *rest = bench.limit.lines()
     yield f"limit: {first}"
     yield from (f"  {line}" for line in rest)
+    if bench.baselines:
+        compared = []
+        for name in bench.baselines:
+            ratio, rate = bench.rounds.ratio(LOADER, name), bench.rounds.images_per_s(name).median
+            times = f"{ratio.median:.2f} times"
+            compared.append((name, f"{rate:,.0f}", times, f"({ratio.least:.2f} to {ratio.greatest:.2f})"))
+        yield from _table([("baseline", "images/s", "tfprep is faster by", ""), *compared])
     if bench.against is not None:
         yield from bench.against.lines()
     share = "unknown" if bench.cached is None else f"{bench.cached:.0%} in the page cache at the start"
@@ -131,13 +138,17 @@ def _rate_bars(bench: Bench, where: str) -> Bars:
     rates = {f"tfprep{where}": bench.rounds.images_per_s(LOADER)}
     if where:
         rates["tfprep in the first epoch"] = bench.stages.top.images_per_s
+    notes = {}
+    for name in bench.baselines:
+        rates[name] = bench.rounds.images_per_s(name)
+        notes[name] = f"; tfprep is {bench.rounds.ratio(LOADER, name).median:.2f} times as fast"
     largest = max(rate.greatest for rate in rates.values())
     rows = [
         (
             name,
             f"{rate.median:,.0f} images/s",
             100 * rate.median / largest,
-            f"({rate.least:,.0f} to {rate.greatest:,.0f})",
+            f"({rate.least:,.0f} to {rate.greatest:,.0f}){notes.get(name, '')}",
         )
         for name, rate in rates.items()
     ]

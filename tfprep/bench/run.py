@@ -73,7 +73,7 @@ class Bench:
     """The result of a benchmark.
 
     `cached` is the share of the split's files in the page cache at the start, or None where the system does not tell.
-    `settings` is the loader's own report of what it chose.
+    `settings` is the loader's own report of what it chose. `baselines` are the names of the other candidates.
     """
 
     folder: Path
@@ -86,6 +86,7 @@ class Bench:
     rounds: Rounds
     stages: StageCosts
     limit: Bottleneck
+    baselines: tuple[str, ...] = ()
     against: Training | None = None
 
     def as_json(self) -> dict[str, Any]:
@@ -104,6 +105,10 @@ class Bench:
             "loader": self.rounds.as_json()[LOADER],
             "stages": self.stages.as_json(),
             "limit": {**asdict(self.limit), "lines": self.limit.lines()},
+            "against": {
+                name: {**self.rounds.as_json()[name], "ratio": asdict(self.rounds.ratio(LOADER, name))}
+                for name in self.baselines
+            },
             "step": None if self.against is None else asdict(self.against),
         }
 
@@ -112,13 +117,15 @@ def bench(
     data: Data | str | os.PathLike[str],
     options: BenchOptions | None = None,
     *,
+    baselines: Sequence[Candidate] = (),
     step_s: float | None = None,
 ) -> Bench:
-    """Measure the loader and its stages in turns. Imports TensorFlow.
+    """Measure the loader, its stages and the baselines in turns. Imports TensorFlow.
 
     Args:
         data: An opened dataset, or its folder.
         options: What to measure, and for how long.
+        baselines: Other candidates to measure in the same rounds.
         step_s: Length of a training step to compare with, in seconds.
 
     Returns:
@@ -140,7 +147,7 @@ def bench(
     settings, python, floats = settings_of(loader)
     cache = settings.get("cache", {})
     keeps_all = cache.get("kind") == "decoded" and cache.get("capacity", 0) >= cache.get("of", 1)
-    candidates = [*stage_candidates(data, split, size, function, **options.loader), loader]
+    candidates = [*stage_candidates(data, split, size, function, **options.loader), loader, *baselines]
     if function is not None and keeps_all:
         candidates.append(loader_candidate(data, split, size, name=UNMAPPED, **options.loader))
     if options.cold:
@@ -167,8 +174,9 @@ def bench(
     rebuilt = options.changes and data.manifest.imported is None and not full
     changes = changes_of(data, split, stages, machine.cores * (1 - others)) if rebuilt else []
     limit = explain(stages, machine.cores, changes, others, facts)
+    names = tuple(candidate.name for candidate in baselines)
     result = Bench(
-        data.path, split, data.split(split).samples, options, machine, cached, settings, rounds, stages, limit
+        data.path, split, data.split(split).samples, options, machine, cached, settings, rounds, stages, limit, names
     )
     if step_s is None:
         return result

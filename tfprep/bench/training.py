@@ -105,8 +105,7 @@ def train_with_step(
             started = time.perf_counter()
             for number, _ in enumerate(monitor.watch(iteration.batches), 1):
                 time.sleep(step_s)
-                monitor.step_done()  # the first step does not count: the monitor imports what it needs
-                if number > _TRIED and time.perf_counter() - started > seconds:
+                if number >= _TRIED and time.perf_counter() - started > seconds:
                     break
     return _training(monitor, step_s)
 

@@ -9,15 +9,18 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tfprep.cli import text
-from tfprep.cli.values import FILE, POSITIVE, named, share
+from tfprep.cli.values import FILE, PATH, POSITIVE, named, share
 from tfprep.errors import LoaderError
 
 if TYPE_CHECKING:
-    pass
+    from collections.abc import Callable, Iterable, Iterator
+
+    from tfprep.bench.rounds import Candidate
+    from tfprep.bench.run import BenchOptions
 
 EXIT_WAITING = 4
 _NOT_AT_URL = {
-    "--model": "model_name", "--map": "map_name", "--report": "report", "--cold": "cold",
+    "--model": "model_name", "--map": "map_name", "--report": "report", "--against": "against", "--cold": "cold",
 }  # fmt: skip
 
 
@@ -59,6 +62,15 @@ _NOT_AT_URL = {
 @click.option(
     "--report", type=FILE, help="Write an HTML page to this file, and the figures as JSON to one of the same name."
 )
+@click.option(
+    "--against",
+    multiple=True,
+    metavar="MODULE:NAME",
+    help="Compare with your own input pipeline: a function that returns an iterable of batches, of --batch-size samples each. "
+    "'on-the-fly' is --recipe computed in every epoch. Repeatable.",
+)
+@click.option("--recipe", type=PATH, help="Recipe of the dataset, for --against on-the-fly.")
+@click.option("--data", type=PATH, help="Folder of the recipe's raw files. [default: as for build]")
 @click.option("--json", "as_json", is_flag=True, help="Print all figures as JSON.")
 def command(folder: Path, as_json: bool, fail_if_waiting: float | None, **given: Any) -> int:
     """Measure how fast the dataset in FOLDER loads, which stage limits the rate, and what would help.
@@ -96,7 +108,8 @@ def command(folder: Path, as_json: bool, fail_if_waiting: float | None, **given:
         tolerated=TOLERATED if fail_if_waiting is None else fail_if_waiting,
     )
     model = _ready_model(folder, given) if given["model_name"] else None
-    result = bench(folder, options, step_s=step_s)
+    baselines = [_baseline(name, folder, options, given) for name in given["against"]]
+    result = bench(folder, options, baselines=baselines, step_s=step_s)
     trained = None
     if model is not None:
         more = {"seconds": options.training_s, "tolerated": options.tolerated, **_model_options(given)}
@@ -158,6 +171,33 @@ def _place(folder: str) -> Path:
     from tfprep.storage.urls import folder_at
 
     return folder_at(folder)
+
+
+def _baseline(name: str, folder: Path, options: BenchOptions, given: dict[str, Any]) -> Candidate:
+    """Return the pipeline that the loader is compared with."""
+    from tfprep.bench.rounds import Candidate
+    from tfprep.bench.trial import on_the_fly
+    from tfprep.load import open as open_data
+    from tfprep.recipe.file import data_root, load_recipe
+
+    if name != "on-the-fly":
+        make = named(name)
+        return Candidate(name, lambda: _repeated(name, make))
+    if given["recipe"] is None:
+        raise click.UsageError("--against on-the-fly computes the recipe in every epoch: name its file with --recipe")
+    recipe, root = load_recipe(given["recipe"]), given["data"] or data_root(given["recipe"])
+    split = options.split or next(iter(open_data(folder).splits))
+    return Candidate(name, lambda: iter(on_the_fly(recipe, root, split, options.batch_size)))
+
+
+def _repeated(name: str, make: Callable[[], Iterable[Any]]) -> Iterator[Any]:
+    """Yield the batches of one epoch after another, each from a new call."""
+    while True:
+        batches = iter(make())
+        if (first := next(batches, None)) is None:
+            raise LoaderError(f"{name} returned an iterable without batches")
+        yield first
+        yield from batches
 
 
 def _ready_model(folder: Path, given: dict[str, Any]) -> Any:
