@@ -77,6 +77,16 @@ def worker_environment() -> dict[str, str]:
     return {**os.environ, **folders_for_child(), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
+def open_standard_descriptors() -> None:
+    """Open the null device as descriptors 0 to 2 where this process has closed them.
+
+    A descriptor that a child is to inherit would get such a number, and the child's own streams would take its place.
+    """
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
+
+
 def end_with_parent(parent: int) -> None:
     """End this process, with status 1, if the process `parent` that started it has ended.
 
@@ -334,6 +344,7 @@ class ChildProcess:
         """`pass_fds`: descriptors that it inherits. `own_session`: a terminal's Ctrl-C never reaches it, not while it starts."""
         self.task: int | None = None
         self._rest = bytearray()
+        open_standard_descriptors()
         # Files without a name: nothing is left in the temporary folder when this process is killed.
         self._marks = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115
         self._marks.write(_MARK.pack(NO_ITEM, 0.0))

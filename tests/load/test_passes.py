@@ -6,6 +6,8 @@ What passes deliver is compared with the schedule: epoch e of a run is the steps
 from __future__ import annotations
 
 import itertools
+import sys
+import threading
 import warnings
 
 import numpy as np
@@ -333,3 +335,19 @@ def test_the_batch_that_keras_takes_to_build_a_model_uses_no_epoch(data, numbers
         model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     model.fit(train, epochs=2, verbose=0, shuffle=False, callbacks=[Next()])
     assert seen == [0, STEPS, 2 * STEPS]
+
+
+def test_threads_that_share_an_iterator_take_one_epoch(train, expected):
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for number in range(5):
+            batches, taken = iter(train), []
+            threads = [threading.Thread(target=lambda i=batches, t=taken: t.extend(i)) for _ in range(4)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            assert sorted(keys(taken)) == sorted(epoch(expected, number))
+    finally:
+        sys.setswitchinterval(interval)

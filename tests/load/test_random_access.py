@@ -8,6 +8,7 @@ import multiprocessing
 import pickle
 import threading
 from collections import Counter
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -292,3 +293,12 @@ def test_a_store(photos, s3):
     for number, sample in zip([149, 3, 70], samples.__getitems__([149, 3, 70]), strict=True):
         same(sample, photos.values["train"][number // 50][number % 50])
     same(samples[8], photos.values["train"][0][8])
+
+
+def test_the_current_folder_changes_after_a_dataset_was_opened(photos, monkeypatch, tmp_path):
+    monkeypatch.chdir(photos.path.parent)
+    data = tfprep.open(photos.path.name)
+    monkeypatch.chdir(tmp_path)
+    assert len(data.random_access("train")[3]) == len(data.fields)
+    with closing(data.numpy_loader("train", 8, workers="threads", cache=False)) as loader:
+        assert len(list(loader)) == len(loader)

@@ -25,7 +25,7 @@ from tfprep.load.outputs import FieldChoice, mean_and_std, names_of
 from tfprep.load.pipeline import Pipeline
 from tfprep.load.selection import SplitRows, is_training
 from tfprep.optional import require_package
-from tfprep.storage.urls import PathOrUrl, folder_at
+from tfprep.storage.urls import PathOrUrl, folder_at, is_remote
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -484,4 +484,6 @@ def open(path: PathOrUrl) -> Data:
         DatasetError: There is none that this version reads.
     """
     folder = folder_at(path)
+    if not is_remote(folder):
+        folder = folder.absolute()  # files are opened later, and the current folder may be another one then
     return Data(*read_dataset(folder))

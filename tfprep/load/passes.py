@@ -230,8 +230,13 @@ class PassBatches(Iterator[T]):
         self._stream: Batches | None = None
         self._over = False
         self._error: Exception | None = None
+        self._lock = threading.Lock()  # threads may share an iterator
 
     def __next__(self) -> T:
+        with self._lock:
+            return self._next()
+
+    def _next(self) -> T:
         if self._error is not None:
             raise self._error
         if self._over:

@@ -1,6 +1,8 @@
 """Forked processes: the batches that they hold stay as they are, and they read by themselves or fail at once."""
 
 import multiprocessing
+import os
+import resource
 import time
 from contextlib import closing
 
@@ -53,7 +55,21 @@ def in_fork(function):
     return result
 
 
-def test_batches_that_a_fork_holds_stay_as_they_are(loader):
+@pytest.fixture(params=["few files are open", "many"])
+def descriptors(request):
+    """Where 1,024 files are open, `select` knows none of the next ones."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if request.param == "many" and hard != resource.RLIM_INFINITY and hard < 4096:
+        pytest.skip("a process may open fewer than 4,096 files here")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 4096), hard))
+    opened = [os.open(os.devnull, os.O_RDONLY) for _ in range(1500 if request.param == "many" else 0)]
+    yield request.param
+    for descriptor in opened:
+        os.close(descriptor)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_batches_that_a_fork_holds_stay_as_they_are(descriptors, loader):
     """Of both processes' own writes, too, the other sees nothing."""
     forks = []
     for number in range(6):

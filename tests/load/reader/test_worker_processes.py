@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import gc
+import io
 import os
 import signal
 import subprocess
 import sys
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import psutil
@@ -385,6 +389,102 @@ def test_a_record_that_ends_processes_is_a_bad_record(make_dataset, monkeypatch)
         (bad,) = loader.report()["bad_records"]
     assert bad["key"] == "train/0013"
     assert "was killed by SIGSEGV (a crash in native code)" in bad["reason"]
+
+
+@dataclass(frozen=True)
+class DyingTwice(codecs.Raw):
+    """A codec that crashes at one value; the process that then reads it alone is killed from outside, once."""
+
+    folder: str = ""
+
+    def decode(self, data, spec, shape=None):
+        decoded = super().decode(data, spec, shape)
+        if decoded.ravel()[0] == 13 and "child_process" in sys.argv[0]:
+            for number in (signal.SIGSEGV, signal.SIGKILL):
+                with suppress(FileExistsError):
+                    (Path(self.folder) / number.name).touch(exist_ok=False)
+                    signal.raise_signal(number)
+        return decoded
+
+
+def test_a_lone_process_that_is_killed_from_outside_is_no_fault_of_its_record(make_dataset, monkeypatch, tmp_path):
+    data = tfprep.open(make_dataset(samples={"train": 40}, fields=("clicks",)).path)
+    options = {"on_bad": "skip", "dtype": "float32", "cache": False, "fields": ["clicks", "key"]}
+    with closing(data.numpy_loader("train", 8, **options, workers="threads")) as threads:
+        expected = list(islice(threads.repeat(), 20))
+    monkeypatch.setitem(data.codecs, "clicks", DyingTwice(folder=str(tmp_path)))
+    with closing(data.numpy_loader("train", 8, **options, **PROCESSES).repeat()) as loader:
+        for batch, one in zip(islice(without_threads(loader), 20), expected, strict=True):
+            assert_same(batch, one)
+        report = loader.report()
+    assert report["bad_records"] == []
+    assert [death.partition(" was ")[2][:17] for death in report["workers"]["deaths"]] == [
+        "killed by SIGSEGV",
+        "killed by SIGKILL",
+    ]
+
+
+@pytest.mark.parametrize("stream", ["closed", "full"])
+def test_warnings_of_a_worker_that_cannot_be_shown(data, monkeypatch, stream):
+    def write(text):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with closing(data.numpy_loader("train", 8, cache=False, timeout_s=60, **PROCESSES).repeat()) as loader:
+        _, batches = started(loader)
+        unwritable = io.StringIO()
+        unwritable.close()
+        if stream == "full":
+            unwritable = SimpleNamespace(write=write)
+        monkeypatch.setattr(sys, "stderr", unwritable)
+        for worker in workers_of():  # as native code does at a damaged photo
+            with Path(f"/proc/{worker.pid}/fd/2").open("a") as its_stderr:
+                its_stderr.write("Corrupt JPEG data\n")
+        for _ in range(30):
+            next(batches)
+        assert loader.report()["workers"] | {"started": True, "deaths": []} == loader.report()["workers"]
+
+
+DAEMON = """
+import os, sys
+path, answer, *closed = sys.argv[1:]
+answer = open(answer, "w")
+for descriptor in closed:
+    os.close(int(descriptor))
+import tfprep
+loader = tfprep.open(path).numpy_loader("train", 8, cache=False, workers="processes", threads=2, timeout_s=60).repeat()
+batches = iter(loader)
+while not loader.report()["workers"]["started"] and not loader.report()["workers"]["deaths"]:
+    next(batches)
+print(loader.report()["workers"]["deaths"], len([next(batches) for _ in range(20)]), file=answer, flush=True)
+loader.close()
+"""
+
+
+@pytest.mark.parametrize("closed", ["0", "01", "012", "12", "2"])
+def test_a_trainer_without_standard_streams(made, tmp_path, closed):
+    answer = tmp_path / "answer"
+    subprocess.run([sys.executable, "-c", DAEMON, made.path, answer, *closed], timeout=120, check=False)
+    assert answer.read_text() == "[] 20\n"
+
+
+def test_close_gives_the_cache_back(data):
+    shared = lambda: [line for line in Path("/proc/self/maps").read_text().splitlines() if "memfd:tfprep" in line]  # noqa: E731
+    loader = data.numpy_loader("train", 8, fields=["image"], cache="decoded", **PROCESSES).repeat()
+    _, batches = started(loader)
+    for _ in range(40):
+        next(batches)
+    memory, *_ = (f for f in Path("/proc/self/fd").iterdir() if f.is_symlink() and "memfd:tfprep" in os.readlink(f))
+    assert loader.pipeline.cache.nbytes > 100_000
+    batches.close()
+    gc.collect()
+    loader.close()
+    assert memory.stat().st_blocks * 512 < 50_000
+    gc.disable()
+    try:
+        del loader, batches
+        assert not shared()
+    finally:
+        gc.enable()
 
 
 def test_workers_that_always_die_are_an_error(make_dataset, monkeypatch):

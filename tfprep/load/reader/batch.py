@@ -13,7 +13,7 @@ import numpy.typing as npt
 from tfprep.fields import Array
 from tfprep.load.order.schedule import BatchIndices
 from tfprep.load.outputs import Output, fixed_shape, has_array, row_bytes
-from tfprep.load.reader.buffers import Buffers, SharedMemory, allocate
+from tfprep.load.reader.buffers import Buffers, SharedMemory
 from tfprep.load.reader.rows import Rows
 
 LEASED_BYTES = 1 << 16
@@ -195,7 +195,6 @@ def _rows(output: Output, capacity: int, shared: SharedMemory | None) -> Array:
     shape = (capacity, *fixed_shape(output))
     if output.dtype == "string":
         return np.empty(shape, object)
-    nbytes = capacity * row_bytes(output)
-    memory = shared.allocate(nbytes) if shared else allocate(nbytes)
-    typed: Array = memory[:nbytes].view(output.dtype)
-    return typed.reshape(shape)
+    return Buffers(capacity * row_bytes(output), 0, shared).lease(
+        shape, output.dtype
+    )  # freed with the last array over it

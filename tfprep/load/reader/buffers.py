@@ -21,8 +21,9 @@ import ctypes
 import math
 import mmap
 import os
-import select
+import sys
 import threading
+import time
 import weakref
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping
@@ -30,6 +31,7 @@ from typing import Any
 
 import numpy as np
 
+from tfprep.child_process import open_standard_descriptors
 from tfprep.errors import LoaderError
 from tfprep.fields import Array
 from tfprep.limits import available_memory
@@ -46,6 +48,7 @@ class SharedMemory:
 
     def __init__(self) -> None:
         """LoaderError where the process may not map as much."""
+        open_standard_descriptors()
         self.fd = os.memfd_create("tfprep", os.MFD_CLOEXEC)
         self._process = os.getpid()
         self._lock = threading.Lock()
@@ -129,6 +132,8 @@ def _address(array: Array) -> int:
 HUGE_PAGE = 1 << 21
 COPY_S = 10.0
 """Time that a fork waits for its child to copy the batches that were delivered: 10 of 100 MB take half a second."""
+COPY_POLL_S = 0.0002
+"""Time between two looks whether it has."""
 
 
 class Buffers:
@@ -186,8 +191,9 @@ class _Lease:
         data = _address(memory), False
         self.__array_interface__ = {"shape": (len(memory),), "typestr": "|u1", "data": data, "version": 3}
 
-    def __del__(self) -> None:
-        self._pool._release(self.memory)
+    def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not ending():  # then the system takes all memory back
+            self._pool._release(self.memory)
 
 
 def allocate(nbytes: int) -> Array:
@@ -219,34 +225,35 @@ def note_delivery(values: Mapping[str, Any]) -> None:
 
 def _before_fork() -> None:
     leases = [lease for lease in _snapshot_of_leases() if lease.delivered]
-    _of_thread.fork = (*os.pipe(), leases) if leases else None
+    copied = None
+    if leases:
+        try:
+            copied = mmap.mmap(-1, 1)  # both processes see it; a pipe would take descriptors, of which none may be left
+        except OSError:
+            _retired.extend(leases)
+    _of_thread.fork = copied, leases
 
 
 def _after_fork_in_child() -> None:
-    fork, _of_thread.fork = _of_thread.fork, None
-    if fork is None:
-        return
-    receive, send, leases = fork
-    try:
-        for lease in leases:
-            _make_private(lease.memory)
-        os.write(send, b"!")
-    finally:
-        os.close(receive)
-        os.close(send)
+    (copied, leases), _of_thread.fork = _of_thread.fork, None
+    for lease in leases:
+        _make_private(lease.memory)
+    if copied:
+        copied[0] = 1
 
 
 def _after_fork_in_parent() -> None:
     """Wait until the child has copied what it shares; where it does not, nobody uses that memory again."""
-    fork, _of_thread.fork = _of_thread.fork, None
-    if fork is None:
+    (copied, leases), _of_thread.fork = _of_thread.fork, None
+    if copied is None:
         return
-    receive, send, leases = fork
-    os.close(send)
-    readable, _, _ = select.select([receive], [], [], COPY_S)
-    if not readable or not os.read(receive, 1):
-        _retired.extend(leases)
-    os.close(receive)
+    end = time.monotonic() + COPY_S
+    try:
+        while not copied[0] and time.monotonic() < end:
+            time.sleep(COPY_POLL_S)
+    finally:
+        if not copied[0]:
+            _retired.extend(leases)
 
 
 def _snapshot_of_leases() -> list[_Lease]:

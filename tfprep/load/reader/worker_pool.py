@@ -10,6 +10,7 @@ A process that dies is replaced, and only the rows that it worked on are read ag
 from __future__ import annotations
 
 import atexit
+import contextlib
 import pickle
 import selectors
 import signal
@@ -21,7 +22,14 @@ from collections.abc import Mapping
 from multiprocessing import Pipe
 from typing import Any
 
-from tfprep.child_process import ChildProcess, WorkerOutput, ending_of, framed, worker_environment
+from tfprep.child_process import (
+    ChildProcess,
+    WorkerOutput,
+    ending_of,
+    framed,
+    open_standard_descriptors,
+    worker_environment,
+)
 from tfprep.errors import LoaderError
 from tfprep.load.reader.buffers import SharedMemory
 from tfprep.load.reader.rows import Rows, UnreadRow
@@ -45,10 +53,11 @@ FAULTS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.S
 class WorkerProcess(ChildProcess):
     """One process with its connections."""
 
-    def __init__(self, setup: Setup, number: int, links: int) -> None:
+    def __init__(self, setup: Setup, environment: Mapping[str, str], number: int, links: int) -> None:
+        open_standard_descriptors()
         pairs = [Pipe() for _ in range(links)]
         descriptors = [theirs.fileno() for _, theirs in pairs]
-        super().__init__(ENTRY, worker_environment(), pass_fds=(setup.memory, *descriptors), own_session=True)
+        super().__init__(ENTRY, environment, pass_fds=(setup.memory, *descriptors), own_session=True)
         self.connections = [ours for ours, _ in pairs]  # closed when the last thread that uses one lets go of this
         for _, theirs in pairs:
             theirs.close()
@@ -98,7 +107,10 @@ class Link:
     """A connection to a thread of a worker process: a stage that fills rows there (see `Stage`)."""
 
     def __init__(self, pool: WorkerPool, process: int, number: int) -> None:
-        self._pool, self._process, self._number = pool, process, number
+        self._pool: WorkerPool = weakref.proxy(
+            pool
+        )  # which has the links: without a circle, memory is given back at once
+        self._process, self._number = process, number
         self._lock = threading.Lock()  # two iterators of a loader share the processes
 
     def fill(self, values: Mapping[str, Any], rows: Rows, state: ThreadState) -> list[UnreadRow]:
@@ -136,6 +148,7 @@ class WorkerPool:
         """Raises an error where the setup cannot be sent to another process."""
         check_sendable(setup)
         self.setup, self.memory, self.processes = setup, memory, processes
+        self._environment = worker_environment()  # now: while another thread imports OpenCV, `sys.path` has its folder
         self._links_each = setup.threads + SPARE_LINKS
         self.links = [Link(self, *divmod(number, processes)[::-1]) for number in range(processes * self._links_each)]
         self._thread: threading.Thread | None = None
@@ -202,7 +215,7 @@ class WorkerPool:
     def died_of_fault(self, worker: WorkerProcess) -> bool:
         """Return whether a process that is gone has died of what it did itself, and not by a signal from outside."""
         with self._changed:
-            while not worker.cause:
+            while not (worker.cause or self._stopping):
                 self._changed.wait()
         return worker.is_fault
 
@@ -224,18 +237,24 @@ class WorkerPool:
                 for number in range(len(rows)):
                     row = rows.take([number])
                     row["verify"][:] = 1
-                    if worker is None:
-                        worker = WorkerProcess(self.setup, self.processes, 1)
-                        while not worker.is_ready and worker.take_messages():
-                            pass
-                    outcome = worker.fill(0, self.job(values, row))
-                    if outcome is None:
+                    outcome, deaths = None, 0
+                    while outcome is None:
+                        worker = worker or self._started_alone()
+                        has_started = worker.is_ready
+                        outcome = worker.fill(0, self.job(values, row))
+                        if outcome is not None:
+                            break
                         worker.end()
                         self.deaths.append(f"{worker.name} {worker.cause}")
-                        unread.append(UnreadRow(number, f"a worker process that read it {worker.cause}"))
-                        worker = None
-                    else:
-                        unread += [UnreadRow(number, bad.reason) for bad in _taken_over(outcome, values, state)]
+                        cause, is_fault, worker = worker.cause, worker.is_fault and has_started, None
+                        if is_fault:
+                            outcome = Outcome([UnreadRow(0, f"a worker process that read it {cause}")])
+                        elif (deaths := deaths + 1) > MOST_DEATHS:
+                            raise LoaderError(
+                                f"{deaths} worker processes that read one row died one after another, the last one: it {cause}; "
+                                "workers='threads' reads without processes"
+                            )
+                    unread += [UnreadRow(number, bad.reason) for bad in _taken_over(outcome, values, state)]
             finally:
                 if worker is not None:
                     worker.process.kill()
@@ -262,14 +281,23 @@ class WorkerPool:
             left = [worker for worker in self._workers if not worker.cause]
             for worker in left:
                 worker.process.kill()
-            for worker in left:
-                worker.end()
-            with self._changed:
-                self._changed.notify_all()
-            self._selector.close()
+            try:
+                for worker in left:
+                    worker.end()
+            finally:
+                self._stopping = True
+                with self._changed:
+                    self._changed.notify_all()
+                self._selector.close()
+
+    def _started_alone(self) -> WorkerProcess:
+        worker = WorkerProcess(self.setup, self._environment, self.processes, 1)
+        while not worker.is_ready and worker.take_messages():
+            pass
+        return worker
 
     def _started(self, number: int) -> WorkerProcess:
-        worker = WorkerProcess(self.setup, number, self._links_each)
+        worker = WorkerProcess(self.setup, self._environment, number, self._links_each)
         self._selector.register(worker.output, selectors.EVENT_READ, worker)
         return worker
 
@@ -294,8 +322,9 @@ class WorkerPool:
 
 def _show(text: str) -> None:
     """Write what a process wrote to its standard output and error to that of this one, if it has any."""
-    if text and sys.stderr is not None:
-        sys.stderr.write(text)
+    with contextlib.suppress(OSError, ValueError):  # it is closed, its reader is gone, or its disk is full
+        if text and sys.stderr is not None:
+            sys.stderr.write(text)
 
 
 _open_pools: weakref.WeakSet[WorkerPool] = weakref.WeakSet()
