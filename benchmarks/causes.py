@@ -5,12 +5,13 @@
                                 [--jax PYTHON] [--data DIR] [--json causes.json]
 
 Twelve causes: the epoch that fills a cache, JPEG decoded by one thread, reads that sleep, a map that calls Python, a map of
-TensorFlow ops, a memory budget for one or two batches under uneven reads, a step that computes, a callback that sleeps, other
-programs on every processor, a step that is traced again and again, a store with a latency, and validation. They are staged behind
-tfprep's loader and behind plain tf.data, on TensorFlow and on JAX (--jax names an interpreter that has it; plain tf.data on JAX
-needs both). A process for each input and backend answers one cause after the other, on 600 images of 224 x 224 pixels; `bench` is
-asked for the causes that it can see. An answer is right if its first cause is the staged one and it advises nothing that is done
-already. --burners runs programs beside everything that take a processor each.
+TensorFlow ops, a memory budget for one or two batches under uneven reads, a step that computes, a callback that sleeps, eight
+other programs on every processor, a step that is traced again and again, a store with a latency, and validation.
+
+They are staged behind tfprep's loader and behind plain tf.data, on TensorFlow and on JAX (--jax names an interpreter that has it;
+plain tf.data on JAX needs both). A process for each input and backend answers one cause after the other, on 600 images of
+224 x 224 pixels; `bench` is asked for the causes that it can see. An answer is right if its first cause is the staged one and it
+advises nothing that is done already. --burners runs programs beside everything that take a processor each.
 
 `--predictions` follows each piece of advice that predicts a figure, and prints what was predicted and what it brought: the speed
 (5 stands for that or more) and disk of other storage forms (`tfprep bench`) against datasets built so, loaded in turns; the
@@ -189,7 +190,7 @@ class Trainer:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         started = time.perf_counter()
-        with burning(4 * (os.cpu_count() or 1) if cause == "processors" else 0):
+        with burning(8 * (os.cpu_count() or 1) if cause == "processors" else 0):
             self._process.stdin.write(f"{cause}\n")
             self._process.stdin.flush()
             line = next((line for line in self._process.stdout if line.startswith('["')), "")

@@ -115,9 +115,9 @@ def _lines(path: Path) -> list[str]:
         return []
 
 
-OTHERS_COUNT, OTHERS_FIRST = 0.25, 0.65
+OTHERS_COUNT, OTHERS_FIRST = 0.25, 0.55
 """Share of a program's time that other programs cost from which on they are named, and from which on they come before what they
-slow down: without them it would be almost 3 times as fast. Two programs that compute, beside one of two threads, cost half."""
+slow down: more than half. Two programs that compute, beside one of two threads, cost half."""
 
 
 def lost_to_others(own: float, lacking: float, others: float, cpus: float) -> float:
