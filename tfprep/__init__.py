@@ -5,6 +5,7 @@
     tfprep.mix({a: 0.7, b: 0.3})      several datasets as one
     tfprep.Recipe                     what to build: a source, geometry, derived inputs, colour, codecs
     tfprep.sources .augment .derive .codecs     the parts of a recipe
+    tfprep.add_fields(folder, tfprep.ModelFields(...))      fields that a model computes, stored beside a dataset
     tfprep.convert_boxes(boxes, "rel_yxyx", size=(h, w))    boxes in a form of Keras
     tfprep.load.RandomFlip() ...      what is drawn anew in every epoch: `loader(at_load=[...])`
     tfprep.train                      callbacks, GPU memory, sessions, profiles
@@ -26,11 +27,12 @@ if TYPE_CHECKING:
     from tfprep.boxes import convert_boxes
     from tfprep.builder import build
     from tfprep.load import mix, open
-    from tfprep.recipe import Recipe
+    from tfprep.model_fields import add_fields, remove_fields
+    from tfprep.recipe import ModelFields, Recipe
 
 __all__ = [
-    "Recipe", "__version__", "augment", "bench", "build", "builder", "codecs", "convert_boxes", "dataset", "derive", "engines",
-    "errors", "load", "mix", "open", "sources", "train",
+    "ModelFields", "Recipe", "__version__", "add_fields", "augment", "bench", "build", "builder", "codecs", "convert_boxes",
+    "dataset", "derive", "engines", "errors", "load", "mix", "open", "remove_fields", "sources", "train",
 ]  # fmt: skip
 
 _SUBMODULES = (
@@ -49,7 +51,13 @@ _SUBMODULES = (
 
 __getattr__, _ = lazy_names(
     __name__,
-    {"boxes": ["convert_boxes"], "builder": ["build"], "load": ["mix", "open"], "recipe": ["Recipe"]},
+    {
+        "boxes": ["convert_boxes"],
+        "builder": ["build"],
+        "load": ["mix", "open"],
+        "model_fields": ["add_fields", "remove_fields"],
+        "recipe": ["ModelFields", "Recipe"],
+    },
     _SUBMODULES,
 )
 

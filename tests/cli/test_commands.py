@@ -234,7 +234,7 @@ def test_init_says_why_it_draws_no_samples(run, tmp_path, monkeypatch):
         (["build", "recipe.py"], 2, "--out"),
         (["build", "recipe.py", "--out", "x", "--max-bad", "many"], 2, "a share such as 1%"),
         (["bild"], 2, "No such command 'bild'. Did you mean 'build'?"),
-        (["frobnicate"], 2, "No such command 'frobnicate'. There are build, index, info,"),
+        (["frobnicate"], 2, "No such command 'frobnicate'. There are build, index, add-fields,"),
         (["build", "recipe.py", "--uot", "x"], 2, "Did you mean one of: '--out'"),
         (["--vresion"], 2, "Did you mean '--version'?"),
         (["show", "nowhere"], 1, "does not exist"),

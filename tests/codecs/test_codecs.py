@@ -93,6 +93,13 @@ def test_a_shape_that_differs_is_read_back_from_the_record():
         (codecs.Scalar(), "seven", "expected a number, found 'seven'"),
         (codecs.Scalar(), np.uint64(2**63), "does not fit into int64"),
         (codecs.Text(), 7, "expected text, found 7"),
+        (
+            codecs.TopK(3),
+            np.zeros((2, 3), np.float32),
+            r"one score a class, \[classes\] of numbers, not float32 \[2, 3\]",
+        ),
+        (codecs.TopK(3), np.array([1.0, np.nan]), "finite scores"),
+        (codecs.TopK(3, None), np.array([3.0, 1.0]), "holds probabilities; these sum to 4"),
     ],
 )
 def test_a_value_that_a_codec_cannot_store_is_a_sample_error(codec, value, message):
@@ -107,6 +114,9 @@ def test_a_value_that_a_codec_cannot_store_is_a_sample_error(codec, value, messa
         (lambda: codecs.Jpeg(95, "411"), "'444', '422' or '420', not '411'"),
         (lambda: codecs.Png(10), "from 0 to 9, not 10"),
         (lambda: codecs.Raw("float8"), "not 'float8'"),
+        (lambda: codecs.TopK(0), "from 1 on, not 0"),
+        (lambda: codecs.TopK(3, 0.0), "a number above 0, or None"),
+        (lambda: codecs.TopK(3).check("i", "image"), "TopK holds scalar"),
         (lambda: codecs.Jpeg().check("m", "mask"), r"'m' is a mask: JPEG changes values; use Png\(\) or Raw\(\)"),
         (lambda: codecs.Png().check("b", "boxes"), r"'b' is a boxes: use Scalar\(\)"),
         (lambda: codecs.Scalar().check("t", "text"), r"'t' is a text: use Text\(\)"),
@@ -119,6 +129,19 @@ def test_a_value_that_a_codec_cannot_store_is_a_sample_error(codec, value, messa
 def test_wrong_options_are_recipe_errors(make, message):
     with pytest.raises(RecipeError, match=message):
         make()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"123", "3 bytes, expected 8 of the 2 largest of 5 classes"),
+        (np.array([1, 1], "<u2").tobytes() + bytes(4), "not 2 different ones below 5"),
+        (np.array([1, 5], "<u2").tobytes() + bytes(4), "not 2 different ones below 5"),
+    ],
+)
+def test_damaged_class_scores_are_a_sample_error(content, message):
+    with pytest.raises(SampleError, match=message):
+        codecs.TopK(2).decode(content, FieldSpec("scalar", (5,), "float32"))
 
 
 def test_every_kind_has_a_codec():

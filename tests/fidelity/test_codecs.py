@@ -10,7 +10,7 @@ from PIL import Image
 from scipy import ndimage
 
 from tfprep import codecs
-from tfprep.codecs import Columns, Encoded, Jpeg, Original, Png, Raw, Scalar, Text, Texts
+from tfprep.codecs import Columns, Encoded, Jpeg, Original, Png, Raw, Scalar, Text, Texts, TopK
 from tfprep.errors import SampleError
 from tfprep.fields import FieldSpec
 
@@ -222,6 +222,27 @@ def test_encoded_images_are_what_tensorflow_decodes(channels):
         np.testing.assert_array_equal(out, reference, err_msg=name)
 
 
+@pytest.mark.covers("TopK")
+@pytest.mark.parametrize(("classes", "k"), [(1000, 10), (5, 5), (3, 10), (1, 1), (70_000, 7)])
+@pytest.mark.parametrize("temperature", [1.0, 2.5, None])
+def test_top_k_keeps_the_largest_of_tensorflows_softmax_and_spreads_the_rest(classes, k, temperature):
+    logits = np.random.default_rng(classes).normal(size=classes) * 4
+    shares = tf.nn.softmax(tf.constant(logits) / (temperature or 1.0)).numpy()
+    values, numbers = (part.numpy() for part in tf.math.top_k(shares, min(k, classes)))
+    halves = values.astype(np.float16).astype(np.float64)
+    rest = max(0.0, 1 - halves.sum()) / max(classes - len(numbers), 1)
+    expected = np.full(classes, rest if classes > len(numbers) else 0, np.float32)
+    expected[numbers] = halves
+    codec = TopK(k, temperature)
+    content = codec.encode(logits if temperature else shares)[""]
+    assert len(content) == min(k, classes) * (4 if classes <= 65536 else 6)
+    for dense in decoded(codec, "scalar", logits if temperature else shares):
+        assert dense.dtype == np.float32
+        np.testing.assert_allclose(dense, expected, rtol=2**-10, atol=1e-9)
+        np.testing.assert_array_equal(np.argsort(-dense, kind="stable")[: min(k, classes)], numbers)
+        assert dense.sum() == pytest.approx(1, abs=min(k, classes) * 2**-11)
+
+
 def test_every_codec_comes_back_from_its_description():
     for codec in (
         Jpeg(81, "444"),
@@ -234,5 +255,6 @@ def test_every_codec_comes_back_from_its_description():
         Encoded(),
         Texts(),
         Columns(["a"]),
+        TopK(7, None),
     ):
         assert codecs.from_description(codec.describe()) == codec

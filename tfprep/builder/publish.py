@@ -36,7 +36,7 @@ from tfprep.dataset import FieldInfo, FileInfo, Manifest, SplitInfo, Statistics,
 from tfprep.dataset.arrow import array_of
 from tfprep.dataset.index import OPTIONAL, joined_tables, label_type, schema, write_index
 from tfprep.dataset.locations import without_crcs, write_locations
-from tfprep.dataset.manifest import MANIFEST, FileDigest, digest_of, matches
+from tfprep.dataset.manifest import MANIFEST, FileDigest, digest_of, kept_fields, matches
 from tfprep.dataset.names import INDEX, LOCATIONS, REJECTS, hidden_name
 from tfprep.dataset.other_readers import CROISSANT, croissant_text, tfds_files
 from tfprep.errors import DatasetError, TooManyRejectsError
@@ -67,7 +67,7 @@ def publish(plan: Plan, layout: Layout, receipts: Sequence[Receipt], common: Map
       receipts: The receipts of all shards, by split and shard.
       common: The form of each field (`tfprep.builder.shards.sums`).
     """
-    manifest = manifest_of(plan, receipts, common)
+    manifest = with_added(_read_manifest(layout), manifest_of(plan, receipts, common))
     published = find_published(layout, manifest)
     if published is None:
         written, manifest = write_tables(layout, manifest, receipts)
@@ -91,6 +91,11 @@ def find_published(layout: Layout, manifest: Manifest) -> Manifest | None:
     if not says_the_same(published, manifest) or any(layout.staged.iterdir()):
         return None
     return published if all(matches(layout.out / name, digest) for name, digest in published.files.items()) else None
+
+
+def with_added(before: Manifest | None, manifest: Manifest) -> Manifest:
+    """Return a manifest with the added fields of the one before it, as far as they are of the same shards."""
+    return replace(manifest, added=kept_fields(before, manifest))
 
 
 def says_the_same(published: Manifest, manifest: Manifest) -> bool:

@@ -110,7 +110,7 @@ class Receipt:
         return self.files[0].records
 
     def to_text(self) -> str:
-        return _with_digest(asdict(self))
+        return with_digest(asdict(self))
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ def read_receipt(
       StorageError: The store cannot be reached or refuses.
     """
     try:
-        receipt = from_json(Receipt, document := _without_digest(read_content(layout.receipt(split, shard))))
+        receipt = from_json(Receipt, document := without_digest(read_content(layout.receipt(split, shard))))
     except (OSError, ValueError):
         return None
     if common is not None:
@@ -179,7 +179,7 @@ def read_receipts(layout: Layout, shards: Iterable[tuple[str, int]]) -> Iterator
 
 def write_receipt(layout: Layout, receipt: Receipt, contents: Contents) -> None:
     """Write the contents first and the receipt last: if it exists, everything else does."""
-    write_content(contents_path(layout, receipt), _with_digest(vars(contents)))  # asdict() would copy every row.
+    write_content(contents_path(layout, receipt), with_digest(vars(contents)))  # asdict() would copy every row.
     write_content(layout.receipt(receipt.split, receipt.shard), receipt.to_text())
     if not layout.at_store:
         sync_folder(layout.receipts)
@@ -201,7 +201,7 @@ def read_contents(layout: Layout, receipt: Receipt) -> Contents:
     """
     path = contents_path(layout, receipt)
     try:
-        return from_json(Contents, _without_digest(read_content(path)))
+        return from_json(Contents, without_digest(read_content(path)))
     except (FileNotFoundError, ValueError) as error:
         remove_file(layout.receipt(receipt.split, receipt.shard))
         raise BuildError(f"{path} is damaged ({error}); run the build again, it builds this shard again") from error
@@ -219,12 +219,12 @@ def contents_path(layout: Layout, receipt: Receipt) -> Path:
     return path.with_name(f"{receipt.split}-{receipt.shard:05d}-{digest[:16]}.contents.json")
 
 
-def _with_digest(document: Mapping[str, Any]) -> str:
+def with_digest(document: Mapping[str, Any]) -> str:
     text = json.dumps(document)
     return f"{text}\n{sha256(text.encode()).hexdigest()}\n"
 
 
-def _without_digest(content: bytes) -> Any:
+def without_digest(content: bytes) -> Any:
     text, _, digest = content.removesuffix(b"\n").rpartition(b"\n")
     if sha256(text).hexdigest().encode() != digest:
         raise ValueError("its checksum is wrong")

@@ -18,6 +18,8 @@ from tfprep.errors import TfprepError, TooManyRejectsError
 COMMANDS = {
     "build": "Build a dataset from raw images.",
     "index": "Index TFRecords of other tools, so that they open as a dataset.",
+    "add-fields": "Compute fields with a model, and store them beside a dataset.",
+    "remove-fields": "Remove fields that a model added.",
     "info": "Print what a dataset contains.",
     "verify": "Check every file and record of a dataset.",
     "repair": "Mend damaged files of a dataset.",
@@ -51,7 +53,7 @@ class _Lazy(click.Group):
             near = difflib.get_close_matches(cmd_name, COMMANDS, 1)
             way_out = f"Did you mean {near[0]!r}?" if near else f"There are {', '.join(COMMANDS)}."
             ctx.fail(f"No such command {cmd_name!r}. {way_out}")
-        command: click.Command = importlib.import_module(f"tfprep.cli.{cmd_name}").command
+        command: click.Command = importlib.import_module(f"tfprep.cli.{cmd_name.replace('-', '_')}").command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

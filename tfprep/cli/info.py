@@ -60,11 +60,17 @@ def _splits(manifest: Manifest) -> str:
 
 
 def _fields(manifest: Manifest) -> str:
-    rows = [("field", "kind", "shape", "dtype", "stored as")]
-    for name, info in manifest.fields.items():
+    added = manifest.added or {}
+    rows = [("field", "kind", "shape", "dtype", "stored as", *(["added for"] if added else []))]
+    fields = [(name, info, "") for name, info in manifest.fields.items()]
+    for group, entry in added.items():
+        splits = ", ".join(f"{split} x {variants}" for split, variants in entry.variants.items())
+        fields += [(name, info, f"{splits} (by {group})") for name, info in entry.fields.items()]
+    for name, info, where in fields:
         shape = " x ".join("?" if n is None else str(n) for n in info.spec.shape) or "-"
         options = [f"{key} {value}" for key, value in info.codec.items() if key != "codec" and value is not None]
-        rows.append((name, info.spec.kind, shape, info.spec.dtype, ", ".join([info.codec["codec"], *options])))
+        stored = ", ".join([info.codec["codec"], *options])
+        rows.append((name, info.spec.kind, shape, info.spec.dtype, stored, *([where] if added else [])))
     return text.table(rows)
 
 

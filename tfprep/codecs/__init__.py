@@ -8,11 +8,12 @@ from typing import Any
 from tfprep.codecs.codec import Codec, Feature, InPlace
 from tfprep.codecs.encoded import Encoded, Jpeg, Original, Png
 from tfprep.codecs.raw import Columns, Raw, Scalar, Text, Texts
+from tfprep.codecs.top_k import TopK
 from tfprep.errors import DatasetError
 
 __all__ = [
     "Codec", "Columns", "Encoded", "Feature", "InPlace", "Jpeg", "Original", "Png", "Raw", "Scalar", "Text", "Texts",
-    "from_description",
+    "TopK", "from_description",
 ]  # fmt: skip
 
 _BY_NAME = {
@@ -25,6 +26,7 @@ _BY_NAME = {
     "encoded": Encoded,
     "texts": Texts,
     "columns": Columns,
+    "top_k": TopK,
 }
 
 

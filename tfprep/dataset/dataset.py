@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from tfprep.dataset.manifest import (
     BESIDE,
     MANIFEST,
     MOST_BYTES,
+    AddedFields,
     FieldInfo,
     FileInfo,
     Manifest,
@@ -78,15 +80,81 @@ class Dataset:
         """The splits by name."""
         return self.manifest.splits
 
+    @cached_property
+    def infos(self) -> Mapping[str, FieldInfo]:
+        """Every stored field, with those that models added."""
+        added = (self.manifest.added or {}).values()
+        return {**self.manifest.fields, **{name: info for one in added for name, info in one.fields.items()}}
+
     @property
     def fields(self) -> Mapping[str, FieldSpec]:
-        """Kind, shape and dtype of every stored field."""
-        return {name: info.spec for name, info in self.manifest.fields.items()}
+        """Kind, shape and dtype of every stored field, with those that models added."""
+        return {name: info.spec for name, info in self.infos.items()}
 
     @cached_property
     def codecs(self) -> Mapping[str, Codec]:
         """The codec of every stored field."""
-        return {name: from_description(info.codec) for name, info in self.manifest.fields.items()}
+        return {name: from_description(info.codec) for name, info in self.infos.items()}
+
+    def fields_of(self, split: str) -> Mapping[str, FieldSpec]:
+        """The fields that a split has: added ones may be those of other splits."""
+        absent = {
+            name for one in (self.manifest.added or {}).values() if split not in one.variants for name in one.fields
+        }
+        return {name: spec for name, spec in self.fields.items() if name not in absent}
+
+    def group_of(self, field: str) -> str:
+        """Return the name under which a model added a field; "" for a field of the records themselves."""
+        added = self.manifest.added or {}
+        return next((group for group, one in added.items() if field in one.fields), "")
+
+    def added(self, group: str) -> Dataset:
+        """Return the dataset of the fields that were added under this name.
+
+        Raises:
+            DatasetError: It is missing or damaged.
+            DatasetReplacedError: These fields were computed anew since this dataset was opened.
+        """
+        if group not in self._added:
+            entry = (self.manifest.added or {})[group]
+            try:
+                self._added[group] = self._open_added(entry)
+            except DatasetError as error:
+                self.check_not_replaced(error)
+                if (read_manifest(self.path).added or {}).get(group) != entry:
+                    raise DatasetReplacedError(
+                        f"the fields {group!r} of {self.path} were computed anew or removed since it was opened; open it again"
+                    ) from error
+                raise
+        return self._added[group]
+
+    def _open_added(self, entry: AddedFields) -> Dataset:
+        folder = self.path / entry.folder
+        content = load_manifest(folder)
+        if hashlib.sha256(content).hexdigest() != entry.sha256:
+            raise DatasetError(
+                f"{folder / MANIFEST} is not the one that {self.path / MANIFEST} names: it is damaged, or of other fields; copy "
+                "the whole dataset again, or run tfprep add-fields again"
+            )
+        manifest = parse_manifest(content, folder / MANIFEST)
+        self._check_added(entry, manifest, folder)
+        return Dataset(folder, manifest, _identity(folder))
+
+    @cached_property
+    def _added(self) -> dict[str, Dataset]:
+        return {}
+
+    def _check_added(self, entry: AddedFields, manifest: Manifest, folder: Path) -> None:
+        """Check that records of added fields follow those of this dataset, as far as the manifests say."""
+        for split, variants in entry.variants.items():
+            mine = [[file.records for file in files] for files in self.splits[split].files[:variants]]
+            theirs = manifest.splits.get(split)
+            if theirs is None or [[file.records for file in files] for files in theirs.files] != mine:
+                raise DatasetError(
+                    f"{folder} has other records of split {split!r} than {self.path}; run tfprep add-fields"
+                )
+        if manifest.fields != entry.fields:
+            raise DatasetError(f"{folder} has other fields than {self.path / MANIFEST} says; run tfprep add-fields")
 
     def split(self, name: str) -> SplitInfo:
         """Return the split of this name; DatasetError lists those there are."""
@@ -221,6 +289,33 @@ class Dataset:
         Raises:
             DatasetError: The index or a record cannot be read.
         """
+        groups = self._groups_in(split, variant, fields)
+        own = [name for name in self.manifest.fields if fields is None or name in fields]
+        others = [self.added(group).samples(split, variant, positions, names) for group, names in groups.items()]
+        if others and not own:
+            yield from (
+                {name: value for one in row for name, value in one.items()} for row in zip(*others, strict=True)
+            )
+            return
+        for sample, *rest in zip(self._own_samples(split, variant, positions, own), *others, strict=True):
+            yield {**sample, **{name: value for one in rest for name, value in one.items()}}
+
+    def _groups_in(self, split: str, variant: int, fields: Sequence[str] | None) -> dict[str, list[str]]:
+        """Return the added fields among these, by group. None asks for those that this variant has."""
+        groups: dict[str, list[str]] = {}
+        for group, entry in (self.manifest.added or {}).items():
+            names = [name for name in entry.fields if fields is None or name in fields]
+            if names and variant < entry.variants.get(split, 0):
+                groups[group] = names
+            elif names and fields is not None:
+                raise DatasetError(
+                    f"{names[0]!r} was not computed for variant {variant} of split {split!r}; run tfprep add-fields for it"
+                )
+        return groups
+
+    def _own_samples(
+        self, split: str, variant: int, positions: Sequence[int] | None, fields: Sequence[str]
+    ) -> Iterator[dict[str, Any]]:
         self.check_files(split, [variant], sizes=False)
         for position, shard, frame, crc in self._frames(split, variant, positions):
             path = self.shard_path(self.file(split, variant, shard))
@@ -244,7 +339,7 @@ class Dataset:
                 yield position, shard, Frame(int(row["offset"]), int(row["size"])), int(row["payload_crc"])
 
     def decode(self, payload: bytes, fields: Sequence[str] | None = None) -> dict[str, Any]:
-        """Decode one record's payload to NumPy values by field; SampleError if it is no Example of these fields.
+        """Decode one record's payload to NumPy values by field, without added ones; SampleError if it is no Example of these.
 
         Args:
             payload: The bytes of the Example.
@@ -278,18 +373,30 @@ class Dataset:
             raise
 
     def check_not_replaced(self, error: Exception | None = None) -> None:
-        """Raise DatasetReplacedError if a build was published in this place since the dataset was opened.
+        """Raise DatasetReplacedError if a build was published in this place since this was opened. Added fields do not count.
 
         Args:
             error: What was wrong, which may come from that.
         """
         now = _identity(self.path)
-        if self.opened != now if self.opened and now else self._describes_another_build():
+        if (
+            self.opened != now and not self._only_fields_changed()
+            if self.opened and now
+            else self._describes_another_build()
+        ):
             raise self._replaced() from error
+
+    def _only_fields_changed(self) -> bool:
+        """Return whether `tfprep.json` was replaced by one that differs in added fields alone."""
+        try:
+            now = read_manifest(self.path)
+        except DatasetError:
+            return False
+        return now != self.manifest and replace(now, added=self.manifest.added) == self.manifest
 
     def _describes_another_build(self) -> bool:
         try:
-            return read_manifest(self.path) != self.manifest
+            return replace(read_manifest(self.path), added=self.manifest.added) != self.manifest
         except StorageError as error:
             return isinstance(
                 error.__cause__, FileNotFoundError

@@ -126,12 +126,32 @@ class Imported:
 
 
 @dataclass(frozen=True)
+class AddedFields:
+    """Fields that a model computed. They lie in a dataset of their own, whose records follow those of this one.
+
+    Attributes:
+        folder: The name of its folder, inside that of this dataset.
+        sha256: The SHA-256 of its `tfprep.json`, in hexadecimal.
+        fields: What it stores.
+        variants: By split, the number of variants that have these fields: the first ones. A split that is not named has none.
+        pixels: Whether the values belong to the pixels of the stored variant, so that they do not follow an op at load.
+    """
+
+    folder: str
+    sha256: str
+    fields: Mapping[str, FieldInfo]
+    variants: Mapping[str, int]
+    pixels: bool
+
+
+@dataclass(frozen=True)
 class Manifest:
     """All that `tfprep.json` holds.
 
     `classes` and `class_counts` are by field; counts are of variant 0, by split. `files` holds the digests of the published files
     that are no shards, by name: the index (its name is `index`), `locations.bin`, the files for TensorFlow Datasets, the rejects.
-    `imported` is None for a built dataset; where it is not, there is no recipe.
+    `imported` is None for a built dataset; where it is not, there is no recipe. `added` holds the fields that models computed, by
+    the name that `tfprep add-fields` gave them together; None without any.
     """
 
     name: str
@@ -146,6 +166,7 @@ class Manifest:
     rejects: int = 0
     files: Mapping[str, FileDigest] = field(default_factory=dict)
     imported: Imported | None = None
+    added: Mapping[str, AddedFields] | None = None
 
     @property
     def index(self) -> str:
@@ -174,11 +195,36 @@ class Manifest:
     def to_json(self) -> str:
         """The text of `tfprep.json`, with its own checksum at the end."""
         own = {one.name: getattr(self, one.name) for one in fields(self)}
+        if self.added is None:
+            del own["added"]
         if self.imported is None:
             del own["imported"]
         else:
             own["splits"] = {name: _without_sha256(split) for name, split in self.splits.items()}
         return seal({"format_version": FORMAT_VERSION, **own})
+
+
+def kept_fields(before: Manifest | None, now: Manifest) -> dict[str, AddedFields] | None:
+    """Return the added fields of a manifest that still fit one that takes its place: their main shards are the same ones."""
+
+    def shards(manifest: Manifest, split: str, variants: int) -> list[list[Any]]:
+        info = manifest.splits.get(split)
+        if manifest.imported is not None and info is not None:
+            return [[*map(_without_name, info.files[0])], [*manifest.imported.versions[split]]]
+        return [[*map(_without_name, files)] for files in (info.files[:variants] if info else ())]
+
+    kept = {
+        group: entry
+        for group, entry in ((before.added if before else None) or {}).items()
+        if before
+        and all(shards(before, split, count) == shards(now, split, count) for split, count in entry.variants.items())
+        and not entry.fields.keys() & now.fields.keys()
+    }
+    return kept or None
+
+
+def _without_name(file: FileInfo) -> tuple[int, int, str]:
+    return file.records, file.bytes, file.sha256
 
 
 def _without_sha256(split: SplitInfo) -> dict[str, Any]:
@@ -326,6 +372,7 @@ def _check(manifest: Manifest) -> None:
         _check_split(name, split, manifest)
     _check_files(manifest)
     _check_counts(manifest)
+    _check_added(manifest)
 
 
 def _check_plain(value: Any, way: str) -> None:
@@ -428,6 +475,23 @@ def _check_counts(manifest: Manifest) -> None:
         shape = manifest.fields[name].spec.shape if name in manifest.fields else ()
         if len(shape) != 3 or shape[2] not in (None, len(statistics.mean)):
             raise DatasetError(f"statistics.{name} has not one mean a channel of an image field")
+
+
+def _check_added(manifest: Manifest) -> None:
+    names = list(manifest.fields)
+    for group, added in (manifest.added or {}).items():
+        check_name("the name of added fields", group)
+        check_file_name(added.folder)
+        if not _SHA256.match(added.sha256):
+            raise _no_sha256(f"added.{group}", added.sha256)
+        for name, info in added.fields.items():
+            _check_field(name, info)
+        for split, variants in added.variants.items():
+            if split not in manifest.splits or not 1 <= variants <= manifest.splits[split].variants:
+                raise DatasetError(f"added.{group}.variants names {variants} variants of {split}, which it has not")
+        names += added.fields
+    if len(set(names)) < len(names):
+        raise DatasetError("a field is stored twice, and added once more")
 
 
 # --- digests of files --------------------------------------------------------------------------------------------------

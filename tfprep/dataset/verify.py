@@ -7,7 +7,8 @@ What the index says of a record (where its fields lie, its label, height and wid
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +73,47 @@ def verify(path: PathOrUrl, on_bytes: Callable[[int, int], None] = lambda done, 
         yield Fault(MANIFEST, None, f"it {NOT_SEALED}")
     faults = list(_digest_faults(folder, manifest))
     yield from faults
-    yield from _shard_faults(Dataset(folder, manifest), {fault.file for fault in faults}, on_bytes)
+    data = Dataset(folder, manifest)
+    yield from _shard_faults(data, {fault.file for fault in faults}, on_bytes)
+    for group, entry in (manifest.added or {}).items():
+        yield from (
+            replace(fault, file=f"{entry.folder}/{fault.file}") for fault in _added_faults(data, group, on_bytes)
+        )
+
+
+def _added_faults(data: Dataset, group: str, on_bytes: Callable[[int, int], None]) -> Iterator[Fault]:
+    """Yield the faults of added fields: of their own files, and where a record is not of the main record of its place."""
+    try:
+        added = data.added(group)
+    except DatasetError as error:
+        yield Fault(MANIFEST, None, str(error))
+        return
+    faults = list(_digest_faults(added.path, added.manifest))
+    yield from faults
+    yield from _shard_faults(added, {fault.file for fault in faults}, on_bytes)
+    try:
+        yield from _alignment_faults(data, added)
+    except DatasetError as error:
+        yield Fault(added.manifest.index, None, str(error))
+
+
+def _alignment_faults(data: Dataset, added: Dataset) -> Iterator[Fault]:
+    for split, info in added.splits.items():
+        for variant in range(info.variants):
+            main, mine = (one.index(split, variant, ["key", "payload_crc", "source_digest"]) for one in (data, added))
+            keys, crcs = main["key"].to_pylist(), main["payload_crc"].to_pylist()
+            for number, digest in enumerate(mine["source_digest"].to_pylist()):
+                if digest != record_digest(keys[number], crcs[number]):
+                    what = f"record {number} of {split}, variant {variant}"
+                    yield Fault(
+                        added.manifest.index, None, f"{what} was computed from another record than {keys[number]!r}"
+                    )
+                    break
+
+
+def record_digest(key: str, payload_crc: int) -> bytes:
+    """Return what ties a record of added fields to the main record: a digest of its key and its payload's checksum, 16 bytes."""
+    return blake2b(f"{payload_crc} {key}".encode("utf-8", "surrogateescape"), digest_size=16).digest()
 
 
 def _digest_faults(folder: Path, manifest: Manifest) -> Iterator[Fault]:
@@ -218,7 +259,8 @@ class _IndexCheck:
     def _spans(self, payload: bytes) -> dict[str, tuple[int, int]]:
         """Return where the bytes of each field lie in a payload, by a parse of it: (offset, size)."""
         found, spans = find_in_one(payload), {}
-        for name, codec in self._data.codecs.items():
+        for name in self._data.manifest.fields:
+            codec = self._data.codecs[name]
             span = found.get(self._data.feature(name).encode("utf-8", "surrogateescape"))
             size = 0 if span is None else span.size
             if size and not isinstance(codec, Scalar | Texts | Columns):  # one string, without its tag and its length

@@ -152,9 +152,9 @@ def _decoded_bytes(output: Output, specs: Mapping[str, FieldSpec], table: Record
         stored = (
             1 if np.dtype(specs[name].dtype).kind in "iu" else np.dtype(specs[name].dtype).itemsize
         )  # varints, floats
-        return _product(name, _largest(table, f"{name}_size"), itemsize) // stored
+        return _product(name, _largest(table, f"{name}_size", name), itemsize) // stored
     height, width = (
-        _largest(table, column) if size is None else np.int64(size)
+        _largest(table, column, name) if size is None else np.int64(size)
         for column, size in zip(("height", "width"), output.shape[:2], strict=True)
     )
     channels = prod(MOST_CHANNELS if size is None else size for size in output.shape[2:])
@@ -173,11 +173,13 @@ def _product(name: str, *sizes: Any) -> Numbers:
     return nbytes.astype(np.int64)
 
 
-def _largest(table: RecordTable, column: str) -> Numbers:
-    """A column of the index, for each row the largest of the variants that are read: int64 [N]."""
+def _largest(table: RecordTable, column: str, field: str) -> Numbers:
+    """A column of the index that a field is in, for each row the largest of the variants that are read: int64 [N]."""
     parts = []
     for part in table.parts:
-        values = [part.dataset.index(part.split, variant, [column]).column(column) for variant in part.variants]
+        group = part.dataset.group_of(field)
+        dataset = part.dataset.added(group) if group else part.dataset
+        values = [dataset.index(part.split, variant, [column]).column(column) for variant in part.variants]
         parts.append(np.max([value.fill_null(0).to_numpy() for value in values], axis=0).astype(np.int64))
     return np.concatenate(parts)
 

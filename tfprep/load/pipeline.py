@@ -29,6 +29,7 @@ from tfprep.load.reader.batch import Batch, BatchMemory, DecodedCache
 from tfprep.load.reader.buffers import SharedMemory
 from tfprep.load.reader.files import Fetched
 from tfprep.load.reader.reader import NOTHING, Counts, Reader, added
+from tfprep.load.reader.table import TableSplit
 from tfprep.load.reader.worker_pool import WorkerPool
 from tfprep.load.reader.worker_process import Setup
 from tfprep.load.selection import SplitRows
@@ -51,9 +52,7 @@ class Pipeline:
         self.local: LocalShards | None = None
         if options.local is not None:
             imported = any(source.dataset.manifest.imported is not None for source in sources)
-            self.local = local_shards(
-                options.local, options.local_limit, plan.table.files, _infos(plan), imported=imported
-            )
+            self.local = local_shards(options.local, options.local_limit, plan.files, _infos(plan), imported=imported)
         self.passes = Passes(self.schedule, self.options.start_step)
         self.bad = BadRecords(self.options.on_bad)
         self.cache: DecodedCache | None = None
@@ -191,7 +190,7 @@ class Pipeline:
     @property
     def shard_records(self) -> Numbers:
         """The number of records of each shard: int64 [shards]."""
-        return np.array([info.records for info in _infos(self.plan)], np.int64)
+        return np.array([info.records for info in _infos(self.plan)[: len(self.table.files)]], np.int64)
 
     @cached_property
     def fetching(self) -> dict[str, float]:
@@ -211,7 +210,8 @@ class Pipeline:
         stop = start + FIRST_POSITIONS if schedule.epochs is None else schedule.size * schedule.epochs
         indices = schedule.at(np.arange(start, max(start, min(stop, start + FIRST_POSITIONS))))
         files = self.table.file_of(self.table.record(indices.row, indices.variant))
-        return first_needed(files, len(self.table.files))
+        order, count = first_needed(files, len(self.table.files)), len(self.table.files)
+        return [number + count * place for number in order for place in range(len(self.plan.tables))]
 
     def workers_report(self) -> dict[str, Any]:
         """Return what fills batches, why, and which worker processes died of what."""
@@ -251,18 +251,22 @@ def _check_files(plan: LoaderPlan) -> list[FileIdentity | None]:
     """Refuse shards of other sizes before the first batch. With on_bad="skip" what is cut short counts as bad records.
 
     Returns:
-        The identities of the table's files, in their order.
+        The identities of the plan's files, in their order.
     """
     identities: list[FileIdentity | None] = []
-    for source in plan.sources:
-        variants = plan.variants.used(source.variants)
-        identities += source.dataset.check_files(source.split, variants, sizes=plan.options.on_bad == "raise")
+    for part in _table_splits(plan):
+        identities += part.dataset.check_files(part.split, part.variants, sizes=plan.options.on_bad == "raise")
     return identities
 
 
 def _infos(plan: LoaderPlan) -> list[FileInfo]:
-    """Return what the manifests say of the table's files, in their order."""
-    return [info for source in plan.sources for info in source.files(plan.variants)]
+    """Return what the manifests say of the plan's files, in their order."""
+    splits = [(part.dataset.split(part.split), part.variants) for part in _table_splits(plan)]
+    return [file for split, variants in splits for variant in variants for file in split.files[variant]]
+
+
+def _table_splits(plan: LoaderPlan) -> list[TableSplit]:
+    return [part for table in plan.tables.values() for part in table.parts]
 
 
 def _make_pool(plan: LoaderPlan, memory: SharedMemory, assembler: BatchAssembler) -> WorkerPool:

@@ -9,6 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -137,6 +138,39 @@ class LoaderPlan:
         """Where the records lie."""
         splits = [TableSplit(each.dataset, each.split, self.variants.used(each.variants)) for each in self.sources]
         return RecordTable(splits)
+
+    @cached_property
+    def tables(self) -> Mapping[str, RecordTable]:
+        """Where records lie: "" for the records themselves, then by the names of added fields that are read.
+
+        The records of added fields have the numbers of those that they belong to.
+        """
+        fields = [
+            name for output in self._not_indexed(self.read.outputs) for name in output.fields if name in self.specs
+        ]
+        groups = dict.fromkeys(self.sources[0].dataset.group_of(name) for name in fields)
+        return {"": self.table, **{group: self._added_table(group) for group in groups if group}}
+
+    @cached_property
+    def parts_in(self) -> Mapping[str, Sequence[FieldPart]]:
+        """The parts by the table in which their records lie."""
+        group_of = self.sources[0].dataset.group_of
+        return {group: [part for part in self.parts if group_of(part.field) == group] for group in self.tables}
+
+    def _added_table(self, group: str) -> RecordTable:
+        for part in self.table.parts:
+            there = (part.dataset.manifest.added or {})[group].variants.get(part.split, 0)
+            if max(part.variants) >= there:
+                raise LoaderError(
+                    f"the added fields {group!r} of {part.dataset.path} are of {there} variants of {part.split!r}, and variant "
+                    f"{max(part.variants)} is read: choose variants=0 or `fields`, or run tfprep add-fields for all variants"
+                )
+        return RecordTable([replace(part, dataset=part.dataset.added(group)) for part in self.table.parts])
+
+    @property
+    def files(self) -> list[Path]:
+        """The shards of all tables."""
+        return [path for table in self.tables.values() for path in table.files]
 
     @cached_property
     def schedule(self) -> BatchSchedule:
@@ -280,7 +314,7 @@ class LoaderPlan:
     @property
     def is_remote(self) -> bool:
         """Return whether records lie at URLs."""
-        return any(is_remote(path) for path in self.table.files)
+        return any(is_remote(path) for path in self.files)
 
 
 def plan_loader(
@@ -295,7 +329,7 @@ def plan_loader(
     if options.training is None:
         options = replace(options, training=is_training(sources))
     plan = LoaderPlan(tuple(sources), options, tuple(class_names), obstacle)
-    _ = plan.schedule, plan.memory, plan.parts  # all else comes before these: what cannot be is an error now
+    _ = plan.schedule, plan.memory, plan.tables  # all else comes before these: what cannot be is an error now
     return plan
 
 

@@ -129,13 +129,19 @@ class RandomAccess:
             IndexError: There is no such number.
             RecordError: A record cannot be read; the message names it.
         """
-        if not len(numbers):
-            return []
+        values = self.batch(numbers) if len(numbers) else {}
+        return [{name: value[row] for name, value in values.items()} for row in range(len(numbers))]
+
+    def batch(self, numbers: Sequence[SupportsIndex]) -> dict[str, Any]:
+        """Return several samples, at least one, as arrays [B, ...] by field, and as lists where samples differ in size.
+
+        Raises:
+            IndexError: There is no such number.
+            RecordError: A record cannot be read; the message names it.
+        """
         if os.getpid() != self._process:  # forked: threads and open files of the other process are not here
             self.__init__(self._pipeline.sources, self._pipeline.options, self._pipeline.class_names)  # type: ignore[misc]
-        batch = self._read(self._indices(numbers))
-        values = with_text(batch)
-        return [{name: value[row] for name, value in values.items()} for row in range(len(numbers))]
+        return with_text(self._read(self._indices(numbers)))
 
     @property
     def bad_records(self) -> list[dict[str, Any]]:

@@ -11,11 +11,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tfprep.dataset import Dataset, FileInfo
+from tfprep.dataset import Dataset
 from tfprep.errors import LoaderError
 from tfprep.fields import FieldSpec
 from tfprep.load.options import LoaderOptions
-from tfprep.load.order.samplers import Sampler, StratifiedSampler, UniformSampler, Variants, WeightedSampler
+from tfprep.load.order.samplers import Sampler, StratifiedSampler, UniformSampler, WeightedSampler
 from tfprep.load.order.schedule import Numbers
 from tfprep.load.order.where import NO_CLASS_NAMES, column_names, rows_where
 from tfprep.load.reader.table import RecordTable
@@ -48,11 +48,6 @@ class SplitRows:
         """Return how many variants of each sample there are."""
         return self.dataset.split(self.split).variants
 
-    def files(self, variants: Variants) -> list[FileInfo]:
-        """The files with the variants that are read."""
-        split = self.dataset.split(self.split)
-        return [file for variant in variants.used(split.variants) for file in split.files[variant]]
-
     @property
     def label(self) -> str | None:
         """The field that the index's column `label` holds: the first label stored."""
@@ -72,11 +67,13 @@ def table_rows(sources: Sequence[SplitRows], table: RecordTable) -> Numbers | No
 
 def common_specs(sources: Sequence[SplitRows]) -> Mapping[str, FieldSpec]:
     """The fields that all the datasets have, alike; LoaderError where there is none."""
-    first, *rest = [source.dataset for source in sources]
-    specs = dict(first.fields)
-    for other in rest:
+    first = sources[0].dataset
+    specs = dict(first.fields_of(sources[0].split))
+    for source in sources[1:]:
+        other, fields = source.dataset, source.dataset.fields_of(source.split)
         for name, spec in list(specs.items()):
-            if other.fields.get(name) != spec or other.codecs.get(name) != first.codecs[name]:
+            same = fields.get(name) == spec and other.codecs[name] == first.codecs[name]
+            if not same or other.group_of(name) != first.group_of(name):
                 del specs[name]
     if not specs:
         raise LoaderError("the datasets of a mix have no field in common: same name, kind, shape, dtype and codec")

@@ -131,7 +131,7 @@ def index_tfrecords(
         old = read_manifest(folder) if (folder / MANIFEST).is_file() else None
         groups, scanned = _scan(folder, targets, old, options, on_bytes)
         content = _decide(groups, targets, old, options, _command(os.fspath(source), split, out, features, options))
-        manifest = write_imported(folder, content)
+        manifest = write_imported(folder, content, old)
         remove_receipts(
             folder / PRIVATE, {part_of(found, folder / PRIVATE) for group in groups.values() for _, found in group}
         )
@@ -161,6 +161,8 @@ def _changes(old: Manifest | None, new: Manifest) -> tuple[str, ...]:
     for name, info in new.fields.items():
         if name in old.fields and (was := old.fields[name].spec) != (spec := info.spec):
             changes.append(f"{name} was {was.dtype} {list(was.shape)}, it is {spec.dtype} {list(spec.shape)}")
+    for group in (old.added or {}).keys() - (new.added or {}).keys():
+        changes.append(f"the added fields {group!r} are gone, because shards changed: run tfprep add-fields again")
     return tuple(changes)
 
 

@@ -25,7 +25,7 @@ from tfprep.dataset.imported.schema import IndexedField
 from tfprep.dataset.imported.shards import Place, Shard, common_root, name_below
 from tfprep.dataset.index import joined_tables, label_type, schema, write_index
 from tfprep.dataset.locations import write_locations
-from tfprep.dataset.manifest import MANIFEST, FieldInfo, FileInfo, Imported, Manifest, SplitInfo, digest_of
+from tfprep.dataset.manifest import MANIFEST, FieldInfo, FileInfo, Imported, Manifest, SplitInfo, digest_of, kept_fields
 from tfprep.dataset.names import INDEX, LOCATIONS, PRIVATE, REJECTS, hidden_name
 from tfprep.errors import DatasetError
 from tfprep.fields import Array
@@ -65,7 +65,7 @@ class Content:
         return common_root([shard.path for group in self.groups.values() for shard, _ in group])
 
 
-def write_imported(folder: Path, content: Content) -> Manifest:
+def write_imported(folder: Path, content: Content, old: Manifest | None) -> Manifest:
     """Write the dataset into a folder, in place of an older one.
 
     Raises:
@@ -85,6 +85,7 @@ def write_imported(folder: Path, content: Content) -> Manifest:
     names = [[file.name, file.bytes] for info in manifest.splits.values() for file in info.files[0]]
     identity = json.dumps([files[LOCATIONS].sha256, names])
     manifest = replace(manifest, files=files, fingerprint=hashlib.sha256(identity.encode()).hexdigest())
+    manifest = replace(manifest, added=kept_fields(old, manifest))
     _publish(folder, manifest)
     return manifest
 

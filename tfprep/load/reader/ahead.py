@@ -249,13 +249,12 @@ def _end_of_part(rows: Rows, window: Numbers, most_rows: int, most_bytes: int) -
 
 def _ranges(source: BatchAssembler, rows: Rows, step: Numbers) -> list[ByteRange]:
     """Join what lies close together in one file, to ranges of about `REQUEST_BYTES` at most."""
-    row, start, stop = source.byte_ranges(rows)
+    row, file, frame, start, stop = source.byte_ranges(rows)
     if not len(row):
         return []
-    file = rows["file"][row]
     first, last = (file << _FILE_SHIFT) + start, (file << _FILE_SHIFT) + stop
     order = np.lexsort((row, first))
-    row, first, last = row[order], first[order], last[order]
+    row, frame, first, last = row[order], frame[order], first[order], last[order]
     ends = np.maximum.accumulate(last)
     breaks = np.concatenate([[True], first[1:] > ends[:-1] + GAP_BYTES])
     begins = np.maximum.accumulate(np.where(breaks, first, 0))
@@ -264,15 +263,14 @@ def _ranges(source: BatchAssembler, rows: Rows, step: Numbers) -> list[ByteRange
     at = np.flatnonzero(breaks)
     uses, last_steps = np.minimum.reduceat(row, at), np.maximum.reduceat(step[row], at)
     bounds = [*at.tolist(), len(row)]
-    offset, records = rows["offset"], rows["record"]
+    records = rows["record"]
     ranges = []
     for which in np.argsort(uses, kind="stable").tolist():
-        mine = row[bounds[which] : bounds[which + 1]]
-        begin, end = int(first[bounds[which]]), int(last[bounds[which] : bounds[which + 1]].max())
+        span = slice(bounds[which], bounds[which + 1])
+        begin, end = int(first[span.start]), int(last[span].max())
         number_of_file = begin >> _FILE_SHIFT
         base = number_of_file << _FILE_SHIFT
-        frames = tuple(dict.fromkeys(offset[mine].tolist()))
-        ranges.append(
-            ByteRange(number_of_file, begin - base, end - base, int(last_steps[which]), records[mine], frames)
-        )
+        frames = tuple(dict.fromkeys(frame[span].tolist()))
+        last_step = int(last_steps[which])
+        ranges.append(ByteRange(number_of_file, begin - base, end - base, last_step, records[row[span]], frames))
     return ranges

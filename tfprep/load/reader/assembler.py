@@ -18,7 +18,9 @@ from tfprep.load.order.schedule import BatchIndices, Numbers
 from tfprep.load.plan import LoaderPlan
 from tfprep.load.reader.batch import Batch, DecodedCache
 from tfprep.load.reader.files import Fetched
-from tfprep.load.reader.rows import COLUMNS, Reading, RecordReader, Rows, Stage, UnreadRow
+from tfprep.load.reader.joined import open_reader, row_columns
+from tfprep.load.reader.parts import FieldPart
+from tfprep.load.reader.rows import ByteSpans, Reading, Rows, Stage, UnreadRow, field_names
 from tfprep.load.reader.stages import with_stages
 from tfprep.load.reader.thread_state import ThreadState
 from tfprep.storage.local import FileIdentity
@@ -101,14 +103,14 @@ class BatchAssembler:
         epoch what comes next. `paths`: where the table's files lie now, if some are copies on a local disk; `damaged`: see
         `Files`."""
         self._plan, self._table, self._indexed, self._bad, self._cache = plan, plan.table, plan.indexed, bad, cache
-        paths = plan.table.files if paths is None else paths
-        self.reading = Reading(paths, identities, plan.parts, tuple(plan.options.geometry), cold)
-        self.reader = RecordReader(self.reading, damaged)
+        paths = plan.files if paths is None else paths
+        own, *added = plan.parts_in.values()
+        self.reading = Reading(paths, identities, own, tuple(plan.options.geometry), cold, added)
+        self.reader = open_reader(self.reading, damaged)
         self._stages = with_stages(self.reader, self.cached_arrays, plan.casts, plan.cuts)
         self._mixing = Mixing(plan.at_load, plan.schedule) if plan.at_load else None
-        spans = [f"{name}_{what}" for name in self.reader.fields for what in ("offset", "size")]
-        self._columns = (*COLUMNS, *spans)
-        self._places = ["offset", "size", "payload_crc", *({"label"} & set(plan.indexed.values())), *spans]
+        self._columns = row_columns(self.reader, len(plan.tables))
+        self._places = ["offset", "size", "payload_crc", *({"label"} & set(plan.indexed.values())), *_spans(own)]
         self._verified = np.full(plan.table.records, plan.options.verify == "never", np.uint8)
 
     @property
@@ -129,7 +131,7 @@ class BatchAssembler:
         remote: npt.NDArray[np.bool_] = self.reader.files.remote[files]
         return remote if self._cache is None else remote & ~self._cache.holds(records)
 
-    def byte_ranges(self, rows: Rows) -> tuple[Numbers, Numbers, Numbers]:
+    def byte_ranges(self, rows: Rows) -> ByteSpans:
         """Return the bytes that reading these rows takes (see `RecordReader.byte_ranges`)."""
         return self.reader.byte_ranges(rows)
 
@@ -176,13 +178,24 @@ class BatchAssembler:
         verify = 1 if self._plan.options.verify == "always" else 1 - self._verified[records]
         columns = {
             "row": numbers, "position": indices.position, "record": records, "file": self._table.file_of(records),
-            "verify": verify, "slot": -1, **self._table.locate(records, self._places),
+            "verify": verify, "slot": -1, **self._table.locate(records, self._places), **self._located_added(records),
         }  # fmt: skip
         table = np.zeros((len(self._columns), len(records)), np.int64)
         for number, name in enumerate(self._columns):
             if name in columns:
                 table[number] = columns[name]
         return Rows(table)
+
+    def _located_added(self, records: Numbers) -> dict[str, Numbers]:
+        """Return the columns of the places beyond the first, where added fields lie."""
+        columns: dict[str, Numbers] = {}
+        parts, tables = list(self._plan.parts_in.values()), list(self._plan.tables.values())
+        for number in range(1, len(tables)):
+            spans = _spans(parts[number])
+            found = tables[number].locate(records, ["offset", "size", "payload_crc", *spans])
+            found["file"] = tables[number].file_of(records) + sum(len(table.files) for table in tables[:number])
+            columns |= {name if name in spans else f"{name} {number}": values for name, values in found.items()}
+        return columns
 
     def _prepared(self, batch: Batch, start: int, stop: int) -> Rows:
         """Return what is to be read for the rows [start, stop), and fill what is known of them: by the index, and cached text."""
@@ -294,3 +307,8 @@ class BatchAssembler:
             record=self._table.number_in_file(record),
             offset=int(place["offset"][0]),
         )
+
+
+def _spans(parts: Sequence[FieldPart]) -> list[str]:
+    """Return the names of the columns that say where the bytes of fields lie."""
+    return [f"{name}_{what}" for name in field_names(parts) for what in ("offset", "size")]

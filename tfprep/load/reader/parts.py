@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from tfprep.codecs import Codec, Columns, Encoded, InPlace, Jpeg, Png, Raw, Scalar, Text, Texts
+from tfprep.codecs import Codec, Columns, Encoded, InPlace, Jpeg, Png, Raw, Scalar, Text, Texts, TopK
 from tfprep.errors import SampleError
 from tfprep.fields import Array, FieldSpec
 from tfprep.load.outputs import PADDING, Output, channels_of, row_bytes
@@ -97,7 +97,7 @@ class FieldPart:
     @cached_property
     def fixed(self) -> bool:
         """Return whether it is a raster, or other array in a codec of rasters, of one size in all records."""
-        return isinstance(self.codec, Jpeg | Png | Raw | Encoded) and None not in self.spec.shape
+        return isinstance(self.codec, Jpeg | Png | Raw | Encoded | TopK) and None not in self.spec.shape
 
     @cached_property
     def direct(self) -> bool:

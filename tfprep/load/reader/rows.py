@@ -7,7 +7,7 @@ by `tfprep.load.reader.assembler`, in the process that trains.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, cast
 
@@ -19,7 +19,7 @@ from tfprep.codecs import InPlace
 from tfprep.errors import RecordError, SampleError
 from tfprep.fields import RASTER_KINDS, Array, Kind, raster_size
 from tfprep.load.order.schedule import Numbers
-from tfprep.load.outputs import transform_of
+from tfprep.load.outputs import Output, transform_of
 from tfprep.load.reader.files import Files, Record, mapped_bytes, read_at, read_fields
 from tfprep.load.reader.parts import FieldPart
 from tfprep.load.reader.thread_state import ThreadState
@@ -114,6 +114,7 @@ class Reading:
     """The files, what is read of them, and the geometry on the way in.
 
     `identities`: see `Files`. `announce`: the page cache cannot hold all files, so the system is told which bytes come next.
+    `added`: the parts that are read in each further place.
     """
 
     paths: Sequence[Any]
@@ -121,6 +122,22 @@ class Reading:
     parts: Sequence[FieldPart]
     geometry: Sequence[GeometryOp] = ()
     announce: bool = False
+    added: Sequence[Sequence[FieldPart]] = ()
+
+    @property
+    def outputs(self) -> list[Output]:
+        """The outputs that are filled, once for each part."""
+        return [part.output for parts in (self.parts, *self.added) for part in parts]
+
+
+class ByteSpans(NamedTuple):
+    """Bytes of records: for each span the row's number, the file, where its frame begins there, and the span [start, stop)."""
+
+    row: Numbers
+    file: Numbers
+    frame: Numbers
+    start: Numbers
+    stop: Numbers
 
 
 class RecordReader:
@@ -133,11 +150,11 @@ class RecordReader:
     disk that fails, ends the process. Records whose checksums are compared are always read.
     """
 
-    def __init__(self, reading: Reading, damaged: Callable[[int], None] | None = None, *, mapped: bool = False) -> None:
-        """`damaged`: see `Files`. `mapped`: this process may die of a file that is cut short."""
+    def __init__(self, reading: Reading, files: Files, *, mapped: bool = False) -> None:
+        """`mapped`: this process may die of a file that is cut short."""
         self._mapped = mapped and not reading.announce
         self.parts, self.geometry, self._announce = reading.parts, reading.geometry, reading.announce
-        self.files = Files(reading.paths, reading.identities, damaged=damaged)
+        self.files = files
         self.fields = field_names(reading.parts)
         self._numbers = {name: number for number, name in enumerate(self.fields)}
         self._whole = any(part.whole_example for part in reading.parts)
@@ -148,8 +165,8 @@ class RecordReader:
         """Return whether rows are read field by field: from local files, each field by itself."""
         return not (self.geometry or self._whole or self.files.remote.any())
 
-    def byte_ranges(self, rows: Rows) -> tuple[Numbers, Numbers, Numbers]:
-        """Return the bytes that reading these rows takes: for each range the row's number, its start and its stop in the file."""
+    def byte_ranges(self, rows: Rows) -> ByteSpans:
+        """Return the bytes that reading these rows takes."""
         every = (rows["verify"] != 0) | self._whole
         whole, some = np.flatnonzero(every), np.flatnonzero(~every)
         numbers, starts = [whole], [rows["offset"][whole]]
@@ -159,7 +176,8 @@ class RecordReader:
             numbers.append(some)
             starts.append(offsets[some])
             stops.append(offsets[some] + sizes[some])
-        return np.concatenate(numbers), np.concatenate(starts), np.concatenate(stops)
+        row = np.concatenate(numbers)
+        return ByteSpans(row, rows["file"][row], rows["offset"][row], np.concatenate(starts), np.concatenate(stops))
 
     def close(self) -> None:
         """Close the files."""

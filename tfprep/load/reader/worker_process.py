@@ -20,8 +20,9 @@ import numpy as np
 from tfprep.child_process import NO_ITEM, Mark, Work, sendable_error
 from tfprep.load.outputs import Output, fixed_shape, require_bfloat16
 from tfprep.load.reader.buffers import MappedMemory
+from tfprep.load.reader.joined import open_reader, row_columns
 from tfprep.load.reader.parts import Cast
-from tfprep.load.reader.rows import COLUMNS, Reading, RecordReader, Rows, UnreadRow
+from tfprep.load.reader.rows import Reading, Rows, UnreadRow
 from tfprep.load.reader.stages import Cuts, with_stages
 from tfprep.load.reader.thread_state import ThreadState
 
@@ -70,15 +71,15 @@ def open_worker(setup: Setup) -> Work:
     if hasattr(os, "SCHED_BATCH"):
         # A thread that has read or waited does not take the processor from the thread that trains (sched(7)).
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
-    if "bfloat16" in {output.dtype for output in (*setup.outputs, *(part.output for part in setup.reading.parts))}:
+    if "bfloat16" in {output.dtype for output in (*setup.outputs, *setup.reading.outputs)}:
         require_bfloat16()
     memory = MappedMemory(setup.memory)
     cache = None if setup.cache is None else {name: memory.array(*place) for name, place in setup.cache.items()}
-    reader = RecordReader(setup.reading, mapped=True)
+    reader = open_reader(setup.reading, mapped=True)
     stages = with_stages(reader, cache, setup.casts, setup.cuts)
     if "tensorflow" in sys.modules:
         raise ImportError("a codec or an op of this dataset imports TensorFlow, which worker processes do without")
-    first, columns = 1 + len(setup.outputs), len(COLUMNS) + 2 * len(reader.fields)
+    first, columns = 1 + len(setup.outputs), len(row_columns(reader, 1 + len(setup.reading.added)))
     began, receiving = time.monotonic(), threading.Lock()
     connections: dict[int, Connection] = {}
     waiting = select.poll()

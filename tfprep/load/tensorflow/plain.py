@@ -8,7 +8,7 @@ It can be serialised, so that it runs in the tf.data service, and it reads whate
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -48,11 +48,14 @@ def plain_dataset(data: Dataset, split: str, options: LoaderOptions, shuffle_buf
     variants = Variants(("random" if options.training else 0) if options.variants is None else options.variants)
     used = variants.used(info.variants)
     data.check_files(split, used)
-    outputs = resolve(data.fields, options.fields, options.inputs, options.targets, options.sample_weight)
-    records = _records(data, info, used, options, each_once=variants.choice != "all")
+    outputs = resolve(data.fields_of(split), options.fields, options.inputs, options.targets, options.sample_weight)
+    places = _places(data, split, used, outputs)
+    for place in places[1:]:
+        place.check_files(split, used)
+    records = _records(places, split, used, options, each_once=variants.choice != "all")
     if options.training and (buffer := _buffer(info, shuffle_buffer, options)) > 1:
         records = records.shuffle(buffer, seed=options.seed, reshuffle_each_iteration=True)
-    samples = records.map(_parser(data, outputs), num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+    samples = records.map(_parser(data, places, outputs), num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
     join = samples.ragged_batch if outputs.ragged else samples.batch
     full = info.samples >= options.batch_size and bool(options.training)
     drop = full if options.remainder is None else options.remainder == "drop"
@@ -68,12 +71,35 @@ def _buffer(info: SplitInfo, shuffle_buffer: ShuffleBuffer, options: LoaderOptio
     return int(min(info.samples * info.variants, max(fits, options.batch_size)))
 
 
+def _places(data: Dataset, split: str, used: tuple[int, ...], outputs: Outputs) -> list[Dataset]:
+    """The dataset, and those of the added fields that are delivered."""
+    added = data.manifest.added or {}
+    groups = [group for group in added if any(data.group_of(name) == group for name in outputs.fields)]
+    for group in groups:
+        if max(used) >= added[group].variants[split]:
+            raise LoaderError(
+                f"the added fields {group!r} are of {added[group].variants[split]} variants of {split!r}: choose variants=0 or "
+                "`fields`, or run tfprep add-fields for all variants"
+            )
+    return [data, *(data.added(group) for group in groups)]
+
+
 def _records(
-    data: Dataset, info: SplitInfo, used: tuple[int, ...], options: LoaderOptions, *, each_once: bool
+    places: Sequence[Dataset], split: str, used: tuple[int, ...], options: LoaderOptions, *, each_once: bool
 ) -> tf.data.Dataset:
-    """The records of the shards: of `used` variants all, or with `each_once` in each iteration one of each shard, drawn anew."""
-    check = _check_of_build(data, info.shards * (1 if each_once else len(used)))
-    paths = tf.constant([[str(data.shard_path(file)) for file in info.files[variant]] for variant in used])
+    """The records of the shards, a tuple with that of each place: of `used` variants all, or with `each_once` in each iteration
+    one of each shard, drawn anew."""
+    info = places[0].split(split)
+    check = _check_of_build(places[0], info.shards * (1 if each_once else len(used)))
+    paths = tf.constant(
+        [
+            [
+                [str(data.shard_path(data.file(split, variant, shard))) for data in places]
+                for shard in range(info.shards)
+            ]
+            for variant in used
+        ]
+    )
     shards = tf.data.Dataset.range(info.shards)
     if options.training:
         shards = shards.shuffle(max(info.shards, 1), seed=options.seed, reshuffle_each_iteration=True)
@@ -83,9 +109,11 @@ def _records(
     else:
         files = shards.flat_map(lambda shard: tf.data.Dataset.from_tensor_slices(paths[:, shard]))
 
-    def read(path: Any) -> tf.data.Dataset:
-        after = tf.data.Dataset.from_tensors(path).map(check).filter(lambda path: False)
-        return tf.data.TFRecordDataset(check(path)).concatenate(after)
+    def read(files: Any) -> tf.data.Dataset:
+        first, *others = tf.unstack(files, len(places))
+        after = tf.data.Dataset.from_tensors((first, *others)).map(lambda first, *others: (check(first), *others))
+        records = tf.data.Dataset.zip(tuple(map(tf.data.TFRecordDataset, (check(first), *others))))
+        return records.concatenate(after.filter(lambda *files: False))
 
     return files.interleave(
         read,
@@ -122,23 +150,27 @@ def _check_of_build(data: Dataset, shards: int) -> Callable[[Any], Any]:
     return check
 
 
-def _parser(data: Dataset, outputs: Outputs) -> Any:
-    """A function from an Example's bytes to an element."""
-    names = {name: data.feature(name) for name in outputs.fields}
+def _parser(data: Dataset, places: Sequence[Dataset], outputs: Outputs) -> Any:
+    """A function from the bytes of an Example in each place to an element."""
     for name in outputs.fields:
         if name not in data.fields and name in EXTRA:
             raise LoaderError(f"{name!r} is in the index, which tf_dataset() does not read; use loader()")
         if data.manifest.imported is not None and isinstance(data.codecs[name], Raw):
             raise LoaderError(f"{name!r} holds bytes whose shape is declared by hand; use loader()")
-    features = {
-        feature: kind
-        for name in outputs.fields
-        for feature, kind in data.codecs[name].tf_features(names[name], data.fields[name]).items()
-    }
 
-    def parse(record: Any) -> Any:
-        parsed = tf.io.parse_single_example(record, features)
-        values = {name: data.codecs[name].tf_decode(parsed, names[name], data.fields[name]) for name in outputs.fields}
+    def parsed(record: Any, place: Dataset) -> dict[str, Any]:
+        names = {name: place.feature(name) for name in outputs.fields if name in place.manifest.fields}
+        codecs, specs = place.codecs, place.fields
+        features = {
+            f: kind for name, own in names.items() for f, kind in codecs[name].tf_features(own, specs[name]).items()
+        }
+        values = tf.io.parse_single_example(record, features) if features else {}
+        return {name: codecs[name].tf_decode(values, own, specs[name]) for name, own in names.items()}
+
+    def parse(*records: Any) -> Any:
+        values: dict[str, Any] = {}
+        for record, place in zip(records, places, strict=True):
+            values |= parsed(record, place)
         return outputs.pack({output.name: _joined(output, values, data) for output in outputs.outputs})
 
     return parse

@@ -1,0 +1,372 @@
+"""Fields that a model computes: aligned, delivered everywhere, continued, stale when they are, and gone when removed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tfprep
+from tests.conftest import Made
+from tests.model_fields.conftest import Site
+from tests.storage.server import S3
+from tfprep import ModelFields, codecs
+from tfprep.dataset import index_tfrecords
+from tfprep.dataset.manifest import seal
+from tfprep.dataset.verify import verify
+from tfprep.errors import BuildError, DatasetError, DatasetReplacedError, LoaderError, RecipeError, RecordError
+from tfprep.model_fields import add_fields, explain_fields, remove_fields
+
+
+def expected(site: Site, split: str, variant: int, weight: float = 2.0) -> np.ndarray:
+    """The scores by the formula, of the pixels that Pillow reads from the PNG of each record (lossless)."""
+    samples = tfprep.open(site.out).samples(split, variant, fields=["image"])
+    return np.stack([np.asarray(one["image"], np.float64).mean((0, 1)) * weight for one in samples])
+
+
+def scores(site: Site, split: str = "train", variant: int = 0) -> np.ndarray:
+    return np.stack([one["score"] for one in tfprep.open(site.out).samples(split, variant, fields=["score"])])
+
+
+def test_every_reader_delivers_them_beside_the_record_that_they_are_of(site: Site) -> None:
+    before = site.main_files()
+    summary = add_fields(site.out, site.fields)
+    assert site.main_files() == before
+    assert (summary.fields, summary.shards, summary.kept, summary.published) == (("score",), 7, 0, True)
+    data = tfprep.open(site.out)
+    assert not list(verify(site.out))
+    assert data.fields["score"].shape == (3,)
+    assert data.fields["score"].dtype == "float32"
+    for split, variant in (("train", 0), ("train", 1), ("val", 0)):
+        wanted = expected(site, split, variant)
+        np.testing.assert_allclose(scores(site, split, variant), wanted, rtol=1e-5)
+        access = data.random_access(split, variant=variant)
+        np.testing.assert_allclose([one["score"] for one in access], wanted, rtol=1e-5)
+    options: list[dict[str, Any]] = [
+        {"workers": "threads"},
+        {"workers": "processes"},
+        {"cache": "decoded"},
+        {"cache": False, "verify": "always"},
+        {"fields": ["score", "key"]},
+        {"geometry": [tfprep.augment.Resize(8, 8)]},
+    ]
+    for chosen in options:
+        loader = data.numpy_loader("train", 5, variants=1, training=False, remainder="keep", **chosen)
+        for _ in range(2):
+            found = np.concatenate([batch["score"] for batch in loader])
+            np.testing.assert_allclose(found, expected(site, "train", 1), rtol=1e-5)
+        loader.close()
+
+
+def test_a_training_order_keeps_scores_with_their_images(site: Site) -> None:
+    add_fields(site.out, site.fields)
+    loader = tfprep.open(site.out).numpy_loader("train", 6, seed=1, workers="threads")
+    for _ in range(3):
+        for batch in loader:
+            wanted = batch["image"].astype(np.float64).mean((1, 2)) * 2
+            np.testing.assert_allclose(batch["score"], wanted, rtol=1e-5)
+
+
+def test_tensorflow_reads_them_in_its_own_ways(site: Site) -> None:
+    import tensorflow as tf
+    import tensorflow_datasets as tfds
+
+    add_fields(site.out, site.fields)
+    data = tfprep.open(site.out)
+    for element in data.tf_dataset("train", 4, variants=0, training=True):
+        wanted = tf.reduce_mean(tf.cast(element["image"], tf.float32), (1, 2)) * 2
+        np.testing.assert_allclose(element["score"], wanted, rtol=1e-5)
+    for batch in data.loader("train", 6, seed=1).take(3):
+        wanted = tf.reduce_mean(tf.cast(batch["image"], tf.float32), (1, 2)) * 2
+        np.testing.assert_allclose(batch["score"], wanted, rtol=1e-5)
+    folder = data.added("score").path
+    builder = tfds.builder_from_directory(folder)
+    found = np.stack([one["score"] for one in tfds.as_numpy(builder.as_dataset("train_v1"))])
+    order = np.lexsort(found.T)
+    wanted = expected(site, "train", 1)
+    np.testing.assert_allclose(found[order], wanted[np.lexsort(wanted.T)], rtol=1e-5)
+    files = sorted(str(path) for path in folder.glob("tiny-train_v1.tfrecord-?????-of-00003"))
+    features = {"key": tf.io.FixedLenFeature([], tf.string), "score": tf.io.FixedLenFeature([], tf.string)}
+    parsed = [tf.io.parse_single_example(record, features) for record in tf.data.TFRecordDataset(files)]
+    np.testing.assert_allclose([tf.io.decode_raw(one["score"], tf.float32) for one in parsed], wanted, rtol=1e-5)
+    keys = tfprep.open(site.out).index("train", 1, ["key"]).column("key").to_pylist()
+    assert [one["key"].numpy().decode() for one in parsed] == keys
+
+
+def test_the_model_is_called_once_for_each_batch_of_a_shard(site: Site) -> None:
+    summary = add_fields(site.out, site.fields)
+    data = tfprep.open(site.out)
+    batches = [math.ceil(file.records / 4) for info in data.splits.values() for files in info.files for file in files]
+    assert len(site.calls) == summary.calls == sum(batches)
+    assert sum(site.calls) == summary.samples == sum(info.samples * info.variants for info in data.splits.values())
+    assert add_fields(site.out, site.fields).calls == 0
+    assert len(site.calls) == sum(batches)
+
+
+def test_padded_batches_have_one_size_and_the_same_values(site: Site) -> None:
+    site.define(options="pad_batches=True,")
+    add_fields(site.out, site.fields)
+    assert set(site.calls) == {4}
+    np.testing.assert_allclose(scores(site, "train", 1), expected(site, "train", 1), rtol=1e-5)
+
+
+def test_a_killed_run_continues_to_the_bytes_of_an_undisturbed_one(site: Site, tmp_path: Path) -> None:
+    add_fields(site.out, site.fields)
+    undisturbed, manifest = site.added_files(), (site.out / "tfprep.json").read_bytes()
+    remove_fields(site.out, "score")
+    assert not site.added_files()
+    assert "added" not in json.loads((site.out / "tfprep.json").read_bytes())
+    command = [sys.executable, "-m", "tfprep", "add-fields", str(site.out), str(site.fields), "--quiet"]
+    for wanted in range(2, 16, 2):
+        before = len(site.calls)
+        process = subprocess.Popen(command)
+        while process.poll() is None and len(site.calls) < before + wanted:
+            time.sleep(0.002)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    add_fields(site.out, site.fields)
+    assert site.added_files() == undisturbed
+    assert (site.out / "tfprep.json").read_bytes() == manifest
+
+
+def test_parts_in_any_order_and_devices_give_the_same_bytes(site: Site) -> None:
+    add_fields(site.out, site.fields)
+    undisturbed = site.added_files()
+    remove_fields(site.out, "score")
+    for part in (2, 0, 1):
+        assert not add_fields(site.out, site.fields, part=(part, 3)).published
+        assert "score" not in tfprep.open(site.out).fields
+    assert add_fields(site.out, site.fields).shards == 0
+    assert site.added_files() == undisturbed
+    remove_fields(site.out, "score")
+    (site.root / "calls.txt").unlink()
+    summary = add_fields(site.out, site.fields, devices=2)
+    assert site.added_files() == undisturbed
+    processes = {line.split()[0] for line in (site.root / "calls.txt").read_text().splitlines()}
+    assert len(processes) == 2
+    assert str(os.getpid()) not in processes
+    assert summary.calls == len(site.calls)
+
+
+def test_another_model_needs_replace_and_readers_of_the_old_one_notice(site: Site) -> None:
+    add_fields(site.out, site.fields)
+    opened = tfprep.open(site.out)
+    site.define(weight="3.0")
+    assert set(explain_fields(site.out, site.fields).values()) == {"of another model, or of other options"}
+    with pytest.raises(BuildError, match="allow them to be replaced"):
+        add_fields(site.out, site.fields)
+    np.testing.assert_allclose(scores(site), expected(site, "train", 0, 2.0), rtol=1e-5)
+    add_fields(site.out, site.fields, replace=True)
+    np.testing.assert_allclose(scores(site), expected(site, "train", 0, 3.0), rtol=1e-5)
+    with pytest.raises(DatasetReplacedError, match="computed anew or removed"):
+        list(opened.samples("train", fields=["score"]))
+    assert len({name.split("/")[0] for name in site.added_files()}) == 1
+
+
+def test_a_changed_photo_makes_its_shard_stale_and_no_other(site: Site) -> None:
+    add_fields(site.out, site.fields)
+    key = tfprep.open(site.out).index("train", 0, ["key"]).column("key")[0].as_py()
+    site.photo(f"{key}.png" if (site.data / f"{key}.png").exists() else key, 999)
+    (warning,) = [text for text in site.build() if "score" in text]
+    assert "published without them" in warning
+    assert "add-fields" in warning
+    assert "score" not in tfprep.open(site.out).fields
+    reasons = [reason for reason in explain_fields(site.out, site.fields).values() if reason]
+    assert reasons == ["the main shard was built again"] * 2
+    calls = len(site.calls)
+    summary = add_fields(site.out, site.fields)
+    assert (summary.shards, summary.kept) == (2, 5)
+    assert len(site.calls) == calls + summary.calls
+    np.testing.assert_allclose(scores(site), expected(site, "train", 0), rtol=1e-5)
+    assert not list(verify(site.out))
+    assert site.build() == []
+    assert "score" in tfprep.open(site.out).fields
+
+
+FAULTS = {
+    "raises": ("raise ValueError('no memory left')", "", "the model failed on .* samples of train.*no memory left"),
+    "nan": ("batch['image'] = batch['image'] * np.float32('nan')", "", "NaN or infinity in 'score' for .*such as"),
+    "names": ("return {'other': np.zeros(len(batch['image']))}", "", "returned 'other'; store names 'score'"),
+    "length": ("return {'score': np.zeros((1, 3))}", "", r"shape \[1, 3\] for a batch of 4"),
+    "types": (
+        "return {'score': np.zeros((len(batch['image']), *[1] * ((HERE / 'calls.txt').read_text().count(' ') % 2)))}",
+        "",
+        "of samples before it",
+    ),
+    "field": ("", "name='other', kinds={},", "has a field 'label' already"),
+    "input": ("", "", "has no field 'photo'"),
+}
+
+
+@pytest.mark.parametrize("case", FAULTS)
+def test_a_fault_of_the_model_is_named_and_publishes_nothing(site: Site, case: str) -> None:
+    body, options, message = FAULTS[case]
+    site.define(body, options)
+    if case == "field":
+        site.fields.write_text(site.fields.read_text().replace('"score"', '"label"'))
+    if case == "input":
+        site.fields.write_text(site.fields.read_text().replace('inputs=["image"]', 'inputs=["photo"]'))
+    before = (site.out / "tfprep.json").read_bytes()
+    with pytest.raises((BuildError, RecipeError), match=message):
+        add_fields(site.out, site.fields)
+    assert (site.out / "tfprep.json").read_bytes() == before
+    assert not any(name.endswith(".json") for name in site.added_files())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"inputs": "image"}, "inputs is a list"),
+        ({"store": {}}, "store names a codec"),
+        ({"store": {"a b": codecs.Raw()}}, "name of a field"),
+        ({"store": {"score": codecs.Png()}}, "Png holds"),
+        ({"batch_size": 0}, "batch_size is a whole number"),
+        ({"variants": 0}, "variants is .all. or a whole number"),
+        ({"kinds": {"score": "boxes"}}, "kinds: that of 'score'"),
+        ({"kinds": {"other": "map"}}, "kinds names 'other'"),
+        ({"not_finite": "drop"}, "not_finite is"),
+        ({"model": 3}, "model is a function"),
+    ],
+)
+def test_wrong_options_are_refused(options: dict[str, Any], message: str) -> None:
+    good: dict[str, Any] = {"model": lambda: None, "inputs": ["image"], "store": {"score": codecs.Raw()}}
+    with pytest.raises(RecipeError, match=message):
+        ModelFields(**{**good, **options})
+
+
+def test_some_splits_and_variants_have_them_and_others_say_so(site: Site) -> None:
+    site.define(options="splits=['train'], variants=1,")
+    add_fields(site.out, site.fields)
+    data = tfprep.open(site.out)
+    assert "score" not in next(iter(data.numpy_loader("val", 4)))
+    assert not list(verify(site.out))
+    with pytest.raises(LoaderError, match="score"):
+        data.numpy_loader("val", 4, fields=["score"])
+    with pytest.raises(LoaderError, match="are of 1 variants of 'train'"):
+        data.numpy_loader("train", 4)
+    with pytest.raises(DatasetError, match="not computed for variant 1"):
+        list(data.samples("train", 1, fields=["score"]))
+    assert "score" in next(iter(data.numpy_loader("train", 4, variants=0)))
+    assert "score" in next(iter(data.samples("train", 0)))
+    assert "score" not in next(iter(data.samples("train", 1)))
+
+
+def test_damage_of_added_fields_is_found_and_named(site: Site) -> None:
+    add_fields(site.out, site.fields)
+    data = tfprep.open(site.out)
+    path = next(data.added("score").path.glob("tiny-train.tfrecord-00001-of-00003"))
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    assert any(fault.file.endswith(path.name) for fault in verify(site.out))
+    with pytest.raises(RecordError, match=path.name):
+        list(data.numpy_loader("train", 4, training=False, workers="threads"))
+    loader = data.numpy_loader("train", 4, training=False, on_bad="skip", workers="threads")
+    assert sum(len(batch["score"]) for batch in loader) == data.split("train").samples - 1
+    assert path.name in loader.report()["bad_records"][0]["reason"]
+
+
+def test_records_of_another_place_are_found_by_verify(site: Site) -> None:
+    """The tables are replaced as a whole, with all checksums in order: only the digests of the main records tell."""
+    add_fields(site.out, site.fields)
+    first = tfprep.open(site.out).added("score").path
+    manifest = json.loads((site.out / "tfprep.json").read_bytes())
+    assert manifest["added"]["score"]["folder"] == first.name
+    Made(first).change_index(0, source_digest=b"\1" * 16)
+    made = Made(site.out)
+    document = json.loads((site.out / "tfprep.json").read_bytes())
+    del document["sha256"]
+    document["added"]["score"]["sha256"] = hashlib.sha256((first / "tfprep.json").read_bytes()).hexdigest()
+    (made.path / "tfprep.json").write_text(seal(document))
+    assert any("was computed from another record" in fault.reason for fault in verify(site.out))
+
+
+def test_a_loader_that_runs_while_fields_are_added_or_removed_is_not_disturbed(site: Site) -> None:
+    loader = tfprep.open(site.out).numpy_loader("train", 2, training=False, workers="threads", cache=False)
+    batches = iter(loader)
+    next(batches)
+    add_fields(site.out, site.fields)
+    assert len(list(batches)) == loader.steps_per_epoch - 1
+    loader = tfprep.open(site.out).numpy_loader("train", 2, training=False, workers="threads", cache=False)
+    remove_fields(site.out, "score")
+    with pytest.raises((DatasetReplacedError, DatasetError)):
+        list(loader)
+
+
+def test_two_groups_stand_side_by_side_and_one_may_use_the_other(site: Site) -> None:
+    add_fields(site.out, site.fields)
+    changes = {
+        'inputs=["image"]': 'inputs=["score"]', '"score": codecs': '"double": codecs', '"score": batch': '"double": batch',
+        'batch["image"].astype(np.float32).mean(axis=(1, 2)) * weight': 'batch["score"] * 2', "batch['image']": "batch['score']",
+    }  # fmt: skip
+    text = site.fields.read_text()
+    for old, new in changes.items():
+        text = text.replace(old, new)
+    (site.root / "more.py").write_text(text)
+    add_fields(site.out, site.root / "more.py")
+    batch = next(iter(tfprep.open(site.out).numpy_loader("train", 8, seed=3, workers="threads")))
+    np.testing.assert_allclose(batch["double"], batch["score"] * 2)
+    np.testing.assert_allclose(batch["score"], batch["image"].astype(np.float64).mean((1, 2)) * 2, rtol=1e-5)
+    remove_fields(site.out, "score")
+    assert list(tfprep.open(site.out).fields) == ["image", "label", "double"]
+    assert not list(verify(site.out))
+
+
+def test_imported_tfrecords_get_fields_beside_their_index(site: Site, tmp_path: Path) -> None:
+    shards = tmp_path / "shards"
+    shards.mkdir()
+    for path in site.out.glob("tiny-train.tfrecord-*-of-00003"):
+        (shards / path.name).write_bytes(path.read_bytes())
+    features = shards / "features.json"
+    features.write_text((site.out / "features.json").read_text())
+    index_tfrecords(f"{shards}/tiny-train.tfrecord-*", "train")
+    before = {path.name: path.read_bytes() for path in shards.iterdir() if path.is_file()}
+    add_fields(shards, site.fields)
+    assert {path.name: path.read_bytes() for path in shards.iterdir() if path.is_file()} == before
+    data = tfprep.open(shards)
+    for batch in data.numpy_loader("train", 6, seed=1, workers="threads"):
+        wanted = batch["image"].astype(np.float64).mean((1, 2)) * 2
+        np.testing.assert_allclose(batch["score"], wanted, rtol=1e-5)
+    assert not list(verify(shards))
+    index_tfrecords(f"{shards}/tiny-train.tfrecord-*", "train")
+    assert "score" in tfprep.open(shards).fields
+
+
+def test_a_dataset_at_a_store_gets_them_there(site: Site, s3: S3) -> None:
+    url = s3.copy(site.out)
+    add_fields(url, site.fields)
+    for batch in tfprep.open(url).numpy_loader("train", 6, seed=1):
+        np.testing.assert_allclose(batch["score"], batch["image"].astype(np.float64).mean((1, 2)) * 2, rtol=1e-5)
+    assert add_fields(url, site.fields).shards == 0
+    assert not list(verify(url))
+    site.define(weight="3.0")
+    add_fields(url, site.fields, replace=True)
+    batch = next(iter(tfprep.open(url).numpy_loader("train", 6, seed=1)))
+    np.testing.assert_allclose(batch["score"], batch["image"].astype(np.float64).mean((1, 2)) * 3, rtol=1e-5)
+    remove_fields(url, "score")
+    assert "score" not in tfprep.open(url).fields
+
+
+def test_the_command_reports_and_explains(site: Site) -> None:
+    def run(*arguments: str) -> str:
+        command = [sys.executable, "-m", "tfprep", *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+    assert "7 shards of 7 to compute" in run("add-fields", str(site.out), str(site.fields), "--explain")
+    summary = json.loads(run("add-fields", str(site.out), str(site.fields), "--json"))
+    assert summary["fields"] == ["score"]
+    assert summary["published"]
+    assert 0 < summary["model_s"] < summary["seconds"]
+    assert "train x 2, val x 1 (by score)" in run("info", str(site.out))
+    assert "0 shards of 7 to compute" in run("add-fields", str(site.out), str(site.fields), "--explain")
+    assert "removed score" in run("remove-fields", str(site.out), "score")

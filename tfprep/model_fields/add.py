@@ -1,0 +1,312 @@
+"""`add_fields` and `remove_fields`: from the plan to the published fields."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import shutil
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tfprep.builder.at_store import store_locked
+from tfprep.builder.layout import Layout, locked, scratch_folder
+from tfprep.builder.options import Part
+from tfprep.child_process import Processes, TaskCrashed, TaskDone, TaskProgress, worker_environment
+from tfprep.dataset.manifest import MANIFEST
+from tfprep.errors import BuildError, DatasetError, RecipeError
+from tfprep.load import Data
+from tfprep.load import open as open_data
+from tfprep.model_fields.compute import Computer, FieldsJob, Timing
+from tfprep.model_fields.plan import FieldsPlan, FieldsReceipt, FieldsTask, receipts_of
+from tfprep.model_fields.publish import publish_fields, unpublish_fields
+from tfprep.recipe.model_fields import ModelFields, load_fields
+from tfprep.storage.store import open_store
+from tfprep.storage.urls import PathOrUrl, is_remote
+
+OnProgress = Callable[[int, int], None]
+"""Called with the samples that are computed and those that were due; each variant of a sample counts."""
+ENTRY = "tfprep.model_fields.compute:open_work"
+
+
+@dataclass(frozen=True)
+class FieldsSummary:
+    """The result of `add_fields`.
+
+    Attributes:
+        path: The dataset.
+        fields: The names of the fields.
+        samples, shards: What was computed now; each variant of a sample counts.
+        kept: Shards that were up to date.
+        calls: How often the model was called.
+        model_s, seconds: Seconds that the model took, in all processes together, and those of the whole run.
+        published: Whether the dataset has the fields now; False for a part.
+    """
+
+    path: Path
+    fields: tuple[str, ...]
+    samples: int
+    shards: int
+    kept: int
+    calls: int
+    model_s: float
+    seconds: float
+    published: bool
+
+
+def add_fields(
+    dataset: PathOrUrl,
+    fields: ModelFields | str | os.PathLike[str],
+    *,
+    devices: int | Sequence[str | int] | None = None,
+    part: tuple[int, int] | None = None,
+    replace: bool = False,
+    on_progress: OnProgress | None = None,
+) -> FieldsSummary:
+    """Compute fields of a dataset with a model, and store them beside it. Its own shards do not change.
+
+    What an earlier run computed, finished or killed, is kept where the model, its files and the main shard are the same.
+
+    Args:
+        dataset: The folder or URL of a dataset that was built or indexed.
+        fields: What to compute, or the path of the Python file that defines it as `FIELDS`.
+        devices: None computes in this process. A number starts as many processes, of which each sees one GPU
+            (`CUDA_VISIBLE_DEVICES`); a list names the devices. They take shards in turn.
+        part: (number, parts): compute only every `parts`-th shard, from that number on, and publish nothing. Parts may run at the
+            same time on machines that share the folder. A run without `part` then publishes.
+        replace: Allow fields of the same name to be replaced by those of another model.
+        on_progress: Called several times a second with the samples that are done, and all that were due.
+
+    Returns:
+        What was computed.
+
+    Raises:
+        RecipeError: `fields` does not fit the dataset, or is no plain description of a model.
+        BuildError: The model failed, or returned what cannot be stored; or the dataset is being built by another process.
+        DatasetError: There is no such dataset, or a record of it is damaged.
+    """
+    began = time.monotonic()
+    plan, source = _plan(dataset, fields)
+    _check_replace(plan, replace)
+    chosen = Part(*part) if part else None
+    with _held(plan, shared=chosen is not None) as (scratch, version):
+        tasks = plan.tasks[chosen.number :: chosen.parts] if chosen else plan.tasks
+        receipts = {task: plan.receipt(task) for task in tasks}
+        due = [task for task in tasks if plan.why(task, receipts[task])]
+        timing = _computed(plan, source, due, devices, scratch, on_progress) if due else Timing()
+        if chosen is None:
+            publish_fields(plan, {task: _there(plan, task) for task in tasks}, scratch, version)
+    return FieldsSummary(
+        path=plan.data.path, fields=tuple(plan.fields.store), samples=sum(task.records for task in due), shards=len(due),
+        kept=len(tasks) - len(due), calls=timing.calls, model_s=timing.model_s, seconds=time.monotonic() - began,
+        published=chosen is None,
+    )  # fmt: skip
+
+
+def explain_fields(dataset: PathOrUrl, fields: ModelFields | str | os.PathLike[str]) -> dict[str, str]:
+    """Return why each shard would be computed, "" where it is up to date, without computing anything."""
+    plan, _ = _plan(dataset, fields)
+    return {str(task): plan.why(task, plan.receipt(task)) for task in plan.tasks}
+
+
+def remove_fields(dataset: PathOrUrl, name: str) -> list[str]:
+    """Remove added fields from a dataset.
+
+    Args:
+        dataset: The folder or URL of the dataset.
+        name: One of the fields, or the name under which they were added together.
+
+    Returns:
+        The names of the fields that are gone.
+
+    Raises:
+        DatasetError: The dataset has no such added fields, or other added fields were computed from them.
+    """
+    data = open_data(dataset)
+    added = data.manifest.added or {}
+    group = name if name in added else data.group_of(name)
+    if not group:
+        known = ", ".join(added) or "none"
+        raise DatasetError(f"{data.path} has no added fields {name!r}; there are {known}. A field of the records stays")
+    with _held_dataset(data, shared=False) as version:
+        unpublish_fields(data, group, version)
+        if not is_remote(data.path):
+            shutil.rmtree(receipts_of(data, group), ignore_errors=True)
+    return list(added[group].fields)
+
+
+# --- steps --------------------------------------------------------------------------------------------------------------
+
+
+def _plan(dataset: PathOrUrl, fields: ModelFields | str | os.PathLike[str]) -> tuple[FieldsPlan, Path | None]:
+    """The plan, and the file that the fields come from."""
+    source = None if isinstance(fields, ModelFields) else Path(fields).absolute()
+    loaded = fields if isinstance(fields, ModelFields) else load_fields(Path(fields))
+    plan = FieldsPlan(open_data(dataset), loaded, loaded.describe())
+    plan.check()
+    return plan, source
+
+
+def _check_replace(plan: FieldsPlan, replace: bool) -> None:
+    entry = (plan.data.manifest.added or {}).get(plan.fields.name)
+    if entry is None or replace:
+        return
+    if plan.data.added(plan.fields.name).manifest.fingerprint != plan.fingerprint:
+        raise BuildError(
+            f"{plan.data.path} has fields {plan.fields.name!r} of another model, or of other options; allow them to be replaced "
+            "(--replace), or give these another name"
+        )
+
+
+@contextmanager
+def _held(plan: FieldsPlan, *, shared: bool) -> Iterator[tuple[Path, str | None]]:
+    """Hold the lock of the dataset's folder; yield a folder for what goes to a store, and the version of `tfprep.json` there."""
+    with ExitStack() as stack:
+        scratch = stack.enter_context(scratch_folder()) if is_remote(plan.data.path) else plan.data.path
+        yield scratch, stack.enter_context(_held_dataset(plan.data, shared=shared))
+
+
+@contextmanager
+def _held_dataset(data: Data, *, shared: bool) -> Iterator[str | None]:
+    if is_remote(data.path):
+        store = open_store(data.path)
+        with store_locked(store, str(data.path), shared=shared):
+            version = store.info(MANIFEST).version
+            data.check_not_replaced()
+            yield version
+        return
+    with locked(Layout(data.path), shared=shared):
+        data.check_not_replaced()
+        yield None
+
+
+def _there(plan: FieldsPlan, task: FieldsTask) -> FieldsReceipt:
+    receipt = plan.receipt(task)
+    if receipt is None or plan.why(task, receipt):
+        raise BuildError(f"the fields of {task} vanished from {plan.data.path} meanwhile; run it again")
+    return receipt
+
+
+def _computed(
+    plan: FieldsPlan, source: Path | None, due: Sequence[FieldsTask], devices: int | Sequence[str | int] | None,
+    scratch: Path, on_progress: OnProgress | None,
+) -> Timing:  # fmt: skip
+    """Compute the tasks that are due: here, or in a process for each device."""
+    progress = _Progress(due, on_progress)
+    if devices is not None:
+        names = (
+            [str(number) for number in range(devices)] if isinstance(devices, int) else [str(one) for one in devices]
+        )
+        if not names:
+            raise BuildError("devices is a number from 1 on, or a list of devices")
+        return _Devices(plan, _sent(plan, source), names, scratch, progress).run(due)
+    with closing(Computer(plan.data, plan, scratch)) as computer:
+        for number, task in enumerate(due):
+            computer.compute(task, lambda item, number=number: progress.at(number, item))  # type: ignore[misc]
+            progress.done(number)
+        return computer.timing
+
+
+def _sent(plan: FieldsPlan, source: Path | None) -> Path | bytes:
+    if source is not None:
+        return source
+    try:
+        pickled = pickle.dumps(plan.fields)
+    except Exception as error:
+        raise RecipeError(
+            f"the model cannot be sent to another process ({error}); put FIELDS into a file of its own"
+        ) from error
+    if b"__main__" in pickled:
+        raise RecipeError(
+            "the model is of the script that was started, which no process imports: put FIELDS into a file of its own"
+        )
+    return pickled
+
+
+class _Progress:
+    """Adds up the samples that are done, over all processes. Safe to use from any thread."""
+
+    def __init__(self, due: Sequence[FieldsTask], on_progress: OnProgress | None) -> None:
+        self._records, self._on_progress = [task.records for task in due], on_progress
+        self._done = [0] * len(due)
+        self._lock = threading.Lock()
+
+    def at(self, number: int, item: int | None) -> None:
+        """Note that a task is at this sample of its shard."""
+        if item is not None and item >= 0:
+            self._note(number, item)
+
+    def done(self, number: int) -> None:
+        self._note(number, self._records[number])
+
+    def _note(self, number: int, samples: int) -> None:
+        with self._lock:
+            self._done[number] = samples
+            if self._on_progress is not None:
+                self._on_progress(sum(self._done), sum(self._records))
+
+
+class _Devices:
+    """A process for each device. They take the tasks in turn; a task that fails ends all."""
+
+    def __init__(
+        self, plan: FieldsPlan, source: Path | bytes, devices: Sequence[str], scratch: Path, progress: _Progress
+    ) -> None:
+        path = str(plan.data.path if is_remote(plan.data.path) else plan.data.path.absolute())
+        self._job = FieldsJob(path, source, plan.fingerprint, scratch)
+        self._devices, self._progress = devices, progress
+        self._waiting: deque[tuple[int, FieldsTask]] = deque()
+        self._errors: list[BaseException] = []
+        self._timing = Timing()
+        self._lock = threading.Lock()
+
+    def run(self, due: Sequence[FieldsTask]) -> Timing:
+        """Compute the tasks; return what the model took in all processes together."""
+        self._waiting.extend(enumerate(due))
+        threads = [threading.Thread(target=self._serve, args=(device,), daemon=True) for device in self._devices]
+        for thread in threads:
+            thread.start()
+        try:
+            for thread in threads:
+                while thread.is_alive():
+                    thread.join(0.2)
+        finally:  # Ctrl-C: the others end after the batch that they are at, with their processes
+            self._waiting.clear()
+        if self._errors:
+            raise self._errors[0]
+        return self._timing
+
+    def _serve(self, device: str) -> None:
+        environment = {**worker_environment(), "CUDA_VISIBLE_DEVICES": device, "TFPREP_DEVICE": device}
+        try:
+            with closing(Processes(ENTRY, workers=1, item_timeout_s=float("inf"), environment=environment)) as process:
+                process.start()
+                process.open(self._job)
+                while (task := self._next()) is not None:
+                    process.submit(*task)
+                    for event in process.events():
+                        self._take(event, device, task[1])
+        except BaseException as error:
+            with self._lock:
+                self._errors.append(error)
+                self._waiting.clear()
+
+    def _next(self) -> tuple[int, FieldsTask] | None:
+        with self._lock:
+            return self._waiting.popleft() if self._waiting and not self._errors else None
+
+    def _take(self, event: Any, device: str, task: FieldsTask) -> None:
+        if isinstance(event, TaskProgress):
+            self._progress.at(event.task, event.item)
+        elif isinstance(event, TaskCrashed):
+            raise BuildError(f"the process of device {device} died at {task}: {event.reason}")
+        elif isinstance(event, TaskDone):
+            self._progress.done(event.task)
+            with self._lock:
+                for name, value in vars(event.result).items():
+                    setattr(self._timing, name, getattr(self._timing, name) + value)

@@ -1,0 +1,172 @@
+"""The shards of added fields: which there are to compute, what is there already, and the receipts that say so."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from tfprep.builder.receipts import with_digest, without_digest
+from tfprep.dataset import Dataset, FileInfo
+from tfprep.dataset.names import PRIVATE, shard_name
+from tfprep.errors import RecipeError
+from tfprep.fields import FieldSpec
+from tfprep.load import Data
+from tfprep.plain_json import from_json
+from tfprep.recipe.model_fields import ModelFields, fingerprint_of
+from tfprep.storage.urls import read_content, size_of, write_content
+
+
+@dataclass(frozen=True)
+class FieldsTask:
+    """One shard of one variant to compute.
+
+    Attributes:
+        split, variant, shard: Which shard.
+        first, records: The numbers of its samples in the split's variant: [first, first + records).
+        name: The name of the file with the fields.
+        of: What the main shard is: its SHA-256, or for an imported one what its storage says of its version.
+    """
+
+    split: str
+    variant: int
+    shard: int
+    first: int
+    records: int
+    name: str
+    of: str
+
+    def __str__(self) -> str:
+        return f"{self.split}, variant {self.variant}, shard {self.shard}"
+
+
+@dataclass(frozen=True)
+class FieldsReceipt:
+    """What became of one shard.
+
+    Attributes:
+        fingerprint: That of the model and its options.
+        of: As in `FieldsTask`, when it was computed.
+        folder: The folder that it was written to.
+        file: Its name, size and digest there.
+        specs: What each field is.
+        rows: For each record the offset and size of its frame, the checksum of its payload, and the offset in the payload and the
+            size of each field, in the order of `specs`.
+        calls: How often the model was called.
+    """
+
+    fingerprint: str
+    of: str
+    folder: str
+    file: FileInfo
+    specs: Mapping[str, FieldSpec]
+    rows: Sequence[Sequence[int]]
+    calls: int
+
+
+@dataclass(frozen=True)
+class FieldsPlan:
+    """All shards that get the fields."""
+
+    data: Data
+    fields: ModelFields
+    description: Mapping[str, Any]
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """The digest of the model and its options."""
+        return fingerprint_of(self.description)
+
+    @cached_property
+    def variants(self) -> dict[str, int]:
+        """The number of variants that get the fields, by split."""
+        wanted = list(self.data.splits) if self.fields.splits is None else list(self.fields.splits)
+        counts = {}
+        for split in wanted:
+            there = self.data.split(split).variants
+            counts[split] = there if self.fields.variants == "all" else min(int(self.fields.variants), there)
+        return counts
+
+    @cached_property
+    def tasks(self) -> list[FieldsTask]:
+        """The tasks, by split, variant and shard."""
+        tasks = []
+        for split, variants in self.variants.items():
+            info, shards = self.data.split(split), self.data.split(split).shards
+            for variant in range(variants):
+                first = 0
+                for shard, file in enumerate(info.files[variant]):
+                    name = shard_name(self.data.name, split, variant, shard, shards)
+                    of = _identity(self.data, split, shard, file)
+                    tasks.append(FieldsTask(split, variant, shard, first, file.records, name, of))
+                    first += file.records
+        return tasks
+
+    @cached_property
+    def folder(self) -> str:
+        """The name of the folder: one content has one name, so that what readers see is never written over."""
+        text = json.dumps([self.fingerprint, [(task.name, task.of) for task in self.tasks]])
+        return f"{self.fields.name}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+
+    @property
+    def path(self) -> Path:
+        return self.data.path / self.folder
+
+    def receipt_path(self, task: FieldsTask) -> Path:
+        return receipts_of(self.data, self.fields.name) / f"{task.split}-v{task.variant}-{task.shard:05d}.json"
+
+    def receipt(self, task: FieldsTask) -> FieldsReceipt | None:
+        """Return the receipt of a task, of whatever model; None where there is none, or its file is gone."""
+        try:
+            receipt = from_json(FieldsReceipt, without_digest(read_content(self.receipt_path(task))))
+        except (OSError, ValueError):
+            return None
+        there = size_of(self.data.path / receipt.folder / receipt.file.name)
+        return receipt if there == receipt.file.bytes else None
+
+    def write_receipt(self, task: FieldsTask, receipt: FieldsReceipt) -> None:
+        write_content(self.receipt_path(task), with_digest(asdict(receipt)))
+
+    def why(self, task: FieldsTask, receipt: FieldsReceipt | None) -> str:
+        """Return why a shard is to be computed; "" where its receipt is up to date."""
+        if receipt is None:
+            return "not computed yet"
+        if receipt.fingerprint != self.fingerprint:
+            return "of another model, or of other options"
+        return "" if receipt.of == task.of else "the main shard was built again"
+
+    def check(self) -> None:
+        """Raise RecipeError where the dataset has no such inputs, or has fields of these names already."""
+        own = self.data.manifest.added or {}
+        for name in self.fields.inputs:
+            if name != "key" and name not in self.data.fields:
+                raise RecipeError(
+                    f"inputs: {self.data.path} has no field {name!r}; it has {', '.join(self.data.fields)}"
+                )
+        for name in self.fields.store:
+            if name in self.data.fields and self.data.group_of(name) != self.fields.name:
+                raise RecipeError(f"store: {self.data.path} has a field {name!r} already; choose another name")
+        for split in self.variants:
+            for name in self.fields.inputs:
+                group = self.data.group_of(name)
+                if group == self.fields.name:
+                    raise RecipeError(f"inputs: {name!r} is one of the fields that are computed")
+                if group and own[group].variants.get(split, 0) < self.variants[split]:
+                    raise RecipeError(
+                        f"inputs: not all variants of split {split!r} have {name!r}, which was added to some"
+                    )
+
+
+def receipts_of(data: Dataset, name: str) -> Path:
+    """Return the folder of the receipts of added fields."""
+    return data.path / PRIVATE / "fields" / name
+
+
+def _identity(data: Dataset, split: str, shard: int, file: FileInfo) -> str:
+    if data.manifest.imported is None:
+        return file.sha256
+    return f"{file.bytes} {data.manifest.imported.versions[split][shard]}"

@@ -1,0 +1,225 @@
+"""From computed shards to fields of the dataset: their own index and manifest, then the entry in that of the dataset.
+
+The folder of the fields has a name of its own for each content, and nobody reads it before `tfprep.json` of the dataset names it,
+which is replaced in one step. The folder that it named before goes afterwards.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import re
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from tfprep.builder.planning.plan import recorded_versions
+from tfprep.builder.shards.sums import merge
+from tfprep.dataset import Dataset, FieldInfo, Manifest, SplitInfo, read_manifest
+from tfprep.dataset.arrow import array_of
+from tfprep.dataset.index import joined_tables, schema, write_index
+from tfprep.dataset.locations import write_locations
+from tfprep.dataset.manifest import MANIFEST, AddedFields, FileDigest, digest_of
+from tfprep.dataset.names import INDEX, LOCATIONS, PRIVATE
+from tfprep.dataset.other_readers import tfds_files
+from tfprep.dataset.verify import record_digest
+from tfprep.errors import BuildError, ObjectChangedError
+from tfprep.fields import RASTER_KINDS, FieldSpec
+from tfprep.model_fields.plan import FieldsPlan, FieldsReceipt, FieldsTask
+from tfprep.records.framing import HEADER_BYTES
+from tfprep.storage.local import link_or_copy, remove_leftovers, sync_folder, temporary_path, write_whole
+from tfprep.storage.store import open_store
+from tfprep.storage.urls import is_remote
+
+Receipts = Mapping[FieldsTask, FieldsReceipt]
+
+
+def publish_fields(plan: FieldsPlan, receipts: Receipts, scratch: Path, version: str | None) -> None:
+    """Make the computed shards fields of the dataset.
+
+    Args:
+        plan: All shards.
+        receipts: The receipt of each.
+        scratch: A local folder for files on their way to a store.
+        version: That of `tfprep.json` at a store when the run began.
+
+    Raises:
+        BuildError: Shards hold arrays of different types, or another process published meanwhile.
+    """
+    before = read_manifest(plan.data.path)  # under the lock: other fields may have been added meanwhile
+    specs = _specs(receipts)
+    for task, receipt in receipts.items():
+        if receipt.folder != plan.folder:
+            _bring(plan, task, receipt)
+    manifest = _manifest(plan, receipts, specs)
+    content = _written(plan, receipts, manifest, scratch)
+    entry = AddedFields(
+        plan.folder, hashlib.sha256(content).hexdigest(), manifest.fields, plan.variants, plan.fields.follows_pixels
+    )
+    added = {**(before.added or {}), plan.fields.name: entry}
+    if added != before.added:
+        _replace_manifest(plan.data, replace(before, added=added), version)
+    _remove_folders(plan.data.path, plan.fields.name, plan.folder)
+
+
+def unpublish_fields(data: Dataset, group: str, version: str | None) -> None:
+    """Take the fields out of `tfprep.json`, and then remove their folder; at a store, where somebody may be reading, it stays."""
+    manifest = read_manifest(data.path)
+    added = dict(manifest.added or {})
+    del added[group]
+    _replace_manifest(data, replace(manifest, added=added or None), version)
+    _remove_folders(data.path, group, "")
+
+
+def _remove_folders(path: Path, name: str, kept: str) -> None:
+    """Remove the folders of fields replaced, removed or never finished; at a store, where one may be read, they stay."""
+    if is_remote(path):
+        return
+    for folder in path.glob(f"{name}-*"):
+        if re.fullmatch(rf"{name}-[0-9a-f]{{12}}", folder.name) and folder.name != kept and not folder.is_symlink():
+            shutil.rmtree(folder, ignore_errors=True)
+    if kept:
+        remove_leftovers(path / kept)
+
+
+def _replace_manifest(data: Dataset, manifest: Manifest, version: str | None) -> None:
+    """Replace `tfprep.json` of the dataset in one step."""
+    text = manifest.to_json()
+    if is_remote(data.path):
+        try:
+            open_store(data.path).replace(MANIFEST, text.encode("utf-8", "surrogateescape"), version)
+        except ObjectChangedError as error:
+            raise BuildError(f"{data.path}: another process published in the meantime; run it again") from error
+        return
+    data.check_not_replaced()
+    sync_folder(data.path)
+    write_whole(data.path / MANIFEST, text)
+    sync_folder(data.path)
+    copy = data.path / PRIVATE / MANIFEST
+    if copy.exists():  # of which `tfprep repair` makes a lost one again
+        write_whole(copy, text)
+
+
+def _specs(receipts: Receipts) -> dict[str, FieldSpec]:
+    """The spec of each field over all shards; a side that differs is None."""
+    specs: dict[str, FieldSpec] = {}
+    for task, receipt in receipts.items():
+        for name, spec in receipt.specs.items():
+            before = specs.get(name, spec)
+            if (before.dtype, len(before.shape)) != (spec.dtype, len(spec.shape)):
+                raise BuildError(
+                    f"{name!r} is {spec.dtype} of {len(spec.shape)} axes in {task}, and {before.dtype} of {len(before.shape)} in "
+                    "shards before it; a field has one type in a dataset"
+                )
+            specs[name] = merge(before, spec) or spec
+    if not specs:
+        raise BuildError("the splits hold no samples, so that nothing says what the fields are")
+    return specs
+
+
+def _bring(plan: FieldsPlan, task: FieldsTask, receipt: FieldsReceipt) -> None:
+    """Take a shard that is up to date over from the folder that it was computed for, and note it there."""
+    source = plan.data.path / receipt.folder
+    for name in (f"{task.name}.idx", receipt.file.name):
+        if is_remote(plan.data.path):
+            open_store(plan.path).write(name, bytes(open_store(source).read(name)))
+        else:
+            plan.path.mkdir(exist_ok=True)
+            link_or_copy(source / name, plan.path / name)
+    plan.write_receipt(task, replace(receipt, folder=plan.folder))
+
+
+def _manifest(plan: FieldsPlan, receipts: Receipts, specs: Mapping[str, FieldSpec]) -> Manifest:
+    codecs = {name: codec.describe() for name, codec in plan.fields.store.items()}
+    splits = {
+        split: SplitInfo(
+            plan.data.split(split).samples,
+            tuple(
+                tuple(r.file for task, r in receipts.items() if (task.split, task.variant) == (split, variant))
+                for variant in range(variants)
+            ),
+        )
+        for split, variants in plan.variants.items()
+    }
+    return Manifest(
+        name=plan.data.name,
+        fingerprint=plan.fingerprint,
+        recipe={"model_fields": plan.description},
+        fields={name: FieldInfo(specs[name], codecs[name]) for name in codecs if name in specs},
+        splits=splits,
+        versions=recorded_versions(),
+    )
+
+
+def _written(plan: FieldsPlan, receipts: Receipts, manifest: Manifest, scratch: Path) -> bytes:
+    """Write the tables, the files for TensorFlow Datasets and the manifest of the fields; return the manifest's content."""
+    remote = is_remote(plan.data.path)
+    place = scratch if remote else plan.path
+    paths = {name: temporary_path(place / name, plan.folder) for name in (INDEX, LOCATIONS)}
+    columns = schema(list(manifest.fields), None)
+    tables = (
+        joined_tables(_tables(plan, receipts, split, variant, manifest, columns))
+        for split, variants in plan.variants.items()
+        for variant in range(variants)
+    )
+    write_index(paths[INDEX], columns, itertools.chain.from_iterable(tables))
+    manifest = write_locations(paths[LOCATIONS], paths[INDEX], manifest)
+    files: dict[str, FileDigest] = {name: digest_of(path) for name, path in paths.items()}
+    for name, path in paths.items():
+        if remote:
+            open_store(plan.path).write(name, path)
+            path.unlink()
+        else:
+            path.replace(plan.path / name)
+    texts = {} if remote else tfds_files(manifest)
+    for name, text in texts.items():
+        write_whole(plan.path / name, text)
+        files[name] = digest_of(plan.path / name)
+    content = replace(manifest, files=files).to_json().encode("utf-8", "surrogateescape")
+    if remote:
+        open_store(plan.path).write(MANIFEST, content)
+    else:
+        write_whole(plan.path / MANIFEST, content.decode("utf-8", "surrogateescape"))
+        sync_folder(plan.path)
+    return content
+
+
+def _tables(
+    plan: FieldsPlan, receipts: Receipts, split: str, variant: int, manifest: Manifest, columns: pa.Schema
+) -> Iterator[pa.Table]:
+    """Yield the rows of the index of one variant, a shard at a time."""
+    main = plan.data.index(split, variant, ["key", "payload_crc"])
+    keys, crcs = main.column("key").to_pylist(), main.column("payload_crc").to_pylist()
+    for task, receipt in receipts.items():
+        if (task.split, task.variant) == (split, variant):
+            span = slice(task.first, task.first + task.records)
+            yield _table(task, receipt, keys[span], crcs[span], manifest, columns)
+
+
+def _table(
+    task: FieldsTask,
+    receipt: FieldsReceipt,
+    keys: Sequence[str],
+    crcs: Sequence[int],
+    manifest: Manifest,
+    columns: pa.Schema,
+) -> pa.Table:
+    rows, count = receipt.rows, len(receipt.rows)
+    by_name: dict[str, Sequence[Any]] = {
+        "key": keys, "split": [task.split] * count, "variant": [task.variant] * count, "shard": [task.shard] * count,
+        "offset": [row[0] for row in rows], "size": [row[1] for row in rows], "payload_crc": [row[2] for row in rows],
+        "source_digest": [record_digest(key, crc) for key, crc in zip(keys, crcs, strict=True)],
+        "image_digest": [None] * count, "image_hash": [None] * count,
+    }  # fmt: skip
+    raster = next(
+        (info.spec.shape for info in manifest.fields.values() if info.spec.kind in RASTER_KINDS), (None, None)
+    )
+    by_name |= {"height": [raster[0]] * count, "width": [raster[1]] * count}
+    for number, name in enumerate(receipt.specs):
+        by_name[f"{name}_offset"] = [row[0] + HEADER_BYTES + row[3 + 2 * number] for row in rows]
+        by_name[f"{name}_size"] = [row[4 + 2 * number] for row in rows]
+    return pa.table({column.name: array_of(by_name[column.name], column.type) for column in columns}, schema=columns)

@@ -1,0 +1,173 @@
+"""Fields that a model computes from the built fields of a dataset: what to compute, and how it is stored."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from tfprep.codecs import Codec
+from tfprep.errors import RecipeError, summary_of
+from tfprep.fields import KINDS, Array, Kind, field_name_fault
+from tfprep.python_file import import_file, running_folder
+from tfprep.recipe.checks import file_digest
+from tfprep.recipe.describe import Description
+
+Compute: TypeAlias = Callable[[Mapping[str, Any]], Mapping[str, Any]]
+"""A function of a batch, arrays [B, ...] by input, that returns arrays [B, ...] by the fields that are stored."""
+_KINDS: tuple[Kind, ...] = ("scalar", "map", "mask", "image")
+"""The kinds that arrays may have; "scalar" is any array of numbers that ops leave as it is."""
+
+
+@dataclass(frozen=True)
+class ModelFields:
+    """Fields that a model computes from built fields, stored beside the dataset (`tfprep add-fields`).
+
+        def teacher():
+            import keras
+            model = keras.saving.load_model("teacher.keras")
+            return lambda batch: {"teacher": model.predict_on_batch(batch["image"])}
+
+        FIELDS = ModelFields(model=teacher, inputs=["image"], store={"teacher": codecs.TopK(10)}, files=["teacher.keras"])
+
+    Attributes:
+        model: A function that is called once in each process that computes. It loads the model and returns a function of a batch,
+            which gets NumPy arrays [B, ...] by input (text as arrays of str), and returns arrays [B, ...] by the names of
+            `store`: of NumPy, or anything that `numpy.asarray` takes.
+        inputs: The stored fields that it gets; "key" is the samples' keys.
+        store: Codec by the name of the new field.
+        batch_size: Samples a batch. The last batch of a shard is smaller, unless `pad_batches`.
+        pad_batches: Repeat the last sample up to `batch_size`, for models that are compiled for one shape. What the model returns
+            for repetitions is dropped.
+        splits: The splits that get the fields; None for all.
+        variants: "all", or the number of variants that get them: the first ones.
+        kinds: Kind by field: "scalar", any array of numbers, where it is not named. "map" and "mask" follow geometry at load.
+        not_finite: What happens to a value that is NaN or infinite: "raise", or "keep".
+        follows_pixels: True where the values belong to the pixels of the stored variant, as latents do: ops at load that change
+            pixels are then refused. False for what is the same under small changes, such as a class.
+        files: Files that the model reads, such as its weights, relative to `folder`; a change of one makes the fields stale.
+        folder: The folder of `files`. By default that of the file that defines this, or the current folder.
+        version: A number or text of your own. Changing it computes everything again.
+        name: The name for the fields together, in names of folders and commands; by default the first of `store`.
+
+    Raises:
+        RecipeError: An option is wrong; the message gives the rule and the value.
+    """
+
+    model: Callable[[], Compute]
+    inputs: Sequence[str]
+    store: Mapping[str, Codec]
+    batch_size: int = 64
+    pad_batches: bool = False
+    splits: Sequence[str] | None = None
+    variants: int | Literal["all"] = "all"
+    kinds: Mapping[str, Kind] = field(default_factory=dict)
+    not_finite: Literal["raise", "keep"] = "raise"
+    follows_pixels: bool = True
+    files: Sequence[str] = ()
+    folder: Path | None = field(default=None, compare=False)
+    version: int | str = 0
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        self._check()
+        object.__setattr__(self, "name", self.name or next(iter(self.store)))
+        object.__setattr__(self, "folder", (self.folder or running_folder()).absolute())
+
+    def _check(self) -> None:
+        if not callable(self.model):
+            raise RecipeError(
+                f"model is a function that loads the model and returns a function of a batch, not {self.model!r}"
+            )
+        if isinstance(self.inputs, str) or not self.inputs or not all(isinstance(name, str) for name in self.inputs):
+            raise RecipeError(f"inputs is a list of fields that the model gets, not {self.inputs!r}")
+        if not isinstance(self.store, Mapping) or not self.store:
+            raise RecipeError(f"store names a codec for each new field, not {self.store!r}")
+        for name, codec in self.store.items():
+            if fault := field_name_fault(name):
+                raise RecipeError(f"store: {fault}")
+            if not hasattr(codec, "encode"):
+                raise RecipeError(f"store: the codec of {name!r} is one of tfprep.codecs, not {codec!r}")
+            codec.check(name, self.kind(name))
+        for name in self.kinds:
+            if name not in self.store:
+                raise RecipeError(f"kinds names {name!r}, which store does not")
+        if not _is_count(self.batch_size):
+            raise RecipeError(f"batch_size is a whole number from 1 on, not {self.batch_size!r}")
+        if self.variants != "all" and not _is_count(self.variants):
+            raise RecipeError(f"variants is 'all' or a whole number from 1 on, not {self.variants!r}")
+        if self.not_finite not in ("raise", "keep"):
+            raise RecipeError(f"not_finite is 'raise' or 'keep', not {self.not_finite!r}")
+
+    def kind(self, name: str) -> Kind:
+        """Return the kind of a field."""
+        kind = self.kinds.get(name, "scalar")
+        if kind not in _KINDS:
+            raise RecipeError(
+                f"kinds: that of {name!r} is one of {', '.join(k for k in KINDS if k in _KINDS)}, not {kind!r}"
+            )
+        return kind
+
+    def file_paths(self) -> dict[str, Path]:
+        """Return where `files` are, by the name that they have there."""
+        return {name: Path(os.path.normpath((self.folder or Path.cwd()) / name)) for name in self.files}
+
+    def describe(self) -> dict[str, Any]:
+        """Return everything that decides the values, as plain JSON: the options, the code of the model, the digests of `files`.
+
+        Raises:
+            RecipeError: A file cannot be read, or the code holds what has no description.
+        """
+        description = Description()
+        options = {
+            one.name: getattr(self, one.name) for one in fields(self) if one.name not in ("folder", "files", "splits")
+        }
+        options["store"] = {name: codec.describe() for name, codec in self.store.items()}
+        described = {name: description.option(value) for name, value in options.items()}
+        digests = {name: file_digest(path) for name, path in self.file_paths().items()}
+        return {**described, "files": digests, "code": description.code()}
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def load_fields(path: Path) -> ModelFields:
+    """Return the `FIELDS` of a Python file.
+
+    Raises:
+        RecipeError: There is no such file, or it defines no `FIELDS`; the message says what is wrong.
+    """
+    if path.suffix != ".py" or not path.is_file():
+        raise RecipeError(
+            f"{path}: no such file; fields are a Python file that defines FIELDS = tfprep.ModelFields(...)"
+        )
+    try:
+        module = import_file(path, f"tfprep_fields_{path.stem}")
+    except RecipeError as error:
+        raise RecipeError(f"{path}: {error}") from error
+    except Exception as error:
+        raise RecipeError(f"{path}: {summary_of(error)}") from error
+    fields = getattr(module, "FIELDS", None)
+    if not isinstance(fields, ModelFields):
+        raise RecipeError(f"{path}: expected FIELDS = tfprep.ModelFields(...), found {type(fields).__name__}")
+    return fields
+
+
+def fingerprint_of(description: Mapping[str, Any]) -> str:
+    """Return the digest of what `ModelFields.describe` returned: 64 hexadecimal digits."""
+    text = json.dumps(
+        {name: value for name, value in description.items() if name not in ("variants", "name")}, sort_keys=True
+    )
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def as_arrays(outputs: Any) -> dict[str, Array]:
+    """Return what a model returned as NumPy arrays by name."""
+    import numpy as np
+
+    return {name: np.asarray(value) for name, value in outputs.items()}
