@@ -1,7 +1,5 @@
 """Datasets for tests of readers, written directly with `tfprep.records` and `tfprep.dataset`, without a recipe or a build."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 import json

@@ -1,7 +1,5 @@
 """Trainers of docs/loader.md that are killed in the middle of a run and started again, for each backend of Keras."""
 
-from __future__ import annotations
-
 import re
 import signal
 import subprocess

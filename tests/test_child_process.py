@@ -1,17 +1,28 @@
-"""What child processes have in common: where they import from, when they end, and which errors they can send."""
-
-from __future__ import annotations
+"""Child processes: where they import from, when they end, what they send, and crashes of their tasks."""
 
 import os
 import random
+import signal
 import subprocess
 import sys
+import time
 
+import psutil
 import pytest
 
 from tfprep import python_file
-from tfprep.child_process import sendable_error, worker_environment
-from tfprep.errors import RecordError, TrainError
+from tfprep.child_process import (
+    Inline,
+    NothingNew,
+    Processes,
+    TaskCrashed,
+    TaskDone,
+    TaskProgress,
+    WorkerOutput,
+    sendable_error,
+    worker_environment,
+)
+from tfprep.errors import BuildError, RecipeError, RecordError, TrainError
 from tfprep.python_file import import_file
 
 
@@ -101,3 +112,204 @@ def test_a_child_whose_parent_is_gone_ends():
     code = "from tfprep.child_process import end_with_parent; end_with_parent(1); print('still here')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (1, "")
+
+
+WORK = """
+import os, sys, time
+from tfprep.errors import RecipeError
+
+def open_work(argument):
+    if argument.get("refuse"):
+        raise RecipeError("no")
+    def work(task, mark):
+        for item in range(task.get("items", 1)):
+            mark(item)
+            time.sleep(task.get("sleep", 0))
+            exec(task.get("code", ""))
+        return {"pid": os.getpid(), "number": task.get("number"), "argument": argument}
+    return work
+"""
+
+
+@pytest.fixture
+def entry(tmp_path, monkeypatch):
+    (tmp_path / "its_work.py").write_text(WORK)
+    monkeypatch.syspath_prepend(tmp_path)
+    return "its_work:open_work"
+
+
+def ran(engine, tasks, argument=None):
+    engine.start()
+    engine.open(argument or {})
+    for number, task in enumerate(tasks):
+        engine.submit(number, task)
+    try:
+        return list(engine.events())
+    finally:
+        engine.close()
+
+
+def test_a_mark_is_never_seen_half_written(entry):
+    """An item that seems to have begun at 0, when the machine did, would be one that has reached its time limit."""
+    engine = Processes(entry, workers=1, item_timeout_s=1e9)
+    engine.start()
+    engine.open({})
+    engine.submit(0, {"items": 100_000})
+    try:
+        next(event for event in engine.events() if isinstance(event, TaskProgress))
+        seconds = [state.seconds for _ in range(20_000) for state in engine.workers()]
+    finally:
+        engine.close()
+    assert max(seconds) < time.monotonic() / 2
+
+
+def test_both_engines_give_the_same_results(entry):
+    tasks = [{"number": number} for number in range(7)]
+    inline = ran(Inline(entry), tasks, {"word": "ünïcode \udc80"})
+    spread = ran(Processes(entry, workers=2, item_timeout_s=60), tasks, {"word": "ünïcode \udc80"})
+    for events in (inline, spread):
+        done = sorted((event.task, event.result["number"]) for event in events if isinstance(event, TaskDone))
+        assert done == [(number, number) for number in range(7)]
+        assert {event.result["argument"]["word"] for event in events if isinstance(event, TaskDone)} == {
+            "ünïcode \udc80"
+        }
+    assert len({event.result["pid"] for event in spread if isinstance(event, TaskDone)}) == 2
+
+
+def test_a_worker_that_replaces_another_gets_the_same_environment(entry, monkeypatch):
+    engine = Processes(entry, workers=1, item_timeout_s=60)
+    engine.start()
+    monkeypatch.setenv("SET_LATER", "1")
+    monkeypatch.syspath_prepend("/added/later")
+    code = "assert 'SET_LATER' not in os.environ and '/added/later' not in sys.path, (os.environ, sys.path)"
+    crashed, done = (
+        event
+        for event in ran(engine, [{"code": "os.kill(os.getpid(), 9)"}, {"code": code}])
+        if isinstance(event, TaskCrashed | TaskDone)
+    )
+    assert isinstance(crashed, TaskCrashed)
+    assert isinstance(done, TaskDone)
+
+
+def test_a_task_may_be_larger_than_a_pipe(entry):
+    *_, event = ran(Processes(entry, workers=1, item_timeout_s=60), [{"number": "x" * 3_000_000}])
+    assert event.result["number"] == "x" * 3_000_000
+
+
+def test_progress_is_reported_during_a_task(entry):
+    events = ran(Processes(entry, workers=1, item_timeout_s=60), [{"items": 8, "sleep": 0.1}])
+    items = [event.item for event in events if isinstance(event, TaskProgress)]
+    assert items == sorted(items)
+    assert len(items) >= 2
+    assert isinstance(events[-1], TaskDone)
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        ("import ctypes; ctypes.string_at(0)", "its process was killed by SIGSEGV (a crash in native code)"),
+        ("os._exit(3)", "its process was ended with exit status 3"),
+        ("os.kill(os.getpid(), 9)", "its process was killed by SIGKILL (out of memory?)"),
+        ("time.sleep(60)", "no end after 0.5 s; its process was killed"),
+    ],
+)
+def test_a_crash_is_reported_with_its_item_and_the_others_go_on(entry, code, reason):
+    bad = {"items": 5, "code": f"if item == 3: {code}"}
+    events = ran(Processes(entry, workers=1, item_timeout_s=0.5), [{}, bad, {}, {}])
+    assert [event for event in events if isinstance(event, TaskCrashed)] == [TaskCrashed(1, 3, reason)]
+    assert sorted(event.task for event in events if isinstance(event, TaskDone)) == [0, 2, 3]
+
+
+def test_urgent_tasks_come_first(entry):
+    engine = Processes(entry, workers=1, item_timeout_s=60)
+    engine.open({})
+    for number in range(3):
+        engine.submit(number, {})
+    engine.submit(9, {}, urgent=True)
+    engine.start()
+    order = [event.task for event in engine.events() if isinstance(event, TaskDone)]
+    engine.close()
+    assert order == [9, 0, 1, 2]
+
+
+@pytest.mark.parametrize("make", [Inline, lambda entry: Processes(entry, workers=1, item_timeout_s=9)])
+def test_an_exception_of_a_task_ends_the_run(entry, make):
+    code = "raise RecipeError('line 7')"
+    with pytest.raises(RecipeError, match="line 7"):
+        ran(make(entry), [{"code": code}])
+    with pytest.raises(RecipeError, match="no"):
+        ran(make(entry), [{}], {"refuse": True})
+
+
+def test_an_unknown_exception_comes_with_its_traceback(entry):
+    with pytest.raises(BuildError, match=r"(?s)its_work.py.*ZeroDivisionError"):
+        ran(Processes(entry, workers=1, item_timeout_s=9), [{"code": "1 / 0"}])
+
+
+def test_closing_leaves_no_process_however_busy(entry):
+    engine = Processes(entry, workers=2, item_timeout_s=60)
+    engine.start()
+    engine.open({})
+    for number in range(4):
+        engine.submit(number, {"items": 100, "sleep": 0.3})
+    assert isinstance(next(event for event in engine.events() if not isinstance(event, NothingNew)), TaskProgress)
+    processes = [psutil.Process(state.process) for state in engine.workers()]
+    assert all(state.item is not None and state.task is not None for state in engine.workers())
+    engine.close()
+    assert psutil.wait_procs(processes, timeout=5)[1] == []
+
+
+def test_workers_do_not_import_from_the_current_folder_unless_the_parent_does(entry, tmp_path, monkeypatch):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere/json.py").write_text("raise SystemExit('shadowed')")
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    *_, event = ran(Processes(entry, workers=1, item_timeout_s=60), [{"number": 1}])
+    assert event.result["number"] == 1
+
+
+def test_workers_end_when_their_parent_is_killed(entry, tmp_path):
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "from tfprep.child_process import Processes\n"
+        "engine = Processes('its_work:open_work', workers=2, item_timeout_s=60)\n"
+        "engine.start(); engine.open({})\n"
+        "for number in range(2): engine.submit(number, {'items': 1000, 'sleep': 0.2})\n"
+        "for event in engine.events(): print('running', flush=True)\n"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout.readline() == "running\n"
+    children = psutil.Process(parent.pid).children()
+    assert len(children) == 2
+    os.kill(parent.pid, signal.SIGKILL)
+    parent.wait()
+    parent.stdout.close()
+    assert psutil.wait_procs(children, timeout=60)[1] == []  # Their tasks would last 200 seconds.
+
+
+def test_output_of_native_code_is_reported_by_item_and_kept_off_the_terminal(entry, capfd):
+    code = """
+if item == 1:
+    os.write(2, b"libpng warning: odd\\n"); os.system("echo a child"); print("by Python")
+if item == 3:
+    os.write(2, b"last words\\n"); os.abort()
+if item == 2:
+    import logging, warnings; logging.getLogger("PIL").error("by a logger"); warnings.warn("by a warning")
+"""
+    events = ran(Processes(entry, workers=1, item_timeout_s=60), [{"items": 5, "code": code}])
+    outputs = [event for event in events if isinstance(event, WorkerOutput)]
+    first, second, last = outputs
+    assert (first, last) == (WorkerOutput(0, 1, "libpng warning: odd\na child\n"), WorkerOutput(0, 3, "last words\n"))
+    assert second.text.startswith("by a logger\n")
+    assert "UserWarning: by a warning" in second.text
+    crash = next(event for event in events if isinstance(event, TaskCrashed))
+    assert events.index(last) < events.index(crash), "the task is still known when its last words come"
+    terminal = capfd.readouterr()
+    assert "by Python" in terminal.err
+    assert "libpng" not in terminal.err + terminal.out
+
+
+def test_the_beginning_of_endless_output_is_reported(entry):
+    code = "os.write(2, b'x' * 1_000_000)"
+    events = ran(Processes(entry, workers=1, item_timeout_s=60), [{"items": 3, "code": code}])
+    outputs = [event for event in events if isinstance(event, WorkerOutput)]
+    assert [(event.item, len(event.text)) for event in outputs] == [(0, 4000), (1, 4000), (2, 4000)]

@@ -1,8 +1,7 @@
-"""The architecture, as tests: which package may import which, and what a fresh process has imported."""
-
-from __future__ import annotations
+"""Conventions as tests: which package imports which, what a fresh process has imported, public names, collected tests."""
 
 import ast
+import importlib
 import subprocess
 import sys
 from collections import defaultdict
@@ -11,6 +10,9 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+
+import tfprep
+from tfprep import errors
 
 ROOT = Path(__file__).parents[1] / "tfprep"
 
@@ -168,3 +170,74 @@ def test_help_imports_next_to_nothing():
     code += "print('numpy' in sys.modules, 'pyarrow' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip().endswith("False False")
+
+
+PACKAGES = [
+    "augment", "builder", "codecs", "dataset", "derive", "load", "recipe", "records", "sources", "train",
+]  # fmt: skip
+
+
+def test_public_names_exist():
+    for name in tfprep.__all__:
+        assert getattr(tfprep, name) is not None
+    assert dir(tfprep) == sorted(tfprep.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = tfprep.nothing
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_package_lists_what_it_exports(package):
+    if package == "train":
+        pytest.importorskip("keras")
+    module = importlib.import_module(f"tfprep.{package}")
+    assert module.__doc__
+    for name in module.__all__:
+        assert hasattr(module, name), name
+    assert list(module.__all__) == sorted(module.__all__)
+
+
+def test_every_error_is_a_tfprep_error():
+    raised = [value for value in vars(errors).values() if isinstance(value, type) and issubclass(value, Exception)]
+    assert all(issubclass(value, errors.TfprepError) for value in raised)
+    for value in raised:
+        assert value.__name__ in (errors.__doc__ or ""), f"{value.__name__} is missing from the tree in errors.py"
+
+
+@pytest.mark.parametrize("value", [b"x" * 260_000, "a//" + "y" * 3_000_000])
+def test_an_error_does_not_print_a_long_value(value):
+    with pytest.raises(errors.RecipeError) as raised:
+        tfprep.sources.Folder(value)
+    assert len(str(raised.value)) < 20_100
+    assert str(raised.value).startswith("Folder: image: expected a path")
+    assert "characters left out" in str(raised.value)
+
+
+TESTS = Path(__file__).parent
+LISTING = """
+import sys, pytest
+
+class Empty(pytest.File):
+    def collect(self):
+        return []
+
+class Files:
+    '''Files are collected and not imported, which takes as long as importing TensorFlow, Ray and all others.'''
+
+    def pytest_pycollect_makemodule(self, module_path, parent):
+        print("collected", module_path, flush=True)
+        return Empty.from_parent(parent, path=module_path)
+
+sys.exit(pytest.main(["--collect-only", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"], plugins=[Files()]))
+"""
+
+
+def test_every_test_file_is_collected():
+    pytest.importorskip("keras")  # tests/backends is collected where there is Keras
+    command = [sys.executable, "-c", LISTING]
+    listing = subprocess.run(command, cwd=TESTS.parent, capture_output=True, text=True, check=False)
+    assert listing.returncode == 5, listing.stdout[-2000:]  # no test was collected: they are in the files
+    collected = {
+        line.removeprefix("collected ") for line in listing.stdout.splitlines() if line.startswith("collected ")
+    }
+    assert {str(path) for path in TESTS.rglob("test_*.py")} - collected == set()
+    assert len(collected) > 80  # The search above finds the tests.

@@ -1,7 +1,5 @@
 """What containers, batch systems and systemd allow a process, on generated control groups of both versions."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Without an optional package, a feature that needs it raises one error with the line that installs it."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from importlib.machinery import ModuleSpec

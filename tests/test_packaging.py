@@ -1,7 +1,5 @@
 """What is published: a wheel with the package alone, and an sdist with everything that is needed to test it."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

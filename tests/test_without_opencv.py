@@ -1,7 +1,5 @@
 """Datasets are opened, loaded and checked in a process in which OpenCV cannot be imported, and what is read is the same."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -91,14 +89,32 @@ def test_loaders_deliver_the_same(built):
     assert len(digests) == 3
 
 
-@pytest.mark.parametrize(
-    "args",
-    ["--version", "--help", "doctor", "info {0}", "verify {0}", "stats {0} --json", "diff {0} {0}", "check {0}",
-     "export {0} --out {1} --to folder", "export {0} --out {1} --to parquet", "init {2} --out {1}"],
-)  # fmt: skip
-def test_commands_work(built, tmp_path, args):
-    words = args.format(built, tmp_path / "new", built.parent / "raw").split()
-    done = run(BLOCKED + "from tfprep.cli import run\nsys.argv[0] = 'tfprep'\nrun()", *words)
+COMMANDS = """
+--version
+--help
+doctor
+info {0}
+verify {0}
+stats {0} --json
+diff {0} {0}
+check {0}
+export {0} --out {1} --to folder
+export {0} --out {2} --to parquet
+init {3} --out {4}
+"""
+EACH = """
+from tfprep.cli import main
+for command in sys.argv[1:]:
+    try:
+        main(command.split())
+    except SystemExit as ended:
+        assert not ended.code, command
+"""
+
+
+def test_commands_work(built, tmp_path):
+    places = built, tmp_path / "folder", tmp_path / "parquet", built.parent / "raw", tmp_path / "new.py"
+    done = run(BLOCKED + EACH, *COMMANDS.format(*places).strip().splitlines())
     assert done.returncode == 0, done.stderr
 
 

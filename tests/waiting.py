@@ -1,7 +1,5 @@
 """Waiting for something that another thread or process does, without guessing how long that takes."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from typing import Any, TypeVar

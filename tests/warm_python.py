@@ -4,8 +4,6 @@ Importing TensorFlow and Keras takes 4 s of a processor, the fork a hundredth of
 (killed runs, scripts of pages), not of what importing does or of how Python exits: `atexit` does not run here.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import runpy

@@ -1,7 +1,5 @@
 """Tests of exact warps are skipped with an OpenCV that rounds them."""
 
-from __future__ import annotations
-
 import cv2
 import pytest
 

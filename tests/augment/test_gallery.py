@@ -1,7 +1,5 @@
 """The gallery has a cell for each public op and derived input, and can be drawn."""
 
-from __future__ import annotations
-
 import importlib.util
 from pathlib import Path
 

@@ -1,11 +1,27 @@
 """Ops that set the size, compared with Pillow, torchvision's published definitions and expected counts."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from tfprep.augment import CenterCrop, Crop, Flip, RandomResizedCrop, Resize, Rotate, Scale
+from tfprep.augment import (
+    CenterCrop,
+    Crop,
+    Elastic,
+    Flip,
+    GridDistortion,
+    Perspective,
+    RandomResizedCrop,
+    Resize,
+    Rotate,
+    Rotate90,
+    Scale,
+    Shear,
+    Translate,
+)
+from tfprep.augment.transform import Transform, identity
+from tfprep.augment.warp import warp_sample
 
 
 def window(transform):
@@ -60,3 +76,125 @@ def test_ops_draw_the_same_number_of_values_whatever_the_size(op):
         op(size, generator)
         states.append(generator.random())
     assert len(set(states)) == 1
+
+
+SIZE = (120, 160)
+ALL = [
+    Flip(1),
+    Rotate(30),
+    Rotate90(),
+    Scale((0.7, 1.4)),
+    Shear(15, 10),
+    Translate(0.2, 0.2),
+    Translate(0.2, 0.2, whole=False),
+    Perspective(0.4),
+    Elastic(150, 12),
+    GridDistortion(4, 0.2),
+]
+
+
+def draws(seed=0):
+    return np.random.default_rng(seed)
+
+
+@pytest.mark.parametrize("op", ALL, ids=repr)
+def test_equal_generators_give_equal_transforms(op):
+    points = draws().uniform(20, 100, (9, 2))
+    first, again, other = (op(SIZE, draws(seed)).push(points) for seed in (1, 1, 4))
+    np.testing.assert_array_equal(first, again)
+    if not isinstance(op, Flip):
+        assert (first != other).any()
+
+
+@pytest.mark.parametrize("op", ALL, ids=repr)
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.precise_warps
+def test_pull_undoes_push(op, seed):
+    points = draws(seed).uniform([30, 30], [130, 90], (200, 2))
+    transform = op(SIZE, draws(seed)).then(Perspective(0.2)(SIZE, draws(seed + 9)))
+    np.testing.assert_allclose(transform.pull(transform.push(points)), points, atol=0.01)
+
+
+@settings(max_examples=25)
+@given(st.lists(st.sampled_from(ALL), min_size=1, max_size=5), st.integers(0, 10**6))
+def test_a_chain_moves_a_point_like_its_steps(ops, seed):
+    generators = [draws(seed + number) for number in range(len(ops))]
+    points = draws(seed).uniform([50, 40], [110, 80], (5, 2))
+    whole, moved = identity(SIZE), points
+    for op, generator in zip(ops, generators, strict=True):
+        step = op(whole.size, generator)
+        moved, whole = step.push(moved), whole.then(step)
+    np.testing.assert_allclose(whole.push(points), moved, atol=0.02)
+
+
+def test_points_beyond_the_horizon_are_not_shown():
+    tilted = Transform(np.array([[1, 0, 0], [0, 1, 0], [0, 0.02, 1]]), (100, 160))
+    image = np.full((*SIZE, 1), 255, np.uint8)
+    sample = {"i": image, "p": np.array([[80, 30, 1]], np.float32)}
+    out = warp_sample(sample, {"i": "image", "p": "points"}, tilted)
+    # Row y goes to y' = y / (1 + 0.02 y). The last row goes to 35.3; the horizon is at 50, and rows beyond it would
+    # be mirrored.
+    assert out["i"][1:35, 20].min() == 255
+    assert not out["i"][36:].any()
+    back = Transform(np.array([[1, 0, 0], [0, 1, 0], [0, -0.02, 1]]), SIZE)
+    behind = warp_sample({"p": np.array([[80, 60, 1]], np.float32)}, {"p": "points"}, back)["p"]
+    assert np.isnan(behind[0, :2]).all()
+    assert behind[0, 2] == 0
+
+
+# --- dense ----------------------------------------------------------------------------------------------------------
+
+
+def test_points_of_a_folded_image_go_where_they_are_seen():
+    """A point that lands at p must be what is drawn at p, also where the image folds over itself."""
+    grid = np.stack(np.meshgrid(np.arange(4, 200, 8) + 0.5, np.arange(4, 160, 8) + 0.5), 2).reshape(-1, 2)
+    folds = 0
+    for alpha, sigma in ((300, 10), (48, 4), (34, 4)):
+        for seed in range(4):
+            transform = Elastic(alpha, sigma)((160, 200), draws(seed))
+            np.testing.assert_allclose(transform.pull(transform.push(grid)), grid, atol=0.011)
+            whole = np.stack(np.meshgrid(np.arange(201.0), np.arange(161.0)), 2)
+            right, down = (np.diff(transform.pull(whole), axis=axis) for axis in (1, 0))
+            folds += (right[:-1, :, 0] * down[:, :-1, 1] - right[:-1, :, 1] * down[:, :-1, 0] < 0).sum()
+    assert folds > 0
+
+
+def test_a_bend_accepts_empty_points_and_boxes():
+    sample = {"p": np.zeros((0, 3), np.float32), "b": np.zeros((0, 4), np.float32)}
+    out = warp_sample(sample, {"p": "points", "b": "boxes"}, Elastic()(SIZE, draws()))
+    assert out["p"].shape == (0, 3)
+    assert out["b"].shape == (0, 4)
+
+
+def test_grid_distortion_keeps_the_edge_and_never_folds():
+    for seed in range(10):
+        transform = GridDistortion(5, 0.249)(SIZE, draws(seed))
+        edge = np.array([[0, 0], [160, 0], [0, 77.7], [40.4, 120], [160, 120]], float)
+        np.testing.assert_allclose(transform.pull(edge), edge, atol=1e-4)
+        grid = np.stack(np.meshgrid(np.arange(161.0), np.arange(121.0)), 2)
+        source = transform.pull(grid)
+        right, down = np.diff(source, axis=1)[:-1], np.diff(source, axis=0)[:, :-1]
+        assert (right[..., 0] * down[..., 1] - right[..., 1] * down[..., 0]).min() > 0
+
+
+def test_boxes_are_refitted_around_bent_sides():
+    box = np.array([[40, 30, 120, 90]], np.float32)
+    for seed in range(8):
+        transform = Elastic(400, 14)(SIZE, draws(seed))
+        inside = np.zeros(SIZE, np.uint8)
+        inside[30:90, 40:120] = 1
+        out = warp_sample({"m": inside, "b": box}, {"m": "mask", "b": "boxes"}, transform)
+        rows, columns = np.nonzero(out["m"])
+        seen = [columns.min(), rows.min(), columns.max() + 1, rows.max() + 1]
+        assert np.abs(out["b"][0] - seen).max() <= 2
+
+
+# --- boxes dropped --------------------------------------------------------------------------------------------------
+
+
+def test_resize_after_a_bend_is_antialiased():
+    checks = ((np.indices((256, 256)).sum(0) % 2) * 255).astype(np.uint8)[:, :, None]
+    transform = Elastic(90, 10)((256, 256), draws()).then(Resize(32, 32)((256, 256), None))
+    out = warp_sample({"i": checks}, {"i": "image"}, transform)["i"][4:-4, 4:-4].astype(float)
+    assert abs(out.mean() - 127.5) < 3
+    assert out.std() < 15

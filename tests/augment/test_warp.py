@@ -1,7 +1,5 @@
 """One resampling of every field, compared with brute force, SciPy and Pillow."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 
@@ -100,34 +98,6 @@ def test_slicing_works_for_maps_of_any_dtype(dtype):
 
 
 # --- shrinking ------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("factor", [2, 3, 5])
-def test_shrinking_by_a_whole_factor_averages_blocks(factor):
-    array = RNG.random((30, 60)).astype(np.float32)
-    out = warped(array, Resize(30 // factor, 60 // factor)((30, 60), None), "map")
-    expected = array.reshape(30 // factor, factor, 60 // factor, factor).mean((1, 3))
-    np.testing.assert_allclose(out, expected, atol=1e-6)
-
-
-@pytest.mark.parametrize("size", [(13, 29), (37, 20), (36, 52), (1, 1)])
-def test_shrinking_averages_over_the_area_of_the_output_pixel(size):
-    out = warped(IMAGE, Resize(*size)((37, 53), None))
-    assert np.abs(out - area_average(IMAGE, size)).max() <= 0.5 + 1e-3
-
-
-def area_average(image, size):
-    """The exact integral of the piecewise constant image over each output pixel."""
-    rows, columns = coverage(image.shape[0], size[0]), coverage(image.shape[1], size[1])
-    return np.einsum("ij,jkc,lk->ilc", rows, image.astype(float), columns)
-
-
-def coverage(length, count):
-    edges = np.linspace(0, length, count + 1)
-    pixels = np.arange(length)
-    overlap = np.minimum(edges[1:, None], pixels + 1) - np.maximum(edges[:-1, None], pixels)
-    weights = np.clip(overlap, 0, None)
-    return weights / weights.sum(1, keepdims=True)
 
 
 def test_a_flip_commutes_with_shrinking():

@@ -1,7 +1,5 @@
 """Tests of Keras on the backend that KERAS_BACKEND names: `scripts/test_backends` runs them on JAX and on PyTorch."""
 
-from __future__ import annotations
-
 import os
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")

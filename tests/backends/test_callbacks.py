@@ -1,7 +1,5 @@
 """The callbacks and functions of `tfprep.train` on the backend that Keras runs on: they work, or say at once what they need."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

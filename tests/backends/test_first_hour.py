@@ -1,7 +1,5 @@
 """A newcomer's first hour on the backend that Keras runs on, in processes of its own."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

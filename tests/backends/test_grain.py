@@ -1,7 +1,5 @@
 """Grain reads records by number: the tutorial, its states, and both of its APIs with worker processes."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """JAX: batches on the devices ahead of their use, and processes that each read their part."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket

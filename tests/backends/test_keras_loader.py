@@ -1,7 +1,5 @@
 """`keras_loader` in `fit`, `evaluate` and `predict`, compared with a loop over the batches of `numpy_loader`."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The blocks of docs/loader.md that resume a run, with `keras_loader`: the run is killed, and started again."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Small datasets that are built in this process, one for all tests of a kind."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Advice: which strategies are tried, what is predicted for them, and which one is recommended."""
 
-from __future__ import annotations
-
 import io
 from dataclasses import replace
 from pathlib import Path

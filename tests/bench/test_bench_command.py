@@ -1,7 +1,5 @@
 """`tfprep bench` and `tfprep advise` on the command line: exit statuses, JSON, wrong usage."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

@@ -2,8 +2,6 @@
 stages.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """`tfprep bench URL`: what an epoch fetches is what the loader fetches, and the limit follows from the figures."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

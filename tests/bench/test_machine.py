@@ -1,7 +1,5 @@
 """Descriptions of the machine: the page cache by mincore, memory limits, the file system, and CPU time of child processes."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

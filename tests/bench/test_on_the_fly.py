@@ -1,7 +1,5 @@
 """The on-the-fly pipeline delivers the pixels that a build stores, every sample once per epoch, with another variant in each."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 from typing import Any

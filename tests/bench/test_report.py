@@ -1,7 +1,5 @@
 """The report: complete, valid HTML, without external resources; the same figures in the page and in JSON."""
 
-from __future__ import annotations
-
 import html
 import json
 import re

@@ -1,7 +1,5 @@
 """Measurements: what is counted, in which order candidates run, and how ratios are taken. No test depends on a rate."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -104,7 +102,7 @@ def test_iterators_are_closed() -> None:
     closed = []
 
     class Batches:
-        def __iter__(self) -> Batches:
+        def __iter__(self) -> "Batches":
             return self
 
         def __next__(self) -> Any:

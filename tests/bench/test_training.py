@@ -1,7 +1,5 @@
 """A training beside the loader: a step that sleeps, a Keras model and its `fit`, and wrong names of models."""
 
-from __future__ import annotations
-
 import json
 import os
 import time

@@ -1,7 +1,5 @@
 """The predicted time of a build: the seconds of a sample by split, and the end of the last shard."""
 
-from __future__ import annotations
-
 from itertools import permutations
 from typing import Any, cast
 

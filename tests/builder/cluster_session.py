@@ -3,8 +3,6 @@
 It prints what became of each as JSON: by name the number of built shards or the error, and the warnings.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os

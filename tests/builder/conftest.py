@@ -1,7 +1,5 @@
 """A folder of small image files, recipes for it, and helpers that compare finished builds."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -72,7 +70,7 @@ class Site:
             Image.fromarray(blob(number)).save(self.data / f"{name}.mask.png")
         return path
 
-    def fill(self, train: int = 24, val: int = 6) -> Site:
+    def fill(self, train: int = 24, val: int = 6) -> "Site":
         for split, count in (("train", train), ("val", val)):
             for number in range(count):
                 self.add(f"{split}/{('cat', 'dog')[number % 2]}/{number:03d}", number + (1000 if split == "val" else 0))
@@ -165,12 +163,6 @@ def site(tmp_path: Path) -> Site:
 def full(site: Site) -> Site:
     """24 training and 6 validation samples."""
     return site.fill()
-
-
-@pytest.fixture
-def tools() -> Mapping[str, Callable[..., Any]]:
-    """The functions of this file for tests, which cannot import it."""
-    return {"digests": digests, "check_whole": check_whole, "driver": driver, "picture": picture, "blob": blob}
 
 
 @pytest.fixture

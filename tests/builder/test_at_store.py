@@ -1,7 +1,5 @@
 """Builds into an object store: the bytes of a local build, whatever the store, other builds and kills do meanwhile."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -11,16 +9,23 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
+from contextlib import closing
 
+import numpy as np
 import pytest
 
+import tfprep
+from tests.builder.conftest import driver
+from tests.waiting import wait_until
 from tfprep.builder import at_store, build, build_part, finish_build, layout, plan_build
 from tfprep.builder.at_store import clean, store_locked
 from tfprep.builder.options import BuildOptions
 from tfprep.dataset import open_dataset
 from tfprep.dataset.verify import verify
 from tfprep.errors import BuildError, BuildLockedError, DatasetError, StorageError
-from tfprep.storage import objects
+from tfprep.load.reader import ahead
+from tfprep.storage import cache, objects
 from tfprep.storage.address import parse_url
 from tfprep.storage.store import open_store
 
@@ -137,12 +142,12 @@ def test_faults_of_the_store(few, s3):
     assert {"lost", "reset", "truncate"} <= {request.fault for request in s3.proxy.requests}
 
 
-def test_kills_at_random_moments(few, tools, s3):
+def test_kills_at_random_moments(few, s3):
     few.build()
     rng, url, kills = random.Random(3), s3.new_url(), 0
     few.out, local = url, few.out
     while True:
-        process = subprocess.Popen(tools["driver"](few, workers=1), stderr=subprocess.PIPE, start_new_session=True)
+        process = subprocess.Popen(driver(few, workers=1), stderr=subprocess.PIPE, start_new_session=True)
         start = len(s3.proxy.requests)
         after = rng.randrange(2, 40) if kills < 2 else None
         while process.poll() is None and (after is None or len(s3.proxy.requests) < start + after):
@@ -337,7 +342,7 @@ def test_memory_is_refused_to_worker_processes(full, memory):
             build(full.recipe, out, data, options=BuildOptions(workers=2))
 
 
-def test_a_full_scratch_disk(site, tools, s3, tmp_path):
+def test_a_full_scratch_disk(site, s3, tmp_path):
     full = site.fill(8, 2)
     full.change_recipe('shards={"train": 4, "val": 2}', 'shards={"train": 1, "val": 1}')
     full.build()
@@ -346,7 +351,7 @@ def test_a_full_scratch_disk(site, tools, s3, tmp_path):
     code = "import resource, signal\nsignal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
     code += f"resource.setrlimit(resource.RLIMIT_FSIZE, (4000, {resource.RLIM_INFINITY}))"
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    command = tools["driver"](full, workers=0, code=code)
+    command = driver(full, workers=0, code=code)
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment)
     assert "File too large; nothing was published. Make room, then run the same command again" in done.stderr
     assert [path.name for path in tmp_path.rglob("build-*")] == []
@@ -373,3 +378,55 @@ with scratch_folder(pathlib.Path({str(tmp_path)!r})) as own:
         assert sorted(tmp_path.iterdir()) == sorted([own, other])
         assert not abandoned.exists()
     assert list(tmp_path.iterdir()) == []
+
+
+ORDERS = ({"order": "global"}, {"order": "block", "block": 8, "window": 2}, {"order": "sequential"})
+
+
+def test_from_a_bucket_to_a_bucket_to_batches(site, s3, tmp_path, monkeypatch):
+    monkeypatch.setattr(cache, "KEPT_FREE_BYTES", 0)
+    monkeypatch.setattr(ahead, "GAP_BYTES", 200)  # joins the fields of a record, not the blocks of a window
+    full = site.fill(12, 2)
+    full.build()
+    raw, url = s3.new_url(), s3.new_url()
+    files = [path.relative_to(full.data).as_posix() for path in full.data.rglob("*") if path.is_file()]
+    for name in files:
+        s3.put(f"{raw}/{name}", (full.data / name).read_bytes())
+    s3.proxy.reset()
+    build(full.recipe, url, raw, options=BuildOptions(workers=0))
+    assert content(url) == content(full.out)
+    reads = Counter(request.path for request in s3.proxy.reads(raw.removeprefix("s3:/")))
+    assert (len(reads), set(reads.values())) == (len(files), {1})
+    s3.proxy.reset()
+    assert build(full.recipe, url, raw, options=BuildOptions(workers=0)).built_shards == 0
+    assert s3.proxy.reads(raw.removeprefix("s3:/")) == []
+    for number, order in enumerate(ORDERS):
+        _check_loading(url, full.out, s3, order, tmp_path / f"cache{number}")
+
+
+def _check_loading(url, folder, s3, order, local):
+    """An epoch by range, one with a cold cache, and one with a warm one."""
+    options = {"seed": 2, "variants": "all", "cache": False, "workers": "threads", **order}
+    data, size = tfprep.open(url), sum(file.bytes for file in _files(url))
+    for cached, warm in ((False, False), (True, False), (True, True)):
+        s3.proxy.reset()
+        with (
+            closing(
+                data.numpy_loader("train", 6, local=local if cached else None, training=cached, **options)
+            ) as there,
+            closing(tfprep.open(folder).numpy_loader("train", 6, training=cached, **options)) as here,
+        ):
+            for a, b in zip(there, here, strict=True):
+                assert a.keys() == b.keys()
+                for name in a:
+                    np.testing.assert_array_equal(a[name], b[name], name)
+            if cached and not warm:
+                wait_until(lambda there=there: there.report()["local"]["hits"] == 1.0)
+        spans = [request.span for request in s3.proxy.reads(".tfrecord-")]
+        if not cached:  # in training, the next epoch is fetched ahead
+            assert sum(stop - start for start, stop in spans) == size
+        assert (spans == []) == warm
+
+
+def _files(url):
+    return [file for files in open_dataset(url).splits["train"].files for file in files]

@@ -2,8 +2,6 @@
 TensorFlow.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json
@@ -17,26 +15,27 @@ import pytest
 from PIL import Image
 
 import tfprep
+from tests.builder.conftest import check_whole, digests
 from tfprep import Recipe, codecs, sources
 from tfprep.builder import BuildOptions, build, plan_build
 from tfprep.dataset import open_dataset
 from tfprep.errors import BuildError, RecipeError, SourceError
-from tfprep.images import perceptual_hash
+from tfprep.images import encode_jpeg, perceptual_hash
 from tfprep.seeding import sample_hash
 
 
-def test_equal_bytes_with_any_number_of_workers(full, tools):
+def test_equal_bytes_with_any_number_of_workers(full):
     full.build()
-    expected = tools["digests"](full.out)
+    expected = digests(full.out)
     for workers in (1, 2, 3):
         out = full.out.with_name(f"workers{workers}")
         full.build(out, workers=workers)
-        assert tools["digests"](out) == expected
+        assert digests(out) == expected
     assert len([name for name in expected if ".tfrecord-" in name and not name.endswith(".idx")]) == 4 * 2 + 2
-    tools["check_whole"](full.out)
+    check_whole(full.out)
 
 
-def test_equal_bytes_for_any_folder_and_modification_time_of_the_data(full, tools):
+def test_equal_bytes_for_any_folder_and_modification_time_of_the_data(full):
     expected = full.from_nothing()
     moved = full.data.with_name("moved elsewhere")
     shutil.copytree(full.data, moved)
@@ -46,7 +45,7 @@ def test_equal_bytes_for_any_folder_and_modification_time_of_the_data(full, tool
     assert full.from_nothing("again") == expected
 
 
-def test_a_second_build_does_nothing(full, tools):
+def test_a_second_build_does_nothing(full):
     full.build()
     before = {path: path.stat().st_mtime_ns for path in full.out.iterdir() if path.is_file()}
     summary = full.build()
@@ -54,10 +53,10 @@ def test_a_second_build_does_nothing(full, tools):
     assert {path: path.stat().st_mtime_ns for path in full.out.iterdir() if path.is_file()} == before
 
 
-def test_files_beside_the_recipe_may_be_named_as_modules_of_the_standard_library(full, tools):
+def test_files_beside_the_recipe_may_be_named_as_modules_of_the_standard_library(full):
     """Of `random`, tfprep uses Python's own, which it had imported; of `wave`, the recipe uses the file beside it."""
     full.build()
-    expected, out = tools["digests"](full.out), full.out.with_name("again")
+    expected, out = digests(full.out), full.out.with_name("again")
     folder = full.recipe.with_name("beside")  # no process of the tests imports from there
     folder.mkdir()
     (folder / "random.py").write_text("raise SystemExit('imported')\n")
@@ -66,7 +65,7 @@ def test_files_beside_the_recipe_may_be_named_as_modules_of_the_standard_library
     recipe.write_text("import wave\nassert wave.HERE\n" + full.recipe.read_text())
     command = [sys.executable, "-m", "tfprep", "build", recipe, "--data", full.data, "--out", out, "--workers", "2"]
     subprocess.run(command, check=True, cwd=full.data)
-    assert tools["digests"](out) == expected
+    assert digests(out) == expected
 
 
 def test_samples_have_the_shard_and_position_of_their_hash(full):
@@ -111,12 +110,12 @@ def test_the_index_has_the_digest_and_the_hash_of_each_image(full):
     assert data.index("train", 1)["image_hash"].null_count == 24
 
 
-def test_a_build_without_hashes_makes_the_same_shards(full, tools):
+def test_a_build_without_hashes_makes_the_same_shards(full):
     full.build(hash=False)
     data = open_dataset(full.out)
     assert data.index("train")["image_hash"].null_count == 24
     assert data.index("train")["image_digest"].null_count == 0
-    plain = tools["digests"](full.out)
+    plain = digests(full.out)
     other = full.from_nothing()
     assert {name for name in plain if plain[name] != other[name]} == {"croissant.json", "index.parquet", "tfprep.json"}
 
@@ -176,13 +175,13 @@ def test_a_build_and_its_workers_import_no_tensorflow(full, run_python):
     assert full.rejects() == []
 
 
-def test_a_recipe_object_is_built_like_its_file(full, tools):
+def test_a_recipe_object_is_built_like_its_file(full):
     expected = full.from_nothing()
     recipe = tfprep.recipe.file.load_recipe(full.recipe)
     for workers in (0, 1):
         out = full.out.with_name(f"object{workers}")
         build(recipe, out, full.data, options=BuildOptions(workers=workers))
-        assert tools["digests"](out) == expected
+        assert digests(out) == expected
 
 
 def test_a_function_that_no_worker_can_import_is_refused_with_the_way_out(full):
@@ -217,7 +216,7 @@ def test_limit_takes_the_same_samples_each_time(full):
     )  # The limit leaves samples of one split; the recipe may still name the other.
 
 
-def test_the_number_of_shards_is_kept_when_the_data_grows(full, tools):
+def test_the_number_of_shards_is_kept_when_the_data_grows(full):
     full.change_recipe('    shards={"train": 4, "val": 2},\n', "")
     for number in range(80):
         full.add(f"train/cat/more{number}", number)
@@ -331,3 +330,27 @@ def test_class_names_that_tensorflow_datasets_would_misread_are_a_warning(site, 
     events = []
     site.build(on_event=events.append)
     assert "warning" not in [event.name for event in without_opencv(events)]  # nothing was built again
+
+
+IMPORTS = """
+import sys
+from pathlib import Path
+from tfprep import Recipe, build, codecs, sources
+store = {"image": codecs.Jpeg(), "label": codecs.Scalar()}
+summary = build(Recipe("photos", sources.Folder(), store), "out", "data", **OPTIONS)
+assert summary.samples == 6 and Path("out/report.html").exists()
+print([name for name in ("pandas", "tensorflow", "tqdm") if name in sys.modules])
+"""
+
+
+@pytest.mark.parametrize("options", ["{}", "{'options': __import__('tfprep').builder.BuildOptions(workers=0)}"])
+def test_a_build_with_its_report_imports_no_pandas(tmp_path, options):
+    pytest.importorskip("pandas")
+    pixels = np.random.default_rng(0).integers(0, 256, (40, 30, 3), np.uint8)
+    for number in range(6):
+        path = tmp_path / "data" / f"class{number % 2}" / f"{number}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(encode_jpeg(pixels, 90 + number, "420"))
+    command = [sys.executable, "-c", IMPORTS.replace("OPTIONS", options)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.strip()) == (0, "[]"), done.stderr

@@ -4,8 +4,6 @@ The tests share one cluster and follow each other in it, since each node takes s
 `benchmarks/scale_build.py --kills 20` kills a node 20 times.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re
@@ -73,7 +71,7 @@ class Site:
     def out(self) -> Path:
         return self.folder / "out"
 
-    def write(self) -> Site:
+    def write(self) -> "Site":
         package = self.folder / "neighbour"
         package.mkdir()
         (package / "__init__.py").touch()

@@ -2,8 +2,6 @@
 continues.
 """
 
-from __future__ import annotations
-
 import errno
 import json
 import os
@@ -18,6 +16,7 @@ from collections import namedtuple
 
 import pytest
 
+from tests.builder.conftest import check_whole, digests, driver
 from tfprep.builder import schedule
 from tfprep.builder.layout import Layout, locked
 from tfprep.dataset import open_dataset
@@ -27,18 +26,18 @@ from tfprep.storage import local as files
 Usage = namedtuple("Usage", "f_bavail f_frsize f_fsid", defaults=[1])
 
 
-def limited(site, tools, limit, workers):
+def limited(site, limit, workers):
     """Builds in a process whose files cannot grow beyond `limit` bytes, so that a write fails as on a full disk."""
     code = "import resource, signal\nsignal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
     code += f"resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {resource.RLIM_INFINITY}))"
-    command = tools["driver"](site, workers=workers, code=code)
+    command = driver(site, workers=workers, code=code)
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_write_that_fails_ends_the_build_and_the_next_one_continues(full, tools, workers):
+def test_a_write_that_fails_ends_the_build_and_the_next_one_continues(full, workers):
     expected = full.from_nothing()
-    done = limited(full, tools, 4000, workers)
+    done = limited(full, 4000, workers)
     assert done.returncode != 0
     assert "BuildError: cannot write " in done.stderr
     assert ".tfrecord-0000" in done.stderr.splitlines()[-1]
@@ -49,11 +48,11 @@ def test_a_write_that_fails_ends_the_build_and_the_next_one_continues(full, tool
         open_dataset(full.out)
     assert not list((full.out / ".tfprep/new").glob(".*"))
     full.build()
-    assert tools["digests"](full.out) == expected
+    assert digests(full.out) == expected
 
 
 @pytest.mark.skipif(os.getuid() != 0 or sys.platform != "linux", reason="mounting a small disk takes root")
-def test_a_full_disk(full, tools, tmp_path):
+def test_a_full_disk(full, tmp_path):
     expected = full.from_nothing()
     disk = tmp_path / "disk"
     disk.mkdir()
@@ -68,7 +67,7 @@ def test_a_full_disk(full, tools, tmp_path):
             full.build(workers=1, on_event=lambda event: None)  # Another test covers the warning before the build.
         subprocess.run(["mount", "-o", "remount,size=8m", disk], check=True)
         full.build(workers=1)
-        assert tools["digests"](full.out) == expected
+        assert digests(full.out) == expected
     finally:
         subprocess.run(["umount", disk], check=True)
 
@@ -116,14 +115,14 @@ def test_a_read_only_disk(full, monkeypatch):
         full.build()
 
 
-def test_a_folder_without_write_permission(full, tools):
+def test_a_folder_without_write_permission(full):
     full.out.mkdir()
     full.out.chmod(0o555)
     code = "import ctypes, os\n"  # Root can write everywhere through its capabilities, so the process drops them.
     code += (
         "word = ctypes.c_uint32\nif os.getuid() == 0: ctypes.CDLL(None).capset((word * 2)(0x20080522, 0), (word * 6)())"
     )
-    command = tools["driver"](full, workers=0, code=code)
+    command = driver(full, workers=0, code=code)
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (
         f"BuildError: cannot write {full.out}: Permission denied; choose a folder that this user may write to"
@@ -149,7 +148,7 @@ def test_an_output_path_that_cannot_be_a_folder(full, out, message):
     assert sorted(full.data.rglob("*")) == before
 
 
-def test_an_output_folder_that_disappears(full, tools):
+def test_an_output_folder_that_disappears(full):
     expected = full.from_nothing()
 
     def remove(event):
@@ -159,10 +158,10 @@ def test_an_output_folder_that_disappears(full, tools):
     with pytest.raises(BuildError, match=r"the output folder was taken away .* Run the same command again"):
         full.build(on_event=remove)
     full.build()
-    assert tools["digests"](full.out) == expected
+    assert digests(full.out) == expected
 
 
-def test_raw_data_that_disappears_rejects_nothing(full, tools):
+def test_raw_data_that_disappears_rejects_nothing(full):
     expected = full.from_nothing()
     away = full.data.with_name("away")
 
@@ -179,20 +178,20 @@ def test_raw_data_that_disappears_rejects_nothing(full, tools):
     away.rename(full.data)
     full.build()
     assert full.rejects() == []
-    assert tools["digests"](full.out) == expected
+    assert digests(full.out) == expected
 
 
 # --- the lock ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_second_build_into_one_folder_is_refused_by_name(full, tools, monkeypatch):
+def test_a_second_build_into_one_folder_is_refused_by_name(full, monkeypatch):
     refusals = []
     monkeypatch.setattr(sys, "argv", ["its_build.py", "--key=wJalrSECRET"])
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wJalrSECRET")
 
     def second(event):
         if event.name == "planned":
-            command = tools["driver"](full, workers=0)
+            command = driver(full, workers=0)
             done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
             refusals.append(done.stderr.splitlines()[-1])
 
@@ -201,7 +200,7 @@ def test_a_second_build_into_one_folder_is_refused_by_name(full, tools, monkeypa
     assert refusal.startswith(f"tfprep.errors.BuildLockedError: {full.out} is being built by process {os.getpid()} on "
                               f"{socket.gethostname()}, started 2")  # fmt: skip
     assert refusal.endswith(": its_build.py --key=$AWS_SECRET_ACCESS_KEY; wait for it, or build into another folder")
-    tools["check_whole"](full.out)
+    check_whole(full.out)
 
 
 def test_a_lock_left_by_a_dead_process_is_taken_over(full):

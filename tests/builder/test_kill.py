@@ -1,7 +1,5 @@
 """A build that is killed at any moment ends with the same bytes when it is repeated; a reader sees the old or the new dataset."""
 
-from __future__ import annotations
-
 import os
 import random
 import signal
@@ -14,6 +12,7 @@ from dataclasses import replace
 import psutil
 import pytest
 
+from tests.builder.conftest import check_whole, digests, driver
 from tests.waiting import wait_until
 from tfprep.builder import BuildOptions, build
 from tfprep.dataset import open_dataset
@@ -34,8 +33,8 @@ def slowed(site):
     return site
 
 
-def start(site, tools):
-    command = tools["driver"](site, workers=2)
+def start(site):
+    command = driver(site, workers=2)
     with site.out.with_name("said").open("a") as said:
         return subprocess.Popen(command, stdout=said, stderr=said, start_new_session=True)
 
@@ -67,7 +66,7 @@ def kill(process, victim, rng):
 
 
 @pytest.mark.parametrize("victim", KILLS)
-def test_kill_at_random_moments(full, tools, victim):
+def test_kill_at_random_moments(full, victim):
     """Builds are killed until one completes. Each round must end with the bytes of a build without a kill."""
     slowed(full).fill(train=40, val=8)
     expected = full.from_nothing()
@@ -78,16 +77,16 @@ def test_kill_at_random_moments(full, tools, victim):
     while kills < KILLS[victim]:
         rounds += 1
         full.out = full.out.with_name(f"round{rounds}")
-        process = start(full, tools)
+        process = start(full)
         while process.poll() is None and kills < KILLS[victim]:
             time.sleep(rng.uniform(first_s, latest_s))
             kills += kill(process, victim, rng)
             if process.poll() not in (None, 0):
-                process = start(full, tools)
+                process = start(full)
         if process.wait() != 0:
             full.build(workers=2)
-        assert tools["digests"](full.out) == expected, (full.out.with_name("said")).read_text()
-        tools["check_whole"](full.out)
+        assert digests(full.out) == expected, (full.out.with_name("said")).read_text()
+        check_whole(full.out)
         assert not list((full.out / ".tfprep/new").iterdir())
 
 
@@ -152,7 +151,7 @@ with open(report, "w") as log:
 """
 
 
-def test_kill_at_every_step_of_a_build_over_an_older_dataset(site, tools, tmp_path):
+def test_kill_at_every_step_of_a_build_over_an_older_dataset(site, tmp_path):
     """The process exits at each rename, link and removal. Then the folder contains the complete old or new dataset, and the
     same build ends with the bytes of a build from nothing."""
     full = site.fill(train=6, val=2)
@@ -179,12 +178,12 @@ def test_kill_at_every_step_of_a_build_over_an_older_dataset(site, tools, tmp_pa
     seen = set()
     for step in range(STRIDE, STRIDE * len(killed) + 1, STRIDE):
         full.out = tmp_path / f"out.{step}"
-        found = content(tools["check_whole"](full.out).manifest)
+        found = content(check_whole(full.out).manifest)
         assert found in (old, new), f"step {step}"
         assert not list(verify(full.out)), f"step {step}"
         seen.add("old" if found == old else "new")
         full.build()
-        assert tools["digests"](full.out) == expected, f"step {step}"
+        assert digests(full.out) == expected, f"step {step}"
     assert seen == {"old", "new"}
 
 
@@ -281,10 +280,10 @@ def read_all(data):
 # --- Ctrl-C -----------------------------------------------------------------------------------------------------------
 
 
-def test_kill_by_ctrl_c_leaves_no_process_and_continues(full, tools):
+def test_kill_by_ctrl_c_leaves_no_process_and_continues(full):
     slowed(full).fill(train=60, val=12)
     expected = full.from_nothing()
-    process = start(full, tools)
+    process = start(full)
     wait_until(
         lambda: len(workers_of(process)) >= 2 and list(full.out.glob(".tfprep/receipts/*-0000[0-9].json")), process
     )
@@ -297,4 +296,4 @@ def test_kill_by_ctrl_c_leaves_no_process_and_continues(full, tools):
     assert "failed: stopped; the same command continues" in (full.out / ".tfprep/build.log").read_text()
     summary = full.build(workers=2)
     assert 0 < summary.built_samples < 72
-    assert tools["digests"](full.out) == expected
+    assert digests(full.out) == expected

@@ -1,7 +1,5 @@
 """The driver and the replies of its nodes, which are written down here: no cluster is needed."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial

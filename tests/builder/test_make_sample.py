@@ -1,7 +1,5 @@
 """The variants of one raw sample, without a build."""
 
-from __future__ import annotations
-
 import gc
 import io
 import sys

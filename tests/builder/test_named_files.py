@@ -1,7 +1,5 @@
 """`Recipe(files=[...])`: files that user code reads belong to the recipe, in builds, parts and worker processes."""
 
-from __future__ import annotations
-
 import os
 import pickle
 from dataclasses import replace
@@ -9,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tests.builder.conftest import digests
 from tfprep import Recipe, codecs, sources
 from tfprep.builder import BuildOptions, build, build_part, explain, finish_build, plan_build
 from tfprep.dataset import open_dataset
@@ -48,7 +47,7 @@ def lifts(out):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_changed_file_builds_everything_anew(lifting, tools, workers):
+def test_a_changed_file_builds_everything_anew(lifting, workers):
     lifting.build(workers=workers)
     assert lifts(lifting.out) == {1}
     os.utime(lifting.recipe.parent / "weights/lift.npy")  # its content is the same
@@ -57,7 +56,7 @@ def test_a_changed_file_builds_everything_anew(lifting, tools, workers):
     assert explain(plan_build(lifting.recipe, lifting.out, lifting.data)) == f"6 of 6 shards: {REASON}"
     assert lifting.build(workers=workers).built_shards == 6
     assert lifts(lifting.out) == {2}
-    assert tools["digests"](lifting.out) == lifting.from_nothing()
+    assert digests(lifting.out) == lifting.from_nothing()
 
 
 def test_parts_with_other_files_refuse(lifting):

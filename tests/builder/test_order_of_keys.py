@@ -1,7 +1,5 @@
 """The order of keys in a recipe never decides silently which bytes are which field: compared with TensorFlow's Example parser."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """A build in parts makes the bytes of one build, in any order, twice, at once, killed; a part that plans differently refuses."""
 
-from __future__ import annotations
-
 import json
 import os
 import random
@@ -17,6 +15,7 @@ import pytest
 from click.testing import CliRunner
 from PIL import Image
 
+from tests.builder.conftest import check_whole, digests
 from tfprep import opencv
 from tfprep.builder import build_part, finish_build, options, plan_build
 from tfprep.builder.layout import Layout, name_locked
@@ -41,7 +40,7 @@ def finish(site, **more):
 
 
 @pytest.mark.parametrize("parts", [1, 3, 16])
-def test_parts_in_any_order_make_the_bytes_of_one_build(full, tools, parts):
+def test_parts_in_any_order_make_the_bytes_of_one_build(full, parts):
     expected = full.from_nothing()
     order = random.Random(parts).sample(range(parts), parts)
     summaries = run_parts(full, parts, order)
@@ -50,8 +49,8 @@ def test_parts_in_any_order_make_the_bytes_of_one_build(full, tools, parts):
     assert sum(summary.samples for summary in summaries) == 30
     summary = finish(full)
     assert (summary.samples, summary.built_shards) == (30, 0)
-    assert tools["digests"](full.out) == expected
-    tools["check_whole"](full.out)
+    assert digests(full.out) == expected
+    check_whole(full.out)
     assert not list((full.out / ".tfprep/new").iterdir())
     assert full.build().built_shards == 0
     assert [run.built_shards for run in run_parts(full, parts)] == [0] * parts, "a part that runs after the publication"
@@ -64,13 +63,13 @@ def test_a_part_that_runs_twice_builds_nothing_the_second_time(full):
     assert run_part(full, 0, 2).built_shards == 3
 
 
-def test_parts_of_another_number_complete_each_other(full, tools):
+def test_parts_of_another_number_complete_each_other(full):
     expected = full.from_nothing()
     run_part(full, 0, 2)
     run_part(full, 1, 3)
     run_parts(full, 4)
     finish(full)
-    assert tools["digests"](full.out) == expected
+    assert digests(full.out) == expected
 
 
 def test_missing_shards_are_named_with_their_parts(full):
@@ -84,11 +83,11 @@ def test_missing_shards_are_named_with_their_parts(full):
     assert not (full.out / "tfprep.json").exists()
 
 
-def test_a_build_without_part_completes_parts(full, tools):
+def test_a_build_without_part_completes_parts(full):
     expected = full.from_nothing()
     run_part(full, 0, 2)
     assert full.build().built_shards == 3
-    assert tools["digests"](full.out) == expected
+    assert digests(full.out) == expected
     assert not Layout(full.out).part_plan.exists()
 
 
@@ -97,21 +96,21 @@ def test_finish_alone_says_what_is_missing(full):
         finish(full)
 
 
-def test_parts_continue_an_older_dataset(full, tools):
+def test_parts_continue_an_older_dataset(full):
     """Readers see the old dataset until the end; only shards whose samples changed are built."""
     full.build()
-    before = tools["digests"](full.out)
+    before = digests(full.out)
     full.add("train/cat/000", 500, mask=False)
     (full.data / "val/dog/001.jpg").unlink()
     expected = full.from_nothing()
     built = run_parts(full, 3)
     assert sum(summary.built_shards for summary in built) == 2
-    assert tools["digests"](full.out) == before
+    assert digests(full.out) == before
     finish(full)
-    assert tools["digests"](full.out) == expected
+    assert digests(full.out) == expected
 
 
-def test_fields_that_differ_between_parts_are_settled_at_the_end(full, tools):
+def test_fields_that_differ_between_parts_are_settled_at_the_end(full):
     """One mask of 16 bits among masks of 8: no part can know that it is the exception."""
     full.change_recipe('"mask": codecs.Png()', '"mask": codecs.Png(), "raw": codecs.Raw()')
     full.change_recipe("derive={", 'derive={"raw": raw, ')
@@ -124,7 +123,7 @@ def test_fields_that_differ_between_parts_are_settled_at_the_end(full, tools):
     expected = full.from_nothing()
     run_parts(full, 6)
     assert finish(full).rejects == 1
-    assert tools["digests"](full.out) == expected
+    assert digests(full.out) == expected
 
 
 # --- a part that would make another dataset ------------------------------------------------------------------------------
@@ -171,7 +170,7 @@ DIFFERENT = {
 
 
 @pytest.mark.parametrize("name", DIFFERENT)
-def test_a_part_that_plans_differently_refuses_and_says_why(full, tools, monkeypatch, name):
+def test_a_part_that_plans_differently_refuses_and_says_why(full, monkeypatch, name):
     change, message = DIFFERENT[name]
     run_part(full, 0, 2)
     before = content(full.out)
@@ -246,7 +245,7 @@ def test_the_lock_is_shared_by_parts_alone(full):
     assert finish(full).samples == 30
 
 
-def test_the_first_of_two_attempts_at_a_shard_wins(full, tools):
+def test_the_first_of_two_attempts_at_a_shard_wins(full):
     """The second attempt finishes after the first: it leaves the first one's files and receipt as they are."""
     expected = full.from_nothing()
     layout = Layout(full.out)
@@ -264,7 +263,7 @@ def test_the_first_of_two_attempts_at_a_shard_wins(full, tools):
     assert overtaken[0] == {path: path.stat().st_mtime_ns for path in layout.receipts.iterdir()}
     run_part(full, 1, 2)
     finish(full)
-    assert tools["digests"](full.out) == expected
+    assert digests(full.out) == expected
 
 
 def test_the_lock_of_a_shard_keeps_another_process_waiting(tmp_path):
@@ -283,7 +282,7 @@ def test_the_lock_of_a_shard_keeps_another_process_waiting(tmp_path):
 
 
 @pytest.mark.parametrize("parts", [3])
-def test_parts_at_once_and_twice_that_are_killed(full, tools, parts):
+def test_parts_at_once_and_twice_that_are_killed(full, parts):
     """Every part runs in two processes at the same time; they are killed at random moments and started again."""
     full.fill(train=40, val=8)
     full.change_recipe(
@@ -313,12 +312,12 @@ def test_parts_at_once_and_twice_that_are_killed(full, tools, parts):
             pytest.fail(output.read_text())
     assert kills
     assert finish(full).samples == 48, output.read_text()
-    assert tools["digests"](full.out) == expected
-    tools["check_whole"](full.out)
+    assert digests(full.out) == expected
+    check_whole(full.out)
     assert not list((full.out / ".tfprep/new").iterdir())
 
 
-def test_the_commands(full, tools):
+def test_the_commands(full):
     """The command line: two parts, JSON, a missing part, `--finish`; wrong combinations are refused."""
     expected = full.from_nothing()
 
@@ -333,7 +332,7 @@ def test_the_commands(full, tools):
     summary = json.loads(run("--part", "1/2", "--json").stdout)
     assert (summary["part"], summary["shards"], summary["built_shards"]) == (1, 3, 3)
     assert "Published in" in run("--finish").stdout
-    assert tools["digests"](full.out) == expected
+    assert digests(full.out) == expected
 
 
 @pytest.mark.parametrize("arguments", [["--part", "2/2"], ["--part", "1/2", "--finish"], ["--finish", "--dry-run"]])

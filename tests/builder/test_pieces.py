@@ -1,7 +1,5 @@
 """Independent parts of the build: packed columns, numbers of shards, counts and sums."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import tempfile

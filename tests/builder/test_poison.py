@@ -1,11 +1,8 @@
 """A sample that kills its process is identified, tried once more alone, and rejected by name; the build goes on."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
-import signal
 import struct
 import subprocess
 import time
@@ -17,6 +14,7 @@ import psutil
 import pytest
 from PIL import Image
 
+from tests.builder.conftest import check_whole, digests, driver
 from tests.waiting import wait_until
 from tfprep.builder import explain, plan_build
 from tfprep.dataset import open_dataset
@@ -52,7 +50,7 @@ CRASHES = {
 
 
 @pytest.mark.parametrize("name", CRASHES)
-def test_a_sample_that_crashes_is_rejected_by_name(full, tools, name):
+def test_a_sample_that_crashes_is_rejected_by_name(full, name):
     body, reason, tries = CRASHES[name]
     poison(full, body)
     events = []
@@ -68,7 +66,7 @@ def test_a_sample_that_crashes_is_rejected_by_name(full, tools, name):
     assert {crash["key"] for crash in crashes} == {"train/cat/000.jpg"}
     processes = full.out.with_name("trace").read_text().split()
     assert len(set(processes)) == len(processes) == tries, "each try in a process of its own"
-    tools["check_whole"](full.out)
+    check_whole(full.out)
     assert full.build().built_shards == 0
 
 
@@ -98,7 +96,7 @@ RAISED = {
 
 
 @pytest.mark.parametrize("body", RAISED)
-def test_whatever_a_users_function_raises_is_one_reject(full, tools, body):
+def test_whatever_a_users_function_raises_is_one_reject(full, body):
     """In this process; in a worker where that would end it: KeyboardInterrupt is Ctrl-C here."""
     workers = int(any(name in body for name in ("Keyboard", "SystemExit", "Leaving")))
     poison(full, body)
@@ -107,7 +105,7 @@ def test_whatever_a_users_function_raises_is_one_reject(full, tools, body):
     (reject,) = full.rejects()
     assert (reject["key"], reject["stage"], reject["field"]) == ("train/cat/000.jpg", "derive", "poisoned")
     assert reject["error"] == RAISED[body]
-    tools["check_whole"](full.out)
+    check_whole(full.out)
 
 
 @pytest.mark.parametrize("body", ["raise Unprintable()", "raise GeneratorExit", "raise Own('mine')"])
@@ -117,13 +115,13 @@ def test_whatever_a_recipe_raises_is_an_error_with_its_line(full, body):
         full.build()
 
 
-def test_a_sample_that_crashed_is_tried_again_by_the_next_build(full, tools):
+def test_a_sample_that_crashed_is_tried_again_by_the_next_build(full):
     body, _, tries = CRASHES["native crash"]
     cured = full.out.with_name("cured")
     poison(full, f"None if os.path.exists({str(cured)!r}) else {body}")
     options = {"workers": 1, "item_timeout_s": 60}
     assert full.build(**options).rejects == 1
-    before = tools["digests"](full.out)
+    before = digests(full.out)
     assert (
         explain(plan_build(full.recipe, full.out, full.data))
         == "1 of 6 shards: a sample crashed or took too long last time"
@@ -133,14 +131,14 @@ def test_a_sample_that_crashed_is_tried_again_by_the_next_build(full, tools):
     summary = full.build(**options)
     assert (summary.rejects, summary.built_shards) == (1, 1)
     assert len(trace.read_text().split()) == tries
-    assert tools["digests"](full.out) == before
+    assert digests(full.out) == before
     cured.touch()
     summary = full.build(**options)
     assert (summary.rejects, summary.built_shards) == (0, 1)
-    assert tools["digests"](full.out) == full.from_nothing()
+    assert digests(full.out) == full.from_nothing()
 
 
-def test_of_several_rejects_those_that_now_succeed_are_kept(full, tools):
+def test_of_several_rejects_those_that_now_succeed_are_kept(full):
     full.change_recipe('shards={"train": 4, "val": 2}', 'shards={"train": 1, "val": 1}')
     cured = full.out.with_name("cured")
     poison(full, f"os.abort() if sample['mask'].shape == (16, 20) and not os.path.exists({str(cured)!r}) else None")
@@ -152,7 +150,7 @@ def test_of_several_rejects_those_that_now_succeed_are_kept(full, tools):
     cured.touch()
     assert full.build(workers=1).rejects == 0
     assert full.recipe.read_text() == text
-    assert tools["digests"](full.out) == full.from_nothing()
+    assert digests(full.out) == full.from_nothing()
 
 
 def test_a_recipe_that_is_edited_during_a_build_is_refused_by_its_workers(full):
@@ -164,39 +162,17 @@ def test_a_recipe_that_is_edited_during_a_build_is_refused_by_its_workers(full):
     assert not (full.out / "tfprep.json").exists()
 
 
-def test_nothing_is_left_in_the_temporary_folder_after_a_kill(full, tools, tmp_path):
+def test_nothing_is_left_in_the_temporary_folder_after_a_kill(full, tmp_path):
     poison(full, "time.sleep(60)")
     folder = tmp_path / "temporary"
     folder.mkdir()
     environment = {**os.environ, "TMPDIR": str(folder)}
-    process = subprocess.Popen(tools["driver"](full, workers=1), env=environment, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(driver(full, workers=1), env=environment, stderr=subprocess.DEVNULL)
     trace = full.out.with_name("trace")
     wait_until(trace.exists, process)
     process.kill()
     process.wait()
     assert list(folder.iterdir()) == []
-
-
-def test_the_other_samples_equal_a_build_without_the_one_that_crashes(full):
-    poison(full, "os.abort()")
-    full.build(workers=1)
-    held = {key for split in ("train", "val") for key in open_dataset(full.out).index(split)["key"].to_pylist()}
-    (full.data / "train/cat/000.jpg").unlink()
-    other = full.out.with_name("without")
-    full.build(other)
-    without = open_dataset(other)
-    assert held == {key for split in ("train", "val") for key in without.index(split)["key"].to_pylist()}
-    for shard in range(4):
-        name = f"tiny-train.tfrecord-{shard:05d}-of-00004"
-        assert (full.out / name).read_bytes() == (other / name).read_bytes()
-
-
-def test_two_samples_that_crash_in_one_shard(full):
-    full.change_recipe('shards={"train": 4, "val": 2}', 'shards={"train": 1, "val": 1}')
-    poison(full, "os.abort()")
-    Image.fromarray(np.full((24, 28), 2, np.uint8)).save(full.data / "train/dog/001.mask.png")
-    assert full.build(workers=1).rejects == 2
-    assert sorted(reject["key"] for reject in full.rejects()) == ["train/cat/000.jpg", "train/dog/001.jpg"]
 
 
 def test_a_sample_that_crashes_once_is_kept(full):
@@ -228,7 +204,7 @@ def test_a_sample_that_crashes_in_its_shard_every_time_is_left_out_in_the_end(fu
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-def test_what_is_finished_of_a_shard_is_kept_when_its_process_dies(full, tools, workers):
+def test_what_is_finished_of_a_shard_is_kept_when_its_process_dies(full, workers):
     """Six samples of one shard crash. Every other sample is made once, and the bytes are those of a build without the six."""
     full.change_recipe('"train": 4', '"train": 1')
     poisoned = [f"train/{'cat' if n % 2 == 0 else 'dog'}/{n:03d}" for n in range(0, 24, 4)]
@@ -245,7 +221,7 @@ def test_what_is_finished_of_a_shard_is_kept_when_its_process_dies(full, tools, 
     draws = made.read_text().split()  # one number for each sample and variant, whenever it is made
     good, tries = 18 * 2 + 6, 6 * 2
     assert (len(draws), len(set(draws))) == (good + tries, good + 6)
-    tools["check_whole"](full.out)
+    check_whole(full.out)
     for key in poisoned:
         (full.data / f"{key}.jpg").unlink()
     other = full.out.with_name("without")
@@ -259,7 +235,7 @@ def test_what_is_finished_of_a_shard_is_kept_when_its_process_dies(full, tools, 
     assert not list((full.out / ".tfprep/new").iterdir())
 
 
-def test_a_worker_that_dies_between_samples_is_replaced(full, tools):
+def test_a_worker_that_dies_between_samples_is_replaced(full):
     """Workers that have no task yet, or wait for one, may die as well."""
     expected = full.from_nothing()
     killed = []
@@ -272,7 +248,7 @@ def test_a_worker_that_dies_between_samples_is_replaced(full, tools):
 
     full.build(workers=2, on_event=strike)
     assert len(killed) >= 2
-    assert tools["digests"](full.out) == expected
+    assert digests(full.out) == expected
 
 
 def test_workers_that_cannot_start_are_an_error(full, monkeypatch):
@@ -290,7 +266,7 @@ def test_a_recipe_that_fails_only_in_workers_raises(full):
         full.build(workers=1)
 
 
-def test_what_a_users_function_prints_and_reads_disturbs_nothing(full, tools, capfd):
+def test_what_a_users_function_prints_and_reads_disturbs_nothing(full, capfd):
     expected = full.from_nothing()
     full.change_recipe(
         "RECIPE = Recipe(",
@@ -319,14 +295,6 @@ def test_a_file_that_hangs_when_its_content_is_compared(full, monkeypatch):
     assert full.build().built_shards == 0
     assert marks == [*range(len(marks) - 1), -1]
     assert time.monotonic() - started < 30
-
-
-def test_signals_have_names():
-    from tfprep.child_process import ending_of
-
-    assert ending_of(-signal.SIGABRT) == "killed by SIGABRT"
-    assert ending_of(-signal.SIGBUS).startswith("killed by SIGBUS (a file was cut short")
-    assert ending_of(3) == "ended with exit status 3"
 
 
 def test_warnings_of_native_decoders_go_to_the_log_by_sample(full, capfd):
@@ -380,10 +348,10 @@ def kernel_kills(group: Path) -> int:
     return int(next(line.split()[1] for line in counters.read_text().splitlines() if line.startswith("oom_kill ")))
 
 
-def test_a_sample_that_needs_too_much_memory_is_rejected_by_name(full, tools, small_memory):
+def test_a_sample_that_needs_too_much_memory_is_rejected_by_name(full, small_memory):
     """The kernel's out-of-memory killer ends the worker and not the build."""
     poison(full, "HOG = [np.ones(1 << 25, np.uint8) for _ in range(1000)]")
-    command = tools["driver"](full, workers=2)
+    command = driver(full, workers=2)
     join = f'echo $$ > {small_memory}/cgroup.procs && exec "$@"'
     done = subprocess.run(["sh", "-c", join, "sh", *command], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
@@ -391,4 +359,4 @@ def test_a_sample_that_needs_too_much_memory_is_rejected_by_name(full, tools, sm
     (reject,) = full.rejects()
     assert (reject["key"], reject["stage"]) == ("train/cat/000.jpg", "process")
     assert reject["error"] == "its process was killed by SIGKILL (out of memory?)"
-    assert tools["check_whole"](full.out).split("train").samples == 23
+    assert check_whole(full.out).split("train").samples == 23

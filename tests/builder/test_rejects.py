@@ -1,17 +1,17 @@
 """Every bad input is rejected by name, with its stage, and affects no other; readable input is converted correctly."""
 
-from __future__ import annotations
-
 import io
 import json
 import os
 import subprocess
+from pathlib import Path
 
 import cv2
 import numpy as np
 import pytest
 from PIL import Image
 
+from tests.builder.conftest import check_whole, digests, driver
 from tfprep.dataset import open_dataset
 from tfprep.errors import BuildError, TooManyRejectsError
 
@@ -58,10 +58,6 @@ def jpeg_bomb() -> bytes:
     return bytes(data)
 
 
-def write_mask(site, array) -> None:
-    Image.fromarray(array).save(site.data / "train/cat/bad.mask.png")
-
-
 BAD_IMAGES = {
     "empty": (b"", "decode", "the file is empty (0 bytes)"),
     "text": (b"this is no image at all", "decode", "not an image: no known format begins with the bytes b'this is '"),
@@ -79,81 +75,63 @@ BAD_IMAGES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", BAD_IMAGES)
-def test_a_bad_image_is_named(full, name):
-    content, stage, reason = BAD_IMAGES[name]
-    full.add("train/cat/bad", 1).write_bytes(content)
-    summary = full.build()
-    assert (summary.samples, summary.rejects) == (GOOD, 1)
-    (reject,) = full.rejects()
-    assert (reject["key"], reject["split"], reject["file"]) == ("train/cat/bad.jpg", "train", "train/cat/bad.jpg")
-    assert (reject["stage"], reject["field"]) == (stage, "image")
-    assert reject["error"].startswith(reason), reject["error"]
+def test_bad_images_are_named(full):
+    for number, (content, _, _) in enumerate(BAD_IMAGES.values()):
+        full.add(f"train/cat/bad{number:02}", 1).write_bytes(content)
+    summary = full.build(max_bad=1)
+    assert (summary.samples, summary.rejects) == (GOOD, len(BAD_IMAGES))
+    for number, (reject, (_, stage, reason)) in enumerate(zip(full.rejects(), BAD_IMAGES.values(), strict=True)):
+        name = f"train/cat/bad{number:02}.jpg"
+        assert (reject["key"], reject["split"], reject["file"]) == (name, "train", name)
+        assert (reject["stage"], reject["field"]) == (stage, "image")
+        assert reject["error"].startswith(reason), reject["error"]
 
 
-def _no_mask(site):
-    (site.data / "train/cat/bad.mask.png").unlink()
-    return "read", "mask", "cannot read the file: No such file or directory", "train/cat/bad.mask.png"
+def dangling(path):
+    path.unlink()
+    path.symlink_to("nowhere.png")
 
 
-def _dangling(site):
-    (site.data / "train/cat/bad.mask.png").unlink()
-    (site.data / "train/cat/bad.mask.png").symlink_to("nowhere.png")
-    return "read", "mask", "cannot read the file: No such file or directory", "train/cat/bad.mask.png"
+def folder(path):
+    path.unlink()
+    path.mkdir()
 
 
-def _dangling_image(site):
-    (site.data / "train/cat/bad.jpg").unlink()
-    (site.data / "train/cat/bad.jpg").symlink_to("nowhere.jpg")
-    return "read", "image", "cannot read the file: No such file or directory", "train/cat/bad.jpg"
+def pipe(path):
+    path.unlink()
+    os.mkfifo(path)
 
 
-def _mask_is_a_folder(site):
-    (site.data / "train/cat/bad.mask.png").unlink()
-    (site.data / "train/cat/bad.mask.png").mkdir()
-    return "read", "mask", "cannot read the file: Is a directory", "train/cat/bad.mask.png"
+def mask_of(*shape, value=0):
+    return lambda path: Image.fromarray(np.full(shape, value, np.uint8)).save(path)
 
 
-def _mask_is_a_pipe(site):
-    (site.data / "train/cat/bad.mask.png").unlink()
-    os.mkfifo(site.data / "train/cat/bad.mask.png")
-    return "read", "mask", "not a regular file", "train/cat/bad.mask.png"
+MASK, IMAGE = ".mask.png", ".jpg"
+SPOILT = [
+    (Path.unlink, MASK, "read", "mask", "cannot read the file: No such file or directory", MASK),
+    (dangling, MASK, "read", "mask", "cannot read the file: No such file or directory", MASK),
+    (dangling, IMAGE, "read", "image", "cannot read the file: No such file or directory", IMAGE),
+    (folder, MASK, "read", "mask", "cannot read the file: Is a directory", MASK),
+    (pipe, MASK, "read", "mask", "not a regular file", MASK),
+    (mask_of(24, 29), MASK, "decode", "", "images, masks and maps of one sample have one size; image is 28 x 24, mask", None),
+    (mask_of(24, 28, value=3), MASK, "decode", "mask", "class 3 is outside the list of 3 classes", MASK),
+    (mask_of(24, 28, 3), MASK, "decode", "mask", "a mask has one channel of class numbers, this one is RGB (3 channels)", None),
+    (lambda path: path.write_text("class 1 everywhere"), MASK, "decode", "mask", "not an image", None),
+]  # fmt: skip
+"""What happens to which file of a sample; stage, field and reason of the reject, and the file that it names."""
 
 
-def _mask_of_other_size(site):
-    write_mask(site, np.zeros((24, 29), np.uint8))
-    return "decode", "", "images, masks and maps of one sample have one size; image is 28 x 24, mask is 29 x 24", None
-
-
-def _class_outside(site):
-    write_mask(site, np.full((24, 28), 3, np.uint8))
-    return "decode", "mask", "class 3 is outside the list of 3 classes", "train/cat/bad.mask.png"
-
-
-def _colour_mask(site):
-    write_mask(site, np.zeros((24, 28, 3), np.uint8))
-    return "decode", "mask", "a mask has one channel of class numbers, this one is RGB (3 channels)", None
-
-
-def _text_mask(site):
-    (site.data / "train/cat/bad.mask.png").write_text("class 1 everywhere")
-    return "decode", "mask", "not an image", "train/cat/bad.mask.png"
-
-
-@pytest.mark.parametrize(
-    "spoil",
-    [_no_mask, _dangling, _dangling_image, _mask_is_a_folder, _mask_is_a_pipe, _mask_of_other_size, _class_outside,
-     _colour_mask, _text_mask],
-)  # fmt: skip
-def test_a_bad_mask_or_link_is_named(full, spoil):
-    full.add("train/cat/bad", 1)
-    stage, field, reason, file = spoil(full)
-    summary = full.build()
-    assert (summary.samples, summary.rejects) == (GOOD, 1)
-    (reject,) = full.rejects()
-    assert (reject["key"], reject["stage"], reject["field"]) == ("train/cat/bad.jpg", stage, field)
-    assert reject["error"].startswith(reason), reject["error"]
-    assert reject["file"] == (file or reject["file"])
+def test_bad_masks_and_links_are_named(full):
+    for number, (spoil, suffix, *_) in enumerate(SPOILT):
+        full.add(f"train/cat/bad{number}", 1)
+        spoil(full.data / f"train/cat/bad{number}{suffix}")
+    summary = full.build(max_bad=1)
+    assert (summary.samples, summary.rejects) == (GOOD, len(SPOILT))
+    for number, (reject, (_, _, stage, field, reason, file)) in enumerate(zip(full.rejects(), SPOILT, strict=True)):
+        name = f"train/cat/bad{number}"
+        assert (reject["key"], reject["stage"], reject["field"]) == (f"{name}.jpg", stage, field)
+        assert reject["error"].startswith(reason), reject["error"]
+        assert reject["file"] == (f"{name}{file}" if file else reject["file"])
 
 
 NO_PRIVILEGES = """
@@ -164,9 +142,9 @@ if os.getuid() == 0:  # root reads everything by its capabilities: give them all
 """
 
 
-def test_unreadable_permissions_are_named(full, tools):
+def test_unreadable_permissions_are_named(full):
     full.add("train/cat/bad", 1).chmod(0)
-    command = tools["driver"](full, workers=0, code=NO_PRIVILEGES)
+    command = driver(full, workers=0, code=NO_PRIVILEGES)
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     (reject,) = full.rejects()
@@ -174,38 +152,37 @@ def test_unreadable_permissions_are_named(full, tools):
 
 
 USER_FUNCTIONS = {
-    "raises": ("raise ValueError('no luck')", "derive", "made", "ValueError: no luck"),
-    "NaN": ("return np.full((16, 20), np.nan, np.float32)", "derive", "made", "it gave NaN or infinity"),
-    "no array": ("return 5", "derive", "made", "expected a NumPy array, got int"),
-    "other size": ("return np.zeros((3, 3))", "derive", "made", "expected an array of height and width (16, 20), got"),
-    "ends": ("raise SystemExit('stop')", "derive", "made", "SystemExit: stop"),
-    "memory": ("return np.ones((1 << 60,), np.uint8)", "derive", "made", "MemoryError: "),
-    "long": ("raise ValueError('x' * 5000)", "derive", "made", "ValueError: " + "x" * 988 + "... (5012 characters)"),
-    "objects": (
-        "return np.full((16, 20), None)",
-        "derive",
-        "made",
-        "expected a map, numbers [H, W] or [H, W, C], got object",
-    ),
+    "raise ValueError('no luck')": "ValueError: no luck",
+    "return np.full((16, 20), np.nan, np.float32)": "it gave NaN or infinity",
+    "return 5": "expected a NumPy array, got int",
+    "return np.zeros((3, 3))": "expected an array of height and width (16, 20), got",
+    "raise SystemExit('stop')": "SystemExit: stop",
+    "return np.ones((1 << 60,), np.uint8)": "MemoryError: ",
+    "raise ValueError('x' * 5000)": "ValueError: " + "x" * 988 + "... (5012 characters)",
+    "return np.full((16, 20), None)": "expected a map, numbers [H, W] or [H, W, C], got object",
 }
 
 
-@pytest.mark.parametrize("name", USER_FUNCTIONS)
-def test_a_users_function_that_fails_on_one_sample(full, name):
-    body, stage, field, reason = USER_FUNCTIONS[name]
-    Image.fromarray(np.full((24, 28), 2, np.uint8)).save(full.data / "train/cat/000.mask.png")
+def test_a_users_function_that_fails_on_some_samples(full):
+    """The images of these samples are plain, each of another level; the masks of all others are as they were."""
+    full.change_recipe("colour=[augment.Brightness(0.2)],", "")
+    body = "".join(f"    if level == {number}:\n        {code}\n" for number, code in enumerate(USER_FUNCTIONS))
     full.change_recipe(
         "RECIPE = Recipe(",
-        "def made(sample, generator):\n"
-        f"    if (sample['mask'] == 2).all():\n        {body}\n"
+        "def made(sample, generator):\n    low, level = sample['image'].min(), sample['image'].max()\n"
+        f"    level = int(level) // 20 if level - low < 3 else -1\n{body}"
         "    return sample['mask'].astype(np.float32)\n\nRECIPE = Recipe(",
     )
     full.change_recipe("derive={", 'derive={"made": made, ')
     full.change_recipe('"label": codecs.Scalar()', '"label": codecs.Scalar(), "made": codecs.Raw()')
-    assert full.build().rejects == 1
-    (reject,) = full.rejects()
-    assert (reject["key"], reject["stage"], reject["field"]) == ("train/cat/000.jpg", stage, field)
-    assert reject["error"].startswith(reason)
+    for number in range(len(USER_FUNCTIONS)):
+        path = full.add(f"train/cat/bad{number}", 1)
+        Image.fromarray(np.full((24, 28, 3), 20 * number + 10, np.uint8)).save(path)
+    summary = full.build(max_bad=1)
+    assert (summary.samples, summary.rejects) == (GOOD, len(USER_FUNCTIONS))
+    for number, (reject, reason) in enumerate(zip(full.rejects(), USER_FUNCTIONS.values(), strict=True)):
+        assert (reject["key"], reject["stage"], reject["field"]) == (f"train/cat/bad{number}.jpg", "derive", "made")
+        assert reject["error"].startswith(reason)
 
 
 def test_a_file_that_does_not_fit_into_memory_is_named(full, monkeypatch):
@@ -246,7 +223,7 @@ def test_a_colour_function_that_changes_the_shape(full):
     assert {(reject["stage"], reject["field"]) for reject in full.rejects()} == {("colour", "colour/smaller/0")}
 
 
-def test_samples_of_another_form_are_rejected_in_every_shard(full, tools):
+def test_samples_of_another_form_are_rejected_in_every_shard(full):
     """One 16-bit mask among 8-bit ones: the form of most samples is that of the dataset, and the others are rejected by name."""
     full.change_recipe('classes=("ground", "thing", "void")', "")
     full.change_recipe('mask="{split}/{label}/*.mask.png", ', 'mask="{split}/{label}/*.mask.png"')
@@ -260,21 +237,21 @@ def test_samples_of_another_form_are_rejected_in_every_shard(full, tools):
         "it is mask of uint16 [H, W], most samples have mask of uint8 [H, W]; a field has one dtype and rank in a dataset, "
         "and an image one number of channels"
     }
-    tools["check_whole"](full.out)
+    check_whole(full.out)
     full.build(full.out.with_name("two"), workers=2)
-    assert tools["digests"](full.out) == tools["digests"](full.out.with_name("two"))
+    assert digests(full.out) == digests(full.out.with_name("two"))
     assert full.build().built_shards == 0
     for key in odd[:2]:
         Image.fromarray(np.full((24, 28), 1, np.uint8)).save(full.data / f"{key}.mask.png")
     assert full.build().rejects == 1
-    assert tools["digests"](full.out) == full.from_nothing()
+    assert digests(full.out) == full.from_nothing()
     for path in full.data.rglob("*.mask.png"):
         Image.fromarray(np.full((24, 28), 7, np.uint16)).save(path)
     Image.fromarray(np.full((24, 28), 1, np.uint8)).save(full.data / "val/cat/000.mask.png")
     assert [reject["key"] for reject in full.rejects()] == ["val/cat/000.jpg"]
     full.build()
     assert [reject["key"] for reject in full.rejects()] == ["val/cat/000.jpg"]
-    assert tools["digests"](full.out) == full.from_nothing("again")
+    assert digests(full.out) == full.from_nothing("again")
 
 
 def test_on_bad_fail_stops_at_the_first_by_name(full):
@@ -286,17 +263,17 @@ def test_on_bad_fail_stops_at_the_first_by_name(full):
     assert full.build().rejects == 1
 
 
-def test_more_rejects_than_allowed_publish_nothing(full, tools):
+def test_more_rejects_than_allowed_publish_nothing(full):
     full.build()
-    before = tools["digests"](full.out)
+    before = digests(full.out)
     for number in range(3):
         full.add(f"train/cat/bad{number}", number).write_bytes(b"")
     with pytest.raises(TooManyRejectsError, match=r"3 of 33 samples were rejected, at most 5% may be; "
                        r"nothing was published. Most often \(3 times\): decode: the file is empty"):  # fmt: skip
         full.build(max_bad=0.05)
     assert len((full.out / ".tfprep/rejects.jsonl").read_text().splitlines()) == 3
-    assert tools["digests"](full.out) == before, "the list of the dataset that stays is not touched"
-    tools["check_whole"](full.out)
+    assert digests(full.out) == before, "the list of the dataset that stays is not touched"
+    check_whole(full.out)
     assert full.build(max_bad=0.1).rejects == 3
 
 

@@ -1,7 +1,5 @@
 """Every kind of damage is found and mended to the bytes of before, or named."""
 
-from __future__ import annotations
-
 import json
 import shutil
 

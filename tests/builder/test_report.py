@@ -1,7 +1,5 @@
 """`report.html` describes the build, opens without a network, and runs no scripts."""
 
-from __future__ import annotations
-
 import base64
 import html.parser
 import io

@@ -1,16 +1,19 @@
 """Policies, whole-sample functions, tone curves and boxes in a recipe equal their steps applied one by one."""
 
-from __future__ import annotations
+from dataclasses import replace
 
+import cv2
 import numpy as np
 import pytest
 from PIL import Image
 
+import tfprep
 from tfprep import Recipe, augment, codecs, derive, sources
 from tfprep.augment.transform import identity
 from tfprep.augment.warp import warp_sample
+from tfprep.builder import BuildOptions
 from tfprep.builder.shards.make_sample import SampleMaker
-from tfprep.errors import SampleError
+from tfprep.errors import RecipeError, SampleError
 from tfprep.seeding import generator
 
 KINDS = {"image": "image", "mask": "mask", "boxes": "boxes", "names": "label"}
@@ -47,21 +50,6 @@ def test_geometry_and_colour_of_a_policy_use_the_same_draws(policy):
     assert np.array_equal(made(0, geometry=[policy])["image"], IMAGE)
 
 
-def swap(sample, draws):
-    return {**sample, "image": sample["image"][:, :, ::-1], "names": sample["names"] + draws.integers(10, 20)}
-
-
-def test_a_function_of_the_whole_sample_can_be_between_ops():
-    ops = [augment.Crop(40, 50), augment.Custom(swap), augment.Crop(20, 30)]
-    sample = made(1, geometry=ops)
-    assert sample["image"].shape == (20, 30, 3)
-    plain = made(1, geometry=[ops[0], ops[2]])
-    assert np.array_equal(sample["image"], plain["image"][:, :, ::-1])
-    assert np.array_equal(sample["mask"], plain["mask"])
-    assert (sample["names"] >= 14).all()
-    assert np.array_equal(made(0, geometry=ops)["names"], RAW["names"])
-
-
 def broken(sample, draws):
     raise RuntimeError("no idea")
 
@@ -86,20 +74,19 @@ def test_tone_curves_that_collapse_give_the_bytes_of_one_after_the_other():
         augment.Brightness(0.4),
         augment.Contrast(0.4),
         augment.Gamma((0.7, 1.5)),
+        augment.ToneCurve(),
+        augment.Posterize((3, 6)),
+        augment.Invert(),
+        augment.Blur(),
+        augment.Solarize(),
         augment.Hue(0.1),
         augment.Brightness(0.2),
     ]
     image = IMAGE
-    for step, op in zip(("Brightness/0", "Contrast/0", "Gamma/0", "Hue/0", "Brightness/1"), ops, strict=True):
+    steps = [f"{type(op).__name__}/0" for op in ops[:-1]] + ["Brightness/1"]
+    for step, op in zip(steps, ops, strict=True):
         image = op(image, generator(0, "key", 3, f"colour/{step}"))
     assert np.array_equal(made(3, colour=ops)["image"], image)
-
-
-def test_boxes_that_are_cropped_away_are_dropped_with_their_rows():
-    sample = made(0, geometry=[augment.CenterCrop(50, 60)], min_visible=0.3, row_fields={"boxes": ["names"]})
-    assert sample["names"].tolist() == [4]
-    assert sample["boxes"].tolist() == [[0, 0, 10, 15]]
-    assert len(made(0, geometry=[augment.CenterCrop(50, 60)])["boxes"]) == 2
 
 
 COCO = (0, 2, 1, 4, 3, 6, 5, 8, 7, 10, 9, 12, 11, 14, 13, 16, 15)
@@ -212,3 +199,70 @@ def test_a_function_of_the_whole_sample_may_write_into_its_own():
     for sample in samples[1:]:
         assert np.array_equal(sample["image"], IMAGE[:, ::-1])
         assert sample["names"].tolist() == [5, 8]
+
+
+STACKED = Recipe(
+    name="stacked",
+    source=sources.Paired(image="image/*.png", mask="mask/*.png"),
+    geometry=[augment.Flip(p=0.5)],
+    derive={"clicks": derive.Clicks(mask="mask", target=1)},
+    colour=[augment.Brightness(0.3)],
+    stack={"x": ("image", "mask", "clicks")},
+    variants={"train": 3},
+    store={"x": codecs.Raw(), "image": codecs.Raw(), "mask": codecs.Raw(), "clicks": codecs.Raw()},
+)
+
+
+@pytest.fixture
+def raw(tmp_path):
+    rng = np.random.default_rng(0)
+    for number in range(6):
+        image, mask = rng.integers(0, 256, (20, 30, 3), np.uint8), np.zeros((20, 30), np.uint8)
+        mask[5:12, 8 : 15 + number] = 1
+        for name, pixels in (("image", image), ("mask", mask)):
+            (tmp_path / "raw" / name).mkdir(parents=True, exist_ok=True)
+            cv2.imwrite(str(tmp_path / "raw" / name / f"{number}.png"), pixels)
+    return tmp_path / "raw"
+
+
+def built(recipe, raw, out):
+    return tfprep.build(recipe, out, raw, options=BuildOptions(workers=0))
+
+
+@pytest.mark.parametrize("variant", [0, 1, 2])
+def test_a_stack_holds_the_channels_of_its_fields_in_their_order(raw, tmp_path, variant):
+    """After colour ops, in every variant, from the built to the batch."""
+    assert built(STACKED, raw, tmp_path / "out").rejects == 0
+    data = tfprep.open(tmp_path / "out")
+    assert data.fields["x"].shape == (20, 30, 6)
+    for batch in data.numpy_loader("train", 4, training=False, variants=variant):
+        expected = np.concatenate([batch["image"], batch["mask"][..., np.newaxis], batch["clicks"]], axis=-1)
+        np.testing.assert_array_equal(batch["x"], expected)
+
+
+@pytest.mark.parametrize(
+    ("stack", "message"),
+    [
+        ({"x": ("image", "depth")}, "there is no field 'depth'"),
+        ({"image": ("image", "mask")}, "there is a field 'image' already"),
+        ({"x": ("image",)}, "a list of two or more field names"),
+        ({"x": "image"}, "a list of two or more field names"),
+    ],
+)
+def test_a_stack_that_cannot_be(raw, tmp_path, stack, message):
+    with pytest.raises(RecipeError, match=message):
+        built(replace(STACKED, stack=stack, store={"image": codecs.Raw()}), raw, tmp_path / "out")
+
+
+def test_fields_of_another_dtype_are_rejected_by_name(raw, tmp_path):
+    recipe = replace(STACKED, derive={"clicks": derive.Distance(mask="mask", target=1)})
+    with pytest.raises(tfprep.errors.TooManyRejectsError, match="the fields of a stack have one dtype"):
+        built(recipe, raw, tmp_path / "out")
+
+
+def test_a_stack_follows_an_op_at_load_only_if_its_fields_do(raw, tmp_path):
+    directed = {"clicks": derive.Sobel(image="image", of="both")}
+    recipe = replace(STACKED, derive=directed, stack={"x": ("clicks", "clicks")}, store={"x": codecs.Raw()})
+    built(recipe, raw, tmp_path / "out")
+    with pytest.raises(tfprep.errors.LoaderError, match="directions"):
+        tfprep.open(tmp_path / "out").numpy_loader("train", 4, at_load=[tfprep.load.RandomFlip()])

@@ -1,7 +1,5 @@
 """Checks of a node of a cluster before it takes part, and the code that is sent to it."""
 
-from __future__ import annotations
-
 import fcntl
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The workers of a build start before the recipe is loaded, and after all that is quick to check."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

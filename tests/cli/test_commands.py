@@ -1,7 +1,5 @@
 """The commands as a user types them, run in this process where possible."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -10,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import numpy as np
 import pytest
 from PIL import Image
@@ -17,6 +16,7 @@ from PIL import Image
 import tfprep
 from tests.waiting import wait_until
 from tfprep.cli import COMMANDS, text
+from tfprep.cli.values import byte_count, share
 from tfprep.demo.scenes import LEAF
 
 PIPELINES = Path(__file__).parents[2] / "pipelines"
@@ -415,3 +415,28 @@ def test_json_is_alone_also_where_child_processes_print(recipe, photos, tmp_path
     ended = subprocess.run(command, capture_output=True, text=True, check=True)
     assert json.loads(ended.stdout)["samples"] == 40
     assert {"1", "a recipe may print"} <= set(ended.stderr.splitlines())
+
+
+@pytest.mark.parametrize(("typed", "number"), [("1%", 0.01), ("0.01", 0.01), ("100%", 1), ("0", 0), ("1", 1)])
+def test_share(typed, number):
+    assert share(typed) == pytest.approx(number)
+
+
+@pytest.mark.parametrize(
+    ("typed", "number"),
+    [("200GB", 200e9), ("1.5TB", 1.5e12), ("7 mb", 7e6), ("12", 12), ("12B", 12), ("3 kbytes", 3000), ("5bytes", 5)],
+)
+def test_bytes(typed, number):
+    assert byte_count(typed) == pytest.approx(number)
+
+
+@pytest.mark.parametrize("typed", ["", "lots", "nan", "101%", "2", "-1%", "1%%", "inf"])
+def test_what_is_no_share(typed):
+    with pytest.raises(click.BadParameter, match="expected a share"):
+        share(typed)
+
+
+@pytest.mark.parametrize("typed", ["", "GB", "much", "1XB", "nan", "inf", "-1GB", "0", "1GBB"])
+def test_what_is_no_size(typed):
+    with pytest.raises(click.BadParameter, match="expected bytes such as 200GB"):
+        byte_count(typed)

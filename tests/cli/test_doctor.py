@@ -1,7 +1,5 @@
 """`tfprep doctor`: each finding where it is true, on this machine and on others that are made up."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Commands on datasets at URLs: the same output as on the folder, or one error that says what to do."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from PIL import Image

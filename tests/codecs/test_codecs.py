@@ -1,7 +1,5 @@
 """Codecs decode what they encoded, and TensorFlow's ops return the same values as `decode`, bit for bit."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from PIL import Image

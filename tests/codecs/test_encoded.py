@@ -1,7 +1,5 @@
 """Images and strings that another tool wrote, against TensorFlow's own ops."""
 
-from __future__ import annotations
-
 import io
 import zlib
 

@@ -1,7 +1,5 @@
 """Columns of Arrow as NumPy, against Arrow's own conversion."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

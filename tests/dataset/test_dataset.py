@@ -1,7 +1,5 @@
 """A built dataset is read by tfprep, by TensorFlow Datasets, and by a plain TFRecordDataset; damaged datasets are refused."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import warnings

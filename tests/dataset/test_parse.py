@@ -1,7 +1,5 @@
 """Manifests from unknown sources: an entry that breaks a rule is a DatasetError with the file, the entry and the rule."""
 
-from __future__ import annotations
-
 import copy
 import json
 from pathlib import Path

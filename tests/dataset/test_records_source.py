@@ -1,7 +1,5 @@
 """Datasets as sources: what was stored comes back field by field, from built datasets and from TensorFlow's own TFRecords."""
 
-from __future__ import annotations
-
 import itertools
 import json
 

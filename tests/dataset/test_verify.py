@@ -1,7 +1,5 @@
 """Verification finds no fault in an intact dataset, and names the file of every kind of damage."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,21 +1,14 @@
 """Distance maps compared with SciPy's distance_transform_edt and Kervadec's published code, and U-Net's weights with their
 equation."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from scipy import ndimage
-from scipy.ndimage import distance_transform_edt
 
 from tfprep.derive import Distance, SignedDistance, UNetWeights
 from tfprep.derive.distance import two_nearest
 from tfprep.errors import RecipeError, SampleError
 
-RNG = np.random.default_rng(0)
-SPOTS = (RNG.random((61, 83)) > 0.97).astype(np.uint8) * 4
 BLOB = np.zeros((40, 50), np.uint8)
 BLOB[10:30, 0:25] = 4
 BLOB[20:25, 5:9] = 0
@@ -24,45 +17,6 @@ NONE, ALL = np.zeros((6, 8), np.uint8), np.full((6, 8), 4, np.uint8)
 
 def of(op, mask):
     return op({"mask": mask}, np.random.default_rng(0))
-
-
-@settings(max_examples=40)
-@given(st.integers(1, 20), st.integers(1, 20), st.floats(0, 1), st.integers(0, 999))
-def test_distance_is_the_brute_force_minimum(height, width, density, seed):
-    mask = (np.random.default_rng(seed).random((height, width)) < density).astype(np.uint8)
-    out = of(Distance(target=1, truncate_px=12), mask)
-    rows, columns = np.indices(mask.shape)
-    expected = np.full(mask.shape, 12.0)
-    for row, column in np.argwhere(mask == 1):
-        expected = np.minimum(expected, np.hypot(rows - row, columns - column))
-    np.testing.assert_allclose(out, expected, atol=1e-4)
-
-
-def test_truncated_normalised_and_typed():
-    exact = distance_transform_edt(SPOTS != 4)
-    cut = np.minimum(exact, 7)
-    np.testing.assert_allclose(of(Distance(target=4, truncate_px=7), SPOTS), cut, atol=1e-4)
-    np.testing.assert_allclose(of(Distance(target=4, truncate_px=7, normalise=True), SPOTS), cut / 7, atol=1e-4)
-    for dtype, highest in (("uint8", 255), ("uint16", 65535)):
-        whole = of(Distance(target=4, truncate_px=7, dtype=dtype), SPOTS)
-        assert whole.dtype == dtype
-        np.testing.assert_array_equal(whole, np.rint(cut))
-        scaled = of(Distance(target=4, truncate_px=7, normalise=True, dtype=dtype), SPOTS)
-        assert np.abs(scaled - cut / 7 * highest).max() <= 0.51
-        assert scaled.max() == highest
-    half = of(Distance(target=4, dtype="float16"), SPOTS)
-    assert half.dtype == np.float16
-
-
-def test_an_absent_target():
-    diagonal = np.hypot(6, 8)
-    for mask, to in ((NONE, "class"), (ALL, "boundary"), (NONE, "boundary")):
-        np.testing.assert_allclose(of(Distance(target=4, to=to), mask), diagonal, rtol=1e-6)
-        assert (of(Distance(target=4, to=to, truncate_px=5), mask) == 5).all()
-        assert (of(Distance(target=4, to=to, truncate_px=5, normalise=True, dtype="uint8"), mask) == 255).all()
-    assert (of(Distance(target=4, to="class"), ALL) == 0).all()
-    assert (of(Distance(target=4, to="inside"), NONE) == 0).all()
-    np.testing.assert_allclose(of(Distance(target=4, to="inside"), ALL), diagonal, rtol=1e-6)
 
 
 def test_void_is_neither_inside_nor_outside():
@@ -81,37 +35,6 @@ def test_void_is_zero_if_the_class_is_absent_or_covers_all():
 
 
 # --- signed ---------------------------------------------------------------------------------------------------------
-
-
-def kervadec(mask):
-    """`one_hot2dist` of LIVIAETS/boundary-loss (MIT), for one class: distance(neg) * neg - (distance(pos) - 1) * pos."""
-    positive = mask.astype(bool)
-    if not positive.any():
-        return np.zeros(mask.shape)
-    negative = ~positive
-    return distance_transform_edt(negative) * negative - (distance_transform_edt(positive) - 1) * positive
-
-
-def test_signed_distance_of_none_and_all():
-    assert (of(SignedDistance(target=4, truncate_px=9), NONE) == 9).all()
-    assert (of(SignedDistance(target=4, truncate_px=9), ALL) == -9).all()
-    np.testing.assert_allclose(of(SignedDistance(target=4), ALL), -10, rtol=1e-6)
-    assert (of(SignedDistance(target=4, truncate_px=9, dtype="uint8"), ALL) == 1).all()
-    assert (of(SignedDistance(target=4, truncate_px=9, dtype="uint8"), NONE) == 255).all()
-
-
-@pytest.mark.parametrize(("dtype", "zero", "half"), [("uint8", 128, 127), ("uint16", 32768, 32767)])
-def test_signed_distance_in_whole_numbers(dtype, zero, half):
-    signed = np.clip(kervadec(BLOB == 4), -6, 6)
-    out = of(SignedDistance(target=4, outline="inner", truncate_px=6, dtype=dtype), BLOB)
-    assert out.dtype == dtype
-    assert np.abs(out - (zero + half * signed / 6)).max() <= 0.51
-    assert (out[signed == 0] == zero).all()
-
-
-def test_signed_distance_normalised():
-    out = of(SignedDistance(target=4, truncate_px=6, normalise=True), BLOB)
-    assert (out.min(), out.max()) == (-1, 1)
 
 
 def test_a_missing_mask_and_a_wrong_one():

@@ -1,7 +1,5 @@
 """Geodesic distance compared with Dijkstra's algorithm on the graph of its definition."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy.sparse import coo_matrix

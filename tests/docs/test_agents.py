@@ -1,7 +1,5 @@
 """The page for coding agents and llms.txt: each error of the table is what the package says, each command and page is there."""
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The code in README and docs runs as printed: recipes build, and the training script trains."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

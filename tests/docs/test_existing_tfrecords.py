@@ -1,7 +1,5 @@
 """The page about existing TFRecords: its commands, its code and its JSON, in the order of the page."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

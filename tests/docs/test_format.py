@@ -1,7 +1,5 @@
 """The code of docs/format.md for TensorFlow Datasets, tf.data and DALI delivers the samples of `Data.samples`."""
 
-from __future__ import annotations
-
 import re
 import warnings
 from pathlib import Path

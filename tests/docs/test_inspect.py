@@ -1,7 +1,5 @@
 """The commands and recipes of docs/inspect.md run as printed, one after another."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Links between the pages lead somewhere, and those of the front page also do on PyPI, which shows it without the repository."""
 
-from __future__ import annotations
-
 import configparser
 import re
 from pathlib import Path
@@ -49,3 +47,11 @@ def test_the_table_of_extras_has_each_extra_of_the_package():
 def test_the_front_page_has_no_relative_links():
     relative = [link for link in links(ROOT / "README.md") if not link.startswith(("http", "#", "mailto:"))]
     assert not relative, "PyPI shows README.md without the repository"
+
+
+def test_every_path_in_contributing_exists():
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    paths = set(re.findall(r"`((?:tfprep|tests|scripts|\.ci|benchmarks|pipelines)/[^`\s:]*)", text))
+    assert len(paths) > 30
+    missing = [path for path in sorted(paths) if not re.search("NAME|FAMILY", path) and not (ROOT / path).exists()]
+    assert not missing

@@ -1,7 +1,5 @@
 """The code in docs/loader.md runs as printed, on small images."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 from pathlib import Path

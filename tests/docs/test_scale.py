@@ -1,7 +1,5 @@
 """The job scripts of docs/scale.md run as printed, as indexed shell jobs on this machine: they make the bytes of one build."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """The commands and the code of docs/storage.md run as printed, in their order, at an S3 server on loopback."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from contextlib import closing

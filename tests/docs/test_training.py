@@ -1,7 +1,5 @@
 """The code in docs/training.md runs as printed, block after block."""
 
-from __future__ import annotations
-
 import gc
 import json
 import os

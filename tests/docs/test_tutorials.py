@@ -1,7 +1,5 @@
 """Tutorials run from top to bottom as printed: shell commands, files, and Python as one session, which makes a picture."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Round trips: each format is read by its own library, and compared with the records field by field."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

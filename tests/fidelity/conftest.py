@@ -1,7 +1,5 @@
 """Counts what a test of fidelity ran: a test that names an op must have called it, or it fails."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

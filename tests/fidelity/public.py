@@ -1,7 +1,5 @@
 """The names that must have a test of fidelity, and the one place where these tests reach behind the public names."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Codecs: what Pillow writes and reads, what TensorFlow's parser and decoders read, and the arrays themselves."""
 
-from __future__ import annotations
-
 import io
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Colour ops: Pillow, SciPy, scikit-image and formulas, and the distributions of what is drawn."""
 
-from __future__ import annotations
-
 import io
 from itertools import permutations
 from math import atan2, degrees, log
@@ -58,7 +56,7 @@ def enhanced(kind, factor):
 def turned(share):
     hsv = color.rgb2hsv(IMAGE)
     hsv[:, :, 0] = (hsv[:, :, 0] + share) % 1
-    return np.rint(color.hsv2rgb(hsv) * 255)
+    return color.hsv2rgb(hsv) * 255
 
 
 def blurred(sigma):
@@ -92,7 +90,7 @@ EXACT = [
     (Invert(1), np.asarray(ImageOps.invert(PIL)), 0),
     (Gamma((2, 2)), np.rint(255 * (IMAGE / 255) ** 2), 0),
     (Gamma((0.5, 0.5)), np.rint(255 * (IMAGE / 255) ** 0.5), 0),
-    *[(Hue((share, share)), turned(share), 1) for share in (0.25, -0.1)],
+    *[(Hue((share, share)), turned(share), 0.51) for share in (-0.5, -0.1, 0.0, 0.03, 0.25)],
     *[(Blur((sigma, sigma)), blurred(sigma), 1) for sigma in (0.7, 1.5, 3.0)],
     (MotionBlur((7, 7), (0, 0)), ndimage.uniform_filter1d(ALONG, 7, axis=1, mode="mirror"), 1),
     (MotionBlur((9, 9), (90, 90)), ndimage.uniform_filter1d(ALONG, 9, axis=0, mode="mirror"), 1),

@@ -1,7 +1,5 @@
 """Every public op, derived input and codec has a test in this folder that calls it."""
 
-from __future__ import annotations
-
 import importlib
 from pathlib import Path
 

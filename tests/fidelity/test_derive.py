@@ -1,7 +1,5 @@
 """Derived inputs: SciPy, scikit-image, NumPy and the formulas of the papers; void; the distributions of what is drawn."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import numpy as np
@@ -78,6 +76,9 @@ DISTANCES = [
     (Distance(target=2, truncate_px=20, dtype="uint8"), np.rint(np.minimum(to(IS), 20))),
     (Distance(target=2, truncate_px=20, dtype="uint8", normalise=True), np.rint(np.minimum(to(IS), 20) * 255 / 20)),
     (Distance(target=2, truncate_px=20, normalise=True), np.minimum(to(IS), 20) / 20),
+    (Distance(target=2, truncate_px=7, dtype="uint16"), np.rint(np.minimum(to(IS), 7))),
+    (Distance(target=2, truncate_px=8, dtype="uint16", normalise=True), np.rint(np.minimum(to(IS), 8) * 65535 / 8)),
+    (Distance(target=2, truncate_px=2, dtype="float16"), np.minimum(to(IS), 2).astype(np.float16)),
     (Distance(target=(2, 3)), np.stack([to(IS), to(MASK == 3)], 2)),
     (Distance(target=2, to="inside"), np.where(IS, to(~IS), 0)),
     (Distance(target=2, to="inside", void=VOID), np.where(IS, to(OTHER), 0)),
@@ -87,6 +88,14 @@ DISTANCES = [
     (SignedDistance(target=2, outline="inner"), np.where(IS, 1 - to(~IS), to(IS))),
     (SignedDistance(target=2, void=VOID), np.where(NOT_VOID, np.where(IS, 0.5 - to(OTHER), to(IS) - 0.5), 0)),
     (SignedDistance(target=2, truncate_px=6), np.clip(np.where(IS, 0.5 - to(~IS), to(IS) - 0.5), -6, 6)),
+    (
+        SignedDistance(target=2, truncate_px=6, normalise=True),
+        np.clip(np.where(IS, 0.5 - to(~IS), to(IS) - 0.5) / 6, -1, 1),
+    ),
+    (
+        SignedDistance(target=2, truncate_px=6, dtype="uint16"),
+        np.rint(32768 + 32767 / 6 * np.clip(np.where(IS, 0.5 - to(~IS), to(IS) - 0.5), -6, 6)),
+    ),
     (
         SignedDistance(target=2, truncate_px=6, dtype="uint8"),
         np.rint(128 + 127 / 6 * np.clip(np.where(IS, 0.5 - to(~IS), to(IS) - 0.5), -6, 6)),
@@ -99,7 +108,9 @@ DISTANCES = [
     [pytest.param(*case, marks=pytest.mark.covers(type(case[0]).__name__), id=repr(case[0])) for case in DISTANCES],
 )
 def test_distances_are_scipys(op, expected):
-    np.testing.assert_allclose(derived(op, mask=MASK)[0], expected, atol=1e-3)
+    made = derived(op, mask=MASK)[0]
+    assert made.dtype == op.dtype
+    np.testing.assert_allclose(made, expected, atol=1e-3)
 
 
 @pytest.mark.covers("Distance", "SignedDistance")
@@ -108,7 +119,16 @@ def test_distances_to_nothing():
     for op, mask, level in (
         (Distance(target=2), NONE, diagonal),
         (Distance(target=2, truncate_px=9), NONE, 9),
+        (Distance(target=2), ALL, 0),
+        (Distance(target=2, to="boundary"), ALL, diagonal),
+        (Distance(target=2, to="boundary", truncate_px=5, normalise=True, dtype="uint8"), NONE, 255),
+        (Distance(target=2, to="inside"), NONE, 0),
+        (Distance(target=2, to="inside"), ALL, diagonal),
         (Distance(target=2, to="inside", truncate_px=9), ALL, 9),
+        (SignedDistance(target=2, truncate_px=9), NONE, 9),
+        (SignedDistance(target=2, truncate_px=9), ALL, -9),
+        (SignedDistance(target=2, truncate_px=9, dtype="uint8"), ALL, 1),
+        (SignedDistance(target=2, truncate_px=9, dtype="uint8"), NONE, 255),
         (SignedDistance(target=2), NONE, diagonal),
         (SignedDistance(target=2), ALL, -diagonal),
         (SignedDistance(target=2, outline="inner"), NONE, 0),

@@ -4,8 +4,6 @@ Two fields tell where each output pixel comes from: the map `where` holds the co
 interpolation keeps exactly, and the map `inside` is 1. So nothing here reads a matrix of tfprep.
 """
 
-from __future__ import annotations
-
 from math import cos, log, pi, radians, sin, sqrt, tan
 
 import numpy as np
@@ -300,7 +298,7 @@ def area_average(array, size):
 @pytest.mark.covers("Resize")
 def test_shrinking_averages_areas():
     image = np.random.default_rng(0).integers(0, 256, (*SIZE, 3), dtype=np.uint8)
-    for size in ((40, 50), (32, 64), (95, 127)):
+    for size in ((40, 50), (32, 64), (95, 127), (96, 127), (1, 1)):
         out = variants({"image": image}, {"image": "image"}, geometry=[Resize(*size)])[0]["image"]
         assert np.abs(out - area_average(image, size)).max() <= 0.51
 

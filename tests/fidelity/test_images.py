@@ -1,7 +1,5 @@
 """Decoding: Pillow's pixels of the same files, formulas for depths and transparency, the place of reduced pixels."""
 
-from __future__ import annotations
-
 import io
 
 import imagehash
@@ -37,21 +35,23 @@ def opened(data):
     return Image.open(io.BytesIO(data))
 
 
-@pytest.mark.parametrize("orientation", range(1, 9))
-@pytest.mark.parametrize("kind", ["JPEG", "PNG", "TIFF", "WEBP"])
+@pytest.mark.parametrize("orientation", range(10))
+@pytest.mark.parametrize("kind", ["JPEG", "CMYK", "PNG", "TIFF", "WEBP"])
 def test_images_stand_upright_as_in_pillow(kind, orientation):
     exif = Image.Exif()
     exif[0x0112] = orientation
     options = {"lossless": True} if kind == "WEBP" else {}
-    data = written(PIL, kind, exif=exif, **options)
+    image, form = (PIL.convert("CMYK"), "JPEG") if kind == "CMYK" else (PIL, kind)
+    data = written(image, form, exif=exif, **options)
     expected = np.asarray(ImageOps.exif_transpose(opened(data)).convert("RGB"))
-    assert expected.shape[:2] == ((61, 45) if orientation >= 5 else (45, 61))
+    assert expected.shape[:2] == ((61, 45) if 5 <= orientation <= 8 else (45, 61))
     np.testing.assert_array_equal(images.decode_image(data), expected)
     assert images.image_size(data) == expected.shape[:2]
+    turned = 2 <= orientation <= 8
+    assert images.keeps_original(data) == (kind in ("JPEG", "PNG") and not turned)
     if kind == "JPEG":
-        assert images.exif_orientation(data) == orientation
+        assert images.exif_orientation(data) == (orientation if turned else 1)
         assert images.stored_size(data) == (45, 61)
-        assert images.keeps_original(data) == (orientation == 1)
 
 
 def test_colour_models_are_pillows():
@@ -99,9 +99,15 @@ def test_masks_keep_their_numbers():
         ("bits", written(Image.fromarray(few > 3)), few > 3),
         ("16 bits", written(Image.fromarray(deep)), deep),
         ("four levels", written(Image.fromarray(few % 4), bits=2), few % 4),
-        ("tiff", written(Image.fromarray(numbers), "TIFF"), numbers),
+        ("tiff", written(Image.fromarray(numbers), "TIFF", compression="tiff_deflate"), numbers),
+        ("16-bit tiff", written(Image.fromarray(deep), "TIFF"), deep),
+        ("bmp", written(Image.fromarray(numbers), "BMP"), numbers),
+        ("gif", written(palette, "GIF", optimize=False, palette=palette.getpalette()), few),
+        ("palette with transparency", written(palette, transparency=0), few),
     ):
-        np.testing.assert_array_equal(images.decode_mask(data), expected, err_msg=name)
+        decoded = images.decode_mask(data)
+        np.testing.assert_array_equal(decoded, expected, err_msg=name)
+        assert decoded.dtype == (np.uint16 if "16" in name else np.uint8)
     with pytest.raises(SampleError):
         images.decode_mask(written(PIL))
     exif = Image.Exif()

@@ -4,8 +4,6 @@ The images of this dataset say where they come from: `where` holds the column an
 variant.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter
 

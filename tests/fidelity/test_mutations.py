@@ -1,7 +1,5 @@
 """The mutants of `benchmarks/mutations.py` still change what they say. The run itself takes minutes and is made by hand."""
 
-from __future__ import annotations
-
 from benchmarks import mutations
 
 

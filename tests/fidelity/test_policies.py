@@ -1,7 +1,5 @@
 """Policies: which ops of the papers' tables were applied is read off the result, by Pillow and by where points went."""
 
-from __future__ import annotations
-
 from collections import Counter
 from itertools import combinations
 

@@ -1,7 +1,5 @@
 """A newcomer's first script, written from README and docs/loader.md alone: nothing runs for ever, and Keras warns of nothing."""
 
-from __future__ import annotations
-
 from tests.warm_python import run_python
 
 SCRIPT = """

@@ -1,7 +1,5 @@
 """What newcomers do, from the docs alone: a machine without TensorFlow, a killed run, and mistakes in a recipe."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

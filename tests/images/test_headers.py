@@ -1,7 +1,5 @@
 """Sizes, channels and depths of images from their headers, against Pillow."""
 
-from __future__ import annotations
-
 import io
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Decoding of image bytes compared with Pillow and OpenCV, and which files are refused."""
 
-from __future__ import annotations
-
 import io
 import struct
 import subprocess
@@ -123,17 +121,6 @@ def test_decoding_equals_pillow_bit_for_bit(name):
 def test_files_that_pillow_cannot_read_are_refused_with_the_reason():
     decoded = decoded_or_refused(YCBCR)
     assert pillow_reads(YCBCR) or "truncated" in decoded
-
-
-@pytest.mark.parametrize("form", ["JPEG", "CMYK", "PNG", "TIFF", "WEBP"])
-@pytest.mark.parametrize("orientation", range(1, 9))
-def test_the_exif_orientation_is_applied(form, orientation):
-    image = Image.fromarray(RGB).convert("CMYK") if form == "CMYK" else Image.fromarray(RGB)
-    data = encoded(image, "JPEG" if form == "CMYK" else form, exif=oriented(orientation))
-    decoded = images.decode_image(data)
-    np.testing.assert_array_equal(decoded, by_pillow(data))
-    assert decoded.shape[:2] == images.image_size(data) == ((44, 30) if orientation >= 5 else (30, 44))
-    assert images.keeps_original(data) == (form in ("JPEG", "PNG") and orientation == 1)
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
@@ -274,33 +261,6 @@ def test_pgm_masks_keep_their_numbers_for_any_maximum(white, binary):
     wide = numbers.astype(">u2" if white > 255 else np.uint8)
     data = head + (wide.tobytes() if binary else " ".join(map(str, numbers.reshape(-1))).encode() + b"\n")
     np.testing.assert_array_equal(images.decode_mask(data), numbers)
-
-
-MASKS = {
-    "gray PNG": lambda m: encoded(m, "PNG"),
-    "palette PNG": lambda m: encoded(_palette(m), "PNG"),
-    "palette with transparency": lambda m: encoded(_palette(m), "PNG", transparency=0),
-    "GIF": lambda m: encoded(_palette(m), "GIF", optimize=False, palette=_palette(m).getpalette()),
-    "BMP": lambda m: encoded(m, "BMP"),
-    "TIFF": lambda m: encoded(m, "TIFF", compression="tiff_deflate"),
-    "16 bits": lambda m: encoded(m.astype(np.uint16), "PNG"),
-    "16-bit TIFF": lambda m: encoded(m.astype(np.uint16), "TIFF"),
-}
-
-
-def _palette(mask):
-    image = Image.fromarray(mask, "P")
-    image.putpalette([value for number in range(256) for value in (number * 7 % 256, number * 3 % 256, number)])
-    return image
-
-
-@pytest.mark.parametrize("name", MASKS)
-def test_masks_keep_their_numbers(name):
-    mask = RNG.integers(0, 200, (12, 17)).astype(np.uint8)
-    mask[0, 0] = 199
-    decoded = images.decode_mask(MASKS[name](mask))
-    np.testing.assert_array_equal(decoded, mask)
-    assert decoded.dtype == (np.uint16 if "16" in name else np.uint8)
 
 
 @pytest.mark.parametrize(
@@ -560,14 +520,3 @@ def test_a_reduced_jpeg_has_the_pixels_of_its_average(factor, expected, orientat
 
 
 # --- encoding ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("channels", [1, 2, 3, 4])
-@pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
-def test_png_keeps_every_value(channels, dtype):
-    array = RNG.integers(0, np.iinfo(dtype).max + 1, (9, 7, channels)).astype(dtype)
-    if channels == 2 and dtype == np.uint16:
-        with pytest.raises(SampleError, match="PNG holds two channels as uint8 only, not uint16"):
-            images.encode_png(array, 3)
-        return
-    np.testing.assert_array_equal(images.decode_png(images.encode_png(array, 3)), array)

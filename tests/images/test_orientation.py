@@ -1,7 +1,5 @@
 """The orientation read from a JPEG's bytes equals the one that Pillow reads, in intact and damaged files."""
 
-from __future__ import annotations
-
 import io
 import random
 import struct
@@ -9,9 +7,9 @@ import warnings
 
 import numpy as np
 import pytest
-from PIL import Image, ImageOps
+from PIL import Image
 
-from tfprep.images import decode_image, exif_orientation, image_size
+from tfprep.images import exif_orientation
 
 PIXELS = Image.fromarray(np.zeros((8, 8, 3), np.uint8))
 
@@ -74,23 +72,6 @@ def test_an_unusual_entry(name):
     except Exception:
         return  # Pillow does not accept it as an image.
     assert exif_orientation(jpeg(ODD[name])) == expected
-
-
-@pytest.mark.parametrize("number", range(1, 9))
-def test_files_written_by_pillow(number):
-    exif = Image.Exif()
-    exif[0x0112], exif[0x0110] = number, "camera"
-    assert exif_orientation(jpeg(exif)) == number
-
-
-@pytest.mark.parametrize("number", [0, 3, 6, 9])
-@pytest.mark.parametrize("format", ["JPEG", "PNG", "TIFF"])
-def test_the_size_is_that_of_the_decoded_image(number, format):
-    exif, file = Image.Exif(), io.BytesIO()
-    exif[0x0112] = number
-    Image.new("RGB", (9, 5)).save(file, format, exif=exif)
-    upright = ImageOps.exif_transpose(Image.open(io.BytesIO(file.getvalue())))
-    assert decode_image(file.getvalue()).shape[:2] == image_size(file.getvalue()) == upright.size[::-1]
 
 
 def test_xmp_and_repeated_segments():

@@ -1,7 +1,5 @@
 """Small datasets of pictures that look like photos, built from files."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

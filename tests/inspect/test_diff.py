@@ -1,7 +1,5 @@
 """Differences between two builds, against what was done to the raw files."""
 
-from __future__ import annotations
-
 import json
 import shutil
 

@@ -1,7 +1,5 @@
 """Planted duplicates are found, counted, listed and left out; nothing else is."""
 
-from __future__ import annotations
-
 import csv
 import json
 import shutil

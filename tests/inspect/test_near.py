@@ -1,7 +1,5 @@
 """Near pairs in eight orientations against a comparison of each hash with each, and orientations against Pillow's."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from PIL import Image, ImageDraw, ImageOps

@@ -1,7 +1,5 @@
 """Statistics against pictures whose brightness, sharpness, objects and masks are known."""
 
-from __future__ import annotations
-
 import json
 
 import cv2

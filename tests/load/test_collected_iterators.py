@@ -1,7 +1,5 @@
 """Iterators that the garbage collector finalises leave nothing behind: benchmarks/soak_iterators.py with a smaller count."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

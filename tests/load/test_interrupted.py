@@ -1,7 +1,5 @@
 """Ctrl-C in the wait for a batch ends the wait at once, and loses no batch: the next call returns it."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

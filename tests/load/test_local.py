@@ -1,7 +1,5 @@
 """Loaders with a local cache of shards: the same batches whatever it holds, and its limit, restarts and damage."""
 
-from __future__ import annotations
-
 from contextlib import closing, suppress
 
 import numpy as np

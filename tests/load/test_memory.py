@@ -1,7 +1,5 @@
 """The memory budget, and the caches within it."""
 
-from __future__ import annotations
-
 import shutil
 import time
 

@@ -1,7 +1,5 @@
 """The loader without TensorFlow, compared with the values from which the records were written."""
 
-from __future__ import annotations
-
 import pickle
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """`pad`: fields of N rows as arrays of one shape, the same in NumPy and TensorFlow, into `fit`."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

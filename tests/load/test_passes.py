@@ -3,8 +3,6 @@
 What passes deliver is compared with the schedule: epoch e of a run is the steps [e n, e n + n).
 """
 
-from __future__ import annotations
-
 import itertools
 import sys
 import threading

@@ -1,7 +1,5 @@
 """Samples by number, compared with TensorFlow's parser and Pillow, and with the values from which the records were written."""
 
-from __future__ import annotations
-
 import io
 import json
 import multiprocessing

@@ -1,7 +1,5 @@
 """Loaders over datasets at URLs deliver the same batches as from a folder."""
 
-from __future__ import annotations
-
 import uuid
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A run's state is small JSON, and is accepted only by a run that would continue as if it had never stopped."""
 
-from __future__ import annotations
-
 import json
 from itertools import islice
 

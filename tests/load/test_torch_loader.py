@@ -1,7 +1,5 @@
 """The loader for PyTorch delivers the same batches, split among workers and ranks."""
 
-from __future__ import annotations
-
 import json
 import pickle
 import subprocess

@@ -1,7 +1,5 @@
 """Errors of wrong uses say what to do next."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

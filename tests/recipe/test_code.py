@@ -1,7 +1,5 @@
 """User code in the fingerprint: every change of behaviour is detected, and equal code gives equal fingerprints."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 import json

@@ -1,7 +1,5 @@
 """Each recipe in `pipelines/` loads, makes samples of generated scenes, and treats void and sky as its task needs."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Recipes: what they accept, how they describe themselves, and their error messages."""
 
-from __future__ import annotations
-
 import functools
 import textwrap
 import threading

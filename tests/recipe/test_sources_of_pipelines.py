@@ -1,7 +1,5 @@
 """The recipes for annotations and DICOM build small data of their layout, and a trainer gets the targets that they promise."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

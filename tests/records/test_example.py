@@ -1,7 +1,5 @@
 """`tf.train.Example` bytes, compared with TensorFlow's message class and parser in both directions."""
 
-from __future__ import annotations
-
 import contextlib
 from itertools import pairwise
 

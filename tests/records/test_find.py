@@ -1,7 +1,5 @@
 """The position of every feature against TensorFlow's own parser, in usual and in unusual bytes."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

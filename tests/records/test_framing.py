@@ -1,7 +1,5 @@
 """TFRecord frames, compared with TensorFlow's writer and reader, and with golden bytes."""
 
-from __future__ import annotations
-
 import io
 
 import numpy as np

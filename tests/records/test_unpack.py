@@ -1,7 +1,5 @@
 """Packed numbers, compared with the Example decoder of `tfprep.records`, which is compared with protobuf's."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

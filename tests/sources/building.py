@@ -1,7 +1,5 @@
 """Builds a source as it is, and reads the fields and the rejects back."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Generated trees of files."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Raw files at URLs are read ahead: the same bytes and errors as one by one, a bounded number of them, one request each."""
 
-from __future__ import annotations
-
 import time
 import zipfile
 

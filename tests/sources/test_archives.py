@@ -1,7 +1,5 @@
 """Tar files that webdataset wrote, and zip files of the standard library, built and loaded."""
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import io

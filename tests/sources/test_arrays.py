@@ -1,7 +1,5 @@
 """Arrays of NumPy's files, compared with what was saved; and what is no array of images."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Boxes in tables: the form that they are written in, and what is no box."""
 
-from __future__ import annotations
-
 import json
 import re
 

@@ -1,7 +1,5 @@
 """Class folders and plain folders, on trees written for each case."""
 
-from __future__ import annotations
-
 import os
 import unicodedata
 from collections import Counter

@@ -1,7 +1,5 @@
 """A list of samples to leave out, and groups from a file."""
 
-from __future__ import annotations
-
 import pickle
 
 import pytest

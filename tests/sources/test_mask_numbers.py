@@ -1,7 +1,5 @@
 """Masks of other numbers or of colours, and the presets of public data sets."""
 
-from __future__ import annotations
-
 import cv2
 import numpy as np
 import pytest

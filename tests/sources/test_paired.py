@@ -1,7 +1,5 @@
 """Images with their masks and other files, on trees written for each case and on CamVid's layout."""
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from pathlib import Path

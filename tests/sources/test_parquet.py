@@ -1,7 +1,5 @@
 """Parquet in the layout of Hugging Face, as pyarrow writes it and https://huggingface.co/docs/hub/datasets-image describes it."""
 
-from __future__ import annotations
-
 import io
 import itertools
 import json

@@ -1,7 +1,5 @@
 """Patterns, compared with paths that are written out."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Images that are not 8-bit RGB, written by tifffile, pydicom, rasterio, OpenCV and Pillow, built and loaded number by number."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 

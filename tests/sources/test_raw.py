@@ -1,7 +1,5 @@
 """Raw files at URLs: the same samples and the same bytes as in a folder."""
 
-from __future__ import annotations
-
 import http.server
 import itertools
 import json

@@ -1,7 +1,5 @@
 """Keys, raw bytes, and the `repr` of a source, which rebuilds it."""
 
-from __future__ import annotations
-
 import os
 import tracemalloc
 import unicodedata

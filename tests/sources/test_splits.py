@@ -1,7 +1,5 @@
 """Fractions, compared with a second implementation of the rule, and how splits change when samples are added or removed."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 

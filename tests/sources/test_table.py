@@ -1,7 +1,5 @@
 """Tables in every format, compared with Python's csv and json readers; every error names its row."""
 
-from __future__ import annotations
-
 import csv
 import json
 from collections import Counter

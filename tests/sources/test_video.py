@@ -1,7 +1,5 @@
 """Videos that PyAV wrote without loss, compared frame by frame with the pictures that went in."""
 
-from __future__ import annotations
-
 import itertools
 from fractions import Fraction
 

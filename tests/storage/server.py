@@ -1,7 +1,5 @@
 """An S3 server on loopback (moto's), and a proxy before it that counts requests and puts in delays and faults."""
 
-from __future__ import annotations
-
 import contextlib
 import http.client
 import itertools

@@ -1,7 +1,5 @@
 """The cache of whole objects on a local disk: what is in it is whole, and never more than its limit."""
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import multiprocessing

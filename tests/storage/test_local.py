@@ -1,7 +1,5 @@
 """Files of a dataset that may come from a stranger: only regular files of its own folder are opened."""
 
-from __future__ import annotations
-
 import os
 import socket
 import stat

@@ -1,7 +1,5 @@
 """One interface over folders, memory and S3: the same table of cases for each, and how stores fail."""
 
-from __future__ import annotations
-
 import itertools
 import pickle
 import re

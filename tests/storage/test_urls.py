@@ -1,7 +1,5 @@
 """Datasets at URLs, in memory and in a bucket of S3."""
 
-from __future__ import annotations
-
 import multiprocessing
 import sys
 import uuid

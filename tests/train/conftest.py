@@ -1,7 +1,5 @@
 """Small models and pipelines for the tests of tfprep.train."""
 
-from __future__ import annotations
-
 import os
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")

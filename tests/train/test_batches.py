@@ -1,7 +1,5 @@
 """Each problem of a batch is reported."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Event files, compared with TensorBoard's reader and message classes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

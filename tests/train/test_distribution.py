@@ -1,7 +1,5 @@
 """tfprep's loader with each way to distribute a training: every sample of an epoch comes exactly once."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle

@@ -2,8 +2,6 @@
 that TensorFlow would pass to its runtime.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Sessions and processes of their own for trainings."""
 
-from __future__ import annotations
-
 import gc
 import os
 import sys

@@ -1,7 +1,5 @@
 """The callbacks with every way in which Keras runs a step: they count the steps that were trained, and give no false alarm."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time

@@ -1,7 +1,5 @@
 """Memory reports, compared with sums over the tensors; the largest batch size, compared with the sizes that fit."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

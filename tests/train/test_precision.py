@@ -1,7 +1,5 @@
 """The dtype policy for each device, and a dataset in its dtype."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`profile` writes the profile of the steps that were asked for, which TensorBoard reads."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Every cause of a new trace is named with the argument that changed."""
 
-from __future__ import annotations
-
 import logging
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Errors of wrong calls state the rule, the value received, and the way out."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -5,8 +5,6 @@ what the records contain according to readers that share no code with tfprep: Te
 the images, and pyarrow reads the keys.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import io

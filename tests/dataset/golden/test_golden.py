@@ -3,8 +3,6 @@
 `expected.json` beside them was written by other readers (`make.py`).
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil

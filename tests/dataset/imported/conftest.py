@@ -1,7 +1,5 @@
 """TFRecords that TensorFlow wrote, in the layouts that people have."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Iterable, Mapping
 from pathlib import Path

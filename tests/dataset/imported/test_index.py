@@ -1,7 +1,5 @@
 """Making an index: what becomes a field, what is refused and why, what the same command reads again, and hostile input."""
 
-from __future__ import annotations
-
 import fcntl
 import io
 import json

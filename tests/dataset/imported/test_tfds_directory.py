@@ -1,7 +1,5 @@
 """A directory that TensorFlow Datasets wrote: every value is that which TensorFlow Datasets itself reads from it."""
 
-from __future__ import annotations
-
 import json
 import warnings
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Flip, crop, MixUp and CutMix on the direct path, compared with all possible windows, the papers' formulas, and SciPy's beta."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

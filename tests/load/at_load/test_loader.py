@@ -1,7 +1,5 @@
 """Flip, crop, MixUp and CutMix in TensorFlow: the direct path compared with the NumPy loader, bit for bit."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

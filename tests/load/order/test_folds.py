@@ -1,7 +1,5 @@
 """Folds are a partition, keep groups together, balance classes, and depend only on the seed."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

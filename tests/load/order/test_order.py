@@ -1,7 +1,5 @@
 """Orders and variants compared with brute force."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Permutations are exact, invertible, and without visible structure."""
 
-from __future__ import annotations
-
 from collections import Counter
 from itertools import permutations
 

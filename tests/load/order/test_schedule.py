@@ -1,7 +1,5 @@
 """Steps, hosts and epochs compared with a list that is written out."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

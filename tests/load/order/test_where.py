@@ -1,7 +1,5 @@
 """Expressions over the index compared with Python's own evaluation of each row."""
 
-from __future__ import annotations
-
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest

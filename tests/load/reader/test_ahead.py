@@ -1,7 +1,5 @@
 """Records at URLs are fetched ahead, in few requests: what is planned is exactly what is read, in every order."""
 
-from __future__ import annotations
-
 import itertools
 import time
 import uuid

@@ -1,7 +1,5 @@
 """Records that cannot be read are detected, named, and replaced on request; nothing else changes."""
 
-from __future__ import annotations
-
 import errno
 import os
 from contextlib import nullcontext

@@ -1,7 +1,5 @@
 """Memory is recycled as soon as nobody refers to it, and never before."""
 
-from __future__ import annotations
-
 import gc
 import threading
 import weakref

@@ -1,7 +1,5 @@
 """Fields on their way into an output are stacked, cast and normalised by the formula."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Threads that prefetch batches: how they stop, stall and fail."""
 
-from __future__ import annotations
-
 import gc
 import os
 import subprocess

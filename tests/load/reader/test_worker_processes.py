@@ -1,7 +1,5 @@
 """Worker processes: the batches of threads, whatever dies."""
 
-from __future__ import annotations
-
 import errno
 import gc
 import io

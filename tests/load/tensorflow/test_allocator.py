@@ -1,7 +1,5 @@
 """A loader leaves the thresholds of glibc's allocator as they are without it, or as the environment sets them."""
 
-from __future__ import annotations
-
 import os
 import platform
 import subprocess

@@ -1,7 +1,5 @@
 """The loader in custom training loops: the same batches as through tf.data, with or without a switch to a graph."""
 
-from __future__ import annotations
-
 import gc
 import itertools
 import threading

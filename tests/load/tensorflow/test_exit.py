@@ -1,7 +1,5 @@
 """A process ends while an iterator is alive."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

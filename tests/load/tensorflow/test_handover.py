@@ -1,7 +1,5 @@
 """Datasets over Python iterators: which references keep their source alive, and for how long."""
 
-from __future__ import annotations
-
 import gc
 import threading
 import weakref

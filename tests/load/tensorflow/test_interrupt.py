@@ -1,7 +1,5 @@
 """Ctrl-C and errors while TensorFlow reads a loader."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

@@ -2,8 +2,6 @@
 arrays.
 """
 
-from __future__ import annotations
-
 from itertools import islice
 
 import numpy as np

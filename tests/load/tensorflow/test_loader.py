@@ -1,7 +1,5 @@
 """The loader as a tf.data.Dataset delivers the batches of the NumPy loader, wherever a dataset can be used."""
 
-from __future__ import annotations
-
 import gc
 import pickle
 import threading

@@ -1,7 +1,5 @@
 """`tf_dataset`: the samples of the dataset through public TensorFlow ops alone."""
 
-from __future__ import annotations
-
 import uuid
 from collections import Counter
 

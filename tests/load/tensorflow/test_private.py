@@ -1,7 +1,5 @@
 """TensorFlow's private names: their behaviour, the public alternatives, and that one module contains all of them."""
 
-from __future__ import annotations
-
 import gc
 import mmap
 import re

@@ -1,7 +1,5 @@
 """Keras's advice to `.shuffle`: never about a loader, and always about a dataset of the user's own."""
 
-from __future__ import annotations
-
 import pickle
 import re
 import warnings

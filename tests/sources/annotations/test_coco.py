@@ -1,7 +1,5 @@
 """COCO files, built and loaded, compared with what pycocotools reads in the same files."""
 
-from __future__ import annotations
-
 import json
 
 import cv2

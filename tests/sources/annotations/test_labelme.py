@@ -1,7 +1,5 @@
 """LabelMe's files, built and loaded, compared with what was written."""
 
-from __future__ import annotations
-
 import functools
 import json
 import operator

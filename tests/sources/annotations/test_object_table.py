@@ -1,7 +1,5 @@
 """Tables of objects, compared with the rows that were written: boxes in every form, run lengths, and rows that are wrong."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

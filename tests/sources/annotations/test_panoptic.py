@@ -1,7 +1,5 @@
 """COCO's panoptic format, written as its specification says, built and loaded."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

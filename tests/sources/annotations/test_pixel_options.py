@@ -1,7 +1,5 @@
 """How images with annotations become pixels, where 8-bit RGB would lose something."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from PIL import Image

@@ -1,7 +1,5 @@
 """Pascal VOC folders, written with `xml.etree` and Pillow, built and loaded."""
 
-from __future__ import annotations
-
 from xml.etree import ElementTree
 
 import numpy as np

@@ -1,7 +1,5 @@
 """YOLO folders with `data.yaml`, built and loaded."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

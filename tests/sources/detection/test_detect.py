@@ -1,7 +1,5 @@
 """Which source is chosen for which layout, and its description."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

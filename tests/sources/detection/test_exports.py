@@ -1,7 +1,5 @@
 """Exports of our own: `init` reads each, and the dataset that its recipe builds holds what was exported."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

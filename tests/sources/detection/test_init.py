@@ -1,7 +1,5 @@
 """`tfprep init` on each layout, then `tfprep build` with no edit: the recipe is right, and nothing is lost."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import json

@@ -1,7 +1,5 @@
 """Layouts as people have them: `init` reads each as its maker meant it, refuses it by name, or says what it leaves out."""
 
-from __future__ import annotations
-
 import base64
 import io
 import json

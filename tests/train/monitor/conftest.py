@@ -1,7 +1,5 @@
 """A small dataset of tfprep, for what callbacks report about its loader."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

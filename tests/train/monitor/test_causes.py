@@ -1,7 +1,5 @@
 """Causes of slow training: each is named with its evidence, and with advice that is not followed yet."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

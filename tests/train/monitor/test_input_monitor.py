@@ -1,7 +1,5 @@
 """What the monitor reports about a slow input, a fast one, and a buffer that fills, and that it writes it to its files."""
 
-from __future__ import annotations
-
 import json
 import logging
 import time

@@ -1,7 +1,5 @@
 """The relay passes on exactly the elements of its source, and its clock reports how long each element took."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The queue graph: the elements of each buffer, and the stage that stopped."""
 
-from __future__ import annotations
-
 import threading
 import time
 from typing import Any

@@ -1,7 +1,5 @@
 """A reader that never returns is named by its stage, and the training raises."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import threading
