@@ -61,7 +61,7 @@ def run(capfd: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, s
     return int(ended.value.code or 0), out, err
 
 
-@pytest.mark.parametrize(("read_s", "status"), [(0.0, 0), (0.03, 4)])
+@pytest.mark.parametrize(("read_s", "status"), [(0.0, 0), (0.01, 4)])
 def test_a_model_is_fitted(
     jpeg_data: Data,
     models: Path,
@@ -70,12 +70,11 @@ def test_a_model_is_fitted(
     read_s: float,
     status: int,
 ) -> None:
-    """A batch of eight slow reads takes 0.24 s, and a step some milliseconds."""
+    """A batch of eight slow reads takes 0.08 s, and a step some milliseconds."""
     read = os.preadv
     monkeypatch.setattr(os, "preadv", lambda *given: time.sleep(read_s) or read(*given))
     limit = "50%" if status else "100%"
     given = [*QUICK, "--cache", "none", "--targets", "label", "--model", f"{models}:small", "--fail-if-waiting", limit]
-    assert run(capfd, str(jpeg_data.path), *given)[0] == status
     found, text, _ = run(capfd, str(jpeg_data.path), *given, "--json")
     assert found == status
     found = json.loads(text)["model"]
@@ -83,7 +82,7 @@ def test_a_model_is_fitted(
     assert 0 <= found["wait_p50_s"] <= found["wait_p99_s"]
     if status:
         assert found["share"] > 0.5
-        assert found["images_per_s"] < 8 / 0.24
+        assert found["images_per_s"] < 8 / 0.08
         assert "reading limits" in found["limit"]
 
 

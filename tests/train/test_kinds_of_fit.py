@@ -1,12 +1,12 @@
 """The callbacks with every way in which Keras runs a step: they count the steps that were trained, and give no false alarm."""
 
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.warm_python import run_python
 
 WAYS: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -167,7 +167,6 @@ def test_a_stall_among_deterministic_ops_is_found(tmp_path: Path) -> None:
 
 
 def _run_deterministic(folder: Path, stalls_at: int, way: str) -> list[str]:
-    command = [sys.executable, "-c", DETERMINISTIC, str(folder), str(stalls_at), way]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=300)
+    done = run_python(["-c", DETERMINISTIC, str(folder), str(stalls_at), way])
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()

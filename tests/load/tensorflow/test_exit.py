@@ -16,16 +16,10 @@ print("done", flush=True)
 """
 
 
-@pytest.mark.parametrize("attempt", range(2))
-def test_with_batches_on_their_way(photos, attempt):
-    done = subprocess.run(
-        [sys.executable, "-c", CODE.format(folder=str(photos.path))],
-        capture_output=True,
-        text=True,
-        timeout=90,
-        check=True,
-        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
-    )
+def test_with_batches_on_their_way(photos):
+    command = [sys.executable, "-c", CODE.format(folder=str(photos.path))]
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=True, env=environment)
     assert done.stdout == "done\n"
 
 

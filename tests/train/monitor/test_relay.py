@@ -9,15 +9,22 @@ import pytest
 CANCELLABLE = [False, True]
 
 
+def quiet(dataset: Any) -> Any:
+    """The dataset without autotune, which may wait for a minute when an iterator is dropped."""
+    import tensorflow as tf
+
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return dataset.with_options(options)
+
+
 @pytest.mark.parametrize("cancellable", CANCELLABLE)
 def test_the_relay_passes_on_elements_of_any_structure(tf: Any, cancellable: bool) -> None:
     from tfprep.train.monitor.relay import Relay
 
     lengths = tf.RaggedTensor.from_row_lengths(tf.range(10), [1, 2, 3, 4])
-    dataset = tf.data.Dataset.from_tensor_slices({"a": [1, 2, 3, 4], "b": (["x", "y", "z", "w"], lengths)}).batch(3)
-    options = tf.data.Options()
-    options.autotune.enabled = False  # it may wait for a minute when the iterators are dropped
-    dataset = dataset.with_options(options)
+    parts = {"a": [1, 2, 3, 4], "b": (["x", "y", "z", "w"], lengths)}
+    dataset = quiet(tf.data.Dataset.from_tensor_slices(parts).batch(3))
     relay = Relay(iter(dataset), cancellable=cancellable)
     assert relay.iterator.element_spec == dataset.element_spec
     for got, expected in zip(relay.iterator, dataset, strict=True):
@@ -35,7 +42,7 @@ def test_a_seeded_shuffle_gives_the_same_order_as_without_a_relay(tf: Any, cance
     from tfprep.train.monitor.relay import Relay
 
     def epochs(through: Any) -> list[list[int]]:
-        dataset = tf.data.Dataset.range(50).shuffle(50, seed=3)
+        dataset = quiet(tf.data.Dataset.range(50).shuffle(50, seed=3))
         return [[int(number) for number in through(iter(dataset))] for _ in range(2)]
 
     assert epochs(lambda it: Relay(it, cancellable=cancellable).iterator) == epochs(lambda it: it)
@@ -45,7 +52,7 @@ def test_a_seeded_shuffle_gives_the_same_order_as_without_a_relay(tf: Any, cance
 def test_the_clock_reports_the_waits(pairs: Any, cancellable: bool) -> None:
     from tfprep.train.monitor.relay import Relay
 
-    relay = Relay(iter(pairs(6, lambda number: 0.15 if number == 3 else 0.0).batch(1)), cancellable=cancellable)
+    relay = Relay(iter(quiet(pairs(6, lambda n: 0.15 if n == 3 else 0.0).batch(1))), cancellable=cancellable)
     next(relay.iterator)
     before = relay.clock.read()
     for _ in range(4):
@@ -65,7 +72,7 @@ def test_pending_grows_while_the_consumer_waits(tf: Any, pairs: Any) -> None:
 
     from tfprep.train.monitor.relay import Relay
 
-    relay = Relay(iter(pairs(2, lambda number: 0.6).batch(1)))
+    relay = Relay(iter(quiet(pairs(2, lambda number: 0.6).batch(1))))
     consumer = threading.Thread(target=next, args=(relay.iterator,))
     consumer.start()
     time.sleep(0.35)
@@ -78,9 +85,10 @@ def test_pending_grows_while_the_consumer_waits(tf: Any, pairs: Any) -> None:
 def test_an_error_of_the_source_is_raised(tf: Any) -> None:
     from tfprep.train.monitor.relay import Relay
 
-    dataset = tf.data.Dataset.range(3).map(
+    checked = tf.data.Dataset.range(3).map(
         lambda x: tf.debugging.check_numerics(1.0 / tf.cast(x - 1, tf.float32), "here")
     )
+    dataset = quiet(checked)
     plain = Relay(iter(dataset))
     next(plain.iterator)
     with pytest.raises(tf.errors.InvalidArgumentError, match="here"):
@@ -119,7 +127,7 @@ def test_a_request_is_noted_before_the_source_runs(tf: Any, cancellable: bool) -
         return number
 
     numbers = tf.data.Dataset.range(1).map(lambda number: tf.numpy_function(stuck, [number], tf.int64))
-    relay = Relay(iter(numbers), cancellable=cancellable)
+    relay = Relay(iter(quiet(numbers)), cancellable=cancellable)
     consumer = threading.Thread(target=next, args=(relay.iterator,))
     consumer.start()
     assert asked.wait(20)
@@ -145,11 +153,7 @@ def test_closing_the_relay_frees_the_source(tf: Any, cancellable: bool) -> None:
         finally:
             gone.set()
 
-    options = tf.data.Options()
-    options.autotune.enabled = False
-    dataset = tf.data.Dataset.from_generator(numbers, output_signature=tf.TensorSpec([], tf.int64)).with_options(
-        options
-    )
+    dataset = quiet(tf.data.Dataset.from_generator(numbers, output_signature=tf.TensorSpec([], tf.int64)))
     gc.collect()
     gc.disable()
     try:
