@@ -67,7 +67,7 @@ BAD_IMAGES = {
     "GIF with frames": (frames("GIF"), "decode", "GIF holds 3 frames, expected one image"),
     "APNG": (frames("PNG"), "decode", "PNG holds 3 frames, expected one image"),
     "WebP with frames": (frames("WEBP"), "decode", "WEBP holds 3 frames, expected one image"),
-    "TIFF with pages": (frames("TIFF"), "decode", "TIFF holds 3 frames, expected one image"),
+    "TIFF with pages": (frames("TIFF"), "decode", "TIFF holds 3 frames, expected one image; choose one with sources.Pixels(p"),
     "bomb": (bomb(), "decode", "Image size (3600000000 pixels) exceeds limit of 178956970 pixels"),
     "JPEG bomb": (jpeg_bomb(), "decode", "65280 x 65280 pixels are more than the limit of 178,956,970"),
     "PostScript": (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "decode", "not an image: no known format"),

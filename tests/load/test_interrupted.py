@@ -1,15 +1,20 @@
 """Ctrl-C in the wait for a batch ends the wait at once, and loses no batch: the next call returns it."""
 
+import json
 import os
 import signal
 import threading
 import time
 from contextlib import closing
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import tfprep
+from benchmarks import loader_data
+from tests.warm_python import run_python
+from tfprep import codecs
 from tfprep.load.reader import rows
 
 KINDS = ["numpy_loader", "torch_loader", "jax_loader", "loader"]
@@ -72,3 +77,23 @@ def test_the_wait_ends_at_once(photos, kind, monkeypatch):
         with pytest.raises(KeyboardInterrupt):
             next(batches)
         go_on.set()
+
+
+SOAK = Path(__file__).parents[2] / "benchmarks" / "soak_iterators.py"
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    return loader_data.write(tmp_path_factory.mktemp("soak") / "raw", codecs.Raw(), 64)
+
+
+@pytest.mark.parametrize("kind", ["eager", "tf.data"])
+def test_iterators_in_reference_cycles(images, kind):
+    """Those of NumPy's loader are in reader/test_reader.py. The batches of 45 iterators that stayed would take over 200 MB."""
+    done = run_python([str(SOAK), "--kinds", kind, "--count", "50", "--data", str(images)])
+    assert done.returncode == 0, done.stdout + done.stderr
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert result["iterators"] == 50
+    for name in ("threads", "descriptors"):
+        assert result["after"][name] <= result["before"][name]
+    assert result["after"]["resident_mb"] < result["before"]["resident_mb"] + 100

@@ -393,25 +393,6 @@ def test_transparency_and_the_other_options_beside_a_profile():
         decoded(damaged, srgb=True)
 
 
-def test_what_would_be_lost_or_is_not_one_image_is_a_reject(tmp_path):
-    pages = tiff(np.stack([DEEP[:, :, 0], DEEP[:, :, 1]]))
-    animated = io.BytesIO()
-    frames = [Image.fromarray((DEEP[:, :, n] >> 8).astype(np.uint8)) for n in range(2)]
-    frames[0].save(animated, "GIF", save_all=True, append_images=frames[1:])
-    files = {
-        "deep.png": (png(DEEP[:, :, :3]), "16 bits a channel, of which 8 would be lost"),
-        "deep.tif": (tiff(DEEP[:, :, 0]), "16 bits a channel, of which 8 would be lost"),
-        "pages.tif": (pages, "holds 2 frames, expected one image; choose one with sources.Pixels(page=0)"),
-        "moving.gif": (animated.getvalue(), "holds 2 frames"),
-        "good.png": (png((DEEP[:, :, :3] >> 8).astype(np.uint8)), ""),
-    }
-    root = folder(tmp_path / "data", {name: data for name, (data, _) in files.items()})
-    fields, rejects = built(sources.Folder("**"), root, tmp_path / "out")
-    assert set(fields) == {"good.png"}
-    for name, (_, reason) in files.items():
-        assert reason in rejects.get(name, "")
-
-
 def sized_and_decoded(decoder, data):
     return decoder.size({"image": data}), decoder.decode({"image": data}, None)
 

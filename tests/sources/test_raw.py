@@ -310,10 +310,3 @@ def test_the_limit_holds_for_what_is_read_whatever_size_the_file_says_it_has():
     assert content.startswith(b"MemTotal:")
     with pytest.raises(SampleError, match=r"limit of 1,?000"):
         raw.read_raw(Path("/proc"), "meminfo", 1000)
-
-
-@pytest.mark.parametrize(("make", "reason"), [(Path.mkdir, "Is a directory"), (os.mkfifo, "regular file")])
-def test_what_is_no_file_is_named(tmp_path, make, reason):
-    make(tmp_path / "one.jpg")
-    with pytest.raises(SampleError, match=reason):
-        raw.read_raw(tmp_path, "one.jpg")

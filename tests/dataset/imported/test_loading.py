@@ -279,10 +279,6 @@ def test_keys(data, detections, tmp_path):
         )
 
 
-pytest.importorskip("obstore")
-pytest.importorskip("moto")
-
-
 def batches(data, **options) -> list[dict]:
     return list(data.numpy_loader("train", 7, training=False, **options))
 

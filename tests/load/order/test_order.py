@@ -1,11 +1,16 @@
 """Orders and variants compared with brute force."""
 
+from collections import Counter
+from itertools import permutations
+
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tfprep.errors import LoaderError
-from tfprep.load.order.permutation import EpochOrder
-from tfprep.load.order.samplers import Variants
+from tfprep.load.order.permutation import EpochOrder, permute, seed_key, unpermute
+from tfprep.load.order.samplers import Variants, fold_of
 
 SIZES = [1, 5, 63, 64, 65, 130, 1037]
 
@@ -91,3 +96,103 @@ def test_a_number_selects_its_variant():
 def test_an_unknown_choice_raises(choice):
     with pytest.raises(LoaderError, match="'rotate', 'random', 'all' or a number"):
         Variants(choice)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 7, 9, 16, 97, 1000, 65537])
+@pytest.mark.parametrize("key", [0, 1, 2**64 - 1])
+def test_every_position_comes_once(size, key):
+    assert sorted(permute(np.arange(size), size, key).tolist()) == list(range(size))
+
+
+@settings(max_examples=50)
+@given(size=st.integers(1, 2**61), key=st.integers(0, 2**64 - 1), data=st.data())
+def test_inverse(size, key, data):
+    index = data.draw(st.integers(0, size - 1))
+    there = permute(index, size, key)
+    assert there[0] < size
+    assert unpermute(there, size, key).tolist() == [index]
+
+
+def test_each_element_can_have_its_own_size_and_key():
+    sizes, keys = np.array([5, 50, 500]), np.array([1, 2, 3])
+    together = permute(np.array([3, 3, 3]), sizes, keys)
+    assert together.tolist() == [permute(3, size, key)[0] for size, key in zip(sizes, keys, strict=True)]
+
+
+@pytest.mark.parametrize("size", [3, 4, 5])
+def test_all_permutations_are_equally_frequent(size):
+    """Chi-squared over all size! permutations has the mean size! - 1 and twice that as its variance."""
+    keys = np.arange(20_000)
+    rows = np.stack([permute(np.full(len(keys), position), size, keys) for position in range(size)], 1)
+    counts = Counter(map(tuple, rows.tolist()))
+    kinds = list(permutations(range(size)))
+    expected = len(keys) / len(kinds)
+    chi2 = sum((counts[kind] - expected) ** 2 / expected for kind in kinds)
+    assert abs(chi2 - (len(kinds) - 1)) < 6 * (2 * (len(kinds) - 1)) ** 0.5
+
+
+def test_no_structure_in_a_long_one():
+    """A random permutation has a correlation of position and image of 0 ± 1/sqrt(n), one fixed point on average, and distant
+    neighbours."""
+    size = 100_000
+    images = permute(np.arange(size), size, seed_key(7, "test")).astype(np.float64)
+    assert abs(np.corrcoef(np.arange(size), images)[0, 1]) < 5 / size**0.5
+    assert (images == np.arange(size)).sum() < 10
+    steps = np.abs(np.diff(images)) / size
+    assert abs(steps.mean() - 1 / 3) < 0.01  # The mean distance of two random points of [0, 1].
+    assert abs(np.corrcoef(images[:-1], images[1:])[0, 1]) < 5 / size**0.5
+
+
+def test_different_keys_give_different_permutations():
+    one, other = (permute(np.arange(10_000), 10_000, seed_key(seed, "order")) for seed in (0, 1))
+    assert (one == other).mean() < 0.001
+
+
+def test_purposes_do_not_share_draws():
+    assert seed_key(0, "order") != seed_key(0, "variants")
+
+
+@settings(max_examples=60)
+@given(labels=st.lists(st.integers(0, 4), min_size=6, max_size=200), count=st.integers(2, 5), seed=st.integers(0, 5))
+def test_classes_are_as_even_as_they_can_be(labels, count, seed):
+    fold = fold_of(range(len(labels)), labels, count, seed)
+    sizes = np.bincount(fold, minlength=count)
+    assert sizes.max() - sizes.min() <= 1
+    for label in set(labels):
+        held = np.bincount(fold[np.array(labels) == label], minlength=count)
+        assert held.max() - held.min() <= 1
+
+
+@settings(max_examples=60)
+@given(groups=st.lists(st.integers(0, 12), min_size=60, max_size=200), count=st.integers(2, 4), seed=st.integers(0, 5))
+def test_groups_stay_together(groups, count, seed):
+    if len(set(groups)) < count:
+        return
+    fold = fold_of(groups, None, count, seed)
+    assert all(len(set(fold[np.array(groups) == group])) == 1 for group in set(groups))
+    assert set(fold) == set(range(count))
+
+
+def test_groups_spread_classes():
+    """60 patients with five slices each, a third of them ill: about a third of every fold's slices are ill."""
+    ill = np.arange(60) % 3 == 0
+    fold = fold_of(np.repeat(np.arange(60), 5).tolist(), np.repeat(ill, 5).tolist(), 5, 1)
+    shares = [np.repeat(ill, 5)[fold == at].mean() for at in range(5)]
+    assert np.abs(np.array(shares) - 1 / 3).max() < 0.05
+    assert np.bincount(fold).tolist() == [60] * 5
+
+
+def test_folds_depend_on_the_seed():
+    one, same, other = (fold_of(range(100), None, 5, seed).tolist() for seed in (0, 0, 1))
+    assert one == same != other
+
+
+@pytest.mark.parametrize("count", [0, 1, 2.5, True])
+def test_too_few_folds(count):
+    with pytest.raises(LoaderError, match="at least 2 folds"):
+        fold_of(range(10), None, count, 0)
+
+
+def test_too_few_groups():
+    with pytest.raises(LoaderError, match="3 groups cannot be split into 4 folds"):
+        fold_of([0, 1, 2] * 5, None, 4, 0)
