@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -27,6 +28,7 @@ from typing import Any
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
+import harness
 
 BATCH, SIZE = 64, 224
 Read = Callable[[list[int]], Any]
@@ -34,55 +36,46 @@ Read = Callable[[list[int]], Any]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--count", type=int, default=2000, help="Number of images")
-    parser.add_argument("--rounds", type=int, default=5, help="Number of rounds")
-    parser.add_argument("--seconds", type=float, default=2.0, help="Seconds of each reading")
-    parser.add_argument("--data", type=Path, help="Folder that keeps the images for the next run")
-    parser.add_argument("--python", default=sys.executable, help="Interpreter with PyTorch and Grain")
-    parser.add_argument("--json", type=Path, help="File for the figures")
-    parser.add_argument("--reading", choices=READINGS, help=argparse.SUPPRESS)
-    parser.add_argument("--form", help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    options = harness.arguments(
+        __doc__,
+        more_arguments,
+        count=(2000, "Number of images"),
+        rounds=(5, "Number of rounds"),
+        seconds=(2.0, "Seconds of each reading"),
+        python=(sys.executable, "Interpreter with PyTorch and Grain"),
+    )
     if options.reading:
         print(json.dumps(measured(options.data / options.form, options.reading, options.seconds)))
         return
     with tempfile.TemporaryDirectory() as own_folder:
         folder = options.data or Path(own_folder)
-        write_datasets(folder, options.count)
+        harness.write_jpeg_and_raw(folder, options.count)
         figures = {form: compared(folder, form, options) for form in ("jpeg", "raw")}
-    if options.json:
-        options.json.write_text(
-            json.dumps({"arguments": {"count": options.count, "rounds": options.rounds}, **figures})
-        )
+    harness.finish(options, {"arguments": {"count": options.count, "rounds": options.rounds}, **figures})
 
 
-def write_datasets(folder: Path, count: int) -> None:
-    from loader_data import write
-
-    from tfprep import codecs
-
-    write(folder / "jpeg", codecs.Jpeg(95), count)
-    write(folder / "raw", codecs.Raw(), count)
+def more_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--data", type=Path, help="Folder that keeps the images for the next run")
+    parser.add_argument("--reading", choices=READINGS, help=argparse.SUPPRESS)
+    parser.add_argument("--form", help=argparse.SUPPRESS)
 
 
 def compared(folder: Path, form: str, options: argparse.Namespace) -> dict[str, Any]:
     names = [name for name in READINGS if form == "jpeg" or name != "image folder, DataLoader"]
-    times: dict[str, list[float]] = {name: [] for name in names}
-    for number in range(options.rounds):
-        for name in names[:: 1 if number % 2 else -1]:
-            command = [options.python, __file__, "--data", str(folder), "--form", form, "--reading", name]
-            command += ["--seconds", str(options.seconds)]
-            done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-            if (microseconds := json.loads(done.stdout.splitlines()[-1])) is not None:
-                times[name].append(microseconds)
+    command = [options.python, __file__, "--data", str(folder), "--form", form, "--seconds", str(options.seconds)]
+
+    def microseconds(name: str) -> float | None:
+        done = subprocess.run([*command, "--reading", name], stdout=subprocess.PIPE, text=True, check=True)
+        return json.loads(done.stdout.splitlines()[-1])
+
+    times = harness.in_turns({name: partial(microseconds, name) for name in names}, options.rounds)
     figures = {}
     print(f"{form}: processor time a sample, and as a multiple of numpy_loader's")
     for name, values in times.items():
-        if not values:
+        if None in values:
             print(f"  {name:28} not installed, left out")
             continue
-        ratio = median(mine / theirs for mine, theirs in zip(values, times["numpy_loader"], strict=True))
+        ratio = harness.ratio(values, times["numpy_loader"])
         figures[name] = {"microseconds": median(values), "ratio": ratio}
         print(f"  {name:28} {median(values):7.0f} µs {ratio:6.2f}")
     return figures

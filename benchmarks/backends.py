@@ -23,11 +23,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
+import harness
 
 MODULES = {"tensorflow": "tensorflow", "jax": "jax", "torch": "torch"}
 BATCH = 64
@@ -35,15 +37,8 @@ STEP_S = 0.01
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--count", type=int, default=2000, help="Number of images")
-    parser.add_argument("--rounds", type=int, default=7, help="Number of rounds")
-    parser.add_argument("--seconds", type=float, default=1.0, help="Seconds of each turn")
-    parser.add_argument("--data", type=Path, help="Folder that keeps the images for the next run")
-    parser.add_argument("--json", type=Path, help="File for the figures")
-    parser.add_argument("--backend", choices=MODULES, help=argparse.SUPPRESS)
-    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    numbers = {"count": (2000, "Number of images"), "rounds": (7, "Number of rounds")}
+    options = harness.arguments(__doc__, more_arguments, **numbers, seconds=(1.0, "Seconds of each turn"))
     if options.backend:
         print(json.dumps(measured(options)))
         return
@@ -52,24 +47,20 @@ def main() -> None:
     }
     with tempfile.TemporaryDirectory() as own_folder:
         folder = options.data or Path(own_folder)
-        write_datasets(folder, options.count)
+        harness.write_jpeg_and_raw(folder, options.count)
         for backend, module in MODULES.items():
             if importlib.util.find_spec(module) is None:
                 print(f"{backend}: not installed, left out")
                 continue
             figures[backend] = in_a_process(backend, folder, options)
             show(backend, figures[backend])
-    if options.json:
-        options.json.write_text(json.dumps(figures, indent=1))
+    harness.finish(options, figures)
 
 
-def write_datasets(folder: Path, count: int) -> None:
-    from loader_data import write
-
-    from tfprep import codecs
-
-    write(folder / "jpeg", codecs.Jpeg(95), count)
-    write(folder / "raw", codecs.Raw(), count)
+def more_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--data", type=Path, help="Folder that keeps the images for the next run")
+    parser.add_argument("--backend", choices=MODULES, help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
 
 
 def in_a_process(backend: str, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
@@ -108,12 +99,8 @@ def shares(data: Any, rounds: int, seconds: float) -> dict[str, Any]:
         "torch": loader.get_torch_dataloader,
     }
     contestants = {"numpy_loader": iter(plain), "keras_loader": iter(opened[keras.backend.backend()]())}
-    rates: dict[str, list[float]] = {name: [] for name in contestants}
-    for number in range(rounds + 1):
-        for name in list(contestants)[:: 1 if number % 2 else -1]:
-            rate = images_per_s(contestants[name], seconds)
-            if number:  # the first round fills buffers
-                rates[name].append(rate)
+    turns = {name: partial(images_per_s, batches, seconds) for name, batches in contestants.items()}
+    rates = harness.in_turns(turns, rounds, warm_up=1)  # the first round fills buffers
     ratios = [ours / theirs for ours, theirs in zip(rates["keras_loader"], rates["numpy_loader"], strict=True)]
     return {
         "images_per_s": {name: median(values) for name, values in rates.items()},
@@ -156,15 +143,15 @@ def transfers(data: Any, rounds: int, steps: int = 20, batch: int = 64) -> dict[
         "when needed": lambda: transfer(next(batches)),
         "two ahead": lambda: next(ahead),
     }
-    took: dict[str, list[float]] = {name: [] for name in feeds}
-    for number in range(rounds + 1):
-        for name, feed in feeds.items():
-            began = time.perf_counter()
-            for _ in range(steps):
-                feed().block_until_ready()
-                time.sleep(STEP_S)
-            if number:
-                took[name].append((time.perf_counter() - began) / steps)
+
+    def step_s(feed: Callable[[], Any]) -> float:
+        began = time.perf_counter()
+        for _ in range(steps):
+            feed().block_until_ready()
+            time.sleep(STEP_S)
+        return (time.perf_counter() - began) / steps
+
+    took = harness.in_turns({name: partial(step_s, feed) for name, feed in feeds.items()}, rounds, warm_up=1)
     extra = {
         name: [with_it - without for with_it, without in zip(took[name], took["on the device"], strict=True)]
         for name in ("when needed", "two ahead")

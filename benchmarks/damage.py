@@ -8,11 +8,10 @@ python benchmarks/damage.py [--flips 200] [--json FILE]
 
 from __future__ import annotations
 
-import argparse
-import json
 import tempfile
 from pathlib import Path
 
+import harness
 import numpy as np
 from PIL import Image
 
@@ -66,10 +65,7 @@ def index_survives(out: Path, receipt: str, rng: np.random.Generator) -> bool:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--flips", type=int, default=200, help="number of flips in each kind of file")
-    parser.add_argument("--json", type=Path)
-    options = parser.parse_args()
+    options = harness.arguments(__doc__, flips=(200, "Number of flips in each kind of file"))
     results = {}
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
@@ -92,8 +88,7 @@ def main() -> None:
             kept = sum(index_survives(root / "out", name, rng) for _ in range(options.flips))
             print(f".tfprep/receipts/{name}: {kept} of {options.flips} flips kept out of the dataset", flush=True)
             results[name] = {"flips": options.flips, "kept_out": kept}
-    if options.json:
-        options.json.write_text(json.dumps(results, indent=1) + "\n")
+    harness.finish(options, results)
 
 
 if __name__ == "__main__":

@@ -11,23 +11,20 @@ above that of the process at the start.
 
 from __future__ import annotations
 
-import argparse
 import copy
 import json
 import os
-import resource
 import shutil
-import signal
 import sys
 import tempfile
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import harness
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -232,23 +229,6 @@ def reseal(folder: Path) -> None:
 # --- the run --------------------------------------------------------------------------------------------------------
 
 
-class Hang(BaseException):
-    """Raised by the alarm. It is not an Exception, so that no handler of ordinary errors catches it."""
-
-
-@contextmanager
-def alarm(seconds: int) -> Iterator[None]:
-    def ring(*_: Any) -> None:
-        raise Hang
-
-    signal.signal(signal.SIGALRM, ring)
-    signal.alarm(seconds)
-    try:
-        yield
-    finally:
-        signal.alarm(0)
-
-
 def read_all(folder: Path) -> str:
     """Opens, verifies and reads the dataset; returns "read", "faults" or the name of tfprep's error."""
     outcome = "read"
@@ -270,7 +250,13 @@ def read_all(folder: Path) -> str:
 
 
 def main() -> None:
-    options = parse_arguments()
+    options = harness.arguments(
+        __doc__,
+        count=(2000, "Number of mutated folders"),
+        seed=(0, "Seed of all mutations"),
+        timeout_s=(30, "Seconds after which a folder counts as a hang"),
+        memory_gb=(3.0, "Limit of the address space above that at the start"),
+    )
     outside: list[str] = []
     counts: Counter[str] = Counter()
     failures: list[dict[str, str]] = []
@@ -279,7 +265,7 @@ def main() -> None:
         whole = make_dataset(root)
         assert read_all(whole) == "read"
         watch_opened_files(root / "mutated", outside)
-        limit_memory(options.memory_gb)
+        harness.limit_memory(options.memory_gb)
         draws = np.random.default_rng(options.seed)
         for number in range(options.count):
             folder = root / "mutated"
@@ -288,9 +274,9 @@ def main() -> None:
             mutations = mutate(folder, draws)
             outside.clear()
             try:
-                with alarm(options.timeout_s):
+                with harness.at_most(options.timeout_s):
                     outcome = read_all(folder)
-            except Hang:
+            except harness.TooSlow:
                 outcome = "hang"
             except Exception as error:
                 outcome = f"not tfprep's: {type(error).__name__}"
@@ -299,17 +285,13 @@ def main() -> None:
                 failures.append({"number": str(number), "mutations": mutations, "error": f"opened {outside[:3]}"})
                 counts["read outside the folder"] += 1
             counts[outcome] += 1
-    report(options, counts, failures)
-
-
-def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--count", type=int, default=2000, help="Number of mutated folders")
-    parser.add_argument("--seed", type=int, default=0, help="Seed of all mutations")
-    parser.add_argument("--timeout-s", type=int, default=30, help="Seconds after which a folder counts as a hang")
-    parser.add_argument("--memory-gb", type=float, default=3, help="Limit of the address space above that at the start")
-    parser.add_argument("--json", type=Path, help="File for the counts and the failures")
-    return parser.parse_args()
+    bad = sum(count for name, count in counts.items() if name.startswith(("not tfprep's", "hang", "read outside")))
+    print(f"{options.count} folders, seed {options.seed}: {bad} bad")
+    for name, count in counts.most_common():
+        print(f"  {count:6} {name}")
+    for failure in failures[:5]:
+        print(failure["number"], failure["mutations"], failure["error"][-800:])
+    harness.finish(options, {"seed": options.seed, "counts": counts, "failures": failures}, failed=bad)
 
 
 def watch_opened_files(folder: Path, outside: list[str]) -> None:
@@ -323,27 +305,6 @@ def watch_opened_files(folder: Path, outside: list[str]) -> None:
                 outside.append(path)
 
     sys.addaudithook(hook)
-
-
-def limit_memory(gigabytes: float) -> None:
-    with open("/proc/self/statm") as file:
-        pages = int(file.read().split()[0])
-    limit = pages * resource.getpagesize() + int(gigabytes * 1e9)
-    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-
-
-def report(options: argparse.Namespace, counts: Counter[str], failures: list[dict[str, str]]) -> None:
-    bad = sum(count for name, count in counts.items() if name.startswith(("not tfprep's", "hang", "read outside")))
-    print(f"{options.count} folders, seed {options.seed}: {bad} bad")
-    for name, count in counts.most_common():
-        print(f"  {count:6} {name}")
-    for failure in failures[:5]:
-        print(failure["number"], failure["mutations"], failure["error"][-800:])
-    if options.json:
-        options.json.write_text(
-            json.dumps({"seed": options.seed, "counts": counts, "failures": failures}, indent=1) + "\n"
-        )
-    sys.exit(1 if bad else 0)
 
 
 if __name__ == "__main__":

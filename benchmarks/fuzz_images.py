@@ -15,7 +15,6 @@ tfprep's error, since a build does not decode it. A batch that breaks a rule sta
 
 from __future__ import annotations
 
-import argparse
 import io
 import json
 import re
@@ -30,6 +29,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import cv2
+import harness
 import numpy as np
 import tifffile
 from PIL import Image
@@ -47,13 +47,13 @@ FOREIGN_ERROR = re.compile(r"[A-Z]\w*(Error|Exception|Interrupt|Exit)\b: ")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--count", type=int, default=10_000, help="Number of damaged files, built in batches of 500")
-    parser.add_argument("--memory-gb", type=float, default=3.0, help="Limit of each process's address space")
-    parser.add_argument("--seed", type=int, default=0, help="Seed of all damage")
-    parser.add_argument("--workers", type=int, default=2, help="Worker processes of the builds")
-    parser.add_argument("--json", type=Path, help="File for the counts")
-    options = parser.parse_args()
+    options = harness.arguments(
+        __doc__,
+        count=(10_000, "Number of damaged files, built in batches of 500"),
+        memory_gb=(3.0, "Limit of each process's address space"),
+        seed=(0, "Seed of all damage"),
+        workers=(2, "Worker processes of the builds"),
+    )
     limit = int(options.memory_gb * 1e9)
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     folder = Path(tempfile.mkdtemp(prefix="tfprep-fuzz-"))
@@ -71,9 +71,7 @@ def main() -> None:
         f"{total['images']} images, {total['rejects']} rejects, "
         "0 refused when read, 0 crashes, 0 hangs, 0 tracebacks"
     )
-    if options.json:
-        figures = {**total, "seconds": seconds, "seed": options.seed, "memory_gb": options.memory_gb}
-        options.json.write_text(json.dumps(figures, indent=1) + "\n")
+    harness.finish(options, {**total, "seconds": seconds, "seed": options.seed, "memory_gb": options.memory_gb})
 
 
 def one_batch(folder: Path, originals: list[tuple[str, bytes]], rng: np.random.Generator, workers: int) -> Counter[str]:

@@ -12,23 +12,18 @@ exception); slow (more than `--timeout-s`). The run fails if there is a crash, a
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import importlib.util
 import io
-import json
 import os
-import resource
 import shutil
-import signal
-import sys
 import tempfile
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+
+import harness
 
 import tfprep
 from tfprep.builder import BuildOptions
@@ -37,35 +32,18 @@ from tfprep.recipe.file import data_root, load_recipe
 from tfprep.recipe.template import recipe_text, recognised
 
 
-class TooSlowError(Exception):
-    """A file took longer than the limit."""
-
-
-@contextlib.contextmanager
-def limited(seconds: float) -> Iterator[None]:
-    def stop(*_: Any) -> None:
-        raise TooSlowError
-
-    signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-
-
 def outcome_of(folder: Path, out: Path, timeout_s: float) -> tuple[str, str]:
     """What became of the files of a folder, in a word, and the message."""
     recipe_path = out.with_suffix(".py")
     try:
-        with limited(timeout_s), warnings.catch_warnings():
+        with harness.at_most(timeout_s), warnings.catch_warnings():
             warnings.simplefilter("error")
             found = recognised(folder)
             recipe_path.write_text(recipe_text(found, folder, recipe_path))
             recipe = load_recipe(recipe_path)
             root = data_root(recipe_path)
             summary = tfprep.build(recipe, out, root, options=BuildOptions(workers=0), on_event=lambda event: None)
-    except TooSlowError:
+    except harness.TooSlow:
         return "slow", f"more than {timeout_s:g} s"
     except TfprepError as error:
         return "refused", str(error)
@@ -85,15 +63,15 @@ def alone(file: Path, scratch: Path, timeout_s: float) -> tuple[str, str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("folders", nargs="*", type=Path, help="Folders of odd files; by default pydicom's test files.")
-    parser.add_argument("--timeout-s", type=float, default=60)
-    parser.add_argument("--memory-gb", type=float, default=8, help="Address space above that at the start.")
-    parser.add_argument("--json", type=Path, help="File for the outcome of every file.")
-    options = parser.parse_args()
+    text = "Folders of odd files; by default pydicom's test files"
+    options = harness.arguments(
+        __doc__,
+        lambda parser: parser.add_argument("folders", nargs="*", type=Path, help=text),
+        timeout_s=(60.0, "Seconds for each file"),
+        memory_gb=(8.0, "Address space above that at the start"),
+    )
     folders = options.folders or [pydicom_files()]
-    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (used + int(options.memory_gb * 2**30),) * 2)
+    harness.limit_memory(options.memory_gb)
     outcomes: dict[str, tuple[str, str]] = {}
     for folder in folders:
         for file in sorted(path for path in folder.rglob("*") if path.is_file()):
@@ -107,9 +85,7 @@ def main() -> None:
         print(f"{folder} as a whole: {whole[0]} {whole[1]}", flush=True)
     counts = Counter(outcome for outcome, _ in outcomes.values())
     print(", ".join(f"{counts[name]} {name}" for name in sorted(counts)))
-    if options.json:
-        options.json.write_text(json.dumps(outcomes, indent=1))
-    sys.exit(1 if counts["crash"] + counts["slow"] + counts["warned"] else 0)
+    harness.finish(options, outcomes, failed=counts["crash"] + counts["slow"] + counts["warned"])
 
 
 def pydicom_files() -> Path:

@@ -11,7 +11,6 @@ recipe, and the exit status is then 1.
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import re
@@ -24,6 +23,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+import harness
 import numpy as np
 from PIL import Image
 
@@ -102,12 +102,8 @@ NAME = re.compile(r"[A-Za-z_]{3,}")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--recipes", type=int, default=500, help="Number of recipes")
-    parser.add_argument("--seconds", type=float, default=300.0, help="Stop after this time")
-    parser.add_argument("--seed", type=int, default=0, help="Seed of all mistakes")
-    parser.add_argument("--json", type=Path, help="File for the counts")
-    options = parser.parse_args()
+    numbers = {"recipes": (500, "Number of recipes"), "seed": (0, "Seed of all mistakes")}
+    options = harness.arguments(__doc__, **numbers, seconds=(300.0, "Stop after this time"))
     folder = Path(tempfile.mkdtemp(prefix="tfprep-fuzz-"))
     write_data(folder / "data")
     counts: Counter[str] = Counter()
@@ -121,9 +117,7 @@ def main() -> None:
     print(f"{sum(counts.values())} recipes in {time.monotonic() - started:.0f} s:")
     for name, count in sorted(counts.items()):
         print(f"{count:6} {name}")
-    if options.json:
-        options.json.write_text(json.dumps({"seed": options.seed, "outcomes": counts}, indent=1, sort_keys=True) + "\n")
-    sys.exit(1 if counts["TRACEBACK"] else 0)
+    harness.finish(options, {"seed": options.seed, "outcomes": counts}, failed=counts["TRACEBACK"])
 
 
 def write_data(data: Path) -> None:

@@ -11,14 +11,11 @@ each row. The exit status is 1 if a string fails.
 
 from __future__ import annotations
 
-import argparse
-import json
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 
+import harness
 import numpy as np
 import pyarrow as pa
 
@@ -42,11 +39,7 @@ PYTHON = [
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--strings", type=int, default=2000, help="Number of strings")
-    parser.add_argument("--seed", type=int, default=0, help="Seed of all strings")
-    parser.add_argument("--json", type=Path, help="File for the counts")
-    options = parser.parse_args()
+    options = harness.arguments(__doc__, strings=(2000, "Number of strings"), seed=(0, "Seed of all strings"))
     rng = np.random.default_rng(options.seed)
     rows = table(rng)
     counts: Counter[str] = Counter()
@@ -66,10 +59,8 @@ def main() -> None:
         f"seed {options.seed}: {counts['strings']} strings: {counts['rows']} returned rows, "
         f"{counts['LoaderError']} raised a LoaderError, {failures} failed; the slowest took {slowest * 1e3:.0f} ms"
     )
-    if options.json:
-        report = {**counts, "failures": failures, "slowest_s": slowest, "seed": options.seed}
-        options.json.write_text(json.dumps(report, indent=1) + "\n")
-    sys.exit(1 if failures or not counts["rows"] else 0)
+    report = {**counts, "failures": failures, "slowest_s": slowest, "seed": options.seed}
+    harness.finish(options, report, failed=failures or not counts["rows"])
 
 
 def table(rng: np.random.Generator) -> dict[str, list[object]]:

@@ -15,17 +15,18 @@ time.
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import resource
-import shutil
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import harness
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 
@@ -182,6 +183,14 @@ def speed(arguments: argparse.Namespace) -> dict[str, Any]:
     return results
 
 
+def cpu_s(recipe: Recipe, data: Path, with_hash: bool) -> tuple[float, int]:
+    """Processor time of a build in this process, and its samples."""
+    with tempfile.TemporaryDirectory() as out:
+        started = time.process_time()
+        summary = build(recipe, Path(out, "built"), data, options=BuildOptions(workers=0, hash=with_hash))
+        return time.process_time() - started, summary.samples
+
+
 def cost(arguments: argparse.Namespace) -> dict[str, Any]:
     recipes = {
         "resized": {"store": {"image": codecs.Jpeg(95)}, "geometry": [augment.Resize(SIZE, SIZE)]},
@@ -190,38 +199,30 @@ def cost(arguments: argparse.Namespace) -> dict[str, Any]:
     results = {}
     for name, options in recipes.items():
         recipe = Recipe(name="cost", source=sources.Folder("**"), **options)
-        seconds: dict[bool, list[float]] = {True: [], False: []}
-        for number in range(2 * arguments.rounds + 2):
-            with_hash = bool(number % 2)
-            out = Path(tempfile.mkdtemp())
-            started = time.process_time()
-            summary = build(recipe, out / "built", arguments.data, options=BuildOptions(workers=0, hash=with_hash))
-            if number >= 2:  # the first of each warms the cache
-                seconds[with_hash].append(time.process_time() - started)
-            shutil.rmtree(out)
-        plain, hashed = (statistics.median(seconds[key]) for key in (False, True))
-        each_us = (hashed - plain) / summary.samples * 1e6
+        turns = {str(with_hash): partial(cpu_s, recipe, arguments.data, with_hash) for with_hash in (True, False)}
+        seconds = harness.in_turns(turns, arguments.rounds, warm_up=1)  # the first of each warms the cache
+        plain, hashed = (statistics.median(taken for taken, _ in seconds[key]) for key in ("False", "True"))
+        samples = seconds["True"][0][1]
+        each_us = (hashed - plain) / samples * 1e6
         print(
             f"{name}: {hashed / plain:.3f} times the processor time of a build without hashes, {each_us:.0f} us an image"
         )
-        results[name] = {"ratio": hashed / plain, "us_an_image": each_us, "samples": summary.samples}
+        results[name] = {"ratio": hashed / plain, "us_an_image": each_us, "samples": samples}
     return results
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("recall", "false", "speed", "cost"))
-    parser.add_argument("--data", type=Path, help="folder of images")
-    parser.add_argument("--count", type=int, default=10**6)
-    parser.add_argument("--distance", type=int, default=8, help="bits, for speed")
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--json", type=Path)
-    arguments = parser.parse_args()
-    if arguments.what != "speed" and arguments.data is None:
-        parser.error("--data is needed")
-    result = {"recall": recall, "false": false, "speed": speed, "cost": cost}[arguments.what](arguments)
-    if arguments.json:
-        arguments.json.write_text(json.dumps(result, indent=1) + "\n")
+    kinds = {"recall": recall, "false": false, "speed": speed, "cost": cost}
+
+    def more(parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("what", choices=kinds)
+        parser.add_argument("--data", type=Path, help="Folder of images")
+
+    numbers = {"count": (10**6, "Hashes, for speed"), "distance": (8, "Bits, for speed"), "rounds": (7, "For cost")}
+    options = harness.arguments(__doc__, more, **numbers)
+    if options.what != "speed" and options.data is None:
+        sys.exit("--data is needed")
+    harness.finish(options, kinds[options.what](options))
 
 
 if __name__ == "__main__":

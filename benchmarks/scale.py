@@ -16,16 +16,18 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any
 
+import harness
 import loader_data
 from waiting import WAIT_S, Waiting
 
@@ -55,45 +57,38 @@ print((sum(counts) - before) / (time.perf_counter() - begin))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--workers", type=int, nargs="+", default=[2, 16, 64], help="Numbers of workers to measure")
-    parser.add_argument("--images", type=int, default=4000, help="Records of the dataset")
-    parser.add_argument("--seconds", type=float, default=3.0, help="Seconds of each measurement")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--data", type=Path, help="Folder where the dataset is made, or lies already")
-    parser.add_argument("--json", type=Path, help="File for the results")
-    options = parser.parse_args()
+    def more(parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("--workers", type=int, nargs="+", default=[2, 16, 64], help="Numbers of workers to measure")
+        parser.add_argument("--data", type=Path, help="Folder where the dataset is made, or lies already")
+
+    numbers = {"images": (4000, "Records of the dataset"), "rounds": (3, "Measured rounds")}
+    options = harness.arguments(__doc__, more, **numbers, seconds=(3.0, "Seconds of each measurement"))
     with tempfile.TemporaryDirectory() as temporary:
         folder = loader_data.write((options.data or Path(temporary)) / "jpeg", codecs.Jpeg(95), options.images)
         results = measure(folder, options)
     print(json.dumps(results, indent=1))
-    if options.json:
-        options.json.write_text(json.dumps(results, indent=1) + "\n")
+    harness.finish(options, results)
 
 
 def measure(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
-    rates: dict[tuple[str, int], list[float]] = {}
-    delays: dict[str, list[float]] = {"processes": [], "threads": []}
-    limits = []
-    firsts = []
-    for _ in range(options.rounds):
-        for workers in options.workers:
-            for kind in ("processes", "threads"):
-                rates.setdefault((kind, workers), []).append(images_per_s(folder, kind, workers, options.seconds))
-            rates.setdefault(("waits", workers), []).append(waits_per_s(workers, options.seconds))
-        for kind, values in delays.items():
-            values.append(step_delay(folder, kind, options.seconds))
-        limits.append(step_delay_limit(options.seconds))
-        firsts.append(first_batch_s(folder))
-    return {
-        "images_per_s": {str(n): round(statistics.median(rates["processes", n])) for n in options.workers},
-        "threads_per_s": {str(n): round(statistics.median(rates["threads", n])) for n in options.workers},
-        "waits_per_s": {str(n): round(statistics.median(rates["waits", n])) for n in options.workers},
-        "step_delay": round(statistics.median(delays["processes"]), 3),
-        "step_delay_threads": round(statistics.median(delays["threads"]), 3),
-        "step_delay_limit": round(statistics.median(limits), 3),
-        "first_batch_s": round(statistics.median(firsts), 3),
+    turns: dict[str, Callable[[], float]] = {
+        "step_delay": partial(step_delay, folder, "processes", options.seconds),
+        "step_delay_threads": partial(step_delay, folder, "threads", options.seconds),
+        "step_delay_limit": partial(step_delay_limit, options.seconds),
+        "first_batch_s": partial(first_batch_s, folder),
     }
+    figures: dict[str, Any] = dict.fromkeys(turns)
+    for n in options.workers:
+        turns[f"images_per_s {n}"] = partial(images_per_s, folder, "processes", n, options.seconds)
+        turns[f"threads_per_s {n}"] = partial(images_per_s, folder, "threads", n, options.seconds)
+        turns[f"waits_per_s {n}"] = partial(waits_per_s, n, options.seconds)
+    for turn, values in harness.in_turns(turns, options.rounds).items():
+        name, _, workers = turn.partition(" ")
+        if workers:
+            figures.setdefault(name, {})[workers] = round(median(values))
+        else:
+            figures[name] = round(median(values), 3)
+    return figures
 
 
 def waiting_loader(folder: Path, kind: str, workers: int) -> Any:

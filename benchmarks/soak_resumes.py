@@ -11,20 +11,19 @@ with those of `numpy_loader` in one thread without a break. "tensorflow" reads `
 
 from __future__ import annotations
 
-import argparse
 import collections
 import hashlib
 import importlib.util
 import itertools
 import json
 import random
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import harness
 import loader_data
 import numpy as np
 
@@ -55,12 +54,13 @@ FRAMEWORKS = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--framework", nargs="+", choices=FRAMEWORKS, default=list(FRAMEWORKS), help="What reads")
-    parser.add_argument("--count", type=int, default=300, help="Interruptions of each framework")
-    parser.add_argument("--seed", type=int, default=0, help="Seed of the interruptions")
-    parser.add_argument("--json", type=Path, help="File for the counts")
-    options = parser.parse_args()
+    names = {"nargs": "+", "choices": FRAMEWORKS, "default": list(FRAMEWORKS), "help": "What reads"}
+    options = harness.arguments(
+        __doc__,
+        lambda parser: parser.add_argument("--framework", **names),
+        count=(300, "Interruptions of each framework"),
+        seed=(0, "Seed of the interruptions"),
+    )
     results: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
         data = write_dataset(Path(folder))
@@ -71,9 +71,7 @@ def main() -> None:
                 continue
             results[framework] = counts = interrupted(data, framework, expected, options.count, options.seed)
             print(f"{framework}: {dict(counts)}", flush=True)
-    if options.json:
-        options.json.write_text(json.dumps(results, indent=1))
-    sys.exit(int(any(counts["different"] for counts in results.values())))
+    harness.finish(options, results, failed=any(counts["different"] for counts in results.values()))
 
 
 def write_dataset(folder: Path) -> Any:

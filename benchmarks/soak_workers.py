@@ -9,7 +9,6 @@ the end the counts are printed, and no more descriptors and shared memory may be
 
 from __future__ import annotations
 
-import argparse
 import collections
 import gc
 import json
@@ -24,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import cv2
+import harness
 import loader_data
 import numpy as np
 import psutil
@@ -61,12 +61,8 @@ soak_workers.train(sys.argv[2], sys.argv[3])
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=50)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--images", type=int, default=1000, help="Records of each dataset")
-    parser.add_argument("--json", type=Path, help="File for the counts")
-    options = parser.parse_args()
+    numbers = {"rounds": (50, "Processes that are killed"), "seed": (0, "Seed of the moments")}
+    options = harness.arguments(__doc__, **numbers, images=(1000, "Records of each dataset"))
     chance, counts = random.Random(options.seed), collections.Counter[str]()
     with tempfile.TemporaryDirectory() as temporary:
         uneven = write_captioned(Path(temporary) / "uneven", options.images)
@@ -93,8 +89,7 @@ def main() -> None:
     print(dict(counts))
     assert after["descriptors"] <= before["descriptors"] + MOST_DESCRIPTORS, "descriptors are left"
     assert after["shared bytes"] <= before["shared bytes"], "shared memory is left"
-    if options.json:
-        options.json.write_text(json.dumps(counts, indent=1))
+    harness.finish(options, counts)
 
 
 def left() -> dict[str, int]:

@@ -1,0 +1,100 @@
+"""What the scripts of this folder have in common: arguments, turns within rounds, limits, datasets, and results as JSON."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import signal
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from typing import Any, TypeVar
+
+Result = TypeVar("Result")
+
+
+def arguments(doc: str, more: Callable[[argparse.ArgumentParser], Any] | None = None, **numbers: Any) -> Any:
+    """Parse the command line of a script.
+
+    Args:
+        doc: The module's docstring, which is the help.
+        more: Adds further arguments to the parser.
+        **numbers: Arguments by name, as (default, help); the type is that of the default.
+
+    Returns:
+        The values, with `json`: the file for the results, or None.
+    """
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, (default, text) in numbers.items():
+        parser.add_argument(f"--{name.replace('_', '-')}", type=type(default), default=default, help=text)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="File for the results")
+    if more is not None:
+        more(parser)
+    return parser.parse_args()
+
+
+def finish(options: Any, results: Any, *, failed: object = False) -> None:
+    """Write the results to the file of `--json`, and end with status 1 if something failed."""
+    if options.json:
+        options.json.write_text(json.dumps(results, indent=1) + "\n")
+    sys.exit(1 if failed else 0)
+
+
+def in_turns(
+    candidates: Mapping[str, Callable[[], Result]], rounds: int, *, warm_up: int = 0
+) -> dict[str, list[Result]]:
+    """Call every candidate once a round, in the order of the round before turned around; return the results by name.
+
+    The first `warm_up` rounds are not among the results.
+    """
+    results: dict[str, list[Result]] = {name: [] for name in candidates}
+    for number in range(-warm_up, rounds):
+        for name in list(candidates)[:: 1 if number % 2 else -1]:
+            result = candidates[name]()
+            if number >= 0:
+                results[name].append(result)
+    return results
+
+
+def ratio(ours: list[float], theirs: list[float]) -> float:
+    """The median of the ratios within a round."""
+    return median(a / b for a, b in zip(ours, theirs, strict=True))
+
+
+class TooSlow(BaseException):
+    """A time limit has passed. It is no Exception, so that no handler of ordinary errors catches it."""
+
+
+@contextmanager
+def at_most(seconds: float) -> Iterator[None]:
+    """Raise `TooSlow` in the block after this time."""
+
+    def stop(*_: Any) -> None:
+        raise TooSlow
+
+    signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def limit_memory(gigabytes: float) -> None:
+    """Limit the address space of this process and of those that it starts to so much above that of now."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    limit = pages * resource.getpagesize() + int(gigabytes * 1e9)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+
+
+def write_jpeg_and_raw(folder: Path, count: int) -> None:
+    """Build `jpeg` and `raw` below the folder, unless they are there: `count` images of `loader_data`."""
+    from loader_data import write
+
+    from tfprep import codecs
+
+    write(folder / "jpeg", codecs.Jpeg(95), count)
+    write(folder / "raw", codecs.Raw(), count)
