@@ -264,18 +264,27 @@ def test_steps_hold_what_their_remainder_says(data, remainder):
 AT_LOAD = [RandomFlip(), RandomCrop(8, 9), MixUp(0.4), CutMix()]
 
 
-@pytest.mark.parametrize("options", [{}, {"at_load": AT_LOAD}, {"remainder": "wrap", "order": "block", "block": 3}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"at_load": AT_LOAD},
+        {"remainder": "wrap", "order": "block", "block": 3},
+        {"remainder": "keep", "order": "sequential", "batch_size": 13},
+    ],
+)
 def test_hosts_and_resumed_runs_deliver_the_same(data, options):
     options = {"fields": ["noise", "number", "label"], **options}
     whole = batches(data, 9, **options)
-    for start in (1, 5, 8):
+    for start in range(9):
         for expected, element in zip(whole[start:], batches(data, 9 - start, start_step=start, **options), strict=True):
             for name, value in expected.items():
                 np.testing.assert_array_equal(element[name], value)
-    parts = [batches(data, 9, hosts=(index, 3), **options) for index in range(3)]
-    for step, expected in enumerate(whole):
-        for name, value in expected.items():
-            np.testing.assert_array_equal(np.concatenate([part[step][name] for part in parts]), value)
+    for count in (2, 3, 4):
+        parts = [batches(data, 9, hosts=(index, count), **options) for index in range(count)]
+        for step, expected in enumerate(whole):
+            for name, value in expected.items():
+                np.testing.assert_array_equal(np.concatenate([part[step][name] for part in parts]), value)
 
 
 # --- ops at load --------------------------------------------------------------------------------------------------------

@@ -176,11 +176,9 @@ def test_blend_of_wider_numbers(dtype, atol):
 
 
 def test_cutmix_pastes_a_box_of_the_next_sample(data):
-    """Labels are mixed by area; masks and maps are replaced in the same box; its sides are as in the paper unless a border
-    cuts it."""
+    """Labels are mixed by area; masks and maps are replaced in the same box. Its size is tested in tests/fidelity."""
     options = {"batch_size": 8, "seed": 3, "fields": ["lossless", "mask", "field", "label"], "variants": 0}
     plain, made = (batches(data, 40, at_load=ops, **options) for ops in ([], [CutMix()]))
-    shares = []
     for before, after in zip(plain, made, strict=True):
         for row in range(8):
             partner = (row + 1) % 8
@@ -196,31 +194,8 @@ def test_cutmix_pastes_a_box_of_the_next_sample(data):
                     after[name][row], np.where(inside, before[name][partner], before[name][row])
                 )
             share = 1 - box.mean()
-            shares.append(share)
             label = share * np.eye(3)[before["label"][row]] + (1 - share) * np.eye(3)[before["label"][partner]]
             np.testing.assert_allclose(after["label"][row], label, atol=1e-7)
-    assert stats.kstest(shares, _cutmix_shares(), method="asymp").pvalue > 1e-4
-
-
-def _cutmix_shares():
-    """The remaining share of a 24 x 32 image by the authors' published code, with NumPy's generator."""
-    rng, shares = np.random.default_rng(0), []
-    for weight in rng.beta(1, 1, 20000):
-        sides = [int(length * np.sqrt(1 - weight)) for length in (24, 32)]
-        centres = [rng.integers(length) for length in (24, 32)]
-        kept = [
-            np.clip(centre + side // 2, 0, length) - np.clip(centre - side // 2, 0, length)
-            for centre, side, length in zip(centres, sides, (24, 32), strict=True)
-        ]
-        shares.append(1 - kept[0] * kept[1] / (24 * 32))
-    return np.array(shares)
-
-
-@pytest.mark.parametrize("p", [0.0, 0.3])
-def test_share_of_mixed_samples(data, p):
-    plain, made = (joined(batches(data, 100, at_load=ops, **MIXED)) for ops in ([], [MixUp(50.0, p=p)]))
-    mixed = sum(not np.array_equal(a, b) for a, b in zip(plain["image"], made["image"], strict=True))
-    assert abs(mixed / 800 - p) < (0.08 if p else 1e-9)
 
 
 def test_each_sample_takes_one_of_two_ops(data):
@@ -246,15 +221,6 @@ def test_resume_at_every_step(data, remainder, threads):
         for expected, element in zip(whole[start:], rest, strict=True):
             for name, value in expected.items():
                 np.testing.assert_array_equal(element[name], value)
-
-
-@pytest.mark.parametrize("count", [2, 3, 4, 10])
-def test_the_parts_of_all_hosts_make_the_batch_of_one_host(data, count):
-    whole = batches(data, 8, **EXACT)
-    parts = [batches(data, 8, **EXACT, hosts=(index, count)) for index in range(count)]
-    for step, expected in enumerate(whole):
-        for name, value in expected.items():
-            np.testing.assert_array_equal(np.concatenate([part[step][name] for part in parts]), value)
 
 
 def test_draws_depend_on_seed_epoch_and_op(data):

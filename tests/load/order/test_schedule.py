@@ -31,57 +31,9 @@ def flat(steps):
     return [sample for step in steps for sample in step]
 
 
-@pytest.mark.parametrize("samples", [48, 50])
-@pytest.mark.parametrize("order", ["global", "block", "sequential"])
-def test_wrapped_batches_contain_each_sample_once_per_epoch(samples, order):
-    stream = flat(run(schedule(samples, order=EpochOrder(order, 2, 8, 2)), range(100)))
-    assert len(stream) == 800
-    for epoch in range(800 // samples):
-        rows = [row for row, _ in stream[epoch * samples : (epoch + 1) * samples]]
-        assert sorted(rows) == list(range(samples))
-
-
-def test_all_variants_over_as_many_epochs():
-    stream = flat(run(schedule(50), range(75)))
-    for start in (0, 150, 300):
-        assert len(set(stream[start : start + 150])) == 150
-
-
-def test_all_variants_in_one_epoch():
-    made = schedule(50, variants=Variants("all"))
-    assert made.size == 150
-    assert sorted(flat(run(made, range(made.steps_per_epoch)))[:150]) == [(r, v) for r in range(50) for v in range(3)]
-
-
-@pytest.mark.parametrize(("remainder", "sizes"), [("keep", [8] * 6 + [2]), ("drop", [8] * 6)])
-def test_epochs_that_end_on_a_batch(remainder, sizes):
-    made = schedule(remainder=remainder)
-    assert made.steps_per_epoch == len(sizes)
-    for epoch in range(3):
-        first = epoch * len(sizes)
-        steps = run(made, range(first, first + len(sizes)))
-        assert [len(step) for step in steps] == sizes
-        assert len({row for row, _ in flat(steps)}) == sum(sizes)
-
-
-@pytest.mark.parametrize("remainder", ["wrap", "keep", "drop"])
-def test_any_step_computed_alone_equals_that_of_the_whole_run(remainder):
-    made = schedule(remainder=remainder)
-    whole = run(made, range(20))
-    assert [run(made, [step])[0] for step in range(20)] == whole
-
-
 def test_a_late_step_takes_no_longer():
     far = schedule(1_000_000, batch_size=64)
     assert len(run(far, [10_000_000])[0]) == 64
-
-
-@pytest.mark.parametrize("count", [1, 2, 3, 4])
-@pytest.mark.parametrize("remainder", ["wrap", "keep"])
-def test_the_parts_of_all_hosts_make_one_batch(count, remainder):
-    whole = run(schedule(remainder=remainder), range(15))
-    parts = [run(schedule(remainder=remainder, hosts=Hosts(i, count)), range(15)) for i in range(count)]
-    assert [flat(part[step] for part in parts) for step in range(15)] == whole
 
 
 def test_the_number_of_hosts_may_change_in_the_middle():
@@ -90,18 +42,6 @@ def test_the_number_of_hosts_may_change_in_the_middle():
     steps = [flat(part[step] for part in before) for step in range(9)]
     steps += [flat(part[step] for part in after) for step in range(11)]
     assert steps == run(schedule(), range(20))
-
-
-def test_uneven_ends_give_all_hosts_the_same_number_of_steps():
-    made = [schedule(50, 8, remainder="keep", epochs=1, hosts=Hosts(i, 3)) for i in range(3)]
-    assert {host.steps for host in made} == {7}
-    assert [len(run(host, [6])[0]) for host in made] == [0, 1, 1]
-
-
-def test_one_epoch_ends():
-    made = schedule(50, remainder="keep", epochs=1, order=EpochOrder("sequential"), variants=Variants(0))
-    assert made.steps == 7
-    assert flat(run(made, range(7))) == [(row, 0) for row in range(50)]
 
 
 @pytest.mark.parametrize(
@@ -118,12 +58,6 @@ def test_wrong_options_raise(options, rule):
         schedule(**options)
 
 
-@pytest.mark.parametrize("hosts", [(2, 2), (-1, 2), (0, 0)])
-def test_an_unknown_host_raises(hosts):
-    with pytest.raises(LoaderError, match="0 <= index < count"):
-        Hosts(*hosts)
-
-
 # --- strata and weights -------------------------------------------------------------------------------------------------
 
 
@@ -133,20 +67,6 @@ def drawn(sampler, epochs):
         sampler.samples(np.arange(sampler.size, dtype=np.uint64), np.full(sampler.size, e, np.uint64))[0]
         for e in epochs
     ]
-
-
-def test_balanced_groups_have_their_quota_in_every_epoch():
-    sampler = StratifiedSampler(sizes=(3, 40, 7), quotas=(10, 10, 10), seed=4)
-    for samples in drawn(sampler, range(5)):
-        assert np.histogram(samples, [0, 3, 43, 50])[0].tolist() == [10, 10, 10]
-
-
-def test_balanced_groups_show_their_samples_equally_often():
-    sampler = StratifiedSampler(sizes=(3, 40, 7), quotas=(10, 10, 10), seed=4)
-    seen = np.bincount(np.concatenate(drawn(sampler, range(7))).astype(int), minlength=50)
-    assert set(seen[:3]) <= {23, 24}  # 70 / 3
-    assert set(seen[3:43]) <= {1, 2}  # 70 / 40
-    assert set(seen[43:]) == {10}  # 70 / 7
 
 
 def test_passes_count_up():
@@ -169,14 +89,6 @@ def test_weights_are_met_in_every_epoch():
         assert counts.sum() == 120
         assert (counts >= np.floor(expected)).all()
         assert (counts <= np.ceil(expected)).all()
-
-
-def test_weights_are_met_over_many_epochs():
-    weights = np.array([1, 2, 0, 5, 0.5, 0.1] * 20)
-    counts = np.bincount(np.concatenate(drawn(WeightedSampler(weights, 9), range(300))).astype(int), minlength=120)
-    expected = weights * 120 / weights.sum() * 300
-    assert counts[2::6].tolist() == [0] * 20
-    assert np.abs(counts - expected).max() < 4  # The discrepancy of the golden ratio; random draws would deviate by 25.
 
 
 @pytest.mark.parametrize("weights", [[0, 0], [1, -1], [1, float("nan")], [float("inf"), 1]])
