@@ -112,8 +112,11 @@ def described(photos, tmp_path_factory):
     (folder / "index.parquet").write_bytes((photos.path / "index.parquet").read_bytes())
     (folder / "croissant.json").write_text(croissant_text(data.manifest, data.manifest.files["index.parquet"]))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of rdflib, which mlcroissant uses
+        warnings.simplefilter("ignore", DeprecationWarning)
         return data, folder, mlcroissant.Dataset(jsonld=str(folder / "croissant.json"))
+
+
+of_rdflib = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # which mlcroissant uses
 
 
 def test_mlcroissant_finds_no_error_and_names_what_only_the_owner_knows(described):
@@ -124,6 +127,7 @@ def test_mlcroissant_finds_no_error_and_names_what_only_the_owner_knows(describe
     }  # fmt: skip
 
 
+@of_rdflib
 def test_records_are_the_rows_of_the_index(described):
     data, _, read = described
     records = list(read.records("records"))
@@ -141,6 +145,7 @@ def test_records_are_the_rows_of_the_index(described):
             assert record[f"records/{name}"] == row[name]
 
 
+@of_rdflib
 def test_classes_have_their_numbers(described):
     records = described[2].records("label_classes")
     names = {record["label_classes/number"]: record["label_classes/name"] for record in records}
