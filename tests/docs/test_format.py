@@ -85,3 +85,21 @@ def test_dali(folder):
     names = run("nvidia.dali", folder)
     runs = [(names["images"], names["labels"]), *(names["pipeline"].run() for _ in range(2))]
     same_samples(folder, unbatched((images.as_array(), labels.as_array()) for images, labels in runs), atol=0)
+
+
+def test_fields_stored_as_zstd(tmp_path):
+    tf = pytest.importorskip("tensorflow")
+    draws = np.random.default_rng(0)
+    values = {
+        "steps": np.cumsum(draws.integers(0, 9, (40, 30)), 0).astype("uint16"),
+        "flat": np.ones((7, 5), "float32"),
+        "wide": draws.normal(size=(9, 8)) * (1 + 2j),
+    }
+    names = run("numcodecs", tmp_path)
+    for value in values.values():
+        for predict in ("none", "rows", "auto"):
+            features = codecs.Zstd(predict=predict).encode(value)
+            assert (features[""][0] == 1) <= (predict != "none")
+            content = tf.constant(features[""]).numpy()
+            found = names["decoded"](content, value.shape, value.dtype)
+            np.testing.assert_array_equal(found, value)

@@ -1,14 +1,17 @@
 """Codecs: what Pillow writes and reads, what TensorFlow's parser and decoders read, and the arrays themselves."""
 
 import io
+import tracemalloc
+from contextlib import suppress
 
+import numcodecs
 import numpy as np
 import pytest
 from PIL import Image
 from scipy import ndimage
 
 from tfprep import codecs
-from tfprep.codecs import Columns, Encoded, Jpeg, Original, Png, Raw, Scalar, Text, Texts, TopK
+from tfprep.codecs import Columns, Encoded, Jpeg, Original, Png, Raw, Scalar, Text, Texts, TopK, Zstd
 from tfprep.errors import SampleError
 from tfprep.fields import FieldSpec
 
@@ -106,6 +109,63 @@ def test_raw_holds_little_endian_bytes_in_c_order(dtype):
     assert features["/shape"].tolist() == [3, 4, 2]
     big = Raw().encode(value.astype(value.dtype.newbyteorder(">")))
     assert big[""] == features[""]
+
+
+@pytest.mark.covers("Zstd")
+@pytest.mark.parametrize("predict", ["auto", "none", "rows"])
+@pytest.mark.parametrize("dtype", RAWS)
+def test_zstd_holds_every_number(dtype, predict):
+    codec = Zstd(predict=predict)
+    for shape in [(), (0,), (5, 0, 3), (1,), (1, 7), (33, 17), (33, 17, 3), (9, 8, 16)]:
+        value = np.asarray(RNG.normal(0, 50, shape) > 9 if dtype == "bool" else RNG.normal(0, 50, shape)).astype(dtype)
+        if np.issubdtype(dtype, np.inexact) and value.size > 2:
+            value.flat[:2] = np.nan, -np.inf
+        for one in (value, value.T.copy().T, value[::-1] if value.ndim else value):
+            features = codec.encode(one)
+            assert features["/shape"].tolist() == list(shape)
+            for array in (
+                codec.decode(features[""], codec.spec("map", one)),
+                codec.decode(np.frombuffer(features[""], np.uint8), FieldSpec("map", (None,) * one.ndim, dtype), shape),
+            ):
+                assert (array.dtype, array.shape, array.tobytes()) == (one.dtype, one.shape, one.tobytes())
+        big = codec.encode(value.astype(value.dtype.newbyteorder(">")))
+        assert big[""] == codec.encode(value)[""]
+
+
+@pytest.mark.covers("Zstd")
+def test_the_frames_of_zstd_are_those_of_blosc():
+    """By numcodecs and NumPy alone: what shuffles is in the frame, what is added up is in the first byte."""
+    steps = np.cumsum(RNG.integers(0, 9, (50, 40)), 0).astype(np.uint16)
+    mask = (ndimage.gaussian_filter(RNG.normal(size=(64, 64)), 6) > 0).astype(np.uint8)
+    for value, rows in ((steps, 1), (mask, 0)):
+        content = Zstd().encode(value)[""]
+        stored = np.frombuffer(numcodecs.blosc.decompress(content[1:]), value.dtype).reshape(value.shape)
+        assert content[0] == rows
+        np.testing.assert_array_equal(np.cumsum(stored, 0, value.dtype) if rows else stored, value)
+        assert len(content) < 0.7 * len(Png().encode(value)[""])
+
+
+@pytest.mark.covers("Zstd")
+def test_damaged_fields_of_zstd_are_sample_errors_and_take_no_memory():
+    value = np.cumsum(RNG.integers(0, 3, (64, 64, 2)), 0).astype(np.uint8)
+    codec, spec = Zstd(), FieldSpec("map", (64, 64, 2), "uint8")
+    content = codec.encode(value)[""]
+    huge = content[:5] + (2**31 - 1).to_bytes(4, "little") + content[9:]
+    for wrong in (b"", b"\0", b"\x02" + content[1:], content[:-1], content + b"\0", content[:17], huge, b"\0" * 40):
+        for open_spec, shape in ((spec, None), (FieldSpec("map", (None, None, 2), "uint8"), (64, 64, 2))):
+            with pytest.raises(SampleError):
+                codec.decode(wrong, open_spec, shape)
+    tracemalloc.start()
+    with pytest.raises(SampleError, match="an array of 2147483647 bytes, expected 8192 of uint8"):
+        codec.decode(huge, spec)
+    assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    tracemalloc.stop()
+    for position in range(len(content)):  # no damage ends the process
+        for flipped in (1, 128):
+            damaged = bytearray(content)
+            damaged[position] ^= flipped
+            with suppress(SampleError):
+                codec.decode(bytes(damaged), spec)
 
 
 @pytest.mark.covers("Raw")

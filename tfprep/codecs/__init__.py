@@ -9,11 +9,12 @@ from tfprep.codecs.codec import Codec, Feature, InPlace
 from tfprep.codecs.encoded import Encoded, Jpeg, Original, Png
 from tfprep.codecs.raw import Columns, Raw, Scalar, Text, Texts
 from tfprep.codecs.top_k import TopK
+from tfprep.codecs.zstd import Zstd
 from tfprep.errors import DatasetError
 
 __all__ = [
     "Codec", "Columns", "Encoded", "Feature", "InPlace", "Jpeg", "Original", "Png", "Raw", "Scalar", "Text", "Texts",
-    "TopK", "from_description",
+    "TopK", "Zstd", "from_description",
 ]  # fmt: skip
 
 _BY_NAME = {
@@ -27,6 +28,7 @@ _BY_NAME = {
     "texts": Texts,
     "columns": Columns,
     "top_k": TopK,
+    "zstd": Zstd,
 }
 
 

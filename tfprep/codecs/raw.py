@@ -57,7 +57,7 @@ class Raw:
         array = np.frombuffer(feature, np.dtype(spec.dtype).newbyteorder("<"))
         if sys.byteorder == "big":
             array = array.astype(spec.dtype)
-        return array.reshape(shape if shape is not None else _shape(spec, array.size))
+        return array.reshape(shape if shape is not None else shape_of(spec, array.size))
 
     def decode_into(self, feature: Any, spec: FieldSpec, out: Array) -> None:
         """`decode` into `out`, C-contiguous. Raises SampleError where the number of bytes is not that of `out`.
@@ -113,8 +113,8 @@ def _cast(array: Array, dtype: np.dtype[Any]) -> Array:
     return (np.rint(array) if array.dtype.kind == "f" else array).astype(dtype)
 
 
-def _shape(spec: FieldSpec, size: int) -> tuple[int, ...]:
-    """The spec's shape, its one unknown size computed from the number of values."""
+def shape_of(spec: FieldSpec, size: int) -> tuple[int, ...]:
+    """Return the spec's shape, its one unknown size computed from the number of values."""
     if None not in spec.shape:
         return tuple(n for n in spec.shape if n is not None)
     if spec.shape.count(None) > 1:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tfprep import images
-from tfprep.codecs import Raw, from_description
+from tfprep.codecs import Raw, Zstd, from_description
 from tfprep.dataset.dataset import Dataset, feature_value, open_dataset
 from tfprep.errors import RecipeError, SampleError, SourceError
 from tfprep.fields import KINDS, RASTER_KINDS, FieldSpec, Kind, Size
@@ -119,7 +119,7 @@ class StoredField:
         if spec.kind not in RASTER_KINDS:
             return None
         content, shape = self._content(raw)
-        if isinstance(codec, Raw):
+        if isinstance(codec, Raw | Zstd):
             height, width = (shape or codec.decode(content, spec).shape)[:2]
             return height, width
         return images.image_size(content)

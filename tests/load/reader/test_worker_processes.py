@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 import tfprep
-from tests.conftest import smooth, write_dataset
+from tests.conftest import CODECS, smooth, write_dataset
 from tests.waiting import wait_until
 from tfprep import augment, codecs
 from tfprep.errors import LoaderError, RecordError, StalledPipelineError
@@ -57,7 +57,8 @@ def nothing_is_left():
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("workers") / "d"
-    return write_dataset(folder, samples={"train": 90, "val": 21}, variants=3, fields=FIELDS)
+    stored = {**CODECS, "depth": codecs.Zstd(), "clicks": codecs.Zstd()}
+    return write_dataset(folder, samples={"train": 90, "val": 21}, variants=3, fields=FIELDS, codec=stored)
 
 
 @pytest.fixture

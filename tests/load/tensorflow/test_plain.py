@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 import tfprep
+from tests.conftest import CODECS, write_dataset
+from tfprep import codecs
 from tfprep.errors import DatasetError, LoaderError
 from tfprep.storage import address, objects
 from tfprep.storage.address import Url
@@ -156,3 +158,17 @@ def test_urls(photos, data, monkeypatch):
 def test_wrong_options(data, options, error, message):
     with pytest.raises(error, match=message):
         data.tf_dataset(**options)
+
+
+def test_fields_that_tensorflow_cannot_decode(tmp_path):
+    stored = {**CODECS, "depth": codecs.Zstd()}
+    made = write_dataset(tmp_path / "made", samples={"train": 9}, fields=["image", "depth"], codec=stored)
+    with pytest.raises(LoaderError, match=r"'depth' is stored as Zstd, for which TensorFlow has no op; use loader\(\)"):
+        tfprep.open(made.path).tf_dataset("train", 2)
+    ((image, *_),) = (
+        tfprep.open(made.path).tf_dataset("train", 9, fields=["image"]).map(lambda x: (x["image"],)).take(1)
+    )
+    assert image.shape[0] == 9
+    (batch,) = tfprep.open(made.path).loader("train", 9, training=False)
+    for value, row in zip(made.values["train"][0], batch["depth"].numpy(), strict=True):
+        np.testing.assert_array_equal(value["depth"], row)

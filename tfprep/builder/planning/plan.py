@@ -12,6 +12,8 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from platform import python_version
 from typing import Any
@@ -287,4 +289,6 @@ def recorded_versions() -> dict[str, str]:
     import pyarrow as pa  # Not at the top: worker processes import this module and need no Arrow.
 
     libraries = {name: number for name, number in maker_versions().items() if name != "maker"}
+    if find_spec("numcodecs") is not None:  # Zstd loses nothing: another version makes other bytes of the same values
+        libraries["numcodecs"] = version("numcodecs")
     return {"tfprep": __version__, "python": python_version(), **libraries, "pyarrow": pa.__version__}

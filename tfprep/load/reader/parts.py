@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from tfprep.codecs import Codec, Columns, Encoded, InPlace, Jpeg, Png, Raw, Scalar, Text, Texts, TopK
+from tfprep.codecs import Codec, Columns, Encoded, InPlace, Jpeg, Png, Raw, Scalar, Text, Texts, TopK, Zstd
 from tfprep.errors import SampleError
 from tfprep.fields import Array, FieldSpec
 from tfprep.load.outputs import PADDING, Output, channels_of, row_bytes
@@ -97,7 +97,7 @@ class FieldPart:
     @cached_property
     def fixed(self) -> bool:
         """Return whether it is a raster, or other array in a codec of rasters, of one size in all records."""
-        return isinstance(self.codec, Jpeg | Png | Raw | Encoded | TopK) and None not in self.spec.shape
+        return isinstance(self.codec, Jpeg | Png | Raw | Encoded | TopK | Zstd) and None not in self.spec.shape
 
     @cached_property
     def direct(self) -> bool:
@@ -107,7 +107,9 @@ class FieldPart:
     @cached_property
     def whole_example(self) -> bool:
         """Return whether other features of the record are needed: an array with several unknown sizes, rows in columns."""
-        return isinstance(self.codec, Columns) or (isinstance(self.codec, Raw) and self.spec.shape.count(None) > 1)
+        return isinstance(self.codec, Columns) or (
+            isinstance(self.codec, Raw | Zstd) and self.spec.shape.count(None) > 1
+        )
 
     def store(self, content: Array, values: Mapping[str, Any], row: int, state: ThreadState) -> None:
         """Decode `content` into the batch; SampleError where it cannot be."""

@@ -1,0 +1,158 @@
+"""Zstd: any array without loss, by Blosc (https://www.blosc.org/c-blosc): its bytes or bits shuffled, then Zstandard.
+
+Masks and maps take less of the disk than as PNG and are decoded several times as fast; the content of a field is a byte that
+names the form, and a frame of Blosc 1.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from tfprep.codecs.codec import Feature, require_kind, tensor_feature
+from tfprep.codecs.raw import Raw, shape_of
+from tfprep.errors import LoaderError, RecipeError, SampleError
+from tfprep.fields import Array, FieldSpec, Kind
+from tfprep.optional import require_package
+
+_PLAIN, _ROWS = 0, 1
+"""The first byte of a field: the array itself, or the differences between each row and the one above it."""
+_HEADER_BYTES = 16
+"""Of a Blosc frame: its version, then at 4, 8 and 12 the bytes of the array, of a block and of the frame."""
+_BYTES, _BITS = 1, 2
+_FORMS = {"none": ((_PLAIN, _BYTES),), "rows": ((_ROWS, _BYTES), (_ROWS, _BITS))}
+_GAIN = 0.8
+"""`predict="auto"` takes differences of rows, which take longer to decode, where they need at most this share of the bytes."""
+_TRIAL_LEVEL = 1
+
+
+@dataclass(frozen=True)
+class Zstd:
+    """Any array, exactly, in less space than `Png` and decoded several times as fast: masks, maps and images of any type.
+
+    The array is cast first where `dtype` is given, by the rules of `Raw`. TensorFlow has no op for it: tfprep's loaders decode
+    it, and other readers by the lines in docs/format.md.
+
+    Attributes:
+        level: Blosc's, 1 (fast) to 9 (smallest: builds take 30 times as long). Decoding is equally fast.
+        predict: "rows" stores the differences between rows, "none" the array itself; "auto" compares both for each array.
+        dtype: The type that is stored; None for that of the array.
+    """
+
+    level: int = 5
+    predict: Literal["auto", "none", "rows"] = "auto"
+    dtype: str | None = None
+
+    def __post_init__(self) -> None:
+        require_package("numcodecs", "codecs.Zstd")
+        if isinstance(self.level, bool) or self.level not in range(1, 10):
+            raise RecipeError(f"Zstd(level=...) is from 1 to 9, not {self.level!r}")
+        if self.predict not in ("auto", *_FORMS):
+            raise RecipeError(f"Zstd(predict=...) is 'auto', 'none' or 'rows', not {self.predict!r}")
+        Raw(self.dtype)
+
+    def check(self, field: str, kind: Kind) -> None:
+        require_kind(self, field, kind, ("image", "mask", "map"), "use Scalar(), Text() or Raw()")
+
+    def encode(self, value: Any) -> Mapping[str, Feature]:
+        raw = Raw(self.dtype).encode(value)
+        array = np.frombuffer(raw[""], np.dtype(self.spec("map", value).dtype).newbyteorder("<"))
+        return {**raw, "": self._packed(array.reshape(np.shape(value)))}
+
+    def _packed(self, array: Array) -> bytes:
+        if not array.size:
+            return bytes([_PLAIN])
+        forms = _FORMS.get(self.predict) or [form for forms in _FORMS.values() for form in forms]
+        contents = {_PLAIN: array, _ROWS: _differences(array)}
+        if len(forms) > 1:
+            sizes = [len(_compressed(contents[rows], _TRIAL_LEVEL, shuffle)) for rows, shuffle in forms]
+            if self.predict == "auto":
+                sizes[0] = int(sizes[0] * _GAIN)
+            forms = [forms[int(np.argmin(sizes))]]
+        ((rows, shuffle),) = forms
+        return bytes([rows]) + _compressed(contents[rows], self.level, shuffle)
+
+    def spec(self, kind: Kind, value: Any) -> FieldSpec:
+        return Raw(self.dtype).spec(kind, value)
+
+    def decode(self, feature: Any, spec: FieldSpec, shape: tuple[int, ...] | None = None) -> Array:
+        values = _array_bytes(memoryview(feature)) // np.dtype(spec.dtype).itemsize
+        out = np.empty(shape_of(spec, values) if shape is None else shape, spec.dtype)
+        self.decode_into(feature, spec, out)
+        return out
+
+    def decode_into(self, feature: Any, spec: FieldSpec, out: Array) -> None:
+        """`decode` into `out`, C-contiguous. SampleError where the array is not of just that size."""
+        content = memoryview(feature)
+        if (size := _array_bytes(content)) != out.nbytes:
+            raise SampleError(f"an array of {size} bytes, expected {out.nbytes} of {spec.dtype} {list(out.shape)}")
+        stored = out.reshape(-1).view(np.dtype(spec.dtype).newbyteorder("<")).reshape(out.shape)
+        _decompress(content, stored)
+        if content[0] == _ROWS:
+            words = _words(stored)
+            np.add.accumulate(words, axis=0, out=words)
+        if sys.byteorder == "big":
+            np.copyto(out, stored.copy())
+
+    def tf_features(self, name: str, spec: FieldSpec) -> Mapping[str, Any]:
+        raise LoaderError(
+            f"{name!r} is stored as Zstd, for which TensorFlow has no op; use loader(), or leave it out with fields="
+        )
+
+    def tf_decode(self, features: Mapping[str, Any], name: str, spec: FieldSpec) -> Any:
+        return self.tf_features(name, spec)
+
+    def tfds_feature(self, name: str, spec: FieldSpec, num_classes: int | None) -> Mapping[str, Any]:
+        """Return the bytes and the shape, which are what TensorFlow Datasets can be told of them."""
+        return {
+            name: tensor_feature((), "string", "none"),
+            f"{name}/shape": tensor_feature((len(spec.shape),), "int64", "none"),
+        }
+
+    def describe(self) -> dict[str, Any]:
+        return {"codec": "zstd", "level": self.level, "predict": self.predict, "dtype": self.dtype}
+
+
+def _words(array: Array) -> Array:
+    """A C-contiguous array as rows of unsigned numbers, of the size of its values or of 8 bytes: [rows, N]."""
+    word = f"<u{min(array.dtype.itemsize, 8)}"
+    return array.reshape(array.shape[0] if array.ndim else 1, -1).view(word)
+
+
+def _differences(array: Array) -> Array:
+    words = _words(array)
+    return np.diff(words, axis=0, prepend=np.zeros_like(words[:1]))  # modulo 2^bits, so that the sums are exact
+
+
+def _compressed(array: Array, level: int, shuffle: int) -> bytes:
+    """The array as one block, whose bytes do not depend on the number of threads."""
+    from numcodecs import blosc
+
+    return bytes(
+        blosc.compress(np.ascontiguousarray(array), b"zstd", level, shuffle, array.nbytes, array.dtype.itemsize)
+    )
+
+
+def _array_bytes(content: memoryview) -> int:
+    """The bytes of the array in a field. SampleError where the field is none that `encode` made."""
+    if len(content) == 1 and content[0] == _PLAIN:
+        return 0
+    size, frame = (int.from_bytes(content[at : at + 4], "little") for at in (5, 13))
+    if len(content) <= _HEADER_BYTES or content[0] not in (_PLAIN, _ROWS) or frame != len(content) - 1:
+        raise SampleError(f"{len(content)} bytes that begin with {bytes(content[:8])!r} are no array stored as Zstd")
+    return size
+
+
+def _decompress(content: memoryview, out: Array) -> None:
+    if not out.nbytes:
+        return
+    from numcodecs import blosc
+
+    try:
+        blosc.decompress(content[1:], out)
+    except (RuntimeError, ValueError) as error:
+        raise SampleError(f"a damaged array stored as Zstd ({error})") from error
