@@ -1,0 +1,113 @@
+"""Exact storage forms of one dataset's fields: share of the raw bytes, and processor time to decode into the row of a batch.
+
+    python benchmarks/codecs.py --data data/camvid [--recipe pipelines/camvid_clicks.py] [--rounds 9] [--json FILE]
+
+The recipe's fields are built as `Raw`, with distance maps of the mask's class 1 as float16 and as uint16 beside them. Each form
+then stores the same arrays, and decodes them in turns on one core; figures are medians over the rounds. Keys of the JSON, by
+field: `bytes_vs_raw`, `bytes_vs_png`, `speed_vs_png` and `mb_per_s` (of the decoded bytes) of Zstd, and those of the other forms
+below `forms`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+import tfprep
+from tfprep import codecs, derive
+from tfprep.bench.machine import this_machine
+from tfprep.errors import SampleError
+from tfprep.fields import Array
+from tfprep.recipe.file import load_recipe
+
+FORMS: Mapping[str, Any] = {
+    "raw": codecs.Raw(),
+    "png": codecs.Png(),
+    "zstd": codecs.Zstd(),
+    "zstd, none": codecs.Zstd(predict="none"),
+    "zstd, rows": codecs.Zstd(predict="rows"),
+    "zstd 3": codecs.Zstd(3),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True, help="Folder of CamVid")
+    parser.add_argument("--recipe", type=Path, default=Path(__file__).parent.parent / "pipelines" / "camvid_clicks.py")
+    parser.add_argument("--samples", type=int, default=48, help="Samples that are measured")
+    parser.add_argument("--rounds", type=int, default=9, help="Measured rounds")
+    parser.add_argument("--json", type=Path, help="File for the results")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "built"
+        tfprep.build(with_maps(options.recipe), out, options.data)
+        batch = next(iter(tfprep.open(out).numpy_loader("train", options.samples, training=False)))
+    fields = {name: of_field(name, list(values), options.rounds) for name, values in batch.items() if values.ndim > 2}
+    if options.json:
+        machine = vars(this_machine(Path(tempfile.gettempdir())))
+        options.json.write_text(json.dumps({"fields": fields, "machine": machine}, indent=1))
+
+
+def with_maps(path: Path) -> tfprep.Recipe:
+    recipe = load_recipe(path)
+    maps = {"distance": derive.Distance(mask="mask", target=1), "deep": derive.Distance(mask="mask", target=1)}
+    stored = dict.fromkeys(recipe.store, codecs.Raw())
+    stored |= {"distance": codecs.Raw("float16"), "deep": codecs.Raw("uint16")}
+    return replace(recipe, derive={**recipe.derive, **maps}, store=stored, variants={})
+
+
+def of_field(name: str, arrays: list[Array], rounds: int) -> dict[str, Any]:
+    """Store and decode the arrays of a field in each form that can hold them."""
+    spec = codecs.Raw().spec("map", arrays[0])
+    out = np.empty_like(arrays[0])
+    stored = {form: content for form, codec in FORMS.items() if (content := encoded(codec, arrays))}
+    took: dict[str, list[float]] = {form: [] for form in stored}
+    for number in range(rounds + 1):
+        for form, contents in stored.items():
+            started = time.thread_time()
+            for content in contents:
+                FORMS[form].decode_into(content, spec, out)
+            if number:  # the first round warms up
+                took[form].append(time.thread_time() - started)
+        for form, contents in stored.items():
+            FORMS[form].decode_into(contents[-1], spec, out)
+            assert out.tobytes() == arrays[-1].tobytes(), form
+    return report(name, out.nbytes * len(arrays), {form: sum(map(len, c)) for form, c in stored.items()}, took)
+
+
+def encoded(codec: Any, arrays: list[Array]) -> list[bytes]:
+    try:
+        return [codec.encode(array)[""] for array in arrays]
+    except SampleError:
+        return []
+
+
+def report(name: str, raw: int, sizes: Mapping[str, int], took: Mapping[str, list[float]]) -> dict[str, Any]:
+    forms = {
+        form: {
+            "bytes_vs_raw": sizes[form] / raw,
+            "mb_per_s": raw / median(took[form]) / 1e6,
+            "cpu_s": median(took[form]),
+        }
+        for form in sizes
+    }
+    for form, figures in forms.items():
+        print(f"{name:10} {form:12} {figures['bytes_vs_raw']:.3f} of raw, {figures['mb_per_s']:7.0f} MB/s", flush=True)
+    found: dict[str, Any] = {key: forms["zstd"][key] for key in ("bytes_vs_raw", "mb_per_s")}
+    if "png" in forms:
+        found["bytes_vs_png"] = sizes["zstd"] / sizes["png"]
+        found["speed_vs_png"] = median(png / ours for png, ours in zip(took["png"], took["zstd"], strict=True))
+    return {**found, "forms": forms}
+
+
+if __name__ == "__main__":
+    main()
