@@ -147,7 +147,7 @@ def test_no_package_is_named_like_what_tools_skip():
 )
 def test_a_fresh_process_has_no_tensorflow(statement):
     """TensorFlow takes seconds and hundreds of megabytes to import: only code that trains imports it, when it trains."""
-    heavy = ["tensorflow", "keras", "torch", "jax", "tensorflow_datasets", "matplotlib", "pandas", "scipy"]
+    heavy = ["tensorflow", "keras", "torch", "jax", "tensorflow_datasets", "matplotlib", "pandas", "scipy", "numcodecs"]
     code = f"import sys; {statement}; print([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

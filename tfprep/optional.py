@@ -15,7 +15,6 @@ OPTIONAL = {
     "tensorflow": ("TensorFlow", "'tfprep[tensorflow]'"),
     "tensorflow_datasets": ("TensorFlow Datasets", "tensorflow-datasets"),
     "torch": ("PyTorch", "'tfprep[torch]'"),
-    "numcodecs": ("numcodecs", "'tfprep[zstd]'"),
     "obstore": ("obstore", "'tfprep[s3]'"),
     "tifffile": ("tifffile", "'tfprep[tiff]'"),
     "rasterio": ("rasterio", "'tfprep[geotiff]'"),

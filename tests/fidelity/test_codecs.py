@@ -156,8 +156,21 @@ def test_damaged_fields_of_zstd_are_sample_errors_and_take_no_memory():
             with pytest.raises(SampleError):
                 codec.decode(wrong, open_spec, shape)
     tracemalloc.start()
-    with pytest.raises(SampleError, match="an array of 2147483647 bytes, expected 8192 of uint8"):
-        codec.decode(huge, spec)
+    ratio = (len(content) - 1) * 2**15  # what so many bytes can hold
+    possible = content[:5] + ratio.to_bytes(4, "little") + content[9:]
+    for hostile, of, shape, message in (
+        (possible, spec, None, f"an array of {ratio} bytes, expected 8192 of uint8"),
+        (
+            content,
+            FieldSpec("map", (None, None, 2), "uint8"),
+            (1 << 20, 1 << 20, 2),
+            "an array of 8192 bytes, expected 2199",
+        ),
+        (content, FieldSpec("map", (None, None, 2), "uint8"), (-64, -64, 2), r"expected 8192 of uint8 \[-64, -64, 2\]"),
+        (huge, FieldSpec("map", (None, 64, 2), "uint8"), None, "are no array stored as Zstd"),
+    ):
+        with pytest.raises(SampleError, match=message):
+            codec.decode(hostile, of, shape)
     assert tracemalloc.get_traced_memory()[1] < 1 << 20
     tracemalloc.stop()
     for position in range(len(content)):  # no damage ends the process

@@ -457,7 +457,7 @@ def test_colour_ops_for_8_bits_say_so(tmp_path):
 
 def test_jpeg_and_original_are_refused_where_they_would_lose_something():
     for codec, pixels in ((codecs.Jpeg(), sources.Pixels(to="uint16")), (codecs.Original(), sources.Pixels())):
-        with pytest.raises(RecipeError, match=r"use Png\(\) or Raw\(\)"):
+        with pytest.raises(RecipeError, match=r"use Zstd\(\), Png\(\) or Raw\(\)"):
             Recipe(name="a", source=sources.Folder("**", pixels={"image": pixels}), store={"image": codec})
 
 

@@ -133,13 +133,13 @@ class Jpeg(OneBytes):
             raise RecipeError(f"Jpeg(subsampling=...) is '444', '422' or '420', not {self.subsampling!r}")
 
     def check(self, field: str, kind: Kind) -> None:
-        require_kind(self, field, kind, ("image",), "JPEG changes values; use Png() or Raw()")
+        require_kind(self, field, kind, ("image",), "JPEG changes values; use Zstd(), Png() or Raw()")
 
     def encode(self, value: Any) -> Mapping[str, Feature]:
         if value.dtype != np.uint8 or value.ndim != 3 or value.shape[2] not in (1, 3):
             rule = f"JPEG holds uint8 [H, W, 3] or [H, W, 1], not {value.dtype} {list(value.shape)}"
             raise SampleError(
-                f"{rule}; use Png() or Raw(), or let the source make 8 bits of it (sources.Pixels(to='uint8'))"
+                f"{rule}; use Zstd(), Png() or Raw(), or let the source make 8 bits of it (sources.Pixels(to='uint8'))"
             )
         return {"": images.encode_jpeg(value, self.quality, self.subsampling)}
 
@@ -184,7 +184,7 @@ class Png(OneBytes):
 
     def encode(self, value: Any) -> Mapping[str, Feature]:
         if value.dtype not in (np.uint8, np.uint16):
-            raise SampleError(f"PNG holds uint8 and uint16, not {value.dtype}; store it as Raw()")
+            raise SampleError(f"PNG holds uint8 and uint16, not {value.dtype}; store it as Zstd() or Raw()")
         return {"": images.encode_png(value, self.level)}
 
     def spec(self, kind: Kind, value: Any) -> FieldSpec:
@@ -248,7 +248,7 @@ class Original(OneBytes):
     """
 
     def check(self, field: str, kind: Kind) -> None:
-        require_kind(self, field, kind, ("image",), "Original keeps a photo's own file; use Png() or Raw()")
+        require_kind(self, field, kind, ("image",), "Original keeps a photo's own file; use Zstd(), Png() or Raw()")
 
     def encode(self, value: Any) -> Mapping[str, Feature]:
         """`value` is the file's bytes where they can be kept (`tfprep.images.keeps_original`), else the pixels."""

@@ -45,7 +45,7 @@ class Raw:
         if self.dtype is not None and array.dtype != self.dtype:
             array = _cast(array, np.dtype(self.dtype))
         if array.dtype.name not in DTYPES:
-            raise SampleError(f"Raw holds arrays of numbers, not {array.dtype}")
+            raise SampleError(f"only arrays of numbers can be stored so, not {array.dtype}")
         little = array.astype(array.dtype.newbyteorder("<"), copy=False)
         return {"": little.tobytes(), "/shape": np.array(array.shape, np.int64)}
 
@@ -102,7 +102,7 @@ class Raw:
 def _cast(array: Array, dtype: np.dtype[Any]) -> Array:
     """The array in another dtype. SampleError where a value would be wrapped, cut, made infinite or lose its imaginary part."""
     if array.dtype.kind not in "biufc":
-        raise SampleError(f"Raw holds arrays of numbers, not {array.dtype}")
+        raise SampleError(f"only arrays of numbers can be stored so, not {array.dtype}")
     if array.dtype.kind == "c" and dtype.kind != "c":
         raise SampleError(f"complex numbers do not fit into {dtype}; store them as complex64 or complex128")
     if dtype.kind in "fc":
@@ -131,7 +131,7 @@ class Scalar:
     """
 
     def check(self, field: str, kind: Kind) -> None:
-        require_kind(self, field, kind, ("label", "scalar", "boxes", "points"), "use Png() or Raw() for pixels")
+        require_kind(self, field, kind, ("label", "scalar", "boxes", "points"), "use Zstd(), Png() or Raw() for pixels")
 
     def encode(self, value: Any) -> Mapping[str, Feature]:
         array = np.asarray(value)

@@ -1,7 +1,8 @@
 """Zstd: any array without loss, by Blosc (https://www.blosc.org/c-blosc): its bytes or bits shuffled, then Zstandard.
 
-Masks and maps take less of the disk than as PNG and are decoded several times as fast; the content of a field is a byte that
-names the form, and a frame of Blosc 1.
+Masks and maps take half of the disk that they take as PNG, photos as much, and all are decoded several times as fast. The content
+of a field is a byte that names the form, and a frame of Blosc 1. Each array chooses its form: by its bytes alone, so that one
+recipe and its files make the same bytes everywhere, and for itself, so that no sample changes the records of others.
 """
 
 from __future__ import annotations
@@ -9,15 +10,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import Any, Literal
 
 import numpy as np
 
 from tfprep.codecs.codec import Feature, require_kind, tensor_feature
-from tfprep.codecs.raw import Raw, shape_of
+from tfprep.codecs.raw import DTYPES, Raw, shape_of
 from tfprep.errors import LoaderError, RecipeError, SampleError
 from tfprep.fields import Array, FieldSpec, Kind
-from tfprep.optional import require_package
 
 _PLAIN, _ROWS = 0, 1
 """The first byte of a field: the array itself, or the differences between each row and the one above it."""
@@ -28,11 +29,13 @@ _FORMS = {"none": ((_PLAIN, _BYTES),), "rows": ((_ROWS, _BYTES), (_ROWS, _BITS))
 _GAIN = 0.8
 """`predict="auto"` takes differences of rows, which take longer to decode, where they need at most this share of the bytes."""
 _TRIAL_LEVEL = 1
+_MOST_RATIO = 2**15
+"""Zstandard's largest ratio: a block of 128 KiB in four bytes (RFC 8878, 3.1.1.2). A header that says more is no array's."""
 
 
 @dataclass(frozen=True)
 class Zstd:
-    """Any array, exactly, in less space than `Png` and decoded several times as fast: masks, maps and images of any type.
+    """Any array, exactly, masks and maps in half the space of `Png`, decoded several times as fast: images of any type too.
 
     The array is cast first where `dtype` is given, by the rules of `Raw`. TensorFlow has no op for it: tfprep's loaders decode
     it, and other readers by the lines in docs/format.md.
@@ -48,12 +51,12 @@ class Zstd:
     dtype: str | None = None
 
     def __post_init__(self) -> None:
-        require_package("numcodecs", "codecs.Zstd")
         if isinstance(self.level, bool) or self.level not in range(1, 10):
             raise RecipeError(f"Zstd(level=...) is from 1 to 9, not {self.level!r}")
         if self.predict not in ("auto", *_FORMS):
             raise RecipeError(f"Zstd(predict=...) is 'auto', 'none' or 'rows', not {self.predict!r}")
-        Raw(self.dtype)
+        if self.dtype is not None and self.dtype not in DTYPES:
+            raise RecipeError(f"Zstd(dtype=...) is one of {', '.join(DTYPES)}, not {self.dtype!r}")
 
     def check(self, field: str, kind: Kind) -> None:
         require_kind(self, field, kind, ("image", "mask", "map"), "use Scalar(), Text() or Raw()")
@@ -80,16 +83,17 @@ class Zstd:
         return Raw(self.dtype).spec(kind, value)
 
     def decode(self, feature: Any, spec: FieldSpec, shape: tuple[int, ...] | None = None) -> Array:
-        values = _array_bytes(memoryview(feature)) // np.dtype(spec.dtype).itemsize
-        out = np.empty(shape_of(spec, values) if shape is None else shape, spec.dtype)
+        if shape is None:
+            shape = shape_of(spec, _array_bytes(memoryview(feature)) // np.dtype(spec.dtype).itemsize)
+        _check_size(memoryview(feature), spec, shape)
+        out = np.empty(shape, spec.dtype)
         self.decode_into(feature, spec, out)
         return out
 
     def decode_into(self, feature: Any, spec: FieldSpec, out: Array) -> None:
         """`decode` into `out`, C-contiguous. SampleError where the array is not of just that size."""
         content = memoryview(feature)
-        if (size := _array_bytes(content)) != out.nbytes:
-            raise SampleError(f"an array of {size} bytes, expected {out.nbytes} of {spec.dtype} {list(out.shape)}")
+        _check_size(content, spec, out.shape)
         stored = out.reshape(-1).view(np.dtype(spec.dtype).newbyteorder("<")).reshape(out.shape)
         _decompress(content, stored)
         if content[0] == _ROWS:
@@ -132,9 +136,7 @@ def _compressed(array: Array, level: int, shuffle: int) -> bytes:
     """The array as one block, whose bytes do not depend on the number of threads."""
     from numcodecs import blosc
 
-    return bytes(
-        blosc.compress(np.ascontiguousarray(array), b"zstd", level, shuffle, array.nbytes, array.dtype.itemsize)
-    )
+    return bytes(blosc.compress(np.ascontiguousarray(array), b"zstd", level, shuffle, array.nbytes))
 
 
 def _array_bytes(content: memoryview) -> int:
@@ -142,9 +144,16 @@ def _array_bytes(content: memoryview) -> int:
     if len(content) == 1 and content[0] == _PLAIN:
         return 0
     size, frame = (int.from_bytes(content[at : at + 4], "little") for at in (5, 13))
-    if len(content) <= _HEADER_BYTES or content[0] not in (_PLAIN, _ROWS) or frame != len(content) - 1:
+    is_whole = len(content) > _HEADER_BYTES and content[0] in (_PLAIN, _ROWS) and frame == len(content) - 1
+    if not is_whole or size > _MOST_RATIO * frame:
         raise SampleError(f"{len(content)} bytes that begin with {bytes(content[:8])!r} are no array stored as Zstd")
     return size
+
+
+def _check_size(content: memoryview, spec: FieldSpec, shape: tuple[int, ...]) -> None:
+    size, expected = _array_bytes(content), prod(shape) * np.dtype(spec.dtype).itemsize
+    if size != expected or min(shape, default=0) < 0:
+        raise SampleError(f"an array of {size} bytes, expected {expected} of {spec.dtype} {list(shape)}")
 
 
 def _decompress(content: memoryview, out: Array) -> None:

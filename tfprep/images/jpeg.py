@@ -150,7 +150,9 @@ def encode_jpeg(image: ImageArray, quality: int, subsampling: str) -> bytes:
     except cv2.error:
         written = False
     if not written:
-        raise SampleError(f"JPEG cannot hold {list(image.shape[:2])} pixels: 65,500 a side at most; use Png() or Raw()")
+        raise SampleError(
+            f"JPEG cannot hold {list(image.shape[:2])} pixels: 65,500 a side at most; use Zstd(), Png() or Raw()"
+        )
     return bytes(data)
 
 

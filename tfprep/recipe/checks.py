@@ -291,18 +291,18 @@ def _check_original(options: Mapping[str, Any]) -> None:
     for name, codec in options["store"].items():
         if isinstance(codec, Original) and name in decoded:
             reason = f"Original keeps the source's bytes, but the source decodes '{name}' in a way of its own"
-            wrong(("store", name), f"store['{name}']: {reason}; use Png() or Raw()")
+            wrong(("store", name), f"store['{name}']: {reason}; use Zstd(), Png() or Raw()")
         if isinstance(codec, Jpeg) and getattr(getattr(decoded.get(name), "pixels", None), "to", None) in (
             "uint16",
             "float32",
         ):
             wrong(
                 ("store", name),
-                f"store['{name}']: JPEG holds 8 bits; use Png() or Raw(), or sources.Pixels(to='uint8')",
+                f"store['{name}']: JPEG holds 8 bits; use Zstd(), Png() or Raw(), or sources.Pixels(to='uint8')",
             )
         if isinstance(codec, Original) and changed:
             reason = "Original keeps the source's bytes, but geometry, colour and variants change the pixels"
-            wrong(("store", name), f"store['{name}']: {reason}; use Jpeg(), Png() or Raw(), or drop those")
+            wrong(("store", name), f"store['{name}']: {reason}; use Jpeg(), Zstd(), Png() or Raw(), or drop those")
 
 
 def _called(item: Any) -> str:

@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
-from importlib.util import find_spec
 from pathlib import Path
 from platform import python_version
 from typing import Any
@@ -273,7 +272,13 @@ def maker_versions() -> dict[str, str]:
 
 def building_versions() -> dict[str, str]:
     """Return the versions that all machines of one build share: of the libraries, of tfprep, and of Python."""
-    return {"python": python_version(), "tfprep": __version__, **maker_versions()}
+    # Zstd loses nothing: another version of numcodecs makes other bytes of the same values, and no shard has to be built again.
+    return {
+        "tfprep": __version__,
+        "python": python_version(),
+        **maker_versions(),
+        "numcodecs": version("numcodecs"),
+    }
 
 
 def warning_of_opencv() -> str:
@@ -288,7 +293,5 @@ def recorded_versions() -> dict[str, str]:
     """Return the versions that `tfprep.json` names."""
     import pyarrow as pa  # Not at the top: worker processes import this module and need no Arrow.
 
-    libraries = {name: number for name, number in maker_versions().items() if name != "maker"}
-    if find_spec("numcodecs") is not None:  # Zstd loses nothing: another version makes other bytes of the same values
-        libraries["numcodecs"] = version("numcodecs")
-    return {"tfprep": __version__, "python": python_version(), **libraries, "pyarrow": pa.__version__}
+    libraries = {name: number for name, number in building_versions().items() if name != "maker"}
+    return {**libraries, "pyarrow": pa.__version__}

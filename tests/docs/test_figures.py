@@ -1,0 +1,109 @@
+"""`scripts/figures`: marks on pages lead to commands, and figures that differ from what a command measures are printed."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGE = """
+| case | rate |
+|---|---:|
+| of 64 images | 1,200 (900 to 1,500) <!-- figures: rates/a, b; -; rates/most --> | `python benchmarks/one.py --data data/x` |
+
+A batch of 8 takes 0.25 <!-- figures: batch_s/0*1000 -->
+ms (`python benchmarks/two.py
+--workers 2`), 1.6 <!-- figures: ratio --> times as long.
+"""
+COMMANDS = ("python benchmarks/one.py --data data/x", "python benchmarks/two.py --workers 2")
+
+
+@pytest.fixture
+def figures(tmp_path, monkeypatch) -> ModuleType:
+    """The script, over a page and two benchmarks of a folder."""
+    loader = SourceFileLoader("figures", str(ROOT / "scripts" / "figures"))
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader("figures", loader))
+    monkeypatch.setitem(sys.modules, "figures", module)
+    loader.exec_module(module)
+    (tmp_path / "README.md").write_text(PAGE)
+    (tmp_path / "benchmarks").mkdir()
+    results = {
+        "one": {"rates": {"a, b": 1301.4, "most": 1800.0}},
+        "two": {"batch_s": [0.00026], "ratio": 0.5},
+    }
+    for name, result in results.items():
+        script = f"import sys\nopen(sys.argv[-1], 'w').write({json.dumps(result)!r})\nassert sys.argv[-2] == '--json'\n"
+        (tmp_path / "benchmarks" / f"{name}.py").write_text(script)
+    monkeypatch.setattr(module, "ROOT", tmp_path)
+    return module
+
+
+def run(figures: ModuleType, monkeypatch, folder: Path, *arguments: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["figures", "--results", str(folder / "results"), *arguments])
+    return int(figures.main())
+
+
+def test_every_marker_of_the_project_leads_to_a_script_with_json(figures):
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    commands = {figure.command for page in pages for figure in figures.figures_of(page)}
+    assert len(commands) > 5
+    for command in commands:
+        assert '"--json"' in (ROOT / command.split()[1]).read_text(), command
+
+
+def test_figures_that_differ_are_printed_and_written(figures, tmp_path, monkeypatch, capsys):
+    assert run(figures, monkeypatch, tmp_path) == 1
+    said = capsys.readouterr().out
+    assert "README.md:4: 1,500 is 1,800 (rates/most)" in said
+    assert "README.md:8: 1.6 is 0.5 (ratio)" in said
+    assert "4 of 4 figures measured, 2 differ by more than 15%" in said
+    assert "1,200 is" not in said
+    assert "0.25 is" not in said
+    run(figures, monkeypatch, tmp_path, "--write")
+    text = (tmp_path / "README.md").read_text()
+    assert text == PAGE.replace("1,200 (", "1,300 (").replace("1,500)", "1,800)").replace("0.25", "0.26").replace(
+        "1.6", "0.5"
+    )
+    assert run(figures, monkeypatch, tmp_path) == 0
+
+
+def test_results_are_kept_and_failures_are_said(figures, tmp_path, monkeypatch, capsys):
+    run(figures, monkeypatch, tmp_path)
+    for path in (tmp_path / "benchmarks").iterdir():
+        path.write_text("raise SystemExit(3)")
+    assert run(figures, monkeypatch, tmp_path, "--only", "one.py") == 1
+    assert "2 of 2 figures measured" in capsys.readouterr().out
+    assert run(figures, monkeypatch, tmp_path, "--again") == 1
+    said = capsys.readouterr().out
+    assert said.count("not measured: status 3, see ") == 2
+    assert "0 of 4 figures measured" in said
+
+
+@pytest.mark.parametrize(
+    ("page", "message"),
+    [
+        ("12 <!-- figures: a -->\n", "1 keys for 1 numbers and 0 commands"),
+        ("12 <!-- figures: a; b --> `python benchmarks/one.py`\n", "2 keys for 1 numbers"),
+    ],
+)
+def test_a_marker_without_a_command_or_a_number_is_an_error(figures, tmp_path, page, message):
+    (tmp_path / "README.md").write_text(page)
+    with pytest.raises(ValueError, match=f"README.md:1: {message}"):
+        list(figures.figures_of(tmp_path / "README.md"))
+
+
+def test_a_word_in_capitals_is_a_variable_of_the_environment(figures, tmp_path, monkeypatch, capsys):
+    (tmp_path / "README.md").write_text("7 <!-- figures: a --> by `python benchmarks/one.py --ffcv PYTHON`\n")
+    script = tmp_path / "benchmarks" / "one.py"
+    script.write_text("import sys\nopen(sys.argv[-1], 'w').write('{\"a\": %s}' % sys.argv[2])")
+    monkeypatch.delenv("PYTHON", raising=False)
+    assert run(figures, monkeypatch, tmp_path) == 1
+    assert "not measured: set PYTHON in the environment" in capsys.readouterr().out
+    monkeypatch.setenv("PYTHON", "7.3")
+    assert run(figures, monkeypatch, tmp_path) == 0
