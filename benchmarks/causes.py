@@ -474,7 +474,7 @@ def forms(folder: Path, rounds: int) -> Iterator[Outcome]:
     from tfprep.bench.rounds import Budget, compare
     from tfprep.bench.run import BenchOptions, bench
 
-    codec_of = {"raw": codecs.Raw(), "JPEG 95": codecs.Jpeg(95), "JPEG 85": codecs.Jpeg(85), "PNG": codecs.Png()}
+    codec_of = {"raw": codecs.Raw(), "JPEG 95": codecs.Jpeg(95), "JPEG 85": codecs.Jpeg(85), "Zstd": codecs.Zstd()}
     for now in ("JPEG 95", "PNG"):
         folders = {now: write(folder / now.lower().replace(" ", ""), codec_of[now], IMAGES)}
         result = bench(

@@ -36,6 +36,7 @@ FORMS: Mapping[str, Any] = {
     "zstd, none": codecs.Zstd(predict="none"),
     "zstd, rows": codecs.Zstd(predict="rows"),
     "zstd 3": codecs.Zstd(3),
+    "zstd 9": codecs.Zstd(9),
 }
 
 
@@ -69,7 +70,11 @@ def of_field(name: str, arrays: list[Array], rounds: int) -> dict[str, Any]:
     """Store and decode the arrays of a field in each form that can hold them."""
     spec = codecs.Raw().spec("map", arrays[0])
     out = np.empty_like(arrays[0])
-    stored = {form: content for form, codec in FORMS.items() if (content := encoded(codec, arrays))}
+    stored, encoding_s = {}, {}
+    for form, codec in FORMS.items():
+        started = time.thread_time()
+        if content := encoded(codec, arrays):
+            stored[form], encoding_s[form] = content, time.thread_time() - started
     took: dict[str, list[float]] = {form: [] for form in stored}
     for number in range(rounds + 1):
         for form, contents in stored.items():
@@ -81,7 +86,8 @@ def of_field(name: str, arrays: list[Array], rounds: int) -> dict[str, Any]:
         for form, contents in stored.items():
             FORMS[form].decode_into(contents[-1], spec, out)
             assert out.tobytes() == arrays[-1].tobytes(), form
-    return report(name, out.nbytes * len(arrays), {form: sum(map(len, c)) for form, c in stored.items()}, took)
+    sizes = {form: sum(map(len, contents)) for form, contents in stored.items()}
+    return report(name, out.nbytes * len(arrays), sizes, took, encoding_s)
 
 
 def encoded(codec: Any, arrays: list[Array]) -> list[bytes]:
@@ -91,17 +97,22 @@ def encoded(codec: Any, arrays: list[Array]) -> list[bytes]:
         return []
 
 
-def report(name: str, raw: int, sizes: Mapping[str, int], took: Mapping[str, list[float]]) -> dict[str, Any]:
+def report(
+    name: str, raw: int, sizes: Mapping[str, int], took: Mapping[str, list[float]], encoding_s: Mapping[str, float]
+) -> dict[str, Any]:
     forms = {
         form: {
             "bytes_vs_raw": sizes[form] / raw,
             "mb_per_s": raw / median(took[form]) / 1e6,
-            "cpu_s": median(took[form]),
+            "encode_mb_per_s": raw / encoding_s[form] / 1e6,
         }
         for form in sizes
     }
     for form, figures in forms.items():
-        print(f"{name:10} {form:12} {figures['bytes_vs_raw']:.3f} of raw, {figures['mb_per_s']:7.0f} MB/s", flush=True)
+        share, decoding, encoding = figures.values()
+        print(
+            f"{name:10} {form:12} {share:.3f} of raw, {decoding:7.0f} MB/s, encoded at {encoding:5.0f} MB/s", flush=True
+        )
     found: dict[str, Any] = {key: forms["zstd"][key] for key in ("bytes_vs_raw", "mb_per_s")}
     if "png" in forms:
         found["bytes_vs_png"] = sizes["zstd"] / sizes["png"]

@@ -39,8 +39,23 @@ def names(recipe: Recipe, **kinds: str) -> list[str]:
 
 def test_strategies_of_photos_store_each_form_once() -> None:
     assert names(PHOTOS, image="image", label="label") == [
-        "as the recipe says", "images as JPEG 85", "images as PNG", "images as raw", "original bytes",
+        "as the recipe says", "images as JPEG 85", "images as PNG", "images as Zstd", "images as raw", "original bytes",
     ]  # fmt: skip
+
+
+def test_strategies_of_masks_and_maps_keep_their_dtypes() -> None:
+    found = {one.name: one for one in strategies(MAPS, {"image": "image", "mask": "mask", "distance": "map"})}
+    assert [name for name in found if "computed" not in name] == [
+        "as the recipe says", "images as JPEG 95", "images as JPEG 85", "images as PNG", "images as Zstd",
+        "masks and maps as Zstd", "masks and maps as raw", "images as JPEG 95, masks and maps as Zstd", "all as Zstd",
+    ]  # fmt: skip
+    for name, mask, distance in (
+        ("masks and maps as Zstd", codecs.Zstd(), codecs.Zstd(dtype="float16")),
+        ("masks and maps as raw", codecs.Raw(), codecs.Raw("float16")),
+    ):
+        assert found[name].recipe.store == {"image": codecs.Raw(), "mask": mask, "distance": distance}
+    (line,) = written(found["masks and maps as Zstd"])
+    assert '"mask": codecs.Zstd(), "distance": codecs.Zstd(dtype=\'float16\')' in line
 
 
 def test_original_bytes_are_resized_by_the_loader() -> None:

@@ -80,6 +80,7 @@ def test_other_forms_are_recommended_for_a_large_png(png_data: Data) -> None:
     assert changes["raw"].speed > 3
     assert changes["raw"].disk == pytest.approx(384 * 384 * 3 / record, rel=0.01)
     assert changes["JPEG 95 at 192 x 192"].disk < changes["JPEG 95"].disk < 1
+    assert changes["Zstd"].speed > 3
     assert "PNG" not in changes
 
 

@@ -14,9 +14,9 @@ from typing import Any, cast
 import numpy as np
 
 from tfprep.bench.stages import StageCost, StageCosts
-from tfprep.codecs import Codec, Jpeg, Png, Raw
+from tfprep.codecs import Codec, Jpeg, Raw, Zstd
 from tfprep.dataset import Dataset
-from tfprep.fields import RASTER_KINDS, Array, FieldSpec, Kind
+from tfprep.fields import RASTER_KINDS, Array, Kind
 from tfprep.limits import OTHERS_COUNT, OTHERS_FIRST, lost_to_others
 from tfprep.opencv import cv2
 
@@ -234,10 +234,10 @@ class Cost:
 
 
 def codec_name(codec: Codec) -> str:
-    """The name of a codec, such as `JPEG 95`, `PNG` or `raw`."""
+    """The name of a codec, such as `JPEG 95`, `PNG`, `Zstd` or `raw`."""
     described = codec.describe()
     name = str(described["codec"])
-    shown = name.upper() if name in ("jpeg", "png") else name
+    shown = {"jpeg": "JPEG", "png": "PNG", "zstd": "Zstd"}.get(name, name)
     return f"{shown} {described['quality']}" if "quality" in described else shown
 
 
@@ -248,13 +248,12 @@ def cost(form: StorageForm, kind: Kind, values: Sequence[Array]) -> Cost:
     return Cost(sizes, 1000 * decode_s, 1000 * encode_s)
 
 
-def alternatives(kind: Kind, spec: FieldSpec) -> list[StorageForm]:
-    """The other forms that a field of this kind and dtype can have."""
+def alternatives(kind: Kind) -> list[StorageForm]:
+    """The forms that a field of this kind can have."""
+    exact = [StorageForm(Raw()), StorageForm(Zstd())]
     if kind == "image":
-        return [StorageForm(Raw()), StorageForm(Jpeg(95)), StorageForm(Jpeg(85)), StorageForm(Jpeg(95), 0.5)]
-    if kind in ("mask", "map") and spec.dtype in ("uint8", "uint16"):
-        return [StorageForm(Raw()), StorageForm(Png())]
-    return [StorageForm(Raw())]
+        return [*exact, StorageForm(Jpeg(95)), StorageForm(Jpeg(85)), StorageForm(Jpeg(95), 0.5)]
+    return exact
 
 
 def _cost_of_one(codec: Codec, kind: Kind, value: Array) -> tuple[float, float, float]:
@@ -294,7 +293,7 @@ def changes_of(dataset: Dataset, split: str, stages: StageCosts, cores: float, s
     for name, of_field in values.items():
         spec, codec = dataset.fields[name], dataset.codecs[name]
         size = of_field[0].shape[:2]
-        for form in alternatives(spec.kind, spec):
+        for form in alternatives(spec.kind):
             if codec_name(form.codec) == codec_name(codec) and form.scale == 1:
                 continue
             speed, disk = _gain(stages, now[name], cost(form, spec.kind, of_field), side, cores)

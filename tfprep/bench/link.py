@@ -86,7 +86,7 @@ class LinkBench:
             return f"  This machine limits, not the link, which allows {times:.1f} times as much"
         joined = self.fetching["requests_per_sample"] <= 0.5
         smaller = (
-            "smaller images or fewer fields take less of it"
+            "smaller images, fewer fields or codecs.Zstd take less of it"
             if joined
             else "order='block' joins records to fewer requests"
         )

@@ -20,7 +20,7 @@ from tfprep.augment.transform import GeometryOp
 from tfprep.bench.bottleneck import codec_name
 from tfprep.builder import BuildEvent, BuildOptions, build, plan_build
 from tfprep.builder.shards.make_sample import SampleMaker
-from tfprep.codecs import Jpeg, Original, Png, Raw
+from tfprep.codecs import Codec, Jpeg, Original, Png, Raw, Zstd
 from tfprep.errors import BuildError, DatasetError, LoaderError, RecipeError, SourceError
 from tfprep.fields import RASTER_KINDS, Array, FieldSpec, Kind
 from tfprep.limits import usable_cpus
@@ -46,20 +46,37 @@ class Strategy:
 
 
 def strategies(recipe: Recipe, kinds: Mapping[str, Kind]) -> list[Strategy]:
-    """The strategies to measure: the recipe itself, and its images as original bytes, JPEG, PNG or raw.
+    """The strategies to measure: the recipe itself, its images in each form, and its masks and maps as Zstd or raw.
 
     Derived inputs are stored, or left to the training loop.
     """
-    images = [name for name in recipe.store if kinds[name] == "image"]
+    rasters = [name for name in recipe.store if kinds[name] in RASTER_KINDS]
+    images = [name for name in rasters if kinds[name] == "image"]
+    others = [name for name in rasters if kinds[name] != "image"]
+    small, large = ({name: _exact(recipe.store[name], form) for name in others} for form in (Zstd, Raw))
     found = [Strategy("as the recipe says", recipe, recipe)]
-    for label, codec in (("JPEG 95", Jpeg(95)), ("JPEG 85", Jpeg(85)), ("PNG", Png()), ("raw", Raw())):
-        stored_so = replace(recipe, store={**recipe.store, **dict.fromkeys(images, codec)})
-        found.append(Strategy(f"images as {label}", stored_so, recipe))
+
+    def add(name: str, changed: Mapping[str, Codec]) -> None:
+        found.append(Strategy(name, replace(recipe, store={**recipe.store, **changed}), recipe))
+
+    for form in (Jpeg(95), Jpeg(85), Png(), Zstd(), Raw()) if images else ():
+        add(f"images as {codec_name(form)}", dict.fromkeys(images, form))
+    if others:
+        add("masks and maps as Zstd", small)
+        add("masks and maps as raw", large)
+    if images and others:
+        add("images as JPEG 95, masks and maps as Zstd", {**dict.fromkeys(images, Jpeg(95)), **small})
+        add("all as Zstd", {**dict.fromkeys(images, Zstd()), **small})
     if stored := [name for name in recipe.derive if name in recipe.store]:
         found += [_computed(strategy, stored) for strategy in found[:2]]
-    elif images == [name for name in recipe.store if kinds[name] in RASTER_KINDS] and not recipe.derive:
+    elif images and not others and not recipe.derive:
         found.append(_originals(recipe, images))
     return list(_distinct(found))
+
+
+def _exact(codec: Any, form: type[Zstd] | type[Raw]) -> Codec:
+    """Return the form with the dtype that the recipe stores."""
+    return form(dtype=codec.dtype) if isinstance(codec, Zstd | Raw) else form()
 
 
 def _originals(recipe: Recipe, images: list[str]) -> Strategy:

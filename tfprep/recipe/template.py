@@ -18,8 +18,8 @@ from tfprep.sources.detection.inventory import Inventory
 
 _STORE: Mapping[Kind, str] = {
     "image": "codecs.Jpeg(95)",
-    "mask": "codecs.Png()",
-    "map": "codecs.Raw()",
+    "mask": "codecs.Zstd()",
+    "map": "codecs.Zstd()",
     "label": "codecs.Scalar()",
     "scalar": "codecs.Scalar()",
     "boxes": "codecs.Scalar()",
@@ -82,11 +82,8 @@ def recipe_text(detected: Detected, folder: Path, path: Path) -> str:
 
 
 def _codec(detected: Detected, kind: Kind) -> str:
-    """JPEG holds 8 bits, and PNG 16 bits of 1, 3 or 4 channels."""
-    if kind != "image" or not detected.facts.deep:
-        return _STORE[kind]
-    form = max(detected.facts.forms, key=lambda form: detected.facts.forms[form])
-    return "codecs.Png()" if form.startswith("uint16") and form[-2] in "134" else "codecs.Raw()"
+    """JPEG holds 8 bits."""
+    return "codecs.Zstd()" if kind == "image" and detected.facts.deep else _STORE[kind]
 
 
 def dataset_name(folder: Path) -> str:
