@@ -209,26 +209,37 @@ def _shrunk_reduced(array: Array, rows: Axis, columns: Axis, reduced: int) -> Ar
     if not any(end % reduced for end in (rows.from_, rows.to, columns.from_, columns.to)):
         window = array[rows.from_ // reduced : rows.to // reduced, columns.from_ // reduced : columns.to // reduced]
         return same_depth(cv2.resize(window, (width, height), interpolation=cv2.INTER_AREA), array)
-    down = _averaged(array, rows.from_ / reduced, rows.to / reduced, height)
-    both = _averaged(np.ascontiguousarray(down.swapaxes(0, 1)), columns.from_ / reduced, columns.to / reduced, width)
+    top, left = rows.from_ // reduced, columns.from_ // reduced
+    window = array[top : -(-rows.to // reduced), left : -(-columns.to // reduced)]
+    down = _averaged(window, top, rows.from_ / reduced, rows.to / reduced, height)
+    both = _averaged(_transposed(down), left, columns.from_ / reduced, columns.to / reduced, width)
     exact = both if array.dtype.kind == "f" else np.rint(both, out=both)
-    return np.ascontiguousarray(exact.astype(array.dtype).swapaxes(0, 1))
+    return _transposed(exact.astype(array.dtype))
 
 
-def _averaged(array: Array, start: float, stop: float, count: int) -> Array:
-    """float32: the rows from `start` to `stop` averaged to `count`, a row that is partly inside counting for that part."""
+def _averaged(array: Array, top: int, start: float, stop: float, count: int) -> Array:
+    """float32: the rows from `start` to `stop` averaged to `count`, a row that is partly inside counting for that part.
+
+    `array` begins with row `top`.
+    """
     edges = np.linspace(start, stop, count + 1)
     low, high = edges[:-1, None], edges[1:, None]
     first = np.floor(edges[:-1]).astype(np.intp)
     index = first[:, None] + np.arange(int((np.ceil(edges[1:]) - first).max()))
     weights = np.clip(np.minimum(index + 1, high) - np.maximum(index, low), 0, None)
     weights = (weights / weights.sum(1, keepdims=True)).astype(np.float32)
-    flat = array.reshape(len(array), -1)
-    total = np.zeros((count, flat.shape[1]), np.float32)
+    index = np.minimum(index - top, len(array) - 1)  # the weight of an index beyond the last row is 0
+    total, part = (np.empty((count, *array.shape[1:]), np.float32) for _ in range(2))
     for number in range(index.shape[1]):
-        # The weight of an index beyond the last row is 0.
-        total += flat[np.minimum(index[:, number], len(flat) - 1)] * weights[:, number, None]
-    return total.reshape(count, *array.shape[1:])
+        weight = weights[:, number].reshape(-1, *(1,) * (array.ndim - 1))
+        np.multiply(array[index[:, number]], weight, out=part if number else total)
+        if number:
+            total += part
+    return total
+
+
+def _transposed(array: Array) -> Array:
+    return same_depth(cv2.transpose(array), array)
 
 
 def _grown(array: Array, rows: Axis, columns: Axis) -> Array:
