@@ -1,7 +1,7 @@
 """`tfprep build` compared with the limit of the machine, and with the script that most people write.
 
     python benchmarks/build.py --data data/photos [--repeat 12] [--rounds 5] [--workers 1,2]
-        [--only NAME,...] [--cold] [--json FILE]
+        [--only NAME,...] [--megapixels 12] [--cold] [--json FILE]
 
 Each image is scaled to a shorter side of 256 by area averaging, cropped to 224 x 224 at the centre, encoded as JPEG of quality 95
 (4:2:0) and written to TFRecords. The candidates are
@@ -14,7 +14,8 @@ Each image is scaled to a shorter side of 256 by area averaging, cropped to 224 
 - `tfprep`: the recipe below on the command line, with index, receipts, checksums and statistics; also with 3 augmented variants
   per sample (`Crop`, `Flip`, `Brightness`) in addition to the unaugmented one, and with `Original`, to compare with `copy`.
 
-The photos are linked `--repeat` times into one folder, so that a run takes seconds. The files come from a warm page cache; with
+The photos are linked `--repeat` times into one folder, so that a run takes seconds. With `--megapixels`, the first 16 of them are
+enlarged to that size before, with a camera's noise, as JPEG of quality 90. The files come from a warm page cache; with
 `--cold` they are copied instead, and dropped from the page cache before each run (Linux). In each round every candidate runs
 once, in alternating order and in new processes, with compiled bytecode as after an installation by pip. The time includes
 start-up. Ratios are taken within a round; figures are medians. Memory is the sampled sum over the process tree. `cpu` is the
@@ -98,6 +99,7 @@ def main() -> None:
     parser.add_argument(
         "--cold", action="store_true", help="Drop the photos from the page cache before each run (Linux)"
     )
+    parser.add_argument("--megapixels", type=float, help="Size to which 16 photos are enlarged")
     parser.add_argument("--json", type=Path, help="File for the results")
     parser.add_argument("--part", nargs=6, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -106,6 +108,8 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
+        if options.megapixels:
+            options.data = enlarged(options.data, folder / "large", options.megapixels)
         images = gather(options.data, folder / "data", options.repeat, copies=options.cold)
         workers = [int(number) for number in options.workers.split(",")]
         chosen = candidates(folder, workers, tuple(options.only.split(",")))
@@ -129,6 +133,24 @@ def gather(data: Path, into: Path, repeat: int, *, copies: bool) -> int:
             else:
                 link.symlink_to(path.resolve())
     return len(files) * repeat
+
+
+def enlarged(data: Path, into: Path, megapixels: float) -> Path:
+    import numpy as np
+    from PIL import Image
+
+    noise = np.random.default_rng(0).normal(0, 3, (512, 512, 3))
+    for path in sorted(path for path in data.rglob("*") if path.is_file())[:16]:
+        with Image.open(path) as image:
+            scale = (megapixels * 1e6 / (image.width * image.height)) ** 0.5
+            large = np.asarray(image.convert("RGB").resize((round(image.width * scale), round(image.height * scale))))
+        tiled = np.tile(noise, (-(-large.shape[0] // 512), -(-large.shape[1] // 512), 1))[
+            : large.shape[0], : large.shape[1]
+        ]
+        target = into / path.parent.name / f"{path.stem}.jpg"
+        target.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.clip(large + tiled, 0, 255).astype(np.uint8)).save(target, quality=90)
+    return into
 
 
 # --- candidates -------------------------------------------------------------------------------------------------------
@@ -362,6 +384,10 @@ def ratio(runs: dict[str, list[Run]], fast: str, slow: str, of: str = "seconds")
     return statistics.median(getattr(b, of) / getattr(a, of) for a, b in zip(runs[fast], runs[slow], strict=True))
 
 
+def median_of(runs: list[Run], of: str) -> float:
+    return statistics.median(getattr(run, of) for run in runs)
+
+
 def summary(runs: dict[str, list[Run]], images: int, workers: list[int]) -> dict[str, object]:
     most = max(workers)
     firsts = [run.first_s for name, all_runs in runs.items() if name == f"tfprep {most}" for run in all_runs]
@@ -379,6 +405,9 @@ def summary(runs: dict[str, list[Run]], images: int, workers: list[int]) -> dict
         "limit_scaling_1_to_2": ratio(runs, "limit 2", "limit 1"),
         "original_vs_copy": ratio(runs, f"tfprep original {most}", f"copy {most}"),
         "original_vs_copy_cpu": ratio(runs, f"tfprep original {most}", f"copy {most}", "cpu_s"),
+        "images_per_s": {name: images / median_of(all_runs, "seconds") for name, all_runs in runs.items()},
+        "cpu_ms": {name: 1000 * median_of(all_runs, "cpu_s") / images for name, all_runs in runs.items()},
+        "first_s": {name: median_of(all_runs, "first_s") for name, all_runs in runs.items()},
         "seconds": {name: [round(run.seconds, 3) for run in all_runs] for name, all_runs in runs.items()},
         "rss_mb": {name: round(max(run.rss_mb for run in all_runs)) for name, all_runs in runs.items()},
     }
@@ -387,13 +416,12 @@ def summary(runs: dict[str, list[Run]], images: int, workers: list[int]) -> dict
 def print_results(result: dict[str, object], runs: dict[str, list[Run]], images: int) -> None:
     print(f"{images} images, {result['rounds']} rounds, medians")
     for name, all_runs in runs.items():
-        seconds = statistics.median(run.seconds for run in all_runs)
+        seconds = median_of(all_runs, "seconds")
         records = 4 if "variants" in name else 1
         print(
             f"{name:22} {images / seconds:7.0f} images/s {images * records / seconds:7.0f} records/s  {seconds:6.2f} s  "
-            f"cpu {statistics.median(run.cpu_s for run in all_runs):6.2f} s  "
-            f"first after {statistics.median(run.first_s for run in all_runs):5.2f} s  "
-            f"rest {statistics.median(run.rest_s for run in all_runs):6.2f} s  "
+            f"cpu {median_of(all_runs, 'cpu_s'):6.2f} s  first after {median_of(all_runs, 'first_s'):5.2f} s  "
+            f"rest {median_of(all_runs, 'rest_s'):6.2f} s  "
             f"{max(run.rss_mb for run in all_runs):6.0f} MB"
         )
     for name, value in result.items():

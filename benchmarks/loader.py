@@ -192,6 +192,8 @@ def throughput(jpeg: Path, raw: Path, options: argparse.Namespace) -> dict[str, 
         "cpu_ms": cpu["jpeg: tfprep"],
         "cpu_ms_each": cpu,
         "images_per_s": rates,
+        "slowest": {name: 1 / max(taken) for name, taken in seconds.items()},
+        "fastest": {name: 1 / min(taken) for name, taken in seconds.items()},
         "seconds_per_image": seconds,
     }
 

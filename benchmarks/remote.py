@@ -1,7 +1,7 @@
 """Images per second from an object store, by its latency, in the three orders and with the local cache, beside other pipelines.
 
 Run: python benchmarks/remote.py [--images 3000] [--side 224] [--latency 1 10 30 100] [--seconds 4] [--rounds 3]
-     [--only NAME ...] [--streaming PYTHON] [--data FOLDER] [--json FILE]
+     [--only NAME ...] [--streaming PYTHON] [--data FOLDER] [--camvid FOLDER] [--json FILE]
 
 A server in a process of its own (`store_server.py`) sends a dataset of photo-like JPEG images of `--side` pixels (14 kB each at
 224) in 8 shards, which every candidate decodes to batches of 64. In each round every candidate runs for some seconds, after
@@ -16,6 +16,9 @@ meanwhile: on a machine that does nothing else, all cores together are what limi
 - "tf.data", "tf.data records": see `remote_candidates.py`.
 - "fsspec": what s3fs takes for the same requests as "limit", where it is installed.
 - "streaming": MosaicML Streaming from MDS shards on the same server, by a Python that has mosaicml-streaming (`--streaming`).
+
+With `--camvid`, the server sends the dataset of pipelines/camvid_clicks.py instead, raw as the recipe says and with all rasters
+as `Zstd`: "raw block" and "Zstd block" from the server, "raw folder" and "Zstd folder" from the disk, and what an epoch fetches.
 """
 
 from __future__ import annotations
@@ -31,7 +34,8 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -112,6 +116,36 @@ def of_s3(folder: Path, image_bytes: float, scratch: Path, streaming: str | None
     return chosen
 
 
+def prepare_forms(folder: Path, camvid: Path) -> None:
+    import tfprep
+    from tfprep.bench.trial import strategies
+    from tfprep.recipe.file import load_recipe
+
+    recipe = load_recipe(HERE.parent / "pipelines" / "camvid_clicks.py")
+    kinds = {**recipe.source.scan(camvid).kinds, **recipe.derived_kinds()}
+    packed = next(one.recipe for one in strategies(recipe, kinds) if one.name == "all as Zstd")
+    for form, stored in (("raw", recipe), ("Zstd", packed)):
+        tfprep.build(stored, folder / form, camvid)
+
+
+def of_forms(folder: Path) -> dict[str, Begin]:
+    return {
+        f"{form} {where}": partial(candidates.loader, place, order="block", block=64, window=4)
+        for form in ("raw", "Zstd")
+        for where, place in (("block", f"s3://bench/{form}"), ("folder", str(folder / form)))
+    }
+
+
+def fetched(form: str) -> dict[str, float]:
+    """What an epoch fetches."""
+    import tfprep
+
+    blocks: dict[str, Any] = {"order": "block", "block": 64, "window": 4, "cache": False}
+    with closing(tfprep.open(f"s3://bench/{form}").numpy_loader("train", candidates.BATCH, **blocks)) as loader:
+        figures: dict[str, float] = loader.report()["fetching"]
+    return figures
+
+
 # --- the measurement ---------------------------------------------------------------------------------------------------
 
 
@@ -156,25 +190,33 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", help="Names of the candidates to measure")
     parser.add_argument("--streaming", metavar="PYTHON", help="Python that has mosaicml-streaming and simplejpeg")
     parser.add_argument("--data", type=Path, metavar="FOLDER", help="Folder for the dataset; one that is there is used")
+    parser.add_argument("--camvid", type=Path, metavar="FOLDER", help="Folder of CamVid: serve it, raw and as Zstd")
     parser.add_argument("--prepare", action="store_true", help="Write the dataset and measure nothing")
     parser.add_argument("--json", type=Path, metavar="FILE", help="File for the results")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder, scratch = options.data or Path(name), Path(name) / "scratch"
         scratch.mkdir()
-        image_bytes = prepare(folder, options.images, options.side, options.streaming)
+        if options.camvid:
+            prepare_forms(folder, options.camvid)
+        else:
+            image_bytes = prepare(folder, options.images, options.side, options.streaming)
         if options.prepare:
             return
         result: dict[str, Any] = {}
+        facts: dict[str, Any] = {} if options.camvid else {"image_bytes": image_bytes}
         for latency in options.latency:
             with server(folder, latency) as server_id:
-                result[f"{latency:g} ms"] = _rounds(
-                    of_s3(folder, image_bytes, scratch, options.streaming), options, server_id
-                )
+                if options.camvid:
+                    chosen = of_forms(folder)
+                    facts["epoch"] = {form: fetched(form) for form in ("raw", "Zstd")}
+                else:
+                    chosen = of_s3(folder, image_bytes, scratch, options.streaming)
+                result[f"{latency:g} ms"] = _rounds(chosen, options, server_id)
             shown = "  ".join(f"{n} {v['images_per_s']:,.0f}" for n, v in result[f"{latency:g} ms"].items())
             print(f"{latency:g} ms: {shown} images/s", flush=True)
             if options.json:
-                options.json.write_text(json.dumps({"image_bytes": image_bytes, "rates": result}, indent=1))
+                options.json.write_text(json.dumps({**facts, "rates": result}, indent=1))
     assert threading.active_count() < 50, "threads of a candidate are still at work"
 
 
