@@ -187,6 +187,13 @@ def array_record(folder: Path) -> tuple[Read, int]:
     ), len(source)
 
 
+def grain_over_ours(folder: Path) -> tuple[Read, int]:
+    import grain
+
+    dataset = grain.MapDataset.source(samples_of(folder))
+    return lambda numbers: consume([dataset[number] for number in batch] for batch in batches(numbers)), len(dataset)
+
+
 def grain_dataset(folder: Path) -> tuple[Read, int]:
     import grain
 
@@ -236,6 +243,7 @@ READINGS: dict[str, tuple[str, Callable[[Path], tuple[Read, int]]]] = {
     "64 together": ("tfprep", together),
     "DataLoader": ("torch", data_loader),
     "ArrayRecord, 64 together": ("array_record", array_record),
+    "Grain over tfprep": ("grain", grain_over_ours),
     "Grain over ArrayRecord": ("grain", grain_dataset),
     "image folder, DataLoader": ("torch", image_folder),
 }
