@@ -11,7 +11,7 @@ from tfprep.builder.shards.make_sample import SampleMaker
 _NO_OPS = {"ColourOp", "GeometryOp", "Transform", "Derived", "Codec", "Feature", "InPlace", "Data", "Mix", "Subset"}
 """Public classes that are no ops."""
 PUBLIC: dict[str, Any] = {
-    name: kind
+    f"load.{name}" if package is load and name in augment.__all__ else name: kind
     for package in (augment, derive, codecs, load)
     for name in package.__all__
     if isinstance(kind := getattr(package, name), type) and name not in _NO_OPS

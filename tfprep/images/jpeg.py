@@ -113,21 +113,35 @@ def _marker(data: bytes, at: int) -> int:
     return data[at + 1] if data[at : at + 1] == b"\xff" and at + 1 < len(data) else 0
 
 
-def decode_stored_jpeg(data: Any, *, channels: int | None, out: ImageArray | None = None) -> ImageArray:
+def decode_stored_jpeg(
+    data: Any, *, channels: int | None, out: ImageArray | None = None, reduced: int = 1
+) -> ImageArray:
     """A stored JPEG as uint8 [H, W, channels], whatever its orientation: none is written by `encode_jpeg`.
 
     Args:
         data: the file as bytes or a buffer of them.
         channels: 1 for gray, 3 (or None) for RGB.
         out: an array of the image's size, C-contiguous, to decode into.
+        reduced: with `out` of ceil(size / `reduced`), the JPEG is decoded at 1 / `reduced`. The rare one that simplejpeg does not
+            read is returned whole.
 
     Raises:
         SampleError: the file cannot be decoded, or its size is not that of `out`.
     """
     try:
-        pixels: ImageArray = simplejpeg.decode_jpeg(data, "GRAY" if channels == 1 else "RGB", buffer=out)
+        least = out.shape[:2] if out is not None and reduced > 1 else (0, 0)
+        pixels: ImageArray = simplejpeg.decode_jpeg(
+            data,
+            "GRAY" if channels == 1 else "RGB",
+            min_height=least[0],
+            min_width=least[1],
+            min_factor=reduced,
+            buffer=out,
+        )
     except (ValueError, KeyError):
         pixels = _by_pillow(bytes(data), channels)
+        if reduced > 1:
+            return pixels
         if out is not None and pixels.shape == out.shape:
             np.copyto(out, pixels)
     if out is not None and pixels.shape != out.shape:

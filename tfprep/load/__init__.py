@@ -7,15 +7,34 @@ from typing import TYPE_CHECKING
 from tfprep.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from tfprep.load.at_load.ops import CutMix, MixUp, OneHotLabels, RandomCrop, RandomFlip
+    from tfprep.load.at_load.ops import (
+        CenterCrop,
+        ColourJitter,
+        CutMix,
+        Grayscale,
+        MixUp,
+        OneHotLabels,
+        RandomCrop,
+        RandomErasing,
+        RandomFlip,
+        RandomResizedCrop,
+        Resize,
+        Solarize,
+    )
     from tfprep.load.data import Data, Mix, Subset, mix, open
 
-__all__ = ["CutMix", "Data", "Mix", "MixUp", "OneHotLabels", "RandomCrop", "RandomFlip", "Subset", "mix", "open"]
+__all__ = [
+    "CenterCrop", "ColourJitter", "CutMix", "Data", "Grayscale", "Mix", "MixUp", "OneHotLabels", "RandomCrop",
+    "RandomErasing", "RandomFlip", "RandomResizedCrop", "Resize", "Solarize", "Subset", "mix", "open",
+]  # fmt: skip
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "data": ["Data", "Mix", "Subset", "mix", "open"],
-        "at_load.ops": ["CutMix", "MixUp", "OneHotLabels", "RandomCrop", "RandomFlip"],
+        "at_load.ops": [
+            "CenterCrop", "ColourJitter", "CutMix", "Grayscale", "MixUp", "OneHotLabels", "RandomCrop", "RandomErasing",
+            "RandomFlip", "RandomResizedCrop", "Resize", "Solarize",
+        ],
     },
-)
+)  # fmt: skip

@@ -12,7 +12,8 @@ from typing import Any, Literal, TypeAlias, TypedDict, get_args
 
 from tfprep.augment.transform import GeometryOp
 from tfprep.errors import LoaderError
-from tfprep.load.at_load.ops import AtLoadOp, check_ops
+from tfprep.load.at_load.ops import AtLoadOp
+from tfprep.load.at_load.plan import check_ops
 from tfprep.load.memory import parse_bytes
 from tfprep.load.order.permutation import OrderName
 from tfprep.load.order.samplers import VariantChoice
@@ -49,7 +50,8 @@ class LoaderOptions:
         normalize: Whether to subtract the training split's mean and divide by its standard deviation; needs `dtype`.
         geometry: Ops such as `augment.Resize(224, 224)` and `augment.CenterCrop(224, 224)` in their unaugmented form, for
             images that are stored in their original sizes.
-        at_load: Ops drawn anew in every epoch: `RandomFlip`, `RandomCrop`, `MixUp`, `CutMix` (see `tfprep.load.at_load.ops`).
+        at_load: Ops drawn anew in every epoch, such as `[RandomResizedCrop(224, 224), RandomFlip(), MixUp()]` (see
+            `tfprep.load.at_load.ops`).
 
     Which samples, in which order:
 

@@ -299,11 +299,15 @@ def warped_spec(spec: FieldSpec, geometry: Sequence[GeometryOp]) -> FieldSpec:
     """The spec of a field after the ops: a side is known if they produce it for every size."""
     if not geometry or spec.kind not in RASTER_KINDS:
         return spec
-    height, width = spec.shape[:2]
+    return FieldSpec(spec.kind, (*known_size(geometry, spec.shape[:2]), *spec.shape[2:]), spec.dtype)
+
+
+def known_size(geometry: Sequence[GeometryOp], size: Sequence[int | None]) -> tuple[int | None, ...]:
+    """The (height, width) of a raster of this size after the ops; None for a side that differs between samples."""
+    height, width = size
     probes = _PROBES if height is None or width is None else ((height, width),)
     sizes = [transform_of(geometry, probe).size for probe in probes]
-    known = [sides[0] if len(set(sides)) == 1 else None for sides in zip(*sizes, strict=True)]
-    return FieldSpec(spec.kind, (*known, *spec.shape[2:]), spec.dtype)
+    return tuple(sides[0] if len(set(sides)) == 1 else None for sides in zip(*sizes, strict=True))
 
 
 def check_geometry(geometry: Any) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 from tfprep.errors import LoaderError
 from tfprep.fields import RASTER_KINDS, FieldSpec
 from tfprep.limits import usable_cpus
-from tfprep.load.at_load.ops import AtLoad, plan_at_load, unfit_fields
+from tfprep.load.at_load.plan import AtLoad, plan_at_load
 from tfprep.load.memory import HELD_ELSEWHERE, PREFETCH, MemoryPlan, Sizes, budget_bytes, plan_memory
 from tfprep.load.options import LoaderOptions
 from tfprep.load.order.permutation import EpochOrder
@@ -105,18 +105,21 @@ class LoaderPlan:
     @cached_property
     def at_load(self) -> AtLoad | None:
         """The ops at load; None without any."""
-        unfit = {
-            name: why for source in self.sources for name, why in unfit_fields(source.dataset.manifest.recipe).items()
-        }
+        recipes = [source.dataset.manifest.recipe for source in self.sources]
         classes, options = self.sources[0].dataset.manifest.classes, self.options
         return plan_at_load(
-            options.at_load, self.read, self.specs, classes, unfit, seed=options.seed, training=self.training
+            options.at_load, self.read, self.specs, classes, recipes, seed=options.seed, training=self.training
         )
+
+    @cached_property
+    def warping(self) -> AtLoad | None:
+        """The ops at load with which samples are warped when they are decoded; None where pixels are moved alone, if at all."""
+        return None if self.at_load is None or self.at_load.rules is None else self.at_load
 
     @cached_property
     def cuts(self) -> Cuts | None:
         """The flips and crops; None without any."""
-        if self.at_load is None or not self.at_load.cuts:
+        if self.at_load is None or not self.at_load.geometry or self.warping:
             return None
         return Cuts(self.at_load, {output.name: output for output in self.read.outputs})
 
@@ -214,7 +217,7 @@ class LoaderPlan:
     def _smaller(self) -> tuple[Cast, ...]:
         """The outputs that a decoded cache would keep in their stored form, because that is smaller."""
         choice = self.options.cache
-        if choice is False or self.read.ragged or not (self.training or choice == "decoded"):
+        if choice is False or self.read.ragged or self.warping or not (self.training or choice == "decoded"):
             return ()
         return tuple(smaller_forms(self._not_indexed(self.read.outputs), self.specs))
 
@@ -242,8 +245,8 @@ class LoaderPlan:
         return [output for output in outputs if output.name not in self.indexed]
 
     def _parts(self, casts: Sequence[Cast]) -> tuple[FieldPart, ...]:
-        codecs, warped = self.sources[0].dataset.codecs, bool(self.options.geometry)
-        kept = self._not_indexed(_kept(self.read, casts))
+        codecs, warped = self.sources[0].dataset.codecs, bool(self.options.geometry or self.warping)
+        kept = self._not_indexed(_kept(self.warping.filled(self.read) if self.warping else self.read, casts))
         return tuple(field_parts(kept, self.specs, codecs, warped=warped))
 
     def _batch_outputs(self, casts: Sequence[Cast]) -> list[Output]:
@@ -257,7 +260,7 @@ class LoaderPlan:
         budget, threads = budget_bytes(options.memory_budget), options.threads or usable_cpus()
         sizes = Sizes(self.specs, table, self.schedule.rows)
         batch = sizes.of_batch([*self.outputs.outputs, *(cast.stored for cast in casts)], self.batch_rows)
-        working = sizes.of_decoding(self.read.outputs, threads * (STAGED_ROWS if self.at_load else 1))
+        working = sizes.of_decoding(self.read.outputs, threads * (STAGED_ROWS if self.cuts else 1))
         if self.outputs.ragged:  # TensorFlow's ragged tensors are put together from the arrays of a batch
             working += batch
         needed = batch * ((options.prefetch or 1) + HELD_ELSEWHERE) + working
@@ -291,7 +294,9 @@ class LoaderPlan:
     def _records_of_each_epoch(self, budget: int) -> int:
         """Return how many records this host reads in every epoch; 0 where all of them fit into the cache."""
         row, choice = sum(map(row_bytes, self.cached_outputs)), self.options.cache
-        fits = not self.read.ragged and self.table.records * row <= budget // 2  # batches leave at least half
+        fits = (
+            not (self.read.ragged or self.warping) and self.table.records * row <= budget // 2
+        )  # batches leave at least half
         if fits and (choice == "decoded" or (choice == "auto" and self.training)):
             return 0
         return self.schedule.size // self.options.host.count
@@ -302,7 +307,12 @@ class LoaderPlan:
         choice = self.options.cache
         if self.read.ragged and choice == "decoded":
             raise LoaderError("cache='decoded' keeps arrays of one size; these images differ: use geometry, or pad")
-        if choice is False or self.read.ragged:
+        if self.warping and choice == "decoded":
+            raise LoaderError(
+                "cache='decoded' keeps whole images, and these ops at load are applied while images are decoded, a JPEG at 1/2 "
+                "where its window is large: the pixels would be others; leave cache= out"
+            )
+        if choice is False or self.read.ragged or self.warping:
             return "none"
         if choice == "decoded":
             return "decoded"

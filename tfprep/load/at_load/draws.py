@@ -5,12 +5,16 @@ A position counts the samples of all epochs, so it stands for (epoch, position i
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from math import ceil, prod
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from tfprep.load.at_load.ops import AtLoad, Cut, CutMix, MixUp, RandomFlip
+from tfprep.fields import Array
+from tfprep.load.at_load.ops import Colour, Cut, CutMix, Geometry, MixUp, RandomFlip
+from tfprep.load.at_load.plan import AtLoad
 from tfprep.load.order.permutation import Words, below, mix, subkey, words
 from tfprep.load.order.schedule import Numbers
 
@@ -58,7 +62,7 @@ def bits(key: int, position: Any, number: int) -> Words:
 
 def threshold(p: float) -> int:
     """The upper 32 bits of a draw are below this with probability p."""
-    return round(p * 2**32)
+    return ceil(p * 2**32)
 
 
 def happens(draw: Words, p: float) -> npt.NDArray[np.bool_]:
@@ -80,8 +84,8 @@ def windows(plan: AtLoad, position: Numbers, height: Any, width: Any) -> Window:
         np.zeros(count, np.bool_),
         np.zeros(count, np.bool_),
     )
-    for op, key in zip(plan.cuts, plan.keys.cuts, strict=True):
-        window = _cut(op, key, position, window, plan.training)
+    for op, key in zip(plan.geometry, plan.keys.geometry, strict=True):
+        window = _cut(cast(Cut, op), key, position, window, plan.training)
     return window
 
 
@@ -104,6 +108,36 @@ def _cut(op: Cut, key: int, position: Numbers, window: Window, training: bool) -
         height=np.full_like(window.height, op.height),
         width=np.full_like(window.width, op.width),
     )
+
+
+# --- ops of one sample ----------------------------------------------------------------------------------------------
+
+
+class Drawn:
+    """The draws of one op for one sample, in place of a generator: numbers from [0, 1), multiples of 2^-32."""
+
+    def __init__(self, numbers: Array) -> None:
+        self._numbers, self._at = numbers, 0
+
+    def random(self, shape: int | tuple[int, ...] | None = None) -> Any:
+        """The next number, or as many as make a list of this shape."""
+        first = self._at
+        self._at += 1 if shape is None else prod(shape) if isinstance(shape, tuple) else shape
+        return self._numbers[first : self._at].reshape(shape or ()).tolist()
+
+    def uniform(self, low: float, high: float) -> float:
+        """The next number, scaled to [low, high)."""
+        return low + (high - low) * float(self.random())
+
+
+def drawn(ops: Sequence[Geometry | Colour], keys: Sequence[int], position: Numbers) -> Iterator[list[Drawn]]:
+    """The draws of each op, for the sample at each position. Those of flips and crops are the ones that `windows` takes."""
+    columns = [
+        mix(subkey(subkey(key, position)[:, None], np.arange(op.draws))) >> np.uint64(32)
+        for op, key in zip(ops, keys, strict=True)
+    ]
+    shares = [column * 2.0**-32 for column in columns]
+    return ([Drawn(share[row]) for share in shares] for row in range(len(position)))
 
 
 # --- mixing ---------------------------------------------------------------------------------------------------------

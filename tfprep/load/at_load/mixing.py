@@ -10,7 +10,7 @@ import numpy as np
 from tfprep.errors import LoaderError
 from tfprep.fields import Array
 from tfprep.load.at_load.draws import PARTS, Mixed, mixtures
-from tfprep.load.at_load.ops import AtLoad, not_a_class
+from tfprep.load.at_load.plan import AtLoad, not_a_class
 from tfprep.load.order.schedule import BatchSchedule, Numbers
 from tfprep.load.reader.batch import Batch
 from tfprep.opencv import cv2

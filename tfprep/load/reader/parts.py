@@ -12,9 +12,10 @@ from typing import Any, cast
 
 import numpy as np
 
-from tfprep.codecs import Codec, Columns, Encoded, InPlace, Jpeg, Png, Raw, Scalar, Text, Texts, TopK, Zstd
+from tfprep import images
+from tfprep.codecs import Codec, Columns, Encoded, InPlace, Jpeg, Original, Png, Raw, Scalar, Text, Texts, TopK, Zstd
 from tfprep.errors import SampleError
-from tfprep.fields import Array, FieldSpec
+from tfprep.fields import Array, FieldSpec, Size
 from tfprep.load.outputs import PADDING, Output, channels_of, row_bytes
 from tfprep.load.reader.thread_state import ThreadState
 from tfprep.records import decode as decode_example
@@ -117,6 +118,17 @@ class FieldPart:
             cast(InPlace, self.codec).decode_into(content, self.spec, values[self.output.name][row])
             return
         self.place(self.decode(content, state), values, row)
+
+    def is_jpeg(self, content: Array) -> bool:
+        """Tells if it is a JPEG of 8 bits, whose pixels lie in the file as they are delivered."""
+        holds = isinstance(self.codec, Jpeg | Encoded | Original) and self.spec.shape[2:] in ((1,), (3,))
+        return holds and self.spec.dtype == "uint8" and images.is_jpeg(content[:3].tobytes())
+
+    def decode_jpeg(self, content: Array, size: Size, reduced: int, state: ThreadState) -> Array:
+        """A JPEG of this size decoded at 1 / `reduced`, in an array of the thread's own, valid until its next call for the field."""
+        channels = self.spec.shape[2] or 0
+        pixels = state.room((-(-size[0] // reduced), -(-size[1] // reduced), channels), self.field)
+        return images.decode_stored_jpeg(content, channels=channels, out=pixels, reduced=reduced)
 
     def decode(self, content: Array, state: ThreadState) -> Any:
         """The value; an array may be the thread's own, valid until its next call for this field's shape."""

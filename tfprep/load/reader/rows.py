@@ -14,15 +14,16 @@ from typing import Any, NamedTuple, Protocol, cast
 import numpy as np
 
 from tfprep.augment.transform import GeometryOp
-from tfprep.augment.warp import warp_sample
 from tfprep.codecs import InPlace
 from tfprep.errors import RecordError, SampleError
-from tfprep.fields import RASTER_KINDS, Array, Kind, raster_size
+from tfprep.fields import Array
+from tfprep.load.at_load.plan import AtLoad
 from tfprep.load.order.schedule import Numbers
-from tfprep.load.outputs import Output, transform_of
+from tfprep.load.outputs import Output
 from tfprep.load.reader.files import Files, Record, mapped_bytes, read_at, read_fields
 from tfprep.load.reader.parts import FieldPart
 from tfprep.load.reader.thread_state import ThreadState
+from tfprep.load.reader.warping import Warping
 from tfprep.storage.local import FileIdentity
 
 COLUMNS = ("row", "position", "record", "label", "file", "offset", "size", "payload_crc", "verify", "slot", "cached")
@@ -111,7 +112,7 @@ def field_names(parts: Sequence[FieldPart]) -> list[str]:
 
 @dataclass(frozen=True)
 class Reading:
-    """The files, what is read of them, and the geometry on the way in.
+    """The files, what is read of them, and the geometry and the ops at load on the way in.
 
     `identities`: see `Files`. `announce`: the page cache cannot hold all files, so the system is told which bytes come next.
     `added`: the parts that are read in each further place.
@@ -121,6 +122,7 @@ class Reading:
     identities: Sequence[FileIdentity | None]
     parts: Sequence[FieldPart]
     geometry: Sequence[GeometryOp] = ()
+    at_load: AtLoad | None = None
     announce: bool = False
     added: Sequence[Sequence[FieldPart]] = ()
 
@@ -153,17 +155,18 @@ class RecordReader:
     def __init__(self, reading: Reading, files: Files, *, mapped: bool = False) -> None:
         """`mapped`: this process may die of a file that is cut short."""
         self._mapped = mapped and not reading.announce
-        self.parts, self.geometry, self._announce = reading.parts, reading.geometry, reading.announce
+        self.parts, self._announce = reading.parts, reading.announce
+        warps = reading.geometry or reading.at_load
+        self._warping = Warping(reading.parts, reading.geometry, reading.at_load) if warps else None
         self.files = files
         self.fields = field_names(reading.parts)
         self._numbers = {name: number for number, name in enumerate(self.fields)}
         self._whole = any(part.whole_example for part in reading.parts)
-        self._kinds: dict[str, Kind] = {part.field: part.spec.kind for part in reading.parts}
 
     @property
     def by_field(self) -> bool:
         """Return whether rows are read field by field: from local files, each field by itself."""
-        return not (self.geometry or self._whole or self.files.remote.any())
+        return not (self._whole or self.files.remote.any())
 
     def byte_ranges(self, rows: Rows) -> ByteSpans:
         """Return the bytes that reading these rows takes."""
@@ -217,6 +220,8 @@ class RecordReader:
         # Of a file that was written to since, checksums are compared, one by one.
         changed = self.files.changed
         failed = {at for at, number in enumerate(numbers) if number in changed} if changed else set()
+        if self._warping:
+            return sorted(failed.union(self._warp_rows(self._warping, opened, values, rows, state)))
         for part in self.parts:
             offsets, sizes = (column.tolist() for column in rows.field(self._numbers[part.field]))
             state.bytes += sum(sizes)
@@ -283,6 +288,32 @@ class RecordReader:
                     failed.append(number)
         return failed
 
+    def _warp_rows(
+        self, warping: Warping, opened: Sequence[Any], values: Mapping[str, Any], rows: Rows, state: ThreadState
+    ) -> list[int]:
+        """Read, decode and warp rows; the numbers of those that failed."""
+        spans = [rows.field(number) for number in range(len(self.fields))]
+        draws, places, failed = warping.draws(rows["position"]), rows["row"].tolist(), []
+        totals = np.sum([sizes for _, sizes in spans], axis=0).tolist()
+        state.bytes += sum(totals)
+        columns = [list(zip(opened, *(column.tolist() for column in span), strict=True)) for span in spans]
+        for first, last in _groups(totals):
+            state.enter("read")
+            group = [column[number] for number in range(first, last) for column in columns]
+            read = [mapped_bytes(*piece) for piece in group] if self._mapped else _read_all(group, state)
+            state.enter("decode")
+            for number in range(first, last):
+                contents = read[(number - first) * len(columns) :][: len(columns)]
+                try:
+                    if any(content is None for content in contents):
+                        failed.append(number)
+                    else:
+                        of_fields = dict(zip(self.fields, contents, strict=True))
+                        warping.store(of_fields, values, places[number], draws[number], state)
+                except SampleError:
+                    failed.append(number)
+        return failed
+
     # --- one row ------------------------------------------------------------------------------------------------------
 
     def _fill_row(self, values: Mapping[str, Any], rows: Rows, number: int, state: ThreadState) -> str:
@@ -293,8 +324,9 @@ class RecordReader:
             state.enter("read")
             contents = self._contents(rows, number, state)
             state.enter("decode")
-            if self.geometry:
-                self._store_warped(contents, values, row, state)
+            if self._warping:
+                (draws,) = self._warping.draws(rows["position"][number : number + 1])
+                self._warping.store(contents, values, row, draws, state)
             else:
                 for part in self.parts:
                     part.store(contents["" if part.whole_example else part.field], values, row, state)
@@ -315,17 +347,3 @@ class RecordReader:
         contents = read_fields(self.files, frame, places, state.scratch, verify=verify, whole=self._whole)
         state.bytes += frame.size if verify or self._whole else sum(size for _, size in places.values())
         return contents
-
-    def _store_warped(
-        self, contents: Mapping[str, Array], values: Mapping[str, Any], row: int, state: ThreadState
-    ) -> None:
-        sample = {
-            part.field: part.decode(contents["" if part.whole_example else part.field], state) for part in self.parts
-        }
-        size = raster_size(sample, self._kinds)
-        if size is not None:
-            transform = transform_of(self.geometry, size)
-            kinds = {name: kind for name, kind in self._kinds.items() if kind in RASTER_KINDS | {"boxes", "points"}}
-            sample = warp_sample(sample, kinds, transform, size=size)
-        for part in self.parts:
-            part.place(sample[part.field], values, row)

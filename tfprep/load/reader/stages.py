@@ -16,7 +16,7 @@ import numpy as np
 from tfprep.errors import SampleError
 from tfprep.fields import Array, Size
 from tfprep.load.at_load.draws import windows
-from tfprep.load.at_load.ops import AtLoad
+from tfprep.load.at_load.plan import AtLoad
 from tfprep.load.order.schedule import Numbers
 from tfprep.load.outputs import Output
 from tfprep.load.reader.parts import Cast
@@ -46,7 +46,7 @@ class CutRows:
 
     def __init__(self, inner: Stage, cuts: Cuts) -> None:
         self._inner, self._plan, self._read = inner, cuts.plan, cuts.read
-        self._staged = set(self._plan.rasters) if self._plan.size else set()
+        self._staged = set(self._plan.rasters) if self._plan.crop else set()
         size = self._read[self._plan.rasters[0]].shape[:2]
         self._known_size = None if None in size else size
 
@@ -93,14 +93,10 @@ class CutRows:
         known before."""
         sizes = {source[name][number].shape[:2] for name in self._plan.rasters}
         size: Size = next(iter(sizes))
-        least = self._plan.least
         if len(sizes) > 1:
             raise SampleError(f"the rasters of a sample have one height and width, not {sorted(sizes)}")
-        if least is not None and (size[0] < least[0] or size[1] < least[1]):
-            raise SampleError(
-                f"{size[0]} x {size[1]} pixels are fewer than RandomCrop({least[0]}, {least[1]}) leaves; store images of at "
-                "least that size, or choose a smaller crop"
-            )
+        if self._plan.crop is not None:
+            self._plan.crop.check_size(size)
         return windows(self._plan, rows["position"][number : number + 1], *size).rows[0]
 
     def _cut(self, name: str, source: Any, values: Mapping[str, Any], row: int, view: View, state: ThreadState) -> None:

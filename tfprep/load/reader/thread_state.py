@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from math import prod
 from pathlib import Path
 
 import numpy as np
@@ -48,6 +49,7 @@ class ThreadState:
     decode_s: float = 0.0
     idle_s: float = 0.0
     _arrays: dict[tuple[tuple[int, ...], str, str], Array] = field(default_factory=dict)
+    _rooms: dict[str, Array] = field(default_factory=dict)
 
     def enter(self, stage: str) -> None:
         """Note what comes next; the time since the last note goes to the stage that ends."""
@@ -69,6 +71,13 @@ class ThreadState:
         if key not in self._arrays:
             self._arrays[key] = np.empty(shape, dtype)
         return self._arrays[key]
+
+    def room(self, shape: tuple[int, ...], purpose: str) -> Array:
+        """uint8 of this shape over memory of its own, the same for every call with this purpose; it grows as it is needed."""
+        nbytes = prod(shape)
+        if purpose not in self._rooms or len(self._rooms[purpose]) < nbytes:
+            self._rooms[purpose] = np.empty(nbytes + nbytes // 4, np.uint8)
+        return self._rooms[purpose][:nbytes].reshape(shape)
 
     def add(self, nbytes: int, read_s: float, decode_s: float, idle_s: float) -> None:
         """Add what a worker process has read, in bytes, and how many seconds it has read, decoded and had no work."""

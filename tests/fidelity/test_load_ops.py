@@ -1,0 +1,296 @@
+"""Ops at load against the published algorithms, written anew: windows, pixels, colour, erased rectangles.
+
+The map `where` holds the coordinates of its own pixel centres, which averages and linear interpolation keep: it says which window
+of the stored sample an element shows.
+"""
+
+from __future__ import annotations
+
+import itertools
+from math import exp, log, sqrt
+
+import numpy as np
+import pytest
+from PIL import Image, ImageEnhance
+from scipy import stats
+
+import tfprep.load
+from tests.conftest import write_dataset
+from tests.fidelity.public import FALSE_ALARM, check_counts, check_share, check_uniform
+from tfprep import codecs
+from tfprep.load import (
+    CenterCrop,
+    ColourJitter,
+    Grayscale,
+    RandomErasing,
+    RandomFlip,
+    RandomResizedCrop,
+    Resize,
+    Solarize,
+)
+
+H, W = SIZE = (40, 56)
+COUNT = 50
+KINDS = {"where": "map", "image": "image", "number": "scalar"}
+CODECS = {"where": codecs.Raw(), "image": codecs.Png(), "number": codecs.Scalar()}
+
+
+def fields(rng, number):
+    y, x = np.mgrid[:H, :W] + 0.5
+    return {
+        "where": np.stack([x, y], -1).astype(np.float32),
+        "image": rng.integers(0, 256, (*SIZE, 3), dtype=np.uint8),
+        "number": np.array(number),
+    }
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    options = {"make": fields, "kinds": KINDS, "codec": CODECS, "fields": tuple(KINDS)}
+    return write_dataset(tmp_path_factory.mktemp("ops") / "made", samples={"train": COUNT, "val": 4}, **options)
+
+
+@pytest.fixture(scope="module")
+def data(made):
+    return tfprep.load.open(made.path)
+
+
+def column(data, name, ops, count=COUNT, split="train", **options):
+    """A field of `count` samples."""
+    options = {"batch_size": COUNT, "threads": 1, "fields": [name], "at_load": ops, "order": "sequential", **options}
+    loader = data.numpy_loader(split, **options)
+    try:
+        batches = loader.repeat() if split == "train" else loader
+        return np.concatenate([batch[name] for batch in itertools.islice(batches, -(-count // COUNT))])
+    finally:
+        loader.close()
+
+
+def windows(where):
+    """[N, 4]: left, top, width and height of the window that each `where` shows; those of a mirror image are negative."""
+    rows = []
+    for axis, values in ((0, where[:, 0, :, 0]), (1, where[:, :, 0, 1])):
+        length = values.shape[1]
+        inner = slice(length // 4, -(length // 4))  # the outermost pixels of an enlarged image are repeated
+        at = np.arange(length) + 0.5
+        slope, start = np.polyfit(at[inner], values[:, inner].T.astype(float), 1)
+        rows.append((axis, start, slope * length))
+    (_, left, width), (_, top, height) = rows
+    return np.stack([left, top, width, height], 1)
+
+
+# --- RandomResizedCrop: torchvision.transforms.RandomResizedCrop.get_params ------------------------------------------------
+
+
+def published_windows(rng, count, scale, ratio):
+    """Left, top, width and height, as torchvision draws them: all of it written anew."""
+    for _ in range(count):
+        for _ in range(10):
+            area = H * W * rng.uniform(*scale)
+            aspect = exp(rng.uniform(log(ratio[0]), log(ratio[1])))
+            w, h = round(sqrt(area * aspect)), round(sqrt(area / aspect))
+            if 0 < w <= W and 0 < h <= H:
+                yield rng.integers(0, W - w + 1), rng.integers(0, H - h + 1), w, h
+                break
+        else:
+            if ratio[0] > W / H:
+                w, h = W, round(W / ratio[0])
+            elif ratio[1] < W / H:
+                w, h = round(H * ratio[1]), H
+            else:
+                w, h = W, H
+            yield (W - w) // 2, (H - h) // 2, w, h
+
+
+@pytest.mark.covers("load.RandomResizedCrop")
+@pytest.mark.parametrize(("scale", "ratio"), [((0.08, 1.0), (3 / 4, 4 / 3)), ((0.5, 1.0), (2.0, 3.0))])
+def test_windows_are_torchvisions(data, scale, ratio):
+    drawn = windows(column(data, "where", [RandomResizedCrop(16, 16, scale, ratio)], 5000, seed=5))
+    expected = np.array(list(published_windows(np.random.default_rng(0), 5000, scale, ratio)), float)
+    np.testing.assert_allclose(drawn, np.rint(drawn), atol=2e-3)
+    derived = [(each[:, 2] * each[:, 3], each[:, 2] / each[:, 3]) for each in (np.rint(drawn), expected)]
+    for ours, theirs in [*zip(np.rint(drawn).T, expected.T, strict=True), *zip(*derived, strict=True)]:
+        assert stats.ks_2samp(ours, theirs, method="asymp").pvalue > FALSE_ALARM
+
+
+def along(length, start, window, count):
+    """The weights [count, length] of an axis: areas where it shrinks, linear between pixel centres where it grows."""
+    weights = np.zeros((count, length))
+    for i in range(count):
+        if count <= window:
+            low, high = start + i * window / count, start + (i + 1) * window / count
+            for j in range(length):
+                weights[i, j] = max(0.0, min(j + 1, high) - max(j, low))
+        else:
+            centre = np.clip(start + (i + 0.5) * window / count - 0.5, 0, length - 1)
+            j = min(int(centre), length - 2)
+            weights[i, j : j + 2] = 1 - (centre - j), centre - j
+    return weights / weights.sum(1, keepdims=True)
+
+
+@pytest.mark.covers("load.RandomResizedCrop")
+def test_pixels_are_areas_or_linear(made, data):
+    ops = [RandomResizedCrop(20, 24, (0.1, 1.0))]
+    drawn = np.rint(windows(column(data, "where", ops))).astype(int)
+    pixels = column(data, "image", ops)
+    kinds = set()
+    for row, (left, top, width, height) in enumerate(drawn):
+        rows, columns = along(H, top, height, 20), along(W, left, width, 24)
+        stored = made.values["train"][0][row]["image"].astype(float)
+        expected = np.einsum("yh,hwc,xw->yxc", rows, stored, columns)
+        assert np.abs(pixels[row] - expected).max() <= 1.0, (row, left, top, width, height)
+        kinds.add((height > 20, width > 24))
+    assert len(kinds) == 4  # both axes shrink, both grow, one of them grows
+
+
+@pytest.mark.covers("load.RandomResizedCrop", "load.CenterCrop", "load.Resize")
+@pytest.mark.parametrize(
+    ("ops", "expected"),
+    [
+        ([RandomResizedCrop(16, 16)], (10.5, 2.5, 35, 35)),  # 0.875 of the largest square
+        ([RandomResizedCrop(16, 16, eval_fraction=1.0)], (8, 0, 40, 40)),
+        ([Resize(20, 28)], (0, 0, W, H)),
+        ([Resize(shorter=20), CenterCrop(16, 16)], (12, 4, 32, 32)),
+        ([CenterCrop(16, 16)], (20, 12, 16, 16)),
+        ([Resize(shorter=20), RandomFlip(1.0), CenterCrop(16, 16)], (12, 4, 32, 32)),
+    ],
+)
+def test_evaluation_takes_the_centre(data, ops, expected):
+    drawn = windows(column(data, "where", ops, split="val"))
+    np.testing.assert_allclose(drawn, np.broadcast_to(expected, drawn.shape), atol=0.51)
+    in_training = windows(column(data, "where", ops)) if not isinstance(ops[0], RandomResizedCrop) else None
+    if in_training is not None:
+        np.testing.assert_allclose(np.abs(in_training[:, 2:]), np.abs(drawn[:1, 2:]).repeat(COUNT, 0), atol=1e-3)
+
+
+def test_flips_before_and_after_a_window_are_equally_likely(data):
+    plain = windows(column(data, "where", [RandomResizedCrop(16, 16)], 500))
+    for ops in ([RandomFlip(0.25), RandomResizedCrop(16, 16)], [RandomResizedCrop(16, 16), RandomFlip(0.25)]):
+        drawn = windows(column(data, "where", ops, 500))
+        flipped = drawn[:, 2] < 0
+        check_share(flipped, 0.25)
+        np.testing.assert_allclose(drawn[~flipped], plain[~flipped], atol=1e-3)  # an op more changes no draws
+        np.testing.assert_allclose(np.abs(drawn[:, 2:]), plain[:, 2:], atol=1e-3)
+
+
+# --- colour -----------------------------------------------------------------------------------------------------------------
+
+
+def blended(plain, image, factor):
+    """Pillow's `Image.blend`, which ImageEnhance and torchvision follow: cut to whole levels."""
+    return np.clip(plain + factor * (image.astype(float) - plain), 0, 255).astype(int)
+
+
+PUBLISHED = {
+    "brightness": ImageEnhance.Brightness,
+    "contrast": ImageEnhance.Contrast,
+    "saturation": ImageEnhance.Color,
+}
+
+
+@pytest.mark.covers("ColourJitter")
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_colour_jitter_is_pillows_blend(made, data, name):
+    """Each change by itself: every factor from 0.5 to 1.5 is as likely, and the pixels are Pillow's to one level."""
+    amounts = {**dict.fromkeys(PUBLISHED, 0), name: 0.5}
+    pixels = column(data, "image", [ColourJitter(**amounts)], 400)
+    factors = []
+    candidates = np.linspace(0.5, 1.5, 201)
+    for row in range(0, 400, 2):
+        image = Image.fromarray(made.values["train"][0][row % COUNT]["image"])
+        made_of = PUBLISHED[name](image)
+        apart = (
+            [np.abs(np.asarray(made_of.enhance(f)).astype(int) - pixels[row]).mean() for f in candidates]
+            if row < 20
+            else None
+        )
+        if apart is not None:
+            near = candidates[int(np.argmin(apart))]
+            fine = np.linspace(near - 0.005, near + 0.005, 41)
+            worst = [np.abs(np.asarray(made_of.enhance(f)).astype(int) - pixels[row]).max() for f in fine]
+            assert min(worst) <= 1
+        plain = np.asarray(made_of.degenerate).astype(float)
+        difference = np.asarray(image) - plain
+        kept = (pixels[row] > 0) & (pixels[row] < 255)
+        factors.append(float(((pixels[row] + 0.5 - plain) * difference)[kept].sum() / (difference**2)[kept].sum()))
+    check_uniform(np.clip(factors, 0.5, 1.5), 0.5, 1.5)
+    assert np.ptp(factors) > 0.9
+
+
+@pytest.mark.covers("ColourJitter")
+def test_colour_jitter_takes_all_orders_and_its_probability(made, data):
+    stored = np.stack([made.values["train"][0][row]["image"] for row in range(COUNT)])
+    pixels = column(data, "image", [ColourJitter(p=0.3)], 600).reshape(-1, *stored.shape)
+    check_share((pixels != stored).any((2, 3, 4)).ravel(), 0.3)
+    jitter = ColourJitter(0, (3.0, 3.0), (0.0, 0.0))  # contrast, then gray; or gray, then contrast
+    image = stored[0]
+    results = set()
+
+    class Draws:
+        def __init__(self, order):
+            self._next = iter([0.0, order / 6, 0.5, 0.5, 0.5])
+
+        def random(self):
+            return next(self._next)
+
+        def uniform(self, low, high):
+            return low + (high - low) * next(self._next)
+
+    for order in range(6):
+        results.add(jitter(image, Draws(order)).tobytes())
+    assert len(results) == 2
+    for made_image in results:
+        array = np.frombuffer(made_image, np.uint8).reshape(image.shape).astype(int)
+        assert np.ptp(array, axis=2).max() <= 1  # gray
+
+
+@pytest.mark.covers("load.Grayscale", "load.Solarize")
+def test_grayscale_and_solarize(made, data):
+    stored = np.stack([made.values["train"][0][row]["image"] for row in range(COUNT)])
+    gray = np.stack([np.asarray(Image.fromarray(image).convert("L").convert("RGB")) for image in stored])
+    solarized = np.where(stored < 100, stored, 255 - stored)
+    for op, changed in ((Grayscale(0.3), gray), (Solarize(0.3, threshold=100), solarized)):
+        pixels = column(data, "image", [op], 500).reshape(-1, *stored.shape)
+        happened = (pixels == changed).all((2, 3, 4))
+        assert (happened | (pixels == stored).all((2, 3, 4))).all()
+        check_share(happened.ravel(), 0.3)
+        validation = column(data, "image", [op], split="val")
+        np.testing.assert_array_equal(validation, [made.values["val"][0][row]["image"] for row in range(4)])
+
+
+@pytest.mark.covers("RandomErasing")
+def test_rectangles_are_torchvisions(data):
+    """torchvision.transforms.RandomErasing.get_params, written anew; `level` 0 where nothing of the picture is 0."""
+    rng = np.random.default_rng(1)
+    expected = []
+    for _ in range(5000):
+        for _ in range(10):
+            area = H * W * rng.uniform(0.02, 0.33)
+            aspect = exp(rng.uniform(log(0.3), log(3.3)))
+            h, w = round(sqrt(area * aspect)), round(sqrt(area / aspect))
+            if h < H and w < W:
+                expected.append((rng.integers(0, H - h + 1), rng.integers(0, W - w + 1), h, w))
+                break
+    where = column(data, "image", [RandomErasing(0.8, level=7)], 5000)
+    plain = column(data, "image", [], 5000)
+    erased = [((a != b).any(2), a) for a, b in zip(where, plain, strict=True) if (a != b).any()]
+    check_share([(a != b).any() for a, b in zip(where, plain, strict=True)], 0.8 * len(expected) / 5000)
+    found = []
+    for changed, image in erased:
+        ys, xs = np.nonzero(changed)
+        box = np.s_[ys.min() : ys.max() + 1, xs.min() : xs.max() + 1]
+        assert (image[box] == 7).all()
+        found.append((ys.min(), xs.min(), np.ptp(ys) + 1, np.ptp(xs) + 1))
+    for ours, theirs in zip(np.array(found).T, np.array(expected).T, strict=True):
+        assert stats.ks_2samp(ours, theirs, method="asymp").pvalue > FALSE_ALARM
+
+
+def test_ops_draw_independently(data):
+    """The window says nothing about the flip, and the sample before nothing about the next."""
+    drawn = windows(column(data, "where", [RandomResizedCrop(16, 16), RandomFlip()], 2000))
+    area, flipped = np.abs(drawn[:, 2] * drawn[:, 3]), drawn[:, 2] < 0
+    large = area > np.median(area)
+    check_counts(
+        [np.sum(large & flipped), np.sum(large & ~flipped), np.sum(~large & flipped), np.sum(~large & ~flipped)]
+    )
+    assert abs(stats.spearmanr(area[:-1], area[1:]).statistic) < 0.12

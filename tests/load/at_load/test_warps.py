@@ -1,0 +1,378 @@
+"""Samples that are warped while they are loaded: every field follows, in every reader, after every resume; what cannot follow."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import tfprep.load
+from tests.conftest import write_dataset
+from tfprep import Recipe, augment, codecs, sources
+from tfprep.builder import BuildOptions
+from tfprep.errors import LoaderError, RecordError
+from tfprep.load import (
+    CenterCrop,
+    ColourJitter,
+    CutMix,
+    Grayscale,
+    MixUp,
+    RandomCrop,
+    RandomErasing,
+    RandomFlip,
+    RandomResizedCrop,
+    Resize,
+    Solarize,
+)
+
+KINDS = {
+    "image": "image", "where": "map", "mask": "mask", "boxes": "boxes", "box_labels": "scalar", "points": "points",
+    "label": "label",
+}  # fmt: skip
+CODEC = {
+    "image": codecs.Jpeg(95), "where": codecs.Raw(), "mask": codecs.Png(), "boxes": codecs.Scalar(),
+    "box_labels": codecs.Scalar(), "points": codecs.Scalar(), "label": codecs.Scalar(),
+}  # fmt: skip
+OPS = [RandomResizedCrop(24, 32, (0.2, 1.0)), RandomFlip(), ColourJitter(), Grayscale(), Solarize(), RandomErasing()]
+PIXELS = ["image", "where", "mask", "label"]
+
+
+def scene(rng, number):
+    """Images of different sizes; a field that holds coordinates, boxes and points of three objects, class numbers by column."""
+    height, width = 60 + number % 9, 90 - number % 7
+    y, x = np.mgrid[:height, :width] + 0.5
+    corners = rng.uniform((2, 2), (width - 22, height - 22), (3, 2))
+    boxes = np.concatenate([corners, corners + rng.uniform(4, 20, (3, 2))], 1).astype(np.float32)
+    smooth = 128 + 100 * np.sin(x / 17 + number)[..., None] * np.cos(y / 13 + np.arange(3)[:, None, None]).transpose(
+        1, 2, 0
+    )
+    return {
+        "image": smooth.astype(np.uint8),
+        "where": np.stack([x, y], -1).astype(np.float32),
+        "mask": (x // 5 % 7).astype(np.uint8),
+        "boxes": boxes,
+        "box_labels": np.arange(3) + 10 * number,
+        "points": np.concatenate([corners + 1, np.ones((3, 1))], 1).astype(np.float32),
+        "label": number % 3,
+    }
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    recipe = {"flip_indices": {"points": [0, 2, 1]}, "min_visible": 0.3, "row_fields": {"boxes": ["box_labels"]}}
+    options = {"fields": tuple(KINDS), "make": scene, "kinds": KINDS, "codec": CODEC}
+    made = write_dataset(tmp_path_factory.mktemp("warps") / "made", samples={"train": 40, "val": 9}, **options)
+    made.seal(lambda document: document.update(recipe=recipe))
+    return made
+
+
+@pytest.fixture(scope="module")
+def data(made):
+    return tfprep.load.open(made.path)
+
+
+def batches(data, count, **options):
+    loader = data.numpy_loader("train", **{"batch_size": 8, "seed": 3, **options})
+    try:
+        return list(itertools.islice(loader.repeat() if options.get("training") is not False else loader, count))
+    finally:
+        loader.close()
+
+
+def same(expected, given):
+    assert len(expected) == len(given)
+    for one, other in zip(expected, given, strict=True):
+        assert one.keys() == other.keys()
+        for name, value in one.items():
+            for a, b in zip(value, other[name], strict=True):
+                np.testing.assert_array_equal(a, b, err_msg=name)
+
+
+# --- every field follows ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ops", [OPS[:2], [RandomFlip(), RandomCrop(40, 50), RandomFlip(direction="vertical")]])
+def test_masks_boxes_and_points_follow_the_pixels(made, data, ops):
+    """`where` says which stored pixel each pixel shows: points and boxes lie there, masks have the class number from there."""
+    mirrored = lost = 0
+    for batch in batches(data, 15, at_load=ops, order="sequential"):
+        for row, where in enumerate(batch["where"]):
+            stored = (
+                made.values["train"][0][int(batch["box_labels"][row][0]) // 10]
+                if len(batch["box_labels"][row])
+                else None
+            )
+            height, width = where.shape[:2]
+            np.testing.assert_array_less(
+                np.abs(batch["mask"][row] - where[..., 0] // 5 % 7)[2:-2, 2:-2] > 0, _edges(where)
+            )
+            if stored is None:
+                lost += 1
+                continue
+            step_x, step_y = where[height // 2, -6, 0] - where[height // 2, 5, 0], where[-6, 5, 1] - where[5, 5, 1]
+            step = np.array([step_x / (width - 11), step_y / (height - 11)])
+            first = where[height // 2, width // 2] - step * (np.array([width // 2, height // 2]) + 0.5)
+            flips = np.sum(step < 0) % 2
+            mirrored += flips
+            points = stored["points"][[0, 2, 1]] if flips else stored["points"]
+            moved = (points[:, :2] - first) / step
+            np.testing.assert_allclose(batch["points"][row][:, :2], moved, atol=0.05)
+            inside = ((moved >= 0) & (moved < (width, height))).all(1)
+            np.testing.assert_array_equal(batch["points"][row][:, 2] > 0, inside)
+            corners = (stored["boxes"].reshape(3, 2, 2) - first) / step
+            low, high = corners.min(1), corners.max(1)
+            cut = np.clip(np.concatenate([low, high], 1), 0, [width, height] * 2)
+            seen = np.prod(cut[:, 2:] - cut[:, :2], 1) / np.prod(high - low, 1)
+            assert np.abs(seen - 0.3).min() > 1e-4
+            np.testing.assert_allclose(batch["boxes"][row], cut[seen >= 0.3], atol=0.05)
+            np.testing.assert_array_equal(batch["box_labels"][row], stored["box_labels"][seen >= 0.3])
+            lost += int(np.sum(seen < 0.3))
+    assert mirrored > 20
+    assert lost > 10
+
+
+def _edges(where):
+    """True where a pixel lies within a pixel of where the class number changes, and so either is right."""
+    step = np.abs(np.diff(where[..., 0], axis=1)).max()
+    edge = np.minimum(where[..., 0] % 5, 5 - where[..., 0] % 5) <= step
+    return (edge | False)[2:-2, 2:-2] + 0.5
+
+
+def test_padded_boxes_and_stacked_floats(data):
+    options = {
+        "inputs": ["image", "where"],
+        "targets": {"boxes": "boxes", "mask": "mask"},
+        "dtype": "float32",
+        "at_load": OPS,
+    }
+    ((x, y),) = batches(data, 1, pad={"boxes": 5}, **options)
+    single = batches(data, 1, at_load=OPS, fields=["image", "where", "boxes", "mask"])[0]
+    np.testing.assert_array_equal(x, np.concatenate([single["image"].astype(np.float32), single["where"]], -1))
+    np.testing.assert_array_equal(y["mask"], single["mask"])
+    for padded, boxes in zip(y["boxes"], single["boxes"], strict=True):
+        np.testing.assert_array_equal(padded[: len(boxes)], boxes)
+        assert (padded[len(boxes) :] == -1).all()
+
+
+def test_the_fields_that_are_loaded_change_no_pixels(data):
+    """The order of fields, and a mask beside a JPEG that is decoded at a fraction, included."""
+    ops = [RandomResizedCrop(12, 16, (0.5, 1.0)), RandomFlip()]
+    whole = batches(data, 3, at_load=ops, fields=["where", "mask", "image"])
+    same([{"image": one["image"]} for one in whole], batches(data, 3, at_load=ops, fields=["image"]))
+    same(
+        [{name: one[name] for name in ("mask", "image")} for one in whole],
+        batches(data, 3, at_load=ops, fields=["mask", "image"]),
+    )
+
+
+def test_boxes_flip_as_pixels_do_where_nothing_is_resized(data):
+    """A loader of pixels alone copies windows; one that also loads boxes warps them: the same windows, the same bits."""
+    ops = [RandomFlip(0.3), RandomCrop(50, 60), RandomFlip(0.6, "vertical")]
+    fields = ["image", "where", "mask"]
+    warped = batches(data, 6, at_load=ops, fields=[*fields, "boxes", "box_labels"])
+    same(batches(data, 6, at_load=ops, fields=fields), [{name: one[name] for name in fields} for one in warped])
+    validation = {"training": False, "at_load": ops}
+    warped = batches(data, 6, **validation, fields=[*fields, "boxes", "box_labels"])
+    same(batches(data, 6, **validation, fields=fields), [{name: one[name] for name in fields} for one in warped])
+
+
+# --- a JPEG is decoded at a fraction ---------------------------------------------------------------------------------------
+
+
+def test_reduced_decoding_moves_no_pixels(make_dataset):
+    """The same smooth pictures as JPEG, decoded at 1/2, 1/4 and 1/8, and as PNG, decoded whole."""
+
+    def make(rng, number):
+        height, width = 403 + number, 510 - 3 * number
+        y, x = np.mgrid[:height, :width]
+        waves = [128 + 60 * np.sin(x / (31 + n)) + 60 * np.cos(y / (27 + n)) for n in range(3)]
+        picture = np.stack(waves, -1).astype(np.uint8)
+        return {"lossy": picture, "exact": picture}
+
+    kinds, codec = dict.fromkeys(("lossy", "exact"), "image"), {"lossy": codecs.Jpeg(98, "444"), "exact": codecs.Png(1)}
+    made = make_dataset(samples={"train": 12}, fields=("lossy", "exact"), make=make, kinds=kinds, codec=codec, shards=1)
+    data = tfprep.load.open(made.path)
+    for size in (150, 75, 36):
+        lossy, exact = (
+            batches(
+                data, 2, batch_size=12, fields=[name], at_load=[RandomResizedCrop(size, size, (0.5, 1)), RandomFlip()]
+            )
+            for name in ("lossy", "exact")
+        )
+        for one, other in zip(lossy, exact, strict=True):
+            difference = one["lossy"].astype(int) - other["exact"]
+            assert np.abs(difference).max() <= 3
+            assert abs(difference.mean()) < 0.5
+            slope = np.gradient(other["exact"].astype(float), axis=2)
+            assert abs((difference * slope).sum() / (slope**2).sum()) < 0.02  # pixels of the output that it is shifted
+
+
+def test_all_exif_orientations_are_upright(tmp_path):
+    """Photos as cameras write them, stored as they are and as JPEG: eight ways to store the same picture."""
+    y, x = np.mgrid[:96, :144]
+    upright = np.stack([x * 255 // 143, y * 255 // 95, (x + y) * 255 // 238], -1).astype(np.uint8)
+    turns = {
+        1: lambda a: a, 2: lambda a: a[:, ::-1], 3: lambda a: a[::-1, ::-1], 4: lambda a: a[::-1],
+        5: lambda a: a.swapaxes(0, 1), 6: lambda a: a.swapaxes(0, 1)[::-1], 7: lambda a: a.swapaxes(0, 1)[::-1, ::-1],
+        8: lambda a: a.swapaxes(0, 1)[:, ::-1],
+    }  # fmt: skip
+    (tmp_path / "raw/photos").mkdir(parents=True)
+    for orientation, turn in turns.items():
+        exif = Image.Exif()
+        exif[0x0112] = orientation
+        photo = Image.fromarray(np.ascontiguousarray(turn(upright)))
+        photo.save(tmp_path / f"raw/photos/{orientation}.jpg", quality=97, subsampling=0, exif=exif)
+    for number, codec in enumerate((codecs.Original(), codecs.Jpeg(97, "444"))):
+        recipe = Recipe("photos", sources.Folder(splits={"train": 1.0}), {"image": codec})
+        tfprep.build(recipe, tmp_path / f"out{number}", tmp_path / "raw", options=BuildOptions(workers=0))
+        data = tfprep.open(tmp_path / f"out{number}")
+        for ops in ([Resize(24, 36)], [Resize(48, 72), CenterCrop(24, 24)]):
+            (batch,) = data.numpy_loader("train", 8, fields=["image"], at_load=ops)
+            assert np.abs(batch["image"].astype(int) - batch["image"][:1]).max() <= 6
+            left, right = batch["image"][:, :, 0, 0].mean(), batch["image"][:, :, -1, 0].mean()
+            assert right - left > 100
+
+
+# --- exactness ----------------------------------------------------------------------------------------------------------
+
+
+ALL = [*OPS, MixUp(0.4), CutMix()]
+EXACT = {"fields": ["image", "where", "label"], "at_load": ALL}
+
+
+@pytest.mark.parametrize("other", [{"threads": 3}, {"workers": "processes", "threads": 2}, {"verify": "always"}])
+def test_threads_processes_and_resumes_deliver_the_same(data, other):
+    whole = batches(data, 12, **EXACT, threads=1)
+    same(whole, batches(data, 12, **EXACT, **other))
+    for start in (1, 5, 11):
+        same(whole[start:], batches(data, 12 - start, **EXACT, **other, start_step=start))
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_the_parts_of_all_hosts_make_the_batch_of_one_host(data, count):
+    whole = batches(data, 7, **EXACT)
+    parts = [batches(data, 7, **EXACT, hosts=(index, count)) for index in range(count)]
+    joined = [
+        {name: np.concatenate([part[step][name] for part in parts]) for name in one} for step, one in enumerate(whole)
+    ]
+    same(whole, joined)
+
+
+def test_boxes_come_from_processes_too(data):
+    options = {"at_load": OPS[:2], "fields": ["image", "boxes", "box_labels", "points"]}
+    same(batches(data, 6, **options), batches(data, 6, **options, workers="processes", threads=2))
+
+
+def test_a_selection_and_other_ops_change_no_draws(data):
+    """A sample's window depends on its position in the run alone."""
+    options = {"fields": ["where"], "order": "sequential", "batch_size": 5}
+    whole = batches(data, 4, at_load=[RandomResizedCrop(16, 16)], **options)
+    same(
+        whole,
+        batches(
+            data,
+            4,
+            at_load=[RandomResizedCrop(16, 16), ColourJitter(), RandomErasing()],
+            **{**options, "fields": ["where", "image"]},
+        )
+        and batches(data, 4, at_load=[RandomResizedCrop(16, 16)], where="label >= 0", **options),
+    )
+
+
+def test_geometry_comes_first(data):
+    """`geometry` and ops at load are one resampling: a window of the picture that `geometry` makes."""
+    ops = [RandomResizedCrop(20, 20, (0.3, 0.9))]
+    geometry = [augment.Resize(80, 120)]
+    for batch in batches(data, 3, fields=["where", "mask"], geometry=geometry, at_load=ops):
+        assert batch["where"].shape == (8, 20, 20, 2)
+        assert np.abs(batch["mask"] - batch["where"][..., 0] // 5 % 7)[:, 2:-2, 2:-2].astype(bool).mean() < 0.5
+
+
+def test_a_state_knows_the_ops(data):
+    loader = data.numpy_loader("train", 8, at_load=[RandomResizedCrop(16, 16)], fields=["image"])
+    state = loader.state_at(3)
+    other = data.numpy_loader("train", 8, at_load=[RandomResizedCrop(16, 16, (0.5, 1.0))], fields=["image"])
+    with pytest.raises(LoaderError, match=r"its at_load is \['RandomResizedCrop\(height=16, width=16\)'\]"):
+        other.step_of(state)
+
+
+# --- mistakes -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "rule"),
+    [
+        ({"at_load": [ColourJitter(), RandomFlip()]}, "put them after flips and crops, and colour in between"),
+        ({"at_load": [MixUp(), ColourJitter()]}, "put them after flips and crops, and colour in between"),
+        ({"at_load": [ColourJitter()], "fields": ["mask"]}, "no image is loaded for ColourJitter"),
+        ({"at_load": OPS, "cache": "decoded", "fields": ["image"]}, "the pixels would be others"),
+        ({"at_load": [Resize(shorter=30), MixUp()], "fields": ["image", "label"]}, "mix images of one size"),
+        ({"at_load": [Resize(20, 20), RandomCrop(21, 20)]}, r"RandomCrop\(21, 20\) of images of 20 x 20"),
+        ({"at_load": [RandomResizedCrop(20, 20)], "fields": ["boxes"]}, "no image, mask or map is loaded"),
+        ({"at_load": OPS[:2], "fields": ["image", "box_labels"]}, "'box_labels' loses the rows of boxes"),
+        ({"at_load": [Resize(9, 9), CutMix()], "fields": ["image", "boxes", "label"]}, "CutMix does not move boxes"),
+    ],
+)
+def test_wrong_uses_raise(data, options, rule):
+    with pytest.raises(LoaderError, match=rule):
+        data.numpy_loader("train", **options)
+
+
+@pytest.mark.parametrize(
+    ("make", "rule"),
+    [
+        (lambda: RandomResizedCrop(0, 5), "a whole number of pixels"),
+        (lambda: RandomResizedCrop(5, 5, scale=(0.5, 0.1)), "a range"),
+        (lambda: CenterCrop(5, 2.5), "a whole number of pixels"),
+        (lambda: Resize(5), "Resize takes either"),
+        (lambda: ColourJitter(40), "ColourJitter.brightness is a range"),
+        (lambda: ColourJitter(p=2), "probability from 0 to 1"),
+        (lambda: Grayscale(2), "probability from 0 to 1"),
+        (lambda: Solarize(threshold=300), "a level from 0 to 256"),
+        (lambda: RandomErasing(area=(0.5, 0.1)), "a range"),
+        (lambda: RandomErasing(level=None), "a whole number from 0 to 255"),
+    ],
+)
+def test_wrong_options_raise(make, rule):
+    with pytest.raises(LoaderError, match=rule):
+        make()
+
+
+def test_points_without_flip_indices_are_not_mirrored(make_dataset):
+    made = make_dataset(samples={"train": 4}, fields=("image", "points"), make=scene, kinds=KINDS, codec=CODEC)
+    data = tfprep.load.open(made.path)
+    with pytest.raises(LoaderError, match=r"a left hand becomes a right hand; say in the recipe .* flip_indices"):
+        data.numpy_loader("train", 4, at_load=OPS)
+    assert len(batches(data, 1, batch_size=4, at_load=[RandomResizedCrop(9, 9)])[0]["points"]) == 4
+
+
+@pytest.mark.parametrize("kind", ["Distance", "Clicks"])
+def test_distances_are_not_resized(make_dataset, kind):
+    made = make_dataset(samples={"train": 4}, fields=("image", "where"), make=scene, kinds=KINDS, codec=CODEC)
+    made.seal(lambda document: document.update(recipe={"derive": {"where": {"type": f"tfprep.derive.{kind}"}}}))
+    data = tfprep.load.open(made.path)
+    with pytest.raises(LoaderError, match="'where' holds distances in pixels, which a resize"):
+        data.numpy_loader("train", 4, at_load=[RandomResizedCrop(9, 9)])
+    data.numpy_loader("train", 4, at_load=[RandomCrop(9, 9)])
+
+
+def test_a_damaged_image_is_named_or_replaced(make_dataset):
+    made = make_dataset(
+        samples={"train": 20}, fields=("image", "label"), make=scene, kinds=KINDS, codec=CODEC, shards=1
+    )
+    path = next(made.path.glob("*.tfrecord-*"))
+    content = bytearray(path.read_bytes())
+    at = content.index(b"\xff\xd8\xff")
+    content[at : at + 400] = b"\xff\xd8\xff" + bytes(397)
+    path.write_bytes(content)
+    data = tfprep.load.open(made.path)
+    options = {"at_load": OPS, "batch_size": 20, "fields": ["image", "label"]}
+    with pytest.raises(RecordError, match="key 'train/"):
+        batches(data, 1, **options)
+    with pytest.raises(RecordError, match="key 'train/"):
+        batches(data, 1, verify="never", **options)
+    whole = batches(data, 2, on_bad="skip", **options)
+    assert whole[0]["image"].shape == (20, 24, 32, 3)
+    same(whole, batches(data, 2, on_bad="skip", verify="never", **options))

@@ -1,0 +1,118 @@
+"""Geometry and colour on the way into a batch: the fields of a sample are decoded, warped in one resampling as in a build, and
+written into their row.
+
+With ops at load a JPEG is decoded at 1/2, 1/4 or 1/8 where the window is so large that nothing is lost. All fields keep their
+geometry: `warp_sample` counts in pixels of the whole image.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tfprep import images
+from tfprep.augment.transform import GeometryOp, Transform
+from tfprep.augment.warp import reduction_for, warp_sample
+from tfprep.errors import SampleError
+from tfprep.fields import RASTER_KINDS, Kind, Size
+from tfprep.load.at_load.draws import Drawn, drawn
+from tfprep.load.at_load.ops import Cut
+from tfprep.load.at_load.plan import PLACES, AtLoad
+from tfprep.load.order.schedule import Numbers
+from tfprep.load.outputs import transform_of
+from tfprep.load.reader.parts import FieldPart
+from tfprep.load.reader.thread_state import ThreadState
+
+
+class Warping:
+    """Fills rows from the bytes of their fields. Called by many threads at once, each with a state of its own."""
+
+    def __init__(self, parts: Sequence[FieldPart], geometry: Sequence[GeometryOp], plan: AtLoad | None) -> None:
+        """`geometry` comes first, in its unaugmented form, then the ops of `plan`."""
+        self._parts, self._geometry, self._plan = parts, geometry, plan
+        self._fields = {part.field: part for part in parts}
+        kinds: dict[str, Kind] = {name: part.spec.kind for name, part in self._fields.items()}
+        self._kinds = {name: kind for name, kind in kinds.items() if kind in RASTER_KINDS | PLACES}
+        self._rasters = [name for name, kind in kinds.items() if kind in RASTER_KINDS]
+
+    def draws(self, position: Numbers) -> list[list[Drawn]] | list[None]:
+        """The draws of all ops for the samples at these positions; None for each in evaluation."""
+        if self._plan is None or not self._plan.training:
+            return [None] * len(position)
+        ops, keys = (*self._plan.geometry, *self._plan.colour), (*self._plan.keys.geometry, *self._plan.keys.colour)
+        return list(drawn(ops, keys, position))
+
+    def store(
+        self,
+        contents: Mapping[str, Any],
+        values: Mapping[str, Any],
+        row: int,
+        draws: Sequence[Drawn] | None,
+        state: ThreadState,
+    ) -> None:
+        """Fill a row from the bytes of its fields, or of the whole Example as ""; SampleError where they cannot be decoded."""
+        bytes_of = {name: contents["" if part.whole_example else name] for name, part in self._fields.items()}
+        sample: dict[str, Any] = {}
+        size = self._size(bytes_of, sample, state)
+        if size is None:
+            sample = {name: part.decode(bytes_of[name], state) for name, part in self._fields.items()}
+        else:
+            sample = self._warped(bytes_of, sample, size, draws, state)
+        for part in self._parts:
+            part.place(sample[part.field], values, row)
+
+    def _size(self, bytes_of: Mapping[str, Any], sample: dict[str, Any], state: ThreadState) -> Size | None:
+        """The size of the sample's rasters: by the spec, by a JPEG's header, or of the first one, decoded into `sample`."""
+        if not self._rasters:
+            return None
+        name = self._rasters[0]
+        part, (height, width) = self._fields[name], self._fields[name].spec.shape[:2]
+        if height is not None and width is not None:
+            return height, width
+        if self._plan and part.is_jpeg(bytes_of[name]):
+            return images.stored_size(bytes_of[name].tobytes())
+        sample[name] = part.decode(bytes_of[name], state)
+        height, width = sample[name].shape[:2]
+        return int(height), int(width)
+
+    def _warped(
+        self,
+        bytes_of: Mapping[str, Any],
+        sample: dict[str, Any],
+        size: Size,
+        draws: Sequence[Drawn] | None,
+        state: ThreadState,
+    ) -> dict[str, Any]:
+        """All fields of the sample, those in `sample` decoded already."""
+        plan, transform = self._plan, self._transform(size, draws)
+        reduced = reduction_for(transform) if plan else 1
+        for name, part in self._fields.items():
+            if name in sample:
+                continue
+            jpeg = plan is not None and part.is_jpeg(bytes_of[name])
+            sample[name] = (
+                part.decode_jpeg(bytes_of[name], size, reduced, state) if jpeg else part.decode(bytes_of[name], state)
+            )
+        if plan is None:
+            return warp_sample(sample, self._kinds, transform, size=size)
+        self._check_sizes(sample, size, reduced)
+        warped = warp_sample(sample, self._kinds, transform, size=size, reduced=reduced, **(plan.rules or {}))
+        for name in plan.images if draws is not None else ():
+            for op, numbers in zip(plan.colour, (draws or ())[len(plan.geometry) :], strict=True):
+                warped[name] = op(warped[name], numbers)
+        return warped
+
+    def _transform(self, size: Size, draws: Sequence[Drawn] | None) -> Transform:
+        transform = transform_of(self._geometry, size)
+        for number, op in enumerate(self._plan.geometry if self._plan else ()):
+            act: Any = op.warp if isinstance(op, Cut) else op
+            transform = transform.then(act(transform.size, None if draws is None else draws[number]))
+        return transform
+
+    def _check_sizes(self, sample: Mapping[str, Any], size: Size, reduced: int) -> None:
+        allowed = {size, (-(-size[0] // reduced), -(-size[1] // reduced))}
+        sizes = {np.shape(sample[name])[:2] for name in self._rasters}
+        if not sizes <= allowed:
+            raise SampleError(f"the rasters of a sample have one height and width, not {sorted(sizes | {size})}")
