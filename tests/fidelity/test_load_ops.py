@@ -19,6 +19,7 @@ from tests.conftest import write_dataset
 from tests.fidelity.public import FALSE_ALARM, check_counts, check_share, check_uniform
 from tfprep import codecs
 from tfprep.load import (
+    Buckets,
     CenterCrop,
     ColourJitter,
     Grayscale,
@@ -107,9 +108,10 @@ def published_windows(rng, count, scale, ratio):
 def test_windows_are_torchvisions(data, scale, ratio):
     drawn = windows(column(data, "where", [RandomResizedCrop(16, 16, scale, ratio)], 5000, seed=5))
     expected = np.array(list(published_windows(np.random.default_rng(0), 5000, scale, ratio)), float)
-    np.testing.assert_allclose(drawn, np.rint(drawn), atol=2e-3)
-    derived = [(each[:, 2] * each[:, 3], each[:, 2] / each[:, 3]) for each in (np.rint(drawn), expected)]
-    for ours, theirs in [*zip(np.rint(drawn).T, expected.T, strict=True), *zip(*derived, strict=True)]:
+    np.testing.assert_allclose(drawn, np.rint(drawn), atol=0.3)  # an average of few pixels is not quite in their middle
+    drawn = np.rint(drawn)
+    derived = [(each[:, 2] * each[:, 3], each[:, 2] / each[:, 3]) for each in (drawn, expected)]
+    for ours, theirs in [*zip(drawn.T, expected.T, strict=True), *zip(*derived, strict=True)]:
         assert stats.ks_2samp(ours, theirs, method="asymp").pvalue > FALSE_ALARM
 
 
@@ -130,7 +132,7 @@ def along(length, start, window, count):
 
 @pytest.mark.covers("load.RandomResizedCrop")
 def test_pixels_are_areas_or_linear(made, data):
-    ops = [RandomResizedCrop(20, 24, (0.1, 1.0))]
+    ops = [RandomResizedCrop(20, 24, (0.1, 1.0), (0.4, 2.5))]
     drawn = np.rint(windows(column(data, "where", ops))).astype(int)
     pixels = column(data, "image", ops)
     kinds = set()
@@ -143,24 +145,36 @@ def test_pixels_are_areas_or_linear(made, data):
     assert len(kinds) == 4  # both axes shrink, both grow, one of them grows
 
 
+EVALUATED = [
+    ([RandomResizedCrop(16, 16)], (10, 2, 35, 35)),  # 0.875 of the largest square
+    ([RandomResizedCrop(16, 16, eval_fraction=1.0)], (8, 0, 40, 40)),
+    ([Resize(20, 28)], (0, 0, W, H)),
+    ([Resize(shorter=20), CenterCrop(16, 16)], (12, 4, 32, 32)),
+    ([CenterCrop(16, 16)], (20, 12, 16, 16)),
+    ([Resize(shorter=20), RandomFlip(1.0), CenterCrop(16, 16)], (12, 4, 32, 32)),
+]
+
+
 @pytest.mark.covers("load.RandomResizedCrop", "load.CenterCrop", "load.Resize")
-@pytest.mark.parametrize(
-    ("ops", "expected"),
-    [
-        ([RandomResizedCrop(16, 16)], (10.5, 2.5, 35, 35)),  # 0.875 of the largest square
-        ([RandomResizedCrop(16, 16, eval_fraction=1.0)], (8, 0, 40, 40)),
-        ([Resize(20, 28)], (0, 0, W, H)),
-        ([Resize(shorter=20), CenterCrop(16, 16)], (12, 4, 32, 32)),
-        ([CenterCrop(16, 16)], (20, 12, 16, 16)),
-        ([Resize(shorter=20), RandomFlip(1.0), CenterCrop(16, 16)], (12, 4, 32, 32)),
-    ],
-)
-def test_evaluation_takes_the_centre(data, ops, expected):
-    drawn = windows(column(data, "where", ops, split="val"))
-    np.testing.assert_allclose(drawn, np.broadcast_to(expected, drawn.shape), atol=0.51)
-    in_training = windows(column(data, "where", ops)) if not isinstance(ops[0], RandomResizedCrop) else None
-    if in_training is not None:
-        np.testing.assert_allclose(np.abs(in_training[:, 2:]), np.abs(drawn[:1, 2:]).repeat(COUNT, 0), atol=1e-3)
+def test_evaluation_takes_the_centre(data):
+    for ops, expected in EVALUATED:
+        drawn = windows(column(data, "where", ops, split="val"))
+        np.testing.assert_allclose(drawn, np.broadcast_to(expected, drawn.shape), atol=0.3)
+        if not isinstance(ops[0], RandomResizedCrop):  # the same in training, but for flips
+            drawn = np.abs(windows(column(data, "where", ops))[:, 2:])
+            np.testing.assert_allclose(drawn, np.broadcast_to(expected[2:], drawn.shape), atol=0.3)
+
+
+@pytest.mark.covers("Buckets")
+def test_buckets_are_covered(data):
+    """40 x 56 pixels lie nearest to 16 x 24; covering it, 16 of the 17.1 rows and all columns are seen."""
+    loader = data.numpy_loader("val", 4, fields=["where"], bucket=Buckets([(24, 16), (16, 24), (20, 20)]))
+    (batch,) = loader
+    left, top, width, height = np.rint(windows(batch["where"])[0])
+    assert batch["where"].shape == (4, 16, 24, 2)
+    assert (left, width) == (0, W)
+    assert abs(height - 16 * W / 24) <= 1
+    assert abs(top + height / 2 - H / 2) <= 1.5
 
 
 def test_flips_before_and_after_a_window_are_equally_likely(data):

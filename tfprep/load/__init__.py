@@ -8,6 +8,7 @@ from tfprep.lazy import lazy_names
 
 if TYPE_CHECKING:
     from tfprep.load.at_load.ops import (
+        Buckets,
         CenterCrop,
         ColourJitter,
         CutMix,
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from tfprep.load.data import Data, Mix, Subset, mix, open
 
 __all__ = [
-    "CenterCrop", "ColourJitter", "CutMix", "Data", "Grayscale", "Mix", "MixUp", "OneHotLabels", "RandomCrop",
+    "Buckets", "CenterCrop", "ColourJitter", "CutMix", "Data", "Grayscale", "Mix", "MixUp", "OneHotLabels", "RandomCrop",
     "RandomErasing", "RandomFlip", "RandomResizedCrop", "Resize", "Solarize", "Subset", "mix", "open",
 ]  # fmt: skip
 
@@ -33,8 +34,8 @@ __getattr__, __dir__ = lazy_names(
     {
         "data": ["Data", "Mix", "Subset", "mix", "open"],
         "at_load.ops": [
-            "CenterCrop", "ColourJitter", "CutMix", "Grayscale", "MixUp", "OneHotLabels", "RandomCrop", "RandomErasing",
-            "RandomFlip", "RandomResizedCrop", "Resize", "Solarize",
+            "Buckets", "CenterCrop", "ColourJitter", "CutMix", "Grayscale", "MixUp", "OneHotLabels", "RandomCrop",
+            "RandomErasing", "RandomFlip", "RandomResizedCrop", "Resize", "Solarize",
         ],
     },
 )  # fmt: skip

@@ -60,7 +60,18 @@ class PipelineAccessors:
         )
         return (
             f"<{kind} of {names} for training (training=True): {passes}; an epoch is {samples:,} samples in {order} order, "
-            f"{pipeline.steps_per_epoch:,} steps of {size}{left}>"
+            f"{pipeline.steps_per_epoch:,} steps of {size}{left}{self._buckets()}>"
+        )
+
+    def _buckets(self) -> str:
+        """The samples of each bucket, and how many of them an epoch leaves out."""
+        buckets, sizes = self.pipeline.schedule.buckets, self.pipeline.options.bucket
+        if buckets is None or sizes is None:
+            return ""
+        lost = zip(sizes.sizes, buckets.sizes, buckets.left_out, strict=True)
+        return "; buckets: " + ", ".join(
+            f"{height} x {width} of {samples:,}{f', {left:,} left out' if left else ''}"
+            for (height, width), samples, left in lost
         )
 
     def repeat(self, count: int | None = None) -> Self:

@@ -96,10 +96,7 @@ class JaxLoader(NumpyLoader):
             return
         check_equal_parts(self.pipeline.schedule)
         schedule = self.pipeline.schedule
-        sizes = {schedule.batch_size}
-        if schedule.remainder == "keep" and schedule.size % schedule.batch_size:
-            sizes.add(schedule.size % schedule.batch_size)
-        for size in sorted(sizes):
+        for size in (*schedule.smaller, schedule.batch_size):
             self._check_size(size)
 
     def _check_size(self, size: int) -> None:
@@ -223,16 +220,15 @@ def check_equal_parts(schedule: BatchSchedule) -> None:
     Raises:
         LoaderError: The processes do not divide the batch size, or the last batch of an epoch.
     """
-    hosts, size, batch = schedule.hosts.count, schedule.size, schedule.batch_size
+    hosts, batch = schedule.hosts.count, schedule.batch_size
     if hosts == 1:
         return
     if batch % hosts:
         raise LoaderError(
             f"batch_size={batch} has no {hosts} equal parts, one for each process; make it a multiple of {hosts}"
         )
-    last = size % batch
-    if schedule.remainder != "drop" and last % hosts and (schedule.remainder == "keep" or schedule.epochs is not None):
+    if uneven := [size for size in schedule.smaller if size % hosts]:
         raise LoaderError(
-            f"the last batch of an epoch has {last} samples, which {hosts} processes cannot share equally; use a batch_size that "
-            f"divides the {size} samples, or remainder='drop'"
+            f"the last batch of an epoch has {uneven[0]} samples, which {hosts} processes cannot share equally; use a batch_size "
+            f"that divides the {schedule.size} samples, or remainder='drop'"
         )

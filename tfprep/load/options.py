@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias, TypedDict, get_args
 
 from tfprep.augment.transform import GeometryOp
 from tfprep.errors import LoaderError
-from tfprep.load.at_load.ops import AtLoadOp
+from tfprep.load.at_load.ops import AtLoadOp, Buckets
 from tfprep.load.at_load.plan import check_ops
 from tfprep.load.memory import parse_bytes
 from tfprep.load.order.permutation import OrderName
@@ -52,6 +52,10 @@ class LoaderOptions:
             images that are stored in their original sizes.
         at_load: Ops drawn anew in every epoch, such as `[RandomResizedCrop(224, 224), RandomFlip(), MixUp()]` (see
             `tfprep.load.at_load.ops`).
+        views: The number of views of a sample by name, each with a list of ops in `at_load` and draws of its own, all from one
+            decode: `views={"global": 2, "local": 6}, at_load={"global": [...], "local": [...]}`. Each image, mask, map and field
+            of boxes or points becomes a dict of tuples, one array for each view.
+        bucket: Sizes of which each batch has one, by the aspect ratio of its samples: `Buckets([(512, 768), (640, 640)])`.
 
     Which samples, in which order:
 
@@ -117,7 +121,9 @@ class LoaderOptions:
     pad: Mapping[str, int] = field(default_factory=dict)
     normalize: bool = False
     geometry: Sequence[GeometryOp] = ()
-    at_load: Sequence[AtLoadOp] = ()
+    at_load: Sequence[AtLoadOp] | Mapping[str, Sequence[AtLoadOp]] = ()
+    views: Mapping[str, int] | None = None
+    bucket: Buckets | None = None
     on_bad: OnBad = "raise"
     verify: Verify = "first_epoch"
     memory_budget: int | str | None = None
@@ -164,7 +170,9 @@ class LoaderOptions:
                 raise LoaderError("local_limit is the limit of the folder `local`, which is not given")
         object.__setattr__(self, "pad", _checked_pad(self.pad))
         check_geometry(self.geometry)
-        check_ops(self.at_load)
+        check_ops(self.at_load, self.views)
+        if self.bucket is not None:
+            _check_bucket(self)
 
     @property
     def host(self) -> Hosts:
@@ -199,7 +207,9 @@ class LoaderKeywords(OrderKeywords, total=False):
     pad: Mapping[str, int]
     normalize: bool
     geometry: Sequence[GeometryOp]
-    at_load: Sequence[AtLoadOp]
+    at_load: Sequence[AtLoadOp] | Mapping[str, Sequence[AtLoadOp]]
+    views: Mapping[str, int] | None
+    bucket: Buckets | None
     on_bad: OnBad
     verify: Verify
     memory_budget: int | str | None
@@ -263,6 +273,19 @@ def _whole(options: LoaderOptions, name: str, least: int | None = None, most: in
         rule += f" to {most:,}" if most is not None and number is not None and number > most else ""
         raise LoaderError(f"{name} is {rule}, not {value!r}")
     object.__setattr__(options, name, number)
+
+
+def _check_bucket(options: LoaderOptions) -> None:
+    if not isinstance(options.bucket, Buckets):
+        raise LoaderError(f"bucket is Buckets([(512, 768), (640, 640)]), not {options.bucket!r}")
+    if options.order == "block" or options.remainder == "wrap":
+        name = "order='block'" if options.order == "block" else "remainder='wrap'"
+        raise LoaderError(
+            f"{name} fills batches with what comes next, bucket with samples of one size; leave one of them out"
+        )
+    for name in ("balance", "weights"):
+        if getattr(options, name) is not None:
+            raise LoaderError(f"bucket takes each sample once an epoch; leave {name} out")
 
 
 def _checked_pad(pad: Any) -> dict[str, int]:

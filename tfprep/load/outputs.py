@@ -46,7 +46,8 @@ class Output:
     """One array of an element: the fields that it consists of, and its shape and dtype without the batch's axis.
 
     `shape` has None where samples differ; `dtype` is "string" for text. With `mean` and `std`, one number a channel, values
-    are normalised: (value - mean) / std. With `padded`, rows of `PADDING` follow those of the sample.
+    are normalised: (value - mean) / std. With `padded`, rows of `PADDING` follow those of the sample. Where batches differ in
+    size, but the samples of a batch do not, `shapes` are those of all forms of a batch, and `shape` is the largest.
     """
 
     name: str
@@ -56,6 +57,19 @@ class Output:
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
     padded: bool = False
+    shapes: tuple[tuple[int | None, ...], ...] = ()
+    view: int = 0
+    """The number of the view of a sample that it shows, where the loader makes several."""
+
+    def of_form(self, form: int) -> Output:
+        """The output in batches of this form."""
+        return replace(self, shape=self.shapes[form], shapes=()) if self.shapes else self
+
+    @property
+    def batch_shape(self) -> tuple[int | None, ...]:
+        """The shape of a sample, with None where samples or batches differ."""
+        sides = zip(*(self.shapes or (self.shape,)), strict=True)
+        return tuple(side[0] if len(set(side)) == 1 else None for side in sides)
 
     @property
     def stacked(self) -> bool:
@@ -216,6 +230,15 @@ def _pack(structure: Structure, values: Mapping[str, Any]) -> Any:
     if isinstance(structure, tuple):
         return tuple(_pack(part, values) for part in structure)
     return {name: _pack(part, values) for name, part in structure.items()}
+
+
+def renamed(structure: Structure, names: Mapping[str, Structure]) -> Structure:
+    """The structure with others in place of the outputs that `names` names."""
+    if isinstance(structure, str):
+        return names.get(structure, structure)
+    if isinstance(structure, tuple):
+        return tuple(renamed(part, names) for part in structure)
+    return {name: renamed(part, names) for name, part in structure.items()}
 
 
 FloatType: TypeAlias = Literal["float32", "float16", "bfloat16"]

@@ -17,9 +17,10 @@ import numpy as np
 from tfprep.errors import LoaderError
 from tfprep.fields import RASTER_KINDS, FieldSpec
 from tfprep.limits import usable_cpus
-from tfprep.load.at_load.plan import AtLoad, plan_at_load
+from tfprep.load.at_load.plan import PLACES, AtLoad, plan_at_load
 from tfprep.load.memory import HELD_ELSEWHERE, PREFETCH, MemoryPlan, Sizes, budget_bytes, plan_memory
 from tfprep.load.options import LoaderOptions
+from tfprep.load.order.buckets import BucketOrder
 from tfprep.load.order.permutation import EpochOrder
 from tfprep.load.order.samplers import Variants
 from tfprep.load.order.schedule import MOST_EPOCHS, BatchSchedule, Numbers
@@ -30,9 +31,11 @@ from tfprep.load.reader.stages import STAGED_ROWS, Cuts
 from tfprep.load.reader.table import RecordTable, TableSplit
 from tfprep.load.selection import (
     SplitRows,
+    check_buckets,
     check_class_names,
     columns_of,
     common_specs,
+    in_buckets,
     is_training,
     select,
     table_rows,
@@ -107,9 +110,19 @@ class LoaderPlan:
         """The ops at load; None without any."""
         recipes = [source.dataset.manifest.recipe for source in self.sources]
         classes, options = self.sources[0].dataset.manifest.classes, self.options
-        return plan_at_load(
-            options.at_load, self.read, self.specs, classes, recipes, seed=options.seed, training=self.training
-        )
+        plan = plan_at_load(
+            options.at_load, self.read, self.specs, classes, recipes, views=options.views,
+            bucket=options.bucket, seed=options.seed, training=self.training,
+        )  # fmt: skip
+        if plan is not None and plan.rules is not None:
+            for name in self.read.fields:
+                added = self.sources[0].dataset.group_of(name) if name in self.specs else None
+                if added and self.specs[name].kind in RASTER_KINDS | PLACES:
+                    raise LoaderError(
+                        f"at_load: '{name}' lies in records of its own ({added}), and cannot follow the images; leave it out of "
+                        "`fields`, or use RandomFlip and RandomCrop"
+                    )
+        return plan
 
     @cached_property
     def warping(self) -> AtLoad | None:
@@ -183,7 +196,15 @@ class LoaderPlan:
         shares = [source.share for source in sources if source.share is not None] or None
         if "label" in columns_of(options):
             check_class_names(sources, {source.label for source in sources if source.label is not None})
-        selection = select(table, options, self.class_names, table_rows(sources, table), shares)
+        selection, buckets = select(table, options, self.class_names, table_rows(sources, table), shares), None
+        if options.bucket is not None:
+            selection, sizes = in_buckets(table, selection, options.bucket)
+            times = sources[0].variants if options.variants == "all" else 1
+            keeps = options.remainder == "keep" or (options.remainder is None and not self.training)
+            buckets = BucketOrder(
+                tuple(size * times for size in sizes), options.batch_size, options.seed, keeps, order == "global"
+            )
+            check_buckets(options.bucket, buckets)
         numbers = [source.variants for source in sources]
         schedule = BatchSchedule(
             sampler=selection.sampler,
@@ -197,19 +218,23 @@ class LoaderPlan:
             groups=_groups(order, options.block, table),
             counts=numbers[0] if len(set(numbers)) == 1 else np.repeat(numbers, [each.samples for each in sources]),
             partners=self.at_load is not None and self.at_load.mixes_samples,
+            since=self.at_load.since if self.at_load else (),
+            buckets=buckets,
         )
         if options.start_step // schedule.steps_per_epoch >= MOST_EPOCHS:
             raise LoaderError(
                 f"start_step={options.start_step:,} lies behind {MOST_EPOCHS:,} epochs, which a run has at most"
             )
         # All batches of training have one shape, so that Keras traces once and XLA compiles once.
-        drop = options.remainder is None and self.training and schedule.size >= options.batch_size
+        full = schedule.size >= options.batch_size or buckets is not None
+        drop = options.remainder is None and self.training and full
         return replace(schedule, remainder="drop") if drop else schedule
 
     @cached_property
     def batch_rows(self) -> int:
         """Samples that this host reads for its largest batch."""
-        return len(self.schedule.positions(0))
+        schedule = self.schedule
+        return -(-min(schedule.size, schedule.batch_size) // schedule.hosts.count) + schedule.partners
 
     # --- how it is read ------------------------------------------------------------------------------------------------------
 
@@ -305,13 +330,13 @@ class LoaderPlan:
     def cache(self) -> CacheKind:
         """The cache that is made: by default none that holds too little to be worth its memory."""
         choice = self.options.cache
-        if self.read.ragged and choice == "decoded":
-            raise LoaderError("cache='decoded' keeps arrays of one size; these images differ: use geometry, or pad")
         if self.warping and choice == "decoded":
             raise LoaderError(
                 "cache='decoded' keeps whole images, and these ops at load are applied while images are decoded, a JPEG at 1/2 "
                 "where its window is large: the pixels would be others; leave cache= out"
             )
+        if self.read.ragged and choice == "decoded":
+            raise LoaderError("cache='decoded' keeps arrays of one size; these images differ: use geometry, or pad")
         if choice is False or self.read.ragged or self.warping:
             return "none"
         if choice == "decoded":

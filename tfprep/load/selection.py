@@ -14,7 +14,9 @@ import pyarrow as pa
 from tfprep.dataset import Dataset
 from tfprep.errors import LoaderError
 from tfprep.fields import FieldSpec
+from tfprep.load.at_load.ops import Buckets
 from tfprep.load.options import LoaderOptions
+from tfprep.load.order.buckets import BucketOrder
 from tfprep.load.order.samplers import Sampler, StratifiedSampler, UniformSampler, WeightedSampler
 from tfprep.load.order.schedule import Numbers
 from tfprep.load.order.where import NO_CLASS_NAMES, column_names, rows_where
@@ -181,6 +183,30 @@ def select(
     if shares is not None:
         return _mixed(table, rows, shares, options.seed)
     return Selection(UniformSampler(table.samples if rows is None else len(rows)), rows)
+
+
+def in_buckets(table: RecordTable, selection: Selection, buckets: Buckets) -> tuple[Selection, list[int]]:
+    """The selection bucket by bucket, and the number of samples of each: by the height and width of the first variant read."""
+    if not isinstance(selection.sampler, UniformSampler):
+        raise LoaderError(
+            "bucket takes each sample once an epoch; a mix draws by shares: make a loader of each dataset"
+        )
+    rows = np.arange(table.samples) if selection.rows is None else selection.rows
+    height, width = (_values(table, rows, name).astype(np.float64) for name in ("height", "width"))
+    ratios = np.log([tall / wide for tall, wide in buckets.sizes])
+    nearest = np.abs(np.log(height / width)[:, None] - ratios).argmin(1)
+    sizes = np.bincount(nearest, minlength=len(ratios)).tolist()
+    return Selection(selection.sampler, rows[np.argsort(nearest, kind="stable")].astype(np.int64)), sizes
+
+
+def check_buckets(buckets: Buckets, order: BucketOrder) -> None:
+    """LoaderError where the samples of a bucket are so few that none of them would ever be seen."""
+    for size, samples, batches in zip(buckets.sizes, order.sizes, order.batches, strict=True):
+        if samples and not batches:
+            raise LoaderError(
+                f"bucket {size[0]} x {size[1]} has {samples} samples, fewer than batch_size={order.batch_size}: none of them "
+                "would ever be seen. Leave this size out, so that the next one takes them, or use remainder='keep'"
+            )
 
 
 def _rows(

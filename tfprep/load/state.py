@@ -44,15 +44,17 @@ def identity(run: Pipeline | LoaderPlan) -> dict[str, Any]:
         "fingerprint": fingerprint(run.sources),
         "seed": options.seed,
         "batch_size": options.batch_size,
-        "order": [schedule.order.name, schedule.order.block, schedule.order.window]
-        if schedule.order.name == "block"
-        else [schedule.order.name],
+        "order": [
+            schedule.order.name,
+            *([schedule.order.block, schedule.order.window] if schedule.order.name == "block" else []),
+            *([[list(size) for size in options.bucket.sizes]] if options.bucket else []),
+        ],
         "variants": run.variants.choice,
         "remainder": schedule.remainder,
         "training": options.training,
         "selection": _selection(run),
         "geometry": [_op_text(op) for op in options.geometry],
-        "at_load": [_op_text(op) for op in options.at_load],
+        "at_load": _ops_text(options.at_load, options.views),
         "values": [options.dtype, "normalized" if options.normalize else "as stored"],
         "inputs": _plain(options.inputs),
         "targets": _plain(options.targets),
@@ -92,6 +94,12 @@ def _why(name: str) -> str:
     if name == "selection":
         return "; where, balance, weights, the fold or the mix differ"
     return ""
+
+
+def _ops_text(ops: Any, views: Mapping[str, int] | None) -> list[Any]:
+    if views is not None:
+        return [[name, count, _ops_text(ops[name], None)] for name, count in views.items()]
+    return [_op_text(op) for op in ops]
 
 
 def _op_text(op: Any) -> str:

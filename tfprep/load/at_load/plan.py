@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import prod
 from typing import Any, NamedTuple, get_args
 
 from tfprep.errors import LoaderError
 from tfprep.fields import RASTER_KINDS, FieldSpec, Kind
 from tfprep.load.at_load.ops import (
     AtLoadOp,
+    Buckets,
     CenterCrop,
     Colour,
     Cut,
@@ -20,6 +22,7 @@ from tfprep.load.at_load.ops import (
     Mixing,
     MixUp,
     OneHotLabels,
+    Placed,
     RandomCrop,
     RandomErasing,
     RandomFlip,
@@ -27,7 +30,7 @@ from tfprep.load.at_load.ops import (
     Resize,
 )
 from tfprep.load.order.permutation import seed_key
-from tfprep.load.outputs import Output, Outputs, known_size
+from tfprep.load.outputs import Output, Outputs, known_size, renamed
 from tfprep.optional import require_package
 
 PLACES: frozenset[Kind] = frozenset({"boxes", "points"})
@@ -42,20 +45,26 @@ class Keys:
     mixes: tuple[int, ...]
     choice: int
 
+    @property
+    def ops(self) -> tuple[int, ...]:
+        """Those of the ops of one sample."""
+        return *self.geometry, *self.colour
+
 
 @dataclass(frozen=True)
 class AtLoad:
     """The ops of a loader, checked against its outputs.
 
-    `geometry` and `colour` are the ops of each sample, in order; `mixes` the one or two ops that mix: a sample takes one of them,
-    at equal odds. `rasters` and `labels` are the outputs that geometry changes, and those that become one-hot, by name. `images`
-    are the fields that colour changes.
+    `forms` are the geometry of each sample, in order: one form for each size of a batch, which the schedule numbers
+    (`BatchSchedule.forms_at`), and as a rule one. `colour` follows; `mixes` the one or two ops that mix: a sample takes one of
+    them, at equal odds. `rasters` and `labels` are the outputs that geometry changes, and those that become one-hot, by name.
+    `images` are the fields that colour changes.
 
     Rasters that are only flipped and cut are copied (`tfprep.load.reader.stages`). With `rules` samples are warped instead, as in
     a build (`tfprep.load.reader.warping`): these are options of `tfprep.augment.warp.warp_sample`, by the recipe.
     """
 
-    geometry: tuple[Geometry, ...]
+    forms: tuple[tuple[Placed, ...], ...]
     colour: tuple[Colour, ...]
     mixes: tuple[Mixing, ...]
     seed: int
@@ -64,6 +73,26 @@ class AtLoad:
     labels: Mapping[str, int]
     images: tuple[str, ...] = ()
     rules: Mapping[str, Any] | None = None
+    since: tuple[int, ...] = ()
+    """The epoch from which each form holds, where that decides."""
+    dropping: frozenset[str] = frozenset()
+    """The fields that lose the rows of boxes that are not visible any more."""
+    views: tuple[AtLoad, ...] = ()
+    """What makes each of several views of a sample; this plan itself then encodes labels alone."""
+    moved: tuple[str, ...] = ()
+    """The outputs of which each view has one."""
+    prefix: str = ""
+    """Before the names of a view's ops, in their keys: "global/0/"."""
+
+    @property
+    def geometry(self) -> tuple[Placed, ...]:
+        """The geometry in one of its forms."""
+        return self.forms[-1]
+
+    @property
+    def ops(self) -> tuple[Placed | Colour, ...]:
+        """The ops of one sample."""
+        return *self.geometry, *self.colour
 
     @property
     def crop(self) -> RandomCrop | None:
@@ -79,21 +108,44 @@ class AtLoad:
     def keys(self) -> Keys:
         """The keys of the ops. Each depends on the seed, the op's class and its number among the ops of that class, so that
         adding an op does not change what the others draw."""
-        kinds = (_keys(ops, self.seed) for ops in (self.geometry, self.colour, self.mixes))
-        return Keys(*kinds, seed_key(self.seed, "at_load/mixing"))
+        geometry, colour, mixes = (
+            _keys(ops, self.seed, self.prefix) for ops in (self.geometry, self.colour, self.mixes)
+        )
+        return Keys(geometry, colour, mixes, seed_key(self.seed, "at_load/mixing"))
 
     def filled(self, outputs: Outputs) -> Outputs:
-        """The outputs after flips and crops, before samples are mixed: labels are still numbers."""
+        """The outputs after geometry and colour, before samples are mixed: labels are still numbers."""
+        if self.views:
+            return self._viewed(outputs)
         return Outputs(tuple(self._cut(output) for output in outputs.outputs), outputs.structure)
 
     def delivered(self, outputs: Outputs) -> Outputs:
         """The outputs after all ops."""
-        return Outputs(tuple(self._one_hot(self._cut(output)) for output in outputs.outputs), outputs.structure)
+        filled = self.filled(outputs)
+        return Outputs(tuple(self._one_hot(output) for output in filled.outputs), filled.structure)
+
+    def _viewed(self, outputs: Outputs) -> Outputs:
+        """The outputs with one for each view in place of those that geometry changes: {"global": (first, second), ...}."""
+        made: list[Output] = []
+        names: dict[str, dict[str, tuple[str, ...]]] = {}
+        for output in outputs.outputs:
+            if output.name not in self.moved:
+                made.append(output)
+                continue
+            of_kind = names[output.name] = {}
+            for number, view in enumerate(self.views):
+                kind, name = view.prefix.partition("/")[0], f"{output.name}/{view.prefix.rstrip('/')}"
+                made.append(replace(view._cut(output), name=name, view=number))
+                of_kind[kind] = (*of_kind.get(kind, ()), name)
+        return Outputs(tuple(made), renamed(outputs.structure, names))
 
     def _cut(self, output: Output) -> Output:
         if output.name not in self.rasters:
-            return output
-        return replace(output, shape=(*_size_after(self.geometry, output.shape[:2]), *output.shape[2:]))
+            drops = output.fields[0] in self.dropping and not output.padded
+            return replace(output, shape=(None, *output.shape[1:])) if drops else output
+        shapes = [(*_size_after(form, output.shape[:2]), *output.shape[2:]) for form in self.forms]
+        largest = max(shapes, key=lambda shape: prod(side or 0 for side in shape))
+        return replace(output, shape=largest, shapes=tuple(shapes) if len(shapes) > 1 else ())
 
     def _one_hot(self, output: Output) -> Output:
         if output.name not in self.labels:
@@ -101,12 +153,12 @@ class AtLoad:
         return replace(output, shape=(self.labels[output.name],), dtype="float32")
 
 
-def _keys(ops: Sequence[Any], seed: int) -> tuple[int, ...]:
+def _keys(ops: Sequence[Any], seed: int, prefix: str) -> tuple[int, ...]:
     names = [type(op).__name__ for op in ops]
-    return tuple(seed_key(seed, f"at_load/{name}/{names[:at].count(name)}") for at, name in enumerate(names))
+    return tuple(seed_key(seed, f"at_load/{prefix}{name}/{names[:at].count(name)}") for at, name in enumerate(names))
 
 
-def _size_after(ops: Sequence[Geometry], size: Sequence[int | None]) -> tuple[int | None, ...]:
+def _size_after(ops: Sequence[Placed], size: Sequence[int | None]) -> tuple[int | None, ...]:
     """The (height, width) that the ops leave; None for a side that differs between samples."""
     for op in ops:
         if isinstance(op, RandomCrop):
@@ -116,8 +168,14 @@ def _size_after(ops: Sequence[Geometry], size: Sequence[int | None]) -> tuple[in
     return tuple(size)
 
 
-def check_ops(ops: Any) -> None:
-    """LoaderError unless it is a list of geometry, then colour, then at most one MixUp and one CutMix; OneHotLabels anywhere."""
+def check_ops(ops: Any, views: Any = None) -> None:
+    """LoaderError unless it is a list of geometry, then colour, then at most one MixUp and one CutMix; OneHotLabels anywhere.
+
+    With `views` it is such a list, without mixing, for each of their names.
+    """
+    if views is not None or isinstance(ops, Mapping):
+        _check_views(ops, views)
+        return
     if not isinstance(ops, Sequence) or not all(isinstance(op, AtLoadOp) for op in ops):
         known = ", ".join(op.__name__ for op in get_args(AtLoadOp))
         raise LoaderError(f"at_load is a list of ops at load ({known}), not {ops!r}")
@@ -135,13 +193,32 @@ def check_ops(ops: Any) -> None:
         raise LoaderError("at_load: one MixUp and one CutMix at most; a sample takes one of the two")
 
 
+def _check_views(ops: Any, views: Any) -> None:
+    counts = isinstance(views, Mapping) and all(
+        isinstance(name, str) and name and "/" not in name and type(count) is int and count > 0
+        for name, count in views.items()
+    )
+    if not counts or not isinstance(ops, Mapping) or ops.keys() != views.keys():
+        raise LoaderError(
+            "views gives the number of views by name, and at_load a list of ops for each of these names, such as "
+            f"views={{'global': 2}}, at_load={{'global': [RandomFlip()]}}; not views={views!r}, at_load={ops!r}"
+        )
+    for one in ops.values():
+        check_ops(one)
+        for op in one:
+            if isinstance(op, Mixing) or (isinstance(op, RandomResizedCrop) and op.sizes):
+                raise LoaderError(f"at_load: {op} is not for views: neither mixing nor sizes by epoch are")
+
+
 def plan_at_load(
-    ops: Sequence[AtLoadOp],
+    ops: Sequence[AtLoadOp] | Mapping[str, Sequence[AtLoadOp]],
     outputs: Outputs,
     specs: Mapping[str, FieldSpec],
     classes: Mapping[str, Sequence[str]],
     recipes: Sequence[Mapping[str, Any]],
     *,
+    views: Mapping[str, int] | None,
+    bucket: Buckets | None,
     seed: int,
     training: bool,
 ) -> AtLoad | None:
@@ -149,9 +226,34 @@ def plan_at_load(
 
     `recipes` are those of the datasets, as `tfprep.json` holds them.
     """
-    check_ops(ops)
-    if not ops:
-        return None
+    check_ops(ops, views)
+    about = outputs, specs, classes, recipes
+    if not isinstance(ops, Mapping):
+        return _planned(ops, *about, bucket, seed, training) if ops or bucket else None
+    if bucket is not None:
+        raise LoaderError("views and bucket: one of them at a time")
+    plans = {name: _planned(one, *about, None, seed, training, warps=True) for name, one in ops.items()}
+    labels = {name: count for plan in plans.values() for name, count in plan.labels.items()}
+    made = [
+        replace(plans[name], labels={}, prefix=f"{name}/{number}/")
+        for name, count in (views or {}).items()
+        for number in range(count)
+    ]
+    moved = tuple(output.name for output in outputs.outputs if _kinds(output, specs) & (RASTER_KINDS | PLACES))
+    return replace(made[0], forms=((),), colour=(), labels=labels, views=tuple(made), moved=moved)
+
+
+def _planned(
+    ops: Sequence[AtLoadOp],
+    outputs: Outputs,
+    specs: Mapping[str, FieldSpec],
+    classes: Mapping[str, Sequence[str]],
+    recipes: Sequence[Mapping[str, Any]],
+    bucket: Buckets | None,
+    seed: int,
+    training: bool,
+    warps: bool = False,
+) -> AtLoad:
     unfit = {name: why for recipe in recipes for name, why in unfit_fields(recipe).items()}
     geometry = tuple(op for op in ops if isinstance(op, Geometry))
     colour = tuple(op for op in ops if isinstance(op, Colour))
@@ -166,20 +268,44 @@ def plan_at_load(
     }
     images = tuple(name for name in outputs.fields if name in specs and specs[name].kind == "image")
     moved = {kind for of_output in kinds.values() for kind in of_output}
-    warps = not all(isinstance(op, Cut) for op in geometry) or colour or (geometry and moved & PLACES)
+    moved_alone = all(isinstance(op, Cut) for op in geometry) and not (geometry and moved & PLACES)
+    warps = warps or bucket is not None or bool(colour) or not moved_alone
     rules, *others = [_rules(recipe, outputs, specs, geometry) if warps else None for recipe in recipes]
     if any(other != rules for other in others):
         raise LoaderError(
             "at_load: the datasets of a mix were built with different border, fill, min_visible, row_fields or flip_indices, by "
             "which boxes and points follow; leave these out of `fields`, or build both alike"
         )
-    plan = AtLoad(geometry, colour, mixes, seed, training, rasters, labels, images, rules)
+    forms, since = _forms(geometry, bucket, training)
+    plan = AtLoad(forms, colour, mixes, seed, training, rasters, labels, images, rules, since, _dropping(rules, specs))
     _check_fields(ops, outputs, kinds, unfit)
     _check_colour(plan, specs)
     _check_sizes(plan, outputs)
     if warps:
-        require_package("cv2", type(next(op for op in ops if not isinstance(op, Encoding))).__name__)
+        require_package("cv2", "at_load with ops that resize, colour, or move boxes and points")
     return plan
+
+
+def _forms(
+    geometry: tuple[Geometry, ...], bucket: Buckets | None, training: bool
+) -> tuple[tuple[tuple[Placed, ...], ...], tuple[int, ...]]:
+    """The forms of the geometry, and the epochs from which they hold."""
+    growing = [at for at, op in enumerate(geometry) if isinstance(op, RandomResizedCrop) and op.sizes]
+    if bucket is not None:
+        if sized := [op for op in geometry if not isinstance(op, RandomFlip)]:
+            raise LoaderError(
+                f"bucket makes batches of its sizes, and {type(sized[0]).__name__} others; leave one of them out"
+            )
+        return tuple((form, *geometry) for form in bucket.forms), ()
+    if not growing:
+        return (geometry,), ()
+    if len(growing) > 1:
+        raise LoaderError("at_load: one RandomResizedCrop with sizes at most")
+    op = geometry[growing[0]]
+    forms = op.forms if isinstance(op, RandomResizedCrop) else {}
+    since = tuple(forms) if training else tuple(forms)[-1:]  # in evaluation the last one
+    made = tuple((*geometry[: growing[0]], forms[epoch], *geometry[growing[0] + 1 :]) for epoch in since)
+    return made, since if training else ()
 
 
 def _rules(
@@ -205,6 +331,13 @@ def _rules(
         "border": recipe.get("border", "constant"), "fill": recipe.get("fill", {}), "min_visible": least,
         "row_fields": {name: others for name, others in rows.items() if name in loaded}, "flip_indices": flips,
     }  # fmt: skip
+
+
+def _dropping(rules: Mapping[str, Any] | None, specs: Mapping[str, FieldSpec]) -> frozenset[str]:
+    if rules is None or not rules["min_visible"]:
+        return frozenset()
+    boxes = [name for name, spec in specs.items() if spec.kind == "boxes"]
+    return frozenset(boxes).union(*rules["row_fields"].values())
 
 
 def _check_colour(plan: AtLoad, specs: Mapping[str, FieldSpec]) -> None:
@@ -333,15 +466,16 @@ def _check_sizes(plan: AtLoad, outputs: Outputs) -> None:
         raise LoaderError(
             f"at_load: all rasters of a sample have one height and width, these have {sorted(map(str, sizes))}"
         )
-    known: Sequence[int | None] = next(iter(sizes), (None, None))
-    for op in plan.geometry:
-        if isinstance(op, RandomCrop) and any(
-            side is not None and side < least for side, least in zip(known, (op.height, op.width), strict=True)
-        ):
-            raise LoaderError(
-                f"RandomCrop({op.height}, {op.width}) of images of {known[0]} x {known[1]} pixels: crop less, or store "
-                "larger images"
-            )
-        known = _size_after([op], known)
+    for form in plan.forms:
+        known: Sequence[int | None] = next(iter(sizes), (None, None))
+        for op in form:
+            if isinstance(op, RandomCrop) and any(
+                side is not None and side < least for side, least in zip(known, (op.height, op.width), strict=True)
+            ):
+                raise LoaderError(
+                    f"RandomCrop({op.height}, {op.width}) of images of {known[0]} x {known[1]} pixels: crop less, or store "
+                    "larger images"
+                )
+            known = _size_after([op], known)
     if plan.mixes and None in known:
         raise LoaderError("MixUp and CutMix mix images of one size; put RandomCrop before them, or use `geometry`")

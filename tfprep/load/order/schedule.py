@@ -14,13 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, TypeAlias, get_args
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from tfprep.errors import LoaderError
-from tfprep.load.order.permutation import EpochOrder, mix, seed_key, subkey, words
+from tfprep.load.order.buckets import BucketOrder
+from tfprep.load.order.permutation import EpochOrder, Words, mix, seed_key, subkey, words
 from tfprep.load.order.samplers import Sampler, Variants
 
 Remainder: TypeAlias = Literal["wrap", "keep", "drop"]
@@ -62,6 +63,9 @@ class BatchSchedule:
     stands for the number itself. `counts` is the number of variants, of all rows or of each. `epochs` is None for a run
     without an end. With `partners`, a batch ends with the sample that follows this host's part in the global batch, round about,
     unless the part is the whole batch.
+
+    Batches have forms, which are numbered (see `AtLoad.forms`): that of an epoch, which holds from one of the epochs `since` on,
+    or with `buckets` that of the bucket from which all samples of a batch are.
     """
 
     sampler: Sampler
@@ -75,6 +79,8 @@ class BatchSchedule:
     groups: Numbers | None = None
     counts: int | Numbers = 1
     partners: bool = False
+    since: tuple[int, ...] = ()
+    buckets: BucketOrder | None = None
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:
@@ -83,6 +89,8 @@ class BatchSchedule:
             raise LoaderError(f"remainder is 'wrap', 'keep' or 'drop', not {self.remainder!r}")
         if self.variants.choice == "all" and not isinstance(self.counts, int):
             raise LoaderError("variants='all' with datasets of different numbers of variants; use 'rotate'")
+        if self.since and self.remainder == "wrap":
+            raise LoaderError("sizes by epoch need remainder='drop' or 'keep': with 'wrap' a batch lies in two epochs")
         if self.size == 0:
             raise LoaderError("no sample is left to load; widen `where`, or choose another split")
         if self.steps_per_epoch == 0:
@@ -101,10 +109,25 @@ class BatchSchedule:
         return self.counts if self.variants.choice == "all" and isinstance(self.counts, int) else 1
 
     @property
+    def cycle(self) -> int:
+        """Positions from the beginning of an epoch to that of the next."""
+        return self.size if self.buckets is None else self.buckets.steps * self.batch_size
+
+    @property
     def steps_per_epoch(self) -> int:
         """Batches that hold one epoch, rounded up; with "drop" rounded down."""
+        if self.buckets is not None:
+            return self.buckets.steps
         whole = self.size // self.batch_size
         return whole if self.remainder == "drop" else -(-self.size // self.batch_size)
+
+    @property
+    def smaller(self) -> list[int]:
+        """The sizes of batches that are smaller than the others, of all hosts together."""
+        if self.remainder == "drop" or (self.remainder == "wrap" and self.epochs is None):
+            return []
+        items = (self.size,) if self.buckets is None else self.buckets.sizes
+        return sorted({number % self.batch_size for number in items} - {0})
 
     @property
     def steps(self) -> int | None:
@@ -130,7 +153,9 @@ class BatchSchedule:
             end = start + self.batch_size if self.epochs is None else self.size * self.epochs
             return start, min(start + self.batch_size, end)
         epoch, inside = divmod(step, self.steps_per_epoch)
-        start = epoch * self.size + inside * self.batch_size
+        start = epoch * self.cycle + inside * self.batch_size
+        if self.buckets is not None:
+            return start, start + self.buckets.count(inside, epoch)
         return start, min(start + self.batch_size, (epoch + 1) * self.size)
 
     def span(self, step: int) -> tuple[int, int]:
@@ -158,8 +183,8 @@ class BatchSchedule:
 
     def at(self, position: Numbers) -> BatchIndices:
         """The batch indices at these positions of the run."""
-        epoch, inside = np.divmod(position, self.size)
-        item = self.order.items(inside, epoch, self.size)
+        epoch, inside = np.divmod(position, self.cycle)
+        item = self._items(inside, epoch)
         if self.times > 1:
             samples = words(self.sampler.size)
             sample, _ = self.sampler.samples(item % samples, words(epoch))
@@ -173,11 +198,37 @@ class BatchSchedule:
 
     def substitute(self, position: int, attempt: int) -> int:
         """Another row for this position, drawn as the sampler draws: of the same class, dataset or weight."""
-        epoch, inside = divmod(position, self.size)
+        epoch, inside = divmod(position, self.cycle)
+        key = subkey(subkey(seed_key(self.order.seed, "substitute"), position), attempt)
+        if self.buckets is not None:
+            return int(self._row(self._in_bucket(*self.buckets.substitute(inside, epoch, key)))[0])
         item = self.order.items(inside, epoch, self.size)
         sample, _ = self.sampler.samples(item % words(self.sampler.size), words(epoch))
-        key = subkey(subkey(seed_key(self.order.seed, "substitute"), position), attempt)
         return int(self._row(self.sampler.substitute(sample, mix(key)))[0])
+
+    def forms_at(self, position: Numbers) -> Numbers:
+        """The form of the batch that each of these positions of the run lies in."""
+        epoch, inside = np.divmod(position, self.cycle)
+        if self.buckets is not None:
+            return self.buckets.bucket(inside // self.batch_size, epoch)
+        return np.maximum(np.searchsorted(self.since, epoch, "right") - 1, 0)
+
+    def form(self, step: int) -> int:
+        """The form of a step's batch."""
+        return int(self.forms_at(np.array([self.global_span(step)[0]]))[0])
+
+    def _items(self, inside: Numbers, epoch: Numbers) -> Words:
+        if self.buckets is None:
+            return self.order.items(inside, epoch, self.size)
+        bucket, item = self.buckets.items(inside, epoch)
+        return self._in_bucket(bucket, item)
+
+    def _in_bucket(self, bucket: Any, item: Any) -> Words:
+        """The number of an item: all items are samples of variant 0, bucket by bucket, then those of variant 1, and so on."""
+        assert self.buckets is not None
+        samples = np.array(self.buckets.sizes, np.int64) // self.times
+        variant, sample = np.divmod(item, samples[bucket])
+        return words((np.cumsum(samples) - samples)[bucket] + sample + variant * self.sampler.size)
 
     def _row(self, sample: np.ndarray[tuple[int], np.dtype[np.uint64]]) -> Numbers:
         number = sample.astype(np.int64)

@@ -177,8 +177,9 @@ class BatchAssembler:
         records = self._table.record(indices.row, indices.variant)
         verify = 1 if self._plan.options.verify == "always" else 1 - self._verified[records]
         columns = {
-            "row": numbers, "position": indices.position, "record": records, "file": self._table.file_of(records),
-            "verify": verify, "slot": -1, **self._table.locate(records, self._places), **self._located_added(records),
+            "row": numbers, "position": indices.position, "form": self._plan.schedule.forms_at(indices.position),
+            "record": records, "file": self._table.file_of(records), "verify": verify, "slot": -1,
+            **self._table.locate(records, self._places), **self._located_added(records),
         }  # fmt: skip
         table = np.zeros((len(self._columns), len(records)), np.int64)
         for number, name in enumerate(self._columns):

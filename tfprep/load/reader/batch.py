@@ -80,9 +80,9 @@ class BatchMemory:
         self._pools = {name: Buffers(size, keep, shared) for name, size in sizes.items() if size >= least}
         self._small = [name for name in self._pools if sizes[name] < LEASED_BYTES]
 
-    def arrays(self, rows: int) -> dict[str, Any]:
-        """Arrays of arbitrary content for a batch of `rows` rows."""
-        return {output.name: self._array(output, rows) for output in self._outputs}
+    def arrays(self, rows: int, form: int = 0) -> dict[str, Any]:
+        """Arrays of arbitrary content for a batch of `rows` rows, of this form."""
+        return {output.name: self._array(output.of_form(form), rows) for output in self._outputs}
 
     def finish(self, batch: Batch) -> None:
         """Move the small arrays of a full batch into memory of their own, which may be kept for long."""

@@ -125,7 +125,7 @@ class FieldPart:
         return holds and self.spec.dtype == "uint8" and images.is_jpeg(content[:3].tobytes())
 
     def decode_jpeg(self, content: Array, size: Size, reduced: int, state: ThreadState) -> Array:
-        """A JPEG of this size decoded at 1 / `reduced`, in an array of the thread's own, valid until its next call for the field."""
+        """A JPEG of this size decoded at 1 / `reduced`, in memory of the thread, valid until its next call for the field."""
         channels = self.spec.shape[2] or 0
         pixels = state.room((-(-size[0] // reduced), -(-size[1] // reduced), channels), self.field)
         return images.decode_stored_jpeg(content, channels=channels, out=pixels, reduced=reduced)

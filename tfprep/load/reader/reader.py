@@ -409,7 +409,8 @@ class Reader:
             self._plan(step)
         indices, located = self._plans.pop(step)
         rows = len(indices.row)
-        batch = Batch(step, indices, located, self._memory.arrays(rows), pending=rows, done=not rows)
+        values = self._memory.arrays(rows, self._schedule.form(step))
+        batch = Batch(step, indices, located, values, pending=rows, done=not rows)
         self._batches[step] = batch
         self._opened += 1
         if batch.done:  # an empty one: this host has no part in the last batch

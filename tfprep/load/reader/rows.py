@@ -26,7 +26,20 @@ from tfprep.load.reader.thread_state import ThreadState
 from tfprep.load.reader.warping import Warping
 from tfprep.storage.local import FileIdentity
 
-COLUMNS = ("row", "position", "record", "label", "file", "offset", "size", "payload_crc", "verify", "slot", "cached")
+COLUMNS = (
+    "row",
+    "position",
+    "form",
+    "record",
+    "label",
+    "file",
+    "offset",
+    "size",
+    "payload_crc",
+    "verify",
+    "slot",
+    "cached",
+)
 """The columns of `Rows` before those of the fields."""
 
 GROUP_BYTES = 256 << 10
@@ -40,9 +53,10 @@ Piece = tuple[Any, int, int]
 class Rows:
     """Some rows of a batch and where their records lie: int64 [columns, rows].
 
-    The columns are those of `COLUMNS`, then the offset and the size of each field. `position` is that of the sample in the run;
-    `label` is the one that the index holds, 0 if it is not wanted; `verify` is 1 where checksums are to be compared; `slot` is
-    the row of the decoded cache or -1; `cached` is 1 where that row is to be copied, 0 where it is to be written.
+    The columns are those of `COLUMNS`, then the offset and the size of each field. `position` is that of the sample in the run,
+    `form` the number of the batch's size; `label` is the one that the index holds, 0 if it is not wanted; `verify` is 1 where
+    checksums are to be compared; `slot` is the row of the decoded cache or -1; `cached` is 1 where that row is to be copied, 0
+    where it is to be written.
     """
 
     table: Numbers
@@ -294,6 +308,7 @@ class RecordReader:
         """Read, decode and warp rows; the numbers of those that failed."""
         spans = [rows.field(number) for number in range(len(self.fields))]
         draws, places, failed = warping.draws(rows["position"]), rows["row"].tolist(), []
+        form = int(rows["form"][0])
         totals = np.sum([sizes for _, sizes in spans], axis=0).tolist()
         state.bytes += sum(totals)
         columns = [list(zip(opened, *(column.tolist() for column in span), strict=True)) for span in spans]
@@ -309,7 +324,7 @@ class RecordReader:
                         failed.append(number)
                     else:
                         of_fields = dict(zip(self.fields, contents, strict=True))
-                        warping.store(of_fields, values, places[number], draws[number], state)
+                        warping.store(of_fields, values, places[number], form, draws[number], state)
                 except SampleError:
                     failed.append(number)
         return failed
@@ -326,7 +341,7 @@ class RecordReader:
             state.enter("decode")
             if self._warping:
                 (draws,) = self._warping.draws(rows["position"][number : number + 1])
-                self._warping.store(contents, values, row, draws, state)
+                self._warping.store(contents, values, row, int(rows["form"][number]), draws, state)
             else:
                 for part in self.parts:
                     part.store(contents["" if part.whole_example else part.field], values, row, state)

@@ -8,7 +8,7 @@ geometry: `warp_sample` counts in pixels of the whole image.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -25,43 +25,64 @@ from tfprep.load.outputs import transform_of
 from tfprep.load.reader.parts import FieldPart
 from tfprep.load.reader.thread_state import ThreadState
 
+Draws: TypeAlias = Sequence[Sequence[Drawn] | None]
+"""The draws of a sample: for each of its views those of all ops, None in evaluation."""
+
 
 class Warping:
     """Fills rows from the bytes of their fields. Called by many threads at once, each with a state of its own."""
 
     def __init__(self, parts: Sequence[FieldPart], geometry: Sequence[GeometryOp], plan: AtLoad | None) -> None:
-        """`geometry` comes first, in its unaugmented form, then the ops of `plan`."""
+        """`geometry` comes first, in its unaugmented form, then the ops of `plan`, in each of its views."""
         self._parts, self._geometry, self._plan = parts, geometry, plan
+        self._views: Sequence[AtLoad | None] = (None,) if plan is None else plan.views or (plan,)
         self._fields = {part.field: part for part in parts}
         kinds: dict[str, Kind] = {name: part.spec.kind for name, part in self._fields.items()}
         self._kinds = {name: kind for name, kind in kinds.items() if kind in RASTER_KINDS | PLACES}
         self._rasters = [name for name, kind in kinds.items() if kind in RASTER_KINDS]
 
-    def draws(self, position: Numbers) -> list[list[Drawn]] | list[None]:
-        """The draws of all ops for the samples at these positions; None for each in evaluation."""
+    def draws(self, position: Numbers) -> Sequence[Draws]:
+        """The draws for the samples at these positions: for each of the views those of all its ops, None in evaluation."""
         if self._plan is None or not self._plan.training:
-            return [None] * len(position)
-        ops, keys = (*self._plan.geometry, *self._plan.colour), (*self._plan.keys.geometry, *self._plan.keys.colour)
-        return list(drawn(ops, keys, position))
+            return [[None] * len(self._views)] * len(position)
+        views = [drawn(view.ops, view.keys.ops, position) for view in self._views if view]
+        return list(zip(*views, strict=True))
 
     def store(
         self,
         contents: Mapping[str, Any],
         values: Mapping[str, Any],
         row: int,
-        draws: Sequence[Drawn] | None,
+        form: int,
+        draws: Draws,
         state: ThreadState,
     ) -> None:
-        """Fill a row from the bytes of its fields, or of the whole Example as ""; SampleError where they cannot be decoded."""
+        """Fill a row by this form of the geometry, from the bytes of its fields, or of the whole Example as "".
+
+        Raises SampleError where they cannot be decoded.
+        """
         bytes_of = {name: contents["" if part.whole_example else name] for name, part in self._fields.items()}
         sample: dict[str, Any] = {}
         size = self._size(bytes_of, sample, state)
         if size is None:
-            sample = {name: part.decode(bytes_of[name], state) for name, part in self._fields.items()}
-        else:
-            sample = self._warped(bytes_of, sample, size, draws, state)
-        for part in self._parts:
-            part.place(sample[part.field], values, row)
+            for part in self._parts:
+                part.place(part.decode(bytes_of[part.field], state), values, row)
+            return
+        transforms = [self._transform(size, view, form, each) for view, each in zip(self._views, draws, strict=True)]
+        reduced = min(map(reduction_for, transforms)) if self._plan else 1
+        for name, part in self._fields.items():
+            if name not in sample:
+                jpeg = self._plan is not None and part.is_jpeg(bytes_of[name])
+                sample[name] = (
+                    part.decode_jpeg(bytes_of[name], size, reduced, state)
+                    if jpeg
+                    else part.decode(bytes_of[name], state)
+                )
+        for number, (view, transform, each) in enumerate(zip(self._views, transforms, draws, strict=True)):
+            warped = self._warped(sample, view, transform, size, reduced, each)
+            for part in self._parts:
+                if part.output.view == number:
+                    part.place(warped[part.field], values, row)
 
     def _size(self, bytes_of: Mapping[str, Any], sample: dict[str, Any], state: ThreadState) -> Size | None:
         """The size of the sample's rasters: by the spec, by a JPEG's header, or of the first one, decoded into `sample`."""
@@ -77,39 +98,31 @@ class Warping:
         height, width = sample[name].shape[:2]
         return int(height), int(width)
 
-    def _warped(
-        self,
-        bytes_of: Mapping[str, Any],
-        sample: dict[str, Any],
-        size: Size,
-        draws: Sequence[Drawn] | None,
-        state: ThreadState,
-    ) -> dict[str, Any]:
-        """All fields of the sample, those in `sample` decoded already."""
-        plan, transform = self._plan, self._transform(size, draws)
-        reduced = reduction_for(transform) if plan else 1
-        for name, part in self._fields.items():
-            if name in sample:
-                continue
-            jpeg = plan is not None and part.is_jpeg(bytes_of[name])
-            sample[name] = (
-                part.decode_jpeg(bytes_of[name], size, reduced, state) if jpeg else part.decode(bytes_of[name], state)
-            )
-        if plan is None:
-            return warp_sample(sample, self._kinds, transform, size=size)
-        self._check_sizes(sample, size, reduced)
-        warped = warp_sample(sample, self._kinds, transform, size=size, reduced=reduced, **(plan.rules or {}))
-        for name in plan.images if draws is not None else ():
-            for op, numbers in zip(plan.colour, (draws or ())[len(plan.geometry) :], strict=True):
-                warped[name] = op(warped[name], numbers)
-        return warped
-
-    def _transform(self, size: Size, draws: Sequence[Drawn] | None) -> Transform:
+    def _transform(self, size: Size, view: AtLoad | None, form: int, draws: Sequence[Drawn] | None) -> Transform:
         transform = transform_of(self._geometry, size)
-        for number, op in enumerate(self._plan.geometry if self._plan else ()):
+        for number, op in enumerate(view.forms[form] if view else ()):
             act: Any = op.warp if isinstance(op, Cut) else op
             transform = transform.then(act(transform.size, None if draws is None else draws[number]))
         return transform
+
+    def _warped(
+        self,
+        sample: Mapping[str, Any],
+        view: AtLoad | None,
+        transform: Transform,
+        size: Size,
+        reduced: int,
+        draws: Sequence[Drawn] | None,
+    ) -> dict[str, Any]:
+        if view is None:
+            return warp_sample(sample, self._kinds, transform, size=size)
+        self._check_sizes(sample, size, reduced)
+        warped = warp_sample(sample, self._kinds, transform, size=size, reduced=reduced, **(view.rules or {}))
+        for name in view.images if draws is not None else ():
+            for op, numbers in zip(view.colour, (draws or ())[len(view.geometry) :], strict=True):
+                act: Any = op
+                warped[name] = act(warped[name], numbers)
+        return warped
 
     def _check_sizes(self, sample: Mapping[str, Any], size: Size, reduced: int) -> None:
         allowed = {size, (-(-size[0] // reduced), -(-size[1] // reduced))}

@@ -88,11 +88,13 @@ def open_worker(setup: Setup) -> Work:
         numbers = np.frombuffer(job, np.int64)
         batch_rows, *offsets = numbers[:first].tolist()
         values: dict[str, Any] = {}
+        rows = Rows(numbers[first:].reshape(columns, -1))
         for output, offset in zip(setup.outputs, offsets, strict=True):
-            values[output.name] = memory.array(offset, (batch_rows, *fixed_shape(output)), output.dtype)
+            shape = fixed_shape(output.of_form(int(rows["form"][0])))
+            values[output.name] = memory.array(offset, (batch_rows, *shape), output.dtype)
         sent: dict[str, dict[int, Any]] = {name: {} for name in setup.sent}
         try:
-            return Outcome(stages.fill(values | sent, Rows(numbers[first:].reshape(columns, -1)), state), sent)
+            return Outcome(stages.fill(values | sent, rows, state), sent)
         except BaseException as error:
             return Outcome(error=sendable_error(error, RuntimeError))
 

@@ -194,9 +194,7 @@ def _ragged_elements(pipeline: Pipeline, batches: Begin, rows: int | None) -> tf
 def _static_rows(pipeline: Pipeline) -> int | None:
     """The number of samples in every batch on this host; None if it differs between batches."""
     schedule = pipeline.schedule
-    if schedule.remainder == "keep" and schedule.size % schedule.batch_size:
-        return None
-    if schedule.remainder == "wrap" and schedule.epochs is not None:
+    if schedule.smaller:
         return None
     if not pipeline.options.training and pipeline.options.on_bad == "skip":
         return None
@@ -309,7 +307,7 @@ def is_possible(pipeline: Pipeline) -> bool:
 def _signature(output: Output, rows: int | None) -> list[tf.TensorSpec]:
     dtype = tf.dtypes.as_dtype(output.dtype)
     if None not in output.shape:
-        return [tf.TensorSpec((rows, *output.shape), dtype)]
+        return [tf.TensorSpec((rows, *output.batch_shape), dtype)]
     depth = _ragged_rank(output)
     return [tf.TensorSpec((None, *output.shape[depth:]), dtype), *[tf.TensorSpec((None,), tf.int64)] * depth]
 

@@ -1,0 +1,317 @@
+"""Augmentation at load compared with FFCV, DALI and torchvision on the same photos: decode, RandomResizedCrop(224), flip.
+
+    python benchmarks/at_load.py --photos data/photos [--peers peers/bin/python] [--ffcv PYTHON] [--rounds 12] [--json FILE]
+
+The photos are stored as JPEG of quality 95, their short side 256 pixels, or as `--side` says. FFCV writes its own file of the
+same pixels. Every candidate has a process of its own. In each round all of them deliver some seconds of images in turn, in
+another order, uint8 in batches of 64, on all cores. Figures are medians over the rounds, ratios medians of the ratios within a
+round.
+
+- tfprep: `numpy_loader` with threads and with worker processes, at 224 and at 128 pixels; 8 views of 224 pixels from one decode,
+  to be compared with 8 loads, that is with an eighth of the samples/s of one view.
+- FFCV: `RandomResizedCropRGBImageDecoder` and `RandomHorizontalFlip`, which decode with libjpeg-turbo's fast DCT.
+- DALI on the CPU: `decoders.image_random_crop`, `resize` and `flip`.
+- torchvision: `RandomResizedCrop` (antialiased), `RandomHorizontalFlip` and `PILToTensor` in a `DataLoader` with a worker a core.
+
+A peer whose interpreter is not named, or lacks it, is said to be missing. benchmarks/peers/requirements.txt says how to install
+them (torchvision in addition to PyTorch).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+BATCH, SIZE, SMALL, VIEWS = 64, 224, 128, 8
+DRAIN = 12
+"""Batches consumed before the clock starts."""
+TARGETS = {
+    "threads or processes / ffcv": 1.0,
+    "threads or processes / dali": 1.3,
+    "threads or processes / torchvision": 3.0,
+    "128 pixels / 224 pixels": 1.8,
+    "8 loads / 8 views, in time": 2.0,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--photos", type=Path, help="Folder of class folders; without, noise that looks like photos")
+    parser.add_argument("--side", type=int, default=256, help="Short side of the stored photos")
+    parser.add_argument("--images", type=int, default=4000, help="Images, repeated where there are fewer photos")
+    parser.add_argument("--peers", type=Path, help="Interpreter with DALI, PyTorch and torchvision")
+    parser.add_argument("--ffcv", type=Path, help="Interpreter with FFCV")
+    parser.add_argument("--rounds", type=int, default=12, help="Rounds")
+    parser.add_argument("--turn", type=int, default=1280, help="Images that a candidate delivers in its turn")
+    parser.add_argument("--data", type=Path, help="Folder for the datasets, which are kept there")
+    parser.add_argument("--json", type=Path, help="File for the results")
+    parser.add_argument("--serve", nargs=2, metavar=("CANDIDATE", "DATASET"), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.serve:
+        serve(SERVED[options.serve[0]](Path(options.serve[1])))
+        return
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = (options.data or Path(temporary)) / f"photos-{options.side}-{options.images}"
+        write(folder, options.photos, options.side, options.images)
+        result = measured(options, folder)
+    print(json.dumps(result, indent=1))
+    if options.json:
+        options.json.write_text(json.dumps(result, indent=1))
+
+
+def write(folder: Path, photos: Path | None, side: int, count: int) -> None:
+    """Build the photos, linked as often as it takes, unless the folder is there already."""
+    if (folder / "tfprep.json").exists():
+        return
+    import tfprep
+    from tfprep import Recipe, augment, codecs, sources
+
+    with tempfile.TemporaryDirectory() as raw:
+        files = sorted(path for path in photos.rglob("*") if path.is_file()) if photos else _noise(Path(raw) / "noise")
+        for number in range(count):
+            file = files[number % len(files)]
+            below = Path(raw) / "photos" / file.parent.name
+            below.mkdir(parents=True, exist_ok=True)
+            (below / f"{number:06d}{file.suffix}").symlink_to(file.resolve())
+        store = {"image": codecs.Jpeg(95), "label": codecs.Scalar()}
+        source = sources.Folder()
+        recipe = Recipe("photos", source, store, geometry=[augment.Resize(shorter=side)], shards={"train": 4})
+        tfprep.build(recipe, folder, Path(raw) / "photos")
+
+
+def _noise(folder: Path) -> list[Path]:
+    import cv2
+    import loader_data
+
+    (folder / "noise").mkdir(parents=True)
+    for number, image in enumerate(loader_data.images(64)):
+        cv2.imwrite(str(folder / f"noise/{number}.png"), cv2.resize(image, (683, 512), interpolation=cv2.INTER_CUBIC))
+    return sorted((folder / "noise").iterdir())
+
+
+# --- the rounds -------------------------------------------------------------------------------------------------------------
+
+
+class Process:
+    """A candidate in a process of its own."""
+
+    def __init__(self, name: str, python: str, folder: Path) -> None:
+        self.name = name
+        command = [python, str(Path(__file__).resolve()), "--serve", name, str(folder)]
+        environment = {**os.environ, "PYTHONPATH": f"{HERE}:{HERE.parent}"}
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+        )
+        assert self._process.stdout is not None
+        if self._process.stdout.readline().strip() != "ready":
+            assert self._process.stderr is not None
+            raise RuntimeError((self._process.stderr.read().strip().splitlines() or ["no output"])[-1])
+
+    def rate(self, images: int) -> float:
+        """Images/s of a turn."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(f"{images}\n")
+        self._process.stdin.flush()
+        return float(self._process.stdout.readline())
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+def measured(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    pythons = dict.fromkeys(("threads", "processes", "threads 128", "views"), sys.executable)
+    pythons |= {"ffcv": options.ffcv} | dict.fromkeys(("dali", "torchvision"), options.peers)
+    missing, running, rates = {}, [], {}
+    for name, python in pythons.items():
+        try:
+            if python is None:
+                raise RuntimeError("no interpreter is named")
+            running.append(Process(name, str(python), folder))
+        except (RuntimeError, OSError) as error:
+            missing[name] = str(error)
+            print(f"{name} is missing: {error}", file=sys.stderr)
+    rates = {process.name: [] for process in running}
+    for number in range(options.rounds):
+        turn = number % len(running)
+        for process in running[turn:] + running[:turn]:
+            rates[process.name].append(process.rate(options.turn // (VIEWS if process.name == "views" else 1)))
+    for process in running:
+        process.close()
+    best = [max(pair) for pair in zip(rates["threads"], rates["processes"], strict=True)]
+    pairs = {
+        **{f"threads or processes / {peer}": (best, rates.get(peer)) for peer in ("ffcv", "dali", "torchvision")},
+        "128 pixels / 224 pixels": (rates["threads 128"], rates["threads"]),
+        "8 loads / 8 views, in time": ([VIEWS * rate for rate in rates["views"]], rates["threads"]),
+    }
+    ratios = {
+        name: {**spread([a / b for a, b in zip(ours, theirs, strict=True)]), "target": TARGETS[name]}
+        for name, (ours, theirs) in pairs.items()
+        if theirs
+    }
+    samples = {name: spread(values) for name, values in rates.items()}
+    return {
+        "command": " ".join(sys.argv),
+        "cores": os.cpu_count(),
+        "samples_per_s": samples,
+        "ratios": ratios,
+        "missing": missing,
+    }
+
+
+def spread(values: list[float]) -> dict[str, float]:
+    return {"median": statistics.median(values), "least": min(values), "most": max(values)}
+
+
+def serve(batches: Iterator[int]) -> None:
+    """Deliver as many samples as are asked for, and say how many there were a second."""
+    next(batches)
+    print("ready", flush=True)
+    for line in sys.stdin:
+        for _ in range(DRAIN):
+            next(batches)
+        done, start = 0, time.perf_counter()
+        while done < int(line):
+            done += next(batches)
+        print(done / (time.perf_counter() - start), flush=True)
+        time.sleep(0.3)  # until what goes on filling its buffers is done
+
+
+# --- the candidates: endless iterators of the sizes of batches ------------------------------------------------------------
+
+
+def _tfprep(folder: Path, size: int = SIZE, workers: str = "threads", **options: Any) -> Iterator[int]:
+    import tfprep
+    from tfprep.load import RandomFlip, RandomResizedCrop
+
+    ops: Any = [RandomResizedCrop(size, size), RandomFlip()]
+    ops = dict.fromkeys(options["views"], ops) if options else ops
+    loader = tfprep.open(folder).numpy_loader(
+        "train", BATCH // (VIEWS if options else 1), fields=["image", "label"], at_load=ops, workers=workers, **options
+    )
+    return (len(batch["label"]) for batch in loader.repeat())
+
+
+def _ffcv(folder: Path) -> Iterator[int]:
+    import numpy as np
+    from ffcv.fields import IntField, RGBImageField
+    from ffcv.fields.basics import IntDecoder
+    from ffcv.fields.decoders import RandomResizedCropRGBImageDecoder
+    from ffcv.loader import Loader, OrderOption
+    from ffcv.transforms import RandomHorizontalFlip
+    from ffcv.writer import DatasetWriter
+
+    file = folder.parent / f"{folder.name}.beton"
+    if not file.exists():
+        import tfprep
+
+        class Photos:
+            samples = tfprep.open(folder).random_access("train", fields=["image", "label"])
+
+            def __len__(self) -> int:
+                return len(self.samples)
+
+            def __getitem__(self, number: int) -> tuple[Any, int]:
+                sample = self.samples[number]
+                return np.asarray(sample["image"]), int(sample["label"])
+
+        fields = {"image": RGBImageField(write_mode="jpg", jpeg_quality=95), "label": IntField()}
+        DatasetWriter(str(file), fields, num_workers=1).from_indexed_dataset(Photos())
+    image = [RandomResizedCropRGBImageDecoder((SIZE, SIZE)), RandomHorizontalFlip()]
+    loader = Loader(
+        str(file), batch_size=BATCH, num_workers=os.cpu_count(), order=OrderOption.RANDOM, drop_last=True, os_cache=True,
+        pipelines={"image": image, "label": [IntDecoder()]},
+    )  # fmt: skip
+    while True:
+        for images, _ in loader:
+            yield len(images)
+
+
+def _dali(folder: Path) -> Iterator[int]:
+    from nvidia.dali import fn, pipeline_def, tfrecord, types
+
+    files = sorted(str(path) for path in folder.glob("*.tfrecord-*-of-*") if path.suffix != ".idx")
+    features = {
+        "image": tfrecord.FixedLenFeature((), tfrecord.string, ""),
+        "label": tfrecord.FixedLenFeature([1], tfrecord.int64, -1),
+    }
+
+    @pipeline_def(batch_size=BATCH, num_threads=os.cpu_count(), device_id=None, seed=0, exec_dynamic=True)  # type: ignore[misc]
+    def photos() -> Any:
+        indexes = [f"{path}.idx" for path in files]
+        record = fn.readers.tfrecord(
+            path=files, index_path=indexes, features=features, random_shuffle=True, initial_fill=1000
+        )
+        pixels = fn.decoders.image_random_crop(
+            record["image"],
+            device="cpu",
+            random_area=(0.08, 1.0),
+            random_aspect_ratio=(3 / 4, 4 / 3),
+            adjust_orientation=False,
+        )
+        pixels = fn.resize(pixels, resize_x=SIZE, resize_y=SIZE, interp_type=types.INTERP_LINEAR, antialias=True)
+        return fn.flip(pixels, horizontal=fn.random.coin_flip()), record["label"]
+
+    pipeline = photos()
+    pipeline.build()
+    while True:
+        pixels, _ = pipeline.run()
+        yield len(pixels)
+
+
+def _torchvision(folder: Path) -> Iterator[int]:
+    import io
+
+    import torch
+    from PIL import Image
+    from torch.utils.data import DataLoader, Dataset
+    from torchvision.transforms import v2
+
+    import tfprep
+
+    dataset = tfprep.open(folder)
+    index = dataset.index("train", 0, ["shard", "image_offset", "image_size", "label"]).to_pydict()
+    shards = [(folder / file.name).read_bytes() for file in dataset.split("train").files[0]]
+    change = v2.Compose([v2.RandomResizedCrop(SIZE, antialias=True), v2.RandomHorizontalFlip(), v2.PILToTensor()])
+
+    class Photos(Dataset):  # type: ignore[type-arg, misc]
+        def __len__(self) -> int:
+            return len(index["label"])
+
+        def __getitem__(self, number: int) -> tuple[Any, int]:
+            start = index["image_offset"][number]
+            content = shards[index["shard"][number]][start : start + index["image_size"][number]]
+            return change(Image.open(io.BytesIO(content)).convert("RGB")), index["label"][number]
+
+    torch.set_num_threads(1)
+    loader = DataLoader(
+        Photos(), BATCH, shuffle=True, num_workers=os.cpu_count() or 1, drop_last=True, persistent_workers=True
+    )
+    while True:
+        for images, _ in loader:
+            yield len(images)
+
+
+SERVED: dict[str, Any] = {
+    "threads": _tfprep,
+    "processes": lambda folder: _tfprep(folder, workers="processes"),
+    "threads 128": lambda folder: _tfprep(folder, SMALL),
+    "views": lambda folder: _tfprep(folder, views={"all": VIEWS}),
+    "ffcv": _ffcv,
+    "dali": _dali,
+    "torchvision": _torchvision,
+}
+
+if __name__ == "__main__":
+    main()

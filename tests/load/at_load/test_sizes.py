@@ -1,0 +1,411 @@
+"""Batches of several sizes: sizes that grow by epoch, buckets of aspect ratios, and several views of a sample."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+import tfprep.load
+from tests.conftest import write_dataset
+from tfprep import codecs
+from tfprep.errors import LoaderError
+from tfprep.load import (
+    Buckets,
+    ColourJitter,
+    MixUp,
+    OneHotLabels,
+    RandomCrop,
+    RandomErasing,
+    RandomFlip,
+    RandomResizedCrop,
+    Resize,
+)
+
+KINDS = {"image": "image", "where": "map", "label": "label", "number": "scalar"}
+CODEC = {"image": codecs.Jpeg(95), "where": codecs.Raw(), "label": codecs.Scalar(), "number": codecs.Scalar()}
+SHAPES = [(30, 60), (40, 40), (62, 30), (41, 39), (33, 58)]
+COUNT = 43
+
+
+def scene(rng, number):
+    height, width = SHAPES[number % 1000 % 5]
+    y, x = np.mgrid[:height, :width] + 0.5
+    image = rng.integers(0, 256, (height, width, 3)).astype(np.uint8)
+    return {
+        "image": image,
+        "where": np.stack([x, y], -1).astype(np.float32),
+        "label": number % 3,
+        "number": np.array(number),
+    }
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    options = {"fields": tuple(KINDS), "make": scene, "kinds": KINDS, "codec": CODEC, "variants": 2}
+    made = write_dataset(tmp_path_factory.mktemp("sizes") / "made", samples={"train": COUNT, "val": 11}, **options)
+    return tfprep.load.open(made.path)
+
+
+def batches(data, count, split="train", **options):
+    loader = data.numpy_loader(split, **{"batch_size": 4, "seed": 3, **options})
+    try:
+        return list(itertools.islice(loader.repeat() if split == "train" else loader, count))
+    finally:
+        loader.close()
+
+
+def same(expected, given):
+    assert len(expected) == len(given)
+    for one, other in zip(expected, given, strict=True):
+        assert one.keys() == other.keys()
+        for name, value in one.items():
+            assert value.dtype == other[name].dtype
+            np.testing.assert_array_equal(value, other[name], err_msg=name)
+
+
+READERS = [{"threads": 3}, {"workers": "processes", "threads": 2}]
+BUCKETS = Buckets([(16, 32), (24, 24), (32, 16)])
+GROWING = [RandomResizedCrop(sizes={0: 8, 2: (12, 16), 3: 24}), RandomFlip(), ColourJitter(), MixUp()]
+CASES = {
+    "growing": {"at_load": GROWING, "fields": ["image", "label", "number"]},
+    "buckets": {
+        "bucket": BUCKETS,
+        "at_load": [RandomFlip(), RandomErasing(), MixUp()],
+        "fields": ["image", "label", "number"],
+    },
+    "all variants": {"bucket": BUCKETS, "variants": "all", "remainder": "keep", "fields": ["image", "number"]},
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("reader", READERS)
+def test_threads_processes_resumes_and_hosts_deliver_the_same(data, case, reader):
+    """Four epochs, so over every size."""
+    options = CASES[case]
+    whole = batches(data, 44, **options, threads=1)
+    assert len({batch["image"].shape[1:3] for batch in whole}) == 3
+    same(whole, batches(data, 44, **options, **reader))
+    for start in (1, 19, 31, 43):
+        same(whole[start:], batches(data, 44 - start, **options, **reader, start_step=start))
+    parts = [batches(data, 44, **options, hosts=(index, 3)) for index in range(3)]
+    joined = [
+        {name: np.concatenate([part[step][name] for part in parts]) for name in one} for step, one in enumerate(whole)
+    ]
+    same(whole, joined)
+
+
+# --- sizes by epoch -----------------------------------------------------------------------------------------------------
+
+
+def test_sizes_hold_from_their_epoch_on(data):
+    loader = data.numpy_loader("train", 4, at_load=GROWING, fields=["image", "label"])
+    shapes = [{batch["image"].shape[1:3] for batch in loader} for _ in range(5)]
+    assert shapes == [{(8, 8)}, {(8, 8)}, {(12, 16)}, {(24, 24)}, {(24, 24)}]
+    assert {batch["image"].shape[1:3] for batch in loader.at_epoch(2)} == {(12, 16)}
+    (validation,) = batches(data, 1, "val", batch_size=11, at_load=GROWING[:1], fields=["where"])
+    assert validation["where"].shape == (11, 24, 24, 2)  # the last size
+    for remainder, sizes in (("keep", {3, 4}), ("drop", {4})):
+        assert {
+            len(b["image"]) for b in batches(data, 22, remainder=remainder, at_load=GROWING[:1], fields=["image"])
+        } == sizes
+
+
+def test_a_size_changes_no_window(data):
+    """A window is drawn without the size to which it is resized."""
+    options = {"fields": ["where"], "order": "sequential", "variants": 0}
+    growing = batches(data, 40, at_load=[RandomResizedCrop(sizes={0: 24, 1: 20})], **options)
+    fixed = batches(data, 40, at_load=[RandomResizedCrop(24, 24)], **options)
+    for step, (one, other) in enumerate(zip(growing, fixed, strict=True)):
+        size = 24 if step < 10 else 20
+        assert one["where"].shape[1] == size
+        ends = [
+            (each["where"][:, 1:-1, 1:-1].min((1, 2)), each["where"][:, 1:-1, 1:-1].max((1, 2)))
+            for each in (one, other)
+        ]
+        np.testing.assert_allclose(ends[0], ends[1], atol=4 if size == 20 else 0)
+
+
+def test_tensorflow_says_that_the_sizes_differ_and_traces_once_a_size(data):
+    tf = pytest.importorskip("tensorflow")
+    train = data.loader("train", 4, inputs="image", targets="label", at_load=[*GROWING[:2], OneHotLabels()])
+    assert train.element_spec[0].shape.as_list() == [4, None, None, 3]
+    assert train.element_spec[1].shape.as_list() == [4, 3]
+    traces = []
+
+    class Model(tf.keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.dense = tf.keras.layers.Dense(3, activation="softmax")
+
+        def call(self, image):
+            traces.append(image.shape)
+            return self.dense(tf.reduce_mean(tf.cast(image, tf.float32), (1, 2)))
+
+    model = Model()
+    model.compile("sgd", "categorical_crossentropy")
+    model.fit(train, epochs=4, shuffle=False, verbose=0)
+    assert len(traces) <= 2 + 3  # built, and a trace for each size at most
+    seen = [images.shape.as_list() for images, _ in train.at_epoch(2)]
+    assert seen == [[4, 12, 16, 3]] * 10
+
+
+@pytest.mark.parametrize(
+    ("sizes", "rule"),
+    [
+        ({1: 8}, "the first one 0"),
+        ({0: 8, -1: 9}, "no other height and width"),
+        ({0: (8, 9, 3)}, "pixels by the epoch"),
+        ({0: 8.5}, "a whole number of pixels"),
+        ([8], "pixels by the epoch"),
+        ({}, "the first one 0"),
+        (7, "the first one 0"),
+    ],
+)
+def test_wrong_sizes_raise(sizes, rule):
+    with pytest.raises(LoaderError, match=rule):
+        RandomResizedCrop(sizes=sizes)
+
+
+def test_wrong_uses_of_sizes_raise(data):
+    with pytest.raises(LoaderError, match="no other height and width"):
+        RandomResizedCrop(8, 8, sizes={0: 8})
+    with pytest.raises(LoaderError, match="one RandomResizedCrop with sizes at most"):
+        data.numpy_loader("train", at_load=[GROWING[0], GROWING[0]])
+    with pytest.raises(LoaderError, match="with 'wrap' a batch lies in two epochs"):
+        data.numpy_loader("train", at_load=GROWING[:1], remainder="wrap")
+    with pytest.raises(LoaderError, match=r"RandomCrop\(10, 10\) of images of 8 x 8"):
+        data.numpy_loader("train", at_load=[GROWING[0], RandomCrop(10, 10)])
+
+
+# --- buckets ------------------------------------------------------------------------------------------------------------
+
+
+def nearest(number):
+    height, width = SHAPES[number % 1000 % 5]
+    return min(range(3), key=lambda at: abs(np.log(height / width) - np.log(np.divide(*BUCKETS.sizes[at]))))
+
+
+@pytest.mark.parametrize("remainder", ["drop", "keep"])
+def test_each_batch_is_of_the_bucket_of_its_samples(data, remainder):
+    loader = data.numpy_loader("train", 4, bucket=BUCKETS, remainder=remainder, fields=["where", "number"], variants=0)
+    counts = np.bincount([nearest(number) for number in range(COUNT)])
+    left_out, orders = [], []
+    for _ in range(6):
+        epoch = list(loader)
+        assert len(epoch) == len(loader) == (counts // 4 if remainder == "drop" else -(-counts // 4)).sum()
+        seen = np.concatenate([batch["number"] for batch in epoch])
+        assert len(set(seen.tolist())) == len(seen)  # each sample once at most
+        for batch in epoch:
+            (bucket,) = {nearest(number) for number in batch["number"].tolist()}
+            assert batch["where"].shape[1:3] == BUCKETS.sizes[bucket]
+            steps = [np.diff(batch["where"][..., axis], axis=2 - axis)[:, 2:-2, 2:-2] for axis in (0, 1)]
+            np.testing.assert_allclose(steps[0].mean((1, 2)), steps[1].mean((1, 2)), rtol=0.08)  # its aspect is kept
+        left_out.append(frozenset(range(COUNT)) - set(seen.tolist()))
+        orders.append([batch["where"].shape for batch in epoch])
+    lost = (counts % 4).sum() if remainder == "drop" else 0
+    assert {len(each) for each in left_out} == {lost}
+    assert len({str(order) for order in orders}) > 1  # shuffled among buckets
+    if lost:
+        assert len(set(left_out)) > 1
+        for (height, width), count in zip(BUCKETS.sizes, counts, strict=True):
+            assert f"{height} x {width} of {count}, {count % 4} left out" in repr(loader) or count % 4 == 0
+
+
+def test_the_picture_covers_its_bucket(data):
+    """Along one side all of the picture is seen, along the other a window: random in training, the centre in evaluation."""
+    starts = set()
+    for split, count in (("train", 40), ("val", 3)):
+        for batch in batches(data, count, split, bucket=BUCKETS, fields=["where", "number"], variants=0):
+            for where, number in zip(batch["where"], batch["number"].tolist(), strict=True):
+                height, width = SHAPES[number % 5]
+                scale = max(where.shape[0] / height, where.shape[1] / width)
+                seen = [np.ptp(where[..., 0]) + 1 / scale, np.ptp(where[..., 1]) + 1 / scale]
+                expected = [where.shape[1] / scale, where.shape[0] / scale]
+                np.testing.assert_allclose(seen, expected, atol=1.6)
+                middle = where[..., 0].mean() - width / 2, where[..., 1].mean() - height / 2
+                if split == "val":
+                    np.testing.assert_allclose(middle, 0, atol=1.1)
+                starts.add(tuple(np.round(middle).astype(int)))
+    assert len(starts) > 3
+
+
+def test_evaluation_reads_every_sample_once(data):
+    loader = data.numpy_loader("val", 4, bucket=BUCKETS, fields=["where", "number"])
+    assert sorted(np.concatenate([batch["number"] for batch in loader]).tolist()) == list(range(11))
+    assert "buckets" not in repr(loader)
+
+
+def test_buckets_in_other_loaders(data):
+    expected = batches(data, 20, bucket=BUCKETS, fields=["image", "number"])
+    tf = pytest.importorskip("tensorflow")
+    train = data.loader("train", 4, seed=3, bucket=BUCKETS, fields=["image", "number"])
+    assert train.element_spec["image"].shape.as_list() == [4, None, None, 3]
+    for wanted, given in zip(expected, train.repeat(), strict=False):
+        np.testing.assert_array_equal(given["image"], wanted["image"])
+    mapped = itertools.islice(train.at_epoch(0).map(lambda element: tf.shape(element["image"])), 3)
+    assert [shape.numpy().tolist() for shape in mapped] == [list(batch["image"].shape) for batch in expected[:3]]
+    keep = data.loader("val", 4, bucket=BUCKETS, fields=["image"])
+    assert keep.element_spec["image"].shape.as_list() == [None, None, None, 3]
+
+
+def test_bad_records_are_replaced_from_the_same_bucket(data, make_dataset):
+    made = make_dataset(
+        samples={"train": 40}, fields=("image", "number"), make=scene, kinds=KINDS, codec=CODEC, shards=1
+    )
+    path = next(made.path.glob("*.tfrecord-*"))
+    content = bytearray(path.read_bytes())
+    at = content.index(b"\xff\xd8\xff")
+    content[at : at + 300] = bytes(300)
+    path.write_bytes(content)
+    broken = tfprep.load.open(made.path)
+    whole = batches(broken, 20, bucket=BUCKETS, fields=["image", "number"], on_bad="skip")
+    for batch in whole:
+        assert {BUCKETS.sizes[nearest(number)] for number in batch["number"].tolist()} == {batch["image"].shape[1:3]}
+
+
+def test_a_state_knows_the_buckets(data):
+    state = data.numpy_loader("train", 4, bucket=BUCKETS).state_at(7)
+    assert data.numpy_loader("train", 4, bucket=BUCKETS).step_of(state) == 7
+    for other in ({}, {"bucket": Buckets([(16, 32), (24, 24)])}):
+        with pytest.raises(LoaderError, match="its order is"):
+            data.numpy_loader("train", 4, **other).step_of(state)
+    plain = data.numpy_loader("train", 4).state_at(7)
+    with pytest.raises(LoaderError, match="its order is"):
+        data.numpy_loader("train", 4, bucket=BUCKETS).step_of(plain)
+
+
+@pytest.mark.parametrize(
+    ("options", "rule"),
+    [
+        ({"bucket": [(8, 8)]}, r"bucket is Buckets\("),
+        ({"bucket": BUCKETS, "order": "block"}, "order='block' fills batches with what comes next"),
+        ({"bucket": BUCKETS, "remainder": "wrap"}, "remainder='wrap' fills batches"),
+        ({"bucket": BUCKETS, "balance": "label"}, "leave balance out"),
+        ({"bucket": BUCKETS, "weights": {0: 1, 1: 2, 2: 1}}, "leave weights out"),
+        ({"bucket": BUCKETS, "at_load": [Resize(9, 9)]}, "and Resize others"),
+        ({"bucket": BUCKETS, "fields": ["number"]}, "no image, mask or map is loaded"),
+        ({"bucket": BUCKETS, "batch_size": 25}, "fewer than batch_size=25: none of them would ever be seen"),
+    ],
+)
+def test_wrong_uses_of_buckets_raise(data, options, rule):
+    with pytest.raises(LoaderError, match=rule):
+        data.numpy_loader("train", **{"batch_size": 4, **options})
+
+
+@pytest.mark.parametrize(
+    ("sizes", "rule"),
+    [
+        ([], "one size at least"),
+        ([(5, 0)], "pixels"),
+        ([5], "sizes"),
+        ([(8, 8), (16, 16)], "differ in their aspect ratios"),
+    ],
+)
+def test_wrong_buckets_raise(sizes, rule):
+    with pytest.raises(LoaderError, match=rule):
+        Buckets(sizes)
+
+
+def test_the_largest_part_of_a_host_may_be_that_of_a_smaller_batch(data):
+    """Of five hosts the third takes one sample of a batch of 8, and two of the last one of 7."""
+    options = {
+        "batch_size": 8,
+        "fields": ["where", "number"],
+        "where": "height < 41",
+        "geometry": [],
+        "at_load": [Resize(90, 90)],
+    }
+    for count in (2, 5, 7):
+        parts = [batches(data, 99, "val", **options, hosts=(index, count)) for index in range(count)]
+        whole = batches(data, 99, "val", **options)
+        for step, expected in enumerate(whole):
+            np.testing.assert_array_equal(np.concatenate([part[step]["where"] for part in parts]), expected["where"])
+
+
+# --- views --------------------------------------------------------------------------------------------------------------
+
+
+VIEWS = {"views": {"global": 2, "local": 3}}
+OF_VIEWS = {
+    "global": [RandomResizedCrop(24, 24, (0.4, 1)), RandomFlip(), ColourJitter()],
+    "local": [RandomResizedCrop(12, 12, (0.05, 0.4))],
+}
+
+
+def test_each_view_has_draws_of_its_own_from_one_decode(data):
+    options = {"fields": ["image", "where", "label"], "variants": 0}
+    for batch in batches(data, 3, **VIEWS, at_load=OF_VIEWS, **options):
+        assert batch["image"].keys() == batch["where"].keys() == {"global", "local"}
+        assert [each.shape for each in batch["image"]["global"]] == [(4, 24, 24, 3)] * 2
+        assert [each.shape for each in batch["where"]["local"]] == [(4, 12, 12, 2)] * 3
+        assert batch["label"].shape == (4,)
+        for kind in ("global", "local"):
+            for one, other in itertools.combinations(batch["where"][kind], 2):
+                assert (np.abs(one - other).max((1, 2, 3)) > 0.5).all()
+
+
+def test_views_are_the_same_in_all_readers(data):
+    options = {
+        **VIEWS,
+        "at_load": {**OF_VIEWS, "local": [*OF_VIEWS["local"], OneHotLabels()]},
+        "fields": ["image", "label"],
+    }
+
+    def flat(elements):
+        return [
+            {"label": one["label"]}
+            | {f"{kind}{n}": a for kind, part in one["image"].items() for n, a in enumerate(part)}
+            for one in elements
+        ]
+
+    whole = flat(batches(data, 25, **options))
+    assert whole[0]["label"].shape == (4, 3)
+    for reader in READERS:
+        same(whole, flat(batches(data, 25, **options, **reader)))
+        same(whole[9:], flat(batches(data, 16, **options, **reader, start_step=9)))
+    tf = pytest.importorskip("tensorflow")
+    train = data.loader("train", 4, seed=3, inputs="image", targets="label", **VIEWS, at_load=options["at_load"])
+    assert train.element_spec[0]["local"][2].shape.as_list() == [4, 12, 12, 3]
+    for (views, label), expected in zip(train, whole, strict=False):
+        np.testing.assert_array_equal(label, expected["label"])
+        np.testing.assert_array_equal(views["local"][1], expected["local1"])
+    assert tf.nest.flatten(train.element_spec)[0].shape.as_list() == [4, 24, 24, 3]
+
+
+def test_a_view_more_changes_no_other(data):
+    options = {"fields": ["where"], "variants": 0}
+    two, five = (
+        batches(
+            data, 3, views={"global": count}, at_load={"global": [RandomResizedCrop(16, 16), RandomFlip()]}, **options
+        )
+        for count in (2, 5)
+    )
+    for one, other in zip(two, five, strict=True):
+        for a, b in zip(one["where"]["global"], other["where"]["global"], strict=False):
+            np.testing.assert_array_equal(a, b)
+
+
+def test_a_state_knows_the_views(data):
+    state = data.numpy_loader("train", 4, **VIEWS, at_load=OF_VIEWS).state_at(1)
+    with pytest.raises(LoaderError, match="its at_load is"):
+        data.numpy_loader("train", 4, views={"global": 3, "local": 3}, at_load=OF_VIEWS).step_of(state)
+
+
+@pytest.mark.parametrize(
+    ("options", "rule"),
+    [
+        ({"views": {"a": 2}}, "views gives the number of views by name"),
+        ({"views": {"a": 0}, "at_load": {"a": []}}, "views gives the number of views by name"),
+        ({"views": {"a/b": 1}, "at_load": {"a/b": []}}, "views gives the number of views by name"),
+        ({"views": {"a": 1}, "at_load": {"b": []}}, "views gives the number of views by name"),
+        ({"at_load": {"a": []}}, "views gives the number of views by name"),
+        ({"views": {"a": 1}, "at_load": {"a": [MixUp()]}}, "not for views"),
+        ({"views": {"a": 1}, "at_load": {"a": GROWING[:1]}}, "not for views"),
+        ({"views": {"a": 1}, "at_load": {"a": [RandomFlip()]}, "bucket": BUCKETS}, "one of them at a time"),
+    ],
+)
+def test_wrong_uses_of_views_raise(data, options, rule):
+    with pytest.raises(LoaderError, match=rule):
+        data.numpy_loader("train", 4, **options)
