@@ -1,5 +1,6 @@
 """tfprep's loader with each way to distribute a training: every sample of an epoch comes exactly once."""
 
+import gc
 import json
 import os
 import pickle
@@ -152,6 +153,7 @@ def test_cross_validation_over_the_folds_of_a_dataset(tf: Any, photos: Any) -> N
     import tfprep
     from tfprep.train import cross_validate
 
+    gc.freeze()  # each fold collects garbage: not what other tests have left, which may wait for autotune
     data = tfprep.open(photos.path)
     built = []
 

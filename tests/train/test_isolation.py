@@ -14,7 +14,6 @@ from tfprep.errors import TrainError
 @pytest.fixture(autouse=True)
 def _young_heap(tf: Any) -> Iterator[None]:
     """Excludes TensorFlow's half million objects from the many collections in these tests."""
-    gc.collect()
     gc.freeze()
     yield
     gc.unfreeze()
