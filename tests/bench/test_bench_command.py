@@ -27,12 +27,19 @@ def run(*arguments: str) -> int:
 
 @pytest.mark.parametrize(("step_ms", "status"), [("0.001", 4), ("100", 0)])
 def test_exit_status_if_the_step_waits(
-    raw_data: Data, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, step_ms: str, status: int
+    raw_data: Data,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    step_ms: str,
+    status: int,
 ) -> None:
-    """Batches of 8 records take 8 ms each: a step of 1 µs waits for them, a step of 0.1 s does not."""
+    """Batches of 8 records take 8 ms each: a step of 1 µs waits for them, a step of 0.1 s does not. A report makes its folder."""
     read = os.preadv
     monkeypatch.setattr(os, "preadv", lambda *given: time.sleep(0.001) or read(*given))
-    assert run(str(raw_data.path), *QUICK, "--step-ms", step_ms, "--fail-if-waiting", "30%", "--json") == status
+    given = [*QUICK, "--report", str(tmp_path / "new/report.html"), "--step-ms", step_ms, "--fail-if-waiting", "30%"]
+    assert run(str(raw_data.path), *given, "--json") == status
+    assert {path.suffix for path in (tmp_path / "new").iterdir()} == {".html", ".json"}
     document = json.loads(capfd.readouterr().out)
     assert (document["step"]["share"] > 0.3) == (status == 4)
     assert document["settings"]["cache"] == {"kind": "none"}
@@ -127,11 +134,6 @@ def test_a_map_that_fails(
 def test_a_map_that_is_not_a_function(raw_data: Data, capfd: pytest.CaptureFixture[str]) -> None:
     assert run(str(raw_data.path), *QUICK, "--map", "os:sep") == 1
     assert "os:sep is of type str, not a function" in capfd.readouterr().err
-
-
-def test_a_report_makes_its_folder(raw_data: Data, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    assert run(str(raw_data.path), *QUICK, "--report", str(tmp_path / "new" / "report.html")) == 0
-    assert {path.suffix for path in (tmp_path / "new").iterdir()} == {".html", ".json"}
 
 
 @pytest.mark.parametrize(

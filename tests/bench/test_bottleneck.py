@@ -21,9 +21,8 @@ from tfprep.bench.bottleneck import (
     cost,
     explain,
 )
-from tfprep.bench.page import lines
 from tfprep.bench.rounds import Budget, Measurement, Rounds, Spread, Used, compare
-from tfprep.bench.run import Bench, BenchOptions, bench
+from tfprep.bench.run import BenchOptions, bench
 from tfprep.bench.stages import StageCost, StageCosts, stage_candidates, stage_costs
 from tfprep.codecs import Png
 from tfprep.load import Data
@@ -219,29 +218,6 @@ def test_each_cause_is_named_with_advice_of_its_own(case: Any) -> None:
     assert followed not in limit.words
     decodes = facts.get("cache") != "full" and name != "memory"
     assert bool(limit.changes) == decodes
-
-
-def test_the_result_as_text_and_as_json(jpeg_data: Data) -> None:
-    result: Bench = bench(jpeg_data, SHORT, step_s=0.02)
-    text = "\n".join(lines(result))
-    for part in (
-        "images/s",
-        "kB of memory per image",
-        "MB to the memory of the process",
-        "first batch after",
-        "read and decode",
-        "limit: ",
-        "with a step of 20.0 ms: ",
-        "the training waits for input",
-        "page cache",
-    ):
-        assert part in text
-    document = result.as_json()
-    assert document["loader"]["memory_bytes"]["image"] == 48 * 48 * 3 + 8
-    assert [step["name"] for step in document["stages"]] == ["reading", "decoding", "batching", "tensorflow"]
-    assert sum(step["share"] for step in document["stages"]) == pytest.approx(1)
-    assert document["step"]["step_s"] == 0.02
-    assert document["machine"]["cores"] == len(os.sched_getaffinity(0))
 
 
 def test_all_stages_count_the_same_records(raw_data: Data) -> None:

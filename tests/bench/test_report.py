@@ -2,6 +2,7 @@
 
 import html
 import json
+import os
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -11,7 +12,7 @@ import pytest
 
 import tfprep
 from tfprep.bench.link import bench_link
-from tfprep.bench.page import write_report
+from tfprep.bench.page import lines, write_report
 from tfprep.bench.rounds import Candidate
 from tfprep.bench.run import BenchOptions, bench
 from tfprep.cli import main
@@ -37,6 +38,7 @@ class Tags(HTMLParser):
 
 
 def test_the_report_of_a_bench(jpeg_data: Data, tmp_path: Path) -> None:
+    """As a page, as text, and as JSON."""
     options = BenchOptions(batch_size=8, rounds=1, seconds=0.2, changes=False, loader={"threads": 2})
     slower = Candidate("<b>mine</b>", lambda: iter(jpeg_data.numpy_loader("train", 8)))
     result = bench(jpeg_data, options, baselines=[slower], step_s=0.02)
@@ -60,7 +62,25 @@ def test_the_report_of_a_bench(jpeg_data: Data, tmp_path: Path) -> None:
     image_ms = 1000 / result.stages.top.images_per_s.median
     assert f"{limiting.words}: {limiting.share * image_ms:.3g} ms" in text
     assert widths[result.stages.costs.index(limiting)] == 100.0  # what limits is the longest bar
+    printed = "\n".join(lines(result))
+    for part in (
+        "images/s",
+        "kB of memory per image",
+        "MB to the memory of the process",
+        "first batch after",
+        "read and decode",
+        "limit: ",
+        "with a step of 20.0 ms: ",
+        "the training waits for input",
+        "page cache",
+    ):
+        assert part in printed
     document = json.loads(figures.read_text())
+    assert document["loader"]["memory_bytes"]["image"] == 48 * 48 * 3 + 8
+    assert [step["name"] for step in document["stages"]] == ["reading", "decoding", "batching", "tensorflow"]
+    assert sum(step["share"] for step in document["stages"]) == pytest.approx(1)
+    assert document["step"]["step_s"] == 0.02
+    assert document["machine"]["cores"] == len(os.sched_getaffinity(0))
     assert document["loader"]["images_per_s"]["median"] == result.rounds.images_per_s("loader").median
     assert document["step"]["limit"] in html.unescape(text)
 
