@@ -293,6 +293,17 @@ def test_encoded_images_are_what_tensorflow_decodes(channels):
         np.testing.assert_array_equal(out, reference, err_msg=name)
 
 
+@pytest.mark.covers("Raw")
+def test_raw_holds_bfloat16_as_tensorflow_rounds_it():
+    values = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32) * 1000
+    expected = tf.cast(values, tf.bfloat16)
+    for found in decoded(Raw("bfloat16"), "scalar", values):
+        np.testing.assert_array_equal(found.astype(np.float32), tf.cast(expected, tf.float32).numpy())
+        assert found.dtype.name == "bfloat16"
+    with pytest.raises(SampleError, match="do not fit into bfloat16"):
+        Raw("bfloat16").encode(np.array([1e39]))
+
+
 @pytest.mark.covers("TopK")
 @pytest.mark.parametrize(("classes", "k"), [(1000, 10), (5, 5), (3, 10), (1, 1), (70_000, 7)])
 @pytest.mark.parametrize("temperature", [1.0, 2.5, None])

@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 import tfprep
@@ -21,10 +23,13 @@ from tests.conftest import Made
 from tests.model_fields.conftest import Site
 from tests.storage.server import S3
 from tfprep import ModelFields, codecs
-from tfprep.dataset import index_tfrecords
+from tfprep.builder.repair import repair
+from tfprep.dataset import index_tfrecords, open_dataset
 from tfprep.dataset.manifest import seal
 from tfprep.dataset.verify import verify
 from tfprep.errors import BuildError, DatasetError, DatasetReplacedError, LoaderError, RecipeError, RecordError
+from tfprep.export.export import Format, export
+from tfprep.inspect.diff import compare
 from tfprep.model_fields import add_fields, explain_fields, remove_fields
 
 
@@ -111,6 +116,23 @@ def test_the_model_is_called_once_for_each_batch_of_a_shard(site: Site) -> None:
     assert sum(site.calls) == summary.samples == sum(info.samples * info.variants for info in data.splits.values())
     assert add_fields(site.out, site.fields).calls == 0
     assert len(site.calls) == sum(batches)
+
+
+def test_bfloat16_reaches_every_framework(site: Site) -> None:
+    site.fields.write_text(site.fields.read_text().replace('codecs.Raw("float32")', 'codecs.Raw("bfloat16")'))
+    add_fields(site.out, site.fields)
+    data, wanted = tfprep.open(site.out), expected(site, "val", 0)
+    for workers in ("threads", "processes"):
+        loader = data.numpy_loader("val", 8, workers=workers, fields=["score"])
+        found = np.concatenate([batch["score"] for batch in loader])
+        assert found.dtype.name == "bfloat16"
+        np.testing.assert_allclose(found.astype(np.float32), wanted, rtol=2**-8)
+        loader.close()
+    batch = next(iter(data.loader("val", 8, fields=["score"])))
+    assert batch["score"].dtype.name == "bfloat16"
+    widened = next(iter(data.numpy_loader("val", 8, fields=["score"], dtype="float32")))["score"]
+    np.testing.assert_allclose(np.asarray(widened, np.float32), wanted, rtol=2**-8)
+    assert not list(verify(site.out))
 
 
 def test_padded_batches_have_one_size_and_the_same_values(site: Site) -> None:
@@ -276,6 +298,21 @@ def test_damage_of_added_fields_is_found_and_named(site: Site) -> None:
     assert path.name in loader.report()["bad_records"][0]["reason"]
 
 
+@pytest.mark.parametrize(
+    "name", ["tiny-train_v1.tfrecord-00001-of-00003", "index.parquet", "tiny-val.tfrecord-00000-of-00001.idx"]
+)
+def test_repair_lets_add_fields_compute_what_is_damaged(site: Site, name: str) -> None:
+    add_fields(site.out, site.fields)
+    undisturbed, path = site.added_files(), tfprep.open(site.out).added("score").path / name
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    summary = repair(site.out)
+    assert list(summary.lost.values()) == ["run tfprep add-fields again, which computes it with the model"]
+    shards = add_fields(site.out, site.fields).shards
+    assert shards == (0 if name == "index.parquet" else 1)
+    assert site.added_files() == undisturbed
+    assert not list(verify(site.out))
+
+
 def test_records_of_another_place_are_found_by_verify(site: Site) -> None:
     """The tables are replaced as a whole, with all checksums in order: only the digests of the main records tell."""
     add_fields(site.out, site.fields)
@@ -355,6 +392,25 @@ def test_a_dataset_at_a_store_gets_them_there(site: Site, s3: S3) -> None:
     np.testing.assert_allclose(batch["score"], batch["image"].astype(np.float64).mean((1, 2)) * 3, rtol=1e-5)
     remove_fields(url, "score")
     assert "score" not in tfprep.open(url).fields
+
+
+def test_other_commands_know_them(site: Site) -> None:
+    add_fields(site.out, site.fields)
+    added = compare(open_dataset(site.out), tfprep.open(site.out)).fields
+    assert not added
+    other = site.root / "other"
+    shutil.copytree(site.out, other)
+    site.define(weight="3.0")
+    add_fields(other, site.fields, replace=True)
+    ((old, new),) = compare(open_dataset(site.out), open_dataset(other)).fields.values()
+    assert "computed as" in old
+    assert "computed as" in new
+    assert old != new
+    forms: tuple[Format, ...] = ("webdataset", "folder", "parquet")
+    for form in forms:
+        export(open_dataset(site.out), site.root / form, form)
+    rows = pq.read_table(sorted((site.root / "parquet").glob("*train*"))).column("score").to_pylist()
+    np.testing.assert_allclose(rows, expected(site, "train", 0), rtol=1e-5)
 
 
 def test_the_command_reports_and_explains(site: Site) -> None:

@@ -281,11 +281,11 @@ def _seconds(work: Callable[[], Any]) -> float:
 def changes_of(dataset: Dataset, split: str, stages: StageCosts, cores: float, samples: int = 24) -> list[Change]:
     """The predicted effect of every other storage form of each raster field, from measurements on a few records."""
     positions = range(min(samples, dataset.split(split).samples))
-    some = list(dataset.samples(split, 0, positions))
+    some = list(dataset.samples(split, 0, positions, list(dataset.manifest.fields)))
     values = {
         name: [np.asarray(sample[name]) for sample in some]
-        for name, spec in dataset.fields.items()
-        if spec.kind in RASTER_KINDS and dataset.manifest.fields[name].codec["codec"] != "original"
+        for name, info in dataset.manifest.fields.items()
+        if info.spec.kind in RASTER_KINDS and info.codec["codec"] != "original"
     }
     now = {name: cost(StorageForm(dataset.codecs[name]), dataset.fields[name].kind, of) for name, of in values.items()}
     side = _side_by_side(stages, sum(one.decode_ms for one in now.values()))

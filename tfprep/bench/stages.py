@@ -137,7 +137,7 @@ class RecordSpans:
     @classmethod
     def of(cls, dataset: Dataset, split: str) -> RecordSpans:
         """The spans of all records, those of every variant."""
-        names, variants = list(dataset.fields), range(dataset.split(split).variants)
+        names, variants = list(dataset.manifest.fields), range(dataset.split(split).variants)
         columns = ["shard", "offset", "size", *(f"{name}_{part}" for name in names for part in ("offset", "size"))]
         tables = [dataset.index(split, variant, columns) for variant in variants]
         shards = dataset.split(split).shards
@@ -157,8 +157,8 @@ def reading(dataset: Dataset, split: str, *, threads: int = 0) -> Candidate:
 
 
 def decoding(dataset: Dataset, split: str, *, threads: int = 0) -> Candidate:
-    """Threads that read records and decode every field. Raw fields are read directly into their array."""
-    codecs = {name: (codec, dataset.fields[name]) for name, codec in dataset.codecs.items()}
+    """Threads that read records and decode every field of theirs. Raw fields are read directly into their array."""
+    codecs = {name: (dataset.codecs[name], info.spec) for name, info in dataset.manifest.fields.items()}
     return _threads("decoding", dataset, split, codecs, threads)
 
 

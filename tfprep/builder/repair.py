@@ -7,6 +7,7 @@ own, and take the place of the damaged ones only if their SHA-256 is the one in 
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
@@ -28,7 +29,7 @@ from tfprep.builder.start import build, build_shards
 from tfprep.dataset import Dataset, FileInfo, Manifest, open_dataset, read_manifest
 from tfprep.dataset.locations import write_locations
 from tfprep.dataset.manifest import MANIFEST, digest_of, parse_manifest, sha256_of
-from tfprep.dataset.names import PRIVATE
+from tfprep.dataset.names import PRIVATE, fields_receipt, shard_name
 from tfprep.dataset.verify import Fault, verify
 from tfprep.errors import BuildError, DatasetError, TfprepError
 from tfprep.recipe.changes import what_changed
@@ -36,6 +37,7 @@ from tfprep.recipe.file import data_root
 from tfprep.records import Frame, RecordWriter, format_index
 from tfprep.records.framing import FOOTER_BYTES, HEADER_BYTES, masked_crc
 from tfprep.storage.local import sync_folder, temporary_path, write_whole
+from tfprep.storage.urls import remove_file
 
 _MOST_KEYS = 5
 _INDEX_HINT = (
@@ -124,6 +126,7 @@ class _Repair:
             self._mend_locations(manifest)
         self._mend_shards(manifest, self._not_mended_frames(manifest, damaged))
         self._mend_text_indexes(manifest)
+        self._withdraw_added(manifest, damaged)
         sync_folder(self._out)
         left = list(verify(self._out))
         for fault in left:
@@ -132,6 +135,19 @@ class _Repair:
         lost = {name: reason for name, reason in self._lost.items() if name in still}
         every = damaged | {fault.file for fault in faults} | self._text_indexes
         return RepairSummary(faults, tuple(sorted(every - still)), lost, tuple(self._lost_samples(manifest, left)))
+
+    def _withdraw_added(self, manifest: Manifest, damaged: set[str]) -> None:
+        """Let the next `tfprep add-fields` compute the damaged shards of added fields: only that has the model."""
+        for group, entry in (manifest.added or {}).items():
+            names = {name.partition("/")[2] for name in damaged if name.startswith(f"{entry.folder}/")}
+            for split, variants in entry.variants.items():
+                shards = manifest.splits[split].shards
+                for variant, shard in itertools.product(range(variants), range(shards)):
+                    name = shard_name(manifest.name, split, variant, shard, shards)
+                    if {name, f"{name}.idx"} & names:
+                        remove_file(self._out / fields_receipt(group, split, variant, shard))
+            for name in names:
+                self._lost[f"{entry.folder}/{name}"] = "run tfprep add-fields again, which computes it with the model"
 
     # --- files that follow from others -----------------------------------------------------------------------------
 

@@ -88,7 +88,10 @@ def cast_float(array: Array, dtype: Any) -> Array:
     widened = array.dtype.kind in "fc" and narrow.dtype.itemsize >= array.dtype.itemsize
     if not widened and not np.array_equal(np.isfinite(narrow), np.isfinite(array)):
         finite = array[np.isfinite(array)]
-        low, high, most = abs(finite).min(), abs(finite).max(), np.finfo(narrow.dtype).max
+        low, high = float(abs(finite).min()), float(abs(finite).max())
+        most = (
+            3.38953139e38 if narrow.dtype.name == "bfloat16" else np.finfo(narrow.dtype).max
+        )  # NumPy does not know it
         rule = f"magnitudes from {low:.6g} to {high:.6g} do not fit into {narrow.dtype}, which ends at {most:.6g}"
         raise SampleError(f"{rule}; choose a wider dtype, or bound the values first (truncate_px=...)")
     return narrow

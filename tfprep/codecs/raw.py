@@ -15,11 +15,19 @@ import numpy as np
 from tfprep.codecs.codec import Feature, OneBytes, cast_float, class_label_feature, require_kind, tensor_feature
 from tfprep.errors import RecipeError, SampleError
 from tfprep.fields import Array, FieldSpec, Kind
+from tfprep.optional import require_package
 
 DTYPES = (
     *("bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64"),
     *("float16", "float32", "float64", "complex64", "complex128"),
 )
+_RAW_DTYPES = (*DTYPES, "bfloat16")
+
+
+def require_bfloat16() -> None:
+    """Importing ml_dtypes teaches NumPy the name 'bfloat16'. Raises MissingDependencyError where it is not installed."""
+    require_package("ml_dtypes", "bfloat16")
+    import ml_dtypes  # noqa: F401
 
 
 @dataclass(frozen=True)
@@ -33,8 +41,10 @@ class Raw:
     dtype: str | None = None
 
     def __post_init__(self) -> None:
-        if self.dtype is not None and self.dtype not in DTYPES:
-            raise RecipeError(f"Raw(dtype=...) is one of {', '.join(DTYPES)}, not {self.dtype!r}")
+        if self.dtype is not None and self.dtype not in _RAW_DTYPES:
+            raise RecipeError(f"Raw(dtype=...) is one of {', '.join(_RAW_DTYPES)}, not {self.dtype!r}")
+        if self.dtype == "bfloat16":
+            require_bfloat16()
 
     def check(self, field: str, kind: Kind) -> None:
         kinds: tuple[Kind, ...] = ("image", "mask", "map", "boxes", "points", "label", "scalar")
@@ -44,17 +54,16 @@ class Raw:
         array = np.asarray(value)
         if self.dtype is not None and array.dtype != self.dtype:
             array = _cast(array, np.dtype(self.dtype))
-        if array.dtype.name not in DTYPES:
+        if array.dtype.name not in _RAW_DTYPES:
             raise SampleError(f"only arrays of numbers can be stored so, not {array.dtype}")
-        little = array.astype(array.dtype.newbyteorder("<"), copy=False)
-        return {"": little.tobytes(), "/shape": np.array(array.shape, np.int64)}
+        return {"": array.astype(_little(array.dtype), copy=False).tobytes(), "/shape": np.array(array.shape, np.int64)}
 
     def spec(self, kind: Kind, value: Any) -> FieldSpec:
         array = np.asarray(value)
         return FieldSpec(kind, array.shape, self.dtype or array.dtype.name)
 
     def decode(self, feature: Any, spec: FieldSpec, shape: tuple[int, ...] | None = None) -> Array:
-        array = np.frombuffer(feature, np.dtype(spec.dtype).newbyteorder("<"))
+        array = np.frombuffer(feature, _little(spec.dtype))
         if sys.byteorder == "big":
             array = array.astype(spec.dtype)
         return array.reshape(shape if shape is not None else shape_of(spec, array.size))
@@ -86,10 +95,10 @@ class Raw:
         return tf.ensure_shape(tf.reshape(flat, features[f"{name}/shape"]), spec.shape)
 
     def tfds_feature(self, name: str, spec: FieldSpec, num_classes: int | None) -> Mapping[str, Any]:
-        if spec.shape.count(None) <= 1 and spec.dtype != "uint32":
+        if spec.shape.count(None) <= 1 and spec.dtype not in ("uint32", "bfloat16"):
             return {name: tensor_feature(spec.shape, spec.dtype, "bytes")}
-        # TFDS has no decoder for uint32 (`tf.io.decode_raw` has none), and would expect another layout for several unknown
-        # sizes. One feature that it cannot decode makes the whole dataset unreadable: it gets the bytes and the shape instead.
+        # TFDS has no decoder for uint32 (`tf.io.decode_raw` has none), no bfloat16, and would expect another layout for several
+        # unknown sizes. One feature that it cannot decode makes the whole dataset unreadable: it gets bytes and shape instead.
         return {
             name: tensor_feature((), "string", "none"),
             f"{name}/shape": tensor_feature((len(spec.shape),), "int64", "none"),
@@ -99,13 +108,19 @@ class Raw:
         return {"codec": "raw", "dtype": self.dtype}
 
 
+def _little(dtype: Any) -> np.dtype[Any]:
+    """The dtype with little-endian bytes; NumPy knows bfloat16 in the machine's own order alone."""
+    known: np.dtype[Any] = np.dtype(dtype)
+    return known if known.name == "bfloat16" else known.newbyteorder("<")
+
+
 def _cast(array: Array, dtype: np.dtype[Any]) -> Array:
     """The array in another dtype. SampleError where a value would be wrapped, cut, made infinite or lose its imaginary part."""
     if array.dtype.kind not in "biufc":
         raise SampleError(f"only arrays of numbers can be stored so, not {array.dtype}")
     if array.dtype.kind == "c" and dtype.kind != "c":
         raise SampleError(f"complex numbers do not fit into {dtype}; store them as complex64 or complex128")
-    if dtype.kind in "fc":
+    if dtype.kind in "fc" or dtype.name == "bfloat16":
         return cast_float(array, dtype)
     low, high = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
     if array.size and not (array.min() >= low and array.max() <= high):

@@ -24,6 +24,7 @@ import google_crc32c
 import numpy as np
 
 from tfprep.codecs import from_description
+from tfprep.codecs.raw import require_bfloat16
 from tfprep.dataset.names import INDEX, LOCATIONS, check_file_name, check_name
 from tfprep.errors import DatasetError, RecipeError
 from tfprep.fields import FieldSpec, field_name_fault
@@ -408,11 +409,14 @@ def _check_array(spec: FieldSpec, way: str) -> None:
     dtype, is_text = spec.dtype, spec.dtype == "string"
     if is_text != (spec.kind == "text"):
         raise wrong("is 'string' for text and for nothing else", dtype).below(f"{way}.dtype")
+    if dtype == "bfloat16":
+        require_bfloat16()
     try:
         item_bytes = 1 if is_text else np.dtype(dtype).itemsize
     except TypeError:
         raise wrong("is a type of NumPy's", dtype).below(f"{way}.dtype") from None
-    if not is_text and (np.dtype(dtype).kind not in "biufc" or np.dtype(dtype).name != dtype):
+    is_number = is_text or np.dtype(dtype).kind in "biufc" or dtype == "bfloat16"
+    if not is_number or (not is_text and np.dtype(dtype).name != dtype):
         raise wrong("is the plain name of a type of numbers", dtype).below(f"{way}.dtype")
     if len(spec.shape) > _MOST_DIMENSIONS:
         raise wrong(f"has at most {_MOST_DIMENSIONS} dimensions", list(spec.shape)).below(f"{way}.shape")

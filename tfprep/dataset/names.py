@@ -52,5 +52,10 @@ def stored_name(name: str, sha256: str) -> str:
     return f"{sha256[:16]}-{name}"
 
 
+def fields_receipt(name: str, split: str, variant: int, shard: int) -> str:
+    """Return where the receipt of a shard of added fields is, below the dataset's folder; `name` is that of the fields."""
+    return f"{PRIVATE}/fields/{name}/{split}-v{variant}-{shard:05d}.json"
+
+
 def shard_name(name: str, split: str, variant: int, shard: int, shards: int) -> str:
     return f"{name}-{variant_split(split, variant)}.tfrecord-{shard:05d}-of-{shards:05d}"

@@ -46,10 +46,10 @@ def tfds_limits(manifest: Manifest) -> dict[str, str]:
                 f"{name}.labels.txt was not written: TensorFlow Datasets would misread the class names of {name!r}, of which "
                 "one is empty, occurs twice, holds a line break, or begins or ends with a space. It shows numbers instead"
             )
-        elif info.codec["codec"] == "raw" and info.spec.dtype == "uint32":
+        elif info.codec["codec"] == "raw" and info.spec.dtype in ("uint32", "bfloat16"):
             limits[name] = (
-                f"TensorFlow Datasets delivers {name!r} as bytes, with its shape as '{name}/shape': it decodes no uint32. "
-                "np.frombuffer(value, '<u4') does"
+                f"TensorFlow Datasets delivers {name!r} as bytes, with its shape as '{name}/shape': it decodes no "
+                f"{info.spec.dtype}. np.frombuffer(value, {info.spec.dtype!r}) does"
             )
     return limits
 

@@ -67,6 +67,9 @@ def _left_out(data: Dataset, to: Format, variant: int, splits: list[str]) -> Ite
             yield f"split {split}: it has no variant {variant}"
         elif info.variants > 1:
             yield f"split {split}: its other {info.variants - 1} variants; --variant N exports another"
+        for group, entry in (data.manifest.added or {}).items():
+            if split in splits and variant >= entry.variants.get(split, 0):
+                yield f"added fields {group}: variant {variant} of split {split} has none"
     if to == "coco":
         held = held_fields(data)
         yield from (f"field {name}: COCO has no place for it" for name in data.fields if name not in held)

@@ -109,7 +109,7 @@ def compare(old: Dataset, new: Dataset, most_keys: int = 1000) -> Difference:
         recipe_changed=_listed(b.keys, recipe, most_keys),
         samples={name: (_size(old, name), _size(new, name)) for name in dict.fromkeys([*old.splits, *new.splits])},
         variants=_unequal({n: s.variants for n, s in old.splits.items()}, {n: s.variants for n, s in new.splits.items()}, 0),
-        fields=_unequal(_field_texts(old.manifest), _field_texts(new.manifest), None),
+        fields=_unequal(_field_texts(old), _field_texts(new), None),
         class_counts=_class_counts(old.manifest, new.manifest),
         statistics=_unequal(_statistics(old.manifest), _statistics(new.manifest), None),
         recipe=tuple(what_changed(old.manifest.recipe, new.manifest.recipe)),
@@ -208,10 +208,13 @@ def _unequal(old: Mapping[str, Any], new: Mapping[str, Any], absent: Any) -> dic
     return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 
 
-def _field_texts(manifest: Manifest) -> dict[str, str]:
+def _field_texts(data: Dataset) -> dict[str, str]:
+    """What each field is; of fields that a model computed also a digest of their values."""
+    added = data.manifest.added or {}
+    computed = {name: f", computed as {entry.sha256[:12]}" for entry in added.values() for name in entry.fields}
     return {
-        name: _field_text(info.spec.kind, info.spec.dtype, info.spec.shape, info.codec)
-        for name, info in manifest.fields.items()
+        name: _field_text(info.spec.kind, info.spec.dtype, info.spec.shape, info.codec) + computed.get(name, "")
+        for name, info in data.infos.items()
     }
 
 

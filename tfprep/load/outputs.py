@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 import numpy as np
 
 from tfprep.augment.transform import GeometryOp, Transform, identity
+from tfprep.codecs.raw import require_bfloat16
 from tfprep.errors import LoaderError
 from tfprep.fields import RASTER_KINDS, FieldSpec, Size
-from tfprep.optional import require_package
 
 if TYPE_CHECKING:
     from tfprep.dataset import Statistics  # it imports pyarrow, which worker processes do without
@@ -302,12 +302,6 @@ def convert(
         mean, std = mean_and_std(output.fields, specs, statistics) if normalize else (None, None)
         converted.append(replace(output, dtype=dtype, mean=mean, std=std))
     return Outputs(tuple(converted), outputs.structure)
-
-
-def require_bfloat16() -> None:
-    """Importing ml_dtypes teaches NumPy the name 'bfloat16'."""
-    require_package("ml_dtypes", "bfloat16")
-    import ml_dtypes  # noqa: F401
 
 
 def transform_of(geometry: Sequence[GeometryOp], size: Size) -> Transform:

@@ -19,11 +19,12 @@ from tfprep.builder.layout import Layout, locked, scratch_folder
 from tfprep.builder.options import Part
 from tfprep.child_process import Processes, TaskCrashed, TaskDone, TaskProgress, worker_environment
 from tfprep.dataset.manifest import MANIFEST
+from tfprep.dataset.names import fields_receipt
 from tfprep.errors import BuildError, DatasetError, RecipeError
 from tfprep.load import Data
 from tfprep.load import open as open_data
 from tfprep.model_fields.compute import Computer, FieldsJob, Timing
-from tfprep.model_fields.plan import FieldsPlan, FieldsReceipt, FieldsTask, receipts_of
+from tfprep.model_fields.plan import FieldsPlan, FieldsReceipt, FieldsTask
 from tfprep.model_fields.publish import publish_fields, unpublish_fields
 from tfprep.recipe.model_fields import ModelFields, load_fields
 from tfprep.storage.store import open_store
@@ -136,7 +137,7 @@ def remove_fields(dataset: PathOrUrl, name: str) -> list[str]:
     with _held_dataset(data, shared=False) as version:
         unpublish_fields(data, group, version)
         if not is_remote(data.path):
-            shutil.rmtree(receipts_of(data, group), ignore_errors=True)
+            shutil.rmtree((data.path / fields_receipt(group, "", 0, 0)).parent, ignore_errors=True)
     return list(added[group].fields)
 
 

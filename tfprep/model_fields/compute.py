@@ -24,7 +24,7 @@ from tfprep.limits import usable_cpus
 from tfprep.load import Data
 from tfprep.load import open as open_data
 from tfprep.load.random_access import RandomAccess
-from tfprep.model_fields.plan import FieldsPlan, FieldsReceipt, FieldsTask, receipts_of
+from tfprep.model_fields.plan import FieldsPlan, FieldsReceipt, FieldsTask
 from tfprep.recipe.model_fields import Compute, ModelFields, as_arrays, load_fields
 from tfprep.records import RecordWriter, encode, format_index
 from tfprep.storage.local import whole_file
@@ -89,7 +89,7 @@ class Computer:
                 store.write(name, self._scratch / name)
                 (self._scratch / name).unlink()
         else:
-            receipts_of(self._plan.data, self._fields.name).mkdir(parents=True, exist_ok=True)
+            self._plan.receipt_path(task).parent.mkdir(parents=True, exist_ok=True)
             self._plan.path.mkdir(exist_ok=True)
             receipt = self._written(task, self._plan.path / task.name, mark)
         receipt = FieldsReceipt(**{**vars(receipt), "calls": self.timing.calls - calls})

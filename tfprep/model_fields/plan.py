@@ -12,7 +12,7 @@ from typing import Any
 
 from tfprep.builder.receipts import with_digest, without_digest
 from tfprep.dataset import Dataset, FileInfo
-from tfprep.dataset.names import PRIVATE, shard_name
+from tfprep.dataset.names import fields_receipt, shard_name
 from tfprep.errors import RecipeError
 from tfprep.fields import FieldSpec
 from tfprep.load import Data
@@ -117,7 +117,7 @@ class FieldsPlan:
         return self.data.path / self.folder
 
     def receipt_path(self, task: FieldsTask) -> Path:
-        return receipts_of(self.data, self.fields.name) / f"{task.split}-v{task.variant}-{task.shard:05d}.json"
+        return self.data.path / fields_receipt(self.fields.name, task.split, task.variant, task.shard)
 
     def receipt(self, task: FieldsTask) -> FieldsReceipt | None:
         """Return the receipt of a task, of whatever model; None where there is none, or its file is gone."""
@@ -159,11 +159,6 @@ class FieldsPlan:
                     raise RecipeError(
                         f"inputs: not all variants of split {split!r} have {name!r}, which was added to some"
                     )
-
-
-def receipts_of(data: Dataset, name: str) -> Path:
-    """Return the folder of the receipts of added fields."""
-    return data.path / PRIVATE / "fields" / name
 
 
 def _identity(data: Dataset, split: str, shard: int, file: FileInfo) -> str:

@@ -16,7 +16,7 @@ import numpy as np
 from tfprep.augment.transform import GeometryOp
 from tfprep.codecs import InPlace
 from tfprep.errors import RecordError, SampleError
-from tfprep.fields import Array
+from tfprep.fields import Array, FieldSpec
 from tfprep.load.at_load.plan import AtLoad
 from tfprep.load.order.schedule import Numbers
 from tfprep.load.outputs import Output
@@ -141,9 +141,9 @@ class Reading:
     added: Sequence[Sequence[FieldPart]] = ()
 
     @property
-    def outputs(self) -> list[Output]:
-        """The outputs that are filled, once for each part."""
-        return [part.output for parts in (self.parts, *self.added) for part in parts]
+    def dtyped(self) -> list[Output | FieldSpec]:
+        """The outputs and the stored forms of all parts."""
+        return [one for parts in (self.parts, *self.added) for part in parts for one in (part.output, part.spec)]
 
 
 class ByteSpans(NamedTuple):

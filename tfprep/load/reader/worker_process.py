@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tfprep.child_process import NO_ITEM, Mark, Work, sendable_error
-from tfprep.load.outputs import Output, fixed_shape, require_bfloat16
+from tfprep.codecs.raw import require_bfloat16
+from tfprep.load.outputs import Output, fixed_shape
 from tfprep.load.reader.buffers import MappedMemory
 from tfprep.load.reader.joined import open_reader, row_columns
 from tfprep.load.reader.parts import Cast
@@ -71,7 +72,7 @@ def open_worker(setup: Setup) -> Work:
     if hasattr(os, "SCHED_BATCH"):
         # A thread that has read or waited does not take the processor from the thread that trains (sched(7)).
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
-    if "bfloat16" in {output.dtype for output in (*setup.outputs, *setup.reading.outputs)}:
+    if "bfloat16" in {one.dtype for one in (*setup.outputs, *setup.reading.dtyped)}:
         require_bfloat16()
     memory = MappedMemory(setup.memory)
     cache = None if setup.cache is None else {name: memory.array(*place) for name, place in setup.cache.items()}
