@@ -39,12 +39,12 @@ MOST_DESCRIPTORS = 4
 """Descriptors that Python itself may open meanwhile."""
 OPTIONS: dict[str, dict[str, Any]] = {
     "jpeg": {"inputs": "image", "targets": "label"},
-    "of different sizes": {"fields": ["image", "caption", "key"]},
+    "cropped": {"fields": ["image", "caption", "key"], "at_load": [RandomCrop(90, 90)]},
     "at load": {
         "fields": ["image", "caption", "label"],
         "at_load": [RandomFlip(), RandomCrop(100, 100), MixUp(0.4), CutMix()],
     },
-    "damaged": {"fields": ["image", "caption", "key"], "on_bad": "skip"},
+    "damaged": {"fields": ["image", "caption", "key"], "at_load": [RandomCrop(90, 90)], "on_bad": "skip"},
     "cached text": {
         "fields": ["image", "caption", "key"],
         "at_load": [RandomFlip()],
