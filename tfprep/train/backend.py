@@ -89,28 +89,22 @@ def _note_compilation(event: str, seconds: float, **_: Any) -> None:
 
 def accelerator_memory() -> dict[str, tuple[int, int]]:
     """Device to (bytes in use, peak) of the accelerators of this process, as the backend counts them."""
-    backend = keras.backend.backend()
+    backend, memory_of = keras.backend.backend(), {}
     if backend == "jax":
-        return _memory_of_jax()
-    if backend == "torch":
-        return _memory_of_torch()
-    return _memory_of_tensorflow() if backend == "tensorflow" else {}
+        import jax
 
+        for one in jax.local_devices():
+            if one.platform != "cpu" and (memory := one.memory_stats()):
+                used = memory.get("bytes_in_use", 0), memory.get("peak_bytes_in_use", 0)
+                memory_of[f"{one.platform.upper()}:{one.id}"] = used
+    elif backend == "torch":
+        from torch import cuda
 
-def _memory_of_jax() -> dict[str, tuple[int, int]]:
-    import jax
-
-    counts = {
-        f"{one.platform.upper()}:{one.id}": one.memory_stats() for one in jax.local_devices() if one.platform != "cpu"
-    }
-    return {name: (one.get("bytes_in_use", 0), one.get("peak_bytes_in_use", 0)) for name, one in counts.items() if one}
-
-
-def _memory_of_torch() -> dict[str, tuple[int, int]]:
-    import torch
-
-    cuda = torch.cuda
-    return {f"GPU:{n}": (cuda.memory_allocated(n), cuda.max_memory_allocated(n)) for n in range(cuda.device_count())}
+        for number in range(cuda.device_count()):
+            memory_of[f"GPU:{number}"] = cuda.memory_allocated(number), cuda.max_memory_allocated(number)
+    elif backend == "tensorflow":
+        memory_of = _memory_of_tensorflow()
+    return memory_of
 
 
 def _memory_of_tensorflow() -> dict[str, tuple[int, int]]:

@@ -71,27 +71,35 @@ def isolated(function: Callable[..., Result], *args: Any, **kwargs: Any) -> Resu
         BaseException: What the function raised, with the traceback of the other process as a note (Python 3.11 and later).
     """
     require_picklable("isolated", function, args, kwargs)
-    context = multiprocessing.get_context("spawn")
-    receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_run, args=(sender, function, args, kwargs))
-    process.start()
-    sender.close()
-    try:
-        outcome, content = receiver.recv()
-    except EOFError:
-        process.join()
-        raise TrainError(
-            f"the process of {_name(function)} {_ended(process.exitcode)} before it had a result"
-        ) from None
-    finally:
-        receiver.close()
-        process.join()
+    with fresh_process(_run, function, args, kwargs) as (process, receiver):
+        try:
+            outcome, content = receiver.recv()
+        except EOFError:
+            process.join()
+            raise TrainError(
+                f"the process of {_name(function)} {_ended(process.exitcode)} before it had a result"
+            ) from None
     if outcome == "failed":
         error, trace = content
         error.add_note(f"in the process of {_name(function)}:\n{trace}") if hasattr(error, "add_note") else None
         raise error
     result: Result = content
     return result
+
+
+@contextmanager
+def fresh_process(function: Callable[..., None], *args: Any) -> Iterator[tuple[Any, Connection]]:
+    """Run `function(sender, *args)` in a fresh process: the value is that process, and what it sends. It is waited for."""
+    context = multiprocessing.get_context("spawn")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=function, args=(sender, *args))
+    process.start()
+    sender.close()
+    try:
+        yield process, receiver
+    finally:
+        receiver.close()
+        process.join()
 
 
 def _run(sender: Connection, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

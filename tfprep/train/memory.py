@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -17,7 +16,7 @@ import psutil
 from tfprep.errors import TrainError
 from tfprep.limits import available_memory
 from tfprep.train.backend import is_tensor_iterator
-from tfprep.train.isolation import give_back, require_picklable
+from tfprep.train.isolation import fresh_process, give_back, require_picklable
 from tfprep.train.monitor.stages import stages
 
 _MB = 1e6
@@ -249,19 +248,13 @@ def _try_all(
     """Try growing sizes in one process until one does not fit. Its memory only grows, so each peak is that of its size."""
     if not sizes:
         return []
-    context = multiprocessing.get_context("spawn")
-    receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_run_trials, args=(sender, build_model, make_batch, list(sizes), steps))
-    process.start()
-    sender.close()
     trials: list[BatchTrial] = []
-    try:
-        while len(trials) < len(sizes) and all(trial.fits for trial in trials):
-            trials.append(_watched_trial(process, receiver, sizes[len(trials)], limit_mb))
-    finally:
-        process.kill()
-        process.join()
-        receiver.close()
+    with fresh_process(_run_trials, build_model, make_batch, list(sizes), steps) as (process, receiver):
+        try:
+            while len(trials) < len(sizes) and all(trial.fits for trial in trials):
+                trials.append(_watched_trial(process, receiver, sizes[len(trials)], limit_mb))
+        finally:
+            process.kill()
     return trials
 
 

@@ -76,8 +76,14 @@ class RetraceGuard(keras.callbacks.Callback):  # type: ignore[misc]
         """See `tfprep.train.steps.Listener`."""
         source = self._steps.source if self._steps else None
         if isinstance(source, tf.data.Iterator) and self.model.jit_compile is True and not self._has_warned:
+            # XLA compiles for each batch size; that is no trace, and TensorFlow does not report it.
             self._has_warned = True
-            _warn_of_open_batch(source.element_spec)
+            shapes = [spec.shape for spec in tf.nest.flatten(source.element_spec) if hasattr(spec, "shape")]
+            if any(shape.rank and shape[0] is None for shape in shapes):
+                _LOG.warning(
+                    "RetraceGuard: the batches have no fixed size and the model is compiled by XLA, which compiles once more "
+                    "for a smaller last batch; use batch(..., drop_remainder=True)"
+                )
 
     def step_done(self) -> None:
         """See `tfprep.train.steps.Listener`."""
@@ -127,23 +133,18 @@ class RetraceGuard(keras.callbacks.Callback):  # type: ignore[misc]
     def _traced(self, name: str, call: Signature, *, late: bool, number: int) -> None:
         known = self._known.setdefault(name, [])
         if late:
-            self._report(_message(name, call, known, number))
+            # The latest of the known signatures that differ in the fewest leaves.
+            changed = min((differences(one, call) for one in reversed(known)), key=len, default=[])
+            because = "; and ".join(changed) or (
+                "no argument changed: the model was compiled again, a layer was frozen or unfrozen, or a Python value that the "
+                "function reads from outside has changed"
+            )
+            text = f"{name} was traced again at call {number}: {because}"
+            self.retraces.append(text)
+            if self._action == "raise":
+                raise RetraceError(text)
+            _LOG.warning("RetraceGuard: %s", text)
         known.append(call)
-
-    def _report(self, text: str) -> None:
-        self.retraces.append(text)
-        if self._action == "raise":
-            raise RetraceError(text)
-        _LOG.warning("RetraceGuard: %s", text)
-
-
-def _message(name: str, call: Signature, known: list[Signature], number: int) -> str:
-    changed = differences(nearest(call, known), call) if known else []
-    because = "; and ".join(changed) or (
-        "no argument changed: the model was compiled again, a layer was frozen or unfrozen, or a Python value that the function "
-        "reads from outside has changed"
-    )
-    return f"{name} was traced again at call {number}: {because}"
 
 
 def _recording(train_step: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -170,16 +171,6 @@ def _named(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str
         return {**{f"argument {index}": value for index, value in enumerate(args)}, **kwargs}
 
 
-def _warn_of_open_batch(element_spec: Any) -> None:
-    """XLA compiles for each batch size; that is no trace, and TensorFlow does not report it."""
-    shapes = [spec.shape for spec in tf.nest.flatten(element_spec) if hasattr(spec, "shape")]
-    if any(shape.rank and shape[0] is None for shape in shapes):
-        _LOG.warning(
-            "RetraceGuard: the batches have no fixed size and the model is compiled by XLA, which compiles once more for a "
-            "smaller last batch; use batch(..., drop_remainder=True)"
-        )
-
-
 # --- how two calls differ
 
 
@@ -203,11 +194,6 @@ Signature = Mapping[str, Leaf]
 def signature(arguments: Mapping[str, Any]) -> Signature:
     """Return the path of each leaf (`images`, `labels['class']`, `data[0]`) to its description."""
     return {path: leaf for name, value in arguments.items() for path, leaf in _leaves(name, value)}
-
-
-def nearest(call: Signature, known: list[Signature]) -> Signature:
-    """Return the known signature that differs from `call` in the fewest leaves, the latest among equals."""
-    return min(reversed(known), key=lambda other: len(differences(other, call)))
 
 
 def differences(before: Signature, now: Signature) -> list[str]:
