@@ -276,6 +276,13 @@ def _torchvision(folder: Path) -> Iterator[int]:
     import torch
     from PIL import Image
     from torch.utils.data import DataLoader, Dataset
+
+    try:
+        import torchvision  # noqa: F401
+    except RuntimeError:  # its wheel is for a CUDA build; beside a CPU build it lacks operators that no transform uses
+        library = torch.library.Library("torchvision", "DEF")
+        for name in ("nms", "qnms"):
+            library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
     from torchvision.transforms import v2
 
     import tfprep

@@ -12,7 +12,7 @@ Each axis of the output is planned separately:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, floor
 from typing import Literal, TypeAlias
 
@@ -43,7 +43,7 @@ class Axis:
     the rest is border.
 
     Before it is mirrored (if `flip`), output = `scale` · source + `shift`. `grows` where it is interpolated between pixels
-    instead of snapped.
+    instead of snapped, and `cut` where that is done within the window alone.
     """
 
     from_: int
@@ -55,6 +55,7 @@ class Axis:
     shift: float
     flip: bool
     grows: bool
+    cut: bool = False
 
     @property
     def shrinks(self) -> bool:
@@ -106,8 +107,11 @@ class Aligned:
         return all(max(axis.padding) <= axis.out_to - axis.out_from for axis in (self.rows, self.columns))
 
 
-def plan_aligned(transform: Transform, size: Size) -> Aligned | None:
-    """The plan for an image of `size`, or None where axes do not stay parallel or nothing of the image is seen."""
+def plan_aligned(transform: Transform, size: Size, windowed: bool = False) -> Aligned | None:
+    """The plan for an image of `size`, or None where axes do not stay parallel or nothing of the image is seen.
+
+    With `windowed`, axes that grow are `cut` where both are, or the other shrinks, and their windows are whole pixels.
+    """
     if transform.bends or transform.matrix[2, :2].any():
         return None
     matrix = transform.matrix / transform.matrix[2, 2]
@@ -118,7 +122,21 @@ def plan_aligned(transform: Transform, size: Size) -> Aligned | None:
     height, width = reversed(size) if transposed else size
     rows = _axis(matrix[1, 0 if transposed else 1], matrix[1, 2], height, transform.size[0])
     columns = _axis(matrix[0, 1 if transposed else 0], matrix[0, 2], width, transform.size[1])
-    return None if rows is None or columns is None else Aligned(rows, columns, transposed)
+    if rows is None or columns is None:
+        return None
+    if windowed:
+        cuts = [_cut(axis, length) if axis.grows else axis for axis, length in ((rows, height), (columns, width))]
+        if all(axis is not None for axis in cuts):
+            rows, columns = (axis or rows for axis in cuts)
+    return Aligned(rows, columns, transposed)
+
+
+def _cut(axis: Axis, size: int) -> Axis | None:
+    """An axis that grows, cut to its window; None where that is not of whole pixels of the source, all inside."""
+    start, stop = (round((end - axis.shift) / axis.scale, 6) for end in (0, axis.length))
+    if axis.scale == 1 or start % 1 or stop % 1 or start < 0 or stop > size:
+        return None
+    return replace(axis, from_=int(start), to=int(stop), cut=True)
 
 
 def warp_smooth(array: Array, plan: Aligned, border: Border, fill: Array, reduced: int = 1) -> Array:
@@ -246,6 +264,9 @@ def _grown(array: Array, rows: Axis, columns: Axis) -> Array:
     """Interpolated linearly along the axes that grow; OpenCV's coordinates count from the centre of the first pixel."""
     if not rows.grows and not columns.grows:
         return array
+    if all(axis.cut or not axis.grows for axis in (rows, columns)):
+        size = (columns.out_to - columns.out_from, rows.out_to - rows.out_from)
+        return same_depth(cv2.resize(array, size, interpolation=cv2.INTER_LINEAR), array)
     down, right = _centred(rows), _centred(columns)
     matrix = np.array([[right[0], 0, right[1]], [0, down[0], down[1]]])
     size = (columns.out_to - columns.out_from, rows.out_to - rows.out_from)

@@ -69,6 +69,7 @@ def warp_sample(
     fill: Mapping[str, Fill] | None = None,
     size: Size | None = None,
     reduced: int = 1,
+    windowed: bool = False,
     min_visible: float = 0.0,
     row_fields: Mapping[str, Sequence[str]] | None = None,
     flip_indices: Mapping[str, Sequence[int]] | None = None,
@@ -80,6 +81,9 @@ def warp_sample(
     1 / `reduced` (`tfprep.images.decode_image`): its pixels are exactly `reduced` pixels wide, and the geometry of every field is
     the same as without.
 
+    With `windowed`, a window of whole pixels that is enlarged is interpolated by itself, as where it is cut out first: the
+    outermost half pixel of the output repeats its edge instead of what lies beyond, in half of the time.
+
     With `min_visible` above 0, boxes of which a smaller share of the area remains inside the output are dropped, and with
     them the rows of the fields that `row_fields` names for their field: `{"boxes": ["labels"]}`.
 
@@ -90,9 +94,9 @@ def warp_sample(
     """
     size = size or raster_size(sample, kinds)
     if size is None:
-        warp = _Warp(transform, transform.size, border, reduced, None)
+        warp = _Warp(transform, transform.size, border, reduced, windowed, None)
     else:
-        warp = _snapped(transform, size, _coarsest(sample, kinds, size, reduced), border, reduced)
+        warp = _snapped(transform, size, _coarsest(sample, kinds, size, reduced), border, reduced, windowed)
     fills, flips = fill or {}, flip_indices if flip_indices and transform.mirrors else {}
     warped = {
         name: _field(name, value, kinds.get(name), warp, fills.get(name, 0), flips.get(name, ()))
@@ -165,23 +169,24 @@ class _Warp:
     size: Size
     border: Border
     reduced: int
+    windowed: bool
     view: _View | None
 
 
-def _snapped(transform: Transform, size: Size, grid: Size, border: Border, reduced: int) -> _Warp:
+def _snapped(transform: Transform, size: Size, grid: Size, border: Border, reduced: int, windowed: bool) -> _Warp:
     """The warp of a picture of `size`, snapped to the pixels of a raster of `grid` size."""
-    view = _view(transform, size, grid, border)
+    view = _view(transform, size, grid, border, windowed)
     if view.plan is None:
-        return _Warp(transform, size, border, reduced, view)
+        return _Warp(transform, size, border, reduced, windowed, view)
     back = scaling(grid[1] / size[1], grid[0] / size[0])
-    return _Warp(_before(back, view.transform), size, border, reduced, view)
+    return _Warp(_before(back, view.transform), size, border, reduced, windowed, view)
 
 
-def _view(transform: Transform, size: Size, own: Size, border: Border, reduced: int = 1) -> _View:
+def _view(transform: Transform, size: Size, own: Size, border: Border, windowed: bool, reduced: int = 1) -> _View:
     if own != size and own == _reduced_size(size, reduced):
         return _reduced_view(transform, size, own, border, reduced)
     local = transform if own == size else _before(scaling(size[1] / own[1], size[0] / own[0]), transform)
-    plan = plan_aligned(local, own)
+    plan = plan_aligned(local, own, windowed)
     if plan is None or not plan.mirrors_right(border):
         return _View(own, local, None)
     return _View(own, plan.transform(), plan)
@@ -257,7 +262,7 @@ def _raster(array: Array, mask: bool, warp: _Warp, fill: Fill) -> Array:
         raise SampleError(f"{rule}; this array has the shape {array.shape}")
     own = (array.shape[0], array.shape[1])
     view = warp.view if warp.view is not None and warp.view.size == own else None
-    view = view or _view(warp.transform, warp.size, own, warp.border, warp.reduced)
+    view = view or _view(warp.transform, warp.size, own, warp.border, warp.windowed, warp.reduced)
     if view.plan is not None and view.plan.is_identity(own):
         return array
     return (_mask if mask else _smooth)(array, view, warp.border, _fill(fill, array))

@@ -117,7 +117,9 @@ class Warping:
         if view is None:
             return warp_sample(sample, self._kinds, transform, size=size)
         self._check_sizes(sample, size, reduced)
-        warped = warp_sample(sample, self._kinds, transform, size=size, reduced=reduced, **(view.rules or {}))
+        warped = warp_sample(
+            sample, self._kinds, transform, size=size, reduced=reduced, windowed=True, **(view.rules or {})
+        )
         for name in view.images if draws is not None else ():
             for op, numbers in zip(view.colour, (draws or ())[len(view.geometry) :], strict=True):
                 act: Any = op
