@@ -25,9 +25,8 @@ from tfprep.lazy import lazy_names
 if TYPE_CHECKING:
     from tfprep import augment, bench, builder, codecs, dataset, derive, engines, errors, load, sources, train
     from tfprep.boxes import convert_boxes
-    from tfprep.builder import build
     from tfprep.load import mix, open
-    from tfprep.model_fields import add_fields, remove_fields
+    from tfprep.model_fields import add_fields, build, remove_fields
     from tfprep.recipe import ModelFields, Recipe
 
 __all__ = [
@@ -53,9 +52,8 @@ __getattr__, _ = lazy_names(
     __name__,
     {
         "boxes": ["convert_boxes"],
-        "builder": ["build"],
         "load": ["mix", "open"],
-        "model_fields": ["add_fields", "remove_fields"],
+        "model_fields": ["add_fields", "build", "remove_fields"],
         "recipe": ["ModelFields", "Recipe"],
     },
     _SUBMODULES,

@@ -63,7 +63,6 @@ def test_every_reader_delivers_them_beside_the_record_that_they_are_of(site: Sit
         {"cache": "decoded"},
         {"cache": False, "verify": "always"},
         {"fields": ["score", "key"]},
-        {"geometry": [tfprep.augment.Resize(8, 8)]},
     ]
     for chosen in options:
         loader = data.numpy_loader("train", 5, variants=1, training=False, remainder="keep", **chosen)
@@ -133,6 +132,30 @@ def test_bfloat16_reaches_every_framework(site: Site) -> None:
     widened = next(iter(data.numpy_loader("val", 8, fields=["score"], dtype="float32")))["score"]
     np.testing.assert_allclose(np.asarray(widened, np.float32), wanted, rtol=2**-8)
     assert not list(verify(site.out))
+
+
+def test_ops_that_change_pixels_are_refused_unless_values_do_not_follow_them(site: Site) -> None:
+    add_fields(site.out, site.fields)
+    before = site.added_files()
+    changes: list[tuple[str, dict[str, Any]]] = [
+        ("RandomFlip", {"at_load": [tfprep.load.RandomFlip()]}),
+        ("Resize", {"geometry": [tfprep.augment.Resize(8, 8)]}),
+        ("RandomResizedCrop", {"at_load": [tfprep.load.RandomResizedCrop(8, 8)]}),
+    ]
+    for name, options in changes:
+        with pytest.raises(LoaderError, match=f"{name} changes the pixels that a model computed 'score' from"):
+            tfprep.open(site.out).numpy_loader("train", 4, **options)
+        assert len(next(iter(tfprep.open(site.out).numpy_loader("train", 4, fields=["image"], **options)))) == 1
+    site.define(options="follows_pixels=False,")
+    assert add_fields(site.out, site.fields).shards == 0
+    assert site.added_files() == before
+    for workers in ("threads", "processes"):
+        for _, options in changes:
+            loader = tfprep.open(site.out).numpy_loader("train", 24, variants=0, workers=workers, **options)
+            found = next(iter(loader))["score"]
+            wanted = expected(site, "train", 0)
+            np.testing.assert_allclose(found[np.lexsort(found.T)], wanted[np.lexsort(wanted.T)], rtol=1e-5)
+            loader.close()
 
 
 def test_padded_batches_have_one_size_and_the_same_values(site: Site) -> None:
@@ -392,6 +415,50 @@ def test_a_dataset_at_a_store_gets_them_there(site: Site, s3: S3) -> None:
     np.testing.assert_allclose(batch["score"], batch["image"].astype(np.float64).mean((1, 2)) * 3, rtol=1e-5)
     remove_fields(url, "score")
     assert "score" not in tfprep.open(url).fields
+
+
+RECIPE = """
+from fields import FIELDS
+from tfprep import Recipe, augment, codecs, sources
+
+RECIPE = Recipe(
+    name="tiny", source=sources.Folder("{split}/{label}/*.png"),
+    geometry=[augment.Flip(p=1.0), augment.CenterCrop(16, 16)],
+    store={"image": codecs.Png(), "label": codecs.Scalar()}, variants={"train": 2}, shards={"train": 3, "val": 1},
+    model_fields=[FIELDS],
+)
+"""
+
+
+def test_a_recipe_with_fields_runs_both_stages(site: Site) -> None:
+    recipe, out = site.root / "recipe.py", site.root / "new"
+    recipe.write_text(RECIPE)
+    command = [
+        sys.executable,
+        "-m",
+        "tfprep",
+        "build",
+        str(recipe),
+        "--out",
+        str(out),
+        "--data",
+        str(site.data),
+        "--json",
+    ]
+    summary = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    assert summary["model_fields"]["fields"] == ["score"]
+    assert {path.name: path.read_bytes() for path in out.glob("*tfrecord*")} == {
+        path.name: path.read_bytes() for path in site.out.glob("*tfrecord*")
+    }
+    site.define(weight="3.0")
+    summary = tfprep.build(recipe, out, site.data, options=tfprep.builder.BuildOptions(workers=0))
+    assert summary.built_shards == 0
+    samples = list(tfprep.open(out).samples("train", 1))
+    wanted = [one["image"].astype(np.float64).mean((0, 1)) * 3 for one in samples]
+    np.testing.assert_allclose([one["score"] for one in samples], wanted, rtol=1e-5)
+    (site.root / "several.py").write_text("from fields import FIELDS\nFIELDS = [FIELDS, FIELDS]\n")
+    with pytest.raises(RecipeError, match="each ModelFields has a name of its own"):
+        add_fields(out, site.root / "several.py")
 
 
 def test_other_commands_know_them(site: Site) -> None:

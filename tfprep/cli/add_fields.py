@@ -47,7 +47,7 @@ def command(
     if as_json:
         text.print_json(asdict(summary))
     elif not quiet:
-        text.echo(_summary(summary))
+        text.echo(fields_text(summary))
 
 
 def _devices(value: str | None) -> int | list[str] | None:
@@ -68,7 +68,8 @@ def _explain(reasons: dict[str, str], as_json: bool) -> None:
     text.echo(f"{text.number(len(due), 'shard')} of {len(reasons)} to compute")
 
 
-def _summary(summary: FieldsSummary) -> str:
+def fields_text(summary: FieldsSummary) -> str:
+    """Return what was computed, in words."""
     names = ", ".join(summary.fields)
     rate = f", {summary.samples / max(summary.seconds, 1e-9):,.0f} samples/s" if summary.samples else ""
     share = f"; the model took {100 * summary.model_s / max(summary.seconds, 1e-9):.0f}%" if summary.samples else ""

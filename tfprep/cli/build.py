@@ -122,7 +122,9 @@ def command(
 
     Many machines share one build with --part, and one of them publishes it with --finish.
     """
-    from tfprep.builder import BuildOptions, build, build_part, finish_build
+    from tfprep.builder import BuildOptions, PartSummary, build, build_part, finish_build
+    from tfprep.cli.add_fields import fields_text
+    from tfprep.model_fields.both_stages import compute_fields
 
     data = data or None
     chosen = _chosen_part(part, finish, dry_run)
@@ -149,10 +151,17 @@ def command(
                 )
         except KeyboardInterrupt:
             raise _interrupted(bar) from None
+    fields = None
+    if not isinstance(summary, PartSummary):
+        with redirect_stdout(sys.stderr):
+            fields = compute_fields(recipe, summary)
     if as_json:
-        text.print_json({**asdict(summary), "out": str(summary.out)})
+        added = {} if fields is None else {"model_fields": asdict(fields)}
+        text.print_json({**asdict(summary), "out": str(summary.out), **added})
     elif not quiet:
         text.echo(_part_text(summary) if chosen is not None else _summary_text(summary, finish))
+        if fields is not None:
+            text.echo(fields_text(fields))
 
 
 def _chosen_part(part: str | None, finish: bool, dry_run: bool) -> Part | None:

@@ -17,6 +17,7 @@ import numpy as np
 from tfprep.errors import LoaderError
 from tfprep.fields import RASTER_KINDS, FieldSpec
 from tfprep.limits import usable_cpus
+from tfprep.load.at_load.ops import OneHotLabels
 from tfprep.load.at_load.plan import PLACES, AtLoad, plan_at_load
 from tfprep.load.memory import HELD_ELSEWHERE, PREFETCH, MemoryPlan, Sizes, budget_bytes, plan_memory
 from tfprep.load.options import LoaderOptions
@@ -96,6 +97,7 @@ class LoaderPlan:
                 f"{error}. A mix loads fields that all its datasets have, alike: {', '.join(self.specs)}"
             ) from None
         outputs = pad_outputs(outputs, warped, options.pad)
+        self._check_computed(outputs)
         check_class_names(self.sources, outputs.fields)
         manifest = self.sources[0].dataset.manifest
         if options.normalize and manifest.imported is not None and not manifest.statistics:
@@ -104,6 +106,24 @@ class LoaderPlan:
                 "normalise in the model: keras.layers.Rescaling(1 / 255), or a Normalization layer that is adapted"
             )
         return convert(outputs, self.specs, manifest.statistics, options.dtype, options.normalize)
+
+    def _check_computed(self, outputs: Outputs) -> None:
+        """Raise LoaderError where pixels change after a model has computed a field from them that does not follow."""
+        options = self.options
+        lists = options.at_load.values() if isinstance(options.at_load, Mapping) else [options.at_load]
+        ops = [op for of_view in lists for op in of_view if not isinstance(op, OneHotLabels)]
+        if not (ops or options.geometry or options.bucket):
+            return
+        what = type((*ops, *options.geometry, options.bucket)[0]).__name__
+        dataset = self.sources[0].dataset
+        for name in outputs.fields:
+            entry = (dataset.manifest.added or {}).get(dataset.group_of(name)) if name in self.specs else None
+            if entry is not None and entry.pixels and self.specs[name].kind not in RASTER_KINDS:
+                raise LoaderError(
+                    f"{what} changes the pixels that a model computed '{name}' from, which stays as it is. Leave it out of "
+                    "`fields`, put the op into the recipe's geometry, or say ModelFields(follows_pixels=False) and run tfprep "
+                    "add-fields, which computes nothing again for it"
+                )
 
     @cached_property
     def at_load(self) -> AtLoad | None:

@@ -32,6 +32,7 @@ from tfprep.storage.urls import PathOrUrl, is_remote
 
 OnProgress = Callable[[int, int], None]
 """Called with the samples that are computed and those that were due; each variant of a sample counts."""
+AnyFields = ModelFields | Sequence[ModelFields] | str | os.PathLike[str]
 ENTRY = "tfprep.model_fields.compute:open_work"
 
 
@@ -62,7 +63,7 @@ class FieldsSummary:
 
 def add_fields(
     dataset: PathOrUrl,
-    fields: ModelFields | str | os.PathLike[str],
+    fields: AnyFields,
     *,
     devices: int | Sequence[str | int] | None = None,
     part: tuple[int, int] | None = None,
@@ -75,7 +76,8 @@ def add_fields(
 
     Args:
         dataset: The folder or URL of a dataset that was built or indexed.
-        fields: What to compute, or the path of the Python file that defines it as `FIELDS`.
+        fields: What to compute, one or several one after the other, or the path of a Python file that defines it as `FIELDS`, or
+            as the `model_fields` of a `RECIPE`.
         devices: None computes in this process. A number starts as many processes, of which each sees one GPU
             (`CUDA_VISIBLE_DEVICES`); a list names the devices. They take shards in turn.
         part: (number, parts): compute only every `parts`-th shard, from that number on, and publish nothing. Parts may run at the
@@ -91,28 +93,48 @@ def add_fields(
         BuildError: The model failed, or returned what cannot be stored; or the dataset is being built by another process.
         DatasetError: There is no such dataset, or a record of it is damaged.
     """
-    began = time.monotonic()
-    plan, source = _plan(dataset, fields)
-    _check_replace(plan, replace)
+    began, summaries = time.monotonic(), []
     chosen = Part(*part) if part else None
-    with _held(plan, shared=chosen is not None) as (scratch, version):
-        tasks = plan.tasks[chosen.number :: chosen.parts] if chosen else plan.tasks
-        receipts = {task: plan.receipt(task) for task in tasks}
-        due = [task for task in tasks if plan.why(task, receipts[task])]
+    loaded, source = _loaded(fields)
+    for one in loaded:  # each may get fields that were added before it
+        plan = _plan(dataset, one)
+        _check_replace(plan, replace)
+        summaries.append(_add(plan, source, devices, chosen, on_progress))
+    totals = {name: sum(getattr(summary, name) for summary in summaries) for name in _SUMS}
+    names = tuple(name for summary in summaries for name in summary.fields)
+    return FieldsSummary(plan.data.path, names, **totals, seconds=time.monotonic() - began, published=chosen is None)
+
+
+_SUMS = ("samples", "shards", "kept", "calls", "model_s")
+
+
+def _add(
+    plan: FieldsPlan, source: Path | None, devices: int | Sequence[str | int] | None, part: Part | None,
+    on_progress: OnProgress | None,
+) -> FieldsSummary:  # fmt: skip
+    began = time.monotonic()
+    with _held(plan, shared=part is not None) as (scratch, version):
+        tasks = plan.tasks[part.number :: part.parts] if part else plan.tasks
+        due = [task for task in tasks if plan.why(task, plan.receipt(task))]
         timing = _computed(plan, source, due, devices, scratch, on_progress) if due else Timing()
-        if chosen is None:
+        if part is None:
             publish_fields(plan, {task: _there(plan, task) for task in tasks}, scratch, version)
     return FieldsSummary(
         path=plan.data.path, fields=tuple(plan.fields.store), samples=sum(task.records for task in due), shards=len(due),
         kept=len(tasks) - len(due), calls=timing.calls, model_s=timing.model_s, seconds=time.monotonic() - began,
-        published=chosen is None,
+        published=part is None,
     )  # fmt: skip
 
 
-def explain_fields(dataset: PathOrUrl, fields: ModelFields | str | os.PathLike[str]) -> dict[str, str]:
+def explain_fields(dataset: PathOrUrl, fields: AnyFields) -> dict[str, str]:
     """Return why each shard would be computed, "" where it is up to date, without computing anything."""
-    plan, _ = _plan(dataset, fields)
-    return {str(task): plan.why(task, plan.receipt(task)) for task in plan.tasks}
+    plans = [_plan(dataset, one) for one in _loaded(fields)[0]]
+    names = [f"{plan.fields.name}: " if len(plans) > 1 else "" for plan in plans]
+    return {
+        f"{name}{task}": plan.why(task, plan.receipt(task))
+        for plan, name in zip(plans, names, strict=True)
+        for task in plan.tasks
+    }
 
 
 def remove_fields(dataset: PathOrUrl, name: str) -> list[str]:
@@ -144,13 +166,21 @@ def remove_fields(dataset: PathOrUrl, name: str) -> list[str]:
 # --- steps --------------------------------------------------------------------------------------------------------------
 
 
-def _plan(dataset: PathOrUrl, fields: ModelFields | str | os.PathLike[str]) -> tuple[FieldsPlan, Path | None]:
-    """The plan, and the file that the fields come from."""
-    source = None if isinstance(fields, ModelFields) else Path(fields).absolute()
-    loaded = fields if isinstance(fields, ModelFields) else load_fields(Path(fields))
-    plan = FieldsPlan(open_data(dataset), loaded, loaded.describe())
+def _loaded(fields: AnyFields) -> tuple[list[ModelFields], Path | None]:
+    """The fields, and the file that they come from."""
+    if isinstance(fields, str | os.PathLike):
+        path = Path(fields).absolute()
+        return load_fields(path), path
+    several = [fields] if isinstance(fields, ModelFields) else list(fields)
+    if not several:
+        raise RecipeError("there is no ModelFields to compute")
+    return several, None
+
+
+def _plan(dataset: PathOrUrl, fields: ModelFields) -> FieldsPlan:
+    plan = FieldsPlan(open_data(dataset), fields, fields.describe())
     plan.check()
-    return plan, source
+    return plan
 
 
 def _check_replace(plan: FieldsPlan, replace: bool) -> None:
@@ -259,7 +289,7 @@ class _Devices:
         self, plan: FieldsPlan, source: Path | bytes, devices: Sequence[str], scratch: Path, progress: _Progress
     ) -> None:
         path = str(plan.data.path if is_remote(plan.data.path) else plan.data.path.absolute())
-        self._job = FieldsJob(path, source, plan.fingerprint, scratch)
+        self._job = FieldsJob(path, source, plan.fields.name, plan.fingerprint, scratch)
         self._devices, self._progress = devices, progress
         self._waiting: deque[tuple[int, FieldsTask]] = deque()
         self._errors: list[BaseException] = []

@@ -234,17 +234,19 @@ def _named(task: FieldsTask, keys: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class FieldsJob:
-    """What a process that computes is told: the dataset, the fields by their file or as a pickle, and their fingerprint."""
+    """What a process that computes is told: the dataset, the fields by their file and name or as a pickle, their fingerprint."""
 
     path: str
     source: Path | bytes
+    name: str
     fingerprint: str
     scratch: Path
 
 
 def open_work(job: FieldsJob) -> Callable[[FieldsTask, Mark], Timing]:
     """Return the function that computes a task in a worker process. Raises RecipeError where the model is another one here."""
-    fields: ModelFields = load_fields(job.source) if isinstance(job.source, Path) else pickle.loads(job.source)
+    known = load_fields(job.source) if isinstance(job.source, Path) else [pickle.loads(job.source)]
+    fields: ModelFields = next(one for one in known if one.name == job.name)
     data = open_data(job.path)
     plan = FieldsPlan(data, fields, fields.describe())
     if plan.fingerprint != job.fingerprint:

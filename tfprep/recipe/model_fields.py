@@ -123,9 +123,7 @@ class ModelFields:
             RecipeError: A file cannot be read, or the code holds what has no description.
         """
         description = Description()
-        options = {
-            one.name: getattr(self, one.name) for one in fields(self) if one.name not in ("folder", "files", "splits")
-        }
+        options = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in _NOT_VALUES}
         options["store"] = {name: codec.describe() for name, codec in self.store.items()}
         described = {name: description.option(value) for name, value in options.items()}
         digests = {name: file_digest(path) for name, path in self.file_paths().items()}
@@ -136,11 +134,15 @@ def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
-def load_fields(path: Path) -> ModelFields:
-    """Return the `FIELDS` of a Python file.
+_NOT_VALUES = ("folder", "files", "splits", "follows_pixels")
+"""Options that do not decide a value, or stand elsewhere."""
+
+
+def load_fields(path: Path) -> list[ModelFields]:
+    """Return what a Python file defines as `FIELDS`, one `ModelFields` or a list of them, or as `RECIPE.model_fields`.
 
     Raises:
-        RecipeError: There is no such file, or it defines no `FIELDS`; the message says what is wrong.
+        RecipeError: There is no such file, or it defines none; the message says what is wrong.
     """
     if path.suffix != ".py" or not path.is_file():
         raise RecipeError(
@@ -152,9 +154,13 @@ def load_fields(path: Path) -> ModelFields:
         raise RecipeError(f"{path}: {error}") from error
     except Exception as error:
         raise RecipeError(f"{path}: {summary_of(error)}") from error
-    fields = getattr(module, "FIELDS", None)
-    if not isinstance(fields, ModelFields):
-        raise RecipeError(f"{path}: expected FIELDS = tfprep.ModelFields(...), found {type(fields).__name__}")
+    found = getattr(module, "FIELDS", getattr(getattr(module, "RECIPE", None), "model_fields", None))
+    fields = [found] if isinstance(found, ModelFields) else list(found or ())
+    if not fields or not all(isinstance(one, ModelFields) for one in fields):
+        raise RecipeError(f"{path}: expected FIELDS = tfprep.ModelFields(...), or a list of them, found {found!r}")
+    names = [one.name for one in fields]
+    if len(set(names)) < len(names):
+        raise RecipeError(f"{path}: each ModelFields has a name of its own, not {', '.join(names)}; give name=")
     return fields
 
 
