@@ -83,6 +83,21 @@ def test_a_folder_that_was_there_before_a_recipe_keeps_its_place(tmp_path, monke
     assert folders_of_child(tmp_path)[-1] == str(tmp_path)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="glibc alone has these thresholds")
+def test_a_child_keeps_the_memory_of_freed_arrays(monkeypatch):
+    code = "import resource\nfor _ in range(20):\n    blocks = [b'x' * (8 << 20) for _ in range(3)]\n    del blocks\n"
+    code += "print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)"
+
+    def faults(environment):
+        command = [sys.executable, "-c", code]
+        return int(subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout)
+
+    monkeypatch.delenv("MALLOC_TRIM_THRESHOLD_", raising=False)
+    assert faults(worker_environment()) < faults(os.environ) / 4
+    monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "7")
+    assert worker_environment()["MALLOC_TRIM_THRESHOLD_"] == "7"
+
+
 def test_each_child_has_one_thread_of_openmp():
     assert worker_environment()["OMP_NUM_THREADS"] == "1"
 

@@ -68,13 +68,19 @@ _PR_SET_PDEATHSIG = 1
 """From linux/prctl.h."""
 
 
+_KEEP_FREED = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(64 << 20)}
+"""The largest thresholds that glibc reaches by itself on 64 bits (mallopt(3)); blocks above the first go back to the system."""
+
+
 def worker_environment() -> dict[str, str]:
     """Return the environment variables of a child process that runs tfprep's code.
 
     The child imports from the same folders as this process and no others: not from the current folder, unless this process does.
-    OpenMP and BLAS get one thread each, because the children already share all cores.
+    OpenMP and BLAS get one thread each, because the children already share all cores. glibc keeps the memory of freed arrays,
+    unless its variables are set: with the thresholds that it begins with, a photo of a megapixel takes a quarter more time.
     """
-    return {**os.environ, **folders_for_child(), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    alone = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    return {**_KEEP_FREED, **os.environ, **folders_for_child(), **alone}
 
 
 def open_standard_descriptors() -> None:

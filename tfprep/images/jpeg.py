@@ -29,6 +29,8 @@ from tfprep.opencv import cv2
 _SCAN, _END = 0xDA, 0xD9
 _SEQUENTIAL = {0xC0, 0xC1}
 """The codes of the markers (ITU-T T.81, table B.1) of sequential frames with Huffman coding."""
+_FRAMES = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}
+"""The codes of all frames: the others among them are tables, and one that is reserved."""
 _PLAIN_SEGMENTS = {*_SEQUENTIAL, 0xC4, 0xDB, 0xDD, _SCAN}
 """Frame, Huffman tables, quantization tables, restart interval and scan: all that a sequential JPEG needs."""
 _COMMENTS = {*range(0xE0, 0xF0), 0xFE}
@@ -178,9 +180,9 @@ def _by_pillow(data: bytes, channels: int | None) -> ImageArray:
         return np.asarray(image.convert("L"))[:, :, None]
 
 
-_EXIF = b"Exif\0\0"
+_EXIF, _ICC = b"Exif\0\0", b"ICC_PROFILE\0"
 _ORIENTATION = 0x0112
-_MARKER_APP1, _MARKER_SCAN, _FILL = 0xE1, 0xDA, 0xFF
+_MARKER_APP1, _MARKER_APP2, _FILL = 0xE1, 0xE2, 0xFF
 _TURNS: dict[int, Callable[[Array], Array]] = {
     2: lambda a: a[:, ::-1],
     3: lambda a: a[::-1, ::-1],
@@ -201,9 +203,10 @@ def upright(pixels: Array, orientation: int) -> Array:
 def orientation_of(data: bytes) -> int | None:
     """The orientation of a JPEG, 1 where it has none; None where Pillow must decide: the file does not say it as one plain entry
     of EXIF, but in several segments, in XMP, or in a damaged directory."""
-    segments = _app1(data)
-    if segments is None:
+    all_segments = _segments(data)
+    if all_segments is None:
         return None
+    segments = [(start, end) for code, start, end in all_segments if code == _MARKER_APP1]
     exif = [(start, end) for start, end in segments if data.startswith(_EXIF, start)]
     in_xmp = any(data.find(b"tiff:Orientation", start, end) >= 0 for start, end in segments)
     if not exif and not in_xmp:
@@ -221,19 +224,31 @@ def orientation_of(data: bytes) -> int | None:
     return known_orientation(orientation) if isinstance(orientation, int) else None
 
 
-def _app1(data: bytes) -> list[tuple[int, int]] | None:
-    """Start and end of the content of each APP1 segment (EXIF, XMP) before the image data; None where the chain of segments
-    does not lead there."""
+def icc_profile(data: bytes) -> bytes | None:
+    """The colour profile inside a JPEG (ICC.1:2022, B.4), b"" where it has none; None where Pillow must decide: its parts are not
+    one after the other, each numbered and before the frame, as nearly all programs write them."""
+    segments = _segments(data)
+    if segments is None:
+        return None
+    places = [n for n, (code, start, _) in enumerate(segments) if code == _MARKER_APP2 and data.startswith(_ICC, start)]
+    parts = [data[segments[n][1] + len(_ICC) : segments[n][2]] for n in places]
+    frame = next((n for n, (code, *_) in enumerate(segments) if code in _FRAMES), 0)
+    in_order = [part[:2] for part in parts] == [bytes((n, len(parts))) for n in range(1, len(parts) + 1)]
+    return b"".join(part[2:] for part in parts) if in_order and all(n < frame for n in places) else None
+
+
+def _segments(data: bytes) -> list[tuple[int, int, int]] | None:
+    """Marker, start and end of the content of each segment before the image data (EXIF and XMP are APP1); None where the chain of
+    segments does not lead there."""
     position = 2
-    segments: list[tuple[int, int]] = []
+    segments: list[tuple[int, int, int]] = []
     while data[position : position + 1] == b"\xff" and position + 4 <= len(data):
         marker, size = data[position + 1], int.from_bytes(data[position + 2 : position + 4], "big")
-        if marker == _MARKER_SCAN:
+        if marker == _SCAN:
             return segments
         if marker == _FILL:
             position += 1
             continue
-        if marker == _MARKER_APP1:
-            segments.append((position + 4, position + 2 + size))
+        segments.append((marker, position + 4, position + 2 + size))
         position += 2 + size
     return None

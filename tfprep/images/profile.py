@@ -13,12 +13,14 @@ import numpy as np
 from PIL import Image, ImageCms
 
 from tfprep.errors import SampleError
-from tfprep.images.pillow import PNG_START, opened
+from tfprep.images.jpeg import icc_profile, jpeg_header
+from tfprep.images.pillow import PNG_START, is_jpeg, opened
 
 _SIGNATURE = b"acsp"
 """Bytes 36 to 39 of every profile (ICC.1:2022, 7.2.11); a PNG holds its profile compressed, in the chunk iCCP."""
 _SAME_LEVELS = 8
 """The most by which a profile counts as sRGB: some that are called so move a colour by 6, Adobe RGB and P3 by 60 and more."""
+_MODE_OF_JPEG = {"Gray": "L", "YCbCr": "RGB", "RGB": "RGB", "CMYK": "CMYK", "YCCK": "CMYK"}
 _MODE_OF_SPACE = {"RGB": "RGB", "GRAY": "L", "CMYK": "CMYK"}
 
 
@@ -27,17 +29,26 @@ def foreign_profile(data: bytes) -> tuple[str, bytes] | None:
 
     A profile for another number of channels than the image has says nothing about it, and counts as none.
     """
-    if _SIGNATURE not in data and not (data.startswith(PNG_START) and b"iCCP" in data):
-        return None
     try:
-        with opened(data, frames=True) as image:
-            profile, mode = image.info.get("icc_profile"), _plain_mode(image)
+        profile, mode = _profile_and_mode(data)
     except SampleError:
         return None
     if not isinstance(profile, bytes) or not profile:
         return None
     name = _foreign_name(profile, mode)
     return (name, profile) if name else None
+
+
+def _profile_and_mode(data: bytes) -> tuple[Any, str]:
+    if is_jpeg(data) and (profile := icc_profile(data)) is not None:
+        if _SIGNATURE not in profile:
+            return None, ""
+        if header := jpeg_header(data):
+            return profile, _MODE_OF_JPEG[header[2]]
+    if _SIGNATURE not in data and not (data.startswith(PNG_START) and b"iCCP" in data):
+        return None, ""
+    with opened(data, frames=True) as image:
+        return image.info.get("icc_profile"), _plain_mode(image)
 
 
 def in_srgb(image: Image.Image, profile: bytes) -> Image.Image:

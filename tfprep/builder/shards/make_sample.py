@@ -433,7 +433,7 @@ class SampleStage(TimedStage):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         super().__exit__(kind, error, trace)
-        if isinstance(error, BuildError):  # a stage inside this one has named itself
+        if error is None or isinstance(error, BuildError):  # a stage inside this one has named itself
             return
         if isinstance(error, SampleError):
             raise error.located(stage=self.stage, field=self._field) from error
@@ -441,5 +441,5 @@ class SampleStage(TimedStage):
             where = f"{self.stage} of '{self._field}'" if self._field else self.stage
             raise BuildError(f"{where}: {summary_of(error)}") from error
         from_keyboard = isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
-        if error is not None and not from_keyboard:
+        if not from_keyboard:
             raise SampleError(summary_of(error), stage=self.stage, field=self._field) from error
