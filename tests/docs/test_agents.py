@@ -108,7 +108,7 @@ def test_each_error_of_the_table_is_what_the_package_says(beginning, root, capsy
 
 def test_the_table_has_ten_errors_and_no_command_that_is_not_there():
     assert len(MESSAGES) == len(TRIGGERS) == 10
-    assert set(re.findall(r"`tfprep ([a-z]+)", PAGE)) <= COMMANDS.keys()
+    assert set(re.findall(r"`tfprep ([a-z-]+)", PAGE)) <= COMMANDS.keys()
 
 
 def test_every_call_of_the_goals_exists():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import os
 import pickle
 import shutil
@@ -228,7 +230,7 @@ def _computed(
     scratch: Path, on_progress: OnProgress | None,
 ) -> Timing:  # fmt: skip
     """Compute the tasks that are due: here, or in a process for each device."""
-    progress = _Progress(due, on_progress)
+    progress = _Progress(sum(task.records for task in due), on_progress)
     if devices is not None:
         names = (
             [str(number) for number in range(devices)] if isinstance(devices, int) else [str(one) for one in devices]
@@ -236,10 +238,8 @@ def _computed(
         if not names:
             raise BuildError("devices is a number from 1 on, or a list of devices")
         return _Devices(plan, _sent(plan, source), names, scratch, progress).run(due)
-    with closing(Computer(plan.data, plan, scratch)) as computer:
-        for number, task in enumerate(due):
-            computer.compute(task, lambda item, number=number: progress.at(number, item))  # type: ignore[misc]
-            progress.done(number)
+    with closing(Computer(plan, scratch)) as computer:
+        computer.compute(due, lambda item: progress.at(0, item))
         return computer.timing
 
 
@@ -262,28 +262,26 @@ def _sent(plan: FieldsPlan, source: Path | None) -> Path | bytes:
 class _Progress:
     """Adds up the samples that are done, over all processes. Safe to use from any thread."""
 
-    def __init__(self, due: Sequence[FieldsTask], on_progress: OnProgress | None) -> None:
-        self._records, self._on_progress = [task.records for task in due], on_progress
-        self._done = [0] * len(due)
+    def __init__(self, due: int, on_progress: OnProgress | None) -> None:
+        self._due, self._on_progress = due, on_progress
+        self._done: dict[int, int] = {}
         self._lock = threading.Lock()
 
-    def at(self, number: int, item: int | None) -> None:
-        """Note that a task is at this sample of its shard."""
-        if item is not None and item >= 0:
-            self._note(number, item)
-
-    def done(self, number: int) -> None:
-        self._note(number, self._records[number])
-
-    def _note(self, number: int, samples: int) -> None:
+    def at(self, number: int, samples: int | None) -> None:
+        """Note how many samples of some shards, which have a number together, are done."""
         with self._lock:
-            self._done[number] = samples
-            if self._on_progress is not None:
-                self._on_progress(sum(self._done), sum(self._records))
+            if samples is not None and samples >= 0:
+                self._done[number] = samples
+                if self._on_progress is not None:
+                    self._on_progress(sum(self._done.values()), self._due)
+
+
+_TURNS = 4
+"""A device takes so many turns at what is left, at least, so that all end at about the same time."""
 
 
 class _Devices:
-    """A process for each device. They take the tasks in turn; a task that fails ends all."""
+    """A process for each device. They take shards in turn; one that fails ends all."""
 
     def __init__(
         self, plan: FieldsPlan, source: Path | bytes, devices: Sequence[str], scratch: Path, progress: _Progress
@@ -291,14 +289,15 @@ class _Devices:
         path = str(plan.data.path if is_remote(plan.data.path) else plan.data.path.absolute())
         self._job = FieldsJob(path, source, plan.fields.name, plan.fingerprint, scratch)
         self._devices, self._progress = devices, progress
-        self._waiting: deque[tuple[int, FieldsTask]] = deque()
+        self._waiting: deque[FieldsTask] = deque()
+        self._numbers = itertools.count()
         self._errors: list[BaseException] = []
         self._timing = Timing()
         self._lock = threading.Lock()
 
     def run(self, due: Sequence[FieldsTask]) -> Timing:
         """Compute the tasks; return what the model took in all processes together."""
-        self._waiting.extend(enumerate(due))
+        self._waiting.extend(due)
         threads = [threading.Thread(target=self._serve, args=(device,), daemon=True) for device in self._devices]
         for thread in threads:
             thread.start()
@@ -318,26 +317,28 @@ class _Devices:
             with closing(Processes(ENTRY, workers=1, item_timeout_s=float("inf"), environment=environment)) as process:
                 process.start()
                 process.open(self._job)
-                while (task := self._next()) is not None:
-                    process.submit(*task)
+                while tasks := self._next():
+                    process.submit(next(self._numbers), tasks)
                     for event in process.events():
-                        self._take(event, device, task[1])
+                        self._take(event, device, tasks)
         except BaseException as error:
             with self._lock:
                 self._errors.append(error)
                 self._waiting.clear()
 
-    def _next(self) -> tuple[int, FieldsTask] | None:
+    def _next(self) -> list[FieldsTask]:
+        """Take the next shards: a share of those that are left, so that batches of the next shard are read ahead, too."""
         with self._lock:
-            return self._waiting.popleft() if self._waiting and not self._errors else None
+            count = math.ceil(len(self._waiting) / (_TURNS * len(self._devices)))
+            return [] if self._errors else [self._waiting.popleft() for _ in range(count)]
 
-    def _take(self, event: Any, device: str, task: FieldsTask) -> None:
+    def _take(self, event: Any, device: str, tasks: Sequence[FieldsTask]) -> None:
         if isinstance(event, TaskProgress):
             self._progress.at(event.task, event.item)
         elif isinstance(event, TaskCrashed):
-            raise BuildError(f"the process of device {device} died at {task}: {event.reason}")
+            raise BuildError(f"the process of device {device} died at {tasks[0]} or after it: {event.reason}")
         elif isinstance(event, TaskDone):
-            self._progress.done(event.task)
+            self._progress.at(event.task, sum(task.records for task in tasks))
             with self._lock:
                 for name, value in vars(event.result).items():
                     setattr(self._timing, name, getattr(self._timing, name) + value)

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
+import hashlib
 import pickle
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 
 from tfprep.builder.shards.sums import merge
 from tfprep.child_process import NO_ITEM, Mark
 from tfprep.dataset import FileInfo
-from tfprep.dataset.manifest import sha256_of
 from tfprep.errors import BuildError, RecipeError, SampleError, TfprepError, summary_of
 from tfprep.fields import Array, FieldSpec
 from tfprep.limits import usable_cpus
-from tfprep.load import Data
 from tfprep.load import open as open_data
 from tfprep.load.random_access import RandomAccess
 from tfprep.model_fields.plan import FieldsPlan, FieldsReceipt, FieldsTask
@@ -38,7 +38,7 @@ MOST_THREADS = 16
 
 @dataclass
 class Timing:
-    """Seconds that the model took, and samples that it got."""
+    """Seconds that the model took, how often it was called, and samples that it got."""
 
     model_s: float = 0.0
     calls: int = 0
@@ -46,12 +46,17 @@ class Timing:
 
 
 class Computer:
-    """Computes shards, one after another, with one model. Use it in one thread."""
+    """Computes shards, one after another, with one model. Use it in one thread.
 
-    def __init__(self, data: Data, plan: FieldsPlan, scratch: Path) -> None:
-        self._data, self._plan, self._fields, self._scratch = data, plan, plan.fields, scratch
+    While the model runs in that thread, others read and decode the batches that come next, also of the next shard, and one
+    encodes and writes what it returned before.
+    """
+
+    def __init__(self, plan: FieldsPlan, scratch: Path) -> None:
+        self._plan, self._fields, self._scratch = plan, plan.fields, scratch
         self._threads = min(usable_cpus(), MOST_THREADS)
-        self._pool = ThreadPoolExecutor(self._threads, "tfprep-fields")
+        self._readers = ThreadPoolExecutor(self._threads, "tfprep-fields-read")
+        self._writer = ThreadPoolExecutor(1, "tfprep-fields-write")
         self._access: dict[tuple[str, int], RandomAccess] = {}
         self.timing = Timing()
 
@@ -69,92 +74,62 @@ class Computer:
 
     def close(self) -> None:
         """End the threads and close the files."""
-        self._pool.shutdown(cancel_futures=True)
+        for pool in (self._readers, self._writer):
+            pool.shutdown(cancel_futures=True)
         for access in self._access.values():
             access.close()
 
-    def compute(self, task: FieldsTask, mark: Mark = lambda item: None) -> FieldsReceipt:
-        """Compute the fields of a shard, and write its file and then its receipt.
+    def compute(self, tasks: Sequence[FieldsTask], mark: Mark = lambda item: None) -> None:
+        """Compute the fields of shards, and write the file of each and then its receipt.
+
+        Args:
+            tasks: The shards.
+            mark: Called with the samples of all these shards that are done.
 
         Raises:
             BuildError: The model failed, or what it returned cannot be stored; the message names the samples.
         """
         _ = self._compute
-        calls = self.timing.calls
-        if is_remote(self._plan.data.path):
-            path = self._scratch / task.name
-            receipt = self._written(task, path, mark)
-            store = open_store(self._plan.path)
-            for name in (f"{task.name}.idx", task.name):
-                store.write(name, self._scratch / name)
-                (self._scratch / name).unlink()
-        else:
-            self._plan.receipt_path(task).parent.mkdir(parents=True, exist_ok=True)
-            self._plan.path.mkdir(exist_ok=True)
-            receipt = self._written(task, self._plan.path / task.name, mark)
-        receipt = FieldsReceipt(**{**vars(receipt), "calls": self.timing.calls - calls})
-        self._plan.write_receipt(task, receipt)
+        shards = {task: _ShardFile(self._plan, task, self._scratch) for task in tasks}
+        writing: deque[Future[None]] = deque()
+        try:
+            done = 0
+            for task, stop, values in self._batches(tasks):
+                mark(done)
+                keys, outputs = self._outputs(task, values)
+                writing.append(self._writer.submit(shards[task].add, keys, outputs))
+                if stop == task.first + task.records:
+                    writing.append(self._writer.submit(shards[task].finish))
+                while len(writing) > AHEAD:
+                    writing.popleft().result()
+                done += len(keys)
+            for task in tasks:
+                if not task.records:
+                    writing.append(self._writer.submit(shards[task].finish))
+            while writing:
+                writing.popleft().result()
+        except BaseException:
+            for future in writing:
+                future.cancel()
+            for shard in shards.values():  # in the thread that writes them, behind what it is at
+                self._writer.submit(shard.abort).result()
+            raise
         mark(NO_ITEM)
-        return receipt
 
-    def _written(self, task: FieldsTask, path: Path, mark: Mark) -> FieldsReceipt:
-        specs: dict[str, FieldSpec] = {}
-        spans: list[list[int]] = []
-        with whole_file(path) as file:
-            writer = RecordWriter(file)
-            for keys, outputs in self._outputs(task, mark):
-                for row, key in enumerate(keys):
-                    spans.append(
-                        self._write(writer, key, {name: values[row] for name, values in outputs.items()}, specs)
-                    )
-        with whole_file(path.with_name(f"{path.name}.idx")) as index:
-            index.write(format_index(writer.frames).encode())
-        rows = [
-            [*frame, crc, *of_fields]
-            for frame, crc, of_fields in zip(writer.frames, writer.payload_crcs, spans, strict=True)
-        ]
-        info = FileInfo(task.name, task.records, path.stat().st_size, sha256_of(path))
-        return FieldsReceipt(self._plan.fingerprint, task.of, self._plan.folder, info, specs, rows, 0)
-
-    def _write(
-        self, writer: RecordWriter, key: str, values: Mapping[str, Array], specs: dict[str, FieldSpec]
-    ) -> list[int]:
-        """Write the record of a sample; return where its fields lie in the payload: offset and size of each."""
-        features: dict[str, Any] = {"key": key.encode("utf-8", "surrogateescape")}
-        for name, codec in self._fields.store.items():
-            kind = self._fields.kind(name)
-            try:
-                features |= {f"{name}{suffix}": part for suffix, part in codec.encode(values[name]).items()}
-                spec = codec.spec(kind, values[name])
-            except SampleError as error:
-                raise BuildError(f"{name!r} of sample {key!r} cannot be stored: {error.reason}") from error
-            before = specs.get(name, spec)
-            if (before.dtype, len(before.shape)) != (spec.dtype, len(spec.shape)):
-                raise BuildError(
-                    f"{name!r} of sample {key!r} is {spec.dtype} {list(spec.shape)}, of samples before it {before.dtype} "
-                    f"{list(before.shape)}"
-                )
-            specs[name] = merge(before, spec) or spec
-        payload, spans = encode(features)
-        writer.write(payload)
-        return [number for name in self._fields.store for number in spans[name]]
-
-    def _outputs(self, task: FieldsTask, mark: Mark) -> Iterator[tuple[list[str], dict[str, Array]]]:
-        """Yield the keys and the outputs of each batch, in the order of the records."""
-        for first, values in self._batches(task):
-            mark(first - task.first)
-            keys = [str(key) for key in values["key"]]
-            given = self._fields.batch_size if self._fields.pad_batches else len(keys)
-            batch = {name: _padded(values[name], given) for name in self._fields.inputs}
-            began = time.monotonic()
-            try:
-                outputs = as_arrays(self._compute(batch))
-            except Exception as error:
-                raise BuildError(f"the model failed on {_named(task, keys)}: {summary_of(error)}") from error
-            self.timing.model_s += time.monotonic() - began
-            self.timing.calls += 1
-            self.timing.samples += len(keys)
-            yield keys, self._checked(outputs, given, task, keys)
+    def _outputs(self, task: FieldsTask, values: Mapping[str, Array]) -> tuple[list[str], dict[str, Array]]:
+        """The keys of a batch, and what the model returns for it."""
+        keys = [str(key) for key in values["key"]]
+        given = self._fields.batch_size if self._fields.pad_batches else len(keys)
+        batch = {name: _padded(values[name], given) for name in self._fields.inputs}
+        began = time.monotonic()
+        try:
+            outputs = as_arrays(self._compute(batch))
+        except Exception as error:
+            raise BuildError(f"the model failed on {_named(task, keys)}: {summary_of(error)}") from error
+        self.timing.model_s += time.monotonic() - began
+        self.timing.calls += 1
+        self.timing.samples += len(keys)
+        return keys, self._checked(outputs, given, task, keys)
 
     def _checked(
         self, outputs: Mapping[str, Array], returned: int, task: FieldsTask, keys: Sequence[str]
@@ -180,30 +155,121 @@ class Computer:
 
     # --- reading ahead ---------------------------------------------------------------------------------------------------
 
-    def _batches(self, task: FieldsTask) -> Iterator[tuple[int, dict[str, Array]]]:
-        """Yield the batches of a shard with the number of the first sample; at most `AHEAD` batches wait beyond the threads'."""
-        stop = task.first + task.records
-        starts = iter(range(task.first, stop, self._fields.batch_size))
-        waiting: deque[tuple[int, Future[dict[str, Any]]]] = deque()
-        access = self._opened(task.split, task.variant)
+    def _batches(self, tasks: Sequence[FieldsTask]) -> Iterator[tuple[FieldsTask, int, dict[str, Array]]]:
+        """Yield the batches of the shards, each with the number behind its last sample; `AHEAD` wait beyond the threads'."""
+        spans = (
+            (task, first, min(first + self._fields.batch_size, task.first + task.records))
+            for task in tasks
+            for first in range(task.first, task.first + task.records, self._fields.batch_size)
+        )
+        waiting: deque[tuple[FieldsTask, int, Future[dict[str, Any]]]] = deque()
         try:
             while True:
-                while len(waiting) < self._threads + AHEAD and (first := next(starts, None)) is not None:
-                    numbers = range(first, min(first + self._fields.batch_size, stop))
-                    waiting.append((first, self._pool.submit(access.batch, numbers)))
+                while len(waiting) < self._threads + AHEAD and (span := next(spans, None)) is not None:
+                    task, first, stop = span
+                    access = self._opened(task.split, task.variant)
+                    waiting.append((task, stop, self._readers.submit(access.batch, range(first, stop))))
                 if not waiting:
                     return
-                first, future = waiting.popleft()
-                yield first, {name: _stacked(name, values) for name, values in future.result().items()}
+                task, stop, future = waiting.popleft()
+                yield task, stop, {name: _stacked(name, values) for name, values in future.result().items()}
         finally:
-            for _, future in waiting:
+            for *_, future in waiting:
                 future.cancel()
 
     def _opened(self, split: str, variant: int) -> RandomAccess:
         if (split, variant) not in self._access:
             names = [*dict.fromkeys([*self._fields.inputs, "key"])]
-            self._access[split, variant] = self._data.random_access(split, fields=names, variant=variant)
+            self._access[split, variant] = self._plan.data.random_access(split, fields=names, variant=variant)
         return self._access[split, variant]
+
+
+class _ShardFile:
+    """The file of one shard, which appears whole under its name, and then its receipt."""
+
+    def __init__(self, plan: FieldsPlan, task: FieldsTask, scratch: Path) -> None:
+        self._plan, self._fields, self._task = plan, plan.fields, task
+        self._path = (scratch if is_remote(plan.data.path) else plan.path) / task.name
+        self._open = ExitStack()
+        self._file: _Hashed | None = None
+        self._specs: dict[str, FieldSpec] = {}
+        self._spans: list[list[int]] = []
+
+    @cached_property
+    def _records(self) -> RecordWriter:
+        if not is_remote(self._plan.data.path):
+            self._plan.receipt_path(self._task).parent.mkdir(parents=True, exist_ok=True)
+            self._plan.path.mkdir(exist_ok=True)
+        self._file = _Hashed(self._open.enter_context(whole_file(self._path)))
+        return RecordWriter(cast(BinaryIO, self._file))
+
+    def add(self, keys: Sequence[str], outputs: Mapping[str, Array]) -> None:
+        """Write the records of a batch."""
+        for row, key in enumerate(keys):
+            self._write(key, {name: values[row] for name, values in outputs.items()})
+
+    def _write(self, key: str, values: Mapping[str, Array]) -> None:
+        features: dict[str, Any] = {"key": key.encode("utf-8", "surrogateescape")}
+        for name, codec in self._fields.store.items():
+            kind = self._fields.kind(name)
+            try:
+                features |= {f"{name}{suffix}": part for suffix, part in codec.encode(values[name]).items()}
+                spec = codec.spec(kind, values[name])
+            except SampleError as error:
+                raise BuildError(f"{name!r} of sample {key!r} cannot be stored: {error.reason}") from error
+            before = self._specs.get(name, spec)
+            if (before.dtype, len(before.shape)) != (spec.dtype, len(spec.shape)):
+                raise BuildError(
+                    f"{name!r} of sample {key!r} is {spec.dtype} {list(spec.shape)}, of samples before it {before.dtype} "
+                    f"{list(before.shape)}"
+                )
+            self._specs[name] = merge(before, spec) or spec
+        payload, spans = encode(features)
+        self._records.write(payload)
+        self._spans.append([number for name in self._fields.store for number in spans[name]])
+
+    def finish(self) -> None:
+        """Complete the file, its `.idx` and its receipt."""
+        writer, task = self._records, self._task
+        assert self._file is not None
+        size, sha256 = self._file.bytes, self._file.sha256.hexdigest()
+        self._open.close()
+        index = self._path.with_name(f"{self._path.name}.idx")
+        with whole_file(index) as file:
+            file.write(format_index(writer.frames).encode())
+        if is_remote(self._plan.data.path):
+            store = open_store(self._plan.path)
+            for path in (index, self._path):
+                store.write(path.name, path)
+                path.unlink()
+        rows = [
+            [*frame, crc, *of_fields]
+            for frame, crc, of_fields in zip(writer.frames, writer.payload_crcs, self._spans, strict=True)
+        ]
+        info = FileInfo(task.name, task.records, size, sha256)
+        receipt = FieldsReceipt(self._plan.fingerprint, task.of, self._plan.folder, info, self._specs, rows)
+        self._plan.write_receipt(task, receipt)
+
+    def abort(self) -> None:
+        """Remove what is not complete."""
+        with suppress(_Aborted), self._open:
+            raise _Aborted
+
+
+class _Aborted(Exception):
+    """Ends the writing of a file, so that it does not appear."""
+
+
+class _Hashed:
+    """A file that is written and digested at once."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file, self.sha256, self.bytes = file, hashlib.sha256(), 0
+
+    def write(self, data: bytes) -> None:
+        self._file.write(data)
+        self.sha256.update(data)
+        self.bytes += len(data)
 
 
 def _stacked(name: str, values: Any) -> Array:
@@ -243,21 +309,20 @@ class FieldsJob:
     scratch: Path
 
 
-def open_work(job: FieldsJob) -> Callable[[FieldsTask, Mark], Timing]:
-    """Return the function that computes a task in a worker process. Raises RecipeError where the model is another one here."""
+def open_work(job: FieldsJob) -> Callable[[Sequence[FieldsTask], Mark], Timing]:
+    """Return the function that computes shards in a worker process. Raises RecipeError where the model is another one here."""
     known = load_fields(job.source) if isinstance(job.source, Path) else [pickle.loads(job.source)]
     fields: ModelFields = next(one for one in known if one.name == job.name)
-    data = open_data(job.path)
-    plan = FieldsPlan(data, fields, fields.describe())
+    plan = FieldsPlan(open_data(job.path), fields, fields.describe())
     if plan.fingerprint != job.fingerprint:
         raise RecipeError(
             f"{job.source if isinstance(job.source, Path) else 'the model'} changed meanwhile; run it again"
         )
-    return partial(_work, Computer(data, plan, job.scratch))
+    return partial(_work, Computer(plan, job.scratch))
 
 
-def _work(computer: Computer, task: FieldsTask, mark: Mark) -> Timing:
+def _work(computer: Computer, tasks: Sequence[FieldsTask], mark: Mark) -> Timing:
     before = Timing(**vars(computer.timing))
-    computer.compute(task, mark)
+    computer.compute(tasks, mark)
     now = computer.timing
     return Timing(now.model_s - before.model_s, now.calls - before.calls, now.samples - before.samples)

@@ -56,7 +56,6 @@ class FieldsReceipt:
         specs: What each field is.
         rows: For each record the offset and size of its frame, the checksum of its payload, and the offset in the payload and the
             size of each field, in the order of `specs`.
-        calls: How often the model was called.
     """
 
     fingerprint: str
@@ -65,7 +64,6 @@ class FieldsReceipt:
     file: FileInfo
     specs: Mapping[str, FieldSpec]
     rows: Sequence[Sequence[int]]
-    calls: int
 
 
 @dataclass(frozen=True)
