@@ -130,7 +130,7 @@ def prepare_forms(folder: Path, camvid: Path) -> None:
 
 def of_forms(folder: Path) -> dict[str, Begin]:
     return {
-        f"{form} {where}": partial(candidates.loader, place, order="block", block=64, window=4)
+        f"{form} {where}": partial(candidates.loader, place, order="block", block=64, window=4, memory_budget="2GB")
         for form in ("raw", "Zstd")
         for where, place in (("block", f"s3://bench/{form}"), ("folder", str(folder / form)))
     }

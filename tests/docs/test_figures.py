@@ -54,7 +54,7 @@ def test_every_marker_of_the_project_leads_to_a_script_with_json(figures):
     commands = {figure.command for page in pages for figure in figures.figures_of(page)}
     assert len(commands) > 5
     for command in commands:
-        assert '"--json"' in (ROOT / command.split()[1]).read_text(), command
+        assert "--json" in (ROOT / command.split()[1]).read_text(), command
 
 
 def test_figures_that_differ_are_printed_and_written(figures, tmp_path, monkeypatch, capsys):
