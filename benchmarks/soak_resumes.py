@@ -3,10 +3,11 @@
     python benchmarks/soak_resumes.py [--framework numpy tensorflow graph jax torch stateful] [--count 300] [--json resumes.json]
 
 Each round takes one of `CASES`, reads a random number of batches, saves the state as JSON, and continues in a new loader with
-another number of threads or worker processes, up to the end of the last epoch. The keys and pixels of every batch are compared
-with those of `numpy_loader` in one thread without a break. "tensorflow" reads `loader` in eager code, "graph" through
-`Dataset.map`, where the state is `state_at(step)`; "stateful" is torchdata's `StatefulDataLoader` over `random_access` and
-`batch_sampler` with 0 and with 2 workers. Frameworks that are not installed are named. The exit status is 1 after a difference.
+another number of threads or worker processes, or on several hosts, up to the end of the last epoch. The keys and pixels of every
+batch are compared with those of `numpy_loader` in one thread without a break. "tensorflow" reads `loader` in eager code, "graph"
+through `Dataset.map`, where the state is `state_at(step)`; "stateful" is torchdata's `StatefulDataLoader` over `random_access`
+and `batch_sampler` with 0 and with 2 workers. Frameworks that are not installed are named. The exit status is 1 after a
+difference.
 """
 
 from __future__ import annotations
@@ -23,16 +24,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import cv2
 import harness
 import loader_data
 import numpy as np
 
 import tfprep
 from tfprep import Recipe, augment, codecs, sources
-from tfprep.load import MixUp, RandomFlip
+from tfprep.load import Buckets, ColourJitter, Grayscale, MixUp, RandomErasing, RandomFlip, RandomResizedCrop
 from tfprep.load.options import OrderKeywords
 
 BATCH, EPOCHS, IMAGES = 8, 3, 61
+SHAPES = ((224, 150), (160, 160), (140, 224), (224, 200))
+SQUARE = [augment.Resize(32, 32)]
 CASES: dict[str, dict[str, Any]] = {
     "global": {},
     "block": {"order": "block", "block": 4, "window": 3},
@@ -40,6 +44,13 @@ CASES: dict[str, dict[str, Any]] = {
     "all variants": {"variants": "all", "remainder": "keep"},
     "evaluation": {"training": False},
     "at load": {"at_load": [RandomFlip(), MixUp(0.4)]},
+    "windows": {"at_load": [RandomResizedCrop(24, 20), RandomFlip(), ColourJitter(), RandomErasing(), MixUp(0.4)]},
+    "growing": {"at_load": [RandomResizedCrop(sizes={0: 16, 1: 24, 2: (20, 28)}), RandomFlip()]},
+    "buckets": {"bucket": Buckets([(16, 24), (20, 20), (24, 16)]), "at_load": [RandomFlip()]},
+    "views": {
+        "views": {"global": 2, "local": 3},
+        "at_load": {"global": [RandomResizedCrop(24, 24), Grayscale(0.5)], "local": [RandomResizedCrop(12, 12)]},
+    },
     "cached": {"cache": "decoded"},
 }
 FRAMEWORKS = {
@@ -75,8 +86,11 @@ def main() -> None:
 
 
 def write_dataset(folder: Path) -> Any:
-    """Build 61 images in three classes with three variants: no epoch is a whole number of batches."""
+    """Build 61 images of three shapes, in three classes with three variants: no epoch is a whole number of batches."""
     loader_data.raw_files(folder / "raw", IMAGES)
+    for number, path in enumerate(sorted((folder / "raw").glob("*.png"))):
+        height, width = SHAPES[number % len(SHAPES)]
+        cv2.imwrite(str(path), cv2.imread(str(path))[:height, :width])
     table = folder / "raw" / "samples.csv"
     header, *rows = table.read_text().splitlines()
     table.write_text(
@@ -86,7 +100,7 @@ def write_dataset(folder: Path) -> Any:
         "resumes",
         sources.Table("samples.csv", "{number}.png", label="label", key="number"),
         {"image": codecs.Jpeg(95), "label": codecs.Scalar()},
-        geometry=[augment.Resize(32, 32), augment.Flip()],
+        geometry=[augment.Resize(longer=32), augment.Flip()],
         variants={"train": 3},
     )
     tfprep.build(recipe, folder / "built", folder / "raw")
@@ -137,6 +151,8 @@ def readers(framework: str, chance: random.Random, number: int) -> tuple[str, st
     if framework == "stateful":
         return (str(number // len(CASES) % 2 * 2),) * 2
     before, after = chance.sample(["1 thread", "2 threads", "5 threads"], 2)
+    if framework == "numpy" and number % 3 == 2:
+        return before, f"{chance.choice([2, 3, 5])} hosts"
     return (before, "processes") if number % 4 == 0 else ("processes", after) if number % 4 == 1 else (before, after)
 
 
@@ -144,9 +160,11 @@ def loader_of(data: Any, framework: str, case: dict[str, Any], reader: str) -> A
     if framework == "stateful":
         from torchdata.stateful_dataloader import StatefulDataLoader
 
-        samples = data.random_access("train", variant="all", fields=["key", "image", "label"])
+        samples = data.random_access("train", variant="all", fields=["key", "image", "label"], geometry=SQUARE)
         sampler = data.batch_sampler("train", BATCH, **{"seed": 1, **case})
         return StatefulDataLoader(samples, batch_sampler=sampler, num_workers=int(reader))
+    if reader.endswith("hosts"):
+        return JoinedHosts(data, case, int(reader[0]))
     workers = (
         {"workers": "processes", "threads": 2, "prefetch": 1}
         if reader == "processes"
@@ -162,8 +180,40 @@ def loader_of(data: Any, framework: str, case: dict[str, Any], reader: str) -> A
     return loader
 
 
+class JoinedHosts:
+    """The loaders of all hosts, whose parts are put together."""
+
+    def __init__(self, data: Any, case: dict[str, Any], count: int) -> None:
+        self._loaders = [
+            data.numpy_loader("train", BATCH, **common(case), workers="threads", threads=1, hosts=(index, count))
+            for index in range(count)
+        ]
+
+    def load_state_dict(self, state: Any) -> None:
+        for loader in self._loaders:
+            loader.load_state_dict(state)
+
+    def __iter__(self) -> Iterator[Any]:
+        for parts in zip(*self._loaders, strict=True):
+            yield {name: joined([part[name] for part in parts]) for name in parts[0]}
+
+    def close(self) -> None:
+        for loader in self._loaders:
+            loader.close()
+
+
+def joined(parts: list[Any]) -> Any:
+    if isinstance(parts[0], dict):
+        return {name: joined([part[name] for part in parts]) for name in parts[0]}
+    if isinstance(parts[0], tuple):
+        return tuple(joined(list(each)) for each in zip(*parts, strict=True))
+    return np.concatenate(parts)
+
+
 def common(case: dict[str, Any]) -> dict[str, Any]:
-    return {"seed": 1, "fields": ["key", "image", "label"], "cache": False, **case}
+    """The options of all loaders of a case. What makes one size of all pictures at load gets them in their own shapes."""
+    own = "bucket" in case or "views" in case
+    return {"seed": 1, "fields": ["key", "image", "label"], "cache": False, "geometry": [] if own else SQUARE, **case}
 
 
 def passes(loader: Any) -> Iterator[Any]:
@@ -186,8 +236,11 @@ def is_starting(loader: Any) -> bool:
 def digest(batch: Any) -> str:
     """Digest the keys, the pixels and the labels of a batch, whatever holds them."""
     keys = [key.decode() if isinstance(key, bytes) else str(key) for key in np.asarray(batch["key"]).tolist()]
-    image, label = np.asarray(batch["image"]), np.asarray(batch["label"]).astype(np.float64)
-    return hashlib.sha256(repr(keys).encode() + image.tobytes() + label.tobytes()).hexdigest()
+    views = batch["image"]
+    images = [views] if not isinstance(views, dict) else [one for name in sorted(views) for one in views[name]]
+    content = b"".join(repr(image.shape).encode() + image.tobytes() for image in map(np.asarray, images))
+    label = np.asarray(batch["label"]).astype(np.float64)
+    return hashlib.sha256(repr(keys).encode() + content + label.tobytes()).hexdigest()
 
 
 if __name__ == "__main__":

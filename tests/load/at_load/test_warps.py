@@ -363,6 +363,25 @@ def test_distances_are_not_resized(make_dataset, kind):
     data.numpy_loader("train", 4, at_load=[RandomCrop(9, 9)])
 
 
+def test_fields_that_a_model_added_follow_where_they_can(data, monkeypatch):
+    """Their records are read by themselves: scalars are taken as they are, boxes and maps of them could not follow."""
+    monkeypatch.setattr(type(data), "group_of", lambda self, field: "model" if field == "boxes" else "")
+    with pytest.raises(LoaderError, match=r"'boxes' lies in records of its own \(model\), and cannot follow"):
+        data.numpy_loader("train", at_load=OPS[:1], fields=["image", "boxes"])
+    data.numpy_loader("train", at_load=OPS[:1], fields=["image", "points"])
+
+
+def test_images_of_different_sizes_stay_a_list(data):
+    """Behind `Resize(shorter=...)`, and where colour alone is changed; processes cannot fill them."""
+    for ops, shorter in (([Resize(shorter=30)], 30), ([ColourJitter()], None)):
+        (batch,) = batches(data, 1, at_load=ops, fields=["image", "mask"])
+        sides = {min(image.shape[:2]) for image in batch["image"]}
+        assert sides == {shorter} if shorter else len(sides) > 1
+        assert [image.shape[:2] for image in batch["image"]] == [mask.shape for mask in batch["mask"]]
+        with pytest.raises(LoaderError, match="differ in size"):
+            data.numpy_loader("train", at_load=ops, fields=["image"], workers="processes")
+
+
 def test_a_damaged_image_is_named_or_replaced(make_dataset):
     made = make_dataset(
         samples={"train": 20}, fields=("image", "label"), make=scene, kinds=KINDS, codec=CODEC, shards=1

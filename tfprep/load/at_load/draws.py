@@ -5,7 +5,7 @@ A position counts the samples of all epochs, so it stands for (epoch, position i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from math import ceil, prod
 from typing import Any, NamedTuple, cast
 
@@ -130,14 +130,18 @@ class Drawn:
         return low + (high - low) * float(self.random())
 
 
-def drawn(ops: Sequence[Placed | Colour], keys: Sequence[int], position: Numbers) -> Iterator[list[Drawn]]:
-    """The draws of each op, for the sample at each position. Those of flips and crops are the ones that `windows` takes."""
-    columns = [
-        mix(subkey(subkey(key, position)[:, None], np.arange(op.draws))) >> np.uint64(32)
-        for op, key in zip(ops, keys, strict=True)
-    ]
-    shares = [column * 2.0**-32 for column in columns]
-    return ([Drawn(share[row]) for share in shares] for row in range(len(position)))
+def drawn(ops: Sequence[Placed | Colour], keys: Sequence[int], position: Numbers) -> list[list[Drawn]]:
+    """The draws of each op, for the sample at each position. Those of flips and crops are the ones that `windows` takes.
+
+    All of them are computed at once: for a few samples this takes as long as for one.
+    """
+    counts = [op.draws for op in ops]
+    of_op = subkey(np.array(keys, np.uint64)[None, :], position[:, None])
+    number = np.concatenate([np.arange(count) for count in counts]) if counts else np.arange(0)
+    draws = (mix(subkey(np.repeat(of_op, counts, axis=1), number)) >> np.uint64(32)) * 2.0**-32
+    ends = np.cumsum(counts).tolist()
+    spans = [slice(end - count, end) for end, count in zip(ends, counts, strict=True)]
+    return [[Drawn(row[span]) for span in spans] for row in draws]
 
 
 # --- mixing ---------------------------------------------------------------------------------------------------------

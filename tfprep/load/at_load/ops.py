@@ -27,7 +27,7 @@ import numpy as np
 
 from tfprep import augment
 from tfprep.augment.colour import apply_curve, blend_curve
-from tfprep.augment.transform import Transform, about_centre, identity, scaling, translation
+from tfprep.augment.transform import Transform, scaling, translation
 from tfprep.checks import Range, around, require, require_pixels, require_range
 from tfprep.errors import LoaderError, RecipeError, SampleError
 from tfprep.fields import ImageArray, Size
@@ -66,9 +66,7 @@ class RandomFlip:
 
     def warp(self, size: Size, generator: Any) -> Transform:
         """The flip of an image of this size, where it is not only moved."""
-        if generator is None or generator.random() >= self.p:
-            return identity(size)
-        return about_centre(np.diag((1.0, -1.0) if self.direction == "vertical" else (-1.0, 1.0)), size)
+        return augment.Flip(self.p, self.direction)(size, generator)
 
 
 @dataclass(frozen=True)
@@ -87,12 +85,9 @@ class RandomCrop:
     def warp(self, size: Size, generator: Any) -> Transform:
         """The window of an image of this size, where it is not only moved."""
         self.check_size(size)
-        room = size[0] - self.height, size[1] - self.width
-        if generator is None:
-            top, left = room[0] // 2, room[1] // 2
-        else:
-            down, right = generator.random(2)
-            top, left = int(down * (room[0] + 1)), int(right * (room[1] + 1))
+        if generator is not None:
+            return augment.Crop(self.height, self.width)(size, generator)
+        top, left = (size[0] - self.height) // 2, (size[1] - self.width) // 2
         return Transform(translation(-left, -top), (self.height, self.width))
 
     def check_size(self, size: Size) -> None:

@@ -23,7 +23,7 @@ from tfprep.load.outputs import Output
 from tfprep.load.reader.files import Files, Record, mapped_bytes, read_at, read_fields
 from tfprep.load.reader.parts import FieldPart
 from tfprep.load.reader.thread_state import ThreadState
-from tfprep.load.reader.warping import Warping
+from tfprep.load.reader.warping import Draws, Warping
 from tfprep.storage.local import FileIdentity
 
 COLUMNS = (
@@ -215,10 +215,11 @@ class RecordReader:
             failed = self._fill_by_field(values, rows.take(together), state)
             alone = sorted([*alone, *together[failed].tolist()])
         unread = []
-        for number in alone:
-            reason = self._fill_row(values, rows, number, state)
+        draws = self._warping.draws(rows["position"][alone]) if self._warping else [()] * len(alone)
+        for number, own in zip(alone, draws, strict=True):
+            reason = self._fill_row(values, rows, number, own, state)
             if reason and self.files.recover(int(rows["file"][number])):  # from its store: the local copy is damaged
-                reason = self._fill_row(values, rows, number, state)
+                reason = self._fill_row(values, rows, number, own, state)
             if reason:
                 unread.append(UnreadRow(number, reason))
         return unread
@@ -331,7 +332,7 @@ class RecordReader:
 
     # --- one row ------------------------------------------------------------------------------------------------------
 
-    def _fill_row(self, values: Mapping[str, Any], rows: Rows, number: int, state: ThreadState) -> str:
+    def _fill_row(self, values: Mapping[str, Any], rows: Rows, number: int, draws: Draws, state: ThreadState) -> str:
         """Fill a row; return why it cannot be read, "" if it was."""
         state.path, state.offset = self.files.paths[int(rows["file"][number])], int(rows["offset"][number])
         row = int(rows["row"][number])
@@ -340,7 +341,6 @@ class RecordReader:
             contents = self._contents(rows, number, state)
             state.enter("decode")
             if self._warping:
-                (draws,) = self._warping.draws(rows["position"][number : number + 1])
                 self._warping.store(contents, values, row, int(rows["form"][number]), draws, state)
             else:
                 for part in self.parts:
