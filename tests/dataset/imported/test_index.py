@@ -417,10 +417,6 @@ def test_processes_find_what_this_process_finds(tmp_path, monkeypatch):
 
 KILLED = """
 import os, signal, sys
-from tfprep import Recipe, codecs, sources
-from tfprep.builder import BuildOptions, build
-from tfprep.builder.repair import repair
-from tfprep.cli import main
 from tfprep.dataset import IndexOptions, index_tfrecords
 read = []
 def on_bytes(done, total):

@@ -8,6 +8,7 @@ import tarfile
 import unicodedata
 import zipfile
 from collections.abc import Callable
+from inspect import isfunction, signature
 from pathlib import Path
 from typing import Any
 
@@ -43,10 +44,25 @@ def numbered(folder: str, count: int = 4, suffix: str = ".jpg") -> list[str]:
     return [f"{folder}{'/' if folder else ''}{folder.replace('/', '_')}{n:02}{suffix}" for n in range(count)]
 
 
+def stem(path: str) -> str:
+    return Path(path).stem
+
+
+def name(path: str) -> str:
+    return Path(path).name
+
+
 def write(root: Path, path: str, content: str | bytes | dict[str, Any] | list[Any]) -> None:
     (root / path).parent.mkdir(parents=True, exist_ok=True)
     data = json.dumps(content) if isinstance(content, dict | list) else content
     (root / path).write_bytes(data.encode() if isinstance(data, str) else data)
+
+
+def beside(root: Path, paths: list[str], file: str, content: Any) -> list[str]:
+    """Write a file for each image, named by its stem."""
+    for path in paths:
+        write(root, file.format(stem(path)), content(path) if callable(content) else content)
+    return paths
 
 
 # --- classes --------------------------------------------------------------------------------------------------------
@@ -115,6 +131,16 @@ def objects(paths: list[str], split: str = ANY, label: str = "cat") -> Truth:
     return {path: (split, [(label, BOX)]) for path in paths}
 
 
+def of_splits(make: Callable[[str], list[str]], *splits: str) -> Truth:
+    return {path: value for split in splits for path, value in objects(make(split), split).items()}
+
+
+def coco(root: Path, folder: str = "images", file: str = "labels.json", **options: Any) -> list[str]:
+    paths = pictures(root, *numbered(folder))
+    write(root, file, coco_json([*map(name, paths)], **options))
+    return paths
+
+
 def coco_relative_to_the_root(root):
     paths = pictures(root, *numbered("images"))
     write(root, "annotations/all.json", coco_json(paths))
@@ -128,9 +154,7 @@ def coco_below_the_listed_folder(root):
 
 
 def coco_with_text_ids(root):
-    paths = pictures(root, *numbered("images"))
-    write(root, "labels.json", coco_json([Path(path).name for path in paths], ids=lambda n: f"id-{n}"))
-    return objects(paths)
+    return objects(coco(root, ids=lambda n: f"id-{n}"))
 
 
 def coco_with_backslashes(root):
@@ -141,33 +165,24 @@ def coco_with_backslashes(root):
 
 def coco_in_latin_1(root):
     paths = pictures(root, "images/caf\u00e9.jpg", "images/b.jpg")
-    content = coco_json([Path(path).name for path in paths])
+    content = coco_json([*map(name, paths)])
     write(root, "labels.json", json.dumps(content, ensure_ascii=False).encode("latin-1"))
     return objects(paths)
 
 
 def coco_with_one_name_twice(root):
-    paths = pictures(root, *numbered("images"))
     categories = [{"id": 0, "name": "cat"}, {"id": 7, "name": "cat"}, {"id": 9, "name": "dog"}]
-    write(root, "labels.json", coco_json([Path(path).name for path in paths], categories=categories))
-    return objects(paths)
+    return objects(coco(root, categories=categories))
 
 
 def coco_of_roboflow(root):
-    truth: Truth = {}
-    for split in ("train", "valid", "test"):
-        paths = pictures(root, *numbered(split))
-        write(root, f"{split}/_annotations.coco.json", coco_json([Path(path).name for path in paths]))
-        truth |= objects(paths, split)
     write(root, "README.roboflow.txt", "made by a tool")
-    return truth
+    return of_splits(lambda split: coco(root, split, f"{split}/_annotations.coco.json"), "train", "valid", "test")
 
 
 def coco_beside_a_list_without_annotations(root):
-    paths = pictures(root, *numbered("train"))
-    write(root, "annotations/train.json", coco_json([Path(path).name for path in paths]))
     write(root, "annotations/image_info_test.json", {"images": [], "categories": []})
-    return objects(paths, "train")
+    return objects(coco(root, "train", "annotations/train.json"), "train")
 
 
 def coco_that_is_cut_short(root):
@@ -190,7 +205,7 @@ def coco_of_splits_in_one_file(root):
 
 def coco_of_polygons_without_boxes(root):
     paths = pictures(root, *numbered("images"))
-    content = coco_json([Path(path).name for path in paths], ids=float)
+    content = coco_json([*map(name, paths)], ids=float)
     x0, y0, x1, y1 = BOX
     for one in content["annotations"]:
         one["segmentation"] = [[x0, y0, x1, y0, x1, y1, x0, y1]]
@@ -204,20 +219,14 @@ def coco_of_polygons_without_boxes(root):
 LINE = "0 0.5 0.5 0.5 0.5\n"
 
 
-def yolo_labels(root: Path, paths: list[str], line: str = LINE) -> None:
-    for path in paths:
-        folder, _, name = path.rpartition("/")
-        write(root, f"{folder.replace('images', 'labels')}/{Path(name).stem}.txt", line)
+def yolo_images(root: Path, folder: str, line: str = LINE) -> list[str]:
+    labels = f"{folder.replace('images', 'labels')}/" if folder else ""
+    return beside(root, pictures(root, *numbered(folder)), f"{labels}{{}}.txt", line)
 
 
-def yolo(root: Path, yaml: str, *splits: str, path: str = "data.yaml", line: str = LINE) -> Truth:
-    truth: Truth = {}
-    for split in splits:
-        paths = pictures(root, *numbered(f"images/{split}"))
-        yolo_labels(root, paths, line)
-        truth |= objects(paths, split)
-    write(root, path, yaml)
-    return truth
+def yolo(root: Path, yaml: str, *splits: str, line: str = LINE) -> Truth:
+    write(root, "data.yaml", yaml)
+    return of_splits(lambda split: yolo_images(root, f"images/{split}", line), *splits)
 
 
 def yolo_with_a_missing_val(root):
@@ -225,10 +234,8 @@ def yolo_with_a_missing_val(root):
 
 
 def yolo_like_coco128(root):
-    paths = pictures(root, *numbered("images"))
-    yolo_labels(root, paths)
     write(root, "coco128.yaml", "path: ../datasets/coco128\ntrain: images\nval: images\nnames: {0: cat}\n")
-    return objects(paths, "train")
+    return objects(yolo_images(root, "images"), "train")
 
 
 def yolo_with_windows_paths(root):
@@ -241,8 +248,7 @@ def yolo_with_absolute_paths(root):
 
 
 def yolo_with_gaps_in_names(root):
-    truth = yolo(root, "train: images/train\nnames: {0: dog, 2: cat}\n", "train", line="2 0.5 0.5 0.5 0.5\n")
-    return truth
+    return yolo(root, "train: images/train\nnames: {0: dog, 2: cat}\n", "train", line="2 0.5 0.5 0.5 0.5\n")
 
 
 def yolo_in_a_folder(root):
@@ -251,25 +257,18 @@ def yolo_in_a_folder(root):
 
 
 def yolo_of_label_studio(root):
-    paths = pictures(root, *numbered("images"))
-    yolo_labels(root, paths)
     write(root, "classes.txt", "cat\ndog\n")
     write(root, "notes.json", {"categories": []})
-    return objects(paths)
+    return objects(yolo_images(root, "images"))
 
 
 def yolo_of_labelimg(root):
-    paths = pictures(root, *numbered(""))
-    for path in paths:
-        write(root, f"{Path(path).stem}.txt", LINE)
     write(root, "classes.txt", "cat\ndog\n")
-    return objects(paths)
+    return objects(yolo_images(root, ""))
 
 
 def yolo_of_cvat(root):
-    paths = pictures(root, *numbered("obj_train_data"))
-    for path in paths:
-        write(root, f"obj_train_data/{Path(path).stem}.txt", LINE)
+    paths = yolo_images(root, "obj_train_data")
     write(root, "obj.names", "cat\ndog\n")
     write(root, "obj.data", "classes = 2\ntrain = data/train.txt\nnames = data/obj.names\n")
     write(root, "train.txt", "".join(f"data/{path}\n" for path in paths))
@@ -277,19 +276,14 @@ def yolo_of_cvat(root):
 
 
 def yolo_of_splits_without_yaml(root):
-    truth: Truth = {}
-    for split in ("train", "val"):
-        paths = pictures(root, *numbered(f"{split}/images"))
-        yolo_labels(root, paths)
-        truth |= objects(paths, split)
     write(root, "classes.txt", "cat\n")
-    return truth
+    return of_splits(lambda split: yolo_images(root, f"{split}/images"), "train", "val")
 
 
 def yolo_of_a_mac(root):
     paths = pictures(root, unicodedata.normalize("NFC", "images/train/é.jpg"), "images/train/b.jpg")
     for path in paths:
-        write(root, unicodedata.normalize("NFD", f"labels/train/{Path(path).stem}.txt"), LINE)
+        write(root, unicodedata.normalize("NFD", f"labels/train/{stem(path)}.txt"), LINE)
     write(root, "data.yaml", "train: images/train\nnames: [cat]\n")
     return objects(paths, "train")
 
@@ -301,7 +295,7 @@ def yolo_of_lists_of_another_machine(root):
 
 
 def yolo_without_names(root):
-    yolo_labels(root, pictures(root, *numbered("images")))
+    yolo_images(root, "images")
     return "no data.yaml, classes.txt or obj.names names their classes"
 
 
@@ -323,27 +317,17 @@ def voc_xml(name: str = "cat", bom: bool = False) -> bytes:
 
 
 def voc_in_lower_case(root):
-    paths = pictures(root, *numbered("images"))
-    for path in paths:
-        write(root, f"annotations/{Path(path).stem}.xml", voc_xml())
-    return objects(paths)
+    return objects(beside(root, pictures(root, *numbered("images")), "annotations/{}.xml", voc_xml()))
 
 
 def voc_of_roboflow(root):
-    truth: Truth = {}
-    for split in ("train", "valid"):
-        paths = pictures(root, *numbered(split))
-        for path in paths:
-            write(root, f"{split}/{Path(path).stem}.xml", voc_xml())
-        truth |= objects(paths, split)
-    return truth
+    return of_splits(lambda s: beside(root, pictures(root, *numbered(s)), s + "/{}.xml", voc_xml()), "train", "valid")
 
 
 def voc_with_spaces_in_names(root):
     paths = pictures(root, *(f"JPEGImages/my photo {n}.jpg" for n in range(4)))
-    for path in paths:
-        write(root, f"Annotations/{Path(path).stem}.xml", voc_xml(bom=True))
-    stems = [Path(path).stem for path in paths]
+    beside(root, paths, "Annotations/{}.xml", voc_xml(bom=True))
+    stems = [stem(path) for path in paths]
     write(root, "ImageSets/Main/train.txt", "\ufeff" + "\r\n".join(stems[:3]))
     write(root, "ImageSets/Main/val.txt", stems[3])
     return objects(paths[:3], "train") | objects(paths[3:], "val")
@@ -356,32 +340,25 @@ def labelme_json(path: str, **shape: Any) -> dict[str, Any]:
     return {"shapes": [plain | shape], "imagePath": path, "imageHeight": HEIGHT, "imageWidth": WIDTH}
 
 
+def labelme(root: Path, folder: str, **shape: Any) -> list[str]:
+    images = pictures(root, *numbered(folder))
+    return beside(root, images, folder + "/{}.json", lambda path: labelme_json(name(path), **shape))
+
+
 def labelme_of_splits(root):
-    truth: Truth = {}
-    for split in ("train", "val"):
-        paths = pictures(root, *numbered(split))
-        for path in paths:
-            write(root, f"{split}/{Path(path).stem}.json", labelme_json(Path(path).name))
-        truth |= objects(paths, split)
-    return truth
+    return of_splits(lambda split: labelme(root, split), "train", "val")
 
 
 def labelme_in_a_folder_of_its_own(root):
-    paths = pictures(root, *numbered("images"))
-    for path in paths:
-        write(root, f"annotations/{Path(path).stem}.json", labelme_json(f"../images/{Path(path).name}"))
-    return objects(paths)
+    images = pictures(root, *numbered("images"))
+    return objects(beside(root, images, "annotations/{}.json", lambda path: labelme_json(f"../{path}")))
 
 
 def labelme_of_masks(root):
-    paths = pictures(root, *numbered("data"))
     png = io.BytesIO()
     Image.fromarray(np.ones((20, 28), bool)).save(png, "PNG")
     content = base64.b64encode(png.getvalue()).decode()
-    for path in paths:
-        shape = {"shape_type": "mask", "points": [[14, 10], [41, 29]], "mask": content}
-        write(root, f"data/{Path(path).stem}.json", labelme_json(Path(path).name, **shape))
-    return objects(paths)
+    return objects(labelme(root, "data", shape_type="mask", points=[[14, 10], [41, 29]], mask=content))
 
 
 # --- masks ----------------------------------------------------------------------------------------------------------
@@ -403,7 +380,7 @@ def masks(root: Path, images: list[str], where: Callable[[str], str], split_at: 
 
 
 def masks_of_0_and_255(root):
-    return masks(root, numbered("images"), lambda p: f"masks/{Path(p).stem}.png", None, 0, 255)
+    return masks(root, numbered("images"), lambda p: f"masks/{stem(p)}.png", None, 0, 255)
 
 
 def masks_of_mmsegmentation(root):
@@ -412,7 +389,7 @@ def masks_of_mmsegmentation(root):
 
 
 def masks_of_some_splits(root):
-    truth = masks(root, numbered("train"), lambda p: f"train_masks/{Path(p).stem}.png", 0, 0, 1)
+    truth = masks(root, numbered("train"), lambda p: f"train_masks/{stem(p)}.png", 0, 0, 1)
     pictures(root, *numbered("test"))
     return truth
 
@@ -438,22 +415,30 @@ def masks_of_other_names(root):
 # --- tables ---------------------------------------------------------------------------------------------------------
 
 
+def csv_file(root: Path, path: str, columns: str, rows: list[Any], separator: str = ",") -> None:
+    lines = [columns, *(separator.join(map(str, row)) for row in rows)]
+    write(root, path, "".join(f"{line}\n" for line in lines))
+
+
+def a_and_b(paths: list[str], split: str = ANY) -> Truth:
+    return {path: (split, "ab"[n % 2]) for n, path in enumerate(paths)}
+
+
 def table_of_kaggle(root):
     paths = pictures(root, *numbered("train_images"))
     pictures(root, "test_images/1.jpg")
-    rows = "".join(f"{Path(path).stem},{'ab'[n % 2]}\n" for n, path in enumerate(paths))
-    write(root, "train.csv", f"image_id,label\n{rows}")
-    write(root, "sample_submission.csv", "image_id,label\n1,a\n")
-    return {path: (ANY, "ab"[n % 2]) for n, path in enumerate(paths)}
+    csv_file(root, "train.csv", "image_id,label", [(stem(p), "ab"[n % 2]) for n, p in enumerate(paths)])
+    csv_file(root, "sample_submission.csv", "image_id,label", [(1, "a")])
+    return a_and_b(paths)
 
 
 def table_of_hugging_face(root):
     truth: Truth = {}
     for split in ("train", "test"):
         paths = pictures(root, *numbered(split))
-        rows = "".join(f"{Path(path).name},{'ab'[n % 2]}\n" for n, path in enumerate(paths))
-        write(root, f"{split}/metadata.csv", f"file_name,label\n{rows}")
-        truth |= {path: (split, "ab"[n % 2]) for n, path in enumerate(paths)}
+        rows = [(name(p), "ab"[n % 2]) for n, p in enumerate(paths)]
+        csv_file(root, f"{split}/metadata.csv", "file_name,label", rows)
+        truth |= a_and_b(paths, split)
     return truth
 
 
@@ -461,26 +446,17 @@ def json_lines_of_hugging_face(root):
     truth: Truth = {}
     for split in ("train", "validation"):
         paths = pictures(root, *numbered(split))
-        rows = [{"file_name": Path(path).name, "label": "ab"[n % 2]} for n, path in enumerate(paths)]
+        rows = [{"file_name": name(path), "label": "ab"[n % 2]} for n, path in enumerate(paths)]
         write(root, f"{split}/metadata.jsonl", "\n".join(map(json.dumps, rows)))
-        truth |= {path: (split, "ab"[n % 2]) for n, path in enumerate(paths)}
+        truth |= a_and_b(paths, split)
     return truth
-
-
-def csv_file(root: Path, path: str, columns: str, rows: list[Any], separator: str = ",") -> None:
-    lines = [columns, *(separator.join(map(str, row)) for row in rows)]
-    write(root, path, "".join(f"{line}\n" for line in lines))
-
-
-def stem(path: str) -> str:
-    return Path(path).stem
 
 
 def table_of_boxes_in_pixels(root):
     truth: Truth = {}
     for split in ("train", "test"):
         paths = pictures(root, *numbered(f"images/{split}"))
-        rows = [(Path(p).name, WIDTH, HEIGHT, label, *BOX) for p in paths for label in ("cat", "dog")]
+        rows = [(name(p), WIDTH, HEIGHT, label, *BOX) for p in paths for label in ("cat", "dog")]
         csv_file(root, f"{split}_labels.csv", "filename,width,height,class,xmin,ymin,xmax,ymax", rows)
         truth |= {path: (split, [("cat", BOX), ("dog", BOX)]) for path in paths}
     return truth
@@ -522,7 +498,7 @@ def table_with_decimal_commas(root):
 
 def table_of_run_lengths(root):
     paths = pictures(root, *numbered("train_v2"))
-    rows = [(Path(p).name, "") if p == paths[0] else (Path(p).name, "1 30 81 20") for p in paths]
+    rows = [(name(p), "") if p == paths[0] else (name(p), "1 30 81 20") for p in paths]
     csv_file(root, "train_ship_segmentations.csv", "ImageId,EncodedPixels", rows)
     return {path: (ANY, {"pixels": 0 if path == paths[0] else 50}) for path in paths}
 
@@ -543,7 +519,7 @@ def table_of_several_classes(root):
 
 def table_of_attributes(root):
     paths = pictures(root, *numbered("images"))
-    csv_file(root, "attributes.csv", "image_id,Bald,Male", [(Path(p).name, 1, (-1) ** n) for n, p in enumerate(paths)])
+    csv_file(root, "attributes.csv", "image_id,Bald,Male", [(name(p), 1, (-1) ** n) for n, p in enumerate(paths)])
     return {path: (ANY, ["Bald"] if n % 2 else ["Bald", "Male"]) for n, path in enumerate(paths)}
 
 
@@ -563,19 +539,19 @@ def table_of_paths_in_split_folders(root):
 def table_of_images_in_two_folders(root):
     paths = pictures(root, *numbered("part_1"), *numbered("part_2"))
     csv_file(root, "metadata.csv", "image_id,dx", [(stem(p), "ab"[n % 2]) for n, p in enumerate(paths)])
-    return {path: (ANY, "ab"[n % 2]) for n, path in enumerate(paths)}
+    return a_and_b(paths)
 
 
 def table_with_tabs_and_spaces(root):
     paths = pictures(root, *numbered("images"))
-    csv_file(root, "labels.csv", "file\t label", [(Path(p).name, f" {'ab'[n % 2]}") for n, p in enumerate(paths)], "\t")
-    return {path: (ANY, "ab"[n % 2]) for n, path in enumerate(paths)}
+    csv_file(root, "labels.csv", "file\t label", [(name(p), f" {'ab'[n % 2]}") for n, p in enumerate(paths)], "\t")
+    return a_and_b(paths)
 
 
 def table_in_each_class_folder(root):
     truth = class_folders(root, "Images/00000", "Images/00001")
     for label in ("00000", "00001"):
-        rows = [(Path(p).name, int(label)) for p in truth if label in p]
+        rows = [(name(p), int(label)) for p in truth if label in p]
         csv_file(root, f"Images/{label}/GT-{label}.csv", "Filename;ClassId", rows, ";")
     return truth
 
@@ -584,8 +560,7 @@ def objects_in_json_lines_of_hugging_face(root):
     paths = pictures(root, *numbered("train"))
     x0, y0, x1, y1 = BOX
     rows = [
-        {"file_name": Path(p).name, "objects": {"bbox": [[x0, y0, x1 - x0, y1 - y0]], "category": ["cat"]}}
-        for p in paths
+        {"file_name": name(p), "objects": {"bbox": [[x0, y0, x1 - x0, y1 - y0]], "category": ["cat"]}} for p in paths
     ]
     write(root, "train/metadata.jsonl", "\n".join(map(json.dumps, rows)))
     return objects(paths, "train")
@@ -602,7 +577,7 @@ def table_of_absolute_paths(root):
 
 
 def table_of_composed_names(root):
-    rows = [(f"{Path(p).name}_1", "1 400") for p in pictures(root, *numbered("train_images"))]
+    rows = [(f"{name(p)}_1", "1 400") for p in pictures(root, *numbered("train_images"))]
     csv_file(root, "train.csv", "ImageId_ClassId,EncodedPixels", rows)
     return "holds masks as run lengths, and no column names images"
 
@@ -636,13 +611,13 @@ def create_ml(root):
 
 
 def json_of_another_tool(root):
-    write(root, "labels.json", {Path(path).name: "cat" for path in pictures(root, *numbered("images"))})
+    write(root, "labels.json", {name(path): "cat" for path in pictures(root, *numbered("images"))})
     return "labels.json names images, and tfprep does not read their format.*--as images"
 
 
 def text_files_of_another_tool(root):
-    for path in pictures(root, *numbered("images")):
-        write(root, f"labelTxt/{Path(path).stem}.txt", "gsd:0.1\n14 10 42 10 42 30 14 30 plane 0\n")
+    content = "gsd:0.1\n14 10 42 10 42 30 14 30 plane 0\n"
+    beside(root, pictures(root, *numbered("images")), "labelTxt/{}.txt", content)
     return "labelTxt/images00.txt are called like images"
 
 
@@ -651,30 +626,13 @@ def list_of_classes(root):
     return "train.txt names images, and tfprep does not read"
 
 
-def tfrecords(root):
-    write(root, "train.tfrecord-00000-of-00001", b"x")
-    return "tfprep index"
-
-
-def mnist(root):
-    write(root, "train-images-idx3-ubyte.gz", b"x")
-    return r"MNIST's idx files; init reads .* keras.datasets.mnist.load_data.*numpy.savez\('mnist.npz'"
-
-
-def cifar(root):
-    write(root, "cifar-10-batches-py/data_batch_1", b"x")
-    return "CIFAR's batches"
-
-
-def cifar_100(root):
-    for name in ("meta", "train", "test"):
-        write(root, f"cifar-100-python/{name}", b"x")
-    return "meta belongs to CIFAR-100's files; .*keras.datasets.cifar100"
-
-
-def hdf5(root):
-    write(root, "images.h5", b"x")
-    return r"HDF5; init reads .* h5py.File\('FILE'\)"
+FILES = {
+    "train.tfrecord-00000-of-00001": "tfprep index",
+    "train-images-idx3-ubyte.gz": r"MNIST's idx files; init reads .* keras.datasets.mnist.load_data.*numpy.savez\('mnist.npz'",
+    "cifar-10-batches-py/data_batch_1": "CIFAR's batches",
+    "cifar-100-python/meta": "meta belongs to CIFAR-100's files; .*keras.datasets.cifar100",
+    "images.h5": r"HDF5; init reads .* h5py.File\('FILE'\)",
+}
 
 
 def classes_of_one_split_alone(root):
@@ -719,7 +677,7 @@ def tars_in_a_tar(root):
         for label in ("n01", "n02"):
             with tarfile.open(root / f"{label}.tar", "w") as inner:
                 for path in pictures(root, *numbered(label)):
-                    inner.add(root / path, Path(path).name)
+                    inner.add(root / path, name(path))
                     truth[f"img_train.tar/{path}"] = ("train", label)
             outer.add(root / f"{label}.tar", f"{label}.tar")
             (root / f"{label}.tar").unlink()
@@ -739,11 +697,8 @@ def tiny_imagenet(root):
     for label in ("n01", "n02"):
         truth |= dict.fromkeys(pictures(root, *numbered(f"train/{label}/images", suffix=".JPEG")), ("train", label))
     paths = pictures(root, *numbered("val/images", suffix=".JPEG"))
-    write(
-        root,
-        "val/val_annotations.txt",
-        "".join(f"{Path(p).name}\tn0{1 + n % 2}\t0\t0\t9\t9\n" for n, p in enumerate(paths)),
-    )
+    lines = (f"{name(p)}\tn0{1 + n % 2}\t0\t0\t9\t9\n" for n, p in enumerate(paths))
+    write(root, "val/val_annotations.txt", "".join(lines))
     pictures(root, *numbered("test/images", suffix=".JPEG"))
     return truth | {path: ("val", f"n0{1 + n % 2}") for n, path in enumerate(paths)}
 
@@ -760,15 +715,15 @@ def imagenet_with_its_devkit(root):
 
 
 def masks_of_voc(root):
-    truth = masks(root, numbered("JPEGImages"), lambda p: f"SegmentationClass/{Path(p).stem}.png", None, 0, 1, 2)
-    stems = [Path(path).stem for path in truth]
+    truth = masks(root, numbered("JPEGImages"), lambda p: f"SegmentationClass/{stem(p)}.png", None, 0, 1, 2)
+    stems = [stem(path) for path in truth]
     write(root, "ImageSets/Segmentation/train.txt", "\n".join(stems[:3]))
     write(root, "ImageSets/Segmentation/val.txt", stems[3])
     return {path: ("val" if stems[3] in path else "train", value) for path, (_, value) in truth.items()}
 
 
 def trimaps_in_a_deeper_folder(root):
-    return masks(root, numbered("images"), lambda p: f"annotations/trimaps/{Path(p).stem}.png", None, 1, 2, 3)
+    return masks(root, numbered("images"), lambda p: f"annotations/trimaps/{stem(p)}.png", None, 1, 2, 3)
 
 
 def masks_of_splits_in_one_folder(root):
@@ -828,50 +783,18 @@ def one_folder_below_each_split(root):
 
 
 def kitti(root):
-    for path in pictures(root, *numbered("training/image_2")):
-        write(
-            root,
-            f"training/label_2/{Path(path).stem}.txt",
-            "Car 0.00 0 -1.58 587.01 173.33 614.12 200.12 1.65 1.67 3.64\n",
-        )
+    content = "Car 0.00 0 -1.58 587.01 173.33 614.12 200.12 1.65 1.67 3.64\n"
+    beside(root, pictures(root, *numbered("training/image_2")), "training/label_2/{}.txt", content)
     return "training/label_2/training_image_200.txt are called like images.*the format of KITTI; convert them to COCO"
 
 
 def boxes_and_trimaps(root):
-    paths = pictures(root, *numbered("images"))
-    for path in paths:
-        mask(root, f"annotations/trimaps/{Path(path).stem}.png", 1, 2, 3)
-        write(root, f"annotations/xmls/{Path(path).stem}.xml", voc_xml())
-    return objects(paths)
+    paths = [*trimaps_in_a_deeper_folder(root)]
+    return objects(beside(root, paths, "annotations/xmls/{}.xml", voc_xml()))
 
 
-READ = [
-    class_folders_in_a_zip, splits_in_a_zip, classes_with_folders_in_them, one_folder_below_each_split, boxes_and_trimaps,
-    class_folders_of_splits, class_folders_in_a_wrapper, a_split_of_files_alone, split_folders_beside_another,
-    images_folder_of_splits, coco_relative_to_the_root, coco_below_the_listed_folder, coco_with_text_ids,
-    coco_with_backslashes, coco_in_latin_1, coco_with_one_name_twice, coco_of_roboflow, yolo_with_a_missing_val,
-    yolo_like_coco128, yolo_with_windows_paths, yolo_with_absolute_paths, yolo_with_gaps_in_names, yolo_in_a_folder,
-    yolo_of_label_studio, yolo_of_labelimg, yolo_of_cvat, yolo_of_splits_without_yaml, yolo_of_a_mac, voc_in_lower_case,
-    voc_of_roboflow, voc_with_spaces_in_names, labelme_of_splits, labelme_in_a_folder_of_its_own, masks_of_0_and_255,
-    masks_of_mmsegmentation, masks_of_some_splits, table_of_kaggle, table_of_hugging_face, json_lines_of_hugging_face,
-    table_of_boxes_in_pixels, table_of_open_images, table_of_boxes_in_one_column, table_with_images_without_boxes,
-    table_with_decimal_commas, table_of_run_lengths, table_of_one_hot_columns, table_of_several_classes, table_of_attributes,
-    table_in_latin_1_with_an_empty_label, table_of_paths_in_split_folders, table_of_images_in_two_folders,
-    coco_of_splits_in_one_file, coco_of_polygons_without_boxes, yolo_of_lists_of_another_machine, labelme_of_masks,
-    splits_below_classes, two_folders_of_the_same_names, coco_beside_a_list_without_annotations, table_with_tabs_and_spaces,
-    masks_of_voc, zips_of_splits, tars_in_a_tar, tiny_imagenet, imagenet_with_its_devkit, trimaps_in_a_deeper_folder,
-    masks_of_splits_in_one_folder, masks_beside_satellite_images,
-    table_in_each_class_folder, objects_in_json_lines_of_hugging_face,
-]  # fmt: skip
-REFUSED = [
-    splits_with_more_in_their_names, zip_of_coco, mask_names_alone,
-    json_of_another_tool, text_files_of_another_tool, list_of_classes, kitti, instance_masks_in_files, folds,
-    depth_beside_images, images_of_two_resolutions, table_without_a_header, table_of_absolute_paths,
-    table_of_composed_names, table_of_lists_as_text, table_of_boxes_that_fit_no_image,
-    coco_that_is_cut_short, coco_of_other_images, yolo_without_names, yolo_with_two_equal_names, masks_in_jpeg,
-    masks_of_other_names, masks_of_other_stems, cvat_xml, create_ml, tfrecords, mnist, cifar_100, cifar, hdf5,
-    classes_of_one_split_alone,
-]  # fmt: skip
+LAYOUTS = [one for one in list(globals().values()) if isfunction(one) and [*signature(one).parameters] == ["root"]]
+"""A layout returns what is read, or, where it is refused, what is said."""
 SAID = {
     classes_with_folders_in_them: "the classes are animals, plants, and the folders in them (cat, dog, rose) are not",
     one_folder_below_each_split: "the only folder below the splits is image_2, which is no class",
@@ -933,9 +856,13 @@ def found_in(found: Detected, root: Path) -> Truth:
 
 
 @pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning")
-@pytest.mark.parametrize("layout", READ, ids=lambda layout: layout.__name__)
-def test_a_layout_is_read_as_it_was_meant(tmp_path, layout):
+@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.__name__)
+def test_a_layout_is_read_as_it_was_meant_or_refused_by_name(tmp_path, layout):
     truth = layout(tmp_path)
+    if isinstance(truth, str):
+        with pytest.raises(SourceError, match=truth):
+            detect(tmp_path)
+        return
     detected = detect(tmp_path)
     found = found_in(detected, tmp_path)
     assert {path: value for path, (_, value) in found.items()} == {path: value for path, (_, value) in truth.items()}
@@ -951,9 +878,12 @@ PARTS = {one_folder_below_each_split, masks_of_some_splits, yolo_of_label_studio
 """Layouts with files that no recipe needs."""
 
 
-@pytest.mark.parametrize("layout", REFUSED, ids=lambda layout: layout.__name__)
-def test_a_layout_is_refused_by_name(tmp_path, layout):
-    with pytest.raises(SourceError, match=layout(tmp_path)):
+@pytest.mark.parametrize("file", FILES)
+def test_a_file_of_another_format_is_refused_by_name(tmp_path, file):
+    write(tmp_path, file, b"x")
+    for name in ("meta", "train", "test") if "100" in file else ():
+        write(tmp_path, f"cifar-100-python/{name}", b"x")
+    with pytest.raises(SourceError, match=FILES[file]):
         detect(tmp_path)
 
 
