@@ -10,6 +10,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -391,18 +392,27 @@ def test_small_changes_are_detected(tmp_path, code):
     assert what_changed(described[0], described[2])
 
 
+def described_with(folder: Path, code: str, module: str, texts: list[str]) -> list[dict]:
+    """Describe the recipe of this code with each text of a module beside it, which is imported anew."""
+    (folder / "recipe.py").write_text(_SMALL.format(code=code))
+    described = []
+    for text in texts:
+        (folder / module).write_text(text)
+        described.append(load_recipe(folder / "recipe.py").describe("train"))
+        for name in [name for name in sys.modules if name.partition(".")[0] == re.split("[/.]", module)[0]]:
+            del sys.modules[name]
+    sys.path.remove(str(folder))
+    return described
+
+
+CONSTANTS = ["K = 1", "K = 1", "K = 2 "]
+
+
 def test_a_module_is_followed_after_many_constants(tmp_path):
     constants = ", ".join(f"s[{number}.5]" for number in range(300))
     code = f"def FN(s, g):\n    x = [{constants}]\n    from recipe_helper import K\n    return K\n"
-    described = []
-    for value in (1, 1, 2):
-        sys.modules.pop("recipe_helper", None)
-        (tmp_path / "recipe_helper.py").write_text(f"K = {value}" + " " * (value == 2))
-        (tmp_path / "recipe.py").write_text(_SMALL.format(code=code))
-        described.append(load_recipe(tmp_path / "recipe.py").describe("train"))
-    sys.modules.pop("recipe_helper", None)
-    sys.path.remove(str(tmp_path))
-    assert described[0] == described[1] != described[2]
+    first, same, other = described_with(tmp_path, code, "recipe_helper.py", CONSTANTS)
+    assert first == same != other
 
 
 @pytest.mark.parametrize("package", ["regular", "without_init"])
@@ -416,32 +426,19 @@ def test_a_module_of_a_package_is_followed_that_a_function_imports(tmp_path, pac
         (tmp_path / package / "__init__.py").touch()
         (folder / "__init__.py").touch()
     code = f"def FN(s, g):\n    {statement.format(package)}\n    return 0\n"
-    (tmp_path / "recipe.py").write_text(_SMALL.format(code=code))
-    described = []
-    for value in (1, 1, 2):
-        (folder / "late.py").write_text(f"K = {value}" + " " * (value == 2))
-        described.append(load_recipe(tmp_path / "recipe.py").describe("train"))
-        for name in [name for name in sys.modules if name.startswith(package)]:
-            del sys.modules[name]
-    sys.path.remove(str(tmp_path))
-    assert described[0] == described[1] != described[2]
+    first, same, other = described_with(tmp_path, code, f"{package}/inner/late.py", CONSTANTS)
+    assert first == same != other
 
 
 def test_a_name_that_a_module_makes_on_demand_hides_no_other(tmp_path):
     """`later` is no submodule: a plain module has none."""
     text = "def a(x): return x // {}\ndef __getattr__(name): return {}\n"
     code = "def FN(s, g):\n    from on_demand import a, later\n    return a(later)\n"
-    (tmp_path / "recipe.py").write_text(_SMALL.format(code=code))
-    described = []
-    for numbers in ((2, 1), (2, 1), (30, 1), (2, 100)):
-        sys.modules.pop("on_demand", None)
-        (tmp_path / "on_demand.py").write_text(text.format(*numbers))
-        described.append(load_recipe(tmp_path / "recipe.py").describe("train"))
-    sys.modules.pop("on_demand", None)
-    sys.path.remove(str(tmp_path))
-    assert described[0] == described[1]
-    for changed, name in zip(described[2:], ("a", "__getattr__"), strict=True):
-        assert f"function {name}" in "; ".join(what_changed(described[0], changed))
+    texts = [text.format(*numbers) for numbers in ((2, 1), (2, 1), (30, 1), (2, 100))]
+    first, same, *others = described_with(tmp_path, code, "on_demand.py", texts)
+    assert first == same
+    for changed, name in zip(others, ("a", "__getattr__"), strict=True):
+        assert f"function {name}" in "; ".join(what_changed(first, changed))
 
 
 @pytest.mark.parametrize(("name", "old", "new", "message"), CHANGES)
@@ -456,13 +453,10 @@ def test_a_change_without_effect_keeps_the_fingerprint(described, name, old, new
     assert described() == described(name, old, new)
 
 
-def test_another_file_name_or_folder_keeps_the_fingerprint(described):
+def test_another_file_name_and_running_the_code_keep_the_fingerprint(tmp_path, described):
     assert described() == described(recipe="renamed.py")
-
-
-def test_running_the_code_keeps_the_fingerprint(tmp_path, described):
     described()
-    recipe = load_recipe(tmp_path / "0/recipe.py")
+    recipe = load_recipe(tmp_path / "2/recipe.py")
     before = recipe.fingerprint()
     sys.modules["tfprep_recipe_recipe"].loaded()
     sys.modules["tfprep_recipe_recipe"].cached(3)
