@@ -11,6 +11,7 @@ from PIL import Image
 
 from tfprep.images import exif_orientation
 from tfprep.images.headers import JPEG, NO_IMAGE, PNG, read_headers
+from tfprep.images.jpeg import upright
 
 PIXELS = Image.fromarray(np.zeros((8, 8, 3), np.uint8))
 
@@ -100,6 +101,16 @@ def test_damaged_headers_give_the_same_orientation_as_pillow():
         compared += 1
         assert found == expected, bytes(data[:110])
     assert compared > 500
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", "float32", "int32", "float64", "bool"])
+def test_arrays_of_every_type_and_depth_are_turned(dtype):
+    for shape in ((5, 7), (1, 7), (5, 7, 1), (5, 7, 3), (6, 1, 4), (5, 7, 9)):
+        pixels = (np.random.default_rng(0).random(shape) * 200).astype(dtype)
+        for orientation, quarters in ((1, 0), (3, 2), (6, -1), (8, 1)):
+            turned = upright(pixels, orientation)
+            np.testing.assert_array_equal(turned, np.rot90(pixels, quarters), strict=True)
+            assert turned.flags.c_contiguous
 
 
 CHANNELS = {"RGB": 3, "L": 1, "CMYK": 4, "LA": 2, "RGBA": 4, "P": 3, "1": 1, "I;16": 1}

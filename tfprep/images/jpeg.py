@@ -24,7 +24,7 @@ from PIL import Image
 from tfprep.errors import SampleError
 from tfprep.fields import Array, ImageArray, Size
 from tfprep.images.pillow import check_pixels, is_jpeg, known_orientation, opened, pillow_orientation, rgb_pixels
-from tfprep.opencv import cv2
+from tfprep.opencv import HAS_OPENCV, cv2
 
 _SCAN, _END = 0xDA, 0xD9
 _SEQUENTIAL = {0xC0, 0xC1}
@@ -194,10 +194,20 @@ _TURNS: dict[int, Callable[[Array], Array]] = {
 }
 
 
+_ROTATIONS = {3: 1, 6: 0, 8: 2}
+"""OpenCV's numbers (ROTATE_180 and the quarter turns) of the orientations that cameras write: a quarter of the time of NumPy."""
+_FAST, _CV_CHANNELS = (np.uint8, np.uint16, np.float32), 4
+
+
 def upright(pixels: Array, orientation: int) -> Array:
     """[H, W] or [H, W, C] turned as an EXIF orientation from 1 to 8 says, in memory of its own order."""
-    turn = _TURNS.get(orientation)
-    return pixels if turn is None else np.ascontiguousarray(turn(pixels))
+    if orientation not in _TURNS:
+        return pixels
+    turned = _TURNS[orientation](pixels)
+    if orientation in _ROTATIONS and HAS_OPENCV and pixels.dtype in _FAST and pixels.shape[2:] <= (_CV_CHANNELS,):
+        rotated: Array = cv2.rotate(pixels, _ROTATIONS[orientation])
+        return rotated.reshape(turned.shape)
+    return np.ascontiguousarray(turned)
 
 
 def orientation_of(data: bytes) -> int | None:
