@@ -20,6 +20,6 @@ RECIPE = Recipe(
     derive={"road": derive.SignedDistance(mask="mask", target=CLASSES.index("road"), void=VOID)},
     variants={"train": 3},
     fill={"mask": VOID},
-    store={"image": codecs.Jpeg(95), "mask": codecs.Png(), "road": codecs.Raw("float16")},
+    store={"image": codecs.Jpeg(95), "mask": codecs.Zstd(), "road": codecs.Zstd(dtype="float16")},
     seed=7,
 )

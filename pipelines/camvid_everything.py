@@ -48,9 +48,8 @@ RECIPE = Recipe(
     fill={"mask": VOID},
     store={
         "image": codecs.Jpeg(95),
-        **dict.fromkeys(("mask", "car", "edges"), codecs.Png()),
-        **dict.fromkeys(("clicks", "heat", "onehot"), codecs.Raw()),
-        **dict.fromkeys(("geodesic", "distance", "signed", "weights", "sobel"), codecs.Raw("float16")),
+        **dict.fromkeys(("mask", "car", "edges", "clicks", "heat", "onehot"), codecs.Zstd()),
+        **dict.fromkeys(("geodesic", "distance", "signed", "weights", "sobel"), codecs.Zstd(dtype="float16")),
     },
     seed=5,
 )

@@ -28,6 +28,6 @@ RECIPE = Recipe(
         "clicks": derive.Clicks(mask="object", target=1, void=VOID, truncate_px=255),
     },
     variants={"train": 3},
-    store={"image": codecs.Jpeg(95), "object": codecs.Png(), "clicks": codecs.Raw()},
+    store={"image": codecs.Jpeg(95), "object": codecs.Zstd(), "clicks": codecs.Zstd()},
     seed=7,
 )

@@ -20,6 +20,6 @@ RECIPE = Recipe(
     geometry=[augment.Flip(p=0.5), augment.Rotate(degrees=10), augment.Resize(256, 256)],
     derive={"distance": derive.SignedDistance(mask="mask", target=1, truncate_px=64)},
     variants={"train": 3},
-    store={"image": codecs.Png(), "mask": codecs.Png(), "distance": codecs.Raw("float16")},
+    store={"image": codecs.Zstd(), "mask": codecs.Zstd(), "distance": codecs.Zstd(dtype="float16")},
     seed=7,
 )
