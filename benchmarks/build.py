@@ -398,6 +398,7 @@ def summary(runs: dict[str, list[Run]], images: int, workers: list[int]) -> dict
         "build_vs_limit": ratio(runs, f"tfprep {most}", f"limit {most}"),
         "build_vs_pil_pool": ratio(runs, f"tfprep {most}", f"pil pool {most}"),
         "build_vs_lean_pil_pool": ratio(runs, f"tfprep {most}", f"lean pil pool {most}"),
+        "build_vs_lean_pil_pool_cpu": ratio(runs, f"tfprep {most}", f"lean pil pool {most}", "cpu_s"),
         "build_vs_pil_pool_rest": ratio(runs, f"tfprep {most}", f"pil pool {most}", "rest_s"),
         "build_vs_limit_cpu": ratio(runs, f"tfprep {most}", f"limit {most}", "cpu_s"),
         "first_image_s": statistics.median(firsts) if firsts else None,
