@@ -2,16 +2,15 @@
 
 import gc
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
+
+from tests.warm_python import run_python
 
 PAGE = Path(__file__).parents[2] / "docs" / "training.md"
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.S)
@@ -86,18 +85,8 @@ def test_the_page_runs_from_top_to_bottom(page: dict[str, Any], tmp_path: Path, 
 
 @pytest.mark.parametrize("number", range(len(SCRIPTS)))
 def test_each_script_runs(number: int, tmp_path: Path) -> None:
-    pytest.importorskip("tensorflow")
     (tmp_path / "script.py").write_text(SCRIPTS[number])
-    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
-    done = subprocess.run(
-        [sys.executable, "script.py"],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=150,
-        check=False,
-    )
+    done = run_python([str(tmp_path / "script.py")], cwd=tmp_path, env={"TF_CPP_MIN_LOG_LEVEL": "3"}, timeout=150)
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.split()[-1] == ["36", "4"][number]
 

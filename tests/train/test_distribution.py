@@ -2,11 +2,9 @@
 
 import gc
 import json
-import os
 import pickle
+import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.warm_python import run_python
+from tests.warm_python import WarmPython, run_python
 
 WORKER = Path(__file__).parents[1] / "first_hour" / "two_hosts_tensorflow.py"
 
@@ -81,18 +79,16 @@ def test_multi_worker_mirrored_strategy_in_two_processes(photos: Any, tmp_path: 
     running = []
     for index in range(2):
         config = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": index}})
-        environment = {**os.environ, "TF_CONFIG": config, "TF_CPP_MIN_LOG_LEVEL": "3", "GRPC_ENABLE_FORK_SUPPORT": "0"}
-        environment["PYTHONPATH"] = str(WORKER.parents[2])
-        command = [sys.executable, str(WORKER), str(photos.path), str(tmp_path / f"{index}.json")]
-        running.append(subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True))
+        environment = {"TF_CONFIG": config, "TF_CPP_MIN_LOG_LEVEL": "3", "GRPC_ENABLE_FORK_SUPPORT": "0"}
+        running.append(WarmPython([str(WORKER), str(photos.path), str(tmp_path / f"{index}.json")], env=environment))
     try:
         for process in running:
             _, errors = process.communicate(timeout=150)
             assert process.returncode == 0, errors[-2000:]
     finally:
         for process in running:
-            process.kill()
-            process.wait()
+            if process.poll() is None:
+                process.send_signal(signal.SIGKILL)
     first, second = (json.loads((tmp_path / f"{index}.json").read_text()) for index in range(2))
     assert len(first["seen"]) == len(second["seen"]) == 25
     assert sorted(number % 1000 for number in [*first["seen"], *second["seen"]]) == list(range(50))
