@@ -152,6 +152,26 @@ def test_numbers_that_begin_as_an_image_file_does(make_dataset, tmp_path):
     assert np.float32(row["depth"]).tobytes() == value.tobytes()
 
 
+def test_masks_and_images_of_zstd_become_png(make_dataset, tmp_path):
+    draws = np.random.default_rng(0)
+    values = {
+        "image": draws.integers(0, 256, (6, 8, 3)).astype(np.uint8),
+        "mask": draws.integers(0, 9000, (6, 8)).astype(np.uint16),
+        "depth": draws.normal(size=(6, 8)).astype(np.float32),
+    }
+    made = make_dataset(
+        samples={"train": 2}, shards=1, fields=[*values], make=lambda *_: values,
+        codec=dict.fromkeys(values, codecs.Zstd()), kinds={"image": "image", "mask": "mask", "depth": "map"},
+    )  # fmt: skip
+    data = open_dataset(made.path)
+    for to in ("folder", "coco"):
+        export(data, tmp_path / to, to)
+    for name, suffix in (("image", "png"), ("mask", "png"), ("depth", "npy")):
+        check(values, name, (tmp_path / "folder" / "train" / name / "train" / f"0000.{suffix}").read_bytes())
+    (image,) = (tmp_path / "coco").rglob("0000.png")
+    check(values, "image", image.read_bytes())
+
+
 def test_coco(exported, capsys):
     coco = pytest.importorskip("pycocotools.coco")
     data, to = exported

@@ -23,7 +23,7 @@ import numpy as np
 
 from tfprep.dataset import Dataset
 from tfprep.errors import DatasetError
-from tfprep.export.stored import IMAGE_FILES, StoredSample, checked_key, stored_samples
+from tfprep.export.stored import StoredSample, checked_key, image_fields, stored_samples
 from tfprep.fields import Array
 from tfprep.optional import require_package
 from tfprep.storage.local import whole_file
@@ -66,7 +66,7 @@ class HeldFields:
 def held_fields(data: Dataset) -> HeldFields:
     """Return the fields that COCO has a place for. Raises DatasetError if no image is stored as a file."""
     infos = data.manifest.fields
-    files = [n for n, i in infos.items() if i.spec.kind == "image" and i.codec["codec"] in IMAGE_FILES]
+    files = [name for name in infos if infos[name].spec.kind == "image" and name in image_fields(data)]
     if not files:
         raise DatasetError("COCO holds images as JPEG or PNG files; this dataset stores none that way")
     boxes = next((name for name, info in infos.items() if info.spec.kind == "boxes"), None)

@@ -13,11 +13,13 @@ import numpy as np
 
 from tfprep.dataset import Dataset
 from tfprep.errors import DatasetError
-from tfprep.fields import RASTER_KINDS
+from tfprep.fields import RASTER_KINDS, FieldSpec
+from tfprep.images import encode_png
 from tfprep.storage.urls import open_file
 
 IMAGE_FILES = ("jpeg", "png", "original", "encoded")
 """The codecs of image files."""
+_PNG_LEVEL = 3
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,7 @@ class StoredSample:
         key: Its key.
         shard: The number of its shard.
         values: NumPy values and texts by field.
-        files: Bytes and suffix of the fields that are stored as image files.
+        files: Bytes and suffix of the fields that become image files.
     """
 
     key: str
@@ -38,9 +40,15 @@ class StoredSample:
 
 
 def image_fields(data: Dataset) -> set[str]:
-    """Return the fields that are stored as image files, JPEG or PNG."""
+    """Return the fields that become image files: JPEG and PNG as stored, and masks and images of `Zstd` that a PNG can hold."""
     infos = data.manifest.fields.items()
-    return {name for name, info in infos if info.spec.kind in RASTER_KINDS and info.codec["codec"] in IMAGE_FILES}
+    stored = {name for name, info in infos if info.spec.kind in RASTER_KINDS and info.codec["codec"] in IMAGE_FILES}
+    return stored | {name for name, info in infos if info.codec["codec"] == "zstd" and _fits_png(info.spec)}
+
+
+def _fits_png(spec: FieldSpec) -> bool:
+    pixels = spec.kind in ("image", "mask") and spec.dtype in ("uint8", "uint16")
+    return pixels and (len(spec.shape) == 2 or (len(spec.shape) == 3 and spec.shape[2] in (1, 3, 4)))
 
 
 def stored_samples(data: Dataset, split: str, variant: int) -> Iterator[StoredSample]:
@@ -59,6 +67,9 @@ def stored_samples(data: Dataset, split: str, variant: int) -> Iterator[StoredSa
             files = {}
             for name in images:
                 assert file is not None
+                if data.manifest.fields[name].codec["codec"] == "zstd":
+                    files[name] = encode_png(values[name], _PNG_LEVEL), "png"
+                    continue
                 file.seek(place[f"{name}_offset"])
                 content = file.read(place[f"{name}_size"])
                 files[name] = content, "png" if content.startswith(b"\x89PNG") else "jpg"
