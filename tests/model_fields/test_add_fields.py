@@ -158,6 +158,20 @@ def test_ops_that_change_pixels_are_refused_unless_values_do_not_follow_them(sit
             loader.close()
 
 
+def test_a_run_does_not_resume_with_the_values_of_another_model(site: Site) -> None:
+    add_fields(site.out, site.fields)
+    state = json.loads(json.dumps(tfprep.open(site.out).numpy_loader("train", 4, seed=1).state_at(3)))
+    site.define(weight="3.0")
+    add_fields(site.out, site.fields, replace=True)
+    data = tfprep.open(site.out)
+    with pytest.raises(LoaderError, match=r"its added is .* computed anew meanwhile, by another model"):
+        data.numpy_loader("train", 4, seed=1).load_state_dict(state)
+    data.numpy_loader("train", 4, seed=1, fields=["image"]).load_state_dict(state)
+    site.define()
+    add_fields(site.out, site.fields, replace=True)
+    tfprep.open(site.out).numpy_loader("train", 4, seed=1).load_state_dict(state)
+
+
 def test_padded_batches_have_one_size_and_the_same_values(site: Site) -> None:
     site.define(options="pad_batches=True,")
     add_fields(site.out, site.fields)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tfprep.load.selection import SplitRows
 
 VERSION = 1
-OPTIONAL = frozenset({"geometry", "at_load", "values", "inputs", "targets", "sample_weight"})
+OPTIONAL = frozenset({"geometry", "at_load", "values", "inputs", "targets", "sample_weight", "added"})
 """Entries that older states of this version do not have: they are compared only where they are present."""
 
 
@@ -59,7 +59,14 @@ def identity(run: Pipeline | LoaderPlan) -> dict[str, Any]:
         "inputs": _plain(options.inputs),
         "targets": _plain(options.targets),
         "sample_weight": options.sample_weight,
+        "added": _added(run),
     }
+
+
+def _added(run: Pipeline | LoaderPlan) -> dict[str, str]:
+    """Digests of the fields that models added, of those that are read."""
+    tables = (run.plan if hasattr(run, "plan") else run).tables
+    return {group: _digest([_files(part) for part in table.parts]) for group, table in tables.items() if group}
 
 
 def fingerprint(sources: Sequence[SplitRows]) -> str:
@@ -80,9 +87,12 @@ def start_step(run: Pipeline | LoaderPlan, state: Mapping[str, Any]) -> int:
     for name, value in mine.items():
         if name in OPTIONAL and name not in state:
             continue
-        if state.get(name) != value:
+        then = state.get(name)
+        if name == "added" and isinstance(then, Mapping):  # a run of other fields has the same samples
+            then = {group: then.get(group, digest) for group, digest in value.items()}
+        if then != value:
             raise LoaderError(
-                f"this state belongs to another run: its {name} is {state.get(name)!r}, here it is {value!r}. Make the loader "
+                f"this state belongs to another run: its {name} is {then!r}, here it is {value!r}. Make the loader "
                 f"as it was then, or start without the state{_why(name)}"
             )
     return step
@@ -91,6 +101,8 @@ def start_step(run: Pipeline | LoaderPlan, state: Mapping[str, Any]) -> int:
 def _why(name: str) -> str:
     if name == "fingerprint":
         return "; the dataset was built anew, or its files differ"
+    if name == "added":
+        return "; these fields were computed anew meanwhile, by another model or from other samples"
     if name == "selection":
         return "; where, balance, weights, the fold or the mix differ"
     return ""
