@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-AREAS = ("geometry", "policies", "colour", "derive", "images", "codecs", "load")
+AREAS = ("geometry", "policies", "colour", "derive", "images", "codecs", "load", "load_ops")
 SURVIVORS: dict[str, str] = {}
 """Why no test can find a mutant, by its name; at most one of 20."""
 

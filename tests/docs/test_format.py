@@ -76,7 +76,7 @@ def test_tensorflow_datasets(folder):
 
 def test_tf_data(folder):
     pytest.importorskip("tensorflow")
-    batches = run("TFRecordDataset", folder)["batches"]
+    batches = run("TFRecordDataset(files", folder)["batches"]
     same_samples(folder, unbatched(batches.as_numpy_iterator()), atol=0)
 
 
