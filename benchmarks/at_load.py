@@ -20,6 +20,7 @@ them (torchvision in addition to PyTorch).
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import statistics
@@ -30,6 +31,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+import harness
 
 HERE = Path(__file__).parent
 BATCH, SIZE, SMALL, VIEWS = 64, 224, 128, 8
@@ -45,18 +48,13 @@ TARGETS = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--photos", type=Path, help="Folder of class folders; without, noise that looks like photos")
-    parser.add_argument("--side", type=int, default=256, help="Short side of the stored photos")
-    parser.add_argument("--images", type=int, default=4000, help="Images, repeated where there are fewer photos")
-    parser.add_argument("--peers", type=Path, help="Interpreter with DALI, PyTorch and torchvision")
-    parser.add_argument("--ffcv", type=Path, help="Interpreter with FFCV")
-    parser.add_argument("--rounds", type=int, default=12, help="Rounds")
-    parser.add_argument("--turn", type=int, default=1280, help="Images that a candidate delivers in its turn")
-    parser.add_argument("--data", type=Path, help="Folder for the datasets, which are kept there")
-    parser.add_argument("--json", type=Path, help="File for the results")
-    parser.add_argument("--serve", nargs=2, metavar=("CANDIDATE", "DATASET"), help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    options = harness.arguments(
+        __doc__ or "", _paths,
+        side=(256, "Short side of the stored photos"),
+        images=(4000, "Images, repeated where there are fewer photos"),
+        rounds=(12, "Rounds"),
+        turn=(1280, "Images that a candidate delivers in its turn"),
+    )  # fmt: skip
     if options.serve:
         serve(SERVED[options.serve[0]](Path(options.serve[1])))
         return
@@ -65,8 +63,15 @@ def main() -> None:
         write(folder, options.photos, options.side, options.images)
         result = measured(options, folder)
     print(json.dumps(result, indent=1))
-    if options.json:
-        options.json.write_text(json.dumps(result, indent=1))
+    harness.finish(options, result)
+
+
+def _paths(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--photos", type=Path, help="Folder of class folders; without, noise that looks like photos")
+    parser.add_argument("--peers", type=Path, help="Interpreter with DALI, PyTorch and torchvision")
+    parser.add_argument("--ffcv", type=Path, help="Interpreter with FFCV")
+    parser.add_argument("--data", type=Path, help="Folder for the datasets, which are kept there")
+    parser.add_argument("--serve", nargs=2, metavar=("CANDIDATE", "DATASET"), help=argparse.SUPPRESS)
 
 
 def write(folder: Path, photos: Path | None, side: int, count: int) -> None:
@@ -133,7 +138,8 @@ class Process:
 def measured(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     pythons = dict.fromkeys(("threads", "processes", "threads 128", "views"), sys.executable)
     pythons |= {"ffcv": options.ffcv} | dict.fromkeys(("dali", "torchvision"), options.peers)
-    missing, running, rates = {}, [], {}
+    missing: dict[str, str] = {}
+    running = []
     for name, python in pythons.items():
         try:
             if python is None:
@@ -142,14 +148,14 @@ def measured(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         except (RuntimeError, OSError) as error:
             missing[name] = str(error)
             print(f"{name} is missing: {error}", file=sys.stderr)
-    rates = {process.name: [] for process in running}
-    for number in range(options.rounds):
-        turn = number % len(running)
-        for process in running[turn:] + running[:turn]:
-            rates[process.name].append(process.rate(options.turn // (VIEWS if process.name == "views" else 1)))
+    turns = {
+        process.name: functools.partial(process.rate, options.turn // (VIEWS if process.name == "views" else 1))
+        for process in running
+    }
+    rates = harness.in_turns(turns, options.rounds)
     for process in running:
         process.close()
-    best = [max(pair) for pair in zip(rates["threads"], rates["processes"], strict=True)]
+    best = max((rates["threads"], rates["processes"]), key=statistics.median)
     pairs = {
         **{f"threads or processes / {peer}": (best, rates.get(peer)) for peer in ("ffcv", "dali", "torchvision")},
         "128 pixels / 224 pixels": (rates["threads 128"], rates["threads"]),
