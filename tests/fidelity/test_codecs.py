@@ -113,8 +113,9 @@ def test_raw_holds_little_endian_bytes_in_c_order(dtype):
 
 @pytest.mark.covers("Zstd")
 @pytest.mark.parametrize("predict", ["auto", "none", "rows"])
-@pytest.mark.parametrize("dtype", RAWS)
+@pytest.mark.parametrize("dtype", [*RAWS, "bfloat16"])
 def test_zstd_holds_every_number(dtype, predict):
+    pytest.importorskip("ml_dtypes")  # it gives NumPy bfloat16
     codec = Zstd(predict=predict)
     for shape in [(), (0,), (5, 0, 3), (1,), (1, 7), (33, 17), (33, 17, 3), (9, 8, 16)]:
         value = np.asarray(RNG.normal(0, 50, shape) > 9 if dtype == "bool" else RNG.normal(0, 50, shape)).astype(dtype)
@@ -128,8 +129,9 @@ def test_zstd_holds_every_number(dtype, predict):
                 codec.decode(np.frombuffer(features[""], np.uint8), FieldSpec("map", (None,) * one.ndim, dtype), shape),
             ):
                 assert (array.dtype, array.shape, array.tobytes()) == (one.dtype, one.shape, one.tobytes())
-        big = codec.encode(value.astype(value.dtype.newbyteorder(">")))
-        assert big[""] == codec.encode(value)[""]
+        if dtype != "bfloat16":
+            big = codec.encode(value.astype(value.dtype.newbyteorder(">")))
+            assert big[""] == codec.encode(value)[""]
 
 
 @pytest.mark.covers("Zstd")

@@ -21,7 +21,7 @@ DTYPES = (
     *("bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64"),
     *("float16", "float32", "float64", "complex64", "complex128"),
 )
-_RAW_DTYPES = (*DTYPES, "bfloat16")
+RAW_DTYPES = (*DTYPES, "bfloat16")
 
 
 def require_bfloat16() -> None:
@@ -41,8 +41,8 @@ class Raw:
     dtype: str | None = None
 
     def __post_init__(self) -> None:
-        if self.dtype is not None and self.dtype not in _RAW_DTYPES:
-            raise RecipeError(f"Raw(dtype=...) is one of {', '.join(_RAW_DTYPES)}, not {self.dtype!r}")
+        if self.dtype is not None and self.dtype not in RAW_DTYPES:
+            raise RecipeError(f"Raw(dtype=...) is one of {', '.join(RAW_DTYPES)}, not {self.dtype!r}")
         if self.dtype == "bfloat16":
             require_bfloat16()
 
@@ -54,16 +54,16 @@ class Raw:
         array = np.asarray(value)
         if self.dtype is not None and array.dtype != self.dtype:
             array = _cast(array, np.dtype(self.dtype))
-        if array.dtype.name not in _RAW_DTYPES:
+        if array.dtype.name not in RAW_DTYPES:
             raise SampleError(f"only arrays of numbers can be stored so, not {array.dtype}")
-        return {"": array.astype(_little(array.dtype), copy=False).tobytes(), "/shape": np.array(array.shape, np.int64)}
+        return {"": array.astype(little(array.dtype), copy=False).tobytes(), "/shape": np.array(array.shape, np.int64)}
 
     def spec(self, kind: Kind, value: Any) -> FieldSpec:
         array = np.asarray(value)
         return FieldSpec(kind, array.shape, self.dtype or array.dtype.name)
 
     def decode(self, feature: Any, spec: FieldSpec, shape: tuple[int, ...] | None = None) -> Array:
-        array = np.frombuffer(feature, _little(spec.dtype))
+        array = np.frombuffer(feature, little(spec.dtype))
         if sys.byteorder == "big":
             array = array.astype(spec.dtype)
         return array.reshape(shape if shape is not None else shape_of(spec, array.size))
@@ -108,8 +108,8 @@ class Raw:
         return {"codec": "raw", "dtype": self.dtype}
 
 
-def _little(dtype: Any) -> np.dtype[Any]:
-    """The dtype with little-endian bytes; NumPy knows bfloat16 in the machine's own order alone."""
+def little(dtype: Any) -> np.dtype[Any]:
+    """Return the dtype with little-endian bytes; NumPy knows bfloat16 in the machine's own order alone."""
     known: np.dtype[Any] = np.dtype(dtype)
     return known if known.name == "bfloat16" else known.newbyteorder("<")
 

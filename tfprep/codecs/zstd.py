@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 
 from tfprep.codecs.codec import Feature, require_kind, tensor_feature
-from tfprep.codecs.raw import DTYPES, Raw, shape_of
+from tfprep.codecs.raw import RAW_DTYPES, Raw, little, require_bfloat16, shape_of
 from tfprep.errors import LoaderError, RecipeError, SampleError
 from tfprep.fields import Array, FieldSpec, Kind
 
@@ -55,22 +55,24 @@ class Zstd:
             raise RecipeError(f"Zstd(level=...) is from 1 to 9, not {self.level!r}")
         if self.predict not in ("auto", *_FORMS):
             raise RecipeError(f"Zstd(predict=...) is 'auto', 'none' or 'rows', not {self.predict!r}")
-        if self.dtype is not None and self.dtype not in DTYPES:
-            raise RecipeError(f"Zstd(dtype=...) is one of {', '.join(DTYPES)}, not {self.dtype!r}")
+        if self.dtype is not None and self.dtype not in RAW_DTYPES:
+            raise RecipeError(f"Zstd(dtype=...) is one of {', '.join(RAW_DTYPES)}, not {self.dtype!r}")
+        if self.dtype == "bfloat16":
+            require_bfloat16()
 
     def check(self, field: str, kind: Kind) -> None:
         require_kind(self, field, kind, ("image", "mask", "map"), "use Scalar(), Text() or Raw()")
 
     def encode(self, value: Any) -> Mapping[str, Feature]:
         raw = Raw(self.dtype).encode(value)
-        array = np.frombuffer(raw[""], np.dtype(self.spec("map", value).dtype).newbyteorder("<"))
+        array = np.frombuffer(raw[""], little(self.spec("map", value).dtype))
         return {**raw, "": self._packed(array.reshape(np.shape(value)))}
 
     def _packed(self, array: Array) -> bytes:
         if not array.size:
             return bytes([_PLAIN])
         forms = _FORMS.get(self.predict) or [form for forms in _FORMS.values() for form in forms]
-        contents = {_PLAIN: array, _ROWS: _differences(array)}
+        contents = {_PLAIN: _words(array), _ROWS: _differences(array)}
         if len(forms) > 1:
             sizes = [len(_compressed(contents[rows], _TRIAL_LEVEL, shuffle)) for rows, shuffle in forms]
             if self.predict == "auto":
@@ -94,13 +96,14 @@ class Zstd:
         """`decode` into `out`, C-contiguous. SampleError where the array is not of just that size."""
         content = memoryview(feature)
         _check_size(content, spec, out.shape)
-        stored = out.reshape(-1).view(np.dtype(spec.dtype).newbyteorder("<")).reshape(out.shape)
-        _decompress(content, stored)
+        if not out.nbytes:
+            return
+        words = _words(out)
+        _decompress(content, words)
         if content[0] == _ROWS:
-            words = _words(stored)
             np.add.accumulate(words, axis=0, out=words)
         if sys.byteorder == "big":
-            np.copyto(out, stored.copy())
+            np.copyto(out, out.view(little(out.dtype)).copy())
 
     def tf_features(self, name: str, spec: FieldSpec) -> Mapping[str, Any]:
         raise LoaderError(
@@ -157,8 +160,6 @@ def _check_size(content: memoryview, spec: FieldSpec, shape: tuple[int, ...]) ->
 
 
 def _decompress(content: memoryview, out: Array) -> None:
-    if not out.nbytes:
-        return
     from numcodecs import blosc
 
     try:
