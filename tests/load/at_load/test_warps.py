@@ -382,6 +382,35 @@ def test_images_of_different_sizes_stay_a_list(data):
             data.numpy_loader("train", at_load=ops, fields=["image"], workers="processes")
 
 
+def test_all_images_of_a_sample_get_the_same_change_whatever_their_type(make_dataset):
+    """16 bits, gray, many channels, wide masks: the same windows and rectangles; colour needs RGB of 8 bits."""
+
+    def make(rng, number):
+        height, width = 40 + number % 3, 50
+        y, x = np.mgrid[:height, :width]
+        return {
+            "deep": np.stack([x, y, x + y], -1).astype(np.uint16) * 600 + 600, "gray": (x * 4 + 40)[..., None].astype(np.uint8),
+            "many": np.stack([x + n for n in range(5)], -1).astype(np.float32), "ids": (x * 1000).astype(np.uint16),
+        }  # fmt: skip
+
+    kinds = {"deep": "image", "gray": "image", "many": "map", "ids": "mask"}
+    codec = {"deep": codecs.Png(), "gray": codecs.Jpeg(98), "many": codecs.Raw(), "ids": codecs.Png()}
+    made = make_dataset(samples={"train": 12}, fields=tuple(kinds), make=make, kinds=kinds, codec=codec)
+    data = tfprep.load.open(made.path)
+    ops = [RandomResizedCrop(24, 28), RandomFlip(), RandomErasing(1.0)]
+    for fields in (list(kinds), list(kinds)[::-1]):
+        (batch,) = batches(data, 1, batch_size=12, at_load=ops, fields=fields, order="sequential")
+        erased = (batch["deep"] == 0).all(-1)
+        assert erased.any((1, 2)).all()
+        np.testing.assert_array_equal(erased, batch["gray"][..., 0] == 0)
+        kept = ~erased
+        np.testing.assert_allclose(batch["deep"][..., 0][kept] / 600 - 1, batch["many"][..., 0][kept], atol=0.01)
+        np.testing.assert_allclose(batch["gray"][..., 0][kept] / 4 - 10, batch["many"][..., 0][kept], atol=1.5)
+        assert np.abs(batch["ids"] / 1000 - batch["many"][..., 0]).max() < 1.5
+    with pytest.raises(LoaderError, match="ColourJitter takes RGB of 8 bits; 'deep' is uint16"):
+        data.numpy_loader("train", 4, at_load=[ColourJitter()])
+
+
 def test_a_damaged_image_is_named_or_replaced(make_dataset):
     made = make_dataset(
         samples={"train": 20}, fields=("image", "label"), make=scene, kinds=KINDS, codec=CODEC, shards=1

@@ -119,6 +119,10 @@ class Drawn:
     def __init__(self, numbers: Array) -> None:
         self._numbers, self._at = numbers, 0
 
+    def anew(self) -> Drawn:
+        """The same draws from the first one on: all images of a sample get the same change."""
+        return Drawn(self._numbers)
+
     def random(self, shape: int | tuple[int, ...] | None = None) -> Any:
         """The next number, or as many as make a list of this shape."""
         first = self._at

@@ -123,7 +123,7 @@ class Warping:
         for name in view.images if draws is not None else ():
             for op, numbers in zip(view.colour, (draws or ())[len(view.geometry) :], strict=True):
                 act: Any = op
-                warped[name] = act(warped[name], numbers)
+                warped[name] = act(warped[name], numbers.anew())
         return warped
 
     def _check_sizes(self, sample: Mapping[str, Any], size: Size, reduced: int) -> None:
