@@ -260,7 +260,11 @@ def test_the_recipe_builds_as_it_stands(tmp_path, layout):
     assert LAYOUTS[layout] in repr(found.source)
     path = tmp_path / f"recipe_{layout.__name__}.py"
     path.write_text(recipe_text(found, root, path))
-    assert load_recipe(path).source == found.source
+    recipe = load_recipe(path)
+    assert recipe.source == found.source
+    exact = {"mask", "map"} | ({"image"} if found.facts.deep else set())
+    for field, kind in found.facts.kinds.items():
+        assert (recipe.store[field] == codecs.Zstd()) == (kind in exact), field
     summary = tfprep.build(path, tmp_path / "out", data=data_root(path), options=BuildOptions(workers=0, limit=None))
     assert not rejects_of(tmp_path / "out")
     assert summary.samples == SAMPLES.get(layout, len(NAMES))
