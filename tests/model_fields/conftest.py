@@ -66,18 +66,18 @@ class Site:
         noise = np.random.default_rng(number).integers(0, 256, (20, 24, 3)).astype(np.float32)
         cv2.imwrite(str(self.data / name), cv2.GaussianBlur(noise, (0, 0), 2).astype(np.uint8))
 
-    def build(self) -> list[str]:
+    def build(self, name: str = "tiny", shards: dict[str, int] | None = None, *, replace: bool = False) -> list[str]:
         """Build, and return the warnings."""
         recipe = Recipe(
-            name="tiny",
+            name=name,
             source=sources.Folder("{split}/{label}/*.png"),
             geometry=[augment.Flip(p=1.0), augment.CenterCrop(16, 16)],
             store={"image": codecs.Png(), "label": codecs.Scalar()},
             variants={"train": 2},
-            shards={"train": 3, "val": 1},
+            shards=shards or {"train": 3, "val": 1},
         )
         events: list[str] = []
-        options = tfprep.builder.BuildOptions(workers=0)
+        options = tfprep.builder.BuildOptions(workers=0, replace=replace)
         tfprep.build(
             recipe, self.out, self.data, options=options,
             on_event=lambda event: events.append(event.text) if event.name == "warning" else None,

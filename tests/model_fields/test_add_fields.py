@@ -507,3 +507,188 @@ def test_the_command_reports_and_explains(site: Site) -> None:
     assert "train x 2, val x 1 (by score)" in run("info", str(site.out))
     assert "0 shards of 7 to compute" in run("add-fields", str(site.out), str(site.fields), "--explain")
     assert "removed score" in run("remove-fields", str(site.out), "score")
+
+
+def define_others(site: Site, text: str) -> Path:
+    """A file of fields `other` beside that of the site: `text` is the call of ModelFields."""
+    path = site.root / "other.py"
+    path.write_text(f"import numpy as np\nfrom tfprep import ModelFields, Recipe, codecs\n{text}\n")
+    return path
+
+
+def test_outputs_in_memory_that_the_model_uses_again_are_those_of_their_batch(site: Site) -> None:
+    site.define("OUT[:] = 0; OUT[:len(batch['image'])] = batch['image'].astype(np.float32).mean(axis=(1, 2)) * weight")
+    text = site.fields.read_text().replace("def model", "OUT = np.empty((4, 3), np.float32)\n\ndef model")
+    text = text.replace(
+        '{"score": batch["image"].astype(np.float32).mean(axis=(1, 2)) * weight}',
+        '{"score": OUT[:len(batch["image"])]}',
+    )
+    site.fields.write_text(text)
+    add_fields(site.out, site.fields)
+    for split, variant in (("train", 0), ("train", 1), ("val", 0)):
+        np.testing.assert_allclose(scores(site, split, variant), expected(site, split, variant), rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["logits_v1", "_score", "x" * 101, "a b", "../evil"])
+def test_a_name_that_no_manifest_may_hold_is_refused_before_anything_is_computed(site: Site, name: str) -> None:
+    with pytest.raises(RecipeError, match=r"name, by default the first of store,.*give name="):
+        ModelFields(model=lambda: lambda batch: {}, inputs=["image"], store={"score": codecs.Raw()}, name=name)
+    if name == "logits_v1":
+        with pytest.raises(RecipeError, match="'logits_v1' ends like a variant"):
+            ModelFields(model=lambda: lambda batch: {}, inputs=["image"], store={name: codecs.Raw()})
+
+
+def test_shards_without_records_get_files_too(site: Site) -> None:
+    shutil.rmtree(site.out)
+    site.build(shards={"train": 20, "val": 20})
+    counts = [file.records for info in tfprep.open(site.out).splits.values() for file in info.files[0]]
+    assert 0 in counts
+    add_fields(site.out, site.fields)
+    for split, variant in (("train", 0), ("train", 1), ("val", 0)):
+        np.testing.assert_allclose(scores(site, split, variant), expected(site, split, variant), rtol=1e-5)
+    assert not list(verify(site.out))
+
+
+def test_nan_in_bfloat16_is_found(site: Site) -> None:
+    text = """FIELDS = ModelFields(
+        model=lambda: lambda batch: {"other": np.full(len(batch["image"]), np.nan, "bfloat16")},
+        inputs=["image"], store={"other": codecs.Raw("bfloat16")})"""
+    with pytest.raises(BuildError, match="NaN or infinity in 'other'"):
+        add_fields(site.out, define_others(site, text))
+
+
+def test_single_numbers_reach_loaders(site: Site) -> None:
+    text = """FIELDS = ModelFields(
+        model=lambda: lambda batch: {"other": batch["image"].astype(np.float32).mean(axis=(1, 2, 3))},
+        inputs=["image"], store={"other": codecs.Raw("float32")})"""
+    add_fields(site.out, define_others(site, text))
+    for workers in ("threads", "processes"):
+        for cache in (False, "decoded"):
+            loader = tfprep.open(site.out).numpy_loader("train", 5, seed=1, workers=workers, cache=cache)
+            for _ in range(2):
+                for batch in loader:
+                    np.testing.assert_allclose(batch["other"], batch["image"].mean(axis=(1, 2, 3)), rtol=1e-5)
+            loader.close()
+
+
+DOUBLE = """FIELDS = ModelFields(
+    model=lambda: lambda batch: {"double": batch["score"] * 2}, inputs=["score"], store={"double": codecs.Raw("float32")})"""
+
+
+def test_fields_of_other_fields_are_stale_when_these_change(site: Site) -> None:
+    add_fields(site.out, site.fields)
+    double = define_others(site, DOUBLE)
+    assert add_fields(site.out, double).withdrawn == ()
+    assert add_fields(site.out, site.fields).withdrawn == ()
+    site.define(weight="3.0")
+    assert add_fields(site.out, site.fields, replace=True).withdrawn == ("double",)
+    assert list(tfprep.open(site.out).fields) == ["image", "label", "score"]
+    assert set(explain_fields(site.out, double).values()) == {
+        "the main shard, or added fields among the inputs, are others"
+    }
+    assert add_fields(site.out, double).shards == 7
+    for one in tfprep.open(site.out).samples("train", 1):
+        np.testing.assert_allclose(one["double"], one["score"] * 2)
+
+
+@pytest.mark.parametrize("damage", ["manifest", "folder"])
+def test_adding_again_mends_fields_that_are_damaged_or_gone(site: Site, damage: str) -> None:
+    add_fields(site.out, site.fields)
+    undisturbed, folder = site.added_files(), tfprep.open(site.out).added("score").path
+    if damage == "folder":
+        shutil.rmtree(folder)
+    else:
+        (folder / "tfprep.json").write_text("{}")
+        site.define(weight="3.0")
+        with pytest.raises(BuildError, match="allow them to be replaced"):
+            add_fields(site.out, site.fields)
+        site.define()
+    add_fields(site.out, site.fields)
+    assert site.added_files() == undisturbed
+    assert not list(verify(site.out))
+
+
+def test_a_dataset_with_another_name_keeps_the_values(site: Site) -> None:
+    add_fields(site.out, site.fields)
+    site.build(name="renamed", replace=True)
+    calls = len(site.calls)
+    add_fields(site.out, site.fields)
+    assert len(site.calls) == calls
+    np.testing.assert_allclose(scores(site, "train", 1), expected(site, "train", 1), rtol=1e-5)
+    assert not list(verify(site.out))
+
+
+def test_other_imported_shards_of_the_same_size_and_time_are_others(tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    for number in range(4):
+        path = tmp_path / f"{'ab'[number // 2]}-{number % 2}.tfrecord"
+        with tf.io.TFRecordWriter(str(path)) as writer:
+            values = tf.train.Feature(float_list=tf.train.FloatList(value=[number, 1.0]))
+            writer.write(tf.train.Example(features=tf.train.Features(feature={"x": values})).SerializeToString())
+        os.utime(path, (1e9, 1e9))  # as files of one archive may have
+    fields = ModelFields(
+        model=lambda: lambda batch: {"sum": batch["x"].sum(1)}, inputs=["x"], store={"sum": codecs.Raw("float32")}
+    )
+    for letter, sums in (("a", [1, 2]), ("b", [3, 4])):
+        index_tfrecords(f"{tmp_path}/{letter}-*.tfrecord", "train")
+        assert "sum" not in tfprep.open(tmp_path).fields
+        add_fields(tmp_path, fields)
+        assert [float(one["sum"]) for one in tfprep.open(tmp_path).samples("train")] == sums
+
+
+def test_a_mix_follows_the_strictest_of_its_datasets(site: Site) -> None:
+    other = site.root / "other"
+    shutil.copytree(site.out, other)
+    add_fields(other, site.fields)
+    site.define(options="follows_pixels=False,")
+    add_fields(site.out, site.fields)
+    for paths in ((site.out, other), (other, site.out)):
+        mixed = tfprep.mix({tfprep.open(path): 0.5 for path in paths})
+        with pytest.raises(LoaderError, match="RandomFlip changes the pixels"):
+            mixed.numpy_loader("train", 4, at_load=[tfprep.load.RandomFlip()])
+
+
+def test_all_fields_of_a_recipe_are_computed_also_where_one_of_them_is_named_fields(site: Site) -> None:
+    define_others(site, DOUBLE)
+    recipe = site.root / "recipe.py"
+    text = RECIPE.replace("from fields import FIELDS", "from fields import FIELDS\nfrom other import FIELDS as MORE")
+    recipe.write_text(text.replace("[FIELDS]", "[FIELDS, MORE]"))
+    assert add_fields(site.out, recipe).fields == ("score", "double")
+    recipe.write_text(f"{RECIPE}\nfrom other import FIELDS\n")
+    with pytest.raises(RecipeError, match=r"FIELDS and RECIPE\.model_fields are different ones"):
+        add_fields(site.out, recipe)
+
+
+def test_scores_of_other_numbers_of_classes_are_refused(site: Site) -> None:
+    text = """FIELDS = ModelFields(
+        model=lambda: lambda batch: {"other": np.zeros((len(batch["image"]), 5 - len(batch["image"]) % 2))},
+        inputs=["image"], store={"other": codecs.TopK(2)}, batch_size=3)"""
+    with pytest.raises(BuildError, match="'other' has other numbers of classes in some samples"):
+        add_fields(site.out, define_others(site, text))
+    assert "other" not in tfprep.open(site.out).fields
+
+
+def test_temperatures_of_any_size_give_shares_of_one() -> None:
+    with pytest.raises(RecipeError, match="a number above 0, or None"):
+        codecs.TopK(2, temperature=math.inf)
+    codec = codecs.TopK(2, temperature=1e-320)
+    values = codec.encode(np.array([1.0, 3.0, 2.0]))[""]
+    spec = codec.spec("scalar", np.zeros(3))
+    np.testing.assert_array_equal(codec.decode(values, spec), [0, 1, 0])
+
+
+def test_weights_that_change_while_the_model_is_loaded_are_noticed(site: Site) -> None:
+    text = site.fields.read_text()
+    site.fields.write_text(text.replace("def model():", "def model():\n    (HERE / 'weight.txt').write_text('9.0')"))
+    with pytest.raises(RecipeError, match="files of 'score' changed while the model was loaded"):
+        add_fields(site.out, site.fields)
+    assert not site.added_files()
+
+
+def test_a_full_disk_is_said_with_the_file(site: Site) -> None:
+    site.define("return {'score': np.zeros((len(batch['image']), 60_000), np.float32)}")
+    command = f"ulimit -f 300; exec {sys.executable} -m tfprep add-fields {site.out} {site.fields} --quiet"
+    ended = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
+    assert "tiny-train.tfrecord-00000-of-00003: File too large; nothing was published. Make room" in ended.stderr
+    assert not site.added_files()

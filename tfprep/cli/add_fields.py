@@ -82,4 +82,9 @@ def fields_text(summary: FieldsSummary) -> str:
         if summary.published
         else "\nNothing is published yet: when all parts are computed, run the command without --part."
     )
+    if summary.withdrawn:
+        end += (
+            f"\n{', '.join(summary.withdrawn)}: computed from fields that changed, so that the dataset has them no longer; run "
+            "tfprep add-fields for them again"
+        )
     return f"{summary.path}: {names}: {done}{end}"

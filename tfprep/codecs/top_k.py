@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -36,7 +37,7 @@ class TopK(OneBytes):
     def __post_init__(self) -> None:
         if isinstance(self.k, bool) or not isinstance(self.k, int) or self.k < 1:
             raise RecipeError(f"TopK(k) is a whole number from 1 on, not {self.k!r}")
-        if self.temperature is not None and not self.temperature > 0:
+        if self.temperature is not None and not 0 < self.temperature < math.inf:
             raise RecipeError(
                 f"TopK(temperature=...) is a number above 0, or None for probabilities, not {self.temperature!r}"
             )
@@ -65,8 +66,10 @@ class TopK(OneBytes):
                     f"{scores.max():.4g}. For logits, leave temperature at 1"
                 )
             return scores
-        scaled = scores / self.temperature
-        powers = np.exp(scaled - scaled.max())
+        with np.errstate(
+            over="ignore"
+        ):  # the largest is subtracted first: a small temperature makes others -inf, not NaN
+            powers = np.exp((scores - scores.max()) / self.temperature)
         shares: Array = powers / powers.sum()
         return shares
 

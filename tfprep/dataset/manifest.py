@@ -211,7 +211,7 @@ def kept_fields(before: Manifest | None, now: Manifest) -> dict[str, AddedFields
     def shards(manifest: Manifest, split: str, variants: int) -> list[list[Any]]:
         info = manifest.splits.get(split)
         if manifest.imported is not None and info is not None:
-            return [[*map(_without_name, info.files[0])], [*manifest.imported.versions[split]]]
+            return [[*info.files[0]], [*manifest.imported.versions[split]], [*info.rows_crc32c]]
         return [[*map(_without_name, files)] for files in (info.files[:variants] if info else ())]
 
     kept = {

@@ -5,6 +5,7 @@ Nothing is opened or started here but the index, where the options select sample
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -115,8 +116,8 @@ class LoaderPlan:
         if not (ops or options.geometry or options.bucket):
             return
         what = type((*ops, *options.geometry, options.bucket)[0]).__name__
-        dataset = self.sources[0].dataset
-        for name in outputs.fields:
+        datasets = [source.dataset for source in self.sources]
+        for dataset, name in itertools.product(datasets, outputs.fields):
             entry = (dataset.manifest.added or {}).get(dataset.group_of(name)) if name in self.specs else None
             if entry is not None and entry.pixels and self.specs[name].kind not in RASTER_KINDS:
                 raise LoaderError(

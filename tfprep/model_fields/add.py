@@ -22,7 +22,7 @@ from tfprep.builder.options import Part
 from tfprep.child_process import Processes, TaskCrashed, TaskDone, TaskProgress, worker_environment
 from tfprep.dataset.manifest import MANIFEST
 from tfprep.dataset.names import fields_receipt
-from tfprep.errors import BuildError, DatasetError, RecipeError
+from tfprep.errors import BuildError, DatasetError, DatasetReplacedError, RecipeError
 from tfprep.load import Data
 from tfprep.load import open as open_data
 from tfprep.model_fields.compute import Computer, FieldsJob, Timing
@@ -50,6 +50,7 @@ class FieldsSummary:
         calls: How often the model was called.
         model_s, seconds: Seconds that the model took, in all processes together, and those of the whole run.
         published: Whether the dataset has the fields now; False for a part.
+        withdrawn: Fields that the dataset has no longer, because they were computed from those that changed now.
     """
 
     path: Path
@@ -61,6 +62,7 @@ class FieldsSummary:
     model_s: float
     seconds: float
     published: bool
+    withdrawn: tuple[str, ...] = ()
 
 
 def add_fields(
@@ -98,13 +100,18 @@ def add_fields(
     began, summaries = time.monotonic(), []
     chosen = Part(*part) if part else None
     loaded, source = _loaded(fields)
+    withdrawn: list[str] = []
     for one in loaded:  # each may get fields that were added before it
         plan = _plan(dataset, one)
         _check_replace(plan, replace)
         summaries.append(_add(plan, source, devices, chosen, on_progress))
+        withdrawn = [*(name for name in withdrawn if name not in one.store), *summaries[-1].withdrawn]
     totals = {name: sum(getattr(summary, name) for summary in summaries) for name in _SUMS}
     names = tuple(name for summary in summaries for name in summary.fields)
-    return FieldsSummary(plan.data.path, names, **totals, seconds=time.monotonic() - began, published=chosen is None)
+    return FieldsSummary(
+        plan.data.path, names, **totals, seconds=time.monotonic() - began, published=chosen is None,
+        withdrawn=tuple(withdrawn),
+    )  # fmt: skip
 
 
 _SUMS = ("samples", "shards", "kept", "calls", "model_s")
@@ -119,12 +126,13 @@ def _add(
         tasks = plan.tasks[part.number :: part.parts] if part else plan.tasks
         due = [task for task in tasks if plan.why(task, plan.receipt(task))]
         timing = _computed(plan, source, due, devices, scratch, on_progress) if due else Timing()
+        withdrawn: tuple[str, ...] = ()
         if part is None:
-            publish_fields(plan, {task: _there(plan, task) for task in tasks}, scratch, version)
+            withdrawn = publish_fields(plan, {task: _there(plan, task) for task in tasks}, scratch, version)
     return FieldsSummary(
         path=plan.data.path, fields=tuple(plan.fields.store), samples=sum(task.records for task in due), shards=len(due),
         kept=len(tasks) - len(due), calls=timing.calls, model_s=timing.model_s, seconds=time.monotonic() - began,
-        published=part is None,
+        published=part is None, withdrawn=withdrawn,
     )  # fmt: skip
 
 
@@ -150,7 +158,7 @@ def remove_fields(dataset: PathOrUrl, name: str) -> list[str]:
         The names of the fields that are gone.
 
     Raises:
-        DatasetError: The dataset has no such added fields, or other added fields were computed from them.
+        DatasetError: The dataset has no such added fields.
     """
     data = open_data(dataset)
     added = data.manifest.added or {}
@@ -189,7 +197,13 @@ def _check_replace(plan: FieldsPlan, replace: bool) -> None:
     entry = (plan.data.manifest.added or {}).get(plan.fields.name)
     if entry is None or replace:
         return
-    if plan.data.added(plan.fields.name).manifest.fingerprint != plan.fingerprint:
+    try:
+        fingerprints = {plan.data.added(plan.fields.name).manifest.fingerprint}
+    except DatasetReplacedError:
+        raise
+    except DatasetError:  # it is damaged, which this run mends: the receipts know what there was
+        fingerprints = {receipt.fingerprint for task in plan.tasks if (receipt := plan.receipt(task))}
+    if fingerprints - {plan.fingerprint}:
         raise BuildError(
             f"{plan.data.path} has fields {plan.fields.name!r} of another model, or of other options; allow them to be replaced "
             "(--replace), or give these another name"

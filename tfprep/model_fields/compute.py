@@ -27,7 +27,7 @@ from tfprep.load.random_access import RandomAccess
 from tfprep.model_fields.plan import FieldsPlan, FieldsReceipt, FieldsTask
 from tfprep.recipe.model_fields import Compute, ModelFields, as_arrays, load_fields
 from tfprep.records import RecordWriter, encode, format_index
-from tfprep.storage.local import whole_file
+from tfprep.storage.local import whole_file, writing
 from tfprep.storage.store import open_store
 from tfprep.storage.urls import is_remote
 
@@ -70,6 +70,10 @@ class Computer:
             raise RecipeError(f"model() of {self._fields.name!r} failed: {summary_of(error)}") from error
         if not callable(compute):
             raise RecipeError(f"model() returns a function of a batch, not {compute!r}")
+        if self._fields.file_digests() != self._plan.description["files"]:
+            raise RecipeError(
+                f"files of {self._fields.name!r} changed while the model was loaded, which may have read either; run it again"
+            )
         return compute
 
     def close(self) -> None:
@@ -143,7 +147,7 @@ class Computer:
                     f"the model returned {name!r} of shape {list(values.shape)} for a batch of {returned}; the first axis is "
                     "that of the samples"
                 )
-            if self._fields.not_finite == "raise" and values.dtype.kind in "fc":
+            if self._fields.not_finite == "raise" and (values.dtype.kind in "fc" or values.dtype.name == "bfloat16"):
                 rows = np.isfinite(values[: len(keys)]).reshape(len(keys), -1)
                 bad = [keys[number] for number in np.flatnonzero(~rows.all(axis=1)).tolist()]
                 if bad:
@@ -151,7 +155,8 @@ class Computer:
                         f"the model returned NaN or infinity in {name!r} for {len(bad)} of {_named(task, keys)}, such as "
                         f"{bad[0]!r}; mend the model, or keep such values with not_finite='keep'"
                     )
-        return {name: values[: len(keys)] for name, values in outputs.items()}
+        # Copies: the model may write its next outputs to the same memory, while these wait to be written.
+        return {name: values[: len(keys)].copy() for name, values in outputs.items()}
 
     # --- reading ahead ---------------------------------------------------------------------------------------------------
 
@@ -205,8 +210,9 @@ class _ShardFile:
 
     def add(self, keys: Sequence[str], outputs: Mapping[str, Array]) -> None:
         """Write the records of a batch."""
-        for row, key in enumerate(keys):
-            self._write(key, {name: values[row] for name, values in outputs.items()})
+        with writing(self._path):
+            for row, key in enumerate(keys):
+                self._write(key, {name: values[row] for name, values in outputs.items()})
 
     def _write(self, key: str, values: Mapping[str, Array]) -> None:
         features: dict[str, Any] = {"key": key.encode("utf-8", "surrogateescape")}

@@ -29,7 +29,8 @@ class FieldsTask:
         split, variant, shard: Which shard.
         first, records: The numbers of its samples in the split's variant: [first, first + records).
         name: The name of the file with the fields.
-        of: What the main shard is: its SHA-256, or for an imported one what its storage says of its version.
+        of: What the main shard is: its SHA-256, or for an imported one what its storage says of its version, and the checksum of
+            where its records lie and what they hold. Then the SHA-256 of the shards of added fields among the inputs.
     """
 
     split: str
@@ -90,6 +91,12 @@ class FieldsPlan:
         return counts
 
     @cached_property
+    def inputs(self) -> list[Dataset]:
+        """The added fields among the inputs, by group: their shards decide the values as the main ones do."""
+        groups = sorted({self.data.group_of(name) for name in self.fields.inputs} - {""})
+        return [self.data.added(group) for group in groups]
+
+    @cached_property
     def tasks(self) -> list[FieldsTask]:
         """The tasks, by split, variant and shard."""
         tasks = []
@@ -99,7 +106,8 @@ class FieldsPlan:
                 first = 0
                 for shard, file in enumerate(info.files[variant]):
                     name = shard_name(self.data.name, split, variant, shard, shards)
-                    of = _identity(self.data, split, shard, file)
+                    inputs = [group.file(split, variant, shard).sha256 for group in self.inputs]
+                    of = " ".join([_identity(self.data, split, shard, file), *inputs])
                     tasks.append(FieldsTask(split, variant, shard, first, file.records, name, of))
                     first += file.records
         return tasks
@@ -135,7 +143,9 @@ class FieldsPlan:
             return "not computed yet"
         if receipt.fingerprint != self.fingerprint:
             return "of another model, or of other options"
-        return "" if receipt.of == task.of else "the main shard was built again"
+        if receipt.of.split(" ")[0] != task.of.split(" ")[0]:
+            return "the main shard was built again"
+        return "" if receipt.of == task.of else "the main shard, or added fields among the inputs, are others"
 
     def check(self) -> None:
         """Raise RecipeError where the dataset has no such inputs, or has fields of these names already."""
@@ -162,4 +172,5 @@ class FieldsPlan:
 def _identity(data: Dataset, split: str, shard: int, file: FileInfo) -> str:
     if data.manifest.imported is None:
         return file.sha256
-    return f"{file.bytes} {data.manifest.imported.versions[split][shard]}"
+    crc = data.split(split).rows_crc32c[0][shard]  # files that one archive held may be alike in size and time
+    return f"{file.bytes} {data.manifest.imported.versions[split][shard]} {crc}"

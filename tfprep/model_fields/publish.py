@@ -19,16 +19,18 @@ import pyarrow as pa
 
 from tfprep.builder.planning.plan import recorded_versions
 from tfprep.builder.shards.sums import merge
+from tfprep.codecs import TopK
 from tfprep.dataset import Dataset, FieldInfo, Manifest, SplitInfo, read_manifest
 from tfprep.dataset.arrow import array_of
 from tfprep.dataset.index import joined_tables, schema, write_index
 from tfprep.dataset.locations import write_locations
-from tfprep.dataset.manifest import MANIFEST, AddedFields, FileDigest, digest_of
+from tfprep.dataset.manifest import MANIFEST, AddedFields, FileDigest, digest_of, parse_manifest
 from tfprep.dataset.names import INDEX, LOCATIONS, PRIVATE
 from tfprep.dataset.other_readers import tfds_files
 from tfprep.dataset.verify import record_digest
 from tfprep.errors import BuildError, ObjectChangedError
 from tfprep.fields import RASTER_KINDS, FieldSpec
+from tfprep.load import Data
 from tfprep.model_fields.plan import FieldsPlan, FieldsReceipt, FieldsTask
 from tfprep.records.framing import HEADER_BYTES
 from tfprep.storage.local import link_or_copy, remove_leftovers, sync_folder, temporary_path, write_whole
@@ -38,8 +40,8 @@ from tfprep.storage.urls import is_remote
 Receipts = Mapping[FieldsTask, FieldsReceipt]
 
 
-def publish_fields(plan: FieldsPlan, receipts: Receipts, scratch: Path, version: str | None) -> None:
-    """Make the computed shards fields of the dataset.
+def publish_fields(plan: FieldsPlan, receipts: Receipts, scratch: Path, version: str | None) -> tuple[str, ...]:
+    """Make the computed shards fields of the dataset. Other added fields that were computed from others of them go.
 
     Args:
         plan: All shards.
@@ -47,23 +49,48 @@ def publish_fields(plan: FieldsPlan, receipts: Receipts, scratch: Path, version:
         scratch: A local folder for files on their way to a store.
         version: That of `tfprep.json` at a store when the run began.
 
+    Returns:
+        The names of the fields that are gone. Their files stay: the next run that computes them takes what is up to date.
+
     Raises:
         BuildError: Shards hold arrays of different types, or another process published meanwhile.
     """
     before = read_manifest(plan.data.path)  # under the lock: other fields may have been added meanwhile
     specs = _specs(receipts)
-    for task, receipt in receipts.items():
-        if receipt.folder != plan.folder:
-            _bring(plan, task, receipt)
+    for name, spec in specs.items():
+        if isinstance(plan.fields.store[name], TopK) and None in spec.shape:
+            raise BuildError(f"{name!r} has other numbers of classes in some samples; TopK holds one number of classes")
+    receipts = {
+        task: receipt if receipt.folder == plan.folder else _bring(plan, task, receipt)
+        for task, receipt in receipts.items()
+    }
     manifest = _manifest(plan, receipts, specs)
     content = _written(plan, receipts, manifest, scratch)
     entry = AddedFields(
         plan.folder, hashlib.sha256(content).hexdigest(), manifest.fields, plan.variants, plan.fields.follows_pixels
     )
-    added = {**(before.added or {}), plan.fields.name: entry}
+    was = dict(before.added or {})
+    old = was.get(plan.fields.name)
+    stale = (
+        []
+        if old and old.sha256 == entry.sha256
+        else _computed_from(plan.data, was, plan.fields.name, set(entry.fields))
+    )
+    added = {name: one for name, one in {**was, plan.fields.name: entry}.items() if name not in stale}
     if added != before.added:
         _replace_manifest(plan.data, replace(before, added=added), version)
     _remove_folders(plan.data.path, plan.fields.name, plan.folder)
+    return tuple(name for group in stale for name in was[group].fields)
+
+
+def _computed_from(data: Data, added: Mapping[str, AddedFields], changed: str, names: set[str]) -> list[str]:
+    """The groups of which inputs are among `names`, the fields of the group that changed, or are such fields themselves."""
+    for group, one in added.items():
+        if group != changed and not names.issuperset(one.fields):
+            inputs = data.added(group).manifest.recipe["model_fields"]["inputs"]
+            if names.intersection(inputs):
+                return [group, *_computed_from(data, added, changed, {*names, *one.fields})]
+    return []
 
 
 def unpublish_fields(data: Dataset, group: str, version: str | None) -> None:
@@ -89,6 +116,7 @@ def _remove_folders(path: Path, name: str, kept: str) -> None:
 def _replace_manifest(data: Dataset, manifest: Manifest, version: str | None) -> None:
     """Replace `tfprep.json` of the dataset in one step."""
     text = manifest.to_json()
+    parse_manifest(text.encode("utf-8", "surrogateescape"), data.path / MANIFEST)  # a fault here would hide the dataset
     if is_remote(data.path):
         try:
             open_store(data.path).replace(MANIFEST, text.encode("utf-8", "surrogateescape"), version)
@@ -121,16 +149,21 @@ def _specs(receipts: Receipts) -> dict[str, FieldSpec]:
     return specs
 
 
-def _bring(plan: FieldsPlan, task: FieldsTask, receipt: FieldsReceipt) -> None:
+def _bring(plan: FieldsPlan, task: FieldsTask, receipt: FieldsReceipt) -> FieldsReceipt:
     """Take a shard that is up to date over from the folder that it was computed for, and note it there."""
-    source = plan.data.path / receipt.folder
-    for name in (f"{task.name}.idx", receipt.file.name):
+    source, before = plan.data.path / receipt.folder, receipt.file.name
+    for old, new in (
+        (f"{before}.idx", f"{task.name}.idx"),
+        (before, task.name),
+    ):  # the dataset may have another name now
         if is_remote(plan.data.path):
-            open_store(plan.path).write(name, bytes(open_store(source).read(name)))
+            open_store(plan.path).write(new, bytes(open_store(source).read(old)))
         else:
             plan.path.mkdir(exist_ok=True)
-            link_or_copy(source / name, plan.path / name)
-    plan.write_receipt(task, replace(receipt, folder=plan.folder))
+            link_or_copy(source / old, plan.path / new)
+    brought = replace(receipt, folder=plan.folder, file=replace(receipt.file, name=task.name))
+    plan.write_receipt(task, brought)
+    return brought
 
 
 def _manifest(plan: FieldsPlan, receipts: Receipts, specs: Mapping[str, FieldSpec]) -> Manifest:
@@ -180,6 +213,7 @@ def _written(plan: FieldsPlan, receipts: Receipts, manifest: Manifest, scratch: 
         write_whole(plan.path / name, text)
         files[name] = digest_of(plan.path / name)
     content = replace(manifest, files=files).to_json().encode("utf-8", "surrogateescape")
+    parse_manifest(content, plan.path / MANIFEST)
     if remote:
         open_store(plan.path).write(MANIFEST, content)
     else:
@@ -219,7 +253,7 @@ def _table(
         (info.spec.shape for info in manifest.fields.values() if info.spec.kind in RASTER_KINDS), (None, None)
     )
     by_name |= {"height": [raster[0]] * count, "width": [raster[1]] * count}
-    for number, name in enumerate(receipt.specs):
+    for number, name in enumerate(receipt.specs or manifest.fields):  # a shard without records has no specs
         by_name[f"{name}_offset"] = [row[0] + HEADER_BYTES + row[3 + 2 * number] for row in rows]
         by_name[f"{name}_size"] = [row[4 + 2 * number] for row in rows]
     return pa.table({column.name: array_of(by_name[column.name], column.type) for column in columns}, schema=columns)

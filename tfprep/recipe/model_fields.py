@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from tfprep.codecs import Codec
-from tfprep.errors import RecipeError, summary_of
+from tfprep.dataset.names import check_name
+from tfprep.errors import DatasetError, RecipeError, summary_of
 from tfprep.fields import KINDS, Array, Kind, field_name_fault
 from tfprep.python_file import import_file, running_folder
 from tfprep.recipe.checks import file_digest
@@ -76,6 +77,7 @@ class ModelFields:
     def __post_init__(self) -> None:
         self._check()
         object.__setattr__(self, "name", self.name or next(iter(self.store)))
+        self._check_name()
         object.__setattr__(self, "folder", (self.folder or running_folder()).absolute())
 
     def _check(self) -> None:
@@ -103,6 +105,12 @@ class ModelFields:
         if self.not_finite not in ("raise", "keep"):
             raise RecipeError(f"not_finite is 'raise' or 'keep', not {self.not_finite!r}")
 
+    def _check_name(self) -> None:
+        try:
+            check_name("name, by default the first of store,", self.name)
+        except DatasetError as error:
+            raise RecipeError(f"{error}; give name=") from None
+
     def kind(self, name: str) -> Kind:
         """Return the kind of a field."""
         kind = self.kinds.get(name, "scalar")
@@ -126,8 +134,11 @@ class ModelFields:
         options = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in _NOT_VALUES}
         options["store"] = {name: codec.describe() for name, codec in self.store.items()}
         described = {name: description.option(value) for name, value in options.items()}
-        digests = {name: file_digest(path) for name, path in self.file_paths().items()}
-        return {**described, "files": digests, "code": description.code()}
+        return {**described, "files": self.file_digests(), "code": description.code()}
+
+    def file_digests(self) -> dict[str, str]:
+        """Return the SHA-256 of each of `files`, in hexadecimal. Raises RecipeError where one cannot be read."""
+        return {name: file_digest(path) for name, path in self.file_paths().items()}
 
 
 def _is_count(value: object) -> bool:
@@ -139,7 +150,7 @@ _NOT_VALUES = ("folder", "files", "splits", "follows_pixels")
 
 
 def load_fields(path: Path) -> list[ModelFields]:
-    """Return what a Python file defines as `FIELDS`, one `ModelFields` or a list of them, or as `RECIPE.model_fields`.
+    """Return what a Python file defines as `RECIPE.model_fields`, or as `FIELDS`, one `ModelFields` or a list of them.
 
     Raises:
         RecipeError: There is no such file, or it defines none; the message says what is wrong.
@@ -154,10 +165,16 @@ def load_fields(path: Path) -> list[ModelFields]:
         raise RecipeError(f"{path}: {error}") from error
     except Exception as error:
         raise RecipeError(f"{path}: {summary_of(error)}") from error
-    found = getattr(module, "FIELDS", getattr(getattr(module, "RECIPE", None), "model_fields", None))
+    of_recipe = list(getattr(getattr(module, "RECIPE", None), "model_fields", None) or ())
+    found = getattr(module, "FIELDS", of_recipe)
     fields = [found] if isinstance(found, ModelFields) else list(found or ())
     if not fields or not all(isinstance(one, ModelFields) for one in fields):
         raise RecipeError(f"{path}: expected FIELDS = tfprep.ModelFields(...), or a list of them, found {found!r}")
+    if of_recipe and not all(any(one is other for other in of_recipe) for one in fields):
+        raise RecipeError(
+            f"{path}: FIELDS and RECIPE.model_fields are different ones; put FIELDS into a file of its own"
+        )
+    fields = of_recipe or fields  # FIELDS may be one of them, imported
     names = [one.name for one in fields]
     if len(set(names)) < len(names):
         raise RecipeError(f"{path}: each ModelFields has a name of its own, not {', '.join(names)}; give name=")

@@ -115,7 +115,7 @@ class FieldPart:
     def store(self, content: Array, values: Mapping[str, Any], row: int, state: ThreadState) -> None:
         """Decode `content` into the batch; SampleError where it cannot be."""
         if self.in_place:
-            cast(InPlace, self.codec).decode_into(content, self.spec, values[self.output.name][row])
+            cast(InPlace, self.codec).decode_into(content, self.spec, values[self.output.name][row, ...])
             return
         self.place(self.decode(content, state), values, row)
 
