@@ -8,13 +8,13 @@ some are not used.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from tfprep.load.order.permutation import below, mix, permute, seed_key, subkey, words
+from tfprep.load.order.permutation import below, mix, permute, seed_key, subkey, unpermute, words
 
 Numbers = npt.NDArray[np.int64]
 
@@ -50,7 +50,7 @@ class BucketOrder:
         """The bucket of the batch at each step of an epoch, and its number among the bucket's batches."""
         step, epoch = np.broadcast_arrays(np.atleast_1d(step), np.atleast_1d(epoch))
         if self.shuffles:
-            step = permute(step, self.steps, subkey(seed_key(self.seed, "order/buckets"), epoch)).astype(np.int64)
+            step = permute(step, self.steps, self.key(epoch)).astype(np.int64)
         ends = np.cumsum(self.batches)
         bucket = np.searchsorted(ends, step, "right")
         return bucket, step - (ends - self.batches)[bucket]
@@ -61,8 +61,11 @@ class BucketOrder:
 
     def count(self, step: int, epoch: int) -> int:
         """The items of a batch."""
-        bucket, number = (int(each[0]) for each in self._place(step, epoch))
-        return min(self.batch_size, self.sizes[bucket] - number * self.batch_size)
+        return _smaller(self, epoch).get(step, self.batch_size) if self.keeps else self.batch_size
+
+    def key(self, epoch: Any) -> Any:
+        """The key of the permutation of all batches of an epoch."""
+        return subkey(seed_key(self.seed, "order/buckets"), epoch)
 
     def items(self, inside: Numbers, epoch: Numbers) -> tuple[Numbers, Numbers]:
         """The bucket at each of these positions of an epoch, and the item's number in it."""
@@ -79,3 +82,12 @@ class BucketOrder:
         """Another item for a position: its bucket, and its number there."""
         bucket = int(self.bucket(inside // self.batch_size, epoch)[0])
         return bucket, int(below(mix(words(key)), words(self.sizes[bucket]))[0])
+
+
+@lru_cache(maxsize=16)
+def _smaller(order: BucketOrder, epoch: int) -> dict[int, int]:
+    """The items of the smaller batches of an epoch by step: each bucket has one at most, its last."""
+    last = (np.cumsum(order.batches) - 1)[[size > 0 for size in order.sizes]]
+    steps = unpermute(last, order.steps, order.key(epoch)) if order.shuffles else last
+    sizes = [(size - 1) % order.batch_size + 1 for size in order.sizes if size]
+    return dict(zip(steps.tolist(), sizes, strict=True))

@@ -409,7 +409,8 @@ class Reader:
             self._plan(step)
         indices, located = self._plans.pop(step)
         rows = len(indices.row)
-        values = self._memory.arrays(rows, self._schedule.form(step))
+        form = int(located["form"][0]) if rows else self._schedule.form(step)
+        values = self._memory.arrays(rows, form)
         batch = Batch(step, indices, located, values, pending=rows, done=not rows)
         self._batches[step] = batch
         self._opened += 1
