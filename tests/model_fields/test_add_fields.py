@@ -692,3 +692,24 @@ def test_a_full_disk_is_said_with_the_file(site: Site) -> None:
     ended = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
     assert "tiny-train.tfrecord-00000-of-00003: File too large; nothing was published. Make room" in ended.stderr
     assert not site.added_files()
+
+
+@pytest.mark.parametrize("lost", ["another model", "not copied"])
+def test_published_fields_are_not_computed_again_where_receipts_are_lost(site: Site, lost: str) -> None:
+    """A model may give other values each time: nothing may take the place of files that tfprep.json names."""
+    add_fields(site.out, site.fields)
+    undisturbed = site.added_files()
+    if lost == "another model":
+        site.define("if len((HERE / 'calls.txt').read_text().splitlines()) > 26: raise ValueError", weight="3.0")
+        with pytest.raises(BuildError):
+            add_fields(site.out, site.fields, replace=True)
+        site.define()
+    else:
+        shutil.rmtree(site.out / ".tfprep")
+    calls = len(site.calls)
+    for _ in range(2):
+        assert set(explain_fields(site.out, site.fields).values()) == {""}
+        assert add_fields(site.out, site.fields).kept == 7
+    assert len(site.calls) == calls
+    assert site.added_files() == undisturbed
+    assert not list(verify(site.out))

@@ -236,6 +236,8 @@ def _there(plan: FieldsPlan, task: FieldsTask) -> FieldsReceipt:
     receipt = plan.receipt(task)
     if receipt is None or plan.why(task, receipt):
         raise BuildError(f"the fields of {task} vanished from {plan.data.path} meanwhile; run it again")
+    if plan.stored_receipt(task) != receipt:  # it is that of the published fields
+        plan.write_receipt(task, receipt)
     return receipt
 
 

@@ -203,7 +203,6 @@ class _ShardFile:
     @cached_property
     def _records(self) -> RecordWriter:
         if not is_remote(self._plan.data.path):
-            self._plan.receipt_path(self._task).parent.mkdir(parents=True, exist_ok=True)
             self._plan.path.mkdir(exist_ok=True)
         self._file = _Hashed(self._open.enter_context(whole_file(self._path)))
         return RecordWriter(cast(BinaryIO, self._file))

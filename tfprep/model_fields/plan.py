@@ -12,13 +12,16 @@ from typing import Any
 
 from tfprep.builder.receipts import with_digest, without_digest
 from tfprep.dataset import Dataset, FileInfo
+from tfprep.dataset.manifest import sha256_of
 from tfprep.dataset.names import fields_receipt, shard_name
-from tfprep.errors import RecipeError
+from tfprep.errors import DatasetError, RecipeError
 from tfprep.fields import FieldSpec
 from tfprep.load import Data
 from tfprep.plain_json import from_json
 from tfprep.recipe.model_fields import ModelFields, fingerprint_of
-from tfprep.storage.urls import read_content, size_of, write_content
+from tfprep.records import Frame, format_index
+from tfprep.records.framing import HEADER_BYTES
+from tfprep.storage.urls import is_remote, read_content, size_of, write_content
 
 
 @dataclass(frozen=True)
@@ -126,7 +129,18 @@ class FieldsPlan:
         return self.data.path / fields_receipt(self.fields.name, task.split, task.variant, task.shard)
 
     def receipt(self, task: FieldsTask) -> FieldsReceipt | None:
-        """Return the receipt of a task, of whatever model; None where there is none, or its file is gone."""
+        """Return the receipt of a task, of whatever model; None where there is none, or its file is gone.
+
+        Where a run of another model has replaced the receipt, or it was not copied with the dataset, the published fields give
+        it: files that `tfprep.json` names are not computed again, and so not written over.
+        """
+        stored = self.stored_receipt(task)
+        if stored is not None and stored.fingerprint == self.fingerprint:
+            return stored
+        return self._published_receipt(task) or stored
+
+    def stored_receipt(self, task: FieldsTask) -> FieldsReceipt | None:
+        """Return the receipt of a task as a run left it."""
         try:
             receipt = from_json(FieldsReceipt, without_digest(read_content(self.receipt_path(task))))
         except (OSError, ValueError):
@@ -134,8 +148,37 @@ class FieldsPlan:
         there = size_of(self.data.path / receipt.folder / receipt.file.name)
         return receipt if there == receipt.file.bytes else None
 
+    def _published_receipt(self, task: FieldsTask) -> FieldsReceipt | None:
+        entry = (self.data.manifest.added or {}).get(self.fields.name)
+        if entry is None or entry.folder != self.folder:
+            return None
+        try:
+            added = self.data.added(self.fields.name)
+            file, names = added.file(task.split, task.variant, task.shard), list(added.manifest.fields)
+            index = added.index(task.split, task.variant).slice(task.first, task.records).to_pylist()
+            frames = [Frame(row["offset"], row["size"]) for row in index]
+            text = read_content(self.path / f"{task.name}.idx")
+            if text != format_index(frames).encode() or sha256_of(self.path / file.name) != file.sha256:
+                return None
+        except (DatasetError, OSError):
+            return None
+        rows = [
+            [row["offset"], row["size"], row["payload_crc"]]
+            + [
+                part
+                for name in names
+                for part in (row[f"{name}_offset"] - row["offset"] - HEADER_BYTES, row[f"{name}_size"])
+            ]
+            for row in index
+        ]
+        specs = {name: info.spec for name, info in added.manifest.fields.items()}
+        return FieldsReceipt(self.fingerprint, task.of, self.folder, file, specs, rows)
+
     def write_receipt(self, task: FieldsTask, receipt: FieldsReceipt) -> None:
-        write_content(self.receipt_path(task), with_digest(asdict(receipt)))
+        path = self.receipt_path(task)
+        if not is_remote(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        write_content(path, with_digest(asdict(receipt)))
 
     def why(self, task: FieldsTask, receipt: FieldsReceipt | None) -> str:
         """Return why a shard is to be computed; "" where its receipt is up to date."""
