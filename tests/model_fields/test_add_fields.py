@@ -713,3 +713,14 @@ def test_published_fields_are_not_computed_again_where_receipts_are_lost(site: S
     assert len(site.calls) == calls
     assert site.added_files() == undisturbed
     assert not list(verify(site.out))
+
+
+def test_a_folder_of_fields_that_is_a_link_is_neither_read_nor_written(site: Site) -> None:
+    add_fields(site.out, site.fields)
+    folder, outside = tfprep.open(site.out).added("score").path, site.root / "outside"
+    folder.rename(outside)
+    folder.symlink_to(outside)
+    for use in (lambda: scores(site), lambda: add_fields(site.out, site.fields)):
+        with pytest.raises(DatasetError, match="is a link; added fields lie in a folder of the dataset"):
+            use()
+    assert any("is a link" in fault.reason for fault in verify(site.out))

@@ -45,6 +45,12 @@ _ROWS = 8192
 """Rows of `locations.bin` that are looked up at a time."""
 
 
+def check_no_link(folder: Path) -> None:
+    """Raise DatasetError where the folder of added fields is a link: it may lead to any folder of the user's."""
+    if not is_remote(folder) and folder.is_symlink():
+        raise DatasetError(f"{folder} is a link; added fields lie in a folder of the dataset: copy the folder itself")
+
+
 @dataclass(frozen=True)
 class Dataset:
     """An opened dataset. Opening reads `tfprep.json` alone; the index is read by split, variant and column when it is asked for.
@@ -130,6 +136,7 @@ class Dataset:
 
     def _open_added(self, entry: AddedFields) -> Dataset:
         folder = self.path / entry.folder
+        check_no_link(folder)
         content = load_manifest(folder)
         if hashlib.sha256(content).hexdigest() != entry.sha256:
             raise DatasetError(

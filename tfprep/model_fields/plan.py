@@ -12,6 +12,7 @@ from typing import Any
 
 from tfprep.builder.receipts import with_digest, without_digest
 from tfprep.dataset import Dataset, FileInfo
+from tfprep.dataset.dataset import check_no_link
 from tfprep.dataset.manifest import sha256_of
 from tfprep.dataset.names import fields_receipt, shard_name
 from tfprep.errors import DatasetError, RecipeError
@@ -192,6 +193,7 @@ class FieldsPlan:
 
     def check(self) -> None:
         """Raise RecipeError where the dataset has no such inputs, or has fields of these names already."""
+        check_no_link(self.path)
         own = self.data.manifest.added or {}
         for name in self.fields.inputs:
             if name != "key" and name not in self.data.fields:

@@ -25,7 +25,7 @@ from tfprep.dataset.arrow import array_of
 from tfprep.dataset.index import joined_tables, schema, write_index
 from tfprep.dataset.locations import write_locations
 from tfprep.dataset.manifest import MANIFEST, AddedFields, FileDigest, digest_of, parse_manifest
-from tfprep.dataset.names import INDEX, LOCATIONS, PRIVATE
+from tfprep.dataset.names import INDEX, LOCATIONS, PRIVATE, fields_receipt
 from tfprep.dataset.other_readers import tfds_files
 from tfprep.dataset.verify import record_digest
 from tfprep.errors import BuildError, ObjectChangedError
@@ -110,7 +110,9 @@ def _remove_folders(path: Path, name: str, kept: str) -> None:
         if re.fullmatch(rf"{name}-[0-9a-f]{{12}}", folder.name) and folder.name != kept and not folder.is_symlink():
             shutil.rmtree(folder, ignore_errors=True)
     if kept:
-        remove_leftovers(path / kept)
+        receipts = (path / fields_receipt(name, "", 0, 0)).parent
+        for folder in (path, path / kept, receipts):  # the lock is held: nobody else writes here
+            remove_leftovers(folder)
 
 
 def _replace_manifest(data: Dataset, manifest: Manifest, version: str | None) -> None:
