@@ -59,14 +59,15 @@ def identity(run: Pipeline | LoaderPlan) -> dict[str, Any]:
         "inputs": _plain(options.inputs),
         "targets": _plain(options.targets),
         "sample_weight": options.sample_weight,
-        "added": _added(run),
+        **_added(run),
     }
 
 
-def _added(run: Pipeline | LoaderPlan) -> dict[str, str]:
-    """Digests of the fields that models added, of those that are read."""
+def _added(run: Pipeline | LoaderPlan) -> dict[str, dict[str, str]]:
+    """Digests of the fields that models added, where some are read."""
     tables = (run.plan if hasattr(run, "plan") else run).tables
-    return {group: _digest([_files(part) for part in table.parts]) for group, table in tables.items() if group}
+    digests = {group: _digest([_files(part) for part in table.parts]) for group, table in tables.items() if group}
+    return {"added": digests} if digests else {}
 
 
 def fingerprint(sources: Sequence[SplitRows]) -> str:
