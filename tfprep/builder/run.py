@@ -229,8 +229,8 @@ class Build:
         for group in before - set(manifest.added or ()):
             self.log_event(
                 "warning",
-                f"the fields {group!r} that a model added are of shards that were built again: the dataset is published without "
-                "them; run tfprep add-fields again, which computes these shards alone",
+                f"the fields {group!r} that a model added do not fit the dataset any more (shards were built again, or variants "
+                "are gone): it is published without them; run tfprep add-fields again, which computes only what is missing",
             )
         forget_recipes(plan, self.layout)
         if built or report or size_of(self.layout.report) is None:

@@ -31,7 +31,7 @@ from tfprep.dataset.manifest import (
 )
 from tfprep.errors import DatasetError, TfprepError
 from tfprep.fields import RASTER_KINDS
-from tfprep.records import Frame, format_index, read_record
+from tfprep.records import Frame, decode, format_index, read_record
 from tfprep.records.find import find_in_one
 from tfprep.records.framing import HEADER_BYTES
 from tfprep.storage.urls import PathOrUrl, file_size, folder_at, open_file
@@ -230,13 +230,23 @@ class _IndexCheck:
         rasters = [name for name, info in fields.items() if info.spec.kind in RASTER_KINDS]
         self._rasters = [name for name in rasters if not imported or fields[name].codec["codec"] == "encoded"]
         self._values = list(fields) if imported else []
+        self._keyed = "model_fields" in data.manifest.recipe  # records of added fields hold the key of the main record
         self._found: dict[str, list[str]] = {}
-        self.columns = ["shard", *_FRAME_COLUMNS, "height", "width", *(["label"] if self._label else [])]
+        self.columns = [
+            "shard",
+            *(["key"] if self._keyed else []),
+            *_FRAME_COLUMNS,
+            "height",
+            "width",
+            *(["label"] if self._label else []),
+        ]
         self.columns += [f"{name}_{what}" for name in fields for what in ("offset", "size")]
         self.columns += [name for name in self._values if name != "label"]
 
     def compare(self, number: int, row: Mapping[str, Any], payload: bytes, values: Mapping[str, Any]) -> None:
         """Compare a row of the index with the payload of its record, and with its decoded values."""
+        if self._keyed and decode(payload).get("key") != [row["key"].encode("utf-8", "surrogateescape")]:
+            self._add("key", f"record {number}: it holds the fields of another sample than {row['key']!r}")
         spans = self._spans(payload)
         for name in self._data.manifest.fields:
             at, size = row[f"{name}_offset"] - row["offset"] - HEADER_BYTES, row[f"{name}_size"]
