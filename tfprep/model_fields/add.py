@@ -23,6 +23,7 @@ from tfprep.child_process import Processes, TaskCrashed, TaskDone, TaskProgress,
 from tfprep.dataset.manifest import MANIFEST
 from tfprep.dataset.names import fields_receipt
 from tfprep.errors import BuildError, DatasetError, DatasetReplacedError, RecipeError
+from tfprep.limits import usable_cpus
 from tfprep.load import Data
 from tfprep.load import open as open_data
 from tfprep.model_fields.compute import Computer, FieldsJob, Timing
@@ -328,7 +329,9 @@ class _Devices:
         return self._timing
 
     def _serve(self, device: str) -> None:
-        environment = {**worker_environment(), "CUDA_VISIBLE_DEVICES": device, "TFPREP_DEVICE": device}
+        cores = str(max(1, usable_cpus() // len(self._devices)))  # for the model; readers have one thread each
+        threads = {name: os.environ.get(name, cores) for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
+        environment = {**worker_environment(), **threads, "CUDA_VISIBLE_DEVICES": device, "TFPREP_DEVICE": device}
         try:
             with closing(Processes(ENTRY, workers=1, item_timeout_s=float("inf"), environment=environment)) as process:
                 process.start()
