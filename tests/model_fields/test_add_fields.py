@@ -695,6 +695,39 @@ def test_weights_that_change_while_the_model_is_loaded_are_noticed(site: Site) -
     assert not site.added_files()
 
 
+def test_a_shard_whose_last_batch_fails_is_not_complete(site: Site) -> None:
+    """The end of the shard waits behind the batch already when that fails in the thread that writes."""
+    text = """
+from dataclasses import dataclass
+import time
+from tfprep.errors import SampleError
+
+
+@dataclass(frozen=True)
+class Late(codecs.Raw):
+    def encode(self, value):
+        if value.any():
+            time.sleep(0.2)
+            raise SampleError("too late")
+        return super().encode(value)
+
+
+def last_is_one(batch):
+    values = np.zeros((len(batch["image"]), 64))
+    values[-1] = 1
+    return {"other": values}
+
+
+FIELDS = ModelFields(model=lambda: last_is_one, inputs=["image"], store={"other": Late()}, batch_size=64)
+"""
+    path = define_others(site, text)
+    for _ in range(2):
+        with pytest.raises(BuildError, match="cannot be stored: too late"):
+            add_fields(site.out, path)
+        assert set(explain_fields(site.out, path).values()) == {"not computed yet"}
+    assert not site.added_files()
+
+
 def test_a_full_disk_is_said_with_the_file(site: Site) -> None:
     site.define("return {'score': np.zeros((len(batch['image']), 60_000), np.float32)}")
     command = f"ulimit -f 300; exec {sys.executable} -m tfprep add-fields {site.out} {site.fields} --quiet"

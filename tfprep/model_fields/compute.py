@@ -236,6 +236,8 @@ class _ShardFile:
     def finish(self) -> None:
         """Complete the file, its `.idx` and its receipt."""
         writer, task = self._records, self._task
+        if len(self._spans) != task.records:  # a batch before failed, and this was waiting already
+            raise BuildError(f"{task}: {len(self._spans)} of {task.records} records were written")
         assert self._file is not None
         size, sha256 = self._file.bytes, self._file.sha256.hexdigest()
         self._open.close()

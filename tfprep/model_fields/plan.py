@@ -147,7 +147,7 @@ class FieldsPlan:
         except (OSError, ValueError):
             return None
         there = size_of(self.data.path / receipt.folder / receipt.file.name)
-        return receipt if there == receipt.file.bytes else None
+        return receipt if there == receipt.file.bytes and len(receipt.rows) == receipt.file.records else None
 
     def _published_receipt(self, task: FieldsTask) -> FieldsReceipt | None:
         entry = (self.data.manifest.added or {}).get(self.fields.name)
