@@ -153,6 +153,7 @@ def test_numbers_that_begin_as_an_image_file_does(make_dataset, tmp_path):
 
 
 def test_masks_and_images_of_zstd_become_png(make_dataset, tmp_path):
+    pytest.importorskip("pycocotools")  # for masks
     draws = np.random.default_rng(0)
     values = {
         "image": draws.integers(0, 256, (6, 8, 3)).astype(np.uint8),
