@@ -52,8 +52,8 @@ def main() -> None:
         __doc__ or "", _paths,
         side=(256, "Short side of the stored photos"),
         images=(4000, "Images, repeated where there are fewer photos"),
-        rounds=(12, "Rounds"),
-        turn=(1280, "Images that a candidate delivers in its turn"),
+        rounds=(5, "Rounds"),
+        turn=(6000, "Images that a candidate delivers in its turn: in half a second, processes have hardly begun"),
     )  # fmt: skip
     if options.serve:
         serve(SERVED[options.serve[0]](Path(options.serve[1])))
