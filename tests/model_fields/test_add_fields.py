@@ -22,6 +22,7 @@ import tfprep
 from tests.conftest import Made
 from tests.model_fields.conftest import Site
 from tests.storage.server import S3
+from tests.waiting import wait_until
 from tfprep import ModelFields, codecs
 from tfprep.builder.repair import repair
 from tfprep.dataset import index_tfrecords, open_dataset
@@ -501,6 +502,22 @@ def test_other_commands_know_them(site: Site) -> None:
         export(open_dataset(site.out), site.root / form, form)
     rows = pq.read_table(sorted((site.root / "parquet").glob("*train*"))).column("score").to_pylist()
     np.testing.assert_allclose(rows, expected(site, "train", 0), rtol=1e-5)
+
+
+def test_a_local_cache_holds_the_shards_of_added_fields_too(site: Site, s3: S3) -> None:
+    url = s3.copy(site.out)
+    add_fields(url, site.fields)
+    loader = tfprep.open(url).numpy_loader(
+        "train", 6, seed=1, local=site.root / "cache", workers="threads", cache=False
+    )
+    for _ in range(2):
+        for batch in loader:
+            wanted = batch["image"].astype(np.float64).mean((1, 2)) * 2
+            np.testing.assert_allclose(batch["score"], wanted, rtol=1e-5)
+        wait_until(lambda: loader.report()["local"]["hits"] == 1.0)
+    report = loader.report()["local"]
+    assert (report["shards"], report["of"], report["errors"]) == (12, 12, [])
+    loader.close()
 
 
 def test_the_command_reports_and_explains(site: Site) -> None:

@@ -189,8 +189,8 @@ class Pipeline:
 
     @property
     def shard_records(self) -> Numbers:
-        """The number of records of each shard: int64 [shards]."""
-        return np.array([info.records for info in _infos(self.plan)[: len(self.table.files)]], np.int64)
+        """The number of records of each of the plan's shards: int64 [shards]."""
+        return np.array([info.records for info in _infos(self.plan)], np.int64)
 
     @cached_property
     def fetching(self) -> dict[str, float]:
@@ -204,7 +204,7 @@ class Pipeline:
 
     @cached_property
     def first_needed(self) -> list[int]:
-        """The numbers of the shards, in the order in which the run needs them first."""
+        """The numbers of the plan's shards, in the order in which the run needs them first."""
         schedule = self.schedule
         start, _ = schedule.global_span(self.options.start_step)
         stop = start + FIRST_POSITIONS if schedule.epochs is None else schedule.size * schedule.epochs
