@@ -138,7 +138,7 @@ class _Repair:
 
     def _withdraw_added(self, manifest: Manifest, damaged: set[str]) -> None:
         """Let the next `tfprep add-fields` compute the damaged shards of added fields: only that has the model."""
-        for group, entry in (manifest.added or {}).items():
+        for group, entry in manifest.groups.items():
             names = {name.partition("/")[2] for name in damaged if name.startswith(f"{entry.folder}/")}
             for split, variants in entry.variants.items():
                 shards = manifest.splits[split].shards

@@ -226,7 +226,7 @@ class Build:
         check_rejects(self.layout, receipts, len(plan), self.options.max_bad)
         before = self._added()
         manifest = self.publication(plan, self.layout, receipts, most_common(one.forms for one in receipts))
-        for group in before - set(manifest.added or ()):
+        for group in before - set(manifest.groups):
             self.log_event(
                 "warning",
                 f"the fields {group!r} that a model added do not fit the dataset any more (shards were built again, or variants "
@@ -245,7 +245,7 @@ class Build:
     def _added(self) -> set[str]:
         """Return the names of the added fields of the dataset that is to be replaced."""
         try:
-            return set(read_manifest(self.layout.out).added or ())
+            return set(read_manifest(self.layout.out).groups)
         except DatasetError:
             return set()
 

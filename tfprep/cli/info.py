@@ -60,7 +60,7 @@ def _splits(manifest: Manifest) -> str:
 
 
 def _fields(manifest: Manifest) -> str:
-    added = manifest.added or {}
+    added = manifest.groups
     rows = [("field", "kind", "shape", "dtype", "stored as", *(["added for"] if added else []))]
     fields = [(name, info, "") for name, info in manifest.fields.items()]
     for group, entry in added.items():

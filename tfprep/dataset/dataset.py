@@ -89,7 +89,7 @@ class Dataset:
     @cached_property
     def infos(self) -> Mapping[str, FieldInfo]:
         """Every stored field, with those that models added."""
-        added = (self.manifest.added or {}).values()
+        added = self.manifest.groups.values()
         return {**self.manifest.fields, **{name: info for one in added for name, info in one.fields.items()}}
 
     @property
@@ -104,14 +104,12 @@ class Dataset:
 
     def fields_of(self, split: str) -> Mapping[str, FieldSpec]:
         """The fields that a split has: added ones may be those of other splits."""
-        absent = {
-            name for one in (self.manifest.added or {}).values() if split not in one.variants for name in one.fields
-        }
+        absent = {name for one in self.manifest.groups.values() if split not in one.variants for name in one.fields}
         return {name: spec for name, spec in self.fields.items() if name not in absent}
 
     def group_of(self, field: str) -> str:
         """Return the name under which a model added a field; "" for a field of the records themselves."""
-        added = self.manifest.added or {}
+        added = self.manifest.groups
         return next((group for group, one in added.items() if field in one.fields), "")
 
     def added(self, group: str) -> Dataset:
@@ -122,12 +120,12 @@ class Dataset:
             DatasetReplacedError: These fields were computed anew since this dataset was opened.
         """
         if group not in self._added:
-            entry = (self.manifest.added or {})[group]
+            entry = self.manifest.groups[group]
             try:
                 self._added[group] = self._open_added(entry)
             except DatasetError as error:
                 self.check_not_replaced(error)
-                if (read_manifest(self.path).added or {}).get(group) != entry:
+                if read_manifest(self.path).groups.get(group) != entry:
                     raise DatasetReplacedError(
                         f"the fields {group!r} of {self.path} were computed anew or removed since it was opened; open it again"
                     ) from error
@@ -310,7 +308,7 @@ class Dataset:
     def _groups_in(self, split: str, variant: int, fields: Sequence[str] | None) -> dict[str, list[str]]:
         """Return the added fields among these, by group. None asks for those that this variant has."""
         groups: dict[str, list[str]] = {}
-        for group, entry in (self.manifest.added or {}).items():
+        for group, entry in self.manifest.groups.items():
             names = [name for name in entry.fields if fields is None or name in fields]
             if names and variant < entry.variants.get(split, 0):
                 groups[group] = names

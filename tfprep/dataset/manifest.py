@@ -182,6 +182,11 @@ class Manifest:
     def _named(self, ending: str) -> str:
         return next((name for name in self.files if name.endswith(ending)), ending)
 
+    @property
+    def groups(self) -> Mapping[str, AddedFields]:
+        """The fields that models added, by the name that they have together."""
+        return self.added or {}
+
     def shard_files(self) -> Iterator[FileInfo]:
         """Yield the files of all shards, by split, variant and shard."""
         for split in self.splits.values():
@@ -214,11 +219,12 @@ def kept_fields(before: Manifest | None, now: Manifest) -> dict[str, AddedFields
             return [[*info.files[0]], [*manifest.imported.versions[split]], [*info.rows_crc32c]]
         return [[*map(_without_name, files)] for files in (info.files[:variants] if info else ())]
 
+    if before is None:
+        return None
     kept = {
         group: entry
-        for group, entry in ((before.added if before else None) or {}).items()
-        if before
-        and all(shards(before, split, count) == shards(now, split, count) for split, count in entry.variants.items())
+        for group, entry in before.groups.items()
+        if all(shards(before, split, count) == shards(now, split, count) for split, count in entry.variants.items())
         and not entry.fields.keys() & now.fields.keys()
     }
     return kept or None
@@ -483,7 +489,7 @@ def _check_counts(manifest: Manifest) -> None:
 
 def _check_added(manifest: Manifest) -> None:
     names = list(manifest.fields)
-    for group, added in (manifest.added or {}).items():
+    for group, added in manifest.groups.items():
         check_name("the name of added fields", group)
         check_file_name(added.folder)
         if not _SHA256.match(added.sha256):

@@ -52,9 +52,14 @@ def stored_name(name: str, sha256: str) -> str:
     return f"{sha256[:16]}-{name}"
 
 
+def fields_receipts(name: str) -> str:
+    """Return where the receipts of added fields are, below the dataset's folder; `name` is that of the fields."""
+    return f"{PRIVATE}/fields/{name}"
+
+
 def fields_receipt(name: str, split: str, variant: int, shard: int) -> str:
-    """Return where the receipt of a shard of added fields is, below the dataset's folder; `name` is that of the fields."""
-    return f"{PRIVATE}/fields/{name}/{split}-v{variant}-{shard:05d}.json"
+    """Return where the receipt of a shard of added fields is, below the dataset's folder."""
+    return f"{fields_receipts(name)}/{split}-v{variant}-{shard:05d}.json"
 
 
 def shard_name(name: str, split: str, variant: int, shard: int, shards: int) -> str:

@@ -75,7 +75,7 @@ def verify(path: PathOrUrl, on_bytes: Callable[[int, int], None] = lambda done, 
     yield from faults
     data = Dataset(folder, manifest)
     yield from _shard_faults(data, {fault.file for fault in faults}, on_bytes)
-    for group, entry in (manifest.added or {}).items():
+    for group, entry in manifest.groups.items():
         yield from (
             replace(fault, file=f"{entry.folder}/{fault.file}") for fault in _added_faults(data, group, on_bytes)
         )

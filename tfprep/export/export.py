@@ -67,7 +67,7 @@ def _left_out(data: Dataset, to: Format, variant: int, splits: list[str]) -> Ite
             yield f"split {split}: it has no variant {variant}"
         elif info.variants > 1:
             yield f"split {split}: its other {info.variants - 1} variants; --variant N exports another"
-        for group, entry in (data.manifest.added or {}).items():
+        for group, entry in data.manifest.groups.items():
             if split in splits and variant >= entry.variants.get(split, 0):
                 yield f"added fields {group}: variant {variant} of split {split} has none"
     if to == "coco":

@@ -210,7 +210,7 @@ def _unequal(old: Mapping[str, Any], new: Mapping[str, Any], absent: Any) -> dic
 
 def _field_texts(data: Dataset) -> dict[str, str]:
     """What each field is; of fields that a model computed also a digest of their values."""
-    added = data.manifest.added or {}
+    added = data.manifest.groups
     computed = {name: f", computed as {entry.sha256[:12]}" for entry in added.values() for name in entry.fields}
     return {
         name: _field_text(info.spec.kind, info.spec.dtype, info.spec.shape, info.codec) + computed.get(name, "")

@@ -118,7 +118,7 @@ class LoaderPlan:
         what = type((*ops, *options.geometry, options.bucket)[0]).__name__
         datasets = [source.dataset for source in self.sources]
         for dataset, name in itertools.product(datasets, outputs.fields):
-            entry = (dataset.manifest.added or {}).get(dataset.group_of(name)) if name in self.specs else None
+            entry = dataset.manifest.groups.get(dataset.group_of(name)) if name in self.specs else None
             if entry is not None and entry.pixels and self.specs[name].kind not in RASTER_KINDS:
                 raise LoaderError(
                     f"{what} changes the pixels that a model computed '{name}' from, which stays as it is. Leave it out of "
@@ -196,7 +196,7 @@ class LoaderPlan:
 
     def _added_table(self, group: str) -> RecordTable:
         for part in self.table.parts:
-            there = (part.dataset.manifest.added or {})[group].variants.get(part.split, 0)
+            there = part.dataset.manifest.groups[group].variants.get(part.split, 0)
             if max(part.variants) >= there:
                 raise LoaderError(
                     f"the added fields {group!r} of {part.dataset.path} are of {there} variants of {part.split!r}, and variant "

@@ -21,13 +21,13 @@ from tfprep.builder.layout import Layout, locked, scratch_folder
 from tfprep.builder.options import Part
 from tfprep.child_process import Processes, TaskCrashed, TaskDone, TaskProgress, worker_environment
 from tfprep.dataset.manifest import MANIFEST
-from tfprep.dataset.names import fields_receipt
+from tfprep.dataset.names import fields_receipts
 from tfprep.errors import BuildError, DatasetError, DatasetReplacedError, RecipeError
 from tfprep.limits import usable_cpus
 from tfprep.load import Data
 from tfprep.load import open as open_data
 from tfprep.model_fields.compute import Computer, FieldsJob, Timing
-from tfprep.model_fields.plan import FieldsPlan, FieldsReceipt, FieldsTask
+from tfprep.model_fields.plan import FieldsPlan, FieldsTask
 from tfprep.model_fields.publish import publish_fields, unpublish_fields
 from tfprep.recipe.model_fields import ModelFields, load_fields
 from tfprep.storage.store import open_store
@@ -129,7 +129,7 @@ def _add(
         timing = _computed(plan, source, due, devices, scratch, on_progress) if due else Timing()
         withdrawn: tuple[str, ...] = ()
         if part is None:
-            withdrawn = publish_fields(plan, {task: _there(plan, task) for task in tasks}, scratch, version)
+            withdrawn = publish_fields(plan, scratch, version)
     return FieldsSummary(
         path=plan.data.path, fields=tuple(plan.fields.store), samples=sum(task.records for task in due), shards=len(due),
         kept=len(tasks) - len(due), calls=timing.calls, model_s=timing.model_s, seconds=time.monotonic() - began,
@@ -162,7 +162,7 @@ def remove_fields(dataset: PathOrUrl, name: str) -> list[str]:
         DatasetError: The dataset has no such added fields.
     """
     data = open_data(dataset)
-    added = data.manifest.added or {}
+    added = data.manifest.groups
     group = name if name in added else data.group_of(name)
     if not group:
         known = ", ".join(added) or "none"
@@ -170,7 +170,7 @@ def remove_fields(dataset: PathOrUrl, name: str) -> list[str]:
     with _held_dataset(data, shared=False) as version:
         unpublish_fields(data, group, version)
         if not is_remote(data.path):
-            shutil.rmtree((data.path / fields_receipt(group, "", 0, 0)).parent, ignore_errors=True)
+            shutil.rmtree(data.path / fields_receipts(group), ignore_errors=True)
     return list(added[group].fields)
 
 
@@ -195,7 +195,7 @@ def _plan(dataset: PathOrUrl, fields: ModelFields) -> FieldsPlan:
 
 
 def _check_replace(plan: FieldsPlan, replace: bool) -> None:
-    entry = (plan.data.manifest.added or {}).get(plan.fields.name)
+    entry = plan.data.manifest.groups.get(plan.fields.name)
     if entry is None or replace:
         return
     try:
@@ -231,15 +231,6 @@ def _held_dataset(data: Data, *, shared: bool) -> Iterator[str | None]:
     with locked(Layout(data.path), shared=shared):
         data.check_not_replaced()
         yield None
-
-
-def _there(plan: FieldsPlan, task: FieldsTask) -> FieldsReceipt:
-    receipt = plan.receipt(task)
-    if receipt is None or plan.why(task, receipt):
-        raise BuildError(f"the fields of {task} vanished from {plan.data.path} meanwhile; run it again")
-    if plan.stored_receipt(task) != receipt:  # it is that of the published fields
-        plan.write_receipt(task, receipt)
-    return receipt
 
 
 def _computed(

@@ -16,7 +16,6 @@ from typing import Any, BinaryIO, cast
 
 import numpy as np
 
-from tfprep.builder.shards.sums import merge
 from tfprep.child_process import NO_ITEM, Mark
 from tfprep.dataset import FileInfo
 from tfprep.errors import BuildError, RecipeError, SampleError, TfprepError, summary_of
@@ -24,7 +23,7 @@ from tfprep.fields import Array, FieldSpec
 from tfprep.limits import usable_cpus
 from tfprep.load import open as open_data
 from tfprep.load.random_access import RandomAccess
-from tfprep.model_fields.plan import FieldsPlan, FieldsReceipt, FieldsTask
+from tfprep.model_fields.plan import FieldsPlan, FieldsReceipt, FieldsTask, join_specs
 from tfprep.recipe.model_fields import Compute, ModelFields, as_arrays, load_fields
 from tfprep.records import RecordWriter, encode, format_index
 from tfprep.storage.local import whole_file, writing
@@ -222,13 +221,7 @@ class _ShardFile:
                 spec = codec.spec(kind, values[name])
             except SampleError as error:
                 raise BuildError(f"{name!r} of sample {key!r} cannot be stored: {error.reason}") from error
-            before = self._specs.get(name, spec)
-            if (before.dtype, len(before.shape)) != (spec.dtype, len(spec.shape)):
-                raise BuildError(
-                    f"{name!r} of sample {key!r} is {spec.dtype} {list(spec.shape)}, of samples before it {before.dtype} "
-                    f"{list(before.shape)}"
-                )
-            self._specs[name] = merge(before, spec) or spec
+            join_specs(self._specs, {name: spec}, f"sample {key!r}")
         payload, spans = encode(features)
         self._records.write(payload)
         self._spans.append([number for name in self._fields.store for number in spans[name]])

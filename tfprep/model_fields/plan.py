@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from tfprep.builder.receipts import with_digest, without_digest
+from tfprep.builder.shards.sums import merge
 from tfprep.dataset import Dataset, FileInfo
 from tfprep.dataset.dataset import check_no_link
 from tfprep.dataset.manifest import sha256_of
 from tfprep.dataset.names import fields_receipt, shard_name
-from tfprep.errors import DatasetError, RecipeError
+from tfprep.errors import BuildError, DatasetError, RecipeError
 from tfprep.fields import FieldSpec
 from tfprep.load import Data
 from tfprep.plain_json import from_json
@@ -136,9 +137,7 @@ class FieldsPlan:
         it: files that `tfprep.json` names are not computed again, and so not written over.
         """
         stored = self.stored_receipt(task)
-        if stored is not None and stored.fingerprint == self.fingerprint:
-            return stored
-        return self._published_receipt(task) or stored
+        return self._published_receipt(task) or stored if self.why(task, stored) else stored
 
     def stored_receipt(self, task: FieldsTask) -> FieldsReceipt | None:
         """Return the receipt of a task as a run left it."""
@@ -150,7 +149,7 @@ class FieldsPlan:
         return receipt if there == receipt.file.bytes and len(receipt.rows) == receipt.file.records else None
 
     def _published_receipt(self, task: FieldsTask) -> FieldsReceipt | None:
-        entry = (self.data.manifest.added or {}).get(self.fields.name)
+        entry = self.data.manifest.groups.get(self.fields.name)
         if entry is None or entry.folder != self.folder:
             return None
         try:
@@ -194,7 +193,7 @@ class FieldsPlan:
     def check(self) -> None:
         """Raise RecipeError where the dataset has no such inputs, or has fields of these names already."""
         check_no_link(self.path)
-        own = self.data.manifest.added or {}
+        own = self.data.manifest.groups
         for name in self.fields.inputs:
             if name != "key" and name not in self.data.fields:
                 raise RecipeError(
@@ -212,6 +211,18 @@ class FieldsPlan:
                     raise RecipeError(
                         f"inputs: not all variants of split {split!r} have {name!r}, which was added to some"
                     )
+
+
+def join_specs(specs: dict[str, FieldSpec], found: Mapping[str, FieldSpec], where: object) -> None:
+    """Join what fields are in some samples to `specs`: a side that differs becomes None. BuildError where their types differ."""
+    for name, spec in found.items():
+        before = specs.get(name, spec)
+        if (before.dtype, len(before.shape)) != (spec.dtype, len(spec.shape)):
+            raise BuildError(
+                f"{name!r} of {where} is {spec.dtype} {list(spec.shape)}, of samples before it {before.dtype} "
+                f"{list(before.shape)}; a field has one type in a dataset"
+            )
+        specs[name] = merge(before, spec) or spec
 
 
 def _identity(data: Dataset, split: str, shard: int, file: FileInfo) -> str:

@@ -18,20 +18,19 @@ from typing import Any
 import pyarrow as pa
 
 from tfprep.builder.planning.plan import recorded_versions
-from tfprep.builder.shards.sums import merge
 from tfprep.codecs import TopK
 from tfprep.dataset import Dataset, FieldInfo, Manifest, SplitInfo, read_manifest
 from tfprep.dataset.arrow import array_of
 from tfprep.dataset.index import joined_tables, schema, write_index
 from tfprep.dataset.locations import write_locations
 from tfprep.dataset.manifest import MANIFEST, AddedFields, FileDigest, digest_of, parse_manifest
-from tfprep.dataset.names import INDEX, LOCATIONS, PRIVATE, fields_receipt
+from tfprep.dataset.names import INDEX, LOCATIONS, PRIVATE, fields_receipts
 from tfprep.dataset.other_readers import tfds_files
 from tfprep.dataset.verify import record_digest
 from tfprep.errors import BuildError, ObjectChangedError
 from tfprep.fields import RASTER_KINDS, FieldSpec
 from tfprep.load import Data
-from tfprep.model_fields.plan import FieldsPlan, FieldsReceipt, FieldsTask
+from tfprep.model_fields.plan import FieldsPlan, FieldsReceipt, FieldsTask, join_specs
 from tfprep.records.framing import HEADER_BYTES
 from tfprep.storage.local import link_or_copy, remove_leftovers, sync_folder, temporary_path, write_whole
 from tfprep.storage.store import open_store
@@ -40,12 +39,11 @@ from tfprep.storage.urls import is_remote
 Receipts = Mapping[FieldsTask, FieldsReceipt]
 
 
-def publish_fields(plan: FieldsPlan, receipts: Receipts, scratch: Path, version: str | None) -> tuple[str, ...]:
+def publish_fields(plan: FieldsPlan, scratch: Path, version: str | None) -> tuple[str, ...]:
     """Make the computed shards fields of the dataset. Other added fields that were computed from others of them go.
 
     Args:
         plan: All shards.
-        receipts: The receipt of each.
         scratch: A local folder for files on their way to a store.
         version: That of `tfprep.json` at a store when the run began.
 
@@ -53,29 +51,23 @@ def publish_fields(plan: FieldsPlan, receipts: Receipts, scratch: Path, version:
         The names of the fields that are gone. Their files stay: the next run that computes them takes what is up to date.
 
     Raises:
-        BuildError: Shards hold arrays of different types, or another process published meanwhile.
+        BuildError: A shard is not computed, shards hold arrays of different types, or another process published meanwhile.
     """
     before = read_manifest(plan.data.path)  # under the lock: other fields may have been added meanwhile
+    receipts = {task: _ready(plan, task) for task in plan.tasks}
     specs = _specs(receipts)
     for name, spec in specs.items():
         if isinstance(plan.fields.store[name], TopK) and None in spec.shape:
             raise BuildError(f"{name!r} has other numbers of classes in some samples; TopK holds one number of classes")
-    receipts = {
-        task: receipt if receipt.folder == plan.folder else _bring(plan, task, receipt)
-        for task, receipt in receipts.items()
-    }
     manifest = _manifest(plan, receipts, specs)
     content = _written(plan, receipts, manifest, scratch)
     entry = AddedFields(
         plan.folder, hashlib.sha256(content).hexdigest(), manifest.fields, plan.variants, plan.fields.follows_pixels
     )
-    was = dict(before.added or {})
+    was = before.groups
     old = was.get(plan.fields.name)
-    stale = (
-        []
-        if old and old.sha256 == entry.sha256
-        else _computed_from(plan.data, was, plan.fields.name, set(entry.fields))
-    )
+    is_same = old is not None and old.sha256 == entry.sha256
+    stale = [] if is_same else _computed_from(plan.data, was, plan.fields.name, set(entry.fields))
     added = {name: one for name, one in {**was, plan.fields.name: entry}.items() if name not in stale}
     if added != before.added:
         _replace_manifest(plan.data, replace(before, added=added), version)
@@ -96,8 +88,7 @@ def _computed_from(data: Data, added: Mapping[str, AddedFields], changed: str, n
 def unpublish_fields(data: Dataset, group: str, version: str | None) -> None:
     """Take the fields out of `tfprep.json`, and then remove their folder; at a store, where somebody may be reading, it stays."""
     manifest = read_manifest(data.path)
-    added = dict(manifest.added or {})
-    del added[group]
+    added = {name: entry for name, entry in manifest.groups.items() if name != group}
     _replace_manifest(data, replace(manifest, added=added or None), version)
     _remove_folders(data.path, group, "")
 
@@ -110,18 +101,18 @@ def _remove_folders(path: Path, name: str, kept: str) -> None:
         if re.fullmatch(rf"{name}-[0-9a-f]{{12}}", folder.name) and folder.name != kept and not folder.is_symlink():
             shutil.rmtree(folder, ignore_errors=True)
     if kept:
-        receipts = (path / fields_receipt(name, "", 0, 0)).parent
-        for folder in (path, path / kept, receipts):  # the lock is held: nobody else writes here
+        for folder in (path, path / kept, path / fields_receipts(name)):  # the lock is held: nobody else writes here
             remove_leftovers(folder)
 
 
 def _replace_manifest(data: Dataset, manifest: Manifest, version: str | None) -> None:
     """Replace `tfprep.json` of the dataset in one step."""
     text = manifest.to_json()
-    parse_manifest(text.encode("utf-8", "surrogateescape"), data.path / MANIFEST)  # a fault here would hide the dataset
+    content = text.encode("utf-8", "surrogateescape")
+    parse_manifest(content, data.path / MANIFEST)  # a fault here would hide the dataset
     if is_remote(data.path):
         try:
-            open_store(data.path).replace(MANIFEST, text.encode("utf-8", "surrogateescape"), version)
+            open_store(data.path).replace(MANIFEST, content, version)
         except ObjectChangedError as error:
             raise BuildError(f"{data.path}: another process published in the meantime; run it again") from error
         return
@@ -138,17 +129,31 @@ def _specs(receipts: Receipts) -> dict[str, FieldSpec]:
     """The spec of each field over all shards; a side that differs is None."""
     specs: dict[str, FieldSpec] = {}
     for task, receipt in receipts.items():
-        for name, spec in receipt.specs.items():
-            before = specs.get(name, spec)
-            if (before.dtype, len(before.shape)) != (spec.dtype, len(spec.shape)):
-                raise BuildError(
-                    f"{name!r} is {spec.dtype} of {len(spec.shape)} axes in {task}, and {before.dtype} of {len(before.shape)} in "
-                    "shards before it; a field has one type in a dataset"
-                )
-            specs[name] = merge(before, spec) or spec
+        join_specs(specs, receipt.specs, task)
     if not specs:
         raise BuildError("the splits hold no samples, so that nothing says what the fields are")
     return specs
+
+
+def _ready(plan: FieldsPlan, task: FieldsTask) -> FieldsReceipt:
+    """Return the receipt of a shard that is up to date and lies in the plan's folder, and is noted there.
+
+    It has no rows: those of all shards together would take many times the memory of the index.
+    """
+    receipt = plan.stored_receipt(task)
+    if plan.why(task, receipt):
+        receipt = plan.receipt(task)  # that of the published fields
+        if receipt is None or plan.why(task, receipt):
+            raise _vanished(plan, task)
+        plan.write_receipt(task, receipt)
+    assert receipt is not None  # or there is a reason why
+    if receipt.folder != plan.folder:
+        receipt = _bring(plan, task, receipt)
+    return replace(receipt, rows=())
+
+
+def _vanished(plan: FieldsPlan, task: FieldsTask) -> BuildError:
+    return BuildError(f"the fields of {task} vanished from {plan.data.path} meanwhile; run it again")
 
 
 def _bring(plan: FieldsPlan, task: FieldsTask, receipt: FieldsReceipt) -> FieldsReceipt:
@@ -229,21 +234,18 @@ def _tables(
 ) -> Iterator[pa.Table]:
     """Yield the rows of the index of one variant, a shard at a time."""
     main = plan.data.index(split, variant, ["key", "payload_crc"])
-    keys, crcs = main.column("key").to_pylist(), main.column("payload_crc").to_pylist()
-    for task, receipt in receipts.items():
+    for task in receipts:
         if (task.split, task.variant) == (split, variant):
-            span = slice(task.first, task.first + task.records)
-            yield _table(task, receipt, keys[span], crcs[span], manifest, columns)
+            if (receipt := plan.stored_receipt(task)) is None:
+                raise _vanished(plan, task)
+            yield _table(task, receipt, main.slice(task.first, task.records), manifest, columns)
 
 
 def _table(
-    task: FieldsTask,
-    receipt: FieldsReceipt,
-    keys: Sequence[str],
-    crcs: Sequence[int],
-    manifest: Manifest,
-    columns: pa.Schema,
+    task: FieldsTask, receipt: FieldsReceipt, main: pa.Table, manifest: Manifest, columns: pa.Schema
 ) -> pa.Table:
+    """Return the rows of the index of a shard; `main` are those of the main one."""
+    keys, crcs = main.column("key").to_pylist(), main.column("payload_crc").to_pylist()
     rows, count = receipt.rows, len(receipt.rows)
     by_name: dict[str, Sequence[Any]] = {
         "key": keys, "split": [task.split] * count, "variant": [task.variant] * count, "shard": [task.shard] * count,

@@ -161,7 +161,7 @@ def _changes(old: Manifest | None, new: Manifest) -> tuple[str, ...]:
     for name, info in new.fields.items():
         if name in old.fields and (was := old.fields[name].spec) != (spec := info.spec):
             changes.append(f"{name} was {was.dtype} {list(was.shape)}, it is {spec.dtype} {list(spec.shape)}")
-    for group in (old.added or {}).keys() - (new.added or {}).keys():
+    for group in old.groups.keys() - new.groups.keys():
         changes.append(f"the added fields {group!r} are gone, because shards changed: run tfprep add-fields again")
     return tuple(changes)
 

@@ -73,7 +73,7 @@ def _buffer(info: SplitInfo, shuffle_buffer: ShuffleBuffer, options: LoaderOptio
 
 def _places(data: Dataset, split: str, used: tuple[int, ...], outputs: Outputs) -> list[Dataset]:
     """The dataset, and those of the added fields that are delivered."""
-    added = data.manifest.added or {}
+    added = data.manifest.groups
     groups = [group for group in added if any(data.group_of(name) == group for name in outputs.fields)]
     for group in groups:
         if max(used) >= added[group].variants[split]:
