@@ -40,7 +40,15 @@ import google_crc32c
 
 from tfprep.builder.layout import Layout, is_alive, refusal, this_process
 from tfprep.builder.planning.plan import Plan
-from tfprep.builder.publish import Publication, manifest_of, other_files, says_the_same, with_added, write_tables
+from tfprep.builder.publish import (
+    Publication,
+    manifest_of,
+    manifest_there,
+    other_files,
+    says_the_same,
+    with_added,
+    write_tables,
+)
 from tfprep.builder.receipts import Receipt, contents_path, read_receipts
 from tfprep.dataset import Manifest, read_manifest
 from tfprep.dataset.manifest import MANIFEST, FileDigest, digest_of
@@ -176,7 +184,7 @@ def locked_at_store(layout: Layout, *, shared: bool = False) -> Iterator[Publica
         before = None if info is None else info.version
 
         def publication(plan: Plan, layout: Layout, receipts: Sequence[Receipt], common: Mapping[str, str]) -> Manifest:
-            manifest = with_added(_read_manifest(layout), manifest_of(plan, receipts, common))
+            manifest = with_added(manifest_there(layout), manifest_of(plan, receipts, common))
             return _publish(manifest, layout, receipts, lock, before)
 
         yield publication
@@ -224,24 +232,13 @@ def _replace(layout: Layout, manifest: Manifest, version: str | None) -> str:
 
 def _published(layout: Layout, manifest: Manifest) -> Manifest | None:
     """Return the manifest at the store if it says the same as this one and all objects that it names are there."""
-    published = _read_manifest(layout)
+    published = manifest_there(layout)
     if published is None:
         return None
     if not says_the_same(published, manifest) or set(published.files) <= {published.index, published.locations}:
         return None
     sizes = {info.name: info.bytes for info in layout.store.list(recursive=False)}
     return published if all(sizes.get(name) == one.bytes for name, one in published.files.items()) else None
-
-
-def _read_manifest(layout: Layout) -> Manifest | None:
-    try:
-        return read_manifest(layout.out)
-    except StorageError as error:
-        if isinstance(error.__cause__, FileNotFoundError):
-            return None
-        raise
-    except DatasetError:
-        return None
 
 
 def _forget_receipts(layout: Layout, receipts: Sequence[Receipt]) -> None:

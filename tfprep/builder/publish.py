@@ -39,7 +39,7 @@ from tfprep.dataset.locations import without_crcs, write_locations
 from tfprep.dataset.manifest import MANIFEST, FileDigest, digest_of, kept_fields, matches
 from tfprep.dataset.names import INDEX, LOCATIONS, REJECTS, hidden_name
 from tfprep.dataset.other_readers import CROISSANT, croissant_text, tfds_files
-from tfprep.errors import DatasetError, TooManyRejectsError
+from tfprep.errors import DatasetError, StorageError, TooManyRejectsError
 from tfprep.fields import FieldSpec
 from tfprep.storage.local import (
     link_or_copy,
@@ -67,7 +67,7 @@ def publish(plan: Plan, layout: Layout, receipts: Sequence[Receipt], common: Map
       receipts: The receipts of all shards, by split and shard.
       common: The form of each field (`tfprep.builder.shards.sums`).
     """
-    manifest = with_added(_read_manifest(layout), manifest_of(plan, receipts, common))
+    manifest = with_added(manifest_there(layout), manifest_of(plan, receipts, common))
     published = find_published(layout, manifest)
     if published is None:
         written, manifest = write_tables(layout, manifest, receipts)
@@ -85,7 +85,7 @@ def publish(plan: Plan, layout: Layout, receipts: Sequence[Receipt], common: Map
 
 def find_published(layout: Layout, manifest: Manifest) -> Manifest | None:
     """Return the manifest in the folder if it says the same as this one and the files that it names are as they were written."""
-    published = _read_manifest(layout)
+    published = manifest_there(layout)
     if published is None:
         return None
     if not says_the_same(published, manifest) or any(layout.staged.iterdir()):
@@ -127,9 +127,18 @@ def check_rejects(layout: Layout, receipts: Sequence[Receipt], samples: int, max
 # --- files ----------------------------------------------------------------------------------------------------------
 
 
-def _read_manifest(layout: Layout) -> Manifest | None:
+def manifest_there(layout: Layout) -> Manifest | None:
+    """Return the manifest of the dataset that is there; None where there is none that can be read.
+
+    Raises:
+        StorageError: The store cannot be reached or refuses.
+    """
     try:
         return read_manifest(layout.out)
+    except StorageError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            return None
+        raise
     except DatasetError:
         return None
 
@@ -153,7 +162,7 @@ def _switch_to_hidden_names(layout: Layout, manifest: Manifest, written: Mapping
 
     `written` holds the temporary paths of the index and of the records' locations, by their usual names.
     """
-    if _read_manifest(layout) is None:
+    if manifest_there(layout) is None:
         _take_away(layout.out / MANIFEST)
         return
     digests = {name: digest_of(path) for name, path in written.items()}

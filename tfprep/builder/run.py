@@ -40,15 +40,15 @@ from tfprep.builder.planning.plan import (
     warning_of_opencv,
 )
 from tfprep.builder.planning.state import CRASHED, ShardState, check_replacement, explain, shard_states
-from tfprep.builder.publish import Publication, check_rejects
+from tfprep.builder.publish import Publication, check_rejects, manifest_there
 from tfprep.builder.receipts import Receipt, read_receipts
 from tfprep.builder.report import empty_parts, foreign_profiles, preparing_report, write_report
 from tfprep.builder.schedule import Engine, ShardScheduler, SpaceCheck
 from tfprep.builder.shards.shard import BuildContext
 from tfprep.builder.shards.sums import expected_of, most_common
-from tfprep.dataset import Manifest, read_manifest
+from tfprep.dataset import Manifest
 from tfprep.dataset.other_readers import tfds_limits
-from tfprep.errors import BuildError, DatasetError, RecipeError, SourceError
+from tfprep.errors import BuildError, RecipeError, SourceError
 from tfprep.recipe import Recipe
 from tfprep.recipe.file import load_recipe, locate
 from tfprep.sources.raw import raw_root
@@ -224,9 +224,9 @@ class Build:
     ) -> BuildSummary:
         """Make the shards the dataset. `report`: write the report even if this run built nothing."""
         check_rejects(self.layout, receipts, len(plan), self.options.max_bad)
-        before = self._added()
+        before = manifest_there(self.layout)
         manifest = self.publication(plan, self.layout, receipts, most_common(one.forms for one in receipts))
-        for group in before - set(manifest.groups):
+        for group in (before.groups.keys() if before else set()) - manifest.groups.keys():
             self.log_event(
                 "warning",
                 f"the fields {group!r} that a model added do not fit the dataset any more (shards were built again, or variants "
@@ -241,13 +241,6 @@ class Build:
         text = f"{summary.records} records of {summary.samples} samples, {summary.rejects} rejected"
         self.log_event("published", text, records=summary.records, samples=summary.samples, rejects=summary.rejects)
         return summary
-
-    def _added(self) -> set[str]:
-        """Return the names of the added fields of the dataset that is to be replaced."""
-        try:
-            return set(read_manifest(self.layout.out).groups)
-        except DatasetError:
-            return set()
 
     def _is_due(self, state: ShardState) -> bool:
         """A sample that crashed is not tried again in this process, which it would take down."""
