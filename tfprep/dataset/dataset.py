@@ -296,14 +296,10 @@ class Dataset:
         """
         groups = self._groups_in(split, variant, fields)
         own = [name for name in self.manifest.fields if fields is None or name in fields]
-        others = [self.added(group).samples(split, variant, positions, names) for group, names in groups.items()]
-        if others and not own:
-            yield from (
-                {name: value for one in row for name, value in one.items()} for row in zip(*others, strict=True)
-            )
-            return
-        for sample, *rest in zip(self._own_samples(split, variant, positions, own), *others, strict=True):
-            yield {**sample, **{name: value for one in rest for name, value in one.items()}}
+        parts = [self._own_samples(split, variant, positions, own)] if own or not groups else []
+        parts += [self.added(group).samples(split, variant, positions, names) for group, names in groups.items()]
+        for sample in zip(*parts, strict=True):
+            yield {name: value for part in sample for name, value in part.items()}
 
     def _groups_in(self, split: str, variant: int, fields: Sequence[str] | None) -> dict[str, list[str]]:
         """Return the added fields among these, by group. None asks for those that this variant has."""
@@ -384,11 +380,11 @@ class Dataset:
             error: What was wrong, which may come from that.
         """
         now = _identity(self.path)
-        if (
-            self.opened != now and not self._only_fields_changed()
-            if self.opened and now
-            else self._describes_another_build()
-        ):
+        if self.opened and now:  # the same build may have been published once more, in other files
+            is_replaced = self.opened != now and not self._only_fields_changed()
+        else:
+            is_replaced = self._describes_another_build()
+        if is_replaced:
             raise self._replaced() from error
 
     def _only_fields_changed(self) -> bool:
