@@ -72,7 +72,7 @@ class Zstd:
         if not array.size:
             return bytes([_PLAIN])
         forms = _FORMS.get(self.predict) or [form for forms in _FORMS.values() for form in forms]
-        contents = {_PLAIN: _words(array), _ROWS: _differences(array)}
+        contents = {rows: _differences(array) if rows else _words(array) for rows in {rows for rows, _ in forms}}
         if len(forms) > 1:
             sizes = [len(_compressed(contents[rows], _TRIAL_LEVEL, shuffle)) for rows, shuffle in forms]
             if self.predict == "auto":
