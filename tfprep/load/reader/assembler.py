@@ -110,6 +110,8 @@ class BatchAssembler:
         self._stages = with_stages(self.reader, self.cached_arrays, plan.casts, plan.cuts)
         self._mixing = Mixing(plan.at_load, plan.schedule) if plan.at_load else None
         self._columns = row_columns(self.reader, len(plan.tables))
+        first = np.cumsum([len(table.files) for table in plan.tables.values()]).tolist()
+        self._added = list(zip(list(plan.tables.values())[1:], first, map(_spans, added), strict=False))
         self._places = ["offset", "size", "payload_crc", *({"label"} & set(plan.indexed.values())), *_spans(own)]
         self._verified = np.full(plan.table.records, plan.options.verify == "never", np.uint8)
 
@@ -190,11 +192,9 @@ class BatchAssembler:
     def _located_added(self, records: Numbers) -> dict[str, Numbers]:
         """Return the columns of the places beyond the first, where added fields lie."""
         columns: dict[str, Numbers] = {}
-        parts, tables = list(self._plan.parts_in.values()), list(self._plan.tables.values())
-        for number in range(1, len(tables)):
-            spans = _spans(parts[number])
-            found = tables[number].locate(records, ["offset", "size", "payload_crc", *spans])
-            found["file"] = tables[number].file_of(records) + sum(len(table.files) for table in tables[:number])
+        for number, (table, first_file, spans) in enumerate(self._added, 1):
+            found = table.locate(records, ["offset", "size", "payload_crc", *spans])
+            found["file"] = table.file_of(records) + first_file
             columns |= {name if name in spans else f"{name} {number}": values for name, values in found.items()}
         return columns
 
