@@ -153,8 +153,8 @@ def command(
             raise _interrupted(bar) from None
     fields = None
     if not isinstance(summary, PartSummary):
-        with redirect_stdout(sys.stderr):
-            fields = compute_fields(recipe, summary)
+        with text.progress("sample", quiet=quiet or as_json) as on_progress, redirect_stdout(sys.stderr):
+            fields = compute_fields(recipe, summary, on_progress)
     if as_json:
         added = {} if fields is None else {"model_fields": asdict(fields)}
         text.print_json({**asdict(summary), "out": str(summary.out), **added})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tfprep.builder import build as build_shards
@@ -42,8 +43,12 @@ def build(
     return summary
 
 
-def compute_fields(recipe: Recipe | str | os.PathLike[str], summary: BuildSummary) -> FieldsSummary | None:
-    """Compute the `model_fields` of a recipe for the dataset that it built; None where it has none."""
+def compute_fields(
+    recipe: Recipe | str | os.PathLike[str],
+    summary: BuildSummary,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> FieldsSummary | None:
+    """Compute the `model_fields` of a recipe for the dataset that it built, as `add_fields` does; None where it has none."""
     from pathlib import Path
 
     from tfprep.recipe import Recipe
@@ -54,4 +59,4 @@ def compute_fields(recipe: Recipe | str | os.PathLike[str], summary: BuildSummar
         return None
     from tfprep.model_fields.add import add_fields
 
-    return add_fields(summary.out, fields if isinstance(recipe, Recipe) else recipe, replace=True)
+    return add_fields(summary.out, fields, replace=True, on_progress=on_progress)
