@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import itertools
+from functools import partial
 
 import numpy as np
 import pytest
 
 import tfprep.load
 from tests.conftest import write_dataset
+from tests.load.at_load.batches import batches as batches_of
+from tests.load.at_load.batches import check_same
 from tfprep import codecs
 from tfprep.errors import LoaderError
 from tfprep.load import (
@@ -48,21 +51,7 @@ def data(tmp_path_factory):
     return tfprep.load.open(made.path)
 
 
-def batches(data, count, split="train", **options):
-    loader = data.numpy_loader(split, **{"batch_size": 4, "seed": 3, **options})
-    try:
-        return list(itertools.islice(loader.repeat() if split == "train" else loader, count))
-    finally:
-        loader.close()
-
-
-def same(expected, given):
-    assert len(expected) == len(given)
-    for one, other in zip(expected, given, strict=True):
-        assert one.keys() == other.keys()
-        for name, value in one.items():
-            assert value.dtype == other[name].dtype
-            np.testing.assert_array_equal(value, other[name], err_msg=name)
+batches = partial(batches_of, batch_size=4)
 
 
 READERS = [{"threads": 3}, {"workers": "processes", "threads": 2}]
@@ -86,14 +75,14 @@ def test_threads_processes_resumes_and_hosts_deliver_the_same(data, case, reader
     options = CASES[case]
     whole = batches(data, 44, **options, threads=1)
     assert len({batch["image"].shape[1:3] for batch in whole}) == 3
-    same(whole, batches(data, 44, **options, **reader))
+    check_same(whole, batches(data, 44, **options, **reader))
     for start in (1, 19, 31, 43):
-        same(whole[start:], batches(data, 44 - start, **options, **reader, start_step=start))
+        check_same(whole[start:], batches(data, 44 - start, **options, **reader, start_step=start))
     parts = [batches(data, 44, **options, hosts=(index, 3)) for index in range(3)]
     joined = [
         {name: np.concatenate([part[step][name] for part in parts]) for name in one} for step, one in enumerate(whole)
     ]
-    same(whole, joined)
+    check_same(whole, joined)
 
 
 # --- sizes by epoch -----------------------------------------------------------------------------------------------------
@@ -363,8 +352,8 @@ def test_views_are_the_same_in_all_readers(data):
     whole = flat(batches(data, 25, **options))
     assert whole[0]["label"].shape == (4, 3)
     for reader in READERS:
-        same(whole, flat(batches(data, 25, **options, **reader)))
-        same(whole[9:], flat(batches(data, 16, **options, **reader, start_step=9)))
+        check_same(whole, flat(batches(data, 25, **options, **reader)))
+        check_same(whole[9:], flat(batches(data, 16, **options, **reader, start_step=9)))
     tf = pytest.importorskip("tensorflow")
     train = data.loader("train", 4, seed=3, inputs="image", targets="label", **VIEWS, at_load=options["at_load"])
     assert train.element_spec[0]["local"][2].shape.as_list() == [4, 12, 12, 3]

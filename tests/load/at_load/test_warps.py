@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+from functools import partial
 
 import numpy as np
 import pytest
@@ -10,6 +10,8 @@ from PIL import Image
 
 import tfprep.load
 from tests.conftest import write_dataset
+from tests.load.at_load.batches import batches as batches_of
+from tests.load.at_load.batches import check_same
 from tfprep import Recipe, augment, codecs, sources
 from tfprep.builder import BuildOptions
 from tfprep.errors import LoaderError, RecordError
@@ -73,21 +75,7 @@ def data(made):
     return tfprep.load.open(made.path)
 
 
-def batches(data, count, **options):
-    loader = data.numpy_loader("train", **{"batch_size": 8, "seed": 3, **options})
-    try:
-        return list(itertools.islice(loader.repeat() if options.get("training") is not False else loader, count))
-    finally:
-        loader.close()
-
-
-def same(expected, given):
-    assert len(expected) == len(given)
-    for one, other in zip(expected, given, strict=True):
-        assert one.keys() == other.keys()
-        for name, value in one.items():
-            for a, b in zip(value, other[name], strict=True):
-                np.testing.assert_array_equal(a, b, err_msg=name)
+batches = partial(batches_of, batch_size=8)
 
 
 # --- every field follows ------------------------------------------------------------------------------------------------
@@ -165,8 +153,8 @@ def test_the_fields_that_are_loaded_change_no_pixels(data):
     """The order of fields, and a mask beside a JPEG that is decoded at a fraction, included."""
     ops = [RandomResizedCrop(12, 16, (0.5, 1.0)), RandomFlip()]
     whole = batches(data, 3, at_load=ops, fields=["where", "mask", "image"])
-    same([{"image": one["image"]} for one in whole], batches(data, 3, at_load=ops, fields=["image"]))
-    same(
+    check_same([{"image": one["image"]} for one in whole], batches(data, 3, at_load=ops, fields=["image"]))
+    check_same(
         [{name: one[name] for name in ("mask", "image")} for one in whole],
         batches(data, 3, at_load=ops, fields=["mask", "image"]),
     )
@@ -177,10 +165,10 @@ def test_boxes_flip_as_pixels_do_where_nothing_is_resized(data):
     ops = [RandomFlip(0.3), RandomCrop(50, 60), RandomFlip(0.6, "vertical")]
     fields = ["image", "where", "mask"]
     warped = batches(data, 6, at_load=ops, fields=[*fields, "boxes", "box_labels"])
-    same(batches(data, 6, at_load=ops, fields=fields), [{name: one[name] for name in fields} for one in warped])
+    check_same(batches(data, 6, at_load=ops, fields=fields), [{name: one[name] for name in fields} for one in warped])
     validation = {"training": False, "at_load": ops}
     warped = batches(data, 6, **validation, fields=[*fields, "boxes", "box_labels"])
-    same(batches(data, 6, **validation, fields=fields), [{name: one[name] for name in fields} for one in warped])
+    check_same(batches(data, 6, **validation, fields=fields), [{name: one[name] for name in fields} for one in warped])
 
 
 # --- a JPEG is decoded at a fraction ---------------------------------------------------------------------------------------
@@ -250,9 +238,9 @@ EXACT = {"fields": ["image", "where", "label"], "at_load": ALL}
 @pytest.mark.parametrize("other", [{"threads": 3}, {"workers": "processes", "threads": 2}, {"verify": "always"}])
 def test_threads_processes_and_resumes_deliver_the_same(data, other):
     whole = batches(data, 12, **EXACT, threads=1)
-    same(whole, batches(data, 12, **EXACT, **other))
+    check_same(whole, batches(data, 12, **EXACT, **other))
     for start in (1, 5, 11):
-        same(whole[start:], batches(data, 12 - start, **EXACT, **other, start_step=start))
+        check_same(whole[start:], batches(data, 12 - start, **EXACT, **other, start_step=start))
 
 
 @pytest.mark.parametrize("count", [2, 3])
@@ -262,19 +250,19 @@ def test_the_parts_of_all_hosts_make_the_batch_of_one_host(data, count):
     joined = [
         {name: np.concatenate([part[step][name] for part in parts]) for name in one} for step, one in enumerate(whole)
     ]
-    same(whole, joined)
+    check_same(whole, joined)
 
 
 def test_boxes_come_from_processes_too(data):
     options = {"at_load": OPS[:2], "fields": ["image", "boxes", "box_labels", "points"]}
-    same(batches(data, 6, **options), batches(data, 6, **options, workers="processes", threads=2))
+    check_same(batches(data, 6, **options), batches(data, 6, **options, workers="processes", threads=2))
 
 
 def test_a_selection_and_other_ops_change_no_draws(data):
     """A sample's window depends on its position in the run alone."""
     options = {"fields": ["where"], "order": "sequential", "batch_size": 5}
     whole = batches(data, 4, at_load=[RandomResizedCrop(16, 16)], **options)
-    same(
+    check_same(
         whole,
         batches(
             data,
@@ -428,4 +416,4 @@ def test_a_damaged_image_is_named_or_replaced(make_dataset):
         batches(data, 1, verify="never", **options)
     whole = batches(data, 2, on_bad="skip", **options)
     assert whole[0]["image"].shape == (20, 24, 32, 3)
-    same(whole, batches(data, 2, on_bad="skip", verify="never", **options))
+    check_same(whole, batches(data, 2, on_bad="skip", verify="never", **options))
