@@ -107,3 +107,11 @@ def test_a_word_in_capitals_is_a_variable_of_the_environment(figures, tmp_path, 
     assert "not measured: set PYTHON in the environment" in capsys.readouterr().out
     monkeypatch.setenv("PYTHON", "7.3")
     assert run(figures, monkeypatch, tmp_path) == 0
+
+
+def test_a_result_without_a_figure_costs_that_figure_alone(figures, tmp_path, monkeypatch, capsys):
+    (tmp_path / "README.md").write_text(PAGE.replace("rates/a, b", "rates/of another backend"))
+    assert run(figures, monkeypatch, tmp_path) == 1
+    said = capsys.readouterr().out
+    assert "README.md:4: not measured: the result has no rates/of another backend" in said
+    assert "3 of 4 figures measured" in said
