@@ -14,6 +14,7 @@ import pytest
 from PIL import Image
 
 import tfprep
+from tests.sources.test_pixels import gamma_profile
 from tests.waiting import wait_until
 from tfprep.cli import COMMANDS, text
 from tfprep.cli.values import byte_count, share
@@ -212,6 +213,17 @@ def test_init_of_a_folder_with_only_a_test_split_says_so_and_builds(run, photos,
     assert "unsure: all samples are in the split 'test'; none is left for another" in out
     assert run("build", "recipe.py", "--out", "out", "--workers", 0)[0] == 0
     assert list(tfprep.open("out").splits) == ["test"]
+
+
+def test_init_leaves_warnings_about_photos_to_the_build(run, tmp_path, monkeypatch, recwarn):
+    monkeypatch.chdir(tmp_path)
+    for number in range(4):
+        path = tmp_path / "raw" / "ab"[number % 2] / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (64, 64), (40 * number, 90, 9)).save(path, icc_profile=gamma_profile(1.0))
+    assert run("init", "raw")[0] == 0
+    assert not [one for one in recwarn if "colour profile" in str(one.message)]
+    assert "4 images have a colour profile" in run("build", "recipe.py", "--out", "out")[2]
 
 
 def test_init_says_why_it_draws_no_samples(run, tmp_path, monkeypatch):

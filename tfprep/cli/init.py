@@ -48,7 +48,8 @@ def _draw_samples(recipe: Path, folder: Path, picture: Path) -> str:
 
         with tempfile.TemporaryDirectory() as temporary:
             options = BuildOptions(workers=0, limit=_SAMPLES_BUILT)
-            built = tfprep.build(recipe, Path(temporary) / "few", folder, options=options)
+            # Its warnings would count within these few samples; the build itself counts in all.
+            built = tfprep.build(recipe, Path(temporary) / "few", folder, options=options, on_event=lambda event: None)
             split = max(built.splits, key=lambda name: built.splits[name]["samples"])
             contact_sheet(tfprep.open(built.out), split, samples=_SAMPLES_DRAWN, panel_px=256).save(picture)
     except TfprepError as error:
