@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
-from tfprep.codecs.codec import Feature, OneBytes, cast_float, require_kind, tensor_feature
+from tfprep.codecs.codec import Codec, Feature, OneBytes, cast_float, require_kind, tensor_feature
 from tfprep.errors import RecipeError, SampleError
 from tfprep.fields import Array, FieldSpec, Kind
 
-_MOST_CLASSES = 1 << 32
+_MOST_CLASSES = 1 << 31
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,8 @@ class TopK(OneBytes):
 
     The softmax of logits / `temperature` is taken in float64, its `k` largest values are kept (the first of equal ones), and the
     rest of 1 is spread evenly over the other classes when it is read, as in Faghri et al., "Reinforce Data, Multiply Impact"
-    (ICCV 2023), and its code (ml-dr). It is delivered as float32 [classes], which sum to 1 up to the rounding of float16.
+    (ICCV 2023), and its code (ml-dr). It is delivered as float32 [classes], which sum to 1 up to the rounding of float16. Readers
+    that name `FIELD/indices` and `FIELD/values` get int32 [k] and float32 [k] instead, the largest value first.
 
     On disk: `k` class numbers as uint16 (uint32 from 65,537 classes on), then `k` float16, little-endian.
 
@@ -76,18 +77,37 @@ class TopK(OneBytes):
     def spec(self, kind: Kind, value: Any) -> FieldSpec:
         return FieldSpec(kind, np.shape(value), "float32")
 
-    def decode(self, feature: Any, spec: FieldSpec, shape: tuple[int, ...] | None = None) -> Array:
+    def parts(self, spec: FieldSpec) -> Mapping[str, tuple[Codec, FieldSpec]]:
+        """Codec and spec of what readers deliver as `FIELD/indices` and `FIELD/values`."""
         (classes,) = spec.shape
-        if classes is None:
+        return {
+            half: (
+                _Half(self.k, self.temperature, classes or 0, half),
+                FieldSpec("scalar", (self._kept(classes),), dtype),
+            )
+            for half, dtype in _HALVES.items()
+        }
+
+    def decode(self, feature: Any, spec: FieldSpec, shape: tuple[int, ...] | None = None) -> Array:
+        if None in spec.shape:
             raise SampleError("TopK needs the same number of classes in all samples")
-        out = np.empty(classes, np.float32)
+        out = np.empty([size or 0 for size in spec.shape], spec.dtype)
         self.decode_into(np.frombuffer(feature, np.uint8), spec, out)
         return out
 
     def decode_into(self, feature: Any, spec: FieldSpec, out: Array) -> None:
         """`decode` into `out`, float32 [classes]. Raises SampleError where the bytes are not such values."""
-        classes = len(out)
-        index_type, kept = _index_type(classes), min(self.k, classes)
+        numbers, values = self._halves(feature, len(out))
+        rest = max(0.0, 1.0 - float(values.sum(dtype=np.float64)))
+        out[:] = rest / (len(out) - len(values)) if len(out) > len(values) else 0
+        out[numbers] = values
+
+    def _kept(self, classes: int | None) -> int:
+        return min(self.k, classes or self.k)
+
+    def _halves(self, feature: Any, classes: int) -> tuple[Array, Array]:
+        """The class numbers and the float16 values. SampleError where the bytes are not such."""
+        index_type, kept = _index_type(classes), self._kept(classes)
         content = memoryview(feature).tobytes()
         width = index_type.itemsize + 2
         if len(content) != kept * width:
@@ -97,30 +117,57 @@ class TopK(OneBytes):
         numbers = np.frombuffer(content, index_type, kept)
         if numbers.max() >= classes or len(np.unique(numbers)) < kept:
             raise SampleError(f"its class numbers are not {kept} different ones below {classes}")
-        values = np.frombuffer(content, "<f2", kept, kept * index_type.itemsize).astype(np.float32)
-        rest = max(0.0, 1.0 - float(values.sum(dtype=np.float64)))
-        out[:] = rest / (classes - kept) if classes > kept else 0
-        out[numbers] = values
+        return numbers, np.frombuffer(content, "<f2", kept, kept * index_type.itemsize).astype(np.float32)
 
     def tf_decode(self, features: Mapping[str, Any], name: str, spec: FieldSpec) -> Any:
         import tensorflow as tf
 
         classes = spec.shape[0] or 0
-        index_type, kept = _index_type(classes), min(self.k, classes)
-        split = kept * index_type.itemsize
-        readable = tf.uint16 if index_type.itemsize == 2 else tf.int32
-        numbers = tf.cast(tf.io.decode_raw(tf.strings.substr(features[name], 0, split), readable), tf.int64)
-        halves = tf.io.decode_raw(tf.strings.substr(features[name], split, 2 * kept), tf.float16)
-        values = tf.ensure_shape(tf.cast(halves, tf.float64), [kept])
+        numbers, values = self._tf_halves(features[name], classes)
+        kept = self._kept(classes)
         rest = tf.maximum(tf.constant(0, tf.float64), 1 - tf.reduce_sum(values)) / max(classes - kept, 1)
         dense = tf.tensor_scatter_nd_update(tf.fill([classes], rest), tf.reshape(numbers, [kept, 1]), values)
         return tf.cast(dense, tf.float32)
+
+    def _tf_halves(self, content: Any, classes: int) -> tuple[Any, Any]:
+        """`_halves` by ops of TensorFlow: int64 [k] and float64 [k]."""
+        import tensorflow as tf
+
+        index_type, kept = _index_type(classes), self._kept(classes)
+        split = kept * index_type.itemsize
+        readable = tf.uint16 if index_type.itemsize == 2 else tf.int32
+        numbers = tf.cast(tf.io.decode_raw(tf.strings.substr(content, 0, split), readable), tf.int64)
+        halves = tf.io.decode_raw(tf.strings.substr(content, split, 2 * kept), tf.float16)
+        return tf.ensure_shape(numbers, [kept]), tf.ensure_shape(tf.cast(halves, tf.float64), [kept])
 
     def tfds_feature(self, name: str, spec: FieldSpec, num_classes: int | None) -> Mapping[str, Any]:
         return {name: tensor_feature((), "string", "none")}
 
     def describe(self) -> dict[str, Any]:
         return {"codec": "top_k", "k": self.k, "temperature": self.temperature}
+
+
+_HALVES: Mapping[Literal["indices", "values"], str] = {"indices": "int32", "values": "float32"}
+"""The parts of a field that readers can name, and their dtypes."""
+
+
+@dataclass(frozen=True)
+class _Half(TopK):
+    """The class numbers, or the values, of what `TopK` stores. It only reads."""
+
+    classes: int = 0
+    half: Literal["indices", "values"] = "indices"
+
+    def decode_into(self, feature: Any, spec: FieldSpec, out: Array) -> None:
+        """`decode` into `out`, int32 or float32 [k]."""
+        numbers, values = self._halves(feature, self.classes)
+        out[:] = numbers if self.half == "indices" else values
+
+    def tf_decode(self, features: Mapping[str, Any], name: str, spec: FieldSpec) -> Any:
+        import tensorflow as tf
+
+        numbers, values = self._tf_halves(features[name], self.classes)
+        return tf.cast(numbers if self.half == "indices" else values, tf.dtypes.as_dtype(spec.dtype))
 
 
 def _index_type(classes: int) -> np.dtype[Any]:

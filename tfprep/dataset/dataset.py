@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tfprep.codecs import Codec, Columns, Scalar, Texts, from_description
+from tfprep.codecs import Codec, Columns, Scalar, Texts, TopK, from_description
 from tfprep.dataset.imported.shards import check_shards, path_below, root_of
 from tfprep.dataset.index import read_index
 from tfprep.dataset.locations import Locations
@@ -32,7 +32,7 @@ from tfprep.dataset.manifest import (
 )
 from tfprep.dataset.names import PRIVATE
 from tfprep.errors import DatasetError, DatasetReplacedError, RecordError, SampleError, StorageError
-from tfprep.fields import FieldSpec
+from tfprep.fields import FieldSpec, stored_name
 from tfprep.records import Frame, decode, read_record
 from tfprep.storage.local import FileIdentity, identity_of, regular_identities, regular_identity
 from tfprep.storage.store import open_store
@@ -99,8 +99,24 @@ class Dataset:
 
     @cached_property
     def codecs(self) -> Mapping[str, Codec]:
-        """The codec of every stored field."""
-        return {name: from_description(info.codec) for name, info in self.infos.items()}
+        """The codec of every stored field, and of `parts`."""
+        stored = {name: from_description(info.codec) for name, info in self.infos.items()}
+        return {**stored, **{name: codec for name, (codec, _) in self._parts.items()}}
+
+    @property
+    def parts(self) -> Mapping[str, FieldSpec]:
+        """Kind, shape and dtype of what loaders deliver where it is named: `FIELD/indices` and `FIELD/values` of class scores."""
+        return {name: spec for name, (_, spec) in self._parts.items()}
+
+    @cached_property
+    def _parts(self) -> dict[str, tuple[Codec, FieldSpec]]:
+        scores = {name: (from_description(info.codec), info.spec) for name, info in self.infos.items()}
+        return {
+            f"{name}/{half}": part
+            for name, (codec, spec) in scores.items()
+            if isinstance(codec, TopK)
+            for half, part in codec.parts(spec).items()
+        }
 
     def fields_of(self, split: str) -> Mapping[str, FieldSpec]:
         """The fields that a split has: added ones may be those of other splits."""
@@ -110,7 +126,7 @@ class Dataset:
     def group_of(self, field: str) -> str:
         """Return the name under which a model added a field; "" for a field of the records themselves."""
         added = self.manifest.groups
-        return next((group for group, one in added.items() if field in one.fields), "")
+        return next((group for group, one in added.items() if stored_name(field) in one.fields), "")
 
     def added(self, group: str) -> Dataset:
         """Return the dataset of the fields that were added under this name.

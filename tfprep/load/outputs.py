@@ -8,7 +8,8 @@ An element is a dict of fields, or with `inputs` (and `targets`) what Keras take
 
 With `sample_weight`, the name of a field, it is `(x, y, w)`.
 
-Beside the stored fields there are "key" (the sample's key, text) and "variant" (int64).
+Beside the stored fields there are "key" (the sample's key, text) and "variant" (int64), and "FIELD/indices" and "FIELD/values" of
+class scores that are stored as `TopK`, in place of all classes.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import numpy as np
 from tfprep.augment.transform import GeometryOp, Transform, identity
 from tfprep.codecs.raw import require_bfloat16
 from tfprep.errors import LoaderError
-from tfprep.fields import RASTER_KINDS, FieldSpec, Size
+from tfprep.fields import RASTER_KINDS, FieldSpec, Size, stored_name
 
 if TYPE_CHECKING:
     from tfprep.dataset import Statistics  # it imports pyarrow, which worker processes do without
@@ -126,7 +127,7 @@ def resolve(
     if inputs is None:
         if targets is not None:
             raise LoaderError("targets without inputs: name both, or neither for a dict of all fields")
-        names = tuple(specs) if fields is None else names_of(fields)
+        names = tuple(name for name in specs if stored_name(name) == name) if fields is None else names_of(fields)
         return Outputs(tuple(_single(specs, name, name) for name in names), {name: name for name in names})
     if fields is not None:
         raise LoaderError("fields or inputs: with `inputs` and `targets` only the fields named there are read")

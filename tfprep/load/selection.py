@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from tfprep.dataset import Dataset
 from tfprep.errors import LoaderError
-from tfprep.fields import FieldSpec
+from tfprep.fields import FieldSpec, stored_name
 from tfprep.load.at_load.ops import Buckets
 from tfprep.load.options import LoaderOptions
 from tfprep.load.order.buckets import BucketOrder
@@ -68,7 +68,7 @@ def table_rows(sources: Sequence[SplitRows], table: RecordTable) -> Numbers | No
 
 
 def common_specs(sources: Sequence[SplitRows]) -> Mapping[str, FieldSpec]:
-    """The fields that all the datasets have, alike; LoaderError where there is none."""
+    """The fields that all the datasets have, alike, and the parts of these; LoaderError where there is none."""
     first = sources[0].dataset
     specs = dict(first.fields_of(sources[0].split))
     for source in sources[1:]:
@@ -79,7 +79,7 @@ def common_specs(sources: Sequence[SplitRows]) -> Mapping[str, FieldSpec]:
                 del specs[name]
     if not specs:
         raise LoaderError("the datasets of a mix have no field in common: same name, kind, shape, dtype and codec")
-    return specs
+    return {**specs, **{name: spec for name, spec in first.parts.items() if stored_name(name) in specs}}
 
 
 def check_class_names(sources: Sequence[SplitRows], fields: Iterable[str]) -> None:

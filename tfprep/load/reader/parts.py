@@ -15,7 +15,7 @@ import numpy as np
 from tfprep import images
 from tfprep.codecs import Codec, Columns, Encoded, InPlace, Jpeg, Original, Png, Raw, Scalar, Text, Texts, TopK, Zstd
 from tfprep.errors import SampleError
-from tfprep.fields import Array, FieldSpec, Size
+from tfprep.fields import Array, FieldSpec, Size, stored_name
 from tfprep.load.outputs import PADDING, Output, channels_of, row_bytes
 from tfprep.load.reader.thread_state import ThreadState
 from tfprep.records import decode as decode_example
@@ -204,6 +204,6 @@ def field_parts(
                 continue  # key and variant come from the index
             last = first + (channels_of(specs[name]) if output.stacked else 0)
             channels = (first, last) if output.stacked else None
-            parts.append(FieldPart(name, codecs[name], specs[name], output, channels, warped))
+            parts.append(FieldPart(stored_name(name), codecs[name], specs[name], output, channels, warped))
             first = last
     return parts

@@ -18,10 +18,12 @@ from tfprep.codecs import Raw
 from tfprep.dataset import Dataset, SplitInfo
 from tfprep.dataset.manifest import MANIFEST
 from tfprep.errors import LoaderError
+from tfprep.fields import stored_name
 from tfprep.load.memory import budget_bytes
 from tfprep.load.options import LoaderOptions, ShuffleBuffer
 from tfprep.load.order.samplers import Variants
 from tfprep.load.outputs import EXTRA, Output, Outputs, resolve
+from tfprep.load.selection import SplitRows, common_specs
 from tfprep.storage.urls import scheme_of
 
 READS, BLOCK = 16, 16
@@ -48,7 +50,8 @@ def plain_dataset(data: Dataset, split: str, options: LoaderOptions, shuffle_buf
     variants = Variants(("random" if options.training else 0) if options.variants is None else options.variants)
     used = variants.used(info.variants)
     data.check_files(split, used)
-    outputs = resolve(data.fields_of(split), options.fields, options.inputs, options.targets, options.sample_weight)
+    specs = common_specs([SplitRows(data, split)])
+    outputs = resolve(specs, options.fields, options.inputs, options.targets, options.sample_weight)
     places = _places(data, split, used, outputs)
     for place in places[1:]:
         place.check_files(split, used)
@@ -159,8 +162,9 @@ def _parser(data: Dataset, places: Sequence[Dataset], outputs: Outputs) -> Any:
             raise LoaderError(f"{name!r} holds bytes whose shape is declared by hand; use loader()")
 
     def parsed(record: Any, place: Dataset) -> dict[str, Any]:
-        names = {name: place.feature(name) for name in outputs.fields if name in place.manifest.fields}
-        codecs, specs = place.codecs, place.fields
+        stored = {name: stored_name(name) for name in outputs.fields}
+        names = {name: place.feature(own) for name, own in stored.items() if own in place.manifest.fields}
+        codecs, specs = place.codecs, {**place.fields, **place.parts}
         features = {
             f: kind for name, own in names.items() for f, kind in codecs[name].tf_features(own, specs[name]).items()
         }
